@@ -1,0 +1,135 @@
+package head
+
+import (
+	"math"
+	"slices"
+)
+
+// draws is where initialisation gets its random numbers.
+type draws interface {
+	Float64() float64     // uniform in [0, 1)
+	NormFloat64() float64 // standard normal
+}
+
+// kmeansPasses is how often web-scale k-means goes over the rows.
+const kmeansPasses = 100
+
+// initialise places the centroids and sets the inverse-widths of every layer
+// by the rows x [b, d], b ≥ 2, each layer on what the layers before it make of
+// them (paper, appendix A): the first half of the rows places the centroids,
+// the second half sets β. Projections must be drawn before.
+func (net *network[T]) initialise(x []T, b int, rng draws) {
+	logDep := net.first
+	for _, l := range net.layers {
+		half := b / 2
+		plusPlus(l.centroids, l.d, x[:half*l.d], net.k, rng)
+		webScale(l.centroids, l.d, x[:half*l.d], net.k, kmeansPasses)
+		l.initBeta = float64(T(initialBeta(l.centroids, l.d, x[half*l.d:b*l.d], net.k)))
+		for c := range l.beta {
+			l.beta[c] = T(l.initBeta)
+		}
+		net.refreshLayer(l)
+		net.forwardLayer(l, x, logDep, b)
+		x, logDep = l.out[:b*l.o], l.logDep
+	}
+}
+
+// plusPlus fills the centroids [n, d] by k-means++ on the rows x [m, d]
+// (Arthur and Vassilvitskii): the first is the first row; each other is a row
+// drawn with a probability proportional to its distance ‖·‖_k^k from the
+// nearest centroid so far, plus noise of deviation 1e-5, which tells copies
+// apart where there are fewer rows than centroids.
+func plusPlus[T real](centroids []T, d int, x []T, k norm, rng draws) {
+	nearest := make([]float64, len(x)/d)
+	for i := range nearest {
+		nearest[i] = math.Inf(1)
+	}
+	copy(centroids[:d], x[:d])
+	for at := d; at < len(centroids); at += d {
+		var total float64
+		for i := range nearest {
+			nearest[i] = min(nearest[i], float64(distance(k, x[i*d:(i+1)*d], centroids[at-d:at])))
+			total += nearest[i]
+		}
+		u := rng.Float64()
+		pick := 0 // as torch.argmax: the first row where nothing exceeds u
+		var cumulative float64
+		for i, v := range nearest {
+			cumulative += v / total
+			if cumulative > u {
+				pick = i
+				break
+			}
+		}
+		for j, v := range x[pick*d : (pick+1)*d] {
+			centroids[at+j] = v + T(1e-5*rng.NormFloat64())
+		}
+	}
+}
+
+// webScale improves the centroids by passes of web-scale k-means (Sculley) as
+// the paper's code has it: each pass assigns all rows to their nearest
+// centroids first, then moves the centroids row by row with the step 1/v,
+// where v counts the rows that the centroid has ever been given.
+func webScale[T real](centroids []T, d int, x []T, k norm, passes int) {
+	counts := make([]T, len(centroids)/d)
+	nearest := make([]int, len(x)/d)
+	for range passes {
+		for i := range nearest {
+			row, least := x[i*d:(i+1)*d], T(math.Inf(1))
+			for c := range counts {
+				if dist := distance(k, row, centroids[c*d:(c+1)*d]); dist < least {
+					nearest[i], least = c, dist
+				}
+			}
+		}
+		for i, c := range nearest {
+			counts[c]++
+			eta := 1 / counts[c]
+			centroid := centroids[c*d : (c+1)*d]
+			for j, v := range x[i*d : (i+1)*d] {
+				centroid[j] = (1-eta)*centroid[j] + eta*v
+			}
+		}
+	}
+}
+
+// initialBeta returns the β that all centroids of a layer begin with, so that
+// β⁺ = 4/d: d, by analogy to two standard deviations of a Gaussian, is the
+// larger of the 0.95 quantiles of the rows' distances from their nearest
+// centroids and of the centroids' distances from their nearest rows. From
+// 4/d = 5 on β is 4/d itself, as softplus all but is the identity there.
+//
+// Rows that are all equal tell no width (d = 0); 4/d is 1e4 then.
+func initialBeta[T real](centroids []T, d int, x []T, k norm) float64 {
+	toCentroid := make([]float64, len(x)/d)
+	toRow := make([]float64, len(centroids)/d)
+	for i := range toCentroid {
+		toCentroid[i] = math.Inf(1)
+	}
+	for c := range toRow {
+		toRow[c] = math.Inf(1)
+		for i := range toCentroid {
+			dist := float64(distance(k, x[i*d:(i+1)*d], centroids[c*d:(c+1)*d]))
+			toCentroid[i], toRow[c] = min(toCentroid[i], dist), min(toRow[c], dist)
+		}
+	}
+	ratio := 4 / max(quantile(toCentroid, 0.95), quantile(toRow, 0.95))
+	switch {
+	case ratio < 5:
+		return math.Log(min(max(math.Expm1(ratio), 1e-6), 1e4))
+	case math.IsInf(ratio, 1):
+		return 1e4
+	}
+	return ratio
+}
+
+// quantile returns the q-quantile of x by linear interpolation, as
+// torch.quantile. It sorts x.
+func quantile(x []float64, q float64) float64 {
+	slices.Sort(x)
+	at := q * float64(len(x)-1)
+	low := int(at)
+	high := min(low+1, len(x)-1)
+	return x[low] + (at-float64(low))*(x[high]-x[low])
+}

@@ -1,0 +1,82 @@
+package head
+
+import "math"
+
+// logShift keeps log y away from 0, where log(1−y) has no value.
+const logShift = 1e-6
+
+// logBCE returns the paper's loss (appendix, log_bce_loss): binary
+// cross-entropy over the C problems "is it of class c?", on log-probabilities
+// log y [N, C], averaged over all N·C entries. Each entry is −log y′ for the
+// row's own class and −log(1−y′) for the others, with log y′ = log y − 1e-6.
+// An entry of log y = −∞ counts 0 for the other classes, as the limit does.
+// grad [N, C] receives the derivative by log y and may be nil.
+func logBCE[T real](logY []T, labels []int, classes int, grad []T) float64 {
+	scale := 1 / float64(len(labels)*classes)
+	var sum float64
+	for i, own := range labels {
+		for c := range classes {
+			at := i*classes + c
+			l := float64(logY[at]) - logShift
+			var slope float64
+			if c == own {
+				sum -= l
+				slope = -1
+			} else {
+				sum -= log1mExp(l)
+				slope = 1 / math.Expm1(-l)
+			}
+			if grad != nil {
+				grad[at] = T(slope * scale)
+			}
+		}
+	}
+	return sum * scale
+}
+
+// log1mExp returns log(1−eˡ) for l < 0 without cancellation at either end.
+func log1mExp(l float64) float64 {
+	if l > -math.Ln2 {
+		return math.Log(-math.Expm1(l))
+	}
+	return math.Log1p(-math.Exp(l))
+}
+
+// crossEntropy returns the mean over the N rows of −log softmax(z)[label] for
+// logits z [N, C]. grad [N, C] receives its derivative and may be nil.
+func crossEntropy[T real](logits []T, labels []int, classes int, grad []T) float64 {
+	scale := 1 / float64(len(labels))
+	var sum float64
+	for i, own := range labels {
+		row := logits[i*classes : (i+1)*classes]
+		top := float64(row[argmax(row)])
+		var total float64
+		for _, z := range row {
+			total += math.Exp(float64(z) - top)
+		}
+		norm := top + math.Log(total)
+		sum += norm - float64(row[own])
+		if grad == nil {
+			continue
+		}
+		for c, z := range row {
+			g := math.Exp(float64(z) - norm)
+			if c == own {
+				g--
+			}
+			grad[i*classes+c] = T(g * scale)
+		}
+	}
+	return sum * scale
+}
+
+// argmax returns the index of the first largest value.
+func argmax[T real](x []T) int {
+	best := 0
+	for i, v := range x {
+		if v > x[best] {
+			best = i
+		}
+	}
+	return best
+}

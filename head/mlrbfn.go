@@ -1,0 +1,181 @@
+package head
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+)
+
+// Config is the shape of an MLRBFN. A zero field takes the paper's value.
+type Config struct {
+	Layers       int     // RBF layers, the last one included; 0 means 4
+	Centroids    int     // N, centroids of each hidden layer; 0 means 50
+	Projection   int     // o, outputs of each hidden layer; 0 means 100
+	Norm         float64 // k ≥ 1 of the distance ‖x−c‖_k^k; 0 means 2
+	Recovery     float64 // rec ≥ 1; 0 means 1.1
+	NoDepression bool    // the paper's naive network: no cap and no β ratio
+}
+
+// withDefaults fills in the zero fields and refuses what cannot be.
+func (c Config) withDefaults() (Config, error) {
+	fill(&c.Layers, 4)
+	fill(&c.Centroids, 50)
+	fill(&c.Projection, 100)
+	fill(&c.Norm, 2)
+	fill(&c.Recovery, 1.1)
+	switch {
+	case c.Layers < 1 || c.Layers > 100:
+		return c, fmt.Errorf("%d layers: a head has 1 to 100", c.Layers)
+	case c.Centroids < 1 || c.Projection < 1:
+		return c, fmt.Errorf("%d centroids and %d projections: both must be positive", c.Centroids, c.Projection)
+	case !(c.Norm >= 1) || math.IsInf(c.Norm, 1):
+		return c, fmt.Errorf("norm %g: k must be finite and at least 1", c.Norm)
+	case !(c.Recovery >= 1) || math.IsInf(c.Recovery, 1):
+		return c, fmt.Errorf("recovery %g: it must be finite and at least 1", c.Recovery)
+	}
+	return c, nil
+}
+
+// fill sets *v to the default where it is zero.
+func fill[V int | float64](v *V, byDefault V) {
+	if *v == 0 {
+		*v = byDefault
+	}
+}
+
+// newHead gives cfg's layers, all parameters zero, for d features and the
+// given number of classes.
+func newHead(cfg Config, d, classes int) *MLRBFN {
+	m := &MLRBFN{Norm: cfg.Norm, Recovery: cfg.Recovery, NoDepression: cfg.NoDepression}
+	add := func(n, o int) {
+		m.Layers = append(m.Layers, Layer{
+			In: d, N: n, Out: o,
+			Centroids: make([]float32, n*d), Beta: make([]float32, n), Projections: make([]float32, n*o),
+		})
+		d = o
+	}
+	for range cfg.Layers - 1 {
+		add(cfg.Centroids, cfg.Projection)
+	}
+	add(classes, 0)
+	return m
+}
+
+// Layer is one RBF layer with N centroids for inputs of length d. A hidden
+// layer has projections of length o; the last layer has one centroid per class
+// and none.
+type Layer struct {
+	In, N, Out  int       // d, N and o; Out is 0 in the last layer
+	Centroids   []float32 // [N, d]
+	Beta        []float32 // [N], β; the inverse-width is β⁺ = softplus(β)
+	InitBeta    float32   // β of the whole layer before training
+	Projections []float32 // [N, o]; empty in the last layer
+}
+
+// MLRBFN is a multi-layer radial basis function network: what training gives
+// and a detector file holds. It does not change once made, so any number of
+// goroutines may use it.
+type MLRBFN struct {
+	Norm         float64 // k
+	Recovery     float64 // rec
+	NoDepression bool
+	Layers       []Layer
+}
+
+// Dim returns d, the number of features that the head reads.
+func (m *MLRBFN) Dim() int { return m.Layers[0].In }
+
+// Classes returns C, the number of classes.
+func (m *MLRBFN) Classes() int { return m.Layers[len(m.Layers)-1].N }
+
+// Validate reports whether the layers fit together and all numbers are finite;
+// every other method relies on it for a head that comes from outside.
+func (m *MLRBFN) Validate() error {
+	if len(m.Layers) == 0 {
+		return fmt.Errorf("a head needs at least one layer")
+	}
+	cfg := Config{Layers: len(m.Layers), Norm: m.Norm, Recovery: m.Recovery}
+	if m.Norm == 0 || m.Recovery == 0 {
+		return fmt.Errorf("norm %g and recovery %g: neither can be zero", m.Norm, m.Recovery)
+	}
+	if _, err := cfg.withDefaults(); err != nil {
+		return err
+	}
+	for i, l := range m.Layers {
+		last := i == len(m.Layers)-1
+		switch {
+		case l.In < 1 || l.N < 1 || last != (l.Out == 0) || l.Out < 0:
+			return fmt.Errorf("layer %d has the shape d=%d, N=%d, o=%d", i, l.In, l.N, l.Out)
+		case i > 0 && l.In != m.Layers[i-1].Out:
+			return fmt.Errorf("layer %d reads %d values where layer %d gives %d", i, l.In, i-1, m.Layers[i-1].Out)
+		case len(l.Centroids) != l.N*l.In, len(l.Beta) != l.N, len(l.Projections) != l.N*l.Out:
+			return fmt.Errorf("layer %d has arrays of the wrong size for d=%d, N=%d, o=%d", i, l.In, l.N, l.Out)
+		}
+		for _, array := range [][]float32{l.Centroids, l.Beta, l.Projections, {l.InitBeta}} {
+			if slices.ContainsFunc(array, notFinite) {
+				return fmt.Errorf("layer %d holds a value that is not finite", i)
+			}
+		}
+	}
+	return nil
+}
+
+func notFinite(v float32) bool {
+	return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0)
+}
+
+// predictBatch is how many rows a Predictor takes at once: enough for the
+// matrix products, few enough to stay in the cache.
+const predictBatch = 64
+
+// Predictor computes a head's outputs in float64, without allocating. It
+// serves one goroutine.
+type Predictor struct {
+	net *network[float64]
+	x   []float64
+}
+
+// NewPredictor returns a Predictor of its own for the calling goroutine.
+func (m *MLRBFN) NewPredictor() *Predictor {
+	return &Predictor{net: networkOf[float64](m, predictBatch), x: make([]float64, predictBatch*m.Dim())}
+}
+
+// LogConfidences fills dst [n, C] with log φ_c for each of the rows x [n, d].
+// It panics where the lengths do not fit.
+func (p *Predictor) LogConfidences(dst []float64, x []float32) {
+	d := p.net.layers[0].d
+	classes := p.net.layers[len(p.net.layers)-1].n
+	if len(x)%d != 0 || len(dst) != len(x)/d*classes {
+		panic("head: LogConfidences: dst and x do not fit the head")
+	}
+	for len(x) > 0 {
+		b := min(predictBatch, len(x)/d)
+		for i, v := range x[:b*d] {
+			p.x[i] = float64(v)
+		}
+		copy(dst, p.net.forward(p.x, b))
+		x, dst = x[b*d:], dst[b*classes:]
+	}
+}
+
+// LogConfidences returns log φ [n, C] for the rows x [n, d]: the logarithm of
+// the confidence, in [0, 1], that a row is of class c. The rows are shared out
+// over all cores.
+func (m *MLRBFN) LogConfidences(x []float32) []float64 {
+	d, classes := m.Dim(), m.Classes()
+	n := len(x) / d
+	out := make([]float64, n*classes)
+	// At least one batch each: a Predictor is worth making for that.
+	workers := max(1, min(runtime.GOMAXPROCS(0), n/predictBatch))
+	var wg sync.WaitGroup
+	for w := range workers {
+		from, to := n*w/workers, n*(w+1)/workers
+		wg.Go(func() {
+			m.NewPredictor().LogConfidences(out[from*classes:to*classes], x[from*d:to*d])
+		})
+	}
+	wg.Wait()
+	return out
+}

@@ -1,0 +1,362 @@
+package head
+
+import "math"
+
+// layer is one RBF layer: its parameters, their gradients and, for up to a
+// batch of B rows, everything that the backward pass needs again. A hidden
+// layer has o > 0 projections per centroid, the last layer none. The slices
+// are taken once, so that a step allocates nothing.
+type layer[T real] struct {
+	d, n, o int
+
+	centroids, gCentroids     []T // [n, d]
+	beta, gBeta               []T // [n], before softplus
+	projections, gProjections []T // [n, o]
+	initBeta                  float64
+
+	// Per centroid, from the parameters as they are in this step.
+	width    []T // β⁺ = softplus(β)
+	logRatio []T // log(β⁺/β⁺_init); 0 without depression and in the last layer
+	sq       []T // ‖c‖², for k = 2
+
+	// Per row of the batch.
+	in       []T // [B, d], the layer's input (not owned)
+	xsq      []T // [B], ‖x‖², for k = 2
+	dist     []T // [B, n], ‖x−c‖_k^k
+	weights  []T // [B, n], n_c; in the last layer log φ_c
+	gDist    []T // [B, n], gradient by the distances
+	gWeights []T // [B, n], gradient by n_c; in the last layer by log φ_c
+	out      []T // [B, o]
+	gOut     []T // [B, o]
+	rowSum   []T // [B], Σ_c of gDist, for k = 2
+	colSum   []T // [n], Σ_b of gDist, for k = 2
+
+	logDep  []T   // [B], log dep after this layer
+	gLogDep []T   // [B], gradient by it
+	passed  []T   // [B], ∂ cap / ∂ log dep of the layer before: 1 below the cap, 0 above
+	largest []int // [B], the centroid that gave the depression
+}
+
+// newLayer makes a layer with room for batches of up to b rows.
+func newLayer[T real](d, n, o, b int) *layer[T] {
+	vector := func(n int) []T { return make([]T, n) }
+	return &layer[T]{
+		d: d, n: n, o: o,
+		centroids: vector(n * d), gCentroids: vector(n * d),
+		beta: vector(n), gBeta: vector(n),
+		projections: vector(n * o), gProjections: vector(n * o),
+		width: vector(n), logRatio: vector(n), sq: vector(n), colSum: vector(n),
+		xsq: vector(b), dist: vector(b * n), weights: vector(b * n),
+		gDist: vector(b * n), gWeights: vector(b * n),
+		out: vector(b * o), gOut: vector(b * o), rowSum: vector(b),
+		logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int, b),
+	}
+}
+
+func (l *layer[T]) last() bool { return l.o == 0 }
+
+// network is an MLRBFN with room to compute in. It serves one goroutine.
+type network[T real] struct {
+	products[T]
+	layers  []*layer[T]
+	k       norm
+	depress bool
+	logRec  T
+	first   []T // [B], log dep before the first layer: 0
+	gInput  []T // [B, d], gradient by the input; nil where nobody asks for it
+}
+
+// networkOf copies a head's parameters into a network with room for batches of
+// up to batch rows.
+func networkOf[T real](m *MLRBFN, batch int) *network[T] {
+	net := &network[T]{
+		products: productsOf[T](), k: norm(m.Norm), depress: !m.NoDepression,
+		logRec: T(math.Log(m.Recovery)), first: make([]T, batch),
+	}
+	for _, from := range m.Layers {
+		net.layers = append(net.layers, newLayer[T](from.In, from.N, from.Out, batch))
+	}
+	net.copyFrom(m)
+	return net
+}
+
+// copyFrom takes the parameters of a head of the same shape.
+func (net *network[T]) copyFrom(m *MLRBFN) {
+	for i, l := range net.layers {
+		from := &m.Layers[i]
+		convert(l.centroids, from.Centroids)
+		convert(l.beta, from.Beta)
+		convert(l.projections, from.Projections)
+		l.initBeta = float64(from.InitBeta)
+	}
+	net.refresh()
+}
+
+// copyTo copies the network's parameters into the head that it was made of.
+func (net *network[T]) copyTo(m *MLRBFN) {
+	for i, l := range net.layers {
+		to := &m.Layers[i]
+		convert(to.Centroids, l.centroids)
+		convert(to.Beta, l.beta)
+		convert(to.Projections, l.projections)
+		to.InitBeta = float32(l.initBeta)
+	}
+}
+
+func convert[To, From real](dst []To, src []From) {
+	for i, v := range src {
+		dst[i] = To(v)
+	}
+}
+
+// params lists all arrays that training changes, in the order of the layers.
+func (net *network[T]) params() []param[T] {
+	var ps []param[T]
+	for _, l := range net.layers {
+		ps = append(ps, param[T]{l.centroids, l.gCentroids}, param[T]{l.beta, l.gBeta})
+		if !l.last() {
+			ps = append(ps, param[T]{l.projections, l.gProjections})
+		}
+	}
+	return ps
+}
+
+// refresh computes what depends on the parameters alone.
+func (net *network[T]) refresh() {
+	for _, l := range net.layers {
+		net.refreshLayer(l)
+	}
+}
+
+func (net *network[T]) refreshLayer(l *layer[T]) {
+	logInit := math.Log(softplus(l.initBeta))
+	for c, b := range l.beta {
+		w := softplus(float64(b))
+		l.width[c] = T(w)
+		if net.depress && !l.last() {
+			l.logRatio[c] = T(math.Log(w) - logInit)
+		}
+	}
+	if net.k == 2 {
+		squares(l.sq, l.centroids, l.d)
+	}
+}
+
+// forward computes log φ [b, C] for the rows x [b, d]. The result is the
+// network's own until the next call. refresh comes before it.
+func (net *network[T]) forward(x []T, b int) []T {
+	logDep := net.first
+	for _, l := range net.layers {
+		net.forwardLayer(l, x, logDep, b)
+		x, logDep = l.out[:b*l.o], l.logDep
+	}
+	return net.output(b)
+}
+
+// output returns the log φ [b, C] of the last forward pass.
+func (net *network[T]) output(b int) []T {
+	l := net.layers[len(net.layers)-1]
+	return l.weights[:b*l.n]
+}
+
+// forwardLayer computes, in log space,
+//
+//	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + cap,  cap = min(log dep + log rec, 0)
+//
+// and from it dep' = max_c n_c and φ' = Σ_c a_c n_c; in the last layer log φ_c
+// is log n_c without the ratio. logDep is [b].
+func (net *network[T]) forwardLayer(l *layer[T], x, logDep []T, b int) {
+	l.in = x
+	net.distances(l, x, b)
+	for i := range b {
+		var limit T
+		l.passed[i] = 0
+		if net.depress {
+			limit, l.passed[i] = capped(logDep[i]+net.logRec, l.tie())
+		}
+		dist, weights := l.dist[i*l.n:(i+1)*l.n], l.weights[i*l.n:(i+1)*l.n]
+		for c, d := range dist {
+			weights[c] = l.logRatio[c] - l.width[c]*d + limit
+		}
+		if l.last() {
+			continue
+		}
+		l.largest[i] = argmax(weights)
+		l.logDep[i] = weights[l.largest[i]]
+		for c, w := range weights {
+			weights[c] = T(math.Exp(float64(w)))
+		}
+	}
+	if !l.last() {
+		net.nn(b, l.o, l.n, 1, l.weights, l.projections, 0, l.out)
+	}
+}
+
+// distances fills l.dist with ‖x−c‖_k^k, for k = 2 as ‖x‖² − 2x·c + ‖c‖².
+func (net *network[T]) distances(l *layer[T], x []T, b int) {
+	if net.k != 2 {
+		for i := range b {
+			row := x[i*l.d : (i+1)*l.d]
+			for c := range l.n {
+				l.dist[i*l.n+c] = distance(net.k, row, l.centroids[c*l.d:(c+1)*l.d])
+			}
+		}
+		return
+	}
+	squares(l.xsq[:b], x, l.d)
+	net.nt(b, l.n, l.d, -2, x, l.centroids, 0, l.dist)
+	for i := range b {
+		dist := l.dist[i*l.n : (i+1)*l.n]
+		for c, d := range dist {
+			dist[c] = max(l.xsq[i]+d+l.sq[c], 0)
+		}
+	}
+}
+
+// tie is how near to 0 log dep + log rec is taken for 0. The paper's code
+// compares dep·rec with 1 in the hidden layers, where 1/1.1·1.1 is a tie, and
+// the logarithms in the last, where it is not.
+func (l *layer[T]) tie() T {
+	if l.last() {
+		return 0
+	}
+	return 1e-12
+}
+
+// capped returns min(a, 0) and its derivative: half at a tie, as torch.minimum
+// has it. A NaN stays one.
+func capped[T real](a, tie T) (value, slope T) {
+	switch {
+	case a > tie:
+		return 0, 0
+	case a >= -tie:
+		return min(a, 0), 0.5
+	}
+	return a, 1
+}
+
+// backward computes the gradients of all parameters from the gradient by
+// log φ [b, C], which it finds in the last layer's gWeights, for the rows of
+// the last forward pass.
+func (net *network[T]) backward(b int) {
+	for at := len(net.layers) - 1; at >= 0; at-- {
+		l := net.layers[at]
+		gIn, gLogDep := net.gInput, []T(nil)
+		if at > 0 {
+			gIn, gLogDep = net.layers[at-1].gOut, net.layers[at-1].gLogDep
+		}
+		net.backwardLayer(l, gIn, gLogDep, b)
+	}
+}
+
+// backwardLayer turns the gradients by the layer's outputs (gOut and gLogDep,
+// or gWeights in the last layer) into those by its parameters, by its input
+// (gIn [b, d]) and by the log depression before it (gLogDep [b]); nil leaves
+// the latter two out.
+func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
+	if !l.last() {
+		net.nt(b, l.n, l.o, 1, l.gOut, l.projections, 0, l.gWeights)
+		net.tn(l.n, l.o, b, 1, l.weights, l.gOut, 0, l.gProjections)
+	}
+	clear(l.gBeta)
+	ratio := T(0)
+	if net.depress && !l.last() {
+		ratio = 1
+	}
+	for i := range b {
+		gw, weights := l.gWeights[i*l.n:(i+1)*l.n], l.weights[i*l.n:(i+1)*l.n]
+		dist, gDist := l.dist[i*l.n:(i+1)*l.n], l.gDist[i*l.n:(i+1)*l.n]
+		if !l.last() { // from the gradient by n_c to the one by log n_c
+			for c, w := range weights {
+				gw[c] *= w
+			}
+			if net.depress {
+				gw[l.largest[i]] += l.gLogDep[i]
+			}
+		}
+		var sum T
+		for c, g := range gw {
+			sum += g
+			l.gBeta[c] += g * (ratio/l.width[c] - dist[c])
+			gDist[c] = -l.width[c] * g
+		}
+		if gLogDep != nil {
+			gLogDep[i] = sum * l.passed[i]
+		}
+	}
+	for c, b := range l.beta {
+		l.gBeta[c] *= T(sigmoid(float64(b)))
+	}
+	if net.k == 2 {
+		net.backwardSquares(l, gIn, b)
+	} else {
+		net.backwardDistances(l, gIn, b)
+	}
+}
+
+// backwardSquares goes from the gradient W by d = ‖x−c‖² to 2(Σ_c W x − W·c)
+// by x and 2(Σ_b W c − Wᵀ·x) by c.
+func (net *network[T]) backwardSquares(l *layer[T], gIn []T, b int) {
+	clear(l.colSum)
+	for i := range b {
+		var sum T
+		for c, g := range l.gDist[i*l.n : (i+1)*l.n] {
+			sum += g
+			l.colSum[c] += g
+		}
+		l.rowSum[i] = sum
+	}
+	scaleRows(l.gCentroids, l.centroids, l.colSum, l.d)
+	net.tn(l.n, l.d, b, -2, l.gDist, l.in, 1, l.gCentroids)
+	if gIn != nil {
+		scaleRows(gIn, l.in, l.rowSum[:b], l.d)
+		net.nn(b, l.d, l.n, -2, l.gDist, l.centroids, 1, gIn)
+	}
+}
+
+// scaleRows sets dst[i] = 2·by[i]·src[i] for the rows of length d.
+func scaleRows[T real](dst, src, by []T, d int) {
+	for i, s := range by {
+		row := dst[i*d : (i+1)*d]
+		for j, v := range src[i*d : (i+1)*d] {
+			row[j] = 2 * s * v
+		}
+	}
+}
+
+// backwardDistances is backwardSquares for any k, term by term.
+func (net *network[T]) backwardDistances(l *layer[T], gIn []T, b int) {
+	clear(l.gCentroids)
+	if gIn != nil {
+		clear(gIn[:b*l.d])
+	}
+	for i := range b {
+		x := l.in[i*l.d : (i+1)*l.d]
+		for c, g := range l.gDist[i*l.n : (i+1)*l.n] {
+			centroid, gCentroid := l.centroids[c*l.d:(c+1)*l.d], l.gCentroids[c*l.d:(c+1)*l.d]
+			for j, v := range x {
+				s := g * T(net.k.slope(float64(v-centroid[j])))
+				gCentroid[j] -= s
+				if gIn != nil {
+					gIn[i*l.d+j] += s
+				}
+			}
+		}
+	}
+}
+
+// softplus is log(1+eˣ), and x itself above 20, as torch has it.
+func softplus(x float64) float64 {
+	if x > 20 {
+		return x
+	}
+	return math.Log1p(math.Exp(x))
+}
+
+// sigmoid is the derivative of softplus.
+func sigmoid(x float64) float64 {
+	if x > 20 {
+		return 1
+	}
+	return 1 / (1 + math.Exp(-x))
+}

@@ -1,0 +1,242 @@
+package head
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+)
+
+// ErrDiverged is wrapped by the error of a training run whose loss stopped
+// being a number.
+var ErrDiverged = errors.New("training diverged")
+
+// Data is labelled rows to train on or to validate with.
+type Data struct {
+	X      []float32 // [N, D] row-major; read only, so it may be a memory map
+	D      int       // features of a row
+	Labels []int64   // [N], the class of each row
+	Rows   []int     // the rows to use, each with a label in [0, C); nil means none
+}
+
+// TrainOptions says how to train. A zero field takes the paper's value, except
+// Seed, where 0 is a seed like any other.
+type TrainOptions struct {
+	Epochs   int     // passes over the data; 0 means 500
+	Batch    int     // rows of a step, the first of which also initialise; 0 means 128
+	LR       float64 // Adam's learning rate; 0 means 0.001
+	Patience int     // epochs without improvement before the rate is halved; 0 means 50
+	Seed     uint64  // of the projections, the centroids and the order of the rows
+
+	// Progress, where set, is called after each epoch on the training
+	// goroutine.
+	Progress func(Epoch)
+}
+
+func (o TrainOptions) withDefaults() (TrainOptions, error) {
+	fill(&o.Epochs, 500)
+	fill(&o.Batch, 128)
+	fill(&o.LR, 1e-3)
+	fill(&o.Patience, 50)
+	switch {
+	case o.Epochs < 0 || o.Patience < 0:
+		return o, fmt.Errorf("%d epochs with patience %d: neither can be negative", o.Epochs, o.Patience)
+	case o.Batch < 2:
+		return o, fmt.Errorf("batch %d: at least 2 rows are needed, one half to place the centroids and one for their widths", o.Batch)
+	case !(o.LR > 0) || math.IsInf(o.LR, 1):
+		return o, fmt.Errorf("learning rate %g: it must be positive and finite", o.LR)
+	}
+	return o, nil
+}
+
+// Epoch is what one pass over the data came to.
+type Epoch struct {
+	Epoch       int     `json:"epoch"`        // from 1
+	Steps       int     `json:"steps"`        // since the start
+	LR          float64 `json:"lr"`           // in this epoch
+	TrainLoss   float64 `json:"train_loss"`   // mean over the rows, each as its step saw it
+	ValLoss     float64 `json:"val_loss"`     // after the epoch; the training loss where there are no validation rows
+	ValAccuracy float64 `json:"val_accuracy"` // in [0, 1]; 0 where there are none
+}
+
+// Train trains an MLRBFN on train for the given number of classes (paper,
+// algorithm 1): first-batch initialisation, then Adam on mini-batches of
+// shuffled rows, its learning rate halved when the loss on val stops to
+// improve; without rows in val the training loss steers instead. It computes in
+// float32 on the calling goroutine, and the same seed on the same machine gives
+// the same head.
+//
+// The returned epochs are all that were completed. When ctx is cancelled it
+// returns ctx.Err(); when the loss stops being a number, ErrDiverged.
+func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts TrainOptions) (*MLRBFN, []Epoch, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, nil, err
+	}
+	if opts, err = opts.withDefaults(); err != nil {
+		return nil, nil, err
+	}
+	rng := newRand(opts.Seed)
+	m := newHead(cfg, train.D, classes)
+	for _, l := range m.Layers {
+		for i := range l.Projections {
+			l.Projections[i] = float32(rng.NormFloat64())
+		}
+	}
+	t := &trainer{networkOf[float32](m, opts.Batch), m}
+	epochs, err := fit(ctx, t, train, val, classes, opts, rng)
+	if err != nil {
+		return nil, epochs, err
+	}
+	t.copyTo(m)
+	return m, epochs, nil
+}
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6d6c7262666e)) }
+
+// trainable is what fit asks of a head. Rows come as x [b, D] with b labels, b
+// at most the batch that the head has room for.
+type trainable interface {
+	params() []param[float32]
+	start(x []float32, b int, rng draws)            // once, on the first batch
+	step(x []float32, labels []int) (loss float64)  // leaves the gradients in params
+	logits(x []float32, b int) (perClass []float32) // [b, C], largest = the class
+	loss(perClass []float32, labels []int) float64  // the loss of such rows
+}
+
+// trainer is an MLRBFN in training.
+type trainer struct {
+	*network[float32]
+	head *MLRBFN
+}
+
+// start initialises in float64: k-means and the widths are found once, and
+// what float32 loses in a distance ends up in an exponent.
+func (t *trainer) start(x []float32, b int, rng draws) {
+	wide := networkOf[float64](t.head, b)
+	rows := make([]float64, b*t.head.Dim())
+	convert(rows, x[:len(rows)])
+	wide.initialise(rows, b, rng)
+	wide.copyTo(t.head)
+	t.copyFrom(t.head)
+}
+
+func (t *trainer) logits(x []float32, b int) []float32 {
+	t.refresh()
+	return t.forward(x, b)
+}
+
+func (t *trainer) loss(perClass []float32, labels []int) float64 {
+	return logBCE(perClass, labels, t.head.Classes(), nil)
+}
+
+// step computes the loss on labelled rows x [b, d] and all gradients.
+func (net *network[T]) step(x []T, labels []int) float64 {
+	b := len(labels)
+	net.refresh()
+	last := net.layers[len(net.layers)-1]
+	loss := logBCE(net.forward(x, b), labels, last.n, last.gWeights)
+	net.backward(b)
+	return loss
+}
+
+// fit is the training loop of every head.
+func fit(ctx context.Context, m trainable, train, val Data, classes int, opts TrainOptions, rng *rand.Rand) ([]Epoch, error) {
+	if err := errors.Join(train.check("training", classes), val.check("validation", classes)); err != nil {
+		return nil, err
+	}
+	if len(train.Rows) < 2 {
+		return nil, fmt.Errorf("%d labelled training rows: at least 2 are needed", len(train.Rows))
+	}
+	batch := make([]float32, opts.Batch*train.D)
+	labels := make([]int, opts.Batch)
+	order := append([]int(nil), train.Rows...)
+	adam, plateau := newAdam(m.params()), newPlateau(opts.LR, opts.Patience)
+	var epochs []Epoch
+	steps := 0
+	for number := 1; number <= opts.Epochs; number++ {
+		rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		lr, sum := plateau.lr, 0.0
+		for from := 0; from < len(order); from += opts.Batch {
+			if err := ctx.Err(); err != nil {
+				return epochs, err
+			}
+			rows := order[from:min(from+opts.Batch, len(order))]
+			train.gather(batch, labels, rows)
+			if steps == 0 {
+				m.start(batch, len(rows), rng)
+			}
+			sum += m.step(batch, labels[:len(rows)]) * float64(len(rows))
+			adam.step(lr)
+			steps++
+		}
+		e := Epoch{Epoch: number, Steps: steps, LR: lr, TrainLoss: sum / float64(len(order))}
+		var err error
+		if e.ValLoss, e.ValAccuracy, err = validate(ctx, m, val, batch, labels); err != nil {
+			return epochs, err
+		}
+		if len(val.Rows) == 0 {
+			e.ValLoss = e.TrainLoss
+		}
+		if bad := e.TrainLoss + e.ValLoss; math.IsNaN(bad) || math.IsInf(bad, 0) {
+			return epochs, fmt.Errorf("%w: the loss was %g in epoch %d; try a smaller learning rate or standardised features", ErrDiverged, e.TrainLoss, number)
+		}
+		plateau.step(e.ValLoss)
+		epochs = append(epochs, e)
+		if opts.Progress != nil {
+			opts.Progress(e)
+		}
+	}
+	return epochs, nil
+}
+
+// validate returns the mean loss and the accuracy on the rows of val, using
+// batch and labels as room; both 0 where there are no rows.
+func validate(ctx context.Context, m trainable, val Data, batch []float32, labels []int) (loss, accuracy float64, err error) {
+	room := len(labels)
+	for from := 0; from < len(val.Rows); from += room {
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
+		rows := val.Rows[from:min(from+room, len(val.Rows))]
+		val.gather(batch, labels, rows)
+		out := m.logits(batch, len(rows))
+		loss += m.loss(out, labels[:len(rows)]) * float64(len(rows))
+		classes := len(out) / len(rows)
+		for i, own := range labels[:len(rows)] {
+			if argmax(out[i*classes:(i+1)*classes]) == own {
+				accuracy++
+			}
+		}
+	}
+	n := float64(max(len(val.Rows), 1))
+	return loss / n, accuracy / n, nil
+}
+
+// gather copies rows and their labels to the beginning of x and labels.
+func (d Data) gather(x []float32, labels []int, rows []int) {
+	for i, r := range rows {
+		copy(x[i*d.D:(i+1)*d.D], d.X[r*d.D:(r+1)*d.D])
+		labels[i] = int(d.Labels[r])
+	}
+}
+
+// check makes sure that gather and the losses stay inside their arrays.
+func (d Data) check(what string, classes int) error {
+	if len(d.Rows) == 0 {
+		return nil
+	}
+	if d.D < 1 || len(d.X)%d.D != 0 || len(d.X)/d.D != len(d.Labels) {
+		return fmt.Errorf("%s data: %d values and %d labels do not make rows of %d features", what, len(d.X), len(d.Labels), d.D)
+	}
+	for _, r := range d.Rows {
+		if r < 0 || r >= len(d.Labels) {
+			return fmt.Errorf("%s data: there is no row %d among %d", what, r, len(d.Labels))
+		}
+		if y := d.Labels[r]; y < 0 || y >= int64(classes) {
+			return fmt.Errorf("%s data: row %d has label %d outside the %d classes", what, r, y, classes)
+		}
+	}
+	return nil
+}
