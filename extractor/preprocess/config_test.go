@@ -1,0 +1,216 @@
+package preprocess
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestParseDefaults compares what is left unsaid with the libraries:
+// transformers 5.23 (where 4.46 agrees), timm 1.0.31, OpenCLIP 3.3.
+func TestParseDefaults(t *testing.T) {
+	clip := Spec{Resize: Shortest, ResizeHeight: 224, ResizeWidth: 224, Filter: Bicubic, Height: 224, Width: 224,
+		Rounding: Floor, Scale: 1. / 255, Mean: clipMean, Std: clipStd}
+	vit := Spec{Resize: Squash, ResizeHeight: 224, ResizeWidth: 224, Filter: Bilinear, Height: 224, Width: 224,
+		Rounding: Floor, Scale: 1. / 255, Mean: half, Std: half}
+	with := func(s Spec, change func(s *Spec)) Spec {
+		change(&s)
+		return s
+	}
+	tests := []struct {
+		name, config string
+		want         Spec
+	}{
+		{"CLIP", `{"image_processor_type": "CLIPImageProcessor"}`, clip},
+		{"the fast class", `{"image_processor_type": "CLIPImageProcessorFast", "default_to_square": false}`, clip},
+		{"the old class", `{"feature_extractor_type": "CLIPFeatureExtractor", "size": 224, "crop_size": 224}`, clip},
+		{"null is absent", `{"image_processor_type": "BitImageProcessor", "size": null, "resample": null, "image_mean": null, "crop_pct": null}`, clip},
+		{"ViT", `{"image_processor_type": "ViTImageProcessor"}`, vit},
+		{"ViT, one number is a square", `{"feature_extractor_type": "ViTFeatureExtractor", "size": 100}`,
+			with(vit, func(s *Spec) { s.ResizeHeight, s.ResizeWidth, s.Height, s.Width = 100, 100, 100, 100 })},
+		{"ViT, height before width", `{"image_processor_type": "ViTImageProcessor", "size": {"height": 100, "width": 60}}`,
+			with(vit, func(s *Spec) { s.ResizeHeight, s.ResizeWidth, s.Height, s.Width = 100, 60, 100, 60 })},
+		{"DeiT", `{"image_processor_type": "DeiTImageProcessor"}`,
+			with(vit, func(s *Spec) { s.ResizeHeight, s.ResizeWidth, s.Filter = 256, 256, Bicubic })},
+		{"SigLIP", `{"image_processor_type": "SiglipImageProcessor"}`, with(vit, func(s *Spec) { s.Filter = Bicubic })},
+		{"MobileNetV1", `{"image_processor_type": "MobileNetV1ImageProcessor"}`,
+			with(vit, func(s *Spec) { s.Resize, s.ResizeHeight, s.ResizeWidth = Shortest, 256, 256 })},
+		{"MobileNetV2", `{"image_processor_type": "MobileNetV2ImageProcessor", "do_reduce_labels": true}`,
+			with(vit, func(s *Spec) { s.Resize, s.ResizeHeight, s.ResizeWidth = Shortest, 256, 256 })},
+		{"ConvNeXT", `{"image_processor_type": "ConvNextImageProcessor", "resample": 2}`,
+			with(vit, func(s *Spec) { s.ResizeHeight, s.ResizeWidth, s.Height, s.Width = 384, 384, 384, 384 })},
+		{"ConvNeXT below 384", `{"image_processor_type": "ConvNextImageProcessor", "resample": 2, "size": {"shortest_edge": 224}}`,
+			with(vit, func(s *Spec) { s.Resize, s.ResizeHeight, s.ResizeWidth = Shortest, 256, 256 })},
+		{"EfficientNet divides by std twice", `{"image_processor_type": "EfficientNetImageProcessor", "resample": 2, "size": 224}`,
+			with(vit, func(s *Spec) { s.Std = [3]float64{0.25, 0.25, 0.25} })},
+		{"EfficientNet with an offset", `{"image_processor_type": "EfficientNetImageProcessor", "resample": 2, "size": 224, "rescale_offset": true, "include_top": false}`,
+			with(vit, func(s *Spec) { s.Mean = [3]float64{1.5, 1.5, 1.5} })},
+		{"steps turned off", `{"image_processor_type": "CLIPImageProcessor", "do_resize": false, "do_rescale": false, "do_normalize": false}`,
+			Spec{Resize: None, Height: 224, Width: 224, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}},
+		{"one mean for all", `{"image_processor_type": "ViTImageProcessor", "image_mean": 0.5, "image_std": 0.5}`, vit},
+
+		{"timm", `{"architecture": "resnet50", "pretrained_cfg": {}}`,
+			Spec{Resize: Shortest, ResizeHeight: 256, ResizeWidth: 256, Filter: Bicubic, Height: 224, Width: 224,
+				Rounding: HalfEven, Scale: 1. / 255, Mean: imagenetMean, Std: imagenetStd}},
+		{"timm's flat form, height before width", `{"architecture": "x", "input_size": [3, 90, 180], "crop_pct": 0.9, "interpolation": "bilinear"}`,
+			Spec{Resize: Cover, ResizeHeight: 100, ResizeWidth: 200, Filter: Bilinear, Height: 90, Width: 180,
+				Rounding: HalfEven, Scale: 1. / 255, Mean: imagenetMean, Std: imagenetStd}},
+		{"timm's border is the mean", `{"pretrained_cfg": {"crop_mode": "border", "crop_pct": 1.0, "mean": [0.5, 0, 1], "std": [1, 1, 1]}}`,
+			Spec{Resize: Contain, ResizeHeight: 224, ResizeWidth: 224, Filter: Bicubic, Height: 224, Width: 224,
+				Rounding: HalfEven, Fill: [3]uint8{128, 0, 255}, Scale: 1. / 255, Mean: [3]float64{0.5, 0, 1}, Std: [3]float64{1, 1, 1}}},
+
+		{"OpenCLIP", `{"preprocess_cfg": {}}`, with(clip, func(s *Spec) { s.Rounding = HalfEven })},
+		{"OpenCLIP takes the model's size", `{"model_cfg": {"vision_cfg": {"image_size": 336}}, "preprocess_cfg": {"size": 224}}`,
+			with(clip, func(s *Spec) {
+				s.Rounding, s.ResizeHeight, s.ResizeWidth, s.Height, s.Width = HalfEven, 336, 336, 336, 336
+			})},
+		{"OpenCLIP, bare", `{"size": [224, 224], "resize_mode": "longest", "fill_color": 7, "interpolation": "random"}`,
+			with(clip, func(s *Spec) { s.Rounding, s.Resize, s.Fill = HalfEven, Contain, [3]uint8{7, 7, 7} })},
+	}
+	for _, tt := range tests {
+		got, err := Parse("config.json", []byte(tt.config))
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		} else if *got != tt.want {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", tt.name, *got, tt.want)
+		}
+	}
+}
+
+// TestParseRefuses: what would be guessed is refused, with the file's name and
+// a word on what is wrong.
+func TestParseRefuses(t *testing.T) {
+	tests := []struct{ config, want string }{
+		{``, "JSON"},
+		{`[]`, "JSON"},
+		{`{"size": 224`, "JSON"},
+		{`{"size": 224}`, "image_processor_type"},
+		{`{"image_processor_type": "Qwen2VLImageProcessor"}`, `"Qwen2VLImageProcessor" is not supported`},
+		{`{"image_processor_type": "DINOv3ViTImageProcessorFast"}`, `"DINOv3ViTImageProcessorFast" is not supported`},
+		{`{"image_processor_type": 3}`, "image_processor_type"},
+		{`{"image_processor_type": "CLIPImageProcessor", "do_center_crop": false}`, "depend on the image"},
+		{`{"image_processor_type": "ViTImageProcessor", "size": {"shortest_edge": 224}}`, "depend on the image"},
+		{`{"image_processor_type": "ViTImageProcessor", "do_resize": false}`, "depend on the image"},
+		{`{"image_processor_type": "SiglipImageProcessor", "size": 224}`, "depend on the image"},
+		{`{"image_processor_type": "ViTImageProcessor", "do_center_crop": true}`, "do_center_crop"},
+		{`{"image_processor_type": "ViTImageProcessor", "rescale_offset": true}`, "rescale_offset"},
+		{`{"image_processor_type": "CLIPImageProcessor", "do_flip_channel_order": true}`, "do_flip_channel_order"},
+		{`{"image_processor_type": "CLIPImageProcessor", "do_pad": true}`, "do_pad"},
+		{`{"image_processor_type": "CLIPImageProcessor", "crop_pct": 0.9}`, "crop_pct"},
+		{`{"image_processor_type": "CLIPImageProcessor", "use_square_size": true}`, "use_square_size"},
+		{`{"image_processor_type": "CLIPImageProcessor", "resample": 6}`, "resample is 6"},
+		{`{"image_processor_type": "CLIPImageProcessor", "resample": -1}`, "resample is -1"},
+		{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "longest_edge": 300}}`, "longest_edge"},
+		{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "height": 3}}`, "height and width, or"},
+		{`{"image_processor_type": "CLIPImageProcessor", "size": [1, 2, 3]}`, "[height, width]"},
+		{`{"image_processor_type": "CLIPImageProcessor", "size": "big"}`, "size"},
+		{`{"image_processor_type": "CLIPImageProcessor", "size": 100000}`, "1 to 8192"},
+		{`{"image_processor_type": "CLIPImageProcessor", "size": -5}`, "1 to 8192"},
+		{`{"image_processor_type": "CLIPImageProcessor", "crop_size": {"shortest_edge": 5}}`, "crop_size"},
+		{`{"image_processor_type": "CLIPImageProcessor", "crop_size": {"height": 5}}`, "crop_size"},
+		{`{"image_processor_type": "CLIPImageProcessor", "image_mean": [1, 2]}`, "three"},
+		{`{"image_processor_type": "CLIPImageProcessor", "image_std": [1, 0, 1]}`, "std"},
+		{`{"image_processor_type": "CLIPImageProcessor", "rescale_factor": 0}`, "scale"},
+		{`{"image_processor_type": "ConvNextImageProcessor"}`, "resample is missing"},
+		{`{"image_processor_type": "EfficientNetImageProcessor"}`, "resample is missing"},
+		{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": {"height": 224, "width": 224}}`, "shortest_edge"},
+		{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": 224, "crop_pct": 0}`, "crop_pct"},
+		{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": 224, "crop_pct": 1e-300}`, "crop_pct"},
+
+		{`{"pretrained_cfg": {"interpolation": "random"}}`, `unknown filter "random"`},
+		{`{"pretrained_cfg": {"crop_mode": "top"}}`, "crop_mode"},
+		{`{"pretrained_cfg": {"crop_pct": -1}}`, "crop_pct"},
+		{`{"pretrained_cfg": {"crop_mode": "border", "mean": [3, 0, 0]}}`, "border"},
+		{`{"pretrained_cfg": {"input_size": [1, 28, 28]}}`, "input_size"},
+		{`{"input_size": 224}`, "input_size"},
+		{`{"pretrained_cfg": "x"}`, "timm"},
+
+		{`{"preprocess_cfg": {"mode": "L"}}`, "mode"},
+		{`{"preprocess_cfg": {"resize_mode": "stretch"}}`, "resize_mode"},
+		{`{"preprocess_cfg": {"interpolation": "box"}}`, "interpolation"},
+		{`{"preprocess_cfg": {"fill_color": 300}}`, "fill_color"},
+		{`{"preprocess_cfg": {"size": [1, 2, 3]}}`, "size"},
+		{`{"preprocess_cfg": {}, "model_cfg": {"vision_cfg": {"image_size": "x"}}}`, "model_cfg"},
+	}
+	for _, tt := range tests {
+		_, err := Parse("models/x/config.json", []byte(tt.config))
+		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "models/x/config.json: ") {
+			t.Errorf("%s:\nerror is %v\nwant the file's name and %q", tt.config, err, tt.want)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	const (
+		vit      = `{"image_processor_type": "ViTImageProcessor"}`
+		timm     = `{"pretrained_cfg": {"input_size": [3, 96, 96]}}`
+		openCLIP = `{"preprocess_cfg": {"size": 64}}`
+		network  = `{"model_type": "vit", "image_size": 224}`
+	)
+	tests := []struct {
+		name   string
+		files  map[string]string
+		height int // 0: an error that holds want
+		want   string
+	}{
+		{"transformers first", map[string]string{"preprocessor_config.json": vit, "config.json": timm, "open_clip_config.json": openCLIP}, 224, ""},
+		{"timm", map[string]string{"config.json": timm, "open_clip_config.json": openCLIP}, 96, ""},
+		{"OpenCLIP beside a network's config", map[string]string{"config.json": network, "open_clip_config.json": openCLIP}, 64, ""},
+		{"OpenCLIP, bare", map[string]string{"preprocess_cfg.json": `{"size": 32}`}, 32, ""},
+		{"none", map[string]string{"config.json": network, "model.onnx": ""}, 0, "preprocessor_config.json"},
+		{"a broken one is not passed over", map[string]string{"preprocessor_config.json": "{", "config.json": timm}, 0, "preprocessor_config.json: not a JSON"},
+		{"nor is one without a type", map[string]string{"preprocessor_config.json": "{}", "config.json": timm}, 0, "preprocessor_config.json: no preprocessing"},
+		{"nor a broken timm", map[string]string{"config.json": `{"pretrained_cfg": 3}`, "open_clip_config.json": openCLIP}, 0, "config.json: timm"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, content := range tt.files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			spec, err := Load(dir)
+			switch {
+			case tt.height > 0 && err != nil:
+				t.Fatal(err)
+			case tt.height > 0 && spec.Height != tt.height:
+				t.Errorf("height is %d, want %d", spec.Height, tt.height)
+			case tt.height == 0 && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir)):
+				t.Errorf("error is %v, want the folder and %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224}, "resample": 3, "crop_size": {"height": 224, "width": 224}, "image_mean": [0.5, 0.5, 0.5]}`,
+		`{"feature_extractor_type": "ConvNextFeatureExtractor", "size": 224, "crop_pct": 0.875, "resample": 3, "do_pad": false}`,
+		`{"image_processor_type": "EfficientNetImageProcessor", "size": [3, 4], "resample": 0, "rescale_offset": true, "rescale_factor": 1e-3}`,
+		`{"architecture": "x", "pretrained_cfg": {"input_size": [3, 20, 30], "interpolation": "lanczos", "crop_pct": 0.9, "crop_mode": "border", "mean": 0.5, "std": 0.5}}`,
+		`{"model_cfg": {"vision_cfg": {"image_size": [9, 8]}}, "preprocess_cfg": {"resize_mode": "longest", "fill_color": 3}}`,
+		`{"size": 224, "resize_mode": "squash"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		spec, err := Parse("preprocess_cfg.json", data)
+		if err != nil {
+			return
+		}
+		if err := spec.Validate(); err != nil {
+			t.Errorf("Parse returns what Validate refuses: %v", err)
+		}
+		text, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Spec
+		if err := json.Unmarshal(text, &back); err != nil || back != *spec {
+			t.Errorf("%s reads back as %+v (%v)", text, back, err)
+		}
+	})
+}

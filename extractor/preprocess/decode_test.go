@@ -1,0 +1,218 @@
+package preprocess
+
+import (
+	"bytes"
+	"errors"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"image/png"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestIsImage(t *testing.T) {
+	tests := []struct {
+		name, head string
+		want       bool
+	}{
+		{"cat.jpg", "", true},
+		{"ILSVRC2012_val_00000001.JPEG", "not really", true},
+		{"photo.heic", "", true},
+		{"no-extension", "\xff\xd8\xff\xe0", true},
+		{"wrong.txt", "\x89PNG\r\n\x1a\nIHDR", true},
+		{"a", "\x00\x00\x00\x18ftypheic\x00\x00\x00\x00", true},
+		{"a", "RIFF\x10\x00\x00\x00WEBPVP8 ", true},
+		{"a", "RIFF\x10\x00\x00\x00WAVEfmt ", false},
+		{"a", "BMW cars, and more", false},
+		{"a", "BM\x46\x00\x00\x00\x00\x00\x00\x00\x36\x00", true},
+		{".DS_Store", "\x00\x00\x00\x01Bud1", false},
+		{"labels.csv", "path,label\n", false},
+		{"empty", "", false},
+	}
+	for _, tt := range tests {
+		if got := IsImage(tt.name, []byte(tt.head)); got != tt.want {
+			t.Errorf("IsImage(%q, %q) = %v", tt.name, tt.head, got)
+		}
+	}
+}
+
+// decodeFiles are the committed files of every format.
+func decodeFiles(t testing.TB) []string {
+	t.Helper()
+	var files []string
+	all, err := filepath.Glob("testdata/decode/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range all {
+		if _, err := os.Stat(file + ".png"); err == nil {
+			files = append(files, file)
+		}
+	}
+	if len(files) < 30 {
+		t.Fatalf("only %d files in testdata/decode", len(files))
+	}
+	return files
+}
+
+// TestDecodeRefusesTruncatedFiles cuts every file in its header and in its
+// pixels.
+func TestDecodeRefusesTruncatedFiles(t *testing.T) {
+	for _, file := range decodeFiles(t) {
+		data := readFile(t, file)
+		cuts := []int{0, 4, 20, len(data) / 2, len(data) * 4 / 5}
+		if strings.HasPrefix(filepath.Base(file), "offset") {
+			cuts = cuts[:4] // the last cut falls into the second frame, which does not count
+		}
+		for _, n := range cuts {
+			if _, err := Decode(data[:n], DecodeOptions{}); err == nil {
+				t.Errorf("%s: the first %d of %d bytes decode", file, n, len(data))
+			}
+		}
+	}
+}
+
+func TestDecodeErrors(t *testing.T) {
+	var picture bytes.Buffer
+	if err := png.Encode(&picture, image.NewGray(image.Rect(0, 0, 40, 30))); err != nil {
+		t.Fatal(err)
+	}
+	bomb := bytes.Clone(picture.Bytes())
+	copy(bomb[16:], "\x7f\xff\xff\xff\x7f\xff\xff\xff\x08\x00\x00\x00\x00") // 2³¹−1 squared
+	tests := []struct {
+		name    string
+		data    string
+		opts    DecodeOptions
+		unknown bool
+		want    string
+	}{
+		{"empty", "", DecodeOptions{}, true, "empty"},
+		{"text", "path,label\n", DecodeOptions{}, true, "want JPEG"},
+		{"HEIC", "\x00\x00\x00\x18ftypheic\x00\x00", DecodeOptions{}, true, "unsupported image format HEIC"},
+		{"above the limit", picture.String(), DecodeOptions{MaxPixels: 1199}, false, "40×30 pixels is above the limit of 1199"},
+		{"decompression bomb", string(bomb), DecodeOptions{}, false, ""},
+		{"header only", "\xff\xd8\xff\xe0", DecodeOptions{}, false, "cannot read JPEG"},
+	}
+	for _, tt := range tests {
+		_, err := Decode([]byte(tt.data), tt.opts)
+		if err == nil || errors.Is(err, ErrUnknownFormat) != tt.unknown || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error is %v, want one about %q (unknown format: %v)", tt.name, err, tt.want, tt.unknown)
+		}
+	}
+	if _, err := Decode(picture.Bytes(), DecodeOptions{MaxPixels: 1200}); err != nil {
+		t.Errorf("at the limit: %v", err)
+	}
+}
+
+// TestDecodeRecovers: a decoder that panics must not take a run of a million
+// images down.
+func TestDecodeRecovers(t *testing.T) {
+	defer func(saved []format) { formats = saved }(formats)
+	formats = []format{{"JPEG", "x", jpeg.Decode, func(io.Reader) (image.Config, error) { panic("index out of range") }}}
+	if _, err := Decode([]byte("x"), DecodeOptions{}); err == nil || !strings.Contains(err.Error(), "the decoder failed") {
+		t.Errorf("error is %v, want that the decoder failed", err)
+	}
+}
+
+func TestDecodeIgnoresEXIFByDefault(t *testing.T) {
+	data := readFile(t, "testdata/decode/exif6.jpg")
+	lying, err := Decode(data, DecodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	upright, err := Decode(data, DecodeOptions{ApplyEXIF: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lying.Rect.Max != image.Pt(24, 16) || upright.Rect.Max != image.Pt(16, 24) {
+		t.Errorf("sizes are %v and %v, want 24×16 as stored and 16×24 upright", lying.Rect.Max, upright.Rect.Max)
+	}
+}
+
+// TestCMYK compares with values of Pillow 13's convert("RGB").
+func TestCMYK(t *testing.T) {
+	img := image.NewCMYK(image.Rect(0, 0, 3, 1))
+	img.SetCMYK(0, 0, color.CMYK{C: 0, M: 128, Y: 255, K: 0})
+	img.SetCMYK(1, 0, color.CMYK{C: 10, M: 77, Y: 200, K: 100})
+	img.SetCMYK(2, 0, color.CMYK{C: 1, M: 2, Y: 3, K: 255})
+	got, err := rgb(img, false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []uint8{255, 127, 0, 255, 149, 108, 33, 255, 0, 0, 0, 255}
+	if !bytes.Equal(got.Pix, want) {
+		t.Errorf("got %v, want %v", got.Pix, want)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, file := range decodeFiles(f) {
+		f.Add(readFile(f, file), true)
+	}
+	const limit = 1 << 16
+	f.Fuzz(func(t *testing.T, data []byte, exif bool) {
+		img, err := Decode(data, DecodeOptions{MaxPixels: limit, ApplyEXIF: exif})
+		if err != nil {
+			return
+		}
+		if img.Rect.Min != (image.Point{}) || img.Rect.Empty() || img.Rect.Dx()*img.Rect.Dy() > limit {
+			t.Errorf("image is %v", img.Rect)
+		}
+		for i := 3; i < len(img.Pix); i += 4 {
+			if img.Pix[i] != 255 {
+				t.Fatalf("pixel %d is not opaque", i/4)
+			}
+		}
+	})
+}
+
+// photograph is a JPEG of 500×375 pixels with 4:2:0 chroma, about the size of
+// one of ImageNet.
+func photograph(b *testing.B) []byte {
+	b.Helper()
+	img := image.NewRGBA(image.Rect(0, 0, 500, 375))
+	for y := range 375 {
+		for x := range 500 {
+			wave := 60 * math.Sin(float64(x*y)/900)
+			img.SetRGBA(x, y, color.RGBA{uint8(127 + wave), uint8(x / 2), uint8(y/2 + (x^y)&15), 255})
+		}
+	}
+	var file bytes.Buffer
+	if err := jpeg.Encode(&file, img, &jpeg.Options{Quality: 90}); err != nil {
+		b.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+func BenchmarkDecode(b *testing.B) {
+	data := photograph(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(data, DecodeOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkTensor(b *testing.B) {
+	img, err := Decode(photograph(b), DecodeOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	spec, err := Parse("", []byte(`{"image_processor_type": "CLIPImageProcessor"}`))
+	if err != nil {
+		b.Fatal(err)
+	}
+	dst := make([]float32, 3*224*224)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := spec.Tensor(dst, img, NCHW); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

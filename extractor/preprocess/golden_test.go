@@ -1,0 +1,235 @@
+package preprocess
+
+import (
+	"encoding/json"
+	"image"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/testenv"
+)
+
+// distance is how far two images are apart, in levels.
+type distance struct {
+	worst int     // largest difference of any value
+	off   float64 // share of values that differ
+	mean  float64 // mean absolute difference
+}
+
+func compare(t testing.TB, got, want *image.NRGBA) distance {
+	t.Helper()
+	if got.Rect != want.Rect {
+		t.Fatalf("image is %v, want %v", got.Rect, want.Rect)
+	}
+	var d distance
+	values := 0
+	for i, v := range got.Pix {
+		if i%4 == 3 {
+			if v != 255 {
+				t.Fatalf("pixel %d is not opaque", i/4)
+			}
+			continue
+		}
+		diff := int(v) - int(want.Pix[i])
+		diff = max(diff, -diff)
+		d.worst = max(d.worst, diff)
+		d.mean += float64(diff)
+		if diff > 0 {
+			d.off++
+		}
+		values++
+	}
+	d.off /= float64(values)
+	d.mean /= float64(values)
+	return d
+}
+
+// readPNG reads an expected image with Go's own decoder.
+func readPNG(t testing.TB, path string) *image.NRGBA {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst := image.NewNRGBA(img.Bounds())
+	for y := range dst.Rect.Dy() {
+		for x := range dst.Rect.Dx() {
+			dst.Set(x, y, img.At(x, y))
+		}
+	}
+	return dst
+}
+
+func readFile(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestGolden compares whole pipelines with transformers 5.23, timm 1.0.31 and
+// OpenCLIP 3.3 over Pillow 13.
+//
+// Lossless images agree to the bit. The others are as good as their decoder:
+// Go replicates the chroma samples that Pillow interpolates.
+func TestGolden(t *testing.T) {
+	dir := testenv.Shared(t, "oracle/golden/preprocess")
+	var golden struct {
+		Cases []struct {
+			Config, Image, Expected string
+			Shape                   []int     `json:"tensor_shape"`
+			Mean                    float64   `json:"tensor_mean"`
+			Std                     float64   `json:"tensor_std"`
+			First                   []float64 // the values of the pixel in the middle
+		}
+	}
+	if err := json.Unmarshal(readFile(t, filepath.Join(dir, "cases.json")), &golden); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range golden.Cases {
+		t.Run(strings.TrimSuffix(filepath.Base(c.Expected), ".png"), func(t *testing.T) {
+			t.Parallel()
+			config := filepath.Join(dir, c.Config)
+			spec, err := Parse(config, readFile(t, config))
+			if err != nil {
+				t.Fatal(err)
+			}
+			img, err := Decode(readFile(t, filepath.Join(dir, c.Image)), DecodeOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			crop, err := spec.Crop(img)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := compare(t, crop, readPNG(t, filepath.Join(dir, c.Expected)))
+			t.Logf("worst %d, off %.3f%%, mean %.3f", d.worst, 100*d.off, d.mean)
+			lossy := strings.HasSuffix(c.Image, ".jpg") || strings.HasSuffix(c.Image, ".webp")
+			if !lossy && d.worst > 0 || d.worst > 45 || d.mean > 1.1 {
+				t.Errorf("crop is off by up to %d levels, by %.3f in the mean", d.worst, d.mean)
+			}
+
+			if len(c.Shape) != 3 || c.Shape[0] != 3 || c.Shape[1] != spec.Height || c.Shape[2] != spec.Width {
+				t.Fatalf("tensor is 3×%d×%d, want %v", spec.Height, spec.Width, c.Shape)
+			}
+			x := make([]float32, 3*spec.Height*spec.Width)
+			if err := spec.Tensor(x, img, NCHW); err != nil {
+				t.Fatal(err)
+			}
+			value, moment := 2e-6, 1e-5
+			if lossy { // one level is about 0.02
+				value, moment = 0.1, 0.01
+			}
+			middle := spec.Height/2*spec.Width + spec.Width/2
+			for ch, want := range c.First {
+				if got := float64(x[ch*spec.Height*spec.Width+middle]); math.Abs(got-want) > value {
+					t.Errorf("value in the middle of channel %d is %v, want %v", ch, got, want)
+				}
+			}
+			mean, std := moments(x)
+			if math.Abs(mean-c.Mean) > moment || math.Abs(std-c.Std) > moment {
+				t.Errorf("mean and std of the tensor are %v and %v, want %v and %v", mean, std, c.Mean, c.Std)
+			}
+		})
+	}
+}
+
+func moments(x []float32) (mean, std float64) {
+	for _, v := range x {
+		mean += float64(v)
+	}
+	mean /= float64(len(x))
+	for _, v := range x {
+		std += (float64(v) - mean) * (float64(v) - mean)
+	}
+	return mean, math.Sqrt(std / float64(len(x)))
+}
+
+// TestResizeEqualsPillow compares all filters with Pillow 13 (see
+// scripts/gen_resize_golden.py): up, down, both at once, and the size as it is.
+func TestResizeEqualsPillow(t *testing.T) {
+	source := readPNG(t, "testdata/resize/source.png")
+	files, err := filepath.Glob("testdata/resize/*_*.png")
+	if err != nil || len(files) != 36 {
+		t.Fatalf("%d expected images (%v), want 36", len(files), err)
+	}
+	for _, file := range files {
+		want := readPNG(t, file)
+		filter, _, _ := strings.Cut(filepath.Base(file), "_")
+		got, err := resize(source, want.Rect.Dx(), want.Rect.Dy(), want.Rect, Filter(filter))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := compare(t, got, want); d.worst > 0 {
+			t.Errorf("%s: off by up to %d levels", file, d.worst)
+		}
+	}
+}
+
+// TestDecodeEqualsPillow compares every kind of pixel with Pillow 13.
+func TestDecodeEqualsPillow(t *testing.T) {
+	// What a lossy decoder may be off by: Go replicates chroma, Pillow does not.
+	tolerance := map[string]int{"cmyk.jpg": 2}
+	files, err := filepath.Glob("testdata/decode/*.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, expected := range files {
+		file := strings.TrimSuffix(expected, ".png")
+		if filepath.Ext(file) == "" {
+			continue // an image, not an expected one
+		}
+		upright := strings.HasPrefix(filepath.Base(file), "exif")
+		img, err := Decode(readFile(t, file), DecodeOptions{ApplyEXIF: upright})
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		d := compare(t, img, readPNG(t, expected))
+		if d.worst > tolerance[filepath.Base(file)] {
+			t.Errorf("%s: off by up to %d levels, %.3f in the mean", file, d.worst, d.mean)
+		}
+	}
+}
+
+// TestPipelinesEqualPython compares sizes that are not square, where height and
+// width are easily swapped, and margins that round either way.
+func TestPipelinesEqualPython(t *testing.T) {
+	var cases []struct {
+		Config   json.RawMessage
+		Tall     bool
+		Expected string
+	}
+	if err := json.Unmarshal(readFile(t, "testdata/pipelines.json"), &cases); err != nil {
+		t.Fatal(err)
+	}
+	source := readPNG(t, "testdata/resize/source.png")
+	for _, c := range cases {
+		spec, err := Parse(c.Expected, c.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img := source
+		if c.Tall {
+			img = upright(source, 8) // a quarter turn to the left
+		}
+		got, err := spec.Crop(img)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := compare(t, got, readPNG(t, filepath.Join("testdata", c.Expected))); d.worst > 0 {
+			t.Errorf("%s: off by up to %d levels, %.1f%% of values", c.Expected, d.worst, 100*d.off)
+		}
+	}
+}

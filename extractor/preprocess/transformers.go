@@ -1,0 +1,238 @@
+package preprocess
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// processor is what one image processor of transformers does where its
+// configuration is silent. The defaults are those of the PIL back ends of
+// transformers 5.23; where version 4.46 has another one there is none, and the
+// configuration must say.
+type processor struct {
+	size      edges
+	square    bool // a size that is one number means a square, not the shortest edge
+	crop      int  // side of the default crop; 0 where there is no such step
+	noCrop    bool // do_center_crop is false by default
+	resample  int  // -1 where the versions disagree
+	mean, std perChannel
+
+	convNext     bool // crop_pct instead of a crop
+	efficientNet bool // rescale_offset, include_top
+}
+
+var processors = map[string]processor{
+	"CLIP":         {size: edges{Shortest: 224}, crop: 224, resample: 3, mean: clipMean, std: clipStd},
+	"Bit":          {size: edges{Shortest: 224}, crop: 224, resample: 3, mean: clipMean, std: clipStd},
+	"ViT":          {size: edges{Height: 224, Width: 224}, square: true, resample: 2, mean: half, std: half},
+	"DeiT":         {size: edges{Height: 256, Width: 256}, square: true, crop: 224, resample: 3, mean: half, std: half},
+	"Siglip":       {size: edges{Height: 224, Width: 224}, resample: 3, mean: half, std: half},
+	"MobileNetV1":  {size: edges{Shortest: 256}, crop: 224, resample: 2, mean: half, std: half},
+	"MobileNetV2":  {size: edges{Shortest: 256}, crop: 224, resample: 2, mean: half, std: half},
+	"ConvNext":     {size: edges{Shortest: 384}, resample: -1, mean: half, std: half, convNext: true},
+	"EfficientNet": {size: edges{Height: 346, Width: 346}, square: true, crop: 289, noCrop: true, resample: -1, mean: half, std: half, efficientNet: true},
+}
+
+// edges is transformers' size: a number, [height, width], or an object.
+type edges struct {
+	Height   int `json:"height"`
+	Width    int `json:"width"`
+	Shortest int `json:"shortest_edge"`
+
+	number int // what a bare number was, until resolve
+}
+
+func (e *edges) UnmarshalJSON(data []byte) error {
+	type object edges // without this method
+	var o object
+	var list []int
+	switch {
+	case json.Unmarshal(data, &o.number) == nil:
+	case json.Unmarshal(data, &list) == nil:
+		if len(list) != 2 {
+			return fmt.Errorf("size %s is not [height, width]", data)
+		}
+		o.Height, o.Width = list[0], list[1]
+	default:
+		var keys map[string]*int
+		if err := json.Unmarshal(data, &keys); err != nil {
+			return fmt.Errorf("size must be a whole number, [height, width] or an object of such, not %s", data)
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			if !slices.Contains([]string{"height", "width", "shortest_edge"}, key) && keys[key] != nil {
+				return fmt.Errorf("size has %s, want height and width, or shortest_edge", key)
+			}
+		}
+		if err := json.Unmarshal(data, &o); err != nil {
+			return err
+		}
+	}
+	*e = edges(o)
+	return nil
+}
+
+// resolve gives a bare number its meaning and checks that the size is one of
+// the two that there are.
+func (e edges) resolve(field string, square bool) (edges, error) {
+	switch {
+	case e.number != 0 && square:
+		e = edges{Height: e.number, Width: e.number}
+	case e.number != 0:
+		e = edges{Shortest: e.number}
+	}
+	if e.Shortest == 0 && (e.Height == 0 || e.Width == 0) || e.Shortest != 0 && (e.Height != 0 || e.Width != 0) {
+		return edges{}, fmt.Errorf("%s must give height and width, or shortest_edge", field)
+	}
+	return e, nil
+}
+
+// parseTransformers reads Hugging Face's preprocessor_config.json; fields are
+// the raw fields of data.
+func parseTransformers(data []byte, fields map[string]json.RawMessage) (*Spec, error) {
+	var cfg struct {
+		ImageProcessorType   string      `json:"image_processor_type"`
+		FeatureExtractorType string      `json:"feature_extractor_type"`
+		DoResize             *bool       `json:"do_resize"`
+		Size                 *edges      `json:"size"`
+		DefaultToSquare      *bool       `json:"default_to_square"`
+		Resample             *int        `json:"resample"`
+		DoCenterCrop         *bool       `json:"do_center_crop"`
+		CropSize             *edges      `json:"crop_size"`
+		CropPct              *float64    `json:"crop_pct"`
+		DoRescale            *bool       `json:"do_rescale"`
+		RescaleFactor        *float64    `json:"rescale_factor"`
+		RescaleOffset        *bool       `json:"rescale_offset"`
+		DoNormalize          *bool       `json:"do_normalize"`
+		ImageMean            *perChannel `json:"image_mean"`
+		ImageStd             *perChannel `json:"image_std"`
+		IncludeTop           *bool       `json:"include_top"`
+	}
+	if err := json.Unmarshal(data, &cfg); err != nil {
+		return nil, fmt.Errorf("configuration of transformers: %w", err)
+	}
+	name := cfg.ImageProcessorType
+	if name == "" {
+		name = cfg.FeatureExtractorType
+	}
+	kind, known := processors[family(name)]
+	if !known {
+		return nil, fmt.Errorf("image processor %q is not supported; those that are: %s", name,
+			strings.Join(slices.Sorted(maps.Keys(processors)), ", "))
+	}
+	if err := kind.refuse(name, fields); err != nil {
+		return nil, err
+	}
+
+	s := &Spec{Resize: None, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
+	if or(cfg.DoResize, true) {
+		code := or(cfg.Resample, kind.resample)
+		if code == -1 && cfg.Resample == nil {
+			return nil, fmt.Errorf("resample is missing, and versions of transformers differ in what %s does then; add it (0 nearest, 2 bilinear, 3 bicubic)", name)
+		}
+		filters := []Filter{Nearest, Lanczos, Bilinear, Bicubic, Box, Hamming}
+		if code < 0 || code >= len(filters) {
+			return nil, fmt.Errorf("resample is %d, want 0 to %d", code, len(filters)-1)
+		}
+		s.Filter = filters[code]
+		size, err := or(cfg.Size, kind.size).resolve("size", or(cfg.DefaultToSquare, kind.square))
+		if err != nil {
+			return nil, err
+		}
+		if err := kind.resize(s, size, or(cfg.CropPct, 224./256)); err != nil {
+			return nil, err
+		}
+	}
+	if kind.crop > 0 && or(cfg.DoCenterCrop, !kind.noCrop) {
+		size, err := or(cfg.CropSize, edges{number: kind.crop}).resolve("crop_size", true)
+		if err != nil {
+			return nil, err
+		}
+		s.Height, s.Width = size.Height, size.Width
+		if size.Shortest != 0 {
+			return nil, fmt.Errorf("crop_size must give height and width")
+		}
+	} else if s.Height == 0 {
+		return nil, fmt.Errorf("the size of the output would depend on the image: %s neither crops nor resizes to a fixed height and width here", name)
+	}
+
+	if or(cfg.DoRescale, true) {
+		s.Scale = or(cfg.RescaleFactor, 1./255)
+		if or(cfg.RescaleOffset, false) {
+			s.Mean = [3]float64{1, 1, 1} // x·scale − 1
+		}
+	}
+	mean, std := or(cfg.ImageMean, kind.mean), or(cfg.ImageStd, kind.std)
+	for c := range 3 {
+		if or(cfg.DoNormalize, true) {
+			s.Mean[c] += mean[c]
+			s.Std[c] = std[c]
+		}
+		if kind.efficientNet && or(cfg.IncludeTop, true) {
+			s.Std[c] *= std[c] // divides once more
+		}
+	}
+	return s, nil
+}
+
+// family strips from the name of a processor class what says nothing about its
+// arithmetic: the back end, and the name before version 4.26. The PIL back end
+// is the reference for all.
+func family(class string) string {
+	for _, suffix := range []string{"ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor"} {
+		if base, ok := strings.CutSuffix(class, suffix); ok {
+			return base
+		}
+	}
+	return class
+}
+
+// resize sets the resizing of s, and the output size where that fixes it.
+func (p processor) resize(s *Spec, size edges, cropPct float64) error {
+	switch {
+	case p.convNext && size.Shortest == 0:
+		return fmt.Errorf("size must give shortest_edge")
+	case p.convNext && size.Shortest < 384:
+		edge, err := divided(size.Shortest, cropPct)
+		if err != nil {
+			return err
+		}
+		s.Resize, s.ResizeHeight, s.ResizeWidth = Shortest, edge, edge
+		s.Height, s.Width = size.Shortest, size.Shortest
+		return nil
+	case p.convNext:
+		size = edges{Height: size.Shortest, Width: size.Shortest}
+	case size.Shortest != 0:
+		s.Resize, s.ResizeHeight, s.ResizeWidth = Shortest, size.Shortest, size.Shortest
+		return nil
+	}
+	s.Resize, s.ResizeHeight, s.ResizeWidth = Squash, size.Height, size.Width
+	s.Height, s.Width = size.Height, size.Width
+	return nil
+}
+
+// inert are the switches that change nothing for an RGB image and no labels.
+var inert = []string{"do_convert_rgb", "do_reduce_labels"}
+
+// refuse returns an error where a field asks for a step that this processor
+// does not have here. Fields that transformers ignores as well pass.
+func (p processor) refuse(name string, fields map[string]json.RawMessage) error {
+	steps := map[string]bool{
+		"do_resize": true, "do_rescale": true, "do_normalize": true,
+		"do_center_crop": p.crop > 0,
+		"crop_pct":       p.convNext,
+		"rescale_offset": p.efficientNet,
+		"include_top":    p.efficientNet,
+	}
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		step, listed := steps[field]
+		asks := listed || strings.HasPrefix(field, "do_") || field == "use_square_size" || field == "pad_size"
+		value := string(fields[field])
+		if asks && !step && !slices.Contains(inert, field) && value != "false" && value != "null" {
+			return fmt.Errorf("%s: %s is not a step of %s that is supported; remove it if it is not meant", field, value, name)
+		}
+	}
+	return nil
+}

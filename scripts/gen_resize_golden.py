@@ -1,0 +1,220 @@
+"""Writes the witnesses of extractor/preprocess that are small enough to commit.
+
+    python3 scripts/gen_resize_golden.py extractor/preprocess/testdata
+
+Needs Pillow 13 and numpy. It writes
+
+    resize/source.png, resize/FILTER_WxH.png  Pillow's Image.resize
+    decode/FILE, decode/FILE.png              Pillow's convert("RGB") of FILE
+    pipelines.json, pipelines/*.png           non-square timm and OpenCLIP crops
+
+The pipelines follow timm 1.0.31 (ResizeKeepRatio, center_crop_or_pad,
+transforms_imagenet_eval), OpenCLIP 3.3 (image_transform) and torchvision 0.29
+(center_crop), whose own code needs PyTorch; here it is a few lines of Python.
+"""
+import io
+import json
+import math
+import os
+import struct
+import sys
+import zlib
+
+import numpy as np
+from PIL import Image, ImageOps
+
+OUT = sys.argv[1]
+for sub in ("resize", "decode", "pipelines"):
+    os.makedirs(f"{OUT}/{sub}", exist_ok=True)
+rng = np.random.default_rng(20261121)
+
+
+def picture(w, h):
+    """A smooth ground with an edge and some noise."""
+    y, x = np.mgrid[:h, :w]
+    p = np.stack([255 * x / max(w - 1, 1), 255 * y / max(h - 1, 1), 127 + 120 * np.sin(x * 0.9 + y * 0.4)], -1)
+    p[(x - w / 2) ** 2 + (y - h / 2) ** 2 < (min(w, h) / 3) ** 2] = (250, 10, 200)
+    p += rng.integers(-20, 21, p.shape) * (x > w / 2)[..., None]
+    return Image.fromarray(np.clip(p, 0, 255).astype(np.uint8))
+
+
+def save(im, path):
+    im.save(f"{OUT}/{path}", optimize=True)
+
+
+# --- resize: up, down, mixed, and 2:3, where outputs fall between inputs
+source = picture(24, 18)
+save(source, "resize/source.png")
+for name in ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"):
+    for size in ((36, 27), (11, 7), (33, 5), (7, 40), (24, 18), (1, 1)):
+        save(source.resize(size, Image.Resampling[name.upper()]), "resize/%s_%dx%d.png" % (name, *size))
+
+
+# --- decode
+def expect(name, transpose=False):
+    im = Image.open(f"{OUT}/decode/{name}")
+    if transpose:
+        im = ImageOps.exif_transpose(im)
+    save(Image.fromarray(np.asarray(im.convert("RGB"))), f"decode/{name}.png")  # without its metadata
+
+
+def write(name, data):
+    with open(f"{OUT}/decode/{name}", "wb") as f:
+        f.write(data)
+    expect(name)
+
+
+def png16(colour, values, transparent=b""):
+    """A 16-bit PNG, which Pillow reads but hardly writes."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    h, w = values.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 16, colour, 0, 0, 0))
+            + (chunk(b"tRNS", transparent) if transparent else b"")
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def deep(*shape):
+    return rng.choice([0, 1, 100, 255, 256, 300, 511, 4000, 32768, 65279, 65535], shape)
+
+
+write("grey16.png", png16(0, deep(5, 9)))
+write("grey16-transparent.png", png16(0, deep(5, 9), struct.pack(">H", 300)))
+write("rgb16.png", png16(2, deep(5, 9, 3)))
+write("rgb16-transparent.png", png16(2, deep(5, 9, 3), struct.pack(">HHH", 0, 0, 0)))
+write("grey16-alpha.png", png16(4, deep(5, 9, 2)))
+write("rgb16-alpha.png", png16(6, deep(5, 9, 4)))
+
+small = picture(13, 9)
+alpha = Image.fromarray(rng.integers(0, 256, (9, 13), dtype=np.uint8))
+alpha.putpixel((0, 0), 0)
+rgba = small.copy()
+rgba.putalpha(alpha)
+palette = small.quantize(11)
+
+
+def put(im, name, **options):
+    im.save(f"{OUT}/decode/{name}", **options)
+    expect(name)
+
+
+put(rgba, "rgba.png")
+put(small.convert("LA"), "grey-alpha.png")
+put(small.convert("1"), "bilevel.png")
+put(small.convert("L").quantize(4), "grey2.png", bits=2)
+put(palette, "palette-transparent.png", transparency=bytes(range(0, 253, 23)))
+put(small.convert("L"), "grey-transparent.png", transparency=7)
+put(small, "rgb.bmp")
+put(palette, "palette.bmp")
+put(rgba, "rgba.bmp")
+put(small.convert("1"), "bilevel.bmp")
+put(rgba, "rgba.tif")
+put(rgba, "premultiplied.tif", tiffinfo={338: 1})
+put(small, "orientation.tif", tiffinfo={274: 6})
+put(small, "lzw.tif", compression="tiff_lzw")
+put(palette, "palette.tif")
+put(Image.fromarray(deep(5, 9).astype(np.uint16)), "grey16.tif")
+put(rgba, "lossless.webp", lossless=True, exact=True)
+grey = small.convert("L").convert("RGB")  # its chroma is flat, so that how it is upsampled does not matter
+grey.putalpha(alpha)
+put(grey, "lossy-alpha.webp", quality=90)
+put(picture(32, 24).convert("CMYK"), "cmyk.jpg", quality=95)
+
+quarters = np.zeros((16, 24), np.uint8)
+quarters[:8, :16], quarters[8:, 8:] = 90, 220
+for turn in range(1, 9):
+    exif = Image.Exif()
+    exif[0x112] = turn
+    Image.fromarray(quarters).save(f"{OUT}/decode/exif{turn}.jpg", quality=95, exif=exif)
+    expect(f"exif{turn}.jpg", transpose=True)
+
+
+def gif(canvas, frames, palette, local=False):
+    """A GIF by hand; frames are (x, y, indices, transparent index or None)."""
+    table = bytes(v for colour in palette for v in colour)
+    data = b"GIF89a" + struct.pack("<HHBBB", *canvas, 0x00 if local else 0x81, 3, 0) + (b"" if local else table)
+    data += b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
+    for x, y, indices, transparent in frames:
+        data += struct.pack("<BBBBHBB", 0x21, 0xF9, 4, transparent is not None, 10, transparent or 0, 0)
+        h, w = indices.shape
+        data += struct.pack("<BHHHHB", 0x2C, x, y, w, h, 0x81 if local else 0) + (table if local else b"")
+        codes = []  # a clear code before every second pixel keeps codes at three bits
+        for i, index in enumerate(indices.ravel()):
+            codes += [4] * (i % 2 == 0) + [int(index)]
+        number = sum(code << 3 * i for i, code in enumerate(codes + [5]))
+        packed = number.to_bytes(3 * (len(codes) + 1) // 8 + 1, "little")
+        data += b"\x02" + b"".join(bytes([len(packed[i:i + 255])]) + packed[i:i + 255] for i in range(0, len(packed), 255)) + b"\0"
+    return data + b";"
+
+
+colours = [(200, 40, 40), (30, 180, 60), (20, 60, 220), (240, 230, 20)]
+frame = rng.integers(0, 4, (4, 6))
+write("offset.gif", gif((11, 8), [(3, 2, frame, None), (0, 0, frame, None)], colours))
+write("offset-transparent.gif", gif((11, 8), [(3, 2, frame, 2), (1, 1, frame, 1)], colours))
+write("local-palette.gif", gif((11, 8), [(3, 2, frame, 1)], colours, local=True))
+write("beyond-canvas.gif", gif((5, 5), [(2, 3, frame, None)], colours))
+
+
+# --- pipelines
+def keep_ratio(im, target, longest, resample):
+    h, w = im.height, im.width
+    ratios = h / target[0], w / target[1]
+    ratio = max(ratios) * longest + min(ratios) * (1.0 - longest)
+    return resize(im, (round(h / ratio), round(w / ratio)), resample)
+
+
+def resize(im, size, resample):
+    return im.resize((size[1], size[0]), Image.Resampling[resample.upper()])
+
+
+def crop_or_pad(im, size, fill=(0, 0, 0)):
+    h, w = size
+    more_h, more_w = max(h - im.height, 0), max(w - im.width, 0)
+    im = ImageOps.expand(im, (more_w // 2, more_h // 2, (more_w + 1) // 2, (more_h + 1) // 2), fill)
+    top, left = int(round((im.height - h) / 2.0)), int(round((im.width - w) / 2.0))
+    return im.crop((left, top, left + w, top + h))
+
+
+def timm(cfg):
+    size = cfg["input_size"][1:]
+    scale = [math.floor(x / cfg["crop_pct"]) for x in size]
+
+    def apply(im):
+        if cfg["crop_mode"] == "squash":
+            return crop_or_pad(resize(im, scale, cfg["interpolation"]), size)
+        if cfg["crop_mode"] == "border":
+            return crop_or_pad(keep_ratio(im, scale, 1.0, cfg["interpolation"]), size, tuple(round(255 * v) for v in cfg["mean"]))
+        return crop_or_pad(keep_ratio(im, scale, 0.0, cfg["interpolation"]), size)
+    return apply
+
+
+def open_clip(cfg):
+    def apply(im):
+        if cfg["resize_mode"] == "squash":
+            return resize(im, cfg["size"], cfg["interpolation"])
+        if cfg["resize_mode"] == "longest":
+            return crop_or_pad(keep_ratio(im, cfg["size"], 1, cfg["interpolation"]), cfg["size"], (cfg["fill_color"],) * 3)
+        return crop_or_pad(keep_ratio(im, cfg["size"], 0, "bicubic"), cfg["size"])
+    return apply
+
+
+mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+pipelines = []
+for mode, pct, size, interpolation in (("center", 0.9, (20, 28), "bicubic"), ("center", 0.875, (21, 14), "hamming"),
+                                       ("squash", 0.8, (17, 30), "box"), ("border", 0.95, (25, 16), "lanczos"),
+                                       ("center", 1.2, (20, 29), "bilinear")):
+    cfg = {"input_size": [3, *size], "interpolation": interpolation, "crop_pct": pct, "crop_mode": mode, "mean": mean, "std": std}
+    pipelines.append((f"timm-{mode}-{interpolation}", {"architecture": "x", "pretrained_cfg": cfg}, timm(cfg)))
+for mode, size, interpolation, fill in (("shortest", [19, 26], "bilinear", 0), ("longest", [22, 31], "bicubic", 114), ("squash", [12, 25], "bilinear", 0)):
+    cfg = {"size": size, "mode": "RGB", "interpolation": interpolation, "resize_mode": mode, "fill_color": fill, "mean": mean, "std": std}
+    pipelines.append((f"openclip-{mode}", {"preprocess_cfg": cfg}, open_clip(cfg)))
+cases = []
+for name, config, apply in pipelines:
+    for shape in ("wide", "tall"):
+        im = source if shape == "wide" else source.transpose(Image.Transpose.ROTATE_90)
+        save(apply(im), f"pipelines/{name}-{shape}.png")
+        cases.append({"config": config, "tall": shape == "tall", "expected": f"pipelines/{name}-{shape}.png"})
+with open(f"{OUT}/pipelines.json", "w") as f:
+    json.dump(cases, f, indent=1)
+    f.write("\n")
