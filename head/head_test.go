@@ -21,7 +21,7 @@ func drawHead(t *rapid.T, norms ...float64) *MLRBFN {
 		Layers: rapid.IntRange(1, 4).Draw(t, "layers"), Centroids: rapid.IntRange(1, 6).Draw(t, "N"),
 		Projection: rapid.IntRange(1, 5).Draw(t, "o"), Norm: rapid.SampledFrom(norms).Draw(t, "k"),
 		NoDepression: rapid.Bool().Draw(t, "naive"),
-	}.withDefaults()
+	}.WithDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestValidateRefuses(t *testing.T) {
 		"empty in depth": func(m *MLRBFN) { m.Layers[0].N = 0 },
 	}
 	for name, spoil := range tests {
-		cfg, _ := Config{Layers: 2}.withDefaults()
+		cfg, _ := Config{Layers: 2}.WithDefaults()
 		m := newHead(cfg, 3, 2)
 		if err := m.Validate(); err != nil {
 			t.Fatal(err)
@@ -315,7 +315,7 @@ func BenchmarkStep(b *testing.B) {
 	} {
 		b.Run(shape.name, func(b *testing.B) {
 			data := blobs(256, shape.d, min(shape.c, shape.d), 1)
-			cfg, _ := Config{Layers: shape.layers, Norm: shape.norm}.withDefaults()
+			cfg, _ := Config{Layers: shape.layers, Norm: shape.norm}.WithDefaults()
 			m := newHead(cfg, shape.d, shape.c)
 			t := &trainer{networkOf[float32](m, 128), m}
 			t.start(data.X, 128, newRand(1))
@@ -336,7 +336,7 @@ func BenchmarkStep(b *testing.B) {
 
 func BenchmarkPredict(b *testing.B) {
 	data := blobs(1024, 768, 10, 1)
-	cfg, _ := Config{}.withDefaults()
+	cfg, _ := Config{}.WithDefaults()
 	p := newHead(cfg, 768, 10).NewPredictor()
 	dst := make([]float64, 1024*10)
 	b.ReportAllocs()

@@ -17,7 +17,7 @@ type Linear struct {
 // Adam on shuffled mini-batches, the learning rate halved on a plateau. Weights
 // and bias begin uniform in ±1/√D, as torch.nn.Linear has them.
 func TrainLinear(ctx context.Context, train, val Data, classes int, opts TrainOptions) (*Linear, []Epoch, error) {
-	opts, err := opts.withDefaults()
+	opts, err := opts.WithDefaults()
 	if err != nil {
 		return nil, nil, err
 	}

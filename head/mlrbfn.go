@@ -18,8 +18,8 @@ type Config struct {
 	NoDepression bool    // the paper's naive network: no cap and no β ratio
 }
 
-// withDefaults fills in the zero fields and refuses what cannot be.
-func (c Config) withDefaults() (Config, error) {
+// WithDefaults fills in the zero fields and refuses what cannot be.
+func (c Config) WithDefaults() (Config, error) {
 	fill(&c.Layers, 4)
 	fill(&c.Centroids, 50)
 	fill(&c.Projection, 100)
@@ -100,7 +100,7 @@ func (m *MLRBFN) Validate() error {
 	if m.Norm == 0 || m.Recovery == 0 {
 		return fmt.Errorf("norm %g and recovery %g: neither can be zero", m.Norm, m.Recovery)
 	}
-	if _, err := cfg.withDefaults(); err != nil {
+	if _, err := cfg.WithDefaults(); err != nil {
 		return err
 	}
 	for i, l := range m.Layers {

@@ -34,7 +34,8 @@ type TrainOptions struct {
 	Progress func(Epoch)
 }
 
-func (o TrainOptions) withDefaults() (TrainOptions, error) {
+// WithDefaults fills in the zero fields and refuses what cannot be.
+func (o TrainOptions) WithDefaults() (TrainOptions, error) {
 	fill(&o.Epochs, 500)
 	fill(&o.Batch, 128)
 	fill(&o.LR, 1e-3)
@@ -70,11 +71,11 @@ type Epoch struct {
 // The returned epochs are all that were completed. When ctx is cancelled it
 // returns ctx.Err(); when the loss stops being a number, ErrDiverged.
 func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts TrainOptions) (*MLRBFN, []Epoch, error) {
-	cfg, err := cfg.withDefaults()
+	cfg, err := cfg.WithDefaults()
 	if err != nil {
 		return nil, nil, err
 	}
-	if opts, err = opts.withDefaults(); err != nil {
+	if opts, err = opts.WithDefaults(); err != nil {
 		return nil, nil, err
 	}
 	rng := newRand(opts.Seed)
