@@ -1,0 +1,74 @@
+// Package atomicfile writes files so that a reader never sees half of one.
+package atomicfile
+
+import (
+	"bufio"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// Write creates the file at path, or replaces it, with what fill writes.
+//
+// The bytes go through a buffer to a temporary name in the same folder, are
+// synced, and take their place by one rename, after which the folder is synced
+// too. If anything before the rename fails, fill included, the temporary file
+// is removed and path is left as it was. The file gets mode 0666 less the
+// umask. Errors name path and wrap their cause.
+func Write(path string, fill func(io.Writer) error) error {
+	dir, base := filepath.Split(path)
+	temp := filepath.Join(dir, "."+base+"."+rand.Text()[:10]+".tmp")
+	err := Create(temp, fill)
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		if removeErr := os.Remove(temp); !errors.Is(removeErr, os.ErrNotExist) {
+			err = errors.Join(err, removeErr)
+		}
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// Create writes a new file at path, buffered, and syncs it, but not the folder.
+// It is for files that nobody looks at yet, such as those of a folder that takes
+// its place whole. An existing file is an error; what a failure leaves behind is
+// not removed.
+func Create(path string, fill func(io.Writer) error) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := bufio.NewWriterSize(f, 1<<20)
+	if err := fill(w); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// SyncDir makes the names in dir durable: a file that was created, renamed or
+// removed there stays so after a power failure. On Windows, where a folder
+// cannot be synced, it does nothing.
+func SyncDir(dir string) (err error) {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync folder: %w", err)
+	}
+	return nil
+}

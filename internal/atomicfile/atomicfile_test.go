@@ -1,0 +1,102 @@
+package atomicfile_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/atomicfile"
+)
+
+func say(text string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	}
+}
+
+// names lists what is in a folder, so that a forgotten temporary file shows.
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+func TestWriteCreatesAndReplaces(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "report")
+	for _, text := range []string{"first", "", "a longer second text"} {
+		if err := atomicfile.Write(path, say(text)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Fatalf("read %q, %v; want %q", got, err, text)
+		}
+	}
+	if got := names(t, dir); got != "report" {
+		t.Errorf("folder holds %q", got)
+	}
+}
+
+func TestWriteToABareName(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := atomicfile.Write("report", say("text")); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, "."); got != "report" {
+		t.Errorf("folder holds %q", got)
+	}
+}
+
+func TestFailureLeavesTheOldFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "report")
+	if err := atomicfile.Write(path, say("old")); err != nil {
+		t.Fatal(err)
+	}
+	boom := errors.New("boom")
+	err := atomicfile.Write(path, func(w io.Writer) error {
+		if err := say(strings.Repeat("new", 1<<20))(w); err != nil {
+			return err
+		}
+		return boom
+	})
+	if !errors.Is(err, boom) || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want boom and the path", err)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "old" {
+		t.Errorf("old file now holds %.20q", got)
+	}
+	if got := names(t, dir); got != "report" {
+		t.Errorf("folder holds %q", got)
+	}
+}
+
+func TestFailureToCreateOrRename(t *testing.T) {
+	dir := t.TempDir()
+	if err := atomicfile.Write(filepath.Join(dir, "absent", "report"), say("x")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("in an absent folder: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "folder", "full"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := atomicfile.Write(filepath.Join(dir, "folder"), say("x")); err == nil {
+		t.Error("a file took the place of a folder")
+	}
+	if got := names(t, dir); got != "folder" {
+		t.Errorf("folder holds %q", got)
+	}
+	if err := atomicfile.SyncDir(filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("SyncDir of an absent folder: %v", err)
+	}
+}

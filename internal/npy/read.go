@@ -1,0 +1,161 @@
+package npy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"unsafe"
+
+	"github.com/edsrzf/mmap-go"
+)
+
+// Element is a Go type that values are read into and written from.
+type Element interface{ float32 | float64 | int64 }
+
+// Read reads a whole .npy file and returns its values, in C order, and its
+// shape.
+//
+// Values stored in another of the package's types are converted to T: a float64
+// is rounded to float32; a float becomes an int64 only if it is a whole number,
+// so that labels saved as floats can be read. Errors name the file; those about
+// its content wrap ErrFormat. The size that the header promises is compared
+// with the file's before memory is taken.
+func Read[T Element](path string) ([]T, []int, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	values, err := read[T](f)
+	if err != nil {
+		return nil, nil, err
+	}
+	return values, f.Shape, nil
+}
+
+// file is an open .npy file whose size agrees with its header. It stands at its
+// first value.
+type file struct {
+	*os.File
+	Header
+	offset int64 // of the first value
+	count  int   // of values
+}
+
+func open(path string) (_ *file, err error) {
+	osFile, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read %s: %w", path, errors.Join(err, osFile.Close()))
+		}
+	}()
+	f := &file{File: osFile}
+	if f.Header, f.offset, err = readHeader(osFile); err != nil {
+		return nil, err
+	}
+	if f.count, err = f.Header.count(); err != nil {
+		return nil, err
+	}
+	info, err := osFile.Stat()
+	if err != nil {
+		return nil, err
+	}
+	have, want := info.Size()-f.offset, int64(f.count*f.DType.size())
+	if have != want {
+		what := "cut short"
+		if have > want {
+			what = "too long"
+		}
+		return nil, formatErrorf("it is %s: %d bytes follow the header, shape %v of %s takes %d", what, have, f.Shape, f.DType, want)
+	}
+	return f, nil
+}
+
+// read reads all values, by blocks.
+func read[T Element](f *file) ([]T, error) {
+	values, size := make([]T, f.count), f.DType.size()
+	block := make([]byte, min(f.count*size, 1<<18))
+	for done := 0; done < f.count; {
+		n := min(len(block)/size, f.count-done)
+		if _, err := io.ReadFull(f, block[:n*size]); err != nil {
+			return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+		}
+		if err := decode(values[done:done+n], block, f.DType); err != nil {
+			return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+		}
+		done += n
+	}
+	return values, nil
+}
+
+func decode[T Element](dst []T, src []byte, dtype DType) error {
+	whole := T(1)/2 == 0
+	for i := range dst {
+		var f float64
+		switch dtype {
+		case Int32:
+			dst[i] = T(int32(binary.LittleEndian.Uint32(src[4*i:])))
+			continue
+		case Int64:
+			dst[i] = T(int64(binary.LittleEndian.Uint64(src[8*i:])))
+			continue
+		case Float32:
+			f = float64(math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:])))
+		case Float64:
+			f = math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:]))
+		}
+		if whole && (f != math.Trunc(f) || math.Abs(f) > 1<<53) {
+			return formatErrorf("its value %v is no whole number", f)
+		}
+		dst[i] = T(f)
+	}
+	return nil
+}
+
+// Mapped is a float32 array that lies in a file. Data must not be written to,
+// nor read after Close, nor while another program cuts the file short.
+type Mapped struct {
+	Data  []float32 // C order
+	Shape []int
+	mem   mmap.MMap
+}
+
+// Map maps an .npy file into memory, read-only, so that arrays larger than
+// memory can be used and several processes share one copy. Where the values
+// cannot be viewed in place (they are of another type or not aligned, or the
+// machine is big-endian) they are read as Read does. Errors are those of Read.
+func Map(path string) (*Mapped, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	m := &Mapped{Shape: f.Shape}
+	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+	if f.count > 0 && f.DType == Float32 && f.offset%4 == 0 && littleEndian {
+		if m.mem, err = mmap.Map(f.File, mmap.RDONLY, 0); err != nil {
+			return nil, fmt.Errorf("map %s: %w", path, err)
+		}
+		m.Data = unsafe.Slice((*float32)(unsafe.Pointer(&m.mem[f.offset])), f.count)
+		return m, nil
+	}
+	if m.Data, err = read[float32](f); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Close releases the mapping; Data is nil from then on.
+func (m *Mapped) Close() error {
+	m.Data = nil
+	if m.mem == nil {
+		return nil
+	}
+	return m.mem.Unmap()
+}

@@ -1,0 +1,98 @@
+package npy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+
+	"mlrbfn/internal/atomicfile"
+)
+
+// Writer writes one .npy file of a shape that is known beforehand, value by
+// value in C order.
+type Writer[T Element] struct {
+	w     io.Writer
+	left  int // values still to come
+	block []byte
+}
+
+// NewWriter writes the header, with the bytes that numpy.save would write, and
+// returns a Writer for the values. The dimensions of shape must not be
+// negative; none stand for a scalar. The values are written unbuffered, one
+// write for each call.
+func NewWriter[T Element](w io.Writer, shape ...int) (*Writer[T], error) {
+	h := Header{DType: dtypeOf[T](), Shape: shape}
+	for _, n := range shape {
+		if n < 0 {
+			return nil, fmt.Errorf("npy: shape %v has a negative dimension", shape)
+		}
+	}
+	count, err := h.count()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(h.encode()); err != nil {
+		return nil, err
+	}
+	return &Writer[T]{w: w, left: count}, nil
+}
+
+func dtypeOf[T Element]() DType {
+	switch any(T(0)).(type) {
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	default:
+		return Int64
+	}
+}
+
+// Write appends values. More of them than the shape has room for are an error.
+func (w *Writer[T]) Write(values []T) error {
+	if len(values) > w.left {
+		return fmt.Errorf("npy: %d values more than the shape holds", len(values)-w.left)
+	}
+	w.left -= len(values)
+	w.block = w.block[:0]
+	for _, v := range values {
+		switch v := any(v).(type) {
+		case float32:
+			w.block = binary.LittleEndian.AppendUint32(w.block, math.Float32bits(v))
+		case float64:
+			w.block = binary.LittleEndian.AppendUint64(w.block, math.Float64bits(v))
+		case int64:
+			w.block = binary.LittleEndian.AppendUint64(w.block, uint64(v))
+		}
+	}
+	_, err := w.w.Write(w.block)
+	return err
+}
+
+// Close fails if fewer values were written than the shape holds. It closes
+// nothing beneath.
+func (w *Writer[T]) Close() error {
+	if w.left > 0 {
+		return fmt.Errorf("npy: %d values are missing", w.left)
+	}
+	return nil
+}
+
+// WriteFile writes values of the given shape to a file at path, atomically.
+func WriteFile[T Element](path string, values []T, shape ...int) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
+		nw, err := NewWriter[T](w, shape...)
+		if err != nil {
+			return err
+		}
+		for len(values) > 0 {
+			n := min(len(values), 1<<15)
+			if err := nw.Write(values[:n]); err != nil {
+				return err
+			}
+			values = values[n:]
+		}
+		return nw.Close()
+	})
+}

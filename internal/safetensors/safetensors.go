@@ -1,0 +1,81 @@
+// Package safetensors writes and reads files of named tensors in Hugging Face's
+// safetensors format (https://github.com/huggingface/safetensors), with a
+// checksum of the whole file, so that a file that was cut short or altered is
+// refused.
+//
+// A file is the length of the header as eight bytes, little-endian; the header,
+// a JSON object that gives for each tensor its dtype, shape and place in the
+// data, and under __metadata__ a map of strings; then the data.
+//
+// The checksum is the metadata's key sha256. Its value is the SHA-256, as 64
+// lower-case hexadecimal digits, of the whole file with 64 zeros ('0') in place
+// of that value. Other readers take it for any other metadata.
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Element is a type that a tensor's values can have: F32, F64, I64 and U8.
+type Element interface {
+	float32 | float64 | int64 | uint8
+}
+
+// Tensor is a named array.
+type Tensor struct {
+	Name  string
+	Shape []int // empty for a scalar
+	Data  any   // []float32, []float64, []int64 or []uint8, in C order
+}
+
+// File is what a safetensors file holds.
+type File struct {
+	Metadata map[string]string // without the checksum
+	Tensors  []Tensor          // in the order of their data
+}
+
+// Errors of Read, Parse and Get, to be tested for with errors.Is.
+var (
+	// ErrFormat says that the file is not well-formed, or of a kind that this
+	// package does not read.
+	ErrFormat = errors.New("not a safetensors file that can be read")
+	// ErrChecksum says that the bytes are not those that were written.
+	ErrChecksum = errors.New("the file was altered or damaged: its checksum does not match")
+	// ErrNoChecksum says that the file is well-formed and has no checksum, so
+	// that it was not written by this package or was altered since. The File
+	// comes with it.
+	ErrNoChecksum = errors.New("the file has no checksum")
+	// ErrNoTensor says that a tensor is absent.
+	ErrNoTensor = errors.New("no such tensor")
+)
+
+func formatErrorf(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrFormat}, args...)...)
+}
+
+// Get returns the values and the shape of the tensor called name. The error
+// wraps ErrNoTensor if there is none, ErrFormat if its values are no Ts.
+func Get[T Element](f *File, name string) ([]T, []int, error) {
+	i := slices.IndexFunc(f.Tensors, func(t Tensor) bool { return t.Name == name })
+	if i < 0 {
+		return nil, nil, fmt.Errorf("tensor %q: %w", name, ErrNoTensor)
+	}
+	values, ok := f.Tensors[i].Data.([]T)
+	if !ok {
+		return nil, nil, formatErrorf("tensor %q holds %T, want %T", name, f.Tensors[i].Data, values)
+	}
+	return values, f.Tensors[i].Shape, nil
+}
+
+const (
+	metadataName = "__metadata__"
+	checksumKey  = "sha256"
+	checksumZero = "0000000000000000000000000000000000000000000000000000000000000000"
+	// maxHeader is the bound that the reference implementation has.
+	maxHeader = 100_000_000
+)
+
+// dtypeSizes are the bytes of one value of the types that are read.
+var dtypeSizes = map[string]int{"F64": 8, "I64": 8, "F32": 4, "U8": 1}

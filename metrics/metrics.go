@@ -1,0 +1,169 @@
+// Package metrics computes how well scores tell in-distribution (ID) from
+// out-of-distribution (OOD) images, and how often classes are right.
+//
+// Scores are higher for what is more in-distribution. Their order alone counts,
+// so −Inf and +Inf are scores like any other; equal scores share one threshold
+// and cannot be told apart. A NaN among the scores, or no scores on one side,
+// makes every figure NaN. All figures are fractions in [0, 1].
+//
+// The conventions are OpenOOD's since August 2023, computed by scikit-learn's
+// roc_curve (with drop_intermediate=False) and precision_recall_curve.
+package metrics
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Result is every figure of one ID set against one OOD set.
+type Result struct {
+	AUROC   float64 // see [AUROC]
+	AUPROut float64 // see [AUPROut]
+	AUPRIn  float64 // see [AUPRIn]
+	FPR95   float64 // see [FPR95]
+	FPR95ID float64 // see [FPR95ID]
+}
+
+// Evaluate computes all figures with one sort, in O(n log n). The arguments are
+// not changed.
+func Evaluate(id, ood []float64) Result {
+	c := newCurve(id, ood)
+	mirrored := c.mirror()
+	return Result{
+		AUROC:   c.auroc(),
+		AUPROut: c.aupr(),
+		AUPRIn:  mirrored.aupr(),
+		FPR95:   c.fprAt(0.95),
+		FPR95ID: mirrored.fprAt(0.95),
+	}
+}
+
+// AUROC returns the area under the ROC curve: the probability that an ID image
+// scores higher than an OOD image, ties counted half.
+func AUROC(id, ood []float64) float64 { return newCurve(id, ood).auroc() }
+
+// AUPROut returns the area under the precision–recall curve with OOD positive:
+// the trapezoid area under scikit-learn's points, the last of which is recall 0
+// and precision 1. It is not the average precision.
+func AUPROut(id, ood []float64) float64 { return newCurve(id, ood).aupr() }
+
+// AUPRIn is AUPROut with ID positive.
+func AUPRIn(id, ood []float64) float64 { return newCurve(id, ood).mirror().aupr() }
+
+// FPR95 returns the share of ID images that are flagged as OOD at the first
+// threshold that catches at least 95% of the OOD images: OpenOOD's FPR@95.
+func FPR95(id, ood []float64) float64 { return FPRAtTPR(id, ood, 0.95) }
+
+// FPR95ID returns the other convention, that of most papers before 2023: the
+// share of OOD images that are accepted at the first threshold, from above,
+// that keeps at least 95% of the ID images.
+func FPR95ID(id, ood []float64) float64 { return newCurve(id, ood).mirror().fprAt(0.95) }
+
+// FPRAtTPR returns the share of ID images that are flagged at the first
+// threshold that catches at least the share tpr of the OOD images: 0 if tpr ≤ 0
+// (nothing need be flagged), NaN if tpr > 1.
+func FPRAtTPR(id, ood []float64, tpr float64) float64 { return newCurve(id, ood).fprAt(tpr) }
+
+// Accuracy returns the share of predictions that are right. Rows with a label
+// below zero have no label and are left out; without any that has one the
+// result is NaN. It panics if the lengths differ.
+func Accuracy[P, L ~int | ~int32 | ~int64](pred []P, labels []L) float64 {
+	if len(pred) != len(labels) {
+		panic(fmt.Sprintf("metrics: %d predictions for %d labels", len(pred), len(labels)))
+	}
+	var right, all int
+	for i, label := range labels {
+		if label >= 0 {
+			all++
+			if int64(pred[i]) == int64(label) {
+				right++
+			}
+		}
+	}
+	return float64(right) / float64(all)
+}
+
+// curve counts what is flagged at every distinct threshold, from none to all:
+// negatives (false alarms) and positives (hits). It is nil where no figure can
+// be computed, otherwise it has at least two points.
+type curve []point
+
+type point struct{ neg, pos int }
+
+// newCurve returns the curve with OOD positive: flagged is what scores at or
+// below the threshold.
+func newCurve(id, ood []float64) curve {
+	id, ood = slices.Clone(id), slices.Clone(ood)
+	slices.Sort(id)
+	slices.Sort(ood)
+	// NaNs sort first.
+	if len(id) == 0 || len(ood) == 0 || math.IsNaN(id[0]) || math.IsNaN(ood[0]) {
+		return nil
+	}
+	c := make(curve, 1, 1+len(id)+len(ood))
+	for p := c[0]; p.neg < len(id) || p.pos < len(ood); c = append(c, p) {
+		threshold := math.Inf(1)
+		if p.neg < len(id) {
+			threshold = id[p.neg]
+		}
+		if p.pos < len(ood) {
+			threshold = min(threshold, ood[p.pos])
+		}
+		for p.neg < len(id) && id[p.neg] == threshold {
+			p.neg++
+		}
+		for p.pos < len(ood) && ood[p.pos] == threshold {
+			p.pos++
+		}
+	}
+	return c
+}
+
+// mirror returns the curve with ID positive: what was not flagged before, from
+// the highest threshold down.
+func (c curve) mirror() curve {
+	m := make(curve, len(c))
+	for i, p := range c {
+		all := c[len(c)-1]
+		m[len(c)-1-i] = point{neg: all.pos - p.pos, pos: all.neg - p.neg}
+	}
+	return m
+}
+
+// auroc sums trapezoids in integers, which is exact up to 2⁶² pairs.
+func (c curve) auroc() float64 {
+	if len(c) == 0 {
+		return math.NaN()
+	}
+	twice := 0
+	for i, p := range c[1:] {
+		twice += (p.neg - c[i].neg) * (p.pos + c[i].pos)
+	}
+	all := c[len(c)-1]
+	return float64(twice) / 2 / float64(all.neg) / float64(all.pos)
+}
+
+func (c curve) aupr() float64 {
+	if len(c) == 0 {
+		return math.NaN()
+	}
+	var area, recall float64
+	precision, all := 1.0, float64(c[len(c)-1].pos)
+	for _, p := range c[1:] {
+		r, q := float64(p.pos)/all, float64(p.pos)/float64(p.pos+p.neg)
+		area += (r - recall) * (q + precision) / 2
+		recall, precision = r, q
+	}
+	return area
+}
+
+func (c curve) fprAt(tpr float64) float64 {
+	for _, p := range c {
+		all := c[len(c)-1]
+		if float64(p.pos)/float64(all.pos) >= tpr {
+			return float64(p.neg) / float64(all.neg)
+		}
+	}
+	return math.NaN()
+}
