@@ -1,0 +1,18 @@
+package features
+
+import "bytes"
+
+// Exchange lets a test do as if folders could not change places.
+var Exchange = &exchange
+
+// ParseMeta is what reads features.json, EncodeMeta what writes it.
+var ParseMeta, EncodeMeta = parseMeta, Meta.encode
+
+// ParseImages is what reads images.jsonl.
+func ParseImages(data []byte) (images []Image, err error) {
+	err = readLines(bytes.NewReader(data), func(img Image) error {
+		images = append(images, img)
+		return nil
+	})
+	return images, err
+}

@@ -1,0 +1,147 @@
+// Package features keeps feature sets on disk: what a backbone made of a folder
+// of images, computed once and used by everything after.
+//
+// A set is a folder:
+//
+//	features.npy   float32 [N, D]
+//	labels.npy     int64 [N], −1 where there is no label
+//	logits.npy     float32 [N, C], where the backbone has a classifier
+//	images.jsonl   one [Image] a line, in the order of the rows
+//	errors.jsonl   one [Failure] a line: images that could not be read
+//	features.json  the [Meta]
+//
+// [Open] reads one, also one made elsewhere, which needs features.npy alone.
+// [Create] writes one; it can be interrupted at any moment and goes on from
+// there when it is called again.
+package features
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Version is the version of the format that this package writes, and the newest
+// that it reads.
+const Version = 1
+
+// Names of a set's files. The last two hold the weight [C, D] and the bias [C]
+// of the backbone's own classifier; this package reads and keeps them, and does
+// not make them.
+const (
+	featuresFile = "features.npy"
+	labelsFile   = "labels.npy"
+	logitsFile   = "logits.npy"
+	imagesFile   = "images.jsonl"
+	errorsFile   = "errors.jsonl"
+	metaFile     = "features.json"
+	weightFile   = "fc_weight.npy"
+	biasFile     = "fc_bias.npy"
+)
+
+// Errors to be tested for with errors.Is. Those that wrap them name the folder
+// or file and say what to do.
+var (
+	// ErrNotSet says that a folder is there and is no feature set.
+	ErrNotSet = errors.New("not a feature set")
+	// ErrDamaged says that the files of a set are malformed or disagree.
+	ErrDamaged = errors.New("damaged feature set")
+	// ErrVersion says that a set is of a newer version of the format.
+	ErrVersion = errors.New("written by a newer version of this program")
+	// ErrFingerprint says that sets would be mixed that must not be.
+	ErrFingerprint = errors.New("made by another model or preprocessing")
+	// ErrLocked says that another process is writing to the set.
+	ErrLocked = errors.New("another extract is writing to it")
+)
+
+// Meta is features.json. A set made elsewhere has N, D and Classes alone.
+type Meta struct {
+	Version     int             `json:"version"`
+	N           int             `json:"n"`            // rows
+	D           int             `json:"d"`            // features of a row
+	Classes     []string        `json:"classes"`      // names of the labels 0, 1, …
+	Root        string          `json:"root"`         // folder that images' paths are relative to
+	Model       string          `json:"model"`        // folder of the model
+	ModelSHA256 string          `json:"model_sha256"` // of its ONNX file
+	Output      string          `json:"output"`       // output of the model that is the embedding
+	Pool        string          `json:"pool"`         // how the output was pooled; "" if it was not
+	Preprocess  json.RawMessage `json:"preprocess"`   // how images were preprocessed; null if unknown
+	Fingerprint string          `json:"fingerprint"`  // of model, output, pooling and preprocessing together
+	Tool        string          `json:"tool"`         // program and version that made the set
+}
+
+// Image is a line of images.jsonl.
+type Image struct {
+	Path   string  `json:"path"`   // relative to the root, with forward slashes
+	Label  *string `json:"label"`  // name of its class; nil where it has none
+	Bytes  int64   `json:"bytes"`  // size of the file
+	MTime  int64   `json:"mtime"`  // time of its last change, in nanoseconds since 1970
+	SHA256 string  `json:"sha256"` // of its bytes, 64 lower-case hexadecimal digits
+}
+
+// Failure is a line of errors.jsonl.
+type Failure struct {
+	Path  string `json:"path"` // as in Image
+	Error string `json:"error"`
+}
+
+// parseMeta reads features.json. Errors do not name the file.
+func parseMeta(data []byte) (Meta, error) {
+	// The version first: a newer one may differ in everything else.
+	var version struct{ Version int }
+	if err := json.Unmarshal(data, &version); err != nil {
+		return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if version.Version > Version {
+		return Meta{}, fmt.Errorf("%w: it has version %d, %d is the newest known here", ErrVersion, version.Version, Version)
+	}
+	var m Meta
+	if err := json.Unmarshal(data, &m); err != nil {
+		return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if m.Version < 1 || m.N < 0 || m.D < 1 {
+		return Meta{}, fmt.Errorf("%w: version %d, n %d or d %d cannot be", ErrDamaged, m.Version, m.N, m.D)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, m.Preprocess); err == nil {
+		m.Preprocess = compact.Bytes()
+	}
+	m.Root = DecodePath(m.Root)
+	return m, nil
+}
+
+// encode is the inverse of parseMeta.
+func (m Meta) encode() ([]byte, error) {
+	m.Root = EncodePath(m.Root)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	err := enc.Encode(m)
+	return b.Bytes(), err
+}
+
+// maxLine bounds a line of images.jsonl and errors.jsonl.
+const maxLine = 1 << 20
+
+// readLines reads a file of one JSON object a line.
+func readLines[T any](r io.Reader, each func(T) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	for n := 1; lines.Scan(); n++ {
+		var v T
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			return fmt.Errorf("%w: line %d: %w", ErrDamaged, n, err)
+		}
+		if err := each(v); err != nil {
+			return err
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("%w: a line is longer than %d bytes", ErrDamaged, maxLine)
+	}
+	return lines.Err()
+}

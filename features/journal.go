@@ -1,0 +1,215 @@
+package features
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"mlrbfn/internal/atomicfile"
+)
+
+// Names of a journal's files.
+const (
+	journalHeadFile = "journal.json" // what the rows were made with
+	journalRowsFile = "rows.f32"     // rows, one after another
+	journalLineFile = "rows.jsonl"   // one journalLine for each row
+)
+
+// syncEvery is how much work a power failure may cost. A killed process loses
+// nothing: every row is handed to the system at once.
+const syncEvery = 2 * time.Second
+
+// journalHead says what rows can be used for. A journal with another head is
+// thrown away. The root is part of it because paths are relative to it.
+type journalHead struct {
+	Version     int    `json:"version"`
+	Fingerprint string `json:"fingerprint"`
+	Root        string `json:"root"`
+	D           int    `json:"d"`
+	LogitsDim   int    `json:"logits_dim"`
+}
+
+// journalLine describes a row. Its Path is encoded.
+type journalLine struct {
+	Path   string `json:"path"`
+	Bytes  int64  `json:"bytes"`
+	MTime  int64  `json:"mtime"`
+	SHA256 string `json:"sha256"`
+	CRC    uint32 `json:"crc"` // see sum
+}
+
+// image returns what the line says about an image.
+func (l journalLine) image() Image {
+	return Image{Path: DecodePath(l.Path), Bytes: l.Bytes, MTime: l.MTime, SHA256: l.SHA256}
+}
+
+// sum returns the CRC-32C of a row and of what its line says about it.
+func (l journalLine) sum(row []byte) uint32 {
+	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	h.Write(row)
+	fmt.Fprintf(h, "%q %d %d %q", l.Path, l.Bytes, l.MTime, l.SHA256)
+	return h.Sum32()
+}
+
+// journal holds rows in the order in which they were made. It only grows, and
+// what a crash leaves of it is valid up to the first line that is torn or whose
+// row is missing or differs.
+type journal struct {
+	rows, lines *os.File
+	n           int    // rows
+	end         int64  // of the lines, in bytes
+	row         []byte // scratch, of a row's size
+	synced      time.Time
+}
+
+// openJournal opens the journal in the folder dir, or starts one, cuts off what
+// is not valid, and calls each for the lines that are.
+func openJournal(dir string, head journalHead, each func(journalLine) error) (_ *journal, err error) {
+	want, err := json.Marshal(head)
+	if err != nil {
+		return nil, err
+	}
+	headPath := filepath.Join(dir, journalHeadFile)
+	have, err := os.ReadFile(headPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if !bytes.Equal(have, want) {
+		if err := removeJournal(dir); err != nil {
+			return nil, err
+		}
+		err := atomicfile.Write(headPath, func(w io.Writer) error {
+			_, err := w.Write(want)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	j := &journal{row: make([]byte, 4*(head.D+head.LogitsDim)), synced: time.Now()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, j.close())
+		}
+	}()
+	if j.rows, err = os.OpenFile(filepath.Join(dir, journalRowsFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		return nil, err
+	}
+	if j.lines, err = os.OpenFile(filepath.Join(dir, journalLineFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		return nil, err
+	}
+	if err := j.recover(each); err != nil {
+		return nil, fmt.Errorf("read the journal in %s: %w", dir, err)
+	}
+	return j, nil
+}
+
+// recover reads the valid part and cuts off the rest.
+func (j *journal) recover(each func(journalLine) error) error {
+	rows, lines := bufio.NewReaderSize(j.rows, 1<<20), bufio.NewReaderSize(j.lines, maxLine)
+	for {
+		text, err := lines.ReadSlice('\n')
+		if err == nil {
+			_, err = io.ReadFull(rows, j.row)
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF || err == bufio.ErrBufferFull {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		var line journalLine
+		if json.Unmarshal(text, &line) != nil || line.sum(j.row) != line.CRC {
+			break
+		}
+		if err := each(line); err != nil {
+			return err
+		}
+		j.n++
+		j.end += int64(len(text))
+	}
+	if err := j.rows.Truncate(j.at(j.n)); err != nil {
+		return err
+	}
+	return j.lines.Truncate(j.end)
+}
+
+// at returns the place of a row.
+func (j *journal) at(row int) int64 { return int64(row) * int64(len(j.row)) }
+
+// append adds a row. After a failure the journal is what it was before.
+func (j *journal) append(line journalLine, parts ...[]float32) error {
+	row := j.row[:0]
+	for _, part := range parts {
+		for _, v := range part {
+			row = binary.LittleEndian.AppendUint32(row, math.Float32bits(v))
+		}
+	}
+	line.CRC = line.sum(row)
+	text, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	if _, err := j.rows.WriteAt(row, j.at(j.n)); err != nil {
+		return err
+	}
+	if _, err := j.lines.WriteAt(text, j.end); err != nil {
+		return err
+	}
+	j.n++
+	j.end += int64(len(text))
+	if time.Since(j.synced) < syncEvery {
+		return nil
+	}
+	return j.sync()
+}
+
+func (j *journal) sync() error {
+	j.synced = time.Now()
+	return errors.Join(j.rows.Sync(), j.lines.Sync())
+}
+
+// read fills values with what stands in a row from column first on.
+func (j *journal) read(values []float32, row, first int) error {
+	b := j.row[:4*len(values)]
+	if _, err := j.rows.ReadAt(b, j.at(row)+4*int64(first)); err != nil {
+		return err
+	}
+	for i := range values {
+		values[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return nil
+}
+
+// close closes what is open.
+func (j *journal) close() error {
+	var errs []error
+	for _, f := range []*os.File{j.rows, j.lines} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeJournal removes the journal in the folder dir, if there is one.
+func removeJournal(dir string) error {
+	// The head goes last: without rows it does no harm.
+	for _, name := range []string{journalLineFile, journalRowsFile, journalHeadFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

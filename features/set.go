@@ -1,0 +1,293 @@
+package features
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"mlrbfn/internal/npy"
+)
+
+// Set is a feature set that is open for reading. Its methods may be called from
+// several goroutines, Close excepted. What they return must not be written to,
+// nor read after Close.
+type Set struct {
+	Dir  string // as it was given to Open
+	Meta        // N, D and Classes are right for every set
+
+	features *npy.Mapped
+	logits   *npy.Mapped // nil where there are none
+	labels   []int64
+}
+
+// Open opens the feature set in the folder dir and checks that its files agree
+// with each other; the lines of images.jsonl are counted when they are read.
+// Features and logits are mapped, so that a set may be larger than memory.
+//
+// A folder that holds features.npy and no features.json was made elsewhere: it
+// has no fingerprint, the label −1 everywhere unless there is a labels.npy (of
+// any type that holds whole numbers), and the classes "0", "1", … up to its
+// largest label.
+//
+// The error wraps fs.ErrNotExist if there is no such folder, ErrNotSet,
+// ErrVersion or ErrDamaged.
+func Open(dir string) (_ *Set, err error) {
+	s := &Set{Dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := s.checkFolder(); err != nil {
+		return nil, err
+	}
+	if err := s.readMeta(); err != nil {
+		return nil, err
+	}
+	if s.features, err = s.mapMatrix(featuresFile); err != nil {
+		return nil, err
+	}
+	n, d := s.features.Shape[0], s.features.Shape[1]
+	foreign := s.Version == 0
+	if !foreign && (n != s.N || d != s.D) {
+		return nil, s.damaged(featuresFile, "it has shape [%d %d], %s says [%d %d]", n, d, metaFile, s.N, s.D)
+	}
+	if d == 0 {
+		return nil, s.damaged(featuresFile, "its rows are empty")
+	}
+	s.N, s.D = n, d
+	s.logits, err = s.mapMatrix(logitsFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if s.logits != nil && s.logits.Shape[0] != n {
+		return nil, s.damaged(logitsFile, "it has %d rows, %s has %d", s.logits.Shape[0], featuresFile, n)
+	}
+	if err := s.readLabels(foreign); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// checkFolder tells apart what is no feature set, and says how to make one.
+func (s *Set) checkFolder() error {
+	advice := fmt.Sprintf("make one with `extract --model DIR --images DIR --out %s`", s.Dir)
+	if _, err := os.Stat(partialDir(s.Dir)); err == nil {
+		advice = fmt.Sprintf("an extract was interrupted and left %s: run the same command again to finish it", partialDir(s.Dir))
+	}
+	if _, err := os.Stat(s.Dir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("feature set %s: %w; %s", s.Dir, fs.ErrNotExist, advice)
+	} else if err != nil {
+		return fmt.Errorf("feature set %s: %w", s.Dir, err)
+	}
+	if _, err := os.Stat(s.path(featuresFile)); err != nil {
+		return fmt.Errorf("%s is %w: a folder with %s was expected; %s", s.Dir, ErrNotSet, featuresFile, advice)
+	}
+	return nil
+}
+
+func (s *Set) path(name string) string { return filepath.Join(s.Dir, name) }
+
+func (s *Set) damaged(name, format string, args ...any) error {
+	return fmt.Errorf("%w: %s: "+format, append([]any{ErrDamaged, s.path(name)}, args...)...)
+}
+
+// readMeta reads features.json where there is one.
+func (s *Set) readMeta() error {
+	data, err := os.ReadFile(s.path(metaFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		s.Meta, err = parseMeta(data)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.path(metaFile), err)
+	}
+	return nil
+}
+
+// mapMatrix maps an array of two dimensions.
+func (s *Set) mapMatrix(name string) (*npy.Mapped, error) {
+	m, err := npy.Map(s.path(name))
+	if errors.Is(err, npy.ErrFormat) {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Shape) != 2 {
+		return nil, errors.Join(s.damaged(name, "it has shape %v, want two dimensions", m.Shape), m.Close())
+	}
+	return m, nil
+}
+
+// readLabels reads and checks the labels, and names the classes of a set that
+// was made elsewhere.
+func (s *Set) readLabels(foreign bool) error {
+	labels, shape, err := npy.Read[int64](s.path(labelsFile))
+	switch {
+	case foreign && errors.Is(err, fs.ErrNotExist):
+		labels, shape = slices.Repeat([]int64{-1}, s.N), []int{s.N}
+	case errors.Is(err, npy.ErrFormat) || errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	case err != nil:
+		return err
+	}
+	if !slices.Equal(shape, []int{s.N}) {
+		return s.damaged(labelsFile, "it has shape %v, %s has %d rows", shape, featuresFile, s.N)
+	}
+	classes := int64(len(s.Classes))
+	if foreign {
+		// Names are made for every label up to the largest: a bound keeps a
+		// stray number from filling the memory.
+		classes = 1 << 20
+	}
+	for i, label := range labels {
+		if label < -1 || label >= classes {
+			return s.damaged(labelsFile, "label %d of row %d is none of the %d that there can be", label, i, classes)
+		}
+	}
+	if foreign {
+		for c := range slices.Max(append(labels, -1)) + 1 {
+			s.Classes = append(s.Classes, strconv.FormatInt(c, 10))
+		}
+	}
+	s.labels = labels
+	return nil
+}
+
+// Features returns all features, [N, D] row by row.
+func (s *Set) Features() []float32 { return s.features.Data }
+
+// Row returns the D features of row i. It panics unless 0 ≤ i < N.
+func (s *Set) Row(i int) []float32 { return s.features.Data[i*s.D : (i+1)*s.D : (i+1)*s.D] }
+
+// Labels returns the N labels: indices into Classes, −1 where a row has none.
+func (s *Set) Labels() []int64 { return s.labels }
+
+// Logits returns the logits of the backbone's own classifier, [N, c] row by
+// row. Without any it returns nil and 0.
+func (s *Set) Logits() (logits []float32, c int) {
+	if s.logits == nil {
+		return nil, 0
+	}
+	return s.logits.Data, s.logits.Shape[1]
+}
+
+// Classifier reads the last layer of the backbone's own classifier: weight is
+// [C, D] row by row, bias [C], zeros where the set has a weight alone. Without
+// fc_weight.npy both are nil.
+func (s *Set) Classifier() (weight, bias []float32, err error) {
+	weight, shape, err := npy.Read[float32](s.path(weightFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(shape) != 2 || shape[1] != s.D {
+		return nil, nil, s.damaged(weightFile, "it has shape %v, want [C %d]", shape, s.D)
+	}
+	c := shape[0]
+	bias, shape, err = npy.Read[float32](s.path(biasFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return weight, make([]float32, c), nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if !slices.Equal(shape, []int{c}) {
+		return nil, nil, s.damaged(biasFile, "it has shape %v, want [%d]", shape, c)
+	}
+	return weight, bias, nil
+}
+
+// Images reads images.jsonl: one Image for each row. A set made elsewhere may
+// have none; then the result is nil.
+func (s *Set) Images() ([]Image, error) {
+	var images []Image
+	err := s.eachImage(func(img Image) error {
+		images = append(images, img)
+		return nil
+	})
+	return images, err
+}
+
+// eachImage calls each for every image, in the order of the rows, and fails if
+// there are not N of them.
+func (s *Set) eachImage(each func(Image) error) error {
+	f, err := os.Open(s.path(imagesFile))
+	if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	defer f.Close()
+	n := 0
+	err = readLines(f, func(img Image) error {
+		img.Path = DecodePath(img.Path)
+		n++
+		return each(img)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	if n != s.N {
+		return s.damaged(imagesFile, "it has %d lines, %s has %d rows", n, featuresFile, s.N)
+	}
+	return nil
+}
+
+// Errors reads errors.jsonl: the images that could not be read when the set was
+// made. Without the file there are none.
+func (s *Set) Errors() ([]Failure, error) {
+	f, err := os.Open(s.path(errorsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var failures []Failure
+	err = readLines(f, func(failure Failure) error {
+		failure.Path = DecodePath(failure.Path)
+		failures = append(failures, failure)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return failures, nil
+}
+
+// Close unmaps the set's files.
+func (s *Set) Close() error {
+	var errs []error
+	for _, m := range []*npy.Mapped{s.features, s.logits} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// SameSpace returns an error that wraps ErrFingerprint and names both sets if
+// their rows cannot be compared: they have different dimensions, or both have a
+// fingerprint and these differ. Of a set made elsewhere only the dimension is
+// known.
+func SameSpace(a, b *Set) error {
+	if a.D != b.D {
+		return fmt.Errorf("%s has %d features a row, %s has %d: it was %w", a.Dir, a.D, b.Dir, b.D, ErrFingerprint)
+	}
+	if a.Fingerprint != "" && b.Fingerprint != "" && a.Fingerprint != b.Fingerprint {
+		return fmt.Errorf("%s and %s cannot be used together: one was %w than the other", a.Dir, b.Dir, ErrFingerprint)
+	}
+	return nil
+}

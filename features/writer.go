@@ -1,0 +1,384 @@
+package features
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/gofrs/flock"
+
+	"mlrbfn/internal/atomicfile"
+)
+
+// Header is what is known of a set before the first image: what all rows have
+// in common. The fields without a comment are those of Meta.
+type Header struct {
+	D           int // features of a row, at least 1
+	LogitsDim   int // logits of a row; 0 for a set without
+	Root        string
+	Model       string
+	ModelSHA256 string
+	Output      string
+	Pool        string
+	Preprocess  json.RawMessage // nil is written as null
+	Fingerprint string          // must not be empty
+	Tool        string
+}
+
+// Options change what Create puts up with. The zero value is the careful one.
+type Options struct {
+	// Force lets a feature set with another fingerprint, or a damaged one, be
+	// replaced. What is no feature set is never replaced.
+	Force bool
+}
+
+// Writer writes a feature set. Rows may come in any order and survive a crash;
+// only Commit makes a set of them. Append and Has may be called from several
+// goroutines.
+type Writer struct {
+	dir     string
+	header  Header
+	options Options
+	lock    *flock.Flock // nil once closed
+
+	mu      sync.Mutex
+	journal *journal
+	old     *Set // the set that stands at dir, if its rows can be used
+	known   map[string]location
+}
+
+// location says where the row of an image is, and of which state of its file.
+type location struct {
+	bytes, mtime int64
+	sha256       [32]byte
+	row          int // in the journal; in the old set if old
+	old          bool
+}
+
+// partialDir returns the folder of the work on the set in dir.
+func partialDir(dir string) string { return filepath.Clean(dir) + ".partial" }
+
+// Names within the folder of work, beside the journal's.
+const (
+	lockFile = "lock"
+	newDir   = "new" // the set that Commit builds
+	oldDir   = "old" // the set that it replaces, where names cannot be exchanged
+)
+
+// Create begins or continues to write the feature set in the folder dir.
+//
+// All work goes to the folder DIR.partial beside it, which it locks. Rows that a
+// run before has left there, and rows of a set that stands at dir already, are
+// used again if fingerprint, root and dimensions are the same: Has tells which.
+// A journal with others is thrown away; a set with another fingerprint is an
+// error unless Force, a set with another root will be replaced. Nothing at dir
+// changes before Commit.
+//
+// The error wraps ErrLocked if another process is at it, ErrFingerprint, or
+// ErrNotSet if dir holds anything that is not a feature set's.
+func Create(dir string, header Header, options Options) (_ *Writer, err error) {
+	if header.D < 1 || header.LogitsDim < 0 || header.Fingerprint == "" {
+		return nil, fmt.Errorf("features: header with %d features, %d logits and fingerprint %q", header.D, header.LogitsDim, header.Fingerprint)
+	}
+	// The folder itself is replaced, not a link to it.
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if target, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = target
+	}
+	w := &Writer{dir: dir, header: header, options: options, known: make(map[string]location)}
+	if w.lock, err = acquire(partialDir(dir)); err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if err := w.tidy(); err != nil {
+		return nil, err
+	}
+	if err := w.readOld(); err != nil {
+		return nil, err
+	}
+	head := journalHead{Version, header.Fingerprint, EncodePath(header.Root), header.D, header.LogitsDim}
+	row := 0
+	w.journal, err = openJournal(partialDir(dir), head, func(line journalLine) (err error) {
+		img := line.image()
+		w.known[img.Path], err = locate(img, row, false)
+		row++
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// acquire creates the folder and locks it.
+func acquire(partial string) (*flock.Flock, error) {
+	for {
+		if err := os.MkdirAll(partial, 0o777); err != nil {
+			return nil, err
+		}
+		lock := flock.New(filepath.Join(partial, lockFile))
+		ok, err := lock.TryLock()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed, just now, by a run that has finished
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return nil, ErrLocked
+		}
+		// The same may have happened between opening and locking.
+		held, heldErr := lock.Stat()
+		there, thereErr := os.Stat(lock.Path())
+		if heldErr == nil && thereErr == nil && os.SameFile(held, there) {
+			return lock, nil
+		}
+		if err := lock.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (w *Writer) partial(name string) string { return filepath.Join(partialDir(w.dir), name) }
+
+// tidy finishes what a Commit that was interrupted has begun.
+func (w *Writer) tidy() error {
+	if _, err := os.Lstat(w.dir); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(w.partial(oldDir), w.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return w.removeSets()
+}
+
+func (w *Writer) removeSets() error {
+	return errors.Join(os.RemoveAll(w.partial(newDir)), os.RemoveAll(w.partial(oldDir)))
+}
+
+// readOld opens the set that stands at dir and notes its rows, if they can be
+// used.
+func (w *Writer) readOld() error {
+	old, err := w.inspect()
+	if old == nil || err != nil {
+		return err
+	}
+	_, logits := old.Logits()
+	if old.Root != w.header.Root || old.D != w.header.D || logits != w.header.LogitsDim {
+		return old.Close()
+	}
+	row := 0
+	err = old.eachImage(func(img Image) (err error) {
+		if w.known[img.Path], err = locate(img, row, true); err != nil {
+			return old.damaged(imagesFile, "%w", err)
+		}
+		row++
+		return nil
+	})
+	if err == nil {
+		w.old = old
+		return nil
+	}
+	clear(w.known)
+	return errors.Join(w.unlessForced(err), old.Close())
+}
+
+// inspect makes sure that what is at dir, if anything, may be replaced. It
+// returns the set there if that has the right fingerprint.
+func (w *Writer) inspect() (*Set, error) {
+	entries, err := os.ReadDir(w.dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is %w, choose another --out: %w", w.dir, ErrNotSet, err)
+	}
+	for _, e := range entries {
+		switch e.Name() {
+		case featuresFile, labelsFile, logitsFile, imagesFile, errorsFile, metaFile, weightFile, biasFile:
+		default:
+			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; choose another --out", w.dir, ErrNotSet, e.Name())
+		}
+	}
+	old, err := Open(w.dir)
+	if errors.Is(err, ErrNotSet) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, w.unlessForced(err)
+	}
+	if old.Fingerprint == w.header.Fingerprint {
+		return old, nil
+	}
+	if err := old.Close(); err != nil || w.options.Force {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%s was %w; use --force to replace it or another --out", w.dir, ErrFingerprint)
+}
+
+// unlessForced returns the error of reading a set that is to be replaced, or nil
+// if it does not matter.
+func (w *Writer) unlessForced(err error) error {
+	if w.options.Force {
+		return nil
+	}
+	return fmt.Errorf("%w; use --force to replace it or another --out", err)
+}
+
+// locate returns the location of an image's row.
+func locate(img Image, row int, old bool) (location, error) {
+	l := location{bytes: img.Bytes, mtime: img.MTime, row: row, old: old}
+	if n, err := hex.Decode(l.sha256[:], []byte(img.SHA256)); err != nil || n != len(l.sha256) {
+		return location{}, fmt.Errorf("image %s has %q for its SHA-256", img.Path, img.SHA256)
+	}
+	return l, nil
+}
+
+// Has tells whether the row of an image is there already, made from a file of
+// the same size in bytes and time of last change in nanoseconds.
+func (w *Writer) Has(path string, bytes, mtime int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, ok := w.known[path]
+	return ok && l.bytes == bytes && l.mtime == mtime
+}
+
+// Append adds the row of an image, of which Label is not looked at. A row that
+// was there for the same path is forgotten. The row has been handed to the
+// operating system when Append returns, and is synced within seconds.
+func (w *Writer) Append(img Image, features, logits []float32) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(features) != w.header.D || len(logits) != w.header.LogitsDim {
+		return fmt.Errorf("features: %d features and %d logits of %s, want %d and %d", len(features), len(logits), img.Path, w.header.D, w.header.LogitsDim)
+	}
+	line := journalLine{Path: EncodePath(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
+	l, err := locate(img, w.journal.n, false)
+	if err != nil {
+		return fmt.Errorf("features: %w", err)
+	}
+	if err := w.journal.append(line, features, logits); err != nil {
+		return fmt.Errorf("add %s to %s: %w", img.Path, partialDir(w.dir), err)
+	}
+	w.known[img.Path] = l
+	return nil
+}
+
+// Commit makes the set of the rows and puts it into place whole, then closes w.
+//
+// The set has one row for each image of listing, in that order, but for those
+// that failed names; Path, Label, Bytes and MTime of listing count, and for
+// each Has must be true. labels are those of listing, −1 or an index into
+// classes. Where the operating system can let two folders change places, there
+// is a set at dir at every moment if there was one before.
+//
+// The bytes of the set depend on the header, the rows and the arguments alone,
+// and not on interruptions. A listing that is empty or has failed whole makes a
+// set without rows. After an error the journal is kept, and Close is due.
+func (w *Writer) Commit(listing []Image, labels []int64, classes []string, failed []Failure) (Meta, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	set, err := w.newBuild(listing, labels, classes, failed)
+	if err != nil {
+		return Meta{}, fmt.Errorf("features: %w", err)
+	}
+	// What is at dir may have changed since Create.
+	old, err := w.inspect()
+	if err != nil {
+		return Meta{}, err
+	}
+	if old != nil {
+		defer old.Close()
+	}
+	if err := set.write(old); err != nil {
+		return Meta{}, err
+	}
+	if err := place(set.dir, w.dir, w.partial(oldDir)); err != nil {
+		return Meta{}, fmt.Errorf("put the new set into place: %w", err)
+	}
+	return set.meta, w.release(true)
+}
+
+// Close gives up the lock and keeps the rows for the next run; Append fails from
+// then on. After Commit it does nothing.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.release(false)
+}
+
+// release closes everything and gives up the lock. The folder of work goes away
+// if the work is done, or if there is nothing in it to continue from.
+func (w *Writer) release(done bool) error {
+	if w.lock == nil {
+		return nil
+	}
+	var errs []error
+	if w.old != nil {
+		errs = append(errs, w.old.Close())
+	}
+	if w.journal != nil {
+		if !done {
+			errs = append(errs, w.journal.sync())
+		}
+		errs = append(errs, w.journal.close())
+		if done || w.journal.n == 0 {
+			errs = append(errs, removeJournal(w.partial("")))
+		}
+	}
+	if done {
+		errs = append(errs, w.removeSets())
+	}
+	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
+		// The lock alone. It goes before it is given up: a run that comes now
+		// finds another or none. One that puts its own there keeps the folder.
+		errs = append(errs, os.Remove(w.partial(lockFile)))
+		if err := os.Remove(w.partial("")); !errors.Is(err, fs.ErrExist) {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, w.lock.Close())
+	w.lock = nil
+	return errors.Join(errs...)
+}
+
+// exchange is a variable for tests of what is done where it is not to be had.
+var exchange = renameExchange
+
+// place puts the folder from at the name to. What was there changes places with
+// it, or goes to aside.
+func place(from, to, aside string) error {
+	err := os.Rename(from, to) // never replaces a folder
+	if _, statErr := os.Lstat(to); err != nil && statErr == nil {
+		err = exchange(from, to)
+		if err != nil {
+			err = swapBySteps(from, to, aside)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(to))
+}
+
+// swapBySteps does what exchange does not: if it is killed half-way, tidy
+// restores what was there.
+func swapBySteps(from, to, aside string) error {
+	if err := os.Rename(to, aside); err != nil {
+		return err
+	}
+	if err := os.Rename(from, to); err != nil {
+		return errors.Join(err, os.Rename(aside, to))
+	}
+	return nil
+}
