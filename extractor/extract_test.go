@@ -1,0 +1,437 @@
+package extractor
+
+import (
+	"archive/zip"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/x448/float16"
+
+	"mlrbfn/internal/npy"
+	"mlrbfn/internal/testenv"
+)
+
+var goldenModels = []string{"vit-tiny-p16", "mobilenetv2", "resnet20-cifar10", "densenet100-cifar10", "squeezenet11-fp16io", "mobilenetv1-nhwc"}
+
+// TestGoldenFeatures compares the whole way from file to features with that of
+// the models' own processors and Python's onnxruntime
+// (shared/oracle/gen_features.py).
+func TestGoldenFeatures(t *testing.T) {
+	for _, name := range goldenModels {
+		t.Run(name, func(t *testing.T) {
+			goldenFeatures(t, testenv.Shared(t, "models", name), name)
+		})
+	}
+	t.Run("efficientnet-lite0", func(t *testing.T) {
+		goldenFeatures(t, testenv.Backbone(t), "efficientnet-lite0")
+	})
+}
+
+func goldenFeatures(t *testing.T, dir, name string) {
+	items := goldenItems(t)
+	m := openTest(t, dir, ModelOptions{})
+	want, shape, err := npy.Read[float32](testenv.Shared(t, "oracle", "golden", "features", name+".npy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(shape, []int{len(items), m.Dim()}) {
+		t.Fatalf("goldens are %v, features %d×%d", shape, len(items), m.Dim())
+	}
+	worst := map[bool]float64{true: 1, false: 1}
+	_, err = m.Extract(t.Context(), items, ExtractOptions{}, func(r Result) error {
+		if r.Err != nil {
+			t.Errorf("%s: %v", r.Item.Path, r.Err)
+			return nil
+		}
+		least, lossless := 0.99, filepath.Ext(r.Item.Path) == ".png"
+		if lossless {
+			least = 0.9999
+		}
+		got := cosine(r.Features, want[r.Index*m.Dim():(r.Index+1)*m.Dim()])
+		if worst[lossless] = min(worst[lossless], got); got < least {
+			t.Errorf("%s: cosine %.6f to the reference, want %g", r.Item.Path, got, least)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("worst cosine: %.7f lossless, %.7f others", worst[true], worst[false])
+}
+
+// goldenItems are the images of shared/oracle/golden/features.
+func goldenItems(t testing.TB) []Item {
+	t.Helper()
+	text, err := os.ReadFile(testenv.Shared(t, "oracle", "golden", "features", "images.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	if err := json.Unmarshal(text, &paths); err != nil {
+		t.Fatal(err)
+	}
+	items := make([]Item, len(paths))
+	for i, path := range paths {
+		items[i] = Item{Path: path, File: testenv.Shared(t, filepath.FromSlash(path)), Label: -1}
+	}
+	return items
+}
+
+func cosine(a, b []float32) float64 {
+	var ab, aa, bb float64
+	for i := range a {
+		x, y := float64(a[i]), float64(b[i])
+		ab, aa, bb = ab+x*y, aa+x*x, bb+y*y
+	}
+	return ab / math.Sqrt(aa*bb)
+}
+
+// TestGoldenTensors compares the session apart from the preprocessing: exact
+// inputs and outputs of Python's onnxruntime, alone and within a larger batch.
+func TestGoldenTensors(t *testing.T) {
+	for _, name := range append(goldenModels, "vit-tiny-p16-int8") {
+		t.Run(name, func(t *testing.T) {
+			dir := testenv.Shared(t, "models", name)
+			m := openTest(t, dir, ModelOptions{})
+			golden := readNPZ(t, filepath.Join(dir, "golden_cat.npz"))
+			r, err := m.NewRunner(3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			for _, n := range []int{1, 3, 2} {
+				n = min(n, r.Batch())
+				for i := range n {
+					copy(r.Input(i), golden["input.npy"])
+				}
+				if err := r.Run(t.Context(), n); err != nil {
+					t.Fatal(err)
+				}
+				near(t, "features", r.Features(n-1), golden["features.npy"])
+				near(t, "logits", r.Logits(n-1), golden["logits.npy"])
+			}
+		})
+	}
+}
+
+// near fails where a value is more than 0.1% of the largest off; half floats
+// have 11 bits.
+func near(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d %s, want %d", len(got), what, len(want))
+	}
+	var largest, off float64
+	for i := range got {
+		largest = max(largest, math.Abs(float64(want[i])))
+		off = max(off, math.Abs(float64(got[i]-want[i])))
+	}
+	if off > 1e-3*largest {
+		t.Errorf("%s are up to %g off, of %g", what, off, largest)
+	}
+}
+
+// readNPZ reads the float32 and float16 arrays of an .npz file.
+func readNPZ(t *testing.T, file string) map[string][]float32 {
+	t.Helper()
+	archive, err := zip.OpenReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	arrays := map[string][]float32{}
+	for _, f := range archive.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := b[10 : 10+binary.LittleEndian.Uint16(b[8:])]
+		data := b[10+len(header):]
+		var values []float32
+		if slices.Contains([]string{"<f2"}, string(header[11:14])) {
+			for i := 0; i < len(data); i += 2 {
+				values = append(values, float16.Frombits(binary.LittleEndian.Uint16(data[i:])).Float32())
+			}
+		} else {
+			values = make([]float32, len(data)/4)
+			if _, err := binary.Decode(data, binary.LittleEndian, values); err != nil {
+				t.Fatal(err)
+			}
+		}
+		arrays[f.Name] = values
+	}
+	return arrays
+}
+
+// pixels is a graph whose features are the mean of each colour, in [−1, 1].
+func pixels(batch int64) []byte {
+	return graph([]TensorInfo{floats("image", batch, 3, -1, -1)},
+		[]TensorInfo{floats("features", batch, 3), floats("logits", batch, 3)},
+		node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "features"), node("Neg", "features", "logits"))
+}
+
+// mean is a node that averages over one axis and drops it.
+func mean(axis uint64, input, output string) []byte {
+	return node("ReduceMean", input, output, intsAttribute("axes", axis), intAttribute("keepdims", 0))
+}
+
+// greys writes n images, the i-th of the grey 10·i, and returns their items.
+func greys(t testing.TB, n int) []Item {
+	t.Helper()
+	dir := t.TempDir()
+	items := make([]Item, n)
+	for i := range items {
+		img := image.NewGray(image.Rect(0, 0, 8, 6))
+		for p := range img.Pix {
+			img.Pix[p] = color.Gray{Y: uint8(10 * i)}.Y
+		}
+		name := fmt.Sprintf("%02d.png", i)
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		items[i] = Item{Path: name, File: f.Name(), Label: -1}
+	}
+	return items
+}
+
+// collect extracts into a slice of results by index.
+func collect(t testing.TB, m *Model, items []Item, opts ExtractOptions) ([]Result, Stats) {
+	t.Helper()
+	results := make([]Result, len(items))
+	stats, err := m.Extract(t.Context(), items, opts, func(r Result) error {
+		r.Features, r.Logits = slices.Clone(r.Features), slices.Clone(r.Logits)
+		results[r.Index] = r
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results, stats
+}
+
+func TestExtractWithFreeAndFixedBatches(t *testing.T) {
+	items := greys(t, 11)
+	for _, batch := range []int64{-1, 1, 4} {
+		m := openTest(t, testModel(t, 6, 8, pixels(batch)), ModelOptions{})
+		if m.Dim() != 3 || m.LogitsDim() != 3 || m.Output() != "features" || m.Pool() != "" {
+			t.Fatalf("dim %d, logits %d, output %q, pool %q", m.Dim(), m.LogitsDim(), m.Output(), m.Pool())
+		}
+		results, stats := collect(t, m, items, ExtractOptions{Workers: 2, Batch: 3})
+		if stats != (Stats{Done: 11}) {
+			t.Errorf("batch %d: %+v", batch, stats)
+		}
+		for i, r := range results {
+			want := float32(10*i)/127.5 - 1
+			if r.Err != nil || math.Abs(float64(r.Features[2]-want)) > 1e-5 || r.Logits[2] != -r.Features[2] {
+				t.Errorf("batch %d, image %d: features %v, logits %v, %v; want %g", batch, i, r.Features, r.Logits, r.Err, want)
+			}
+		}
+	}
+}
+
+func TestExtractPassesOverBrokenImages(t *testing.T) {
+	items := greys(t, 12)
+	write(t, items[2].File, "no image")
+	whole, err := os.ReadFile(items[5].File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, items[5].File, string(whole[:len(whole)/2]))
+	write(t, items[8].File, "")
+	items[9].File += ".missing"
+	items[10].File = filepath.Dir(items[10].File)
+
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	var progress []int
+	results, stats := collect(t, m, items, ExtractOptions{Workers: 1, Batch: 4, Progress: func(done, failed, total int) {
+		progress = append(progress, done, failed, total)
+	}})
+	if want := (Stats{Done: 12, Failed: 5}); stats != want {
+		t.Errorf("%+v, want %+v", stats, want)
+	}
+	if got, want := progress[len(progress)-3:], []int{12, 5, 12}; !slices.Equal(got, want) {
+		t.Errorf("last progress %v, want %v", got, want)
+	}
+	for i, r := range results {
+		if broken := slices.Contains([]int{2, 5, 8, 9, 10}, i); broken != (r.Err != nil) || broken != (r.Features == nil) {
+			t.Errorf("image %d: features %v, %v", i, r.Features, r.Err)
+		}
+		if r.Err == nil && math.Abs(float64(r.Features[0]-(float32(10*i)/127.5-1))) > 1e-5 {
+			t.Errorf("image %d has another's features: %v", i, r.Features)
+		}
+		if read := i != 9 && i != 10; read != (len(r.SHA256) == 64) || i == 2 && r.Item.Bytes != 8 {
+			t.Errorf("image %d: hash %q, %d bytes", i, r.SHA256, r.Item.Bytes)
+		}
+	}
+}
+
+func TestExtractRefusesWhatIsNotFinite(t *testing.T) {
+	items := greys(t, 20)
+	m := openTest(t, testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3)},
+		node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Sqrt", "flat", "features"))), ModelOptions{})
+	results, stats := collect(t, m, items, ExtractOptions{})
+	for i, r := range results {
+		if dark := i < 13; dark != (r.Err != nil) || dark != (r.Features == nil) {
+			t.Errorf("image %d: features %v, %v", i, r.Features, r.Err)
+		}
+	}
+	if stats.Failed != 13 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+func TestExtractDoesNotDependOnWorkers(t *testing.T) {
+	m := openTest(t, testenv.Shared(t, "models", "vit-tiny-p16"), ModelOptions{})
+	items := goldenItems(t)
+	one, _ := collect(t, m, items, ExtractOptions{Workers: 1})
+	four, _ := collect(t, m, items, ExtractOptions{Workers: 4})
+	for i := range one {
+		if !slices.Equal(one[i].Features, four[i].Features) || !slices.Equal(one[i].Logits, four[i].Logits) || one[i].SHA256 != four[i].SHA256 {
+			t.Errorf("%s differs between 1 and 4 workers", items[i].Path)
+		}
+	}
+}
+
+func TestExtractStops(t *testing.T) {
+	items := greys(t, 20)
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	before := runtime.NumGoroutine()
+
+	full := errors.New("disk full")
+	if _, err := m.Extract(t.Context(), items, ExtractOptions{Batch: 1}, func(Result) error { return full }); !errors.Is(err, full) {
+		t.Errorf("error %v, want that of the sink", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := 0
+	_, err := m.Extract(ctx, items, ExtractOptions{Workers: 2, Batch: 1}, func(Result) error {
+		if done++; done == 3 {
+			cancel()
+		}
+		return nil
+	})
+	if err != context.Canceled || done > 6 {
+		t.Errorf("cancelled after 3 images: %v after %d", err, done)
+	}
+	if _, err := m.Extract(ctx, items, ExtractOptions{}, func(Result) error { return errors.New("called") }); err != context.Canceled {
+		t.Errorf("cancelled before: %v", err)
+	}
+	if _, err := m.Extract(t.Context(), items, ExtractOptions{Workers: -1}, nil); err == nil {
+		t.Error("-1 workers are no error")
+	}
+	if stats, err := m.Extract(t.Context(), nil, ExtractOptions{}, nil); err != nil || stats != (Stats{}) {
+		t.Errorf("nothing to do: %+v, %v", stats, err)
+	}
+	for range 100 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+}
+
+func TestRunStopsInTheMiddle(t *testing.T) {
+	const nodes, batch = 60, 32
+	chain := [][]byte{node("Sin", "image", "0")}
+	for i := 1; i < nodes; i++ {
+		chain = append(chain, node("Sin", fmt.Sprint(i-1), fmt.Sprint(i)))
+	}
+	chain = append(chain, node("GlobalAveragePool", fmt.Sprint(nodes-1), "features"))
+	m := openTest(t, testModel(t, 512, 512, graph([]TensorInfo{floats("image", -1, 3, 512, 512)}, []TensorInfo{floats("features", -1, 3, 1, 1)}, chain...)), ModelOptions{})
+	r, err := m.NewRunner(batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	// The whole run takes seconds, and one that was not stopped ends well.
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := r.Run(ctx, batch); err != context.DeadlineExceeded {
+		t.Errorf("a run with 50 ms to live: %v", err)
+	}
+	t.Logf("stopped after %v", time.Since(start))
+	if err := r.Run(t.Context(), 1); err != nil {
+		t.Errorf("the next run: %v", err)
+	}
+	if err := r.Run(t.Context(), batch+1); err == nil {
+		t.Error("a run of more images than the runner takes is no error")
+	}
+}
+
+func TestExtractNamesAModelThatFails(t *testing.T) {
+	// Rows of [n,2] plus zeros [n] go for one and two images only.
+	m := openTest(t, testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 2)},
+		mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"),
+		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), ModelOptions{})
+	_, err := m.Extract(t.Context(), greys(t, 4), ExtractOptions{}, func(Result) error { return nil })
+	wantError(t, err, m.File, "--batch 1")
+}
+
+func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
+	for name, dir := range map[string]string{
+		// Each row is added the mean of the first image, so two disturb each
+		// other where three would fail.
+		"mixing": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 2)},
+			mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"), node("Add", "rows,mean", "features"))),
+		"failing": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3)},
+			mean(3, "image", "columns"), mean(2, "columns", "colours"), mean(1, "colours", "mean"), node("Add", "colours,mean", "features"))),
+		"dynamically quantised": testenv.Shared(t, "models", "vit-tiny-p16-int8"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := openTest(t, dir, ModelOptions{})
+			items := greys(t, 9)
+			all, stats := collect(t, m, items, ExtractOptions{Batch: 4})
+			if stats.Failed > 0 {
+				t.Fatalf("%+v: %v", stats, all[0].Err)
+			}
+			last, _ := collect(t, m, items[8:], ExtractOptions{Batch: 4})
+			if !slices.Equal(all[8].Features, last[0].Features) {
+				t.Error("features depend on the other images of the batch")
+			}
+		})
+	}
+}
+
+func BenchmarkExtract(b *testing.B) {
+	l, err := List(ListOptions{Root: testenv.Shared(b, "data", "images", "imagenet_samples")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	items := slices.Repeat(l.Items, 5)
+	for _, dir := range []string{testenv.Backbone(b), testenv.Shared(b, "models", "vit-tiny-p16"), testenv.Shared(b, "models", "squeezenet11-fp16io")} {
+		m := openTest(b, dir, ModelOptions{})
+		for _, batch := range []int{1, 4, 8} {
+			b.Run(fmt.Sprintf("%s/batch=%d", filepath.Base(dir), batch), func(b *testing.B) {
+				for b.Loop() {
+					if _, err := m.Extract(b.Context(), items, ExtractOptions{Batch: batch}, func(r Result) error { return r.Err }); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(len(items)*b.N)/b.Elapsed().Seconds(), "images/s")
+			})
+		}
+	}
+}

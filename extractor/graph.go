@@ -1,0 +1,202 @@
+package extractor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/extractor/preprocess"
+)
+
+// TensorInfo describes one input or output of a graph.
+type TensorInfo struct {
+	Name string
+	// Type is the element type: "float32", "float16", "int64" … or, for what
+	// is no tensor, its kind.
+	Type string
+	// Shape holds the declared dimensions, −1 where one is dynamic; it is
+	// empty where the graph does not declare any.
+	Shape []int64
+}
+
+// String returns the tensor as errors and --check show it, such as
+// "features float32[?,192]".
+func (t TensorInfo) String() string {
+	dims := make([]string, len(t.Shape))
+	for i, d := range t.Shape {
+		dims[i] = strconv.FormatInt(d, 10)
+		if d < 0 {
+			dims[i] = "?"
+		}
+	}
+	return fmt.Sprintf("%s %s[%s]", t.Name, t.Type, strings.Join(dims, ","))
+}
+
+func (t TensorInfo) isFloat() bool { return t.Type == "float32" || t.Type == "float16" }
+
+func tensorInfos(infos []ort.InputOutputInfo) []TensorInfo {
+	tensors := make([]TensorInfo, len(infos))
+	for i, info := range infos {
+		tensors[i] = TensorInfo{Name: info.Name, Shape: info.Dimensions}
+		switch {
+		case info.OrtValueType != ort.ONNXTypeTensor:
+			tensors[i].Type = strings.ToLower(strings.TrimPrefix(info.OrtValueType.String(), "ONNX_TYPE_"))
+		case info.DataType == ort.TensorElementDataTypeFloat:
+			tensors[i].Type = "float32"
+		default:
+			tensors[i].Type = strings.ToLower(strings.TrimPrefix(info.DataType.String(), "ONNX_TENSOR_ELEMENT_DATA_TYPE_"))
+		}
+	}
+	return tensors
+}
+
+func list(tensors []TensorInfo) string {
+	names := make([]string, len(tensors))
+	for i, t := range tensors {
+		names[i] = t.String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// imageInput is what a graph says of its one input.
+type imageInput struct {
+	TensorInfo
+	layout preprocess.Layout
+	// height and width are in pixels, −1 where dynamic; batch is the number of
+	// images that every run must have, −1 where it is free.
+	height, width, batch int64
+}
+
+// chooseInput finds the input that takes images: the only one there is, float
+// with four dimensions and three channels. Where neither place for the channels
+// is declared they come first, as in everything that PyTorch exports.
+func chooseInput(inputs []TensorInfo) (imageInput, error) {
+	if len(inputs) != 1 {
+		return imageInput{}, fmt.Errorf("takes %d inputs (%s), but there is only an image to give it; "+
+			"name the graph of the vision part alone, such as onnx/vision_model.onnx, or export that", len(inputs), list(inputs))
+	}
+	in := imageInput{TensorInfo: inputs[0], layout: preprocess.NCHW}
+	s := in.Shape
+	if len(s) != 4 || !in.isFloat() {
+		return imageInput{}, fmt.Errorf("input %s is no batch of images; it must be float32 or float16 with four dimensions; export the vision part of the model", in)
+	}
+	in.batch = s[0]
+	switch {
+	case s[1] == 3 || s[1] < 0 && s[3] < 0:
+		in.height, in.width = s[2], s[3]
+	case s[3] == 3:
+		in.layout = preprocess.NHWC
+		in.height, in.width = s[1], s[2]
+	default:
+		return imageInput{}, fmt.Errorf("input %s has no dimension of 3 colour channels, neither the second nor the last; export the model for RGB images", in)
+	}
+	return in, nil
+}
+
+// embeddings names the outputs that are an embedding wherever they exist, in
+// the order in which they are preferred, and tokens the one that needs pooling.
+var embeddings = []string{"image_embeds", "pooler_output", "features", "embedding"}
+
+const (
+	tokens = "last_hidden_state"
+	logits = "logits"
+)
+
+// chooseOutput returns the output that holds the embedding: the one that output
+// names; else, where pool is given, last_hidden_state; else the first present
+// of image_embeds, pooler_output, features, embedding, last_hidden_state; else
+// the only one there is, unless that is logits, which are class scores and
+// taken for features only when named.
+func chooseOutput(outputs []TensorInfo, output, pool string) (TensorInfo, error) {
+	find := func(name string) int {
+		return slices.IndexFunc(outputs, func(t TensorInfo) bool { return t.Name == name })
+	}
+	at := -1
+	switch {
+	case output != "":
+		if at = find(output); at < 0 {
+			return TensorInfo{}, fmt.Errorf("has no output %q; choose --output from: %s", output, list(outputs))
+		}
+	case pool != "":
+		if at = find(tokens); at < 0 {
+			return TensorInfo{}, fmt.Errorf("has no output %s, which --pool %s is for; leave --pool out or choose --output from: %s", tokens, pool, list(outputs))
+		}
+	default:
+		for _, name := range append(slices.Clone(embeddings), tokens) {
+			if at = find(name); at >= 0 {
+				break
+			}
+		}
+		if at < 0 && len(outputs) == 1 && outputs[0].Name != logits {
+			at = 0
+		}
+		if at < 0 {
+			return TensorInfo{}, fmt.Errorf("has no output called %s or %s; choose --output from: %s", strings.Join(embeddings, ", "), tokens, list(outputs))
+		}
+	}
+	if !outputs[at].isFloat() {
+		return TensorInfo{}, fmt.Errorf("output %s is not float32 or float16; choose another with --output from: %s", outputs[at], list(outputs))
+	}
+	return outputs[at], nil
+}
+
+// hasLogits tells whether the outputs hold a classifier's logits [N, C] apart
+// from the embedding.
+func hasLogits(outputs []TensorInfo, embedding string) bool {
+	return embedding != logits && slices.ContainsFunc(outputs, func(t TensorInfo) bool {
+		return t.Name == logits && t.isFloat() && len(t.Shape) == 2
+	})
+}
+
+// pooling makes one row of features from what the graph puts out for one image:
+// feature d is the mean over positions p of out[p·posStride + d·dimStride].
+type pooling struct {
+	name                 string // "", "cls" or "mean"
+	dim, positions       int
+	posStride, dimStride int
+}
+
+// newPooling plans the pooling of an output of the given shape without its
+// batch dimension. [D] stays as it is; of [T, D] tokens the first (cls, the
+// default) or the mean is taken; an image-shaped output is averaged over space,
+// with its channels where the input has them unless sizes of 1 tell otherwise.
+func newPooling(row []int64, pool string, layout preprocess.Layout) (pooling, error) {
+	switch {
+	case len(row) == 1 && pool == "":
+		return pooling{"", int(row[0]), 1, 0, 1}, nil
+	case len(row) == 1:
+		return pooling{}, fmt.Errorf("is one vector per image, which leaves nothing to pool; leave --pool out")
+	case len(row) == 2 && pool == "mean":
+		return pooling{pool, int(row[1]), int(row[0]), int(row[1]), 1}, nil
+	case len(row) == 2:
+		return pooling{"cls", int(row[1]), 1, 0, 1}, nil
+	case len(row) == 3 && pool == "cls":
+		return pooling{}, errors.New("is a map without a class token; use --pool mean")
+	case len(row) == 3:
+		channelsLast := layout == preprocess.NHWC
+		if channelsLast && row[1]*row[2] == 1 || !channelsLast && row[0]*row[1] == 1 {
+			channelsLast = row[0]*row[1] == 1
+		}
+		if channelsLast {
+			return pooling{"mean", int(row[2]), int(row[0] * row[1]), int(row[2]), 1}, nil
+		}
+		area := int(row[1] * row[2])
+		return pooling{"mean", int(row[0]), area, 1, area}, nil
+	}
+	return pooling{}, fmt.Errorf("has %d dimensions, where 2, 3 or 4 are known what to do with; choose another with --output", len(row)+1)
+}
+
+// apply writes the features of one image into dst, which holds p.dim of them.
+func (p pooling) apply(dst, out []float32) {
+	for d := range dst {
+		var sum float64
+		for i := range p.positions {
+			sum += float64(out[i*p.posStride+d*p.dimStride])
+		}
+		dst[d] = float32(sum / float64(p.positions))
+	}
+}

@@ -1,0 +1,343 @@
+package extractor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mlrbfn/extractor/preprocess"
+)
+
+var (
+	// ErrNoImages is what [List] wraps when there is not one image.
+	ErrNoImages = errors.New("no images")
+	// ErrEmptyClass is what [List] wraps when a class folder has no images.
+	// The listing that comes with it is whole but for that class, so a caller
+	// may go on.
+	ErrEmptyClass = errors.New("class folder without images")
+)
+
+// ListOptions says what to list.
+type ListOptions struct {
+	// Root is the folder that all paths are relative to.
+	Root string
+	// ListFile, where not empty, names an OpenOOD list: one "path label" a
+	// line. Only its images are listed.
+	ListFile string
+}
+
+// An Item is one image file.
+type Item struct {
+	// Path is relative to the root, with forward slashes; its bytes are the
+	// file system's and need not be UTF-8.
+	Path string
+	// File is the path that the operating system takes.
+	File string
+	// Label is an index into the listing's classes, −1 where there is none.
+	Label int
+	// Bytes is the file's size and MTime its modification time in nanoseconds
+	// since 1970; both are 0 where the file cannot be looked at.
+	Bytes, MTime int64
+}
+
+// A Listing is what [List] found.
+type Listing struct {
+	// Root is the folder as it was given.
+	Root string
+	// Items are sorted by the bytes of Path.
+	Items []Item
+	// Classes are the names of the labels: of a tree in the order of their
+	// bytes, of a list in the order of its integers.
+	Classes []string
+	// Skipped counts the files that are an image neither by name nor by
+	// content.
+	Skipped int
+	// Errors tell of folders and files that could not be looked into.
+	Errors []ListError
+}
+
+// A ListError is a path, relative to the root as in [Item], that could not be
+// looked into, and why.
+type ListError struct {
+	Path string
+	Err  error
+}
+
+func (e ListError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) }
+
+func (e ListError) Unwrap() error { return e.Err }
+
+// List finds the images of a folder.
+//
+// Of a tree DIR/class/…/image the first folder is the class; images that lie in
+// DIR itself have no label. Every file is looked at: it is an image by its name
+// or by its first bytes, and counted in Skipped otherwise. Links are followed,
+// but not those that lead back to a folder that they lie in. A class folder
+// without images is an [ErrEmptyClass] that comes with the listing; it is none
+// where no folder has images (photographs with a folder of notes) and none
+// where its name begins with a dot.
+//
+// With a list file the labels are its integers, −1 for none. A class is named
+// after the deepest folder name that is in the path of all images of its label
+// and of no image of another label; where there is none it is named by the
+// integer. Listed files are taken for images unseen,
+// so that one that is missing is an error of that image, unless all are.
+func List(opts ListOptions) (*Listing, error) {
+	info, err := os.Stat(opts.Root)
+	if err != nil {
+		return nil, fmt.Errorf("images: %w; --images names the folder that they are in", err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("images: %s is a file; --images names the folder that they are in", opts.Root)
+	}
+	l := &Listing{Root: opts.Root}
+	if opts.ListFile != "" {
+		err = l.readList(opts.ListFile)
+	} else {
+		err = l.walkRoot(info)
+	}
+	if err != nil && !errors.Is(err, ErrEmptyClass) {
+		return nil, err
+	}
+	slices.SortStableFunc(l.Items, func(a, b Item) int { return cmp.Compare(a.Path, b.Path) })
+	return l, err
+}
+
+// walkRoot lists a folder whose own entries decide the classes.
+func (l *Listing) walkRoot(root fs.FileInfo) error {
+	entries, err := os.ReadDir(l.Root)
+	if err != nil {
+		return fmt.Errorf("images: %w; make the folder readable", err)
+	}
+	var empty []string
+	for _, entry := range entries {
+		before, errorsBefore := len(l.Items), len(l.Errors)
+		isDir := l.visit(entry, "", len(l.Classes), []fs.FileInfo{root})
+		switch {
+		case !isDir:
+			for i := before; i < len(l.Items); i++ {
+				l.Items[i].Label = -1
+			}
+		case len(l.Items) > before:
+			l.Classes = append(l.Classes, entry.Name())
+		case len(l.Errors) == errorsBefore && !strings.HasPrefix(entry.Name(), "."):
+			empty = append(empty, entry.Name())
+		}
+	}
+	if len(l.Items) == 0 {
+		if len(l.Errors) > 0 {
+			return fmt.Errorf("%w in %s: %w", ErrNoImages, l.Root, l.Errors[0])
+		}
+		return fmt.Errorf("%w in %s; --images names a folder of images, or of one folder of images per class", ErrNoImages, l.Root)
+	}
+	if len(l.Classes) > 0 && len(empty) > 0 {
+		return fmt.Errorf("%w: %q in %s; remove it or put images into it", ErrEmptyClass, empty, l.Root)
+	}
+	return nil
+}
+
+// visit lists one entry of the folder rel ("" is the root), and all below it
+// where it is a folder, which it then reports. above are the folders that it
+// lies in.
+func (l *Listing) visit(entry fs.DirEntry, rel string, label int, above []fs.FileInfo) (isDir bool) {
+	rel = path.Join(rel, entry.Name())
+	file := filepath.Join(l.Root, filepath.FromSlash(rel))
+	fail := func(err error) { l.Errors = append(l.Errors, ListError{rel, err}) }
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+		fail(err)
+	case info.IsDir():
+		if slices.ContainsFunc(above, func(dir fs.FileInfo) bool { return os.SameFile(dir, info) }) {
+			return false // a link back: a folder lies in itself
+		}
+		entries, err := os.ReadDir(file)
+		if err != nil {
+			fail(err)
+		}
+		above = append(above, info)
+		for _, entry := range entries {
+			l.visit(entry, rel, label, above)
+		}
+		return true
+	case !info.Mode().IsRegular():
+		l.Skipped++ // a socket or a device; reading one might never end
+	default:
+		image, err := isImage(file)
+		switch {
+		case err != nil:
+			fail(err)
+		case image:
+			l.Items = append(l.Items, Item{rel, file, label, info.Size(), info.ModTime().UnixNano()})
+		default:
+			l.Skipped++
+		}
+	}
+	return false
+}
+
+// headBytes is how much of a file is read to tell whether it is an image.
+const headBytes = 16
+
+// isImage tells whether the file is an image by its name or else its content.
+func isImage(file string) (bool, error) {
+	name := filepath.Base(file)
+	if preprocess.IsImage(name, nil) {
+		return true, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	head := make([]byte, headBytes)
+	n, err := io.ReadFull(f, head)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return false, err
+	}
+	return preprocess.IsImage(name, head[:n]), nil
+}
+
+// entry is one line of a list.
+type entry struct {
+	path  string // relative, with forward slashes, not encoded
+	label int64  // −1 where there is none
+}
+
+// readList lists the images that an OpenOOD list names.
+func (l *Listing) readList(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("list: %w", err)
+	}
+	entries, err := parseList(string(text))
+	if err != nil {
+		return fmt.Errorf("list %s: %w", file, err)
+	}
+	if len(entries) == 0 {
+		return fmt.Errorf("%w in the list %s; it needs a \"path label\" a line", ErrNoImages, file)
+	}
+	names := classNames(entries)
+	labels := slices.Sorted(maps.Keys(names))
+	for _, label := range labels {
+		l.Classes = append(l.Classes, names[label])
+	}
+	var missing int
+	for _, e := range entries {
+		item := Item{Path: e.path, File: filepath.Join(l.Root, filepath.FromSlash(e.path)), Label: -1}
+		if e.label >= 0 {
+			item.Label, _ = slices.BinarySearch(labels, e.label)
+		}
+		if info, err := os.Stat(item.File); err == nil {
+			item.Bytes, item.MTime = info.Size(), info.ModTime().UnixNano()
+		} else {
+			missing++
+		}
+		l.Items = append(l.Items, item)
+	}
+	if missing == len(entries) {
+		return fmt.Errorf("%w: none of the %d files that the list %s names is in %s (%q …); --images names the folder that its paths start from",
+			ErrNoImages, len(entries), file, l.Root, entries[0].path)
+	}
+	return nil
+}
+
+// parseList reads an OpenOOD list: one "path label" a line, the label being
+// what follows the last blank, so that a path may hold blanks. Empty lines are
+// passed over. Errors name the line.
+func parseList(text string) ([]entry, error) {
+	var entries []entry
+	seen := map[string]int{}
+	n := 0
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
+		n++
+		line = strings.TrimRight(line, " \t\r\n")
+		if line == "" {
+			continue
+		}
+		at := strings.LastIndexAny(line, " \t")
+		if at < 0 {
+			return nil, fmt.Errorf("line %d: %q is not a path and a label with a blank between", n, line)
+		}
+		label, err := strconv.ParseInt(line[at+1:], 10, 64)
+		if err != nil || label < -1 {
+			return nil, fmt.Errorf("line %d: label %q is not an integer from 0, or -1 for none", n, line[at+1:])
+		}
+		name := path.Clean(strings.TrimRight(line[:at], " \t"))
+		if !filepath.IsLocal(filepath.FromSlash(name)) || name == "." {
+			return nil, fmt.Errorf("line %d: path %q does not lie below the folder of the images; let --images name one that it does", n, line[:at])
+		}
+		if first, ok := seen[name]; ok {
+			return nil, fmt.Errorf("line %d: %q is in line %d already; remove one", n, name, first)
+		}
+		seen[name] = n
+		entries = append(entries, entry{name, label})
+	}
+	return entries, nil
+}
+
+// classNames names every label from 0 that occurs, as [List] says.
+func classNames(entries []entry) map[int64]string {
+	// A list may have a million lines, but few folders.
+	type place struct {
+		folder string
+		label  int64
+	}
+	places := map[place]bool{}
+	for _, e := range entries {
+		if e.label >= 0 {
+			places[place{path.Dir(e.path), e.label}] = true
+		}
+	}
+	first := map[int64]string{}         // a label's first place by name
+	total := map[int64]int{}            // the number of its places
+	under := map[string]map[int64]int{} // how many of them a folder's name is part of
+	for p := range places {
+		total[p.label]++
+		if f, ok := first[p.label]; !ok || p.folder < f {
+			first[p.label] = p.folder
+		}
+		parts := strings.Split(p.folder, "/")
+		slices.Sort(parts)
+		for _, name := range slices.Compact(parts) {
+			if under[name] == nil {
+				under[name] = map[int64]int{}
+			}
+			under[name][p.label]++
+		}
+	}
+	names := map[int64]string{}
+	for label, folder := range first {
+		names[label] = strconv.FormatInt(label, 10)
+		for _, name := range slices.Backward(strings.Split(folder, "/")) {
+			if name != "." && len(under[name]) == 1 && under[name][label] == total[label] {
+				names[label] = name
+				break
+			}
+		}
+	}
+	// A folder may be called as another label is numbered; such names tell
+	// nothing and give way to numbers, which are unique.
+	for clash := true; clash; {
+		clash = false
+		taken := map[string]int{}
+		for _, name := range names {
+			taken[name]++
+		}
+		for label, name := range names {
+			if id := strconv.FormatInt(label, 10); taken[name] > 1 && name != id {
+				names[label], clash = id, true
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,500 @@
+package extractor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/extractor/preprocess"
+)
+
+// ModelOptions says how to use a model; the zero value is the usual way.
+type ModelOptions struct {
+	// Output names the output that is the embedding; "" chooses it as
+	// DESIGN.md says: image_embeds, pooler_output, features, embedding,
+	// last_hidden_state, or the only one that there is.
+	Output string
+	// Pool is "cls" or "mean" and says how tokens become one vector; without
+	// Output it also selects last_hidden_state. "" is cls for tokens.
+	Pool string
+	// ApplyEXIF turns images as their EXIF orientation says. It is off by
+	// default because the reference (Pillow) ignores it; it is part of the
+	// fingerprint.
+	ApplyEXIF bool
+	// Device is "cpu" (or ""), "cuda", "tensorrt", "coreml", "openvino" or
+	// "directml"; all but the first need a library built for it.
+	Device string
+	// IntraOpThreads is how many threads one run may use; 0 is 1, which is
+	// the fastest with one worker per core.
+	IntraOpThreads int
+}
+
+// A Model is an ONNX graph with its preprocessing, ready to run. Its methods
+// may be called from several goroutines; [Model.Close] it when all its runners
+// are closed.
+type Model struct {
+	// Dir is the model's folder, the one that the preprocessing came from,
+	// and File the graph in it.
+	Dir, File string
+	// Spec is the preprocessing.
+	Spec *preprocess.Spec
+	// SHA256 is the hash of the graph file in hex; where its weights lie
+	// beside it (model.onnx_data, model.onnx.data), of the graph followed by
+	// those files in the order of their names.
+	SHA256 string
+	// Inputs and Outputs are all that the graph declares.
+	Inputs, Outputs []TensorInfo
+
+	session     *ort.DynamicAdvancedSession
+	input       imageInput
+	outputs     []tensor // the embedding and, where there are any, the logits
+	pool        pooling
+	applyEXIF   bool
+	fingerprint string
+}
+
+// tensor is an output of the graph with the shape that it has for one image.
+type tensor struct {
+	TensorInfo
+	row []int64
+}
+
+// graphs are the names that a graph may have inside a model's folder, in order.
+var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
+
+// OpenModel opens the model in the folder dir: the first of model.onnx,
+// onnx/vision_model.onnx and onnx/model.onnx with the processor's configuration
+// beside it, as Hugging Face lays exports out. dir may also be the path of an
+// .onnx file; its configuration then lies in the same folder, or above it where
+// that folder is called onnx. onnxruntime is loaded if it is not yet.
+//
+// Up to four made-up images are run to learn the sizes of the outputs and
+// whether a batch leaves its images independent of each other (they are run one
+// by one otherwise), so a graph that does not fit its configuration fails here.
+// Errors name the graph file and say
+// which flag to change.
+func OpenModel(dir string, opts ModelOptions) (*Model, error) {
+	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
+		return nil, fmt.Errorf("unknown pooling %q; --pool is cls or mean", opts.Pool)
+	}
+	m := &Model{applyEXIF: opts.ApplyEXIF}
+	file, folders, err := findGraph(dir)
+	if err != nil {
+		return nil, err
+	}
+	m.File = file
+	for _, m.Dir = range folders {
+		if m.Spec, err = preprocess.Load(m.Dir); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := InitRuntime(""); err != nil {
+		return nil, err
+	}
+	if m.SHA256, err = hashGraph(file); err != nil {
+		return nil, err
+	}
+	if err := m.open(opts); err != nil {
+		return nil, fmt.Errorf("model %s: %w", file, errors.Join(err, m.Close()))
+	}
+	return m, nil
+}
+
+// findGraph returns the graph file that dir names and the folders where its
+// processor's configuration may be, in order.
+func findGraph(dir string) (file string, folders []string, err error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return "", nil, fmt.Errorf("model: %w; --model names a folder with model.onnx and its preprocessing, or an .onnx file", err)
+	}
+	if info.IsDir() {
+		for _, name := range graphs {
+			file := filepath.Join(dir, filepath.FromSlash(name))
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+				return file, []string{dir}, nil
+			}
+		}
+		return "", nil, fmt.Errorf("model folder %s has none of %s; export a model into it or name an .onnx file", dir, strings.Join(graphs, ", "))
+	}
+	if filepath.Ext(dir) != ".onnx" {
+		return "", nil, fmt.Errorf("model %s is neither a folder nor an .onnx file", dir)
+	}
+	folder, err := filepath.Abs(filepath.Dir(dir))
+	if err != nil {
+		return "", nil, fmt.Errorf("model %s: %w", dir, err)
+	}
+	folders = []string{folder}
+	if filepath.Base(folder) == "onnx" {
+		folders = append(folders, filepath.Dir(folder))
+	}
+	return dir, folders, nil
+}
+
+// hashGraph returns the hex SHA-256 of the graph file followed by the files of
+// weights that exporters put beside it.
+func hashGraph(file string) (string, error) {
+	files := []string{file}
+	entries, err := os.ReadDir(filepath.Dir(file))
+	if err != nil {
+		return "", fmt.Errorf("look for the weights of %s: %w", file, err)
+	}
+	for _, entry := range entries {
+		rest, ok := strings.CutPrefix(entry.Name(), filepath.Base(file))
+		if ok && (strings.HasPrefix(rest, "_data") || strings.HasPrefix(rest, ".data")) {
+			files = append(files, filepath.Join(filepath.Dir(file), entry.Name()))
+		}
+	}
+	h := sha256.New()
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", fmt.Errorf("hash model: %w", err)
+		}
+		_, err = io.Copy(h, f)
+		f.Close()
+		if err != nil {
+			return "", fmt.Errorf("hash model: %w", err)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// open fills in all that the graph itself says and makes the session.
+func (m *Model) open(opts ModelOptions) error {
+	if err := m.inspect(); err != nil {
+		return err
+	}
+	var err error
+	if m.input, err = chooseInput(m.Inputs); err != nil {
+		return err
+	}
+	height, width := m.Spec.Height, m.Spec.Width
+	if h, w := m.input.height, m.input.width; h >= 0 && h != int64(height) || w >= 0 && w != int64(width) {
+		return fmt.Errorf("takes images of %s×%s pixels (height×width), but the preprocessing in %s makes %d×%d; one of the two is another model's", size(h), size(w), m.Dir, height, width)
+	}
+	embedding, err := chooseOutput(m.Outputs, opts.Output, opts.Pool)
+	if err != nil {
+		return err
+	}
+	m.outputs = []tensor{{TensorInfo: embedding}}
+	if hasLogits(m.Outputs, embedding.Name) {
+		at := slices.IndexFunc(m.Outputs, func(t TensorInfo) bool { return t.Name == logits })
+		m.outputs = append(m.outputs, tensor{TensorInfo: m.Outputs[at]})
+	}
+	// CUDA puts its own signal handlers in the place of Go's, so that Ctrl-C
+	// would no longer arrive.
+	restore := saveSignals()
+	defer restore()
+	if err := m.newSession(opts); err != nil {
+		return err
+	}
+	if err := m.measure(); err != nil {
+		return err
+	}
+	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout)
+	if err != nil {
+		return fmt.Errorf("output %s %w", embedding, err)
+	}
+	if m.input.batch < 0 {
+		alone, err := m.needsToBeAlone()
+		if err != nil {
+			return err
+		}
+		if alone {
+			m.input.batch = 1
+		}
+	}
+	return m.takeFingerprint()
+}
+
+func size(d int64) string {
+	if d < 0 {
+		return "any"
+	}
+	return strconv.FormatInt(d, 10)
+}
+
+// inspect reads the declarations of inputs and outputs. The wrapper can do so
+// only by loading the whole graph; without optimisation that is quick.
+func (m *Model) inspect() error {
+	options, err := ort.NewSessionOptions()
+	if err != nil {
+		return err
+	}
+	defer options.Destroy()
+	if err := options.SetGraphOptimizationLevel(ort.GraphOptimizationLevelDisableAll); err != nil {
+		return err
+	}
+	inputs, outputs, err := ort.GetInputOutputInfoWithOptions(m.File, options)
+	if err != nil {
+		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
+	}
+	m.Inputs, m.Outputs = tensorInfos(inputs), tensorInfos(outputs)
+	return nil
+}
+
+// newSession makes the one session that all runners share.
+func (m *Model) newSession(opts ModelOptions) error {
+	options, err := ort.NewSessionOptions()
+	if err != nil {
+		return err
+	}
+	defer options.Destroy()
+	// One thread per run and as many runs as cores gives about twice the
+	// images per second of one run on all cores.
+	if err := errors.Join(
+		options.SetIntraOpNumThreads(max(1, opts.IntraOpThreads)),
+		options.SetInterOpNumThreads(1),
+		// What goes wrong comes back as an error; it need not be printed too,
+		// least of all when a run is cancelled.
+		options.SetLogSeverityLevel(ort.LoggingLevelFatal),
+	); err != nil {
+		return err
+	}
+	if err := useDevice(options, opts.Device); err != nil {
+		return err
+	}
+	names := make([]string, len(m.outputs))
+	for i, out := range m.outputs {
+		names[i] = out.Name
+	}
+	m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
+	if err != nil {
+		return fmt.Errorf("cannot be loaded: %w", err)
+	}
+	return nil
+}
+
+// useDevice adds the execution provider of device to the options.
+func useDevice(options *ort.SessionOptions, device string) error {
+	var err error
+	switch device {
+	case "", "cpu":
+	case "cuda":
+		var o *ort.CUDAProviderOptions
+		if o, err = ort.NewCUDAProviderOptions(); err == nil {
+			err = errors.Join(options.AppendExecutionProviderCUDA(o), o.Destroy())
+		}
+	case "tensorrt":
+		var o *ort.TensorRTProviderOptions
+		if o, err = ort.NewTensorRTProviderOptions(); err == nil {
+			err = errors.Join(options.AppendExecutionProviderTensorRT(o), o.Destroy())
+		}
+	case "coreml":
+		err = options.AppendExecutionProviderCoreMLV2(nil)
+	case "openvino":
+		err = options.AppendExecutionProviderOpenVINO(nil)
+	case "directml":
+		err = options.AppendExecutionProviderDirectML(0)
+	default:
+		return fmt.Errorf("unknown device %q; --device is cpu, cuda, tensorrt, coreml, openvino or directml", device)
+	}
+	if err != nil {
+		return fmt.Errorf("the onnxruntime library cannot use device %s: %w; use --device cpu, or a library built for it with --onnxruntime FILE", device, err)
+	}
+	return nil
+}
+
+// measure runs blank images through the session to learn the shape that each
+// output has for one image.
+func (m *Model) measure() error {
+	n := m.Batch(1)
+	in := newBuffer(m.input.Type, m.inputRow(), n)
+	input, err := in.value(n)
+	if err != nil {
+		return err
+	}
+	defer input.Destroy()
+	made := make([]ort.Value, len(m.outputs))
+	defer func() {
+		for _, v := range made {
+			if v != nil {
+				v.Destroy()
+			}
+		}
+	}()
+	for i, out := range m.outputs {
+		// The wrapper allocates float32 outputs by itself, but too few bytes
+		// for float16 ones.
+		if out.Type == "float16" {
+			v, err := m.halfOutput(i, n, input)
+			if err != nil {
+				return err
+			}
+			made[i] = v
+		}
+	}
+	outputs := slices.Clone(made)
+	if err := m.session.Run([]ort.Value{input}, outputs); err != nil {
+		// Outputs that the wrapper failed to make are nil pointers in an
+		// interface that is not, so none of its own is touched here.
+		return fmt.Errorf("a run on a blank image failed: %w", err)
+	}
+	made = outputs
+	for i, v := range outputs {
+		shape := v.GetShape()
+		if len(shape) < 2 || shape[0] != int64(n) || slices.Min(shape) < 1 {
+			return fmt.Errorf("output %s has shape %v for %d image(s), but must have a row for each; choose another with --output", m.outputs[i].Name, shape, n)
+		}
+		m.outputs[i].row = shape[1:]
+	}
+	return nil
+}
+
+// requestedShape is how onnxruntime refuses an output tensor of a wrong shape,
+// in older versions and in 1.31.
+var requestedShape = regexp.MustCompile(`(?:Requested shape:|computed output shape for this run is )\{([0-9,]+)\}`)
+
+// halfOutput makes a float16 tensor for output i of n images. Dimensions that
+// the graph does not declare are taken from onnxruntime's refusal of a tensor
+// that is too small; the wrapper has no other way to tell them.
+func (m *Model) halfOutput(i, n int, input ort.Value) (ort.Value, error) {
+	out := m.outputs[i]
+	if len(out.Shape) < 2 {
+		return nil, fmt.Errorf("output %s does not declare its dimensions; export the model with float32 outputs", out)
+	}
+	shape := slices.Clone(out.Shape)
+	shape[0] = int64(n)
+	if slices.Min(shape) > 0 {
+		return newBuffer(out.Type, shape[1:], n).value(n)
+	}
+	for d := range shape {
+		shape[d] = max(1, shape[d])
+	}
+	probe, err := newBuffer(out.Type, shape[1:], n).value(n)
+	if err != nil {
+		return nil, err
+	}
+	defer probe.Destroy()
+	outputs := make([]ort.Value, len(m.outputs))
+	outputs[i] = probe
+	err = m.session.Run([]ort.Value{input}, outputs)
+	refusal := requestedShape.FindStringSubmatch(fmt.Sprint(err))
+	if refusal == nil {
+		return nil, fmt.Errorf("the dimensions of output %s cannot be learnt (%v); export the model with float32 outputs", out, err)
+	}
+	var row []int64
+	for _, text := range strings.Split(refusal[1], ",")[1:] {
+		d, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("dimensions of output %s: %w", out, err)
+		}
+		row = append(row, d)
+	}
+	return newBuffer(out.Type, row, n).value(n)
+}
+
+// needsToBeAlone tells whether an image's features change with the others of its
+// batch, or a batch of two fails though the graph declares any size. The first
+// is so in graphs that are quantised dynamically: one scale serves the whole
+// batch, and one bright image spoils the rest.
+func (m *Model) needsToBeAlone() (bool, error) {
+	r, err := m.NewRunner(2)
+	if err != nil {
+		return false, err
+	}
+	defer r.Close()
+	for i := range r.Input(0) {
+		v := float32(i%17)/8 - 1
+		r.Input(0)[i], r.Input(1)[i] = v, -10*v
+	}
+	ctx := context.Background()
+	if err := r.Run(ctx, 1); err != nil {
+		return false, err
+	}
+	alone := slices.Clone(r.Features(0))
+	if err := r.Run(ctx, 2); err != nil {
+		return true, nil
+	}
+	// Kernels for other sizes may round otherwise, half floats by 1/2048.
+	var largest, change float64
+	for i, v := range r.Features(0) {
+		largest = max(largest, math.Abs(float64(alone[i])))
+		change = max(change, math.Abs(float64(v-alone[i])))
+	}
+	return change > 0.01*largest, nil
+}
+
+// Batch is how many images a run has where batch are wanted: that many, or the
+// number that the graph takes.
+func (m *Model) Batch(batch int) int {
+	if m.input.batch > 0 {
+		return int(m.input.batch)
+	}
+	return batch
+}
+
+// inputRow returns the shape of one image's input.
+func (m *Model) inputRow() []int64 {
+	h, w := int64(m.Spec.Height), int64(m.Spec.Width)
+	if m.input.layout == preprocess.NHWC {
+		return []int64{h, w, 3}
+	}
+	return []int64{3, h, w}
+}
+
+// Dim is D, the number of features of an image.
+func (m *Model) Dim() int { return m.pool.dim }
+
+// LogitsDim is the number of classes of the graph's own classifier, or 0 where
+// it has no output called logits apart from the embedding.
+func (m *Model) LogitsDim() int {
+	if len(m.outputs) < 2 {
+		return 0
+	}
+	return int(m.outputs[1].row[0])
+}
+
+// Output is the name of the output that is the embedding.
+func (m *Model) Output() string { return m.outputs[0].Name }
+
+// Pool says how that output becomes one vector: "cls" or "mean" over tokens or
+// space, "" where it is one already.
+func (m *Model) Pool() string { return m.pool.name }
+
+// Layout is the order of the values of an image in [Runner.Input].
+func (m *Model) Layout() preprocess.Layout { return m.input.layout }
+
+// Fingerprint is the hex SHA-256 of all that decides what features an image
+// gets: a JSON object of the model's hash, output, pooling, preprocessing and
+// treatment of EXIF. Features of different fingerprints are never mixed.
+func (m *Model) Fingerprint() string { return m.fingerprint }
+
+func (m *Model) takeFingerprint() error {
+	recipe, err := json.Marshal(struct {
+		ModelSHA256 string           `json:"model_sha256"`
+		Output      string           `json:"output"`
+		Pool        string           `json:"pool"`
+		Preprocess  *preprocess.Spec `json:"preprocess"`
+		EXIF        bool             `json:"exif"`
+	}{m.SHA256, m.Output(), m.Pool(), m.Spec, m.applyEXIF})
+	sum := sha256.Sum256(recipe)
+	m.fingerprint = hex.EncodeToString(sum[:])
+	return err
+}
+
+// Close frees the session.
+func (m *Model) Close() error {
+	if m.session == nil {
+		return nil
+	}
+	session := m.session
+	m.session = nil
+	return session.Destroy()
+}

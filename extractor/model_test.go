@@ -1,0 +1,238 @@
+package extractor
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/testenv"
+)
+
+func TestOpenModelFindsTheGraph(t *testing.T) {
+	if err := InitRuntime(testenv.Runtime(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name         string
+		graphs       []string // in the order of preference, after the config's folder
+		config, open string
+		want         string
+	}{
+		{"beside the configuration", []string{"model.onnx", "onnx/vision_model.onnx"}, "", "", "model.onnx"},
+		{"vision model first", []string{"onnx/model.onnx", "onnx/vision_model.onnx"}, "", "", "onnx/vision_model.onnx"},
+		{"onnx folder", []string{"onnx/model.onnx"}, "", "", "onnx/model.onnx"},
+		{"a file", []string{"model.onnx", "small.onnx"}, "", "small.onnx", "small.onnx"},
+		{"a file in the onnx folder", []string{"onnx/model_fp16.onnx"}, "", "onnx/model_fp16.onnx", "onnx/model_fp16.onnx"},
+		{"a file in an onnx folder with its own configuration", []string{"onnx/model.onnx"}, "onnx", "onnx/model.onnx", "onnx/model.onnx"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, graph := range test.graphs {
+				write(t, filepath.Join(dir, graph), string(pixels(-1)))
+			}
+			write(t, filepath.Join(dir, test.config, "preprocessor_config.json"), processor(6, 8))
+			m := openTest(t, filepath.Join(dir, test.open), ModelOptions{})
+			if m.File != filepath.Join(dir, test.want) || m.Dir != filepath.Join(dir, test.config) {
+				t.Errorf("file %s, folder %s", m.File, m.Dir)
+			}
+		})
+	}
+}
+
+func TestOpenModelErrors(t *testing.T) {
+	image := []TensorInfo{floats("image", -1, 3, 6, 8)}
+	good := pixels(-1)
+	for _, test := range []struct {
+		name  string
+		graph []byte
+		opts  ModelOptions
+		texts []string
+	}{
+		{"wrong output", good, ModelOptions{Output: "embeddings"}, []string{`"embeddings"`, "--output", "features float32[?,3]", "logits"}},
+		{"wrong pool", good, ModelOptions{Pool: "max"}, []string{`"max"`, "--pool", "cls", "mean"}},
+		{"pool without tokens", good, ModelOptions{Pool: "mean"}, []string{"last_hidden_state", "--pool"}},
+		{"pool for a vector", good, ModelOptions{Output: "features", Pool: "mean"}, []string{"features", "leave --pool out"}},
+		{"unknown device", good, ModelOptions{Device: "tpu"}, []string{`"tpu"`, "--device", "cuda"}},
+		{"device that the library lacks", good, ModelOptions{Device: "openvino"}, []string{"openvino", "--device cpu"}},
+		{"not a graph", []byte("no graph"), ModelOptions{}, []string{"cannot be loaded"}},
+		{"size of another model", graph([]TensorInfo{floats("image", -1, 3, 8, 6)}, []TensorInfo{floats("features", -1, 3, 8, 6)}, node("Identity", "image", "features")),
+			ModelOptions{}, []string{"8×6", "6×8"}},
+		{"text too", graph([]TensorInfo{image[0], {"input_ids", "int64", []int64{-1, -1}}}, []TensorInfo{floats("features", -1, 3, 6, 8)}, node("Identity", "image", "features")),
+			ModelOptions{}, []string{"input_ids", "onnx/vision_model.onnx"}},
+		{"logits only", graph(image, []TensorInfo{floats("logits", -1, 3, 6, 8)}, node("Identity", "image", "logits")),
+			ModelOptions{}, []string{"--output", "logits"}},
+		{"one number for all images", graph(image, []TensorInfo{floats("features")}, node("ReduceMean", "image", "features", intAttribute("keepdims", 0))),
+			ModelOptions{}, []string{"a run on a blank image failed"}},
+		{"no row for each image", graph(image, []TensorInfo{floats("features", 3, -1)}, node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Transpose", "flat", "features")),
+			ModelOptions{}, []string{"features", "[3 1]", "a row for each"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := testModel(t, 6, 8, test.graph)
+			m, err := OpenModel(dir, test.opts)
+			if err == nil {
+				m.Close()
+			}
+			wantError(t, err, test.texts...)
+			if test.name != "wrong pool" {
+				wantError(t, err, filepath.Join(dir, "model.onnx"))
+			}
+		})
+	}
+
+	_, err := OpenModel(filepath.Join(t.TempDir(), "absent"), ModelOptions{})
+	wantError(t, err, "absent", "--model")
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v does not say that the folder is absent", err)
+	}
+	empty := t.TempDir()
+	_, err = OpenModel(empty, ModelOptions{})
+	wantError(t, err, empty, "model.onnx, onnx/vision_model.onnx, onnx/model.onnx")
+	text := filepath.Join(empty, "model.txt")
+	write(t, text, "")
+	_, err = OpenModel(text, ModelOptions{})
+	wantError(t, err, text, ".onnx")
+}
+
+// TestOpenModelShapes runs graphs of every shape of output on images that are
+// one grey but for their first row and column of pixels.
+func TestOpenModelShapes(t *testing.T) {
+	in := func(elem string, shape ...int64) []TensorInfo { return []TensorInfo{{"image", elem, shape}} }
+	out := func(elem, name string, shape ...int64) []TensorInfo { return []TensorInfo{{name, elem, shape}} }
+	for _, test := range []struct {
+		name     string
+		graph    []byte
+		opts     ModelOptions
+		layout   preprocess.Layout
+		pool     string
+		features func(image func(c, y, x int) float32) []float32
+	}{
+		{"map, channels first", graph(in("float32", -1, 3, 4, 5), out("float32", "features", -1, 3, 4, 5), node("Identity", "image", "features")),
+			ModelOptions{}, preprocess.NCHW, "mean", spaceMean},
+		{"map, channels last", graph(in("float32", -1, 4, 5, 3), out("float32", "features", -1, 4, 5, 3), node("Identity", "image", "features")),
+			ModelOptions{}, preprocess.NHWC, "mean", spaceMean},
+		{"first token", graph(in("float32", -1, 3, 4, 5), out("float32", "last_hidden_state", -1, 4, 5), mean(1, "image", "last_hidden_state")),
+			ModelOptions{}, preprocess.NCHW, "cls", firstRow},
+		{"mean token", graph(in("float32", -1, 3, 4, 5), out("float32", "last_hidden_state", -1, -1, -1), mean(1, "image", "last_hidden_state")),
+			ModelOptions{Pool: "mean"}, preprocess.NCHW, "mean", meanRow},
+		{"float16 with declared shape", graph(in("float16", -1, 3, 4, 5), out("float16", "last_hidden_state", -1, 4, 5), mean(1, "image", "last_hidden_state")),
+			ModelOptions{}, preprocess.NCHW, "cls", firstRow},
+		{"float16 without", graph(in("float16", -1, -1, -1, -1), out("float16", "last_hidden_state", -1, -1, -1), mean(1, "image", "last_hidden_state")),
+			ModelOptions{}, preprocess.NCHW, "cls", firstRow},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := openTest(t, testModel(t, 4, 5, test.graph), test.opts)
+			if m.Pool() != test.pool || m.Layout() != test.layout || m.LogitsDim() != 0 {
+				t.Errorf("pool %q, layout %v, %d logits", m.Pool(), m.Layout(), m.LogitsDim())
+			}
+			image := func(c, y, x int) float32 { return float32(c) + float32(y)/4 + float32(x)/8 }
+			r, err := m.NewRunner(2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			for c := range 3 {
+				for y := range 4 {
+					for x := range 5 {
+						i := (c*4+y)*5 + x
+						if test.layout == preprocess.NHWC {
+							i = (y*5+x)*3 + c
+						}
+						r.Input(1)[i] = image(c, y, x)
+					}
+				}
+			}
+			if err := r.Run(t.Context(), 2); err != nil {
+				t.Fatal(err)
+			}
+			near(t, "features", r.Features(1), test.features(image))
+			if r.Logits(1) != nil {
+				t.Error("there are logits")
+			}
+		})
+	}
+}
+
+func spaceMean(image func(c, y, x int) float32) []float32 {
+	means := make([]float32, 3)
+	for c := range means {
+		for y := range 4 {
+			for x := range 5 {
+				means[c] += image(c, y, x) / 20
+			}
+		}
+	}
+	return means
+}
+
+func firstRow(image func(c, y, x int) float32) []float32 {
+	row := make([]float32, 5)
+	for x := range row {
+		row[x] = image(1, 0, x)
+	}
+	return row
+}
+
+func meanRow(image func(c, y, x int) float32) []float32 {
+	row := make([]float32, 5)
+	for x := range row {
+		row[x] = (image(1, 0, x) + image(1, 3, x)) / 2
+	}
+	return row
+}
+
+func TestFingerprint(t *testing.T) {
+	dir := testModel(t, 6, 8, pixels(-1))
+	file := filepath.Join(dir, "model.onnx")
+	print := func(opts ModelOptions) string {
+		t.Helper()
+		m, err := OpenModel(dir, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		return m.Fingerprint()
+	}
+	first := print(ModelOptions{})
+	if b, err := hex.DecodeString(first); err != nil || len(b) != sha256.Size {
+		t.Errorf("fingerprint %q is not a SHA-256 in hex", first)
+	}
+	if again := print(ModelOptions{Output: "features", Device: "cpu", IntraOpThreads: 2}); again != first {
+		t.Error("the fingerprint changes with what cannot change features")
+	}
+	prints := []string{first, print(ModelOptions{Output: "logits"}), print(ModelOptions{ApplyEXIF: true})}
+	write(t, filepath.Join(dir, "preprocessor_config.json"), processor(8, 6))
+	prints = append(prints, print(ModelOptions{}))
+	write(t, file+"_data", "weights")
+	prints = append(prints, print(ModelOptions{}))
+	write(t, file+".data", "weights")
+	prints = append(prints, print(ModelOptions{}))
+	write(t, file, string(pixels(1)))
+	prints = append(prints, print(ModelOptions{}))
+	slices.Sort(prints)
+	if len(slices.Compact(prints)) != 7 {
+		t.Errorf("two of these agree: %q", prints)
+	}
+}
+
+func TestHashIsThatOfTheFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "model.onnx")
+	write(t, file, "graph")
+	write(t, file+".data", "weights")
+	write(t, file+".bak", "other")
+	got, err := hashGraph(file)
+	sum := sha256.Sum256([]byte("graphweights"))
+	if want := hex.EncodeToString(sum[:]); err != nil || got != want {
+		t.Errorf("%s, %v; want %s", got, err, want)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	_, err = hashGraph(file)
+	wantError(t, err, file)
+}

@@ -1,0 +1,223 @@
+package extractor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/x448/float16"
+	ort "github.com/yalue/onnxruntime_go"
+)
+
+// A Runner holds the tensors of one worker: it runs batches of images through
+// its model's session. One goroutine uses it at a time; different runners of
+// one model run concurrently.
+type Runner struct {
+	model    *Model
+	batch    int
+	input    *buffer
+	outputs  []*buffer
+	bindings []binding // of n images at n−1, made when first needed
+	features []float32
+}
+
+// binding is the tensors over a runner's buffers for one number of images.
+type binding struct{ inputs, outputs []ort.Value }
+
+// NewRunner makes a runner for up to batch images a run; a graph whose batch
+// size is fixed has that instead, and its runs are filled up with blanks. A
+// graph that cannot be trusted with batches has 1.
+func (m *Model) NewRunner(batch int) (*Runner, error) {
+	if batch < 1 {
+		return nil, fmt.Errorf("a batch of %d images; it must have at least 1", batch)
+	}
+	batch = m.Batch(batch)
+	r := &Runner{
+		model:    m,
+		batch:    batch,
+		input:    newBuffer(m.input.Type, m.inputRow(), batch),
+		bindings: make([]binding, batch),
+		features: make([]float32, batch*m.Dim()),
+	}
+	for _, out := range m.outputs {
+		r.outputs = append(r.outputs, newBuffer(out.Type, out.row, batch))
+	}
+	return r, nil
+}
+
+// Batch is the most images that a run can have.
+func (r *Runner) Batch() int { return r.batch }
+
+// Input is where image i's tensor goes before a run: 3·H·W floats in the order
+// of [Model.Layout].
+func (r *Runner) Input(i int) []float32 { return r.input.floats(i) }
+
+// Features are the features of image i of the last run, valid until the next.
+func (r *Runner) Features(i int) []float32 {
+	dim := r.model.Dim()
+	return r.features[i*dim : (i+1)*dim : (i+1)*dim]
+}
+
+// Logits are the logits of image i of the last run, valid until the next, or
+// nil where the model has none.
+func (r *Runner) Logits(i int) []float32 {
+	if len(r.outputs) < 2 {
+		return nil
+	}
+	return r.outputs[1].floats(i)
+}
+
+// Run runs the first n images. Cancelling the context stops the run and
+// returns the context's error. Rows may hold infinities and NaNs.
+func (r *Runner) Run(ctx context.Context, n int) error {
+	if n < 1 || n > r.batch {
+		return fmt.Errorf("a run of %d images; this runner takes 1 to %d", n, r.batch)
+	}
+	rows := r.model.Batch(n)
+	// What an earlier run left in the surplus rows must not matter, not even
+	// to a graph that scales its quantisation by the whole batch.
+	clear(r.input.data[n*r.input.size : rows*r.input.size])
+	b, err := r.bind(rows)
+	if err != nil {
+		return err
+	}
+	r.input.encode(rows)
+	if err := r.run(ctx, b); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if rows > 1 && r.model.input.batch < 0 {
+			return fmt.Errorf("model %s: %w; if it can take only one image at a time, use --batch 1", r.model.File, err)
+		}
+		return fmt.Errorf("model %s: %w", r.model.File, err)
+	}
+	for _, out := range r.outputs {
+		out.decode(n)
+	}
+	for i := range n {
+		r.model.pool.apply(r.Features(i), r.outputs[0].floats(i))
+	}
+	return nil
+}
+
+// run is one run of the session, ended early when ctx is.
+func (r *Runner) run(ctx context.Context, b binding) (err error) {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// Termination sticks to the options, so every run has its own.
+	options, err := ort.NewRunOptions()
+	if err != nil {
+		return err
+	}
+	terminated := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(terminated)
+		// It cannot fail, and if it did the run would merely go on to its end.
+		_ = options.Terminate()
+	})
+	defer func() {
+		if !stop() {
+			<-terminated
+		}
+		if destroyErr := options.Destroy(); err == nil {
+			err = destroyErr
+		}
+	}()
+	return r.model.session.RunWithOptions(b.inputs, b.outputs, options)
+}
+
+// bind returns the tensors for runs of n images.
+func (r *Runner) bind(n int) (binding, error) {
+	b := &r.bindings[n-1]
+	if b.inputs != nil {
+		return *b, nil
+	}
+	input, err := r.input.value(n)
+	if err != nil {
+		return *b, err
+	}
+	outputs := make([]ort.Value, len(r.outputs))
+	for i, out := range r.outputs {
+		if outputs[i], err = out.value(n); err != nil {
+			return *b, errors.Join(err, binding{[]ort.Value{input}, outputs[:i]}.destroy())
+		}
+	}
+	*b = binding{[]ort.Value{input}, outputs}
+	return *b, nil
+}
+
+func (b binding) destroy() error {
+	var err error
+	for _, v := range append(b.inputs, b.outputs...) {
+		err = errors.Join(err, v.Destroy())
+	}
+	return err
+}
+
+// Close frees the tensors.
+func (r *Runner) Close() error {
+	var err error
+	for _, b := range r.bindings {
+		err = errors.Join(err, b.destroy())
+	}
+	r.bindings = nil
+	return err
+}
+
+// A buffer is the memory of a tensor of up to n rows, always readable as
+// float32. Of a float16 tensor raw holds what onnxruntime sees.
+type buffer struct {
+	row  []int64 // shape of a row
+	size int     // its number of elements
+	data []float32
+	raw  []byte
+}
+
+func newBuffer(elementType string, row []int64, n int) *buffer {
+	b := &buffer{row: row, size: 1}
+	for _, d := range row {
+		b.size *= int(d)
+	}
+	b.data = make([]float32, n*b.size)
+	if elementType == "float16" {
+		b.raw = make([]byte, 2*len(b.data))
+	}
+	return b
+}
+
+// floats returns row i.
+func (b *buffer) floats(i int) []float32 {
+	return b.data[i*b.size : (i+1)*b.size : (i+1)*b.size]
+}
+
+// value makes a tensor over the first n rows.
+func (b *buffer) value(n int) (ort.Value, error) {
+	shape := append(ort.Shape{int64(n)}, b.row...)
+	if b.raw != nil {
+		// The wrapper has no float16 tensors of its own.
+		return ort.NewCustomDataTensor(shape, b.raw[:2*n*b.size], ort.TensorElementDataTypeFloat16)
+	}
+	return ort.NewTensor(shape, b.data)
+}
+
+// encode writes the first n rows where onnxruntime reads them.
+func (b *buffer) encode(n int) {
+	if b.raw == nil {
+		return
+	}
+	for i, v := range b.data[:n*b.size] {
+		binary.NativeEndian.PutUint16(b.raw[2*i:], float16.Fromfloat32(v).Bits())
+	}
+}
+
+// decode reads the first n rows from where onnxruntime wrote them.
+func (b *buffer) decode(n int) {
+	if b.raw == nil {
+		return
+	}
+	for i := range b.data[:n*b.size] {
+		b.data[i] = float16.Frombits(binary.NativeEndian.Uint16(b.raw[2*i:])).Float32()
+	}
+}

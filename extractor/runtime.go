@@ -1,0 +1,222 @@
+package extractor
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	ort "github.com/yalue/onnxruntime_go"
+)
+
+// ErrNoRuntime is what [FindRuntime] and [InitRuntime] wrap when there is no
+// onnxruntime library anywhere they look.
+var ErrNoRuntime = errors.New("no onnxruntime library found")
+
+// runtimeEnv is the environment variable that names the library; it is the one
+// that the tests of the Go wrapper read.
+const runtimeEnv = "ONNXRUNTIME_SHARED_LIBRARY_PATH"
+
+// FindRuntime returns the path of the onnxruntime shared library: explicit (the
+// --onnxruntime flag) if not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH
+// names; else what set-up put into .setup/onnxruntime of the checkout, searched
+// upward from the working directory and from the executable's folder; else the
+// newest in the system's library folders.
+//
+// A library that was asked for by name and is not there is an error: another
+// one is never taken in its place. Without any the error wraps [ErrNoRuntime].
+func FindRuntime(explicit string) (string, error) {
+	if explicit != "" {
+		return namedRuntime("--onnxruntime", explicit)
+	}
+	if path := os.Getenv(runtimeEnv); path != "" {
+		return namedRuntime(runtimeEnv, path)
+	}
+	var starts []string
+	if dir, err := os.Getwd(); err == nil {
+		starts = append(starts, dir)
+	}
+	if exe, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(exe); err == nil {
+			exe = real
+		}
+		starts = append(starts, filepath.Dir(exe))
+	}
+	return searchRuntime(starts, systemFolders())
+}
+
+// namedRuntime checks a path that the user gave by what.
+func namedRuntime(what, path string) (string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s: %w; it must name the onnxruntime library file", what, err)
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("%s: %s is not a file; it must name the onnxruntime library file itself", what, path)
+	}
+	// Without a slash the dynamic linker would search its own folders instead.
+	return filepath.Abs(path)
+}
+
+// searchRuntime looks in .setup/onnxruntime of every folder from each start
+// upward, then in the system's folders.
+func searchRuntime(starts, system []string) (string, error) {
+	var folders []string
+	for _, dir := range starts {
+		for {
+			folders = append(folders, filepath.Join(dir, ".setup", "onnxruntime"))
+			parent := filepath.Dir(dir)
+			if parent == dir {
+				break
+			}
+			dir = parent
+		}
+	}
+	for _, folder := range append(folders, system...) {
+		if path := newestRuntime(folder, runtime.GOOS); path != "" {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w: run `make setup`, or name the library with --onnxruntime FILE or %s", ErrNoRuntime, runtimeEnv)
+}
+
+var runtimeNames = map[string]*regexp.Regexp{
+	"windows": regexp.MustCompile(`^onnxruntime\.dll$`),
+	"darwin":  regexp.MustCompile(`^libonnxruntime(\.[0-9.]*[0-9])?\.dylib$`),
+	"":        regexp.MustCompile(`^libonnxruntime\.so(\.[0-9.]*[0-9])?$`),
+}
+
+// newestRuntime returns the library of the highest version in folder, named as
+// goos names it, or "". A name without a version counts as the lowest: it is a
+// link to one of the others where there are any.
+func newestRuntime(folder, goos string) string {
+	pattern := runtimeNames[goos]
+	if pattern == nil {
+		pattern = runtimeNames[""]
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return ""
+	}
+	var best string
+	for _, entry := range entries {
+		path := filepath.Join(folder, entry.Name())
+		if !pattern.MatchString(entry.Name()) || best != "" && compareVersions(entry.Name(), filepath.Base(best)) <= 0 {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			best = path
+		}
+	}
+	return best
+}
+
+var number = regexp.MustCompile(`[0-9]+`)
+
+// compareVersions compares the numbers in two file names one after another.
+func compareVersions(a, b string) int {
+	return slices.CompareFunc(number.FindAllString(a, -1), number.FindAllString(b, -1), func(x, y string) int {
+		m, _ := strconv.Atoi(x)
+		n, _ := strconv.Atoi(y)
+		return cmp.Compare(m, n)
+	})
+}
+
+// systemFolders lists where the system keeps shared libraries: the dynamic
+// linker's own variables and configuration, then the usual places. Windows has
+// none here: the onnxruntime.dll of its system folder is the system's own.
+func systemFolders() []string {
+	var folders []string
+	switch runtime.GOOS {
+	case "windows":
+		return nil
+	case "darwin":
+		folders = append(filepath.SplitList(os.Getenv("DYLD_LIBRARY_PATH")),
+			"/opt/homebrew/lib", "/opt/homebrew/opt/onnxruntime/lib")
+	default:
+		folders = filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))
+		configs, _ := filepath.Glob("/etc/ld.so.conf.d/*.conf")
+		for _, config := range configs {
+			folders = append(folders, linkerFolders(config)...)
+		}
+		folders = append(folders, "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+	}
+	return append(folders, "/usr/local/lib", "/usr/lib", "/opt/onnxruntime/lib", "/usr/local/onnxruntime/lib")
+}
+
+// linkerFolders reads the absolute paths out of one ld.so.conf file.
+func linkerFolders(config string) []string {
+	f, err := os.Open(config)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var folders []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if line := strings.TrimSpace(lines.Text()); filepath.IsAbs(line) {
+			folders = append(folders, line)
+		}
+	}
+	return folders
+}
+
+// loaded is the library that the process has loaded: onnxruntime's environment
+// is one per process, and the wrapper does not guard it.
+var loaded struct {
+	sync.Mutex
+	path string
+}
+
+// InitRuntime loads the onnxruntime library that [FindRuntime] finds and makes
+// its environment, once per process; it may be called from several goroutines
+// and again. After a failure it may be tried anew. Naming another library once
+// one is loaded is an error. [OpenModel] calls InitRuntime("") itself.
+func InitRuntime(explicit string) error {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if loaded.path != "" && explicit == "" {
+		return nil
+	}
+	path, err := FindRuntime(explicit)
+	if err != nil {
+		return err
+	}
+	if loaded.path != "" {
+		if path != loaded.path {
+			return fmt.Errorf("onnxruntime is loaded from %s already; %s would need another process", loaded.path, path)
+		}
+		return nil
+	}
+	ort.SetSharedLibraryPath(path)
+	if err := ort.InitializeEnvironment(ort.WithLogLevelFatal()); err != nil {
+		// The wrapper's only sign of a library that lacks its API version.
+		if strings.Contains(err.Error(), "Error setting ORT API base: 2") {
+			return fmt.Errorf("onnxruntime library %s is too old for this program; run `make setup` for one that fits, or name a newer one with --onnxruntime FILE", path)
+		}
+		return fmt.Errorf("load onnxruntime library %s: %w; run `make setup`, or name another one with --onnxruntime FILE", path, err)
+	}
+	// Only Windows builds send any; the others answer that there is nothing to
+	// turn off, which is no failure.
+	_ = ort.DisableTelemetry()
+	loaded.path = path
+	return nil
+}
+
+// RuntimeVersion returns the version of the loaded onnxruntime library, such as
+// "1.31.1", or "" before [InitRuntime].
+func RuntimeVersion() string {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if loaded.path == "" {
+		return ""
+	}
+	return ort.GetVersion()
+}
