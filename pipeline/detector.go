@@ -1,0 +1,405 @@
+package pipeline
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+
+	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/safetensors"
+)
+
+// detectorVersion is the format that is written, and the newest that is read.
+const detectorVersion = 1
+
+// ErrDetector is wrapped by the error of a file that is no detector, or not
+// one to be trusted.
+var ErrDetector = errors.New("not a usable detector")
+
+// Detector is what training gives: everything that a verdict on an image's
+// features needs, in one file.
+type Detector struct {
+	Classes []string       // names, in the order of the heads' outputs
+	Heads   []*head.MLRBFN // one per seed; their confidences are averaged
+	Seeds   []uint64       // what each head was trained with
+
+	// Threshold is the score below which an image is out of distribution;
+	// −Inf where nothing is, for want of calibration images.
+	Threshold float64
+	TargetTPR float64   // share of in-distribution images that the threshold is to keep
+	Scores    []float64 // of the calibration images, ascending
+
+	Source   Source           // what made the features
+	Training TrainingRecord   // how the heads were trained
+	History  [][]head.Epoch   // per head
+	Splits   map[string][]int // rows of the training features set aside, by "validation" and "calibration"
+}
+
+// Source says how the features of a detector were made, so that those of new
+// images can be made the same way. It is empty for features made elsewhere.
+type Source struct {
+	Fingerprint string          `json:"fingerprint"`  // hash of all below but Model
+	Model       string          `json:"model"`        // folder of the backbone when the features were made
+	SHA256      string          `json:"model_sha256"` // of its graph
+	Output      string          `json:"output"`       // which output is the embedding
+	Pool        string          `json:"pool"`         // how it becomes one vector
+	Preprocess  json.RawMessage `json:"preprocess"`   // what is done to an image before; null if unknown
+}
+
+// TrainingRecord is the options that heads were trained with and the rows that
+// they saw.
+type TrainingRecord struct {
+	Features    []string `json:"features"`
+	Layers      int      `json:"layers"`
+	Centroids   int      `json:"centroids"`
+	Projection  int      `json:"projection"`
+	Epochs      int      `json:"epochs"`
+	Batch       int      `json:"batch"`
+	LR          float64  `json:"lr"`
+	Patience    int      `json:"patience"`
+	Validation  string   `json:"validation"`  // the fraction or the feature set
+	Calibration string   `json:"calibration"` // likewise
+	Rows        RowCount `json:"rows"`
+}
+
+// RowCount says what became of the rows of the training features.
+type RowCount struct {
+	Train       int `json:"train"`
+	Validation  int `json:"validation"`
+	Calibration int `json:"calibration"`
+	Unlabelled  int `json:"unlabelled"` // left out
+}
+
+// metadata is the JSON object under the key mlrbfn of the file's metadata.
+type metadata struct {
+	Version int `json:"version"`
+	Source
+	Classes    []string       `json:"classes"`
+	Norm       float64        `json:"norm"`
+	Recovery   float64        `json:"recovery"`
+	Depression string         `json:"depression"` // "paper" or "none"
+	Threshold  *float64       `json:"threshold"`  // null: nothing is out of distribution
+	TargetTPR  float64        `json:"target_tpr"`
+	Seeds      []uint64       `json:"seeds"`
+	Training   TrainingRecord `json:"training"`
+	History    [][]head.Epoch `json:"history"`
+}
+
+const metadataKey = "mlrbfn"
+
+// Dim returns the number of features that the detector reads.
+func (d *Detector) Dim() int { return d.Heads[0].Dim() }
+
+// LogConfidences returns log φ [n, C] for the rows x [n, D] of features; with
+// several heads φ is the mean of theirs.
+func (d *Detector) LogConfidences(x []float32) []float64 {
+	return d.average(func(h int) []float64 { return d.Heads[h].LogConfidences(x) })
+}
+
+// average returns the logarithm of the heads' mean confidence, from what each
+// gives. It changes what the first gives.
+func (d *Detector) average(logConfidences func(head int) []float64) []float64 {
+	sum := logConfidences(0)
+	for h := 1; h < len(d.Heads); h++ {
+		for i, l := range logConfidences(h) {
+			sum[i] = logAdd(sum[i], l)
+		}
+	}
+	if n := len(d.Heads); n > 1 {
+		for i := range sum {
+			sum[i] -= math.Log(float64(n))
+		}
+	}
+	return sum
+}
+
+// logAdd returns log(eᵃ + eᵇ).
+func logAdd(a, b float64) float64 {
+	a, b = max(a, b), min(a, b)
+	if math.IsInf(b, -1) {
+		return a
+	}
+	return a + math.Log1p(math.Exp(b-a))
+}
+
+// Verdict is what a detector says of one image.
+type Verdict struct {
+	Class      string  // the most confident class
+	Label      int     // its index
+	Confidence float64 // max_c φ_c in [0, 1]
+	Score      float64 // log Confidence; higher = more in-distribution
+	OOD        bool    // Score < threshold
+	// PValue is (1 + #{calibration scores ≤ Score}) / (n + 1): the chance
+	// that an image like the training images scores this low.
+	PValue float64
+}
+
+// verdictBlock is how many rows are judged at once, so that the confidences of
+// a large set in all classes never lie in memory together.
+const verdictBlock = 4096
+
+// Verdicts judges the rows x [n, D] of features.
+func (d *Detector) Verdicts(x []float32) []Verdict {
+	verdicts := make([]Verdict, 0, len(x)/d.Dim())
+	for block := range slices.Chunk(x, verdictBlock*d.Dim()) {
+		for row := range slices.Chunk(d.LogConfidences(block), len(d.Classes)) {
+			verdicts = append(verdicts, d.verdict(row))
+		}
+	}
+	return verdicts
+}
+
+// judge returns a function that judges one row of features [D] at a time and
+// serves one goroutine.
+func (d *Detector) judge() func(row []float32) Verdict {
+	predictors, out := make([]*head.Predictor, len(d.Heads)), make([][]float64, len(d.Heads))
+	for i, h := range d.Heads {
+		predictors[i], out[i] = h.NewPredictor(), make([]float64, len(d.Classes))
+	}
+	return func(row []float32) Verdict {
+		return d.verdict(d.average(func(h int) []float64 {
+			predictors[h].LogConfidences(out[h], row)
+			return out[h]
+		}))
+	}
+}
+
+// verdict judges the log φ [C] of one image.
+func (d *Detector) verdict(logConfidences []float64) Verdict {
+	label, score := best(logConfidences)
+	return Verdict{
+		Class: d.Classes[label], Label: label,
+		Confidence: math.Exp(score), Score: score,
+		OOD: score < d.Threshold, PValue: pValue(d.Scores, score),
+	}
+}
+
+// best returns the first largest of a row and where it is.
+func best(row []float64) (at int, value float64) {
+	for i, v := range row {
+		if v > row[at] {
+			at = i
+		}
+	}
+	return at, row[at]
+}
+
+// pValue is the conformal p-value of a score among n calibration scores,
+// ascending: (1 + #{scores ≤ score}) / (n + 1).
+func pValue(ascending []float64, score float64) float64 {
+	notAbove, _ := slices.BinarySearchFunc(ascending, score, func(a, s float64) int {
+		if a <= s {
+			return -1
+		}
+		return 1
+	})
+	return float64(1+notAbove) / float64(len(ascending)+1)
+}
+
+// threshold returns the ⌊(1−tpr)(n+1)⌋-th smallest of n scores, ascending: a
+// fresh in-distribution image scores below it with a chance of at most 1−tpr.
+// It is −Inf where that rank is 0: too few scores to promise it.
+func threshold(ascending []float64, tpr float64) float64 {
+	// A share like 1−0.9 falls just short of the number that it stands for.
+	rank := int(math.Floor((1-tpr)*float64(len(ascending)+1) + 1e-9))
+	if rank < 1 {
+		return math.Inf(-1)
+	}
+	return ascending[min(rank, len(ascending))-1]
+}
+
+// Save writes the detector to path, whole or not at all.
+func (d *Detector) Save(path string) error {
+	first := d.Heads[0]
+	meta := metadata{
+		Version: detectorVersion, Source: d.Source, Classes: d.Classes,
+		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper",
+		TargetTPR: d.TargetTPR, Seeds: d.Seeds, Training: d.Training, History: d.History,
+	}
+	if first.NoDepression {
+		meta.Depression = "none"
+	}
+	if !math.IsInf(d.Threshold, -1) {
+		meta.Threshold = &d.Threshold
+	}
+	text, err := json.Marshal(meta)
+	if err != nil {
+		return fmt.Errorf("save detector %s: %w", path, err)
+	}
+	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.Scores)}, Data: append([]float64{}, d.Scores...)}}
+	for name, rows := range d.Splits {
+		data := make([]int64, len(rows))
+		for i, r := range rows {
+			data[i] = int64(r)
+		}
+		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
+	}
+	for i, h := range d.Heads {
+		tensors = append(tensors, headTensors(h, headPrefix(i, len(d.Heads)))...)
+	}
+	err = atomicfile.Write(path, func(w io.Writer) error {
+		return safetensors.Write(w, map[string]string{metadataKey: string(text)}, tensors)
+	})
+	if err != nil {
+		return fmt.Errorf("save detector: %w", err)
+	}
+	return nil
+}
+
+// headPrefix is what the names of a head's tensors begin with.
+func headPrefix(i, heads int) string {
+	if heads == 1 {
+		return "layers."
+	}
+	return "heads." + strconv.Itoa(i) + ".layers."
+}
+
+func headTensors(h *head.MLRBFN, prefix string) []safetensors.Tensor {
+	var tensors []safetensors.Tensor
+	for i, l := range h.Layers {
+		add := func(name string, data []float32, shape ...int) {
+			tensors = append(tensors, safetensors.Tensor{Name: prefix + strconv.Itoa(i) + "." + name, Shape: shape, Data: data})
+		}
+		add("centroids", l.Centroids, l.N, l.In)
+		add("beta", l.Beta, l.N)
+		add("init_beta", []float32{l.InitBeta}, 1)
+		if l.Out > 0 {
+			add("projections", l.Projections, l.N, l.Out)
+		}
+	}
+	return tensors
+}
+
+// LoadDetector reads a detector that Save wrote. A file that is cut short or
+// altered, of a newer version or no detector at all gives an error that wraps
+// ErrDetector, names the file and says what is wrong.
+func LoadDetector(path string) (*Detector, error) {
+	file, err := safetensors.Read(path)
+	if err != nil && !isFormatError(err) {
+		return nil, err // the file system's own words: absent, not readable
+	}
+	var d *Detector
+	if err == nil {
+		d, err = parseDetector(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("detector %s: %w: %w", path, ErrDetector, err)
+	}
+	return d, nil
+}
+
+func isFormatError(err error) bool {
+	return errors.Is(err, safetensors.ErrFormat) || errors.Is(err, safetensors.ErrChecksum) || errors.Is(err, safetensors.ErrNoChecksum)
+}
+
+func parseDetector(file *safetensors.File) (*Detector, error) {
+	text, ok := file.Metadata[metadataKey]
+	if !ok {
+		return nil, fmt.Errorf("its metadata has no key %s; `train` makes detectors", metadataKey)
+	}
+	var version struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal([]byte(text), &version); err != nil {
+		return nil, fmt.Errorf("its metadata: %w", err)
+	}
+	if version.Version < 1 || version.Version > detectorVersion {
+		return nil, fmt.Errorf("it has format version %d, and this program knows up to %d; a newer one reads it", version.Version, detectorVersion)
+	}
+	var meta metadata
+	if err := json.Unmarshal([]byte(text), &meta); err != nil {
+		return nil, fmt.Errorf("its metadata: %w", err)
+	}
+	if len(meta.Seeds) < 1 || meta.Depression != "paper" && meta.Depression != "none" {
+		return nil, fmt.Errorf("its metadata has %d seeds and depression %q", len(meta.Seeds), meta.Depression)
+	}
+	d := &Detector{
+		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
+		Source: meta.Source, Training: meta.Training, History: meta.History, Splits: map[string][]int{},
+	}
+	if meta.Threshold != nil {
+		d.Threshold = *meta.Threshold
+	}
+	var err error
+	if d.Scores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
+		return nil, err
+	}
+	if !slices.IsSorted(d.Scores) {
+		return nil, errors.New("its calibration scores are not ascending")
+	}
+	for _, name := range []string{"validation", "calibration"} {
+		rows, _, err := safetensors.Get[int64](file, "splits."+name)
+		if errors.Is(err, safetensors.ErrNoTensor) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			d.Splits[name] = append(d.Splits[name], int(r))
+		}
+	}
+	for i := range meta.Seeds {
+		h := &head.MLRBFN{Norm: meta.Norm, Recovery: meta.Recovery, NoDepression: meta.Depression == "none"}
+		if err := readLayers(h, file, headPrefix(i, len(meta.Seeds))); err != nil {
+			return nil, err
+		}
+		if err := h.Validate(); err != nil {
+			return nil, fmt.Errorf("head %d: %w", i, err)
+		}
+		if h.Classes() != len(meta.Classes) {
+			return nil, fmt.Errorf("head %d has %d classes, and %d are named", i, h.Classes(), len(meta.Classes))
+		}
+		if i > 0 && h.Dim() != d.Dim() {
+			return nil, fmt.Errorf("head %d reads %d features, and head 0 reads %d", i, h.Dim(), d.Dim())
+		}
+		d.Heads = append(d.Heads, h)
+	}
+	return d, nil
+}
+
+// readLayers reads the layers that there are under prefix; whether they make a
+// head is for Validate to say.
+func readLayers(h *head.MLRBFN, file *safetensors.File, prefix string) error {
+	for i := 0; ; i++ {
+		name := prefix + strconv.Itoa(i) + "."
+		centroids, shape, err := safetensors.Get[float32](file, name+"centroids")
+		if errors.Is(err, safetensors.ErrNoTensor) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(shape) != 2 {
+			return fmt.Errorf("tensor %scentroids has shape %v, want [N, d]", name, shape)
+		}
+		l := head.Layer{In: shape[1], N: shape[0], Centroids: centroids}
+		if l.Beta, _, err = safetensors.Get[float32](file, name+"beta"); err != nil {
+			return err
+		}
+		initBeta, _, err := safetensors.Get[float32](file, name+"init_beta")
+		if err != nil {
+			return err
+		}
+		if len(initBeta) != 1 {
+			return fmt.Errorf("tensor %sinit_beta has %d values, want 1", name, len(initBeta))
+		}
+		l.InitBeta = initBeta[0]
+		projections, shape, err := safetensors.Get[float32](file, name+"projections")
+		switch {
+		case errors.Is(err, safetensors.ErrNoTensor):
+		case err != nil:
+			return err
+		case len(shape) != 2:
+			return fmt.Errorf("tensor %sprojections has shape %v, want [N, o]", name, shape)
+		default:
+			l.Projections, l.Out = projections, shape[1]
+		}
+		h.Layers = append(h.Layers, l)
+	}
+}

@@ -1,0 +1,379 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"mlrbfn/features"
+	"mlrbfn/head"
+	"mlrbfn/internal/npy"
+	"mlrbfn/metrics"
+	"mlrbfn/posthoc"
+)
+
+// Methods are the scores that Evaluate knows.
+var Methods = []string{"mlrbfn", "msp"}
+
+// Groups of out-of-distribution sets, by how near to the training classes they
+// are.
+const (
+	Near = "near"
+	Far  = "far"
+)
+
+// OODSet is a feature set of images of none of the training classes.
+type OODSet struct{ Group, Name, Features string }
+
+// EvaluateOptions says what to measure on what. A zero field takes its default.
+type EvaluateOptions struct {
+	Train TrainOptions // the training features and how heads are trained; Seeds are those to repeat with
+	ID    string       // feature set of in-distribution test images
+	OOD   []OODSet
+
+	Detector *Detector // a trained MLRBFN, which takes the place of training ones
+	Methods  []string  // nil means all of Methods
+	// LinearEpochs is how long the linear head trains; 0 means 100.
+	LinearEpochs int
+
+	Out string // folder of the report
+
+	// Progress, where set, is told what is being done.
+	Progress func(what string)
+}
+
+// Figures is one row of results.csv: how a method tells one set of strangers
+// from the in-distribution test set, all in [0, 1]. NaN stands for nothing to
+// measure.
+type Figures struct {
+	Method  string
+	Seed    string // a seed, or "mean" or "std" over them
+	Group   string // Near or Far
+	Dataset string // a set's name, or "mean" over the group
+	NID     int
+	NOOD    int
+	AUROC   float64
+	AUPROut float64
+	AUPRIn  float64
+	FPR95   float64 // share of in-distribution images flagged where 95% of strangers are caught
+	FPR95ID float64 // share of strangers accepted where 95% of in-distribution images are kept
+	IDAcc   float64 // accuracy on the in-distribution test set
+}
+
+// values lists the figures that are averaged.
+func (f *Figures) values() []*float64 {
+	return []*float64{&f.AUROC, &f.AUPROut, &f.AUPRIn, &f.FPR95, &f.FPR95ID, &f.IDAcc}
+}
+
+// Evaluate trains the heads that the methods need, once per seed, scores the
+// in-distribution test set and all sets of strangers, and writes results.csv
+// and the scores, scores/METHOD/SEED/DATASET.npy, under opts.Out.
+func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
+	e, err := openEvaluation(opts)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	var figures []Figures
+	for _, method := range e.opts.Methods {
+		runs, err := e.run(ctx, method)
+		if err != nil {
+			return nil, err
+		}
+		var perSeed []Figures
+		for _, r := range runs {
+			rows, err := e.measure(method, r)
+			if err != nil {
+				return nil, err
+			}
+			perSeed = append(perSeed, rows...)
+		}
+		figures = append(figures, perSeed...)
+		figures = append(figures, overSeeds(perSeed)...)
+	}
+	return figures, writeResults(filepath.Join(e.opts.Out, "results.csv"), figures)
+}
+
+// evaluation is the open feature sets.
+type evaluation struct {
+	opts     EvaluateOptions
+	train    *trainingData
+	id       *table
+	idLabels []int64 // in the training classes; −1 where there is none
+	ood      []*table
+}
+
+func openEvaluation(opts EvaluateOptions) (_ *evaluation, err error) {
+	if opts.Methods == nil {
+		opts.Methods = Methods
+	}
+	for _, m := range opts.Methods {
+		if !slices.Contains(Methods, m) {
+			return nil, fmt.Errorf("unknown method %q; there are %s", m, strings.Join(Methods, ", "))
+		}
+	}
+	if opts.LinearEpochs == 0 {
+		opts.LinearEpochs = 100
+	}
+	if len(opts.OOD) == 0 {
+		return nil, errors.New("no features of strangers to evaluate on")
+	}
+	for i, set := range opts.OOD {
+		reserved := set.Name == "id" || set.Name == "mean" || set.Name == "" || strings.ContainsAny(set.Name, `/\`) || strings.HasPrefix(set.Name, ".")
+		if reserved || slices.ContainsFunc(opts.OOD[:i], func(o OODSet) bool { return o.Name == set.Name }) {
+			return nil, fmt.Errorf("set name %q: names are distinct file names, and not id or mean", set.Name)
+		}
+	}
+	e := &evaluation{opts: opts}
+	defer func() {
+		if err != nil {
+			e.close()
+		}
+	}()
+	if e.train, err = openTrainingData(opts.Train); err != nil {
+		return nil, err
+	}
+	open := func(dir string) (*table, error) {
+		t, err := openTable(dir)
+		if err != nil {
+			return nil, err
+		}
+		if len(t.labels) == 0 {
+			return nil, errors.Join(fmt.Errorf("features %s have no rows", dir), t.Close())
+		}
+		if err := features.SameSpace(e.train.sets[0], t.sets[0]); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+		return t, nil
+	}
+	if e.id, err = open(opts.ID); err != nil {
+		return nil, err
+	}
+	if e.idLabels, err = relabel(e.id.sets[0], e.train.classes); err != nil {
+		return nil, err
+	}
+	for _, set := range opts.OOD {
+		t, err := open(set.Features)
+		if err != nil {
+			return nil, err
+		}
+		e.ood = append(e.ood, t)
+	}
+	if d := opts.Detector; d != nil {
+		if d.Dim() != e.train.d {
+			return nil, fmt.Errorf("the detector reads %d features and the sets have %d", d.Dim(), e.train.d)
+		}
+		if !slices.Equal(d.Classes, e.train.classes) {
+			return nil, errors.New("the detector has other classes than the training features")
+		}
+		if own := e.train.sets[0].Fingerprint; own != "" && d.Source.Fingerprint != "" && own != d.Source.Fingerprint {
+			return nil, fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
+		}
+	}
+	return e, nil
+}
+
+func (e *evaluation) close() {
+	tables := append([]*table{e.id}, e.ood...)
+	if e.train != nil {
+		e.train.Close()
+	}
+	for _, t := range tables {
+		if t != nil {
+			t.Close()
+		}
+	}
+}
+
+// run is a method ready to score: predict gives for rows of features a score
+// and a class each.
+type run struct {
+	seed    string
+	predict func(x []float32) (scores []float64, classes []int)
+}
+
+// run trains what a method needs, for each seed.
+func (e *evaluation) run(ctx context.Context, method string) ([]run, error) {
+	if method == "mlrbfn" && e.opts.Detector != nil {
+		seeds := make([]string, len(e.opts.Detector.Seeds))
+		for i, s := range e.opts.Detector.Seeds {
+			seeds[i] = strconv.FormatUint(s, 10)
+		}
+		return []run{{strings.Join(seeds, "+"), e.opts.Detector.predict}}, nil
+	}
+	seeds := e.train.opts.Seeds
+	runs := make([]run, len(seeds))
+	e.tell(fmt.Sprintf("%s: training %d heads", method, len(seeds)))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, seed := range seeds {
+		group.Go(func() (err error) {
+			runs[i].seed = strconv.FormatUint(seed, 10)
+			runs[i].predict, err = e.fit(ctx, method, seed)
+			return err
+		})
+	}
+	return runs, group.Wait()
+}
+
+// fit trains a method's head for one seed. Every seed has a split of its own.
+func (e *evaluation) fit(ctx context.Context, method string, seed uint64) (predict func([]float32) ([]float64, []int), err error) {
+	o := e.train.opts
+	rows, err := e.train.resplit(seed)
+	if err != nil {
+		return nil, err
+	}
+	o.Train.Seed = seed
+	classes := len(e.train.classes)
+	if method == "mlrbfn" {
+		h, _, err := head.Train(ctx, o.Head, rows.train, rows.validation, classes, o.Train)
+		if err != nil {
+			return nil, err
+		}
+		d := &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}
+		return d.predict, nil
+	}
+	o.Train.Epochs = e.opts.LinearEpochs
+	linear, _, err := head.TrainLinear(ctx, rows.train, rows.validation, classes, o.Train)
+	if err != nil {
+		return nil, err
+	}
+	return func(x []float32) ([]float64, []int) {
+		logits := linear.Logits(x)
+		predicted := make([]int, 0, len(logits)/classes)
+		for row := range slices.Chunk(logits, classes) {
+			at, _ := best(row)
+			predicted = append(predicted, at)
+		}
+		return posthoc.MSP(logits, classes), predicted
+	}, nil
+}
+
+// predict gives the scores and classes of the verdicts on x.
+func (d *Detector) predict(x []float32) (scores []float64, classes []int) {
+	for _, v := range d.Verdicts(x) {
+		scores, classes = append(scores, v.Score), append(classes, v.Label)
+	}
+	return scores, classes
+}
+
+func (e *evaluation) tell(what string) {
+	if e.opts.Progress != nil {
+		e.opts.Progress(what)
+	}
+}
+
+// measure scores all sets, writes the scores and returns the figures of each
+// set and of the groups' means.
+func (e *evaluation) measure(method string, r run) ([]Figures, error) {
+	e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed))
+	write := func(dataset string, scores []float64) error {
+		path := filepath.Join(e.opts.Out, "scores", method, r.seed, dataset+".npy")
+		return writeScores(path, scores)
+	}
+	id, predicted := r.predict(e.id.x)
+	if err := write("id", id); err != nil {
+		return nil, err
+	}
+	accuracy := e.accuracy(predicted)
+	var figures []Figures
+	for i, set := range e.opts.OOD {
+		ood, _ := r.predict(e.ood[i].x)
+		if err := write(set.Name, ood); err != nil {
+			return nil, err
+		}
+		m := metrics.Evaluate(id, ood)
+		figures = append(figures, Figures{
+			Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
+			AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
+		})
+	}
+	for _, group := range []string{Near, Far} {
+		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group || f.Dataset == "mean" })
+		if len(members) > 0 {
+			mean := average(members, false)
+			mean.Dataset = "mean"
+			figures = append(figures, mean)
+		}
+	}
+	return figures, nil
+}
+
+// accuracy is the share of labelled test images whose class is right; NaN
+// without any.
+func (e *evaluation) accuracy(predicted []int) float64 {
+	var pred, labels []int
+	for i, y := range e.idLabels {
+		if y >= 0 {
+			pred, labels = append(pred, predicted[i]), append(labels, int(y))
+		}
+	}
+	return metrics.Accuracy(pred, labels)
+}
+
+// overSeeds returns the mean and the standard deviation (ddof 0) over the seeds
+// for each data set, in the order in which these appear.
+func overSeeds(perSeed []Figures) []Figures {
+	type key struct{ group, dataset string }
+	var order []key
+	byKey := map[key][]Figures{}
+	for _, f := range perSeed {
+		k := key{f.Group, f.Dataset}
+		if byKey[k] == nil {
+			order = append(order, k)
+		}
+		byKey[k] = append(byKey[k], f)
+	}
+	var out []Figures
+	for _, name := range []string{"mean", "std"} {
+		for _, k := range order {
+			f := average(byKey[k], name == "std")
+			f.Seed, f.Dataset = name, k.dataset
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// average returns the mean, or the standard deviation, of each figure, with the
+// counts of images added up over data sets and kept over seeds.
+func average(members []Figures, deviation bool) Figures {
+	out := members[0]
+	n := float64(len(members))
+	if members[0].Dataset != members[len(members)-1].Dataset {
+		out.NOOD = 0
+		for _, f := range members {
+			out.NOOD += f.NOOD
+		}
+	}
+	for i, to := range out.values() {
+		var sum, squares float64
+		for _, f := range members {
+			sum += *f.values()[i]
+		}
+		mean := sum / n
+		for _, f := range members {
+			squares += (*f.values()[i] - mean) * (*f.values()[i] - mean)
+		}
+		*to = mean
+		if deviation {
+			*to = math.Sqrt(squares / n)
+		}
+	}
+	return out
+}
+
+func writeScores(path string, scores []float64) error {
+	if err := mkdirFor(path); err != nil {
+		return err
+	}
+	return npy.WriteFile(path, scores, len(scores))
+}

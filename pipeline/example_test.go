@@ -1,0 +1,59 @@
+package pipeline_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"mlrbfn/internal/npy"
+	"mlrbfn/pipeline"
+)
+
+// A detector trains on features from anywhere: a folder with features.npy and
+// labels.npy. Here they are two clouds of points in the plane.
+func ExampleTrain() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	rng := rand.New(rand.NewPCG(1, 2))
+	x, y := make([]float32, 0, 2*400), make([]int64, 0, 400)
+	for i := range 400 {
+		x = append(x, float32(4*(i%2)+1)+0.2*float32(rng.NormFloat64()), 0.2*float32(rng.NormFloat64()))
+		y = append(y, int64(i%2))
+	}
+	if err := npy.WriteFile(filepath.Join(dir, "features.npy"), x, 400, 2); err != nil {
+		log.Fatal(err)
+	}
+	if err := npy.WriteFile(filepath.Join(dir, "labels.npy"), y, 400); err != nil {
+		log.Fatal(err)
+	}
+
+	opts := pipeline.TrainOptions{Features: []string{dir}}
+	opts.Head.Layers, opts.Train.Epochs = 2, 100
+	detector, result, err := pipeline.Train(context.Background(), opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Rows.Train, "rows trained on")
+	for _, v := range detector.Verdicts([]float32{
+		1, 0, // in the middle of the first cloud
+		5, 0, // of the second
+		3, 4, // of neither
+	}) {
+		if v.OOD {
+			fmt.Println("a stranger")
+		} else {
+			fmt.Println("class", v.Class)
+		}
+	}
+	// Output:
+	// 320 rows trained on
+	// class 0
+	// class 1
+	// a stranger
+}

@@ -1,0 +1,145 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/features"
+)
+
+// tool is what feature sets say they were made by.
+const tool = "mlrbfn extract"
+
+// ExtractOptions says which images to extract with which model to where.
+type ExtractOptions struct {
+	Model  string // folder of the backbone, or its .onnx file
+	Images string // folder of images, one subfolder per class or flat
+	List   string // OpenOOD list of the images to take; "" takes all
+	Out    string // folder of the feature set
+	Force  bool   // replace a set that another model or preprocessing made
+
+	Backbone extractor.ModelOptions
+	Run      extractor.ExtractOptions // Progress counts new images only
+}
+
+// ExtractResult tells what an extraction came to.
+type ExtractResult struct {
+	Meta    features.Meta
+	New     int                // rows extracted now
+	Reused  int                // rows that an earlier run had made
+	Skipped int                // files that are no images
+	Failed  []features.Failure // images that could not be read
+}
+
+// Extract computes the features of a folder of images and writes them as a
+// feature set. Images that an earlier run onto the same set has done, finished
+// or not, are not done again. An image that cannot be read is listed in the
+// result and in the set, and stops nothing; only where none could be read is
+// that an error.
+//
+// When ctx is cancelled it returns ctx.Err(), and what was done is kept for the
+// next run.
+func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
+	if err != nil {
+		return nil, err
+	}
+	model, err := extractor.OpenModel(opts.Model, opts.Backbone)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	header, err := headerOf(model, opts)
+	if err != nil {
+		return nil, err
+	}
+	w, err := features.Create(opts.Out, header, features.Options{Force: opts.Force})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+
+	result := &ExtractResult{Skipped: listing.Skipped}
+	for _, e := range listing.Errors {
+		result.Failed = append(result.Failed, features.Failure{Path: e.Path, Error: e.Err.Error()})
+	}
+	var todo []extractor.Item
+	for _, item := range listing.Items {
+		if !w.Has(item.Path, item.Bytes, item.MTime) {
+			todo = append(todo, item)
+		}
+	}
+	result.Reused = len(listing.Items) - len(todo)
+	read := map[string]extractor.Item{} // size and time as they were when the file was read
+	_, err = model.Extract(ctx, todo, opts.Run, func(r extractor.Result) error {
+		if r.Err != nil {
+			result.Failed = append(result.Failed, features.Failure{Path: r.Item.Path, Error: r.Err.Error()})
+			return nil
+		}
+		result.New++
+		read[r.Item.Path] = r.Item
+		image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
+		return w.Append(image, r.Features, r.Logits)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if result.New+result.Reused == 0 {
+		return nil, fmt.Errorf("none of the %d images under %s could be read; the first: %s: %s", len(listing.Items), opts.Images, result.Failed[0].Path, result.Failed[0].Error)
+	}
+	images, labels := make([]features.Image, len(listing.Items)), make([]int64, len(listing.Items))
+	for i, item := range listing.Items {
+		if r, ok := read[item.Path]; ok {
+			item.Bytes, item.MTime = r.Bytes, r.MTime
+		}
+		images[i] = features.Image{Path: item.Path, Bytes: item.Bytes, MTime: item.MTime}
+		labels[i] = int64(item.Label)
+		if item.Label >= 0 {
+			images[i].Label = &listing.Classes[item.Label]
+		}
+	}
+	result.Meta, err = w.Commit(images, labels, listing.Classes, result.Failed)
+	return result, err
+}
+
+// headerOf says what the features are, for the set and for detectors.
+func headerOf(model *extractor.Model, opts ExtractOptions) (features.Header, error) {
+	treatment, err := json.Marshal(imageTreatment{model.Spec, exifName(opts.Backbone.ApplyEXIF)})
+	if err != nil {
+		return features.Header{}, fmt.Errorf("preprocessing of model %s: %w", model.Dir, err)
+	}
+	// Both are needed again from other working directories.
+	folder, err := filepath.Abs(opts.Model)
+	if err != nil {
+		return features.Header{}, fmt.Errorf("model folder: %w", err)
+	}
+	root, err := filepath.Abs(opts.Images)
+	if err != nil {
+		return features.Header{}, fmt.Errorf("image folder: %w", err)
+	}
+	return features.Header{
+		D: model.Dim(), LogitsDim: model.LogitsDim(),
+		Root: root, Model: folder, ModelSHA256: model.SHA256, Output: model.Output(), Pool: model.Pool(),
+		Preprocess: treatment, Fingerprint: model.Fingerprint(), Tool: tool,
+	}, nil
+}
+
+// imageTreatment is all that is done to an image before the model sees it, as
+// feature sets and detectors say it.
+type imageTreatment struct {
+	*preprocess.Spec
+	EXIF string `json:"exif"` // "ignore" or "apply"
+}
+
+// exifName is how files say what was done about EXIF orientation.
+func exifName(apply bool) string {
+	if apply {
+		return "apply"
+	}
+	return "ignore"
+}

@@ -1,0 +1,102 @@
+package pipeline
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"text/tabwriter"
+
+	"mlrbfn/internal/atomicfile"
+)
+
+// resultColumns are the columns of results.csv.
+var resultColumns = []string{
+	"method", "seed", "group", "dataset", "n_id", "n_ood",
+	"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id", "id_acc",
+}
+
+// writeResults writes figures as CSV; a figure that there is none of is empty.
+func writeResults(path string, figures []Figures) error {
+	if err := mkdirFor(path); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, func(w io.Writer) error {
+		out := csv.NewWriter(w)
+		if err := out.Write(resultColumns); err != nil {
+			return err
+		}
+		for _, f := range figures {
+			record := []string{f.Method, f.Seed, f.Group, f.Dataset, strconv.Itoa(f.NID), strconv.Itoa(f.NOOD)}
+			for _, v := range f.values() {
+				text := ""
+				if !math.IsNaN(*v) {
+					text = strconv.FormatFloat(*v, 'g', -1, 64)
+				}
+				record = append(record, text)
+			}
+			if err := out.Write(record); err != nil {
+				return err
+			}
+		}
+		out.Flush()
+		return out.Error()
+	})
+}
+
+func mkdirFor(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return fmt.Errorf("report folder: %w", err)
+	}
+	return nil
+}
+
+// WriteTable writes the paper's tables: for AUROC, AUPR-Out and FPR@95 a line
+// per method with the means over near- and far-OOD sets, each mean ± standard
+// deviation over the seeds in per cent, and the accuracy. The far larger
+// results.csv has the rest.
+func WriteTable(w io.Writer, figures []Figures) error {
+	type key struct{ method, group, seed string }
+	means := map[key]Figures{}
+	var methods []string
+	for _, f := range figures {
+		if f.Dataset == "mean" && (f.Seed == "mean" || f.Seed == "std") {
+			if len(methods) == 0 || methods[len(methods)-1] != f.Method {
+				methods = append(methods, f.Method)
+			}
+			means[key{f.Method, f.Group, f.Seed}] = f
+		}
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, metric := range []struct {
+		name string
+		of   func(Figures) float64
+	}{
+		{"AUROC", func(f Figures) float64 { return f.AUROC }},
+		{"AUPR-Out", func(f Figures) float64 { return f.AUPROut }},
+		{"FPR@95", func(f Figures) float64 { return f.FPR95 }},
+		{"FPR@95-ID", func(f Figures) float64 { return f.FPR95ID }},
+	} {
+		fmt.Fprintf(out, "%s\tNear-OOD\tFar-OOD\tID Acc.\t\n", metric.name)
+		for _, method := range methods {
+			cell := func(group string, of func(Figures) float64) string {
+				mean, ok := means[key{method, group, "mean"}]
+				if !ok || math.IsNaN(of(mean)) {
+					return "–"
+				}
+				return fmt.Sprintf("%.2f ± %.2f", 100*of(mean), 100*of(means[key{method, group, "std"}]))
+			}
+			accuracy := func(f Figures) float64 { return f.IDAcc }
+			acc := cell(Near, accuracy)
+			if _, ok := means[key{method, Near, "mean"}]; !ok {
+				acc = cell(Far, accuracy)
+			}
+			fmt.Fprintf(out, "%s\t%s\t%s\t%s\t\n", method, cell(Near, metric.of), cell(Far, metric.of), acc)
+		}
+		fmt.Fprintln(out, "\t\t\t\t")
+	}
+	return out.Flush()
+}
