@@ -1,0 +1,79 @@
+// Evaluate measures how well scores tell strangers from images of the training
+// classes.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"mlrbfn/internal/cli"
+	"mlrbfn/pipeline"
+)
+
+func main() { cli.Main("evaluate", run) }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var opts pipeline.EvaluateOptions
+	f := cli.Flags("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --far NAME=FEATURES… --out REPORT [flags]",
+		`Trains heads on the training features, scores the in-distribution test set and the
+sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group, and the
+accuracy. Defaults are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
+	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
+	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
+	near := f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images (repeat for several)")
+	far := f.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images (repeat for several)")
+	detector := f.String("detector", "", "use this trained detector for mlrbfn instead of training heads")
+	methods := f.StringSlice("methods", []string{"all"}, "scores to compare: "+strings.Join(pipeline.Methods, ", "))
+	linear := f.String("head", "linear", "whose logits msp reads; this version knows `linear`")
+	f.StringVar(&opts.Out, "out", "", "folder of the report")
+	heads := cli.AddHeadFlags(f, 0, 1, 2)
+	quiet := f.Bool("quiet", false, "show no progress")
+	if err := cli.Parse(f, args, "train", "id", "out"); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return cli.Usagef("unexpected argument %q", f.Arg(0))
+	}
+	if *linear != "linear" {
+		return cli.Usagef("--head %s: this version knows linear alone", *linear)
+	}
+	for _, group := range []struct {
+		name string
+		sets []string
+	}{{pipeline.Near, *near}, {pipeline.Far, *far}} {
+		for _, set := range group.sets {
+			name, dir, ok := strings.Cut(set, "=")
+			if !ok || name == "" || dir == "" {
+				return cli.Usagef("--%s %s: it is NAME=FEATURES", group.name, set)
+			}
+			opts.OOD = append(opts.OOD, pipeline.OODSet{Group: group.name, Name: name, Features: dir})
+		}
+	}
+	if len(opts.OOD) == 0 {
+		return cli.Usagef("name at least one set of strangers with --near or --far")
+	}
+	if !(len(*methods) == 1 && (*methods)[0] == "all") {
+		opts.Methods = *methods
+	}
+	var err error
+	if opts.Train, err = heads.Options(); err != nil {
+		return err
+	}
+	opts.Train.Features = *train
+	opts.Train.Calibration.None = true // no threshold is set here
+	if *detector != "" {
+		if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
+			return err
+		}
+	}
+	if !*quiet {
+		opts.Progress = func(what string) { fmt.Fprintf(stderr, "evaluate: %s\n", what) }
+	}
+	figures, err := pipeline.Evaluate(ctx, opts)
+	if err != nil {
+		return err
+	}
+	return pipeline.WriteTable(stdout, figures)
+}

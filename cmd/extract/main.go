@@ -1,0 +1,101 @@
+// Extract computes the features of a folder of images with an exported ONNX
+// model and keeps them as a feature set.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"mlrbfn/extractor"
+	"mlrbfn/internal/cli"
+	"mlrbfn/pipeline"
+)
+
+func main() { cli.Main("extract", run) }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var opts pipeline.ExtractOptions
+	f := cli.Flags("extract", "--model DIR --images DIR --out FEATURES [flags]",
+		`Runs every image of a folder through an exported ONNX model, once, and keeps the
+features. DIR/class/…/image is a labelled tree, a flat folder is unlabelled.
+Images that an earlier run has done are not done again.`, stdout)
+	f.StringVar(&opts.Model, "model", "", "folder of the model: model.onnx and its processor's configuration")
+	f.StringVar(&opts.Images, "images", "", "folder of images")
+	f.StringVar(&opts.Out, "out", "", "folder of the feature set to write")
+	f.StringVar(&opts.List, "list", "", "take only the images of this OpenOOD list (a `FILE` of: path label)")
+	f.StringVar(&opts.Backbone.Output, "output", "", "output that is the embedding (default: the first of image_embeds, pooler_output, features, embedding, last_hidden_state)")
+	f.StringVar(&opts.Backbone.Pool, "pool", "", "how last_hidden_state becomes one vector: `cls|mean` (default cls)")
+	f.IntVar(&opts.Run.Batch, "batch", extractor.DefaultBatch, "images that go through the model at once")
+	f.IntVar(&opts.Run.Workers, "workers", 0, "images worked on at once (default: one per core)")
+	f.StringVar(&opts.Backbone.Device, "device", "cpu", "where the model runs: `cpu|cuda|tensorrt|coreml|openvino|directml`")
+	exif := f.String("exif", "ignore", "EXIF orientation: `ignore|apply`")
+	f.Int64Var(&opts.Run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
+	f.BoolVar(&opts.Force, "force", false, "replace a feature set that another model or preprocessing made")
+	runtime := f.String("onnxruntime", "", "the onnxruntime library (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
+	asJSON := f.Bool("json", false, "print the outcome as one JSON object")
+	quiet := f.Bool("quiet", false, "show no progress")
+	if err := cli.Parse(f, args, "model", "images", "out"); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return cli.Usagef("unexpected argument %q", f.Arg(0))
+	}
+	if pool := opts.Backbone.Pool; pool != "" && pool != "cls" && pool != "mean" {
+		return cli.Usagef("--pool %s: it is cls or mean", pool)
+	}
+	switch *exif {
+	case "ignore":
+	case "apply":
+		opts.Backbone.ApplyEXIF = true
+	default:
+		return cli.Usagef("--exif %s: it is ignore or apply", *exif)
+	}
+	if opts.Run.Batch < 1 || opts.Run.Workers < 0 {
+		return cli.Usagef("--batch %d --workers %d: a batch has at least one image, and workers are not negative", opts.Run.Batch, opts.Run.Workers)
+	}
+	if err := extractor.InitRuntime(*runtime); err != nil {
+		return err
+	}
+	progress := cli.NewProgress(stderr, "images", *quiet)
+	opts.Run.Progress = func(done, failed, total int) {
+		note := ""
+		if failed > 0 {
+			note = fmt.Sprintf("%d unreadable", failed)
+		}
+		progress.Update(done, total, note)
+	}
+	result, err := pipeline.Extract(ctx, opts)
+	progress.Close()
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		err = json.NewEncoder(stdout).Encode(struct {
+			Out     string `json:"out"`
+			N       int    `json:"n"`
+			D       int    `json:"d"`
+			New     int    `json:"new"`
+			Reused  int    `json:"reused"`
+			Failed  int    `json:"failed"`
+			Skipped int    `json:"skipped"`
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped})
+	} else {
+		_, err = fmt.Fprintf(stdout, "%s: %d images × %d features, %d classes (%d new, %d known, %d unreadable, %d files that are no images)\n",
+			opts.Out, result.Meta.N, result.Meta.D, len(result.Meta.Classes), result.New, result.Reused, len(result.Failed), result.Skipped)
+	}
+	if err != nil {
+		return err
+	}
+	if n := len(result.Failed); n > 0 {
+		if !*quiet {
+			for _, fail := range result.Failed[:min(n, 10)] {
+				fmt.Fprintf(stderr, "unreadable: %s: %s\n", fail.Path, fail.Error)
+			}
+		}
+		return fmt.Errorf("%w: %d, all listed in %s", cli.ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
+	}
+	return nil
+}

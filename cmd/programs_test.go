@@ -1,0 +1,519 @@
+// Package cmd_test runs the programs as a person does: built, from a shell's
+// point of view, on real images with the real backbone.
+package cmd_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"mlrbfn/internal/testenv"
+)
+
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "mlrbfn-programs")
+	if err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("go", "build", "-o", dir, "./...", "../examples/...").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if dir, err := build(); err == nil {
+		os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// program prepares a command; folders are the test's own.
+func program(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	bin, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(bin, name), args...)
+	cmd.Env = append(os.Environ(), "ONNXRUNTIME_SHARED_LIBRARY_PATH="+testenv.Runtime(t))
+	return cmd
+}
+
+// call runs a program and checks its exit code and that what it says on
+// standard error is one clear line where it failed.
+func call(t *testing.T, code int, name string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	cmd := program(t, name, args...)
+	return finish(t, cmd, code)
+}
+
+func finish(t *testing.T, cmd *exec.Cmd, code int) (stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Fatalf("%s: exit code %d, want %d\n%s%s", strings.Join(cmd.Args, " "), got, code, out.String(), errs.String())
+	}
+	if strings.Contains(errs.String(), "goroutine ") {
+		t.Fatalf("%s: a stack trace:\n%s", strings.Join(cmd.Args, " "), errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+// fails runs a program that must fail with one line that says something.
+func fails(t *testing.T, code int, says string, name string, args ...string) {
+	t.Helper()
+	_, stderr := call(t, code, name, args...)
+	line := strings.TrimSuffix(stderr, "\n")
+	if !strings.HasPrefix(line, name+": ") || strings.Contains(line, "\n") || !strings.Contains(line, says) {
+		t.Errorf("%s %s says %q, want one line with %q", name, strings.Join(args, " "), stderr, says)
+	}
+}
+
+// picture draws a noisy disc, square or ramp; kinds look different to any
+// backbone.
+func picture(t *testing.T, path string, kind int, seed uint64) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, uint64(kind)))
+	img := image.NewNRGBA(image.Rect(0, 0, 64, 48))
+	dx, dy := rng.IntN(20)-10, rng.IntN(12)-6
+	for y := range 48 {
+		for x := range 64 {
+			v := 40
+			switch fx, fy := x-32-dx, y-24-dy; kind {
+			case 0:
+				if fx*fx+fy*fy < 220 {
+					v = 220
+				}
+			case 1:
+				if max(fx, -fx, fy, -fy) < 9 && (fx+fy)%5 != 0 {
+					v = 200
+				}
+			default:
+				v = (x*3 + y*5 + int(seed)*7) % 256
+			}
+			n := rng.IntN(30)
+			img.Set(x, y, color.NRGBA{uint8(min(v+n, 255)), uint8(min(v+n*kind, 255)), uint8(255 - min(v+n, 255)), 255})
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, []byte(text), 0o666)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is a folder of pictures of two classes, features of it and a detector.
+type world struct{ dir, model, images, features, detector string }
+
+var (
+	worldOnce sync.Once
+	theWorld  world
+)
+
+func newWorld(t *testing.T) world {
+	t.Helper()
+	model := testenv.Backbone(t)
+	worldOnce.Do(func() {
+		dir, err := os.MkdirTemp("", "mlrbfn-world")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := world{dir, model, filepath.Join(dir, "images"), filepath.Join(dir, "features"), filepath.Join(dir, "detector.safetensors")}
+		for i := range 60 {
+			picture(t, filepath.Join(w.images, "disc", fmt.Sprintf("%02d.png", i)), 0, uint64(i))
+			picture(t, filepath.Join(w.images, "square", fmt.Sprintf("%02d.png", i)), 1, uint64(i))
+		}
+		write(t, filepath.Join(w.images, "labels.csv"), "no image\n")
+		call(t, 0, "extract", "--model", model, "--images", w.images, "--out", w.features)
+		call(t, 0, "train", "--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
+			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01")
+		theWorld = w
+	})
+	if theWorld.dir == "" {
+		t.Skip("the chain did not run")
+	}
+	return theWorld
+}
+
+func lines(t *testing.T, text string) []map[string]any {
+	t.Helper()
+	var rows []map[string]any
+	for line := range strings.Lines(text) {
+		var row map[string]any
+		if err := json.Unmarshal([]byte(line), &row); err != nil {
+			t.Fatalf("%v in %q", err, line)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func TestChain(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	for i := range 10 {
+		picture(t, filepath.Join(dir, "new", "known", fmt.Sprintf("d%d.png", i)), 0, uint64(100+i))
+		picture(t, filepath.Join(dir, "new", "strange", fmt.Sprintf("%d.png", i)), 2, uint64(i))
+	}
+	out, stderr := call(t, 0, "detect", "--detector", w.detector, "--format", "jsonl", filepath.Join(dir, "new"))
+	rows := lines(t, out)
+	if len(rows) != 20 || !strings.Contains(stderr, "20 images") {
+		t.Fatalf("%d rows; %s", len(rows), stderr)
+	}
+	right, caught := 0, 0
+	for i, r := range rows {
+		want := filepath.ToSlash(filepath.Join(dir, "new", "known", fmt.Sprintf("d%d.png", i)))
+		if i >= 10 {
+			want = filepath.ToSlash(filepath.Join(dir, "new", "strange", fmt.Sprintf("%d.png", i-10)))
+		}
+		if r["path"] != want || len(r) != 6 {
+			t.Errorf("row %d: %v, want path %s and six fields", i, r, want)
+		}
+		confidence, score, p := r["confidence"].(float64), r["score"].(float64), r["p_value"].(float64)
+		if math.Abs(math.Log(confidence)-score) > 1e-9 || !(p > 0 && p <= 1) {
+			t.Errorf("row %d: %v", i, r)
+		}
+		if i < 10 && r["class"] == "disc" {
+			right++
+		}
+		if i >= 10 && r["ood"] == true {
+			caught++
+		}
+	}
+	if right < 9 || caught < 8 {
+		t.Errorf("%d of 10 discs recognised, %d of 10 strangers caught", right, caught)
+	}
+
+	table, _ := call(t, 0, "detect", "--detector", w.detector, filepath.Join(dir, "new"))
+	if got := strings.Count(table, "\n"); got != 21 || strings.Count(table, "OOD") != strings.Count(out, `"ood":true`) {
+		t.Errorf("the table has %d lines:\n%s", got, table)
+	}
+	text, _ := call(t, 0, "detect", "--detector", w.detector, "--format", "csv", filepath.Join(dir, "new"))
+	records, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	if err != nil || len(records) != 21 || strings.Join(records[0], ",") != "path,class,confidence,score,ood,p_value,error" {
+		t.Errorf("CSV: %v, %v", err, records)
+	}
+	if _, stderr := call(t, 4, "detect", "--detector", w.detector, "--fail-on-ood", filepath.Join(dir, "new")); !strings.Contains(stderr, "out of distribution") {
+		t.Error(stderr)
+	}
+	all, _ := call(t, 0, "detect", "--detector", w.detector, "--json", "--quiet", "--threshold", "1", filepath.Join(dir, "new"))
+	if strings.Count(all, `"ood":true`) != 20 {
+		t.Errorf("with a threshold above every score:\n%s", all)
+	}
+}
+
+func TestTrainJSON(t *testing.T) {
+	w := newWorld(t)
+	out, _ := call(t, 0, "train", "--features", w.features, "--out", filepath.Join(t.TempDir(), "d"), "--epochs", "3", "--seeds", "0,5", "--calibration", "0.3", "--json", "--quiet")
+	rows := lines(t, out)
+	last := rows[len(rows)-1]
+	for _, key := range []string{"epochs", "steps", "steps_per_second", "seconds", "train_loss", "val_loss", "val_accuracy", "threshold"} {
+		if _, ok := last[key].(float64); !ok {
+			t.Errorf("%s is %v", key, last[key])
+		}
+	}
+	if last["epochs"] != 3. || last["steps"] != 6. { // 72 rows, one batch, two heads
+		t.Errorf("%v", last)
+	}
+}
+
+func TestTrainIsDeterministic(t *testing.T) {
+	w := newWorld(t)
+	var files [2][]byte
+	for i := range files {
+		path := filepath.Join(t.TempDir(), "d")
+		call(t, 0, "train", "--features", w.features, "--out", path, "--epochs", "3", "--seeds", "1,2", "--quiet")
+		var err error
+		if files[i], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(files[0], files[1]) {
+		t.Error("the same seeds gave different files")
+	}
+}
+
+func TestEvaluate(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	for i := range 15 {
+		picture(t, filepath.Join(dir, "id", "disc", fmt.Sprintf("%d.png", i)), 0, uint64(200+i))
+		picture(t, filepath.Join(dir, "id", "square", fmt.Sprintf("%d.png", i)), 1, uint64(200+i))
+		picture(t, filepath.Join(dir, "ramps", fmt.Sprintf("%d.png", i)), 2, uint64(i))
+		picture(t, filepath.Join(dir, "more", fmt.Sprintf("%d.png", i)), 3, uint64(i))
+	}
+	for _, set := range []string{"id", "ramps", "more"} {
+		call(t, 0, "extract", "--model", w.model, "--images", filepath.Join(dir, set), "--out", filepath.Join(dir, set+"-f"), "--quiet")
+	}
+	report := filepath.Join(dir, "report")
+	args := []string{"--train", w.features, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
+		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--seeds", "3,4"}
+	out, _ := call(t, 0, "evaluate", args...)
+	if !strings.Contains(out, "AUROC") || !strings.Contains(out, "mlrbfn") || !strings.Contains(out, "±") {
+		t.Errorf("the table:\n%s", out)
+	}
+	text, err := os.ReadFile(filepath.Join(report, "results.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(records[0], ","); got != "method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc" {
+		t.Errorf("columns %s", got)
+	}
+	if len(records) != 1+2*4*4 { // methods × (ramps, more and both means) × (3, 4, mean, std)
+		t.Errorf("%d rows:\n%s", len(records), text)
+	}
+	// NumPy computes the AUROC from the scores again.
+	testenv.Python(t, `
+import csv, sys, numpy as np
+for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
+    if r["dataset"] == "mean" or r["seed"] in ("mean", "std"): continue
+    p = f'{sys.argv[1]}/scores/{r["method"]}/{r["seed"]}/'
+    a, b = np.load(p + "id.npy"), np.load(p + r["dataset"] + ".npy")
+    assert a.dtype == np.float64 and len(a) == int(r["n_id"]) == 30 and len(b) == int(r["n_ood"]) == 15
+    auroc = ((a[:, None] > b) + 0.5 * (a[:, None] == b)).mean()
+    assert abs(auroc - float(r["auroc"])) < 1e-12, (r, auroc)
+`, report)
+
+	// A trained detector in place of training: the same figures as its own seed.
+	call(t, 0, "evaluate", append(args[:8:8], "--out", filepath.Join(dir, "r2"), "--detector", w.detector, "--methods", "mlrbfn", "--quiet")...)
+}
+
+func TestUnreadableImages(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	picture(t, filepath.Join(dir, "good.png"), 0, 1)
+	data, err := os.ReadFile(filepath.Join(dir, "good.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "cut.png"), string(data[:len(data)/2]))
+	write(t, filepath.Join(dir, "empty.jpg"), "")
+	write(t, filepath.Join(dir, ".DS_Store"), "x")
+
+	out := filepath.Join(t.TempDir(), "f")
+	text, stderr := call(t, 3, "extract", "--model", w.model, "--images", dir, "--out", out, "--json")
+	if got := lines(t, text)[0]; got["n"] != 1. || got["failed"] != 2. || got["skipped"] != 1. {
+		t.Errorf("%v", got)
+	}
+	if !strings.Contains(stderr, "cut.png") || !strings.Contains(stderr, "errors.jsonl") {
+		t.Error(stderr)
+	}
+	listed, err := os.ReadFile(filepath.Join(out, "errors.jsonl"))
+	if err != nil || len(lines(t, string(listed))) != 2 {
+		t.Errorf("errors.jsonl: %v\n%s", err, listed)
+	}
+
+	text, _ = call(t, 3, "detect", "--detector", w.detector, "--format", "jsonl", dir, filepath.Join(dir, "absent.png"))
+	rows := lines(t, text)
+	if len(rows) != 4 {
+		t.Fatalf("%s", text)
+	}
+	for i, failed := range []bool{true, true, false, true} { // cut, empty, good, absent
+		if _, ok := rows[i]["error"]; ok != failed {
+			t.Errorf("row %d: %v", i, rows[i])
+		}
+	}
+}
+
+func TestClearErrors(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	write(t, filepath.Join(dir, "holes", "full", "note.txt"), "x")
+	picture(t, filepath.Join(dir, "holes", "full", "a.png"), 0, 1)
+	if err := errors.Join(os.Mkdir(empty, 0o777), os.Mkdir(filepath.Join(dir, "holes", "hollow"), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	detector, err := os.ReadFile(w.detector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "cut.safetensors"), string(detector[:len(detector)-100]))
+	absent, out := filepath.Join(dir, "absent"), filepath.Join(dir, "out")
+
+	fails(t, 2, "--model", "extract", "--images", w.images, "--out", out)
+	fails(t, 2, "--nonsense", "extract", "--nonsense")
+	fails(t, 2, "--pool", "extract", "--model", w.model, "--images", w.images, "--out", out, "--pool", "max")
+	fails(t, 1, absent, "extract", "--model", w.model, "--images", absent, "--out", out)
+	fails(t, 1, absent, "extract", "--model", absent, "--images", w.images, "--out", out)
+	fails(t, 1, "no images", "extract", "--model", w.model, "--images", empty, "--out", out)
+	fails(t, 1, "hollow", "extract", "--model", w.model, "--images", filepath.Join(dir, "holes"), "--out", out)
+	fails(t, 1, "features", "extract", "--model", w.model, "--images", w.images, "--out", out, "--output", "pooler_output")
+	fails(t, 1, absent, "extract", "--model", w.model, "--images", w.images, "--out", out, "--onnxruntime", absent)
+	fails(t, 1, "not a feature set", "extract", "--model", w.model, "--images", w.images, "--out", w.images)
+	fails(t, 1, absent, "train", "--features", absent, "--out", out)
+	fails(t, 2, "--features", "train", "--out", out)
+	fails(t, 2, "--val", "train", "--features", w.features, "--out", out, "--val", "1.5")
+	fails(t, 1, absent, "detect", "--detector", absent, w.images)
+	fails(t, 1, "cut.safetensors", "detect", "--detector", filepath.Join(dir, "cut.safetensors"), w.images)
+	fails(t, 2, "image", "detect", "--detector", w.detector)
+	fails(t, 1, absent, "detect", "--detector", w.detector, absent)
+	fails(t, 2, "--format", "detect", "--detector", w.detector, "--format", "xml", w.images)
+	fails(t, 2, "--near", "evaluate", "--train", w.features, "--id", w.features, "--out", out)
+	fails(t, 2, "NAME=", "evaluate", "--train", w.features, "--id", w.features, "--out", out, "--near", w.features)
+
+	// Features, or a backbone, of another model than the detector's.
+	other := filepath.Join(dir, "other")
+	config, err := os.ReadFile(filepath.Join(w.model, "preprocessor_config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(other, "preprocessor_config.json"), strings.Replace(string(config), `"resample": 3`, `"resample": 2`, 1))
+	if err := os.Symlink(filepath.Join(w.model, "model.onnx"), filepath.Join(other, "model.onnx")); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, 1, "backbone", "detect", "--detector", w.detector, "--model", other, w.images)
+	fails(t, 1, "--force", "extract", "--model", other, "--images", w.images, "--out", w.features)
+	otherFeatures := filepath.Join(dir, "other-f")
+	call(t, 0, "extract", "--model", other, "--images", filepath.Join(w.images, "disc"), "--out", otherFeatures, "--quiet")
+	fails(t, 1, "other-f", "evaluate", "--train", w.features, "--id", w.features, "--far", "x="+otherFeatures, "--out", out, "--quiet")
+	fails(t, 1, "other-f", "train", "--features", w.features, "--features", otherFeatures, "--out", out, "--quiet")
+	fails(t, 1, "label", "train", "--features", otherFeatures, "--out", out, "--quiet")
+
+	// Nothing half-made was left behind.
+	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s exists after failures: %v", out, err)
+	}
+}
+
+func TestMissingLibrary(t *testing.T) {
+	w := newWorld(t)
+	cmd := program(t, "extract", "--model", w.model, "--images", w.images, "--out", filepath.Join(t.TempDir(), "f"))
+	cmd.Env = append(os.Environ(), "ONNXRUNTIME_SHARED_LIBRARY_PATH=/nowhere/libonnxruntime.so")
+	if _, stderr := finish(t, cmd, 1); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "/nowhere/libonnxruntime.so") {
+		t.Error(stderr)
+	}
+}
+
+// TestLibrary runs the program that the README shows.
+func TestLibrary(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it trains with the paper's 500 epochs")
+	}
+	w := newWorld(t)
+	dir := t.TempDir()
+	stranger := filepath.Join(dir, "stranger.png")
+	picture(t, stranger, 2, 1)
+	cmd := program(t, "gate", w.model, w.images, filepath.Join(w.images, "disc", "00.png"), stranger)
+	cmd.Dir = dir
+	out, _ := finish(t, cmd, 0)
+	if rows := strings.Split(strings.TrimSpace(out), "\n"); len(rows) != 2 || !strings.Contains(rows[0], "00.png disc") || !strings.Contains(rows[1], "stranger.png") {
+		t.Errorf("it prints\n%s", out)
+	}
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("../examples/gate/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, _ := strings.Cut(string(readme), "```go\n")
+	shown, _, _ = strings.Cut(shown, "```")
+	if indented := strings.ReplaceAll("\n"+shown, "\n", "\n\t"); shown == "" || !strings.Contains(string(source), strings.TrimSuffix(indented, "\t")) {
+		t.Error("the README's lines are not those of examples/gate")
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for name, flag := range map[string]string{"extract": "--exif", "train": "--target-tpr", "detect": "--threshold", "evaluate": "--methods"} {
+		out, stderr := call(t, 0, name, "--help")
+		if !strings.HasPrefix(out, "usage: "+name) || !strings.Contains(out, flag) || stderr != "" {
+			t.Errorf("%s --help prints\n%s%s", name, out, stderr)
+		}
+	}
+}
+
+// TestInterrupt presses Ctrl-C during an extraction and a training, then
+// lets the extraction go on.
+func TestInterrupt(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no signal to send")
+	}
+	w := newWorld(t)
+	dir := t.TempDir()
+	for i := range 600 {
+		picture(t, filepath.Join(dir, "images", fmt.Sprintf("%03d.png", i)), i%3, uint64(i))
+	}
+	interrupt := func(cmd *exec.Cmd, after time.Duration) string {
+		t.Helper()
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(after)
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		_ = cmd.Wait()
+		if took := time.Since(start); took > 10*time.Second { // a second or so; slow machines have their day
+			t.Errorf("it took %v to stop", took)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != 130 {
+			t.Fatalf("%s: exit code %d\n%s", cmd.Args[0], code, stderr.String())
+		}
+		return stderr.String()
+	}
+	out := filepath.Join(dir, "features")
+	args := []string{"--model", w.model, "--images", filepath.Join(dir, "images"), "--out", out, "--workers", "1", "--json"}
+	interrupt(program(t, "extract", args...), 1500*time.Millisecond)
+	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+		t.Error("an interrupted extraction left a feature set")
+	}
+	text, _ := call(t, 0, "extract", args...)
+	got := lines(t, text)[0]
+	if got["n"] != 600. || got["new"].(float64)+got["reused"].(float64) != 600 || got["reused"] == 0. {
+		t.Errorf("it went on with %v", got)
+	}
+	text, _ = call(t, 0, "extract", args...)
+	if got := lines(t, text)[0]; got["new"] != 0. || got["reused"] != 600. {
+		t.Errorf("the next run did %v", got)
+	}
+
+	detector := filepath.Join(dir, "d.safetensors")
+	interrupt(program(t, "train", "--features", w.features, "--out", detector, "--epochs", "100000"), time.Second)
+	if _, err := os.Stat(detector); !errors.Is(err, os.ErrNotExist) {
+		t.Error("an interrupted training left a detector")
+	}
+}

@@ -1,0 +1,39 @@
+// Gate is the whole job as a Go program: it learns from a folder of images, one
+// subfolder per class, and says of other images whether they are anything like
+// them.
+//
+//	gate MODEL TRAINING-IMAGES NEW-IMAGE…
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+
+	"mlrbfn/pipeline"
+)
+
+func main() {
+	if len(os.Args) < 4 {
+		log.Fatal("usage: gate MODEL TRAINING-IMAGES NEW-IMAGE…")
+	}
+	if err := gate(context.Background(), os.Args[1], os.Args[2], os.Args[3:]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func gate(ctx context.Context, model, images string, unseen []string) error {
+	if _, err := pipeline.Extract(ctx, pipeline.ExtractOptions{Model: model, Images: images, Out: "gate.features"}); err != nil {
+		return err
+	}
+	detector, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{"gate.features"}})
+	if err != nil {
+		return err
+	}
+	_, err = pipeline.Detect(ctx, pipeline.DetectOptions{Detector: detector, Paths: unseen}, func(j pipeline.Judgement) error {
+		fmt.Println(j.Path, j.Class, j.Confidence, j.OOD, j.PValue, j.Err)
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Progress tells a person how far a program is: a bar on a terminal, elsewhere
+// a line every few seconds. It may be used from several goroutines; a nil
+// Progress tells nothing.
+type Progress struct {
+	mu       sync.Mutex
+	w        io.Writer
+	terminal bool
+	unit     string
+	start    time.Time
+	shown    time.Time
+	done     int
+	line     string
+}
+
+// NewProgress returns a Progress that counts units ("images") on w, or nil
+// where quiet.
+func NewProgress(w io.Writer, unit string, quiet bool) *Progress {
+	if quiet {
+		return nil
+	}
+	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now()}
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Update says that done of total units are done, with a note on them.
+func (p *Progress) Update(done, total int, note string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	every := 5 * time.Second
+	if p.terminal {
+		every = 100 * time.Millisecond
+	}
+	p.done, p.line = done, p.render(done, total, note)
+	if now := time.Now(); now.Sub(p.shown) >= every && (p.terminal || now.Sub(p.start) >= every) {
+		p.shown = now
+		p.show()
+	}
+}
+
+// Close shows the last state, if it is worth a line, and ends the bar.
+func (p *Progress) Close() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.line == "" {
+		return
+	}
+	p.show()
+	if p.terminal {
+		fmt.Fprintln(p.w)
+	}
+	p.line = ""
+}
+
+func (p *Progress) show() {
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r\033[K%s", p.line)
+		return
+	}
+	fmt.Fprintln(p.w, p.line)
+}
+
+func (p *Progress) render(done, total int, note string) string {
+	elapsed := time.Since(p.start)
+	var b strings.Builder
+	if p.terminal && total > 0 {
+		const width = 24
+		full := width * done / total
+		fmt.Fprintf(&b, "[%s%s] ", strings.Repeat("█", full), strings.Repeat("·", width-full))
+	}
+	fmt.Fprintf(&b, "%d/%d %s", done, total, p.unit)
+	if done > 0 {
+		rate := float64(done) / elapsed.Seconds()
+		left := time.Duration(float64(total-done) / rate * float64(time.Second))
+		fmt.Fprintf(&b, ", %.4g/s, %s left", rate, left.Round(time.Second))
+	}
+	if note != "" {
+		b.WriteString(", " + note)
+	}
+	return b.String()
+}
