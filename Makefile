@@ -1,0 +1,47 @@
+# `make` alone lists the targets.
+
+FUZZTIME ?= 20s
+
+# Tests that need what set-up brings fail without it instead of being skipped.
+MLRBFN_REQUIRE ?= setup,python
+export MLRBFN_REQUIRE
+
+.PHONY: help setup build test lint race demo bench fuzz clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s%s\n", $$1, $$2 }' Makefile
+
+setup:  ## bring onnxruntime, Python packages and the default backbone (once)
+	@scripts/setup
+
+build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
+	go build -o bin/ ./cmd/...
+
+test: setup lint  ## check the sources and run the tests
+	go test ./...
+
+lint:
+	@unformatted=$$(gofmt -l .); \
+	if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+
+race: setup  ## run the short tests under the race detector
+	go test -race -short ./...
+
+demo:  ## run the whole chain on real images, in under three minutes
+	@scripts/demo
+
+bench: setup  ## run the benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+fuzz: setup  ## run each fuzz target for FUZZTIME
+	@set -e; for package in $$(go list ./...); do \
+	  for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	    echo "$$package $$target"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+	  done; \
+	done
+
+clean:  ## remove what set-up, building and the demonstration made
+	rm -rf .setup bin demo models/efficientnet-lite0/model.onnx
