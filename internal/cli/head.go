@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -72,8 +73,20 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	default:
 		return o, Usagef("--depression %s: it is paper or none", h.depression)
 	}
-	if min(o.Head.Layers, o.Head.Centroids, o.Head.Projection, o.Train.Epochs, o.Train.Batch) < 1 || o.Head.Norm < 1 || o.Head.Recovery < 1 || o.Train.LR <= 0 {
-		return o, Usagef("--layers, --centroids, --projection, --epochs, --batch, --norm, --recovery and --lr: none of them can be below 1, and the rate is positive")
+	// A zero would mean the default further on, not what was asked for.
+	for _, v := range []struct {
+		name  string
+		value float64
+		least float64
+	}{
+		{"layers", float64(o.Head.Layers), 1}, {"centroids", float64(o.Head.Centroids), 1}, {"projection", float64(o.Head.Projection), 1},
+		{"norm", o.Head.Norm, 1}, {"recovery", o.Head.Recovery, 1},
+		{"epochs", float64(o.Train.Epochs), 1}, {"batch", float64(o.Train.Batch), 2}, {"lr", o.Train.LR, math.SmallestNonzeroFloat64},
+		{"patience", float64(o.Train.Patience), 1},
+	} {
+		if !(v.value >= v.least) || math.IsInf(v.value, 1) {
+			return o, Usagef("--%s %g: it is at least %.3g", v.name, v.value, v.least)
+		}
 	}
 	var err error
 	if o.Validation, err = Share("val", h.val); err != nil {

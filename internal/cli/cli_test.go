@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"mlrbfn/pipeline"
+)
+
+func TestExitCodes(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{pflag.ErrHelp, 0},
+		{errors.New("x"), 1},
+		{Usagef("--x %d", 1), 2},
+		{fmt.Errorf("%w: 3", ErrPartial), 3},
+		{fmt.Errorf("%w: 3", ErrOOD), 4},
+		{fmt.Errorf("train: %w", context.Canceled), 130},
+		{errors.Join(context.Canceled, errors.New("x")), 130},
+	} {
+		if got := exitCode(tt.err); got != tt.want {
+			t.Errorf("%v: exit code %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestHeadFlags(t *testing.T) {
+	parse := func(args ...string) (pipeline.TrainOptions, error) {
+		f := Flags("x", "", "", io.Discard)
+		heads := AddHeadFlags(f, 0)
+		if err := Parse(f, args); err != nil {
+			return pipeline.TrainOptions{}, err
+		}
+		return heads.Options()
+	}
+	o, err := parse()
+	if err != nil || o.Head.Layers != 4 || o.Head.Recovery != 1.1 || o.Train.Epochs != 500 || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
+		t.Errorf("defaults: %+v, %v", o, err)
+	}
+	o, err = parse("--preset", "imagenet1k", "--epochs", "7", "--seeds", "3, 5", "--val", "some/features", "--depression", "none")
+	if err != nil || o.Head.Layers != 5 || o.Train.Epochs != 7 || o.Seeds[1] != 5 || o.Validation.Features != "some/features" || !o.Head.NoDepression {
+		t.Errorf("a preset with flags beside it: %+v, %v", o, err)
+	}
+	if o, err = parse("--preset", "mnist", "--seed", "9", "--val", "0"); err != nil || o.Head.Centroids != 200 || o.Train.Batch != 256 || o.Seeds[0] != 9 || !o.Validation.None {
+		t.Errorf("another: %+v, %v", o, err)
+	}
+	for _, args := range []string{
+		"--preset cifar", "--depression some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
+		"--lr 0", "--norm 0.5", "--norm NaN", "--val -0.1", "--val 1", "--val NaN", "--layers four", "--nothing",
+	} {
+		if _, err := parse(strings.Fields(args)...); exitCode(err) != 2 {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+func TestProgress(t *testing.T) {
+	var b strings.Builder
+	p := NewProgress(&b, "images", false)
+	for i := range 100 {
+		p.Update(i+1, 100, "so far so good")
+	}
+	p.Close()
+	p.Close()
+	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "100/100 images, ") || !strings.HasSuffix(got, "so far so good\n") {
+		t.Errorf("a quick run prints %q", got)
+	}
+	quiet := NewProgress(&b, "images", true)
+	quiet.Update(1, 1, "")
+	quiet.Close()
+}
