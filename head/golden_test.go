@@ -418,11 +418,11 @@ func TestGoldenKMeans(t *testing.T) {
 			name := fmt.Sprintf("passes/k=%g/%d", c.K, passes)
 			both(t, name, func(t *testing.T, tol float64) {
 				got := values[float32](c.Start.flat())
-				webScale(got, 2, values[float32](c.Data.flat()), norm(c.K), passes)
+				_ = webScale(t.Context(), got, 2, values[float32](c.Data.flat()), norm(c.K), passes)
 				near(t, "centroids", got, want.flat(), tol)
 			}, func(t *testing.T, tol float64) {
 				got := values[float64](c.Start.flat())
-				webScale(got, 2, values[float64](c.Data.flat()), norm(c.K), passes)
+				_ = webScale(t.Context(), got, 2, values[float64](c.Data.flat()), norm(c.K), passes)
 				near(t, "centroids", got, want.flat(), tol)
 			})
 		}
@@ -430,11 +430,11 @@ func TestGoldenKMeans(t *testing.T) {
 	for _, c := range g.PlusPlus {
 		both(t, fmt.Sprintf("k-means++/k=%g", c.K), func(t *testing.T, tol float64) {
 			got := make([]float32, len(c.Centroids)*2)
-			plusPlus(got, 2, values[float32](c.Data.flat()), norm(c.K), &given{c.Uniforms, c.Noise.flat()})
+			_ = plusPlus(t.Context(), got, 2, values[float32](c.Data.flat()), norm(c.K), &given{c.Uniforms, c.Noise.flat()})
 			near(t, "centroids", got, c.Centroids.flat(), tol)
 		}, func(t *testing.T, tol float64) {
 			got := make([]float64, len(c.Centroids)*2)
-			plusPlus(got, 2, values[float64](c.Data.flat()), norm(c.K), &given{c.Uniforms, c.Noise.flat()})
+			_ = plusPlus(t.Context(), got, 2, values[float64](c.Data.flat()), norm(c.K), &given{c.Uniforms, c.Noise.flat()})
 			near(t, "centroids", got, c.Centroids.flat(), tol)
 		})
 	}
@@ -452,10 +452,10 @@ func TestGoldenInitialBeta(t *testing.T) {
 	for _, c := range cases {
 		name := fmt.Sprintf("k=%g N=%d", c.K, len(c.Centroids))
 		both(t, name, func(t *testing.T, tol float64) {
-			got := initialBeta(values[float32](c.Centroids.flat()), 3, values[float32](c.Data.flat()), norm(c.K))
+			got, _ := initialBeta(t.Context(), values[float32](c.Centroids.flat()), 3, values[float32](c.Data.flat()), norm(c.K))
 			near(t, "β", []float64{got}, vector{c.Beta}, tol)
 		}, func(t *testing.T, tol float64) {
-			got := initialBeta(values[float64](c.Centroids.flat()), 3, values[float64](c.Data.flat()), norm(c.K))
+			got, _ := initialBeta(t.Context(), values[float64](c.Centroids.flat()), 3, values[float64](c.Data.flat()), norm(c.K))
 			near(t, "β", []float64{got}, vector{c.Beta}, tol)
 			near(t, "β⁺", []float64{softplus(got)}, vector{c.Softplus}, tol)
 		})
@@ -514,7 +514,9 @@ func checkTraining[T real](g goldenTraining) func(*testing.T, float64) {
 			copy(wide.layers[i].projections, values[float64](l.Projections.flat()))
 		}
 		// Initialisation is in float64 whatever the arithmetic of the steps.
-		wide.initialise(values[float64](g.Data.flat()), 20, rng)
+		if err := wide.initialise(t.Context(), values[float64](g.Data.flat()), 20, rng); err != nil {
+			t.Fatal(err)
+		}
 		for i, l := range wide.layers {
 			near(t, fmt.Sprintf("initial centroids %d", i), l.centroids, g.Layers[i].Centroids.flat(), 1e-9)
 			near(t, fmt.Sprintf("initial β %d", i), []float64{l.initBeta}, vector{g.Layers[i].InitBeta}, 1e-9)

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -230,6 +231,17 @@ func TestTrainStopsWhenCancelled(t *testing.T) {
 	}
 }
 
+// TestInitialisationStopsWhenCancelled: with a general norm it would take
+// minutes.
+func TestInitialisationStopsWhenCancelled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, _, err := Train(ctx, Config{Norm: 2.5, Centroids: 400}, blobs(1000, 1000, 10, 1), Data{}, 10, TrainOptions{Batch: 1000})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestTrainRefuses(t *testing.T) {
 	good := blobs(20, 3, 2, 1)
 	nan := blobs(20, 3, 2, 1)
@@ -318,7 +330,9 @@ func BenchmarkStep(b *testing.B) {
 			cfg, _ := Config{Layers: shape.layers, Norm: shape.norm}.WithDefaults()
 			m := newHead(cfg, shape.d, shape.c)
 			t := &trainer{networkOf[float32](m, 128), m}
-			t.start(data.X, 128, newRand(1))
+			if err := t.start(b.Context(), data.X, 128, newRand(1)); err != nil {
+				b.Fatal(err)
+			}
 			adam := newAdam(t.params())
 			labels := make([]int, 128)
 			for i := range labels {

@@ -1,6 +1,7 @@
 package head
 
 import (
+	"context"
 	"math"
 	"slices"
 )
@@ -18,13 +19,22 @@ const kmeansPasses = 100
 // by the rows x [b, d], b ≥ 2, each layer on what the layers before it make of
 // them (paper, appendix A): the first half of the rows places the centroids,
 // the second half sets β. Projections must be drawn before.
-func (net *network[T]) initialise(x []T, b int, rng draws) {
+// It stops when ctx is cancelled, and returns ctx.Err().
+func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng draws) error {
 	logDep := net.first
 	for _, l := range net.layers {
 		half := b / 2
-		plusPlus(l.centroids, l.d, x[:half*l.d], net.k, rng)
-		webScale(l.centroids, l.d, x[:half*l.d], net.k, kmeansPasses)
-		l.initBeta = float64(T(initialBeta(l.centroids, l.d, x[half*l.d:b*l.d], net.k)))
+		if err := plusPlus(ctx, l.centroids, l.d, x[:half*l.d], net.k, rng); err != nil {
+			return err
+		}
+		if err := webScale(ctx, l.centroids, l.d, x[:half*l.d], net.k, kmeansPasses); err != nil {
+			return err
+		}
+		beta, err := initialBeta(ctx, l.centroids, l.d, x[half*l.d:b*l.d], net.k)
+		if err != nil {
+			return err
+		}
+		l.initBeta = float64(T(beta))
 		for c := range l.beta {
 			l.beta[c] = T(l.initBeta)
 		}
@@ -32,20 +42,24 @@ func (net *network[T]) initialise(x []T, b int, rng draws) {
 		net.forwardLayer(l, x, logDep, b)
 		x, logDep = l.out[:b*l.o], l.logDep
 	}
+	return nil
 }
 
 // plusPlus fills the centroids [n, d] by k-means++ on the rows x [m, d]
 // (Arthur and Vassilvitskii): the first is the first row; each other is a row
 // drawn with a probability proportional to its distance ‖·‖_k^k from the
 // nearest centroid so far, plus noise of deviation 1e-5, which tells copies
-// apart where there are fewer rows than centroids.
-func plusPlus[T real](centroids []T, d int, x []T, k norm, rng draws) {
+// apart where there are fewer rows than centroids. It stops with ctx.
+func plusPlus[T real](ctx context.Context, centroids []T, d int, x []T, k norm, rng draws) error {
 	nearest := make([]float64, len(x)/d)
 	for i := range nearest {
 		nearest[i] = math.Inf(1)
 	}
 	copy(centroids[:d], x[:d])
 	for at := d; at < len(centroids); at += d {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		var total float64
 		for i := range nearest {
 			nearest[i] = min(nearest[i], float64(distance(k, x[i*d:(i+1)*d], centroids[at-d:at])))
@@ -65,17 +79,22 @@ func plusPlus[T real](centroids []T, d int, x []T, k norm, rng draws) {
 			centroids[at+j] = v + T(1e-5*rng.NormFloat64())
 		}
 	}
+	return nil
 }
 
 // webScale improves the centroids by passes of web-scale k-means (Sculley) as
 // the paper's code has it: each pass assigns all rows to their nearest
 // centroids first, then moves the centroids row by row with the step 1/v,
-// where v counts the rows that the centroid has ever been given.
-func webScale[T real](centroids []T, d int, x []T, k norm, passes int) {
+// where v counts the rows that the centroid has ever been given. It stops with
+// ctx.
+func webScale[T real](ctx context.Context, centroids []T, d int, x []T, k norm, passes int) error {
 	counts := make([]T, len(centroids)/d)
 	nearest := make([]int, len(x)/d)
 	for range passes {
 		for i := range nearest {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			row, least := x[i*d:(i+1)*d], T(math.Inf(1))
 			for c := range counts {
 				if dist := distance(k, row, centroids[c*d:(c+1)*d]); dist < least {
@@ -92,6 +111,7 @@ func webScale[T real](centroids []T, d int, x []T, k norm, passes int) {
 			}
 		}
 	}
+	return nil
 }
 
 // initialBeta returns the β that all centroids of a layer begin with, so that
@@ -100,14 +120,18 @@ func webScale[T real](centroids []T, d int, x []T, k norm, passes int) {
 // centroids and of the centroids' distances from their nearest rows. From
 // 4/d = 5 on β is 4/d itself, as softplus all but is the identity there.
 //
-// Rows that are all equal tell no width (d = 0); 4/d is 1e4 then.
-func initialBeta[T real](centroids []T, d int, x []T, k norm) float64 {
+// Rows that are all equal tell no width (d = 0); 4/d is 1e4 then. It stops with
+// ctx.
+func initialBeta[T real](ctx context.Context, centroids []T, d int, x []T, k norm) (float64, error) {
 	toCentroid := make([]float64, len(x)/d)
 	toRow := make([]float64, len(centroids)/d)
 	for i := range toCentroid {
 		toCentroid[i] = math.Inf(1)
 	}
 	for c := range toRow {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
 		toRow[c] = math.Inf(1)
 		for i := range toCentroid {
 			dist := float64(distance(k, x[i*d:(i+1)*d], centroids[c*d:(c+1)*d]))
@@ -117,11 +141,11 @@ func initialBeta[T real](centroids []T, d int, x []T, k norm) float64 {
 	ratio := 4 / max(quantile(toCentroid, 0.95), quantile(toRow, 0.95))
 	switch {
 	case ratio < 5:
-		return math.Log(min(max(math.Expm1(ratio), 1e-6), 1e4))
+		return math.Log(min(max(math.Expm1(ratio), 1e-6), 1e4)), nil
 	case math.IsInf(ratio, 1):
-		return 1e4
+		return 1e4, nil
 	}
-	return ratio
+	return ratio, nil
 }
 
 // quantile returns the q-quantile of x by linear interpolation, as

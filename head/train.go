@@ -100,7 +100,8 @@ func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6d6c7
 // at most the batch that the head has room for.
 type trainable interface {
 	params() []param[float32]
-	start(x []float32, b int, rng draws)            // once, on the first batch
+	// start initialises on the first batch; it may take long and stops with ctx.
+	start(ctx context.Context, x []float32, b int, rng draws) error
 	step(x []float32, labels []int) (loss float64)  // leaves the gradients in params
 	logits(x []float32, b int) (perClass []float32) // [b, C], largest = the class
 	loss(perClass []float32, labels []int) float64  // the loss of such rows
@@ -114,13 +115,16 @@ type trainer struct {
 
 // start initialises in float64: k-means and the widths are found once, and
 // what float32 loses in a distance ends up in an exponent.
-func (t *trainer) start(x []float32, b int, rng draws) {
+func (t *trainer) start(ctx context.Context, x []float32, b int, rng draws) error {
 	wide := networkOf[float64](t.head, b)
 	rows := make([]float64, b*t.head.Dim())
 	convert(rows, x[:len(rows)])
-	wide.initialise(rows, b, rng)
+	if err := wide.initialise(ctx, rows, b, rng); err != nil {
+		return err
+	}
 	wide.copyTo(t.head)
 	t.copyFrom(t.head)
+	return nil
 }
 
 func (t *trainer) logits(x []float32, b int) []float32 {
@@ -166,7 +170,9 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 			rows := order[from:min(from+opts.Batch, len(order))]
 			train.gather(batch, labels, rows)
 			if steps == 0 {
-				m.start(batch, len(rows), rng)
+				if err := m.start(ctx, batch, len(rows), rng); err != nil {
+					return epochs, err
+				}
 			}
 			sum += m.step(batch, labels[:len(rows)]) * float64(len(rows))
 			adam.step(lr)

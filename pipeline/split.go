@@ -12,9 +12,9 @@ import (
 type split struct{ train, validation, calibration []int }
 
 // splitRows divides the rows with a label ≥ 0. Each class gives its share to
-// validation and to calibration, to within one row, and keeps at least one row
-// for training; over all classes the shares come out to within one row too. The
-// same seed gives the same parts.
+// validation and to calibration, at most one row more, and keeps at least one
+// row for training, so that a class of one row gives none. The same seed gives
+// the same parts.
 func splitRows(labels []int64, classes int, validation, calibration float64, seed uint64) (split, error) {
 	if !(validation >= 0 && calibration >= 0 && validation+calibration < 1) {
 		return split{}, fmt.Errorf("cannot set aside %g of the rows for validation and %g for calibration: nothing is left to train on", validation, calibration)
@@ -27,16 +27,17 @@ func splitRows(labels []int64, classes int, validation, calibration float64, see
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x73706c6974))
 	var s split
-	// due tells how many rows each part is owed so far. What a small class
-	// cannot give in whole rows, the next ones make up for; the random start
-	// keeps that from always hitting the same classes.
+	// due tells how many rows each part is owed so far. What a class gives too
+	// little, for want of whole rows, the next makes up for, by one row at
+	// most; random order and start let that hit any class.
 	dueValidation, dueCalibration := rng.Float64(), rng.Float64()
-	for _, rows := range byClass {
+	for _, class := range rng.Perm(classes) {
+		rows := byClass[class]
 		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 		take := func(due *float64, fraction float64, from int) []int {
 			*due += fraction * float64(len(rows))
 			n := max(0, min(int(math.Floor(*due)), len(rows)-1-from))
-			*due -= float64(n)
+			*due = min(*due-float64(n), 1)
 			return rows[from : from+n]
 		}
 		v := take(&dueValidation, validation, 0)

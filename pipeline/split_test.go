@@ -77,6 +77,22 @@ func TestSplitRowsExactly(t *testing.T) {
 			t.Fatalf("seed %d: %d, %d and %d rows", seed, len(s.train), len(s.validation), len(s.calibration))
 		}
 	}
+	// A class of one image each but for one: that one gives its share and no
+	// more, whichever comes first.
+	for big := range 2 {
+		var labels []int64
+		for i := range 2000 {
+			labels = append(labels, int64(i+1-big))
+		}
+		labels = append(labels, slices.Repeat([]int64{int64(2000 * big)}, 200)...)
+		s, err := splitRows(labels, 2001, 0.1, 0.1, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, c := len(s.validation), len(s.calibration); v < 20 || v > 21 || c < 20 || c > 21 {
+			t.Errorf("one class of 200 among singletons gives %d and %d rows", v, c)
+		}
+	}
 	if _, err := splitRows(labels, 10, 0.5, 0.5, 0); err == nil {
 		t.Error("a split that leaves nothing to train on was accepted")
 	}

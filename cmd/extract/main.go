@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -69,6 +70,9 @@ Images that an earlier run has done are not done again.`, stdout)
 	}
 	result, err := pipeline.Extract(ctx, opts)
 	progress.Close()
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintln(stderr, "extract: what was done is kept; the same command goes on from there")
+	}
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	switch {
 	case err == nil || errors.Is(err, pflag.ErrHelp):
 	case code == interrupted:
-		fmt.Fprintf(os.Stderr, "%s: interrupted; the same command goes on from here\n", name)
+		fmt.Fprintf(os.Stderr, "%s: interrupted\n", name)
 	default:
 		fmt.Fprintf(os.Stderr, "%s: %s\n", name, oneLine(err))
 	}
@@ -137,4 +137,4 @@ func (s *Seeds) Set(text string) error {
 }
 
 // Type names the value in the help text.
-func (s *Seeds) Type() string { return "N,…" }
+func (s *Seeds) Type() string { return "list" }

@@ -41,7 +41,11 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.IntVar(&o.Train.Batch, "batch", 128, "images of a step; the first batch also initialises")
 	f.Float64Var(&o.Train.LR, "lr", 0.001, "Adam's learning rate")
 	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before the learning rate is halved")
-	f.Var(&h.seeds, "seeds", "one head is trained per seed")
+	usage := "one head is trained per seed"
+	if h.seeds.String() == "0" { // which pflag takes for no default
+		usage += " (default 0)"
+	}
+	f.Var(&h.seeds, "seeds", usage)
 	f.Var(&h.seeds, "seed", "the same as --seeds")
 	f.StringVar(&h.preset, "preset", "", "the paper's settings for `imagenet1k|mnist|moons`; flags that are given go before")
 	f.Bool("paper", false, "the paper's settings, which are the defaults in this version")
@@ -81,12 +85,14 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	}{
 		{"layers", float64(o.Head.Layers), 1}, {"centroids", float64(o.Head.Centroids), 1}, {"projection", float64(o.Head.Projection), 1},
 		{"norm", o.Head.Norm, 1}, {"recovery", o.Head.Recovery, 1},
-		{"epochs", float64(o.Train.Epochs), 1}, {"batch", float64(o.Train.Batch), 2}, {"lr", o.Train.LR, math.SmallestNonzeroFloat64},
-		{"patience", float64(o.Train.Patience), 1},
+		{"epochs", float64(o.Train.Epochs), 1}, {"batch", float64(o.Train.Batch), 2}, {"patience", float64(o.Train.Patience), 1},
 	} {
 		if !(v.value >= v.least) || math.IsInf(v.value, 1) {
-			return o, Usagef("--%s %g: it is at least %.3g", v.name, v.value, v.least)
+			return o, Usagef("--%s %g: it is at least %g", v.name, v.value, v.least)
 		}
+	}
+	if !(o.Train.LR > 0) || math.IsInf(o.Train.LR, 1) {
+		return o, Usagef("--lr %g: it is positive", o.Train.LR)
 	}
 	var err error
 	if o.Validation, err = Share("val", h.val); err != nil {
