@@ -20,8 +20,7 @@ import (
 // is removed and path is left as it was. The file gets mode 0666 less the
 // umask. Errors name path and wrap their cause.
 func Write(path string, fill func(io.Writer) error) error {
-	dir, base := filepath.Split(path)
-	temp := filepath.Join(dir, "."+base+"."+rand.Text()[:10]+".tmp")
+	temp := tempName(path)
 	err := Create(temp, fill)
 	if err == nil {
 		err = os.Rename(temp, path)
@@ -33,6 +32,32 @@ func Write(path string, fill func(io.Writer) error) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+func tempName(path string) string {
+	dir, base := filepath.Split(path)
+	return filepath.Join(dir, "."+base+"."+rand.Text()[:10]+".tmp")
+}
+
+// Check reports whether Write could create or replace the file at path, for a
+// program that will have something to write after long work. Its errors name
+// path.
+func Check(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("write %s: it is a folder", path)
+	}
+	temp := tempName(path)
+	err := Create(temp, func(io.Writer) error { return nil })
+	if err == nil {
+		err = os.Remove(temp)
+	}
+	if pathErr := (*os.PathError)(nil); errors.As(err, &pathErr) {
+		err = pathErr.Err // the temporary name says nothing to anybody
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
 }
 
 // Create writes a new file at path, buffered, and syncs it, but not the folder.

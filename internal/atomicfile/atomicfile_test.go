@@ -100,3 +100,25 @@ func TestFailureToCreateOrRename(t *testing.T) {
 		t.Errorf("SyncDir of an absent folder: %v", err)
 	}
 }
+
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("kept"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for path, ok := range map[string]bool{
+		filepath.Join(dir, "new"):         true,
+		file:                              true,
+		dir:                               false,
+		filepath.Join(dir, "no", "new"):   false,
+		filepath.Join(file, "below-file"): false,
+	} {
+		if err := atomicfile.Check(path); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("it left %v, %v", left, err)
+	}
+}
