@@ -53,6 +53,9 @@ var (
 	ErrVersion = errors.New("written by a newer version of this program")
 	// ErrFingerprint says that sets would be mixed that must not be.
 	ErrFingerprint = errors.New("made by another model or preprocessing")
+	// ErrOtherImages says that a set would be replaced by one of the images in
+	// another folder.
+	ErrOtherImages = errors.New("made of images in another folder")
 	// ErrLocked says that another process is writing to the set.
 	ErrLocked = errors.New("another extract is writing to it")
 )
@@ -109,13 +112,13 @@ func parseMeta(data []byte) (Meta, error) {
 	if err := json.Compact(&compact, m.Preprocess); err == nil {
 		m.Preprocess = compact.Bytes()
 	}
-	m.Root = DecodePath(m.Root)
+	m.Root, m.Model = DecodePath(m.Root), DecodePath(m.Model)
 	return m, nil
 }
 
 // encode is the inverse of parseMeta.
 func (m Meta) encode() ([]byte, error) {
-	m.Root = EncodePath(m.Root)
+	m.Root, m.Model = EncodePath(m.Root), EncodePath(m.Model)
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -29,8 +29,8 @@ const (
 // nothing: every row is handed to the system at once.
 const syncEvery = 2 * time.Second
 
-// journalHead says what rows can be used for. A journal with another head is
-// thrown away. The root is part of it because paths are relative to it.
+// journalHead says what rows can be used for. The root is part of it because
+// paths are relative to it.
 type journalHead struct {
 	Version     int    `json:"version"`
 	Fingerprint string `json:"fingerprint"`
@@ -73,8 +73,9 @@ type journal struct {
 }
 
 // openJournal opens the journal in the folder dir, or starts one, cuts off what
-// is not valid, and calls each for the lines that are.
-func openJournal(dir string, head journalHead, each func(journalLine) error) (_ *journal, err error) {
+// is not valid, and calls each for the lines that are. A journal with another
+// head is thrown away if it has no rows or by force, and an error otherwise.
+func openJournal(dir string, head journalHead, force bool, each func(journalLine) error) (_ *journal, err error) {
 	want, err := json.Marshal(head)
 	if err != nil {
 		return nil, err
@@ -85,10 +86,14 @@ func openJournal(dir string, head journalHead, each func(journalLine) error) (_ 
 		return nil, err
 	}
 	if !bytes.Equal(have, want) {
+		rows, err := os.Stat(filepath.Join(dir, journalRowsFile))
+		if err == nil && rows.Size() > 0 && !force {
+			return nil, fmt.Errorf("%s holds an unfinished extraction %w or %w; use --force to throw it away or another --out", dir, ErrFingerprint, ErrOtherImages)
+		}
 		if err := removeJournal(dir); err != nil {
 			return nil, err
 		}
-		err := atomicfile.Write(headPath, func(w io.Writer) error {
+		err = atomicfile.Write(headPath, func(w io.Writer) error {
 			_, err := w.Write(want)
 			return err
 		})

@@ -85,7 +85,7 @@ func (s *Set) checkFolder() error {
 		return fmt.Errorf("feature set %s: %w", s.Dir, err)
 	}
 	if _, err := os.Stat(s.path(featuresFile)); err != nil {
-		return fmt.Errorf("%s is %w: a folder with %s was expected; %s", s.Dir, ErrNotSet, featuresFile, advice)
+		return fmt.Errorf("%s is %w: it has no %s; make one in another folder with `extract --model DIR --images DIR --out FEATURES`", s.Dir, ErrNotSet, featuresFile)
 	}
 	return nil
 }

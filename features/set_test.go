@@ -130,7 +130,7 @@ func TestOpenRefuses(t *testing.T) {
 		want  string
 	}{
 		{"no folder", remove("."), fs.ErrNotExist, "extract --model DIR --images DIR --out"},
-		{"no features", remove("features.npy"), features.ErrNotSet, "features.npy was expected; make one with `extract"},
+		{"no features", remove("features.npy"), features.ErrNotSet, "it has no features.npy; make one in another folder with `extract"},
 		{"features cut short", cut("features.npy"), features.ErrDamaged, "cut short"},
 		{"features flat", matrix("features.npy", 6), features.ErrDamaged, "two dimensions"},
 		{"features without columns", matrix("features.npy", 4, 0), features.ErrDamaged, "features.npy"},

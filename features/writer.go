@@ -32,8 +32,9 @@ type Header struct {
 
 // Options change what Create puts up with. The zero value is the careful one.
 type Options struct {
-	// Force lets a feature set with another fingerprint, or a damaged one, be
-	// replaced. What is no feature set is never replaced.
+	// Force lets a feature set with another fingerprint or root, a damaged
+	// one, or the work of an unfinished run on one be replaced. What is no
+	// feature set is never replaced.
 	Force bool
 }
 
@@ -75,12 +76,13 @@ const (
 // All work goes to the folder DIR.partial beside it, which it locks. Rows that a
 // run before has left there, and rows of a set that stands at dir already, are
 // used again if fingerprint, root and dimensions are the same: Has tells which.
-// A journal with others is thrown away; a set with another fingerprint is an
-// error unless Force, a set with another root will be replaced. Nothing at dir
-// changes before Commit.
+// With another fingerprint or root they are an error unless Force, which throws
+// the former away and lets Commit replace the latter. Nothing at dir changes
+// before Commit.
 //
-// The error wraps ErrLocked if another process is at it, ErrFingerprint, or
-// ErrNotSet if dir holds anything that is not a feature set's.
+// The error wraps ErrLocked if another process is at it, ErrFingerprint,
+// ErrOtherImages, or ErrNotSet if dir holds anything that is not a feature
+// set's.
 func Create(dir string, header Header, options Options) (_ *Writer, err error) {
 	if header.D < 1 || header.LogitsDim < 0 || header.Fingerprint == "" {
 		return nil, fmt.Errorf("features: header with %d features, %d logits and fingerprint %q", header.D, header.LogitsDim, header.Fingerprint)
@@ -109,7 +111,7 @@ func Create(dir string, header Header, options Options) (_ *Writer, err error) {
 	}
 	head := journalHead{Version, header.Fingerprint, EncodePath(header.Root), header.D, header.LogitsDim}
 	row := 0
-	w.journal, err = openJournal(partialDir(dir), head, func(line journalLine) (err error) {
+	w.journal, err = openJournal(partialDir(dir), head, options.Force, func(line journalLine) (err error) {
 		img := line.image()
 		w.known[img.Path], err = locate(img, row, false)
 		row++
@@ -174,8 +176,15 @@ func (w *Writer) readOld() error {
 		return err
 	}
 	_, logits := old.Logits()
-	if old.Root != w.header.Root || old.D != w.header.D || logits != w.header.LogitsDim {
+	if old.D != w.header.D || logits != w.header.LogitsDim {
 		return old.Close()
+	}
+	if old.Root != w.header.Root {
+		err := old.Close()
+		if err == nil && !w.options.Force {
+			err = fmt.Errorf("%s was %w, %s; use --force to replace it or another --out", w.dir, ErrOtherImages, old.Root)
+		}
+		return err
 	}
 	row := 0
 	err = old.eachImage(func(img Image) (err error) {

@@ -374,7 +374,10 @@ func TestRowsOfTheSetThatStandsThere(t *testing.T) {
 	t.Run("not under another root", func(t *testing.T) {
 		h := header
 		h.Root = "other"
-		if w := create(t, dir, h, features.Options{}); four[0].known(w) {
+		if _, err := features.Create(dir, h, features.Options{}); !errors.Is(err, features.ErrOtherImages) {
+			t.Errorf("got %v", err)
+		}
+		if w := create(t, dir, h, features.Options{Force: true}); four[0].known(w) {
 			t.Error("a row of another root is known")
 		}
 	})
@@ -407,13 +410,16 @@ func TestAnImageThatChangesIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestAJournalOfAnotherModelIsThrownAway(t *testing.T) {
+func TestAJournalOfAnotherModelIsThrownAwayByForce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	w := create(t, dir, header, features.Options{})
 	check(t, add(w, four[0]), w.Close())
 	other := header
 	other.Fingerprint = "f2"
-	w = create(t, dir, other, features.Options{})
+	if _, err := features.Create(dir, other, features.Options{}); !errors.Is(err, features.ErrFingerprint) {
+		t.Errorf("without force: %v", err)
+	}
+	w = create(t, dir, other, features.Options{Force: true})
 	if four[0].known(w) {
 		t.Error("a row of another model is known")
 	}
