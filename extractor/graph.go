@@ -23,7 +23,7 @@ type TensorInfo struct {
 	Shape []int64
 }
 
-// String returns the tensor as errors and --check show it, such as
+// String returns the tensor as errors show it, such as
 // "features float32[?,192]".
 func (t TensorInfo) String() string {
 	dims := make([]string, len(t.Shape))

@@ -94,10 +94,10 @@ func (e ListError) Unwrap() error { return e.Err }
 func List(opts ListOptions) (*Listing, error) {
 	info, err := os.Stat(opts.Root)
 	if err != nil {
-		return nil, fmt.Errorf("images: %w; --images names the folder that they are in", err)
+		return nil, fmt.Errorf("images: %w; name the folder that they are in", err)
 	}
 	if !info.IsDir() {
-		return nil, fmt.Errorf("images: %s is a file; --images names the folder that they are in", opts.Root)
+		return nil, fmt.Errorf("images: %s is a file; name the folder that they are in", opts.Root)
 	}
 	l := &Listing{Root: opts.Root}
 	if opts.ListFile != "" {
@@ -137,7 +137,7 @@ func (l *Listing) walkRoot(root fs.FileInfo) error {
 		if len(l.Errors) > 0 {
 			return fmt.Errorf("%w in %s: %w", ErrNoImages, l.Root, l.Errors[0])
 		}
-		return fmt.Errorf("%w in %s; --images names a folder of images, or of one folder of images per class", ErrNoImages, l.Root)
+		return fmt.Errorf("%w in %s; a folder of images was expected, or of one folder of images per class", ErrNoImages, l.Root)
 	}
 	if len(l.Classes) > 0 && len(empty) > 0 {
 		return fmt.Errorf("%w: %q in %s; remove it or put images into it", ErrEmptyClass, empty, l.Root)
@@ -245,7 +245,7 @@ func (l *Listing) readList(file string) error {
 		l.Items = append(l.Items, item)
 	}
 	if missing == len(entries) {
-		return fmt.Errorf("%w: none of the %d files that the list %s names is in %s (%q …); --images names the folder that its paths start from",
+		return fmt.Errorf("%w: none of the %d files that the list %s names is in %s (%q …); name the folder that its paths start from",
 			ErrNoImages, len(entries), file, l.Root, entries[0].path)
 	}
 	return nil
@@ -274,7 +274,7 @@ func parseList(text string) ([]entry, error) {
 		}
 		name := path.Clean(strings.TrimRight(line[:at], " \t"))
 		if !filepath.IsLocal(filepath.FromSlash(name)) || name == "." {
-			return nil, fmt.Errorf("line %d: path %q does not lie below the folder of the images; let --images name one that it does", n, line[:at])
+			return nil, fmt.Errorf("line %d: path %q does not lie below the folder of the images; name one that it does", n, line[:at])
 		}
 		if first, ok := seen[name]; ok {
 			return nil, fmt.Errorf("line %d: %q is in line %d already; remove one", n, name, first)

@@ -119,13 +119,13 @@ func TestListErrors(t *testing.T) {
 		is    error
 		texts []string
 	}{
-		{"missing root", ListOptions{Root: filepath.Join(root, "absent")}, fs.ErrNotExist, []string{"absent", "--images"}},
-		{"root is a file", ListOptions{Root: filepath.Join(root, "class", "1.png")}, nil, []string{"1.png is a file", "--images"}},
-		{"no images", ListOptions{Root: filepath.Join(root, "empty")}, ErrNoImages, []string{"empty", "--images"}},
+		{"missing root", ListOptions{Root: filepath.Join(root, "absent")}, fs.ErrNotExist, []string{"absent"}},
+		{"root is a file", ListOptions{Root: filepath.Join(root, "class", "1.png")}, nil, []string{"1.png is a file"}},
+		{"no images", ListOptions{Root: filepath.Join(root, "empty")}, ErrNoImages, []string{"empty"}},
 		{"only empty classes", ListOptions{Root: tree(t, "a/", "b/x.txt")}, ErrNoImages, []string{"no images"}},
 		{"a class without images", ListOptions{Root: root}, ErrEmptyClass, []string{`"empty" "void"`, root, "remove it"}},
 		{"missing list", ListOptions{Root: root, ListFile: filepath.Join(root, "absent.txt")}, fs.ErrNotExist, []string{"absent.txt"}},
-		{"list of another root", ListOptions{Root: root, ListFile: listFile(t, "a/1.png 0\n")}, ErrNoImages, []string{root, `"a/1.png"`, "--images"}},
+		{"list of another root", ListOptions{Root: root, ListFile: listFile(t, "a/1.png 0\n")}, ErrNoImages, []string{root, `"a/1.png"`}},
 		{"empty list", ListOptions{Root: root, ListFile: listFile(t, "\n")}, ErrNoImages, []string{"path label"}},
 		{"wrong line", ListOptions{Root: root, ListFile: listFile(t, "\nclass/1.png\n")}, nil, []string{"list.txt", "line 2", "class/1.png"}},
 	} {
@@ -256,9 +256,9 @@ func TestParseListErrors(t *testing.T) {
 		"a.png 0\nb.png one":        {"line 2", `"one"`},
 		"a.png 0\nb.png -2":         {"line 2", `"-2"`},
 		"a.png 1.5":                 {"line 1", `"1.5"`},
-		"../a.png 0":                {"line 1", "../a.png", "--images"},
-		"x/../../a.png 0":           {"line 1", "--images"},
-		"/a.png 0":                  {"line 1", "/a.png", "--images"},
+		"../a.png 0":                {"line 1", "../a.png"},
+		"x/../../a.png 0":           {"line 1"},
+		"/a.png 0":                  {"line 1", "/a.png"},
 		"a.png 0\n./a.png 1":        {"line 2", "line 1 already"},
 		"a.png 9999999999999999999": {"line 1"},
 	} {

@@ -34,8 +34,7 @@ type ModelOptions struct {
 	// default because the reference (Pillow) ignores it; it is part of the
 	// fingerprint.
 	ApplyEXIF bool
-	// Device is "cpu" (or ""), "cuda", "tensorrt", "coreml", "openvino" or
-	// "directml"; all but the first need a library built for it.
+	// Device is one of [Devices]; "" is cpu.
 	Device string
 	// IntraOpThreads is how many threads one run may use; 0 is 1, which is
 	// the fastest with one worker per core.
@@ -51,9 +50,8 @@ type Model struct {
 	Dir, File string
 	// Spec is the preprocessing.
 	Spec *preprocess.Spec
-	// SHA256 is the hash of the graph file in hex; where its weights lie
-	// beside it (model.onnx_data, model.onnx.data), of the graph followed by
-	// those files in the order of their names.
+	// SHA256 is the hash of the graph file in hex; where it keeps weights in
+	// other files, of the graph followed by those in the order of their names.
 	SHA256 string
 	// Inputs and Outputs are all that the graph declares.
 	Inputs, Outputs []TensorInfo
@@ -146,19 +144,16 @@ func findGraph(dir string) (file string, folders []string, err error) {
 	return dir, folders, nil
 }
 
-// hashGraph returns the hex SHA-256 of the graph file followed by the files of
-// weights that exporters put beside it.
+// hashGraph returns the hex SHA-256 of the graph file followed by the files that
+// it keeps weights in.
 func hashGraph(file string) (string, error) {
 	files := []string{file}
-	entries, err := os.ReadDir(filepath.Dir(file))
+	weights, err := externalWeights(file)
 	if err != nil {
-		return "", fmt.Errorf("look for the weights of %s: %w", file, err)
+		return "", err
 	}
-	for _, entry := range entries {
-		rest, ok := strings.CutPrefix(entry.Name(), filepath.Base(file))
-		if ok && (strings.HasPrefix(rest, "_data") || strings.HasPrefix(rest, ".data")) {
-			files = append(files, filepath.Join(filepath.Dir(file), entry.Name()))
-		}
+	for _, name := range weights {
+		files = append(files, filepath.Join(filepath.Dir(file), name))
 	}
 	h := sha256.New()
 	for _, file := range files {
@@ -281,6 +276,10 @@ func (m *Model) newSession(opts ModelOptions) error {
 	return nil
 }
 
+// Devices are where a model can run; all but the first need a library built
+// for it.
+var Devices = []string{"cpu", "cuda", "tensorrt", "coreml", "openvino", "directml"}
+
 // useDevice adds the execution provider of device to the options.
 func useDevice(options *ort.SessionOptions, device string) error {
 	var err error
@@ -303,7 +302,7 @@ func useDevice(options *ort.SessionOptions, device string) error {
 	case "directml":
 		err = options.AppendExecutionProviderDirectML(0)
 	default:
-		return fmt.Errorf("unknown device %q; --device is cpu, cuda, tensorrt, coreml, openvino or directml", device)
+		return fmt.Errorf("unknown device %q; it is one of %s", device, strings.Join(Devices, ", "))
 	}
 	if err != nil {
 		return fmt.Errorf("the onnxruntime library cannot use device %s: %w; use --device cpu, or a library built for it with --onnxruntime FILE", device, err)

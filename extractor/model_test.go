@@ -58,7 +58,7 @@ func TestOpenModelErrors(t *testing.T) {
 		{"wrong pool", good, ModelOptions{Pool: "max"}, []string{`"max"`, "--pool", "cls", "mean"}},
 		{"pool without tokens", good, ModelOptions{Pool: "mean"}, []string{"last_hidden_state", "--pool"}},
 		{"pool for a vector", good, ModelOptions{Output: "features", Pool: "mean"}, []string{"features", "leave --pool out"}},
-		{"unknown device", good, ModelOptions{Device: "tpu"}, []string{`"tpu"`, "--device", "cuda"}},
+		{"unknown device", good, ModelOptions{Device: "tpu"}, []string{`"tpu"`, "cuda"}},
 		{"device that the library lacks", good, ModelOptions{Device: "openvino"}, []string{"openvino", "--device cpu"}},
 		{"not a graph", []byte("no graph"), ModelOptions{}, []string{"cannot be loaded"}},
 		{"size of another model", graph([]TensorInfo{floats("image", -1, 3, 8, 6)}, []TensorInfo{floats("features", -1, 3, 8, 6)}, node("Identity", "image", "features")),
@@ -208,27 +208,47 @@ func TestFingerprint(t *testing.T) {
 	prints := []string{first, print(ModelOptions{Output: "logits"}), print(ModelOptions{ApplyEXIF: true})}
 	write(t, filepath.Join(dir, "preprocessor_config.json"), processor(8, 6))
 	prints = append(prints, print(ModelOptions{}))
-	write(t, file+"_data", "weights")
-	prints = append(prints, print(ModelOptions{}))
-	write(t, file+".data", "weights")
-	prints = append(prints, print(ModelOptions{}))
 	write(t, file, string(pixels(1)))
 	prints = append(prints, print(ModelOptions{}))
 	slices.Sort(prints)
-	if len(slices.Compact(prints)) != 7 {
+	if len(slices.Compact(prints)) != 5 {
 		t.Errorf("two of these agree: %q", prints)
 	}
 }
 
-func TestHashIsThatOfTheFile(t *testing.T) {
+// external is a tensor whose weights lie in a file.
+func external(location string) []byte {
+	entry := message(field(1, []byte("location")), field(2, []byte(location)))
+	return message(field(13, message(field(1, []byte("offset")), field(2, []byte("0")))), field(13, entry))
+}
+
+func TestHashIsThatOfTheFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "model.onnx")
-	write(t, file, "graph")
-	write(t, file+".data", "weights")
+	constant := field(1, field(5, field(5, external("deep/constant.bin")))) // a node's attribute
+	branch := field(1, field(5, field(6, field(5, external("weights.bin")))))
+	graph := string(field(7, message(field(5, external("weights.bin")), constant, branch)))
+	write(t, file, graph)
+	write(t, filepath.Join(filepath.Dir(file), "weights.bin"), "weights")
+	write(t, filepath.Join(filepath.Dir(file), "deep", "constant.bin"), "one")
 	write(t, file+".bak", "other")
 	got, err := hashGraph(file)
-	sum := sha256.Sum256([]byte("graphweights"))
+	sum := sha256.Sum256([]byte(graph + "oneweights"))
 	if want := hex.EncodeToString(sum[:]); err != nil || got != want {
 		t.Errorf("%s, %v; want %s", got, err, want)
+	}
+	if err := os.Remove(filepath.Join(filepath.Dir(file), "weights.bin")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = hashGraph(file)
+	wantError(t, err, "weights.bin")
+	write(t, file, string(field(7, field(5, external("../elsewhere.bin")))))
+	_, err = hashGraph(file)
+	wantError(t, err, file, "../elsewhere.bin")
+	for _, odd := range []string{"", "no protobuf", graph[:len(graph)-1]} {
+		write(t, file, odd)
+		if names, err := externalWeights(file); err != nil || len(names) != 0 {
+			t.Errorf("%q: %v, %v", odd, names, err)
+		}
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

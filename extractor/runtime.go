@@ -3,6 +3,7 @@ package extractor
 import (
 	"bufio"
 	"cmp"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -195,6 +196,9 @@ func InitRuntime(explicit string) error {
 		}
 		return nil
 	}
+	if err := checkLibrary(path); err != nil {
+		return fmt.Errorf("onnxruntime library %s %w; run `make setup`, or name another one with --onnxruntime FILE", path, err)
+	}
 	ort.SetSharedLibraryPath(path)
 	if err := ort.InitializeEnvironment(ort.WithLogLevelFatal()); err != nil {
 		// The wrapper's only sign of a library that lacks its API version.
@@ -207,6 +211,45 @@ func InitRuntime(explicit string) error {
 	// turn off, which is no failure.
 	_ = ort.DisableTelemetry()
 	loaded.path = path
+	return nil
+}
+
+// apiVersion is the minor version of the oldest library that has the API that
+// the wrapper asks for.
+const apiVersion = 29
+
+// versioned matches the name that a library of Linux has with its version.
+var versioned = regexp.MustCompile(`\.so\.1\.([0-9]+)\.[0-9]+$`)
+
+// checkLibrary refuses what the dynamic loader would end the process for, a file
+// that was cut short, and what onnxruntime would print lines of its own about, a
+// library whose name says that it is too old.
+func checkLibrary(path string) (err error) {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	if m := versioned.FindStringSubmatch(path); m != nil {
+		if minor, err := strconv.Atoi(m[1]); err == nil && minor < apiVersion {
+			return fmt.Errorf("is too old for this program, which needs 1.%d or newer", apiVersion)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("cannot be read: %w", err)
+	}
+	library, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("is no shared library: %w", err)
+	}
+	defer func() { err = errors.Join(err, library.Close()) }()
+	for _, part := range library.Progs {
+		if part.Off+part.Filesz > uint64(info.Size()) {
+			return errors.New("was cut short")
+		}
+	}
 	return nil
 }
 

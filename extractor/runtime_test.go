@@ -124,7 +124,7 @@ func TestInitRuntimeRefuses(t *testing.T) {
 	refusal := func(lib string) string {
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), "TEST_LIBRARY="+lib)
-		out, err := cmd.Output()
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -134,6 +134,16 @@ func TestInitRuntimeRefuses(t *testing.T) {
 	text := filepath.Join(dir, "text.so")
 	write(t, text, "not a library")
 	wantError(t, errors.New(refusal(text)), text, "make setup")
+	library, err := os.ReadFile(testenv.Runtime(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(dir, "cut.so")
+	write(t, cut, string(library[:len(library)/2]))
+	wantError(t, errors.New(refusal(cut)), cut, "make setup")
+	named := filepath.Join(dir, "libonnxruntime.so.1.19.2")
+	write(t, named, string(library))
+	wantError(t, errors.New(refusal(named)), named, "too old", "make setup")
 
 	// A library that, like an old one, has no API of the version asked for.
 	source, old := filepath.Join(dir, "old.c"), filepath.Join(dir, "old.so")
