@@ -27,8 +27,8 @@ import (
 )
 
 var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "mlrbfn-programs")
-	if err != nil {
+	dir := filepath.Join(temporary, "bin")
+	if err := os.Mkdir(dir, 0o777); err != nil {
 		return "", err
 	}
 	if out, err := exec.Command("go", "build", "-o", dir, "./...", "../examples/...").CombinedOutput(); err != nil {
@@ -37,11 +37,16 @@ var build = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
+var temporary string // holds the programs and the world; removed at the end
+
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if dir, err := build(); err == nil {
-		os.RemoveAll(dir)
+	var err error
+	if temporary, err = os.MkdirTemp("", "mlrbfn"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
+	code := m.Run()
+	os.RemoveAll(temporary)
 	os.Exit(code)
 }
 
@@ -149,10 +154,7 @@ func newWorld(t *testing.T) world {
 	t.Helper()
 	model := testenv.Backbone(t)
 	worldOnce.Do(func() {
-		dir, err := os.MkdirTemp("", "mlrbfn-world")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := filepath.Join(temporary, "world")
 		w := world{dir, model, filepath.Join(dir, "images"), filepath.Join(dir, "features"), filepath.Join(dir, "detector.safetensors")}
 		for i := range 60 {
 			picture(t, filepath.Join(w.images, "disc", fmt.Sprintf("%02d.png", i)), 0, uint64(i))
@@ -379,7 +381,15 @@ func TestClearErrors(t *testing.T) {
 	fails(t, 1, "hollow", "extract", "--model", w.model, "--images", filepath.Join(dir, "holes"), "--out", out)
 	fails(t, 1, "features", "extract", "--model", w.model, "--images", w.images, "--out", out, "--output", "pooler_output")
 	fails(t, 1, absent, "extract", "--model", w.model, "--images", w.images, "--out", out, "--onnxruntime", absent)
-	fails(t, 1, "not a feature set", "extract", "--model", w.model, "--images", w.images, "--out", w.images)
+	fails(t, 1, "not a feature set", "extract", "--model", w.model, "--images", w.images, "--out", filepath.Join(dir, "holes"))
+	fails(t, 1, "folder of images", "extract", "--model", w.model, "--images", w.images, "--out", filepath.Join(w.images, "features"))
+	fails(t, 2, "--device", "extract", "--model", w.model, "--images", w.images, "--out", out, "--device", "abacus")
+	fails(t, 1, "another --out", "extract", "--model", w.model, "--images", filepath.Join(w.images, "disc"), "--out", w.features)
+	fails(t, 1, "no/out", "train", "--features", w.features, "--out", filepath.Join(dir, "no", "out"))
+	fails(t, 1, "folder", "train", "--features", w.features, "--out", dir)
+	fails(t, 1, "twice", "train", "--features", w.features, "--val", w.features, "--out", out)
+	fails(t, 1, "train", "detect", "--detector", w.features, w.images)
+	fails(t, 2, "magic", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--methods", "magic", "--out", out)
 	fails(t, 1, absent, "train", "--features", absent, "--out", out)
 	fails(t, 2, "--features", "train", "--out", out)
 	fails(t, 2, "--val", "train", "--features", w.features, "--out", out, "--val", "1.5")

@@ -1,11 +1,14 @@
 package pipeline
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 
@@ -141,17 +144,26 @@ type Verdict struct {
 
 // verdictBlock is how many rows are judged at once, so that the confidences of
 // a large set in all classes never lie in memory together.
-const verdictBlock = 4096
+const verdictBlock = 512
 
 // Verdicts judges the rows x [n, D] of features.
 func (d *Detector) Verdicts(x []float32) []Verdict {
+	verdicts, _ := d.verdicts(context.Background(), x) // fails only when cancelled
+	return verdicts
+}
+
+// verdicts is Verdicts that stops with ctx.
+func (d *Detector) verdicts(ctx context.Context, x []float32) ([]Verdict, error) {
 	verdicts := make([]Verdict, 0, len(x)/d.Dim())
 	for block := range slices.Chunk(x, verdictBlock*d.Dim()) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		for row := range slices.Chunk(d.LogConfidences(block), len(d.Classes)) {
 			verdicts = append(verdicts, d.verdict(row))
 		}
 	}
-	return verdicts
+	return verdicts, nil
 }
 
 // judge returns a function that judges one row of features [D] at a time and
@@ -175,7 +187,7 @@ func (d *Detector) verdict(logConfidences []float64) Verdict {
 	return Verdict{
 		Class: d.Classes[label], Label: label,
 		Confidence: math.Exp(score), Score: score,
-		OOD: score < d.Threshold, PValue: pValue(d.Scores, score),
+		OOD: !(score >= d.Threshold), PValue: pValue(d.Scores, score),
 	}
 }
 
@@ -279,9 +291,12 @@ func headTensors(h *head.MLRBFN, prefix string) []safetensors.Tensor {
 // altered, of a newer version or no detector at all gives an error that wraps
 // ErrDetector, names the file and says what is wrong.
 func LoadDetector(path string) (*Detector, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("detector %s: %w: it is a folder; `train` makes a file", path, ErrDetector)
+	}
 	file, err := safetensors.Read(path)
 	if err != nil && !isFormatError(err) {
-		return nil, err // the file system's own words: absent, not readable
+		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, pathless(err))
 	}
 	var d *Detector
 	if err == nil {
@@ -291,6 +306,14 @@ func LoadDetector(path string) (*Detector, error) {
 		return nil, fmt.Errorf("detector %s: %w: %w", path, ErrDetector, err)
 	}
 	return d, nil
+}
+
+// pathless takes the file's name off an error of the file system.
+func pathless(err error) error {
+	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		return pathErr.Err
+	}
+	return err
 }
 
 func isFormatError(err error) bool {

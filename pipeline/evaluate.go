@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/features"
 	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/npy"
 	"mlrbfn/metrics"
 	"mlrbfn/posthoc"
@@ -46,8 +50,10 @@ type EvaluateOptions struct {
 
 	Out string // folder of the report
 
-	// Progress, where set, is told what is being done.
-	Progress func(what string)
+	// Progress, where set, is told what is being done, and how many of how
+	// many epochs, of all heads together, or sets of images are. It is called
+	// from several goroutines.
+	Progress func(what string, done, total int)
 }
 
 // Figures is one row of results.csv: how a method tells one set of strangers
@@ -77,20 +83,31 @@ func (f *Figures) values() []*float64 {
 // in-distribution test set and all sets of strangers, and writes results.csv
 // and the scores, scores/METHOD/SEED/DATASET.npy, under opts.Out.
 func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
-	e, err := openEvaluation(opts)
+	e, err := openEvaluation(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer e.close()
+	// What an earlier run has left must not stand beside what this one writes.
+	results := filepath.Join(opts.Out, "results.csv")
+	if err := errors.Join(mkdirFor(results), atomicfile.Check(results)); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(results); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("report folder: %w", err)
+	}
 	var figures []Figures
 	for _, method := range e.opts.Methods {
+		if err := os.RemoveAll(filepath.Join(opts.Out, "scores", method)); err != nil {
+			return nil, fmt.Errorf("report folder: %w", err)
+		}
 		runs, err := e.run(ctx, method)
 		if err != nil {
 			return nil, err
 		}
 		var perSeed []Figures
 		for _, r := range runs {
-			rows, err := e.measure(method, r)
+			rows, err := e.measure(ctx, method, r)
 			if err != nil {
 				return nil, err
 			}
@@ -99,7 +116,7 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 		figures = append(figures, perSeed...)
 		figures = append(figures, overSeeds(perSeed)...)
 	}
-	return figures, writeResults(filepath.Join(e.opts.Out, "results.csv"), figures)
+	return figures, writeResults(results, figures)
 }
 
 // evaluation is the open feature sets.
@@ -111,26 +128,34 @@ type evaluation struct {
 	ood      []*table
 }
 
-func openEvaluation(opts EvaluateOptions) (_ *evaluation, err error) {
+// Check reports what is wrong with the methods and the names of the sets.
+func (o EvaluateOptions) Check() error {
+	for i, m := range o.Methods {
+		if !slices.Contains(Methods, m) || slices.Contains(o.Methods[:i], m) {
+			return fmt.Errorf("method %q: each once, of %s", m, strings.Join(Methods, ", "))
+		}
+	}
+	if len(o.OOD) == 0 {
+		return errors.New("no features of strangers to evaluate on")
+	}
+	for i, set := range o.OOD {
+		reserved := set.Name == "id" || set.Name == "mean" || set.Name == "" || strings.ContainsAny(set.Name, `/\`) || strings.HasPrefix(set.Name, ".")
+		if reserved || slices.ContainsFunc(o.OOD[:i], func(other OODSet) bool { return other.Name == set.Name }) {
+			return fmt.Errorf("set name %q: names are distinct file names, and not id or mean", set.Name)
+		}
+	}
+	return nil
+}
+
+func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, err error) {
+	if err := opts.Check(); err != nil {
+		return nil, err
+	}
 	if opts.Methods == nil {
 		opts.Methods = Methods
 	}
-	for _, m := range opts.Methods {
-		if !slices.Contains(Methods, m) {
-			return nil, fmt.Errorf("unknown method %q; there are %s", m, strings.Join(Methods, ", "))
-		}
-	}
 	if opts.LinearEpochs == 0 {
 		opts.LinearEpochs = 100
-	}
-	if len(opts.OOD) == 0 {
-		return nil, errors.New("no features of strangers to evaluate on")
-	}
-	for i, set := range opts.OOD {
-		reserved := set.Name == "id" || set.Name == "mean" || set.Name == "" || strings.ContainsAny(set.Name, `/\`) || strings.HasPrefix(set.Name, ".")
-		if reserved || slices.ContainsFunc(opts.OOD[:i], func(o OODSet) bool { return o.Name == set.Name }) {
-			return nil, fmt.Errorf("set name %q: names are distinct file names, and not id or mean", set.Name)
-		}
 	}
 	e := &evaluation{opts: opts}
 	defer func() {
@@ -138,11 +163,11 @@ func openEvaluation(opts EvaluateOptions) (_ *evaluation, err error) {
 			e.close()
 		}
 	}()
-	if e.train, err = openTrainingData(opts.Train); err != nil {
+	if e.train, err = openTrainingData(ctx, opts.Train); err != nil {
 		return nil, err
 	}
 	open := func(dir string) (*table, error) {
-		t, err := openTable(dir)
+		t, err := openTable(ctx, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -193,12 +218,14 @@ func (e *evaluation) close() {
 	}
 }
 
-// run is a method ready to score: predict gives for rows of features a score
-// and a class each.
+// run is a method ready to score.
 type run struct {
 	seed    string
-	predict func(x []float32) (scores []float64, classes []int)
+	predict predictor
 }
+
+// predictor gives the scores [n] and classes [n] of rows of features [n, D].
+type predictor func(ctx context.Context, x []float32) (scores []float64, classes []int, err error)
 
 // run trains what a method needs, for each seed.
 func (e *evaluation) run(ctx context.Context, method string) ([]run, error) {
@@ -211,13 +238,18 @@ func (e *evaluation) run(ctx context.Context, method string) ([]run, error) {
 	}
 	seeds := e.train.opts.Seeds
 	runs := make([]run, len(seeds))
-	e.tell(fmt.Sprintf("%s: training %d heads", method, len(seeds)))
+	epochs := e.train.opts.Train.Epochs
+	if method == "msp" {
+		epochs = e.opts.LinearEpochs
+	}
+	var done atomic.Int64
+	progress := func(head.Epoch) { e.tell(method+": training", int(done.Add(1)), epochs*len(seeds)) }
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, seed := range seeds {
 		group.Go(func() (err error) {
 			runs[i].seed = strconv.FormatUint(seed, 10)
-			runs[i].predict, err = e.fit(ctx, method, seed)
+			runs[i].predict, err = e.fit(ctx, method, seed, epochs, progress)
 			return err
 		})
 	}
@@ -225,8 +257,9 @@ func (e *evaluation) run(ctx context.Context, method string) ([]run, error) {
 }
 
 // fit trains a method's head for one seed. Every seed has a split of its own.
-func (e *evaluation) fit(ctx context.Context, method string, seed uint64) (predict func([]float32) ([]float64, []int), err error) {
+func (e *evaluation) fit(ctx context.Context, method string, seed uint64, epochs int, progress func(head.Epoch)) (predictor, error) {
 	o := e.train.opts
+	o.Train.Epochs, o.Train.Progress = epochs, progress
 	rows, err := e.train.resplit(seed)
 	if err != nil {
 		return nil, err
@@ -241,53 +274,58 @@ func (e *evaluation) fit(ctx context.Context, method string, seed uint64) (predi
 		d := &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}
 		return d.predict, nil
 	}
-	o.Train.Epochs = e.opts.LinearEpochs
 	linear, _, err := head.TrainLinear(ctx, rows.train, rows.validation, classes, o.Train)
 	if err != nil {
 		return nil, err
 	}
-	return func(x []float32) ([]float64, []int) {
+	return func(_ context.Context, x []float32) ([]float64, []int, error) {
 		logits := linear.Logits(x)
 		predicted := make([]int, 0, len(logits)/classes)
 		for row := range slices.Chunk(logits, classes) {
 			at, _ := best(row)
 			predicted = append(predicted, at)
 		}
-		return posthoc.MSP(logits, classes), predicted
+		return posthoc.MSP(logits, classes), predicted, nil
 	}, nil
 }
 
-// predict gives the scores and classes of the verdicts on x.
-func (d *Detector) predict(x []float32) (scores []float64, classes []int) {
-	for _, v := range d.Verdicts(x) {
+// predict is a predictor by the detector's verdicts.
+func (d *Detector) predict(ctx context.Context, x []float32) (scores []float64, classes []int, err error) {
+	verdicts, err := d.verdicts(ctx, x)
+	for _, v := range verdicts {
 		scores, classes = append(scores, v.Score), append(classes, v.Label)
 	}
-	return scores, classes
+	return scores, classes, err
 }
 
-func (e *evaluation) tell(what string) {
+func (e *evaluation) tell(what string, done, total int) {
 	if e.opts.Progress != nil {
-		e.opts.Progress(what)
+		e.opts.Progress(what, done, total)
 	}
 }
 
 // measure scores all sets, writes the scores and returns the figures of each
 // set and of the groups' means.
-func (e *evaluation) measure(method string, r run) ([]Figures, error) {
-	e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed))
-	write := func(dataset string, scores []float64) error {
-		path := filepath.Join(e.opts.Out, "scores", method, r.seed, dataset+".npy")
-		return writeScores(path, scores)
+func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
+	scored := 0
+	score := func(dataset string, x []float32) ([]float64, []int, error) {
+		scores, classes, err := r.predict(ctx, x)
+		if err == nil {
+			err = writeScores(filepath.Join(e.opts.Out, "scores", method, r.seed, dataset+".npy"), scores)
+		}
+		scored++
+		e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed), scored, 1+len(e.ood))
+		return scores, classes, err
 	}
-	id, predicted := r.predict(e.id.x)
-	if err := write("id", id); err != nil {
+	id, predicted, err := score("id", e.id.x)
+	if err != nil {
 		return nil, err
 	}
 	accuracy := e.accuracy(predicted)
 	var figures []Figures
 	for i, set := range e.opts.OOD {
-		ood, _ := r.predict(e.ood[i].x)
-		if err := write(set.Name, ood); err != nil {
+		ood, _, err := score(set.Name, e.ood[i].x)
+		if err != nil {
 			return nil, err
 		}
 		m := metrics.Evaluate(id, ood)

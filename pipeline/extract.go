@@ -45,6 +45,9 @@ type ExtractResult struct {
 // When ctx is cancelled it returns ctx.Err(), and what was done is kept for the
 // next run.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	if err := apart(opts.Images, opts.Out); err != nil {
+		return nil, err
+	}
 	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
 	if err != nil {
 		return nil, err
@@ -105,6 +108,23 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	}
 	result.Meta, err = w.Commit(images, labels, listing.Classes, result.Failed)
 	return result, err
+}
+
+// apart refuses a feature set inside the folder of images, where it would be
+// taken for a class the next time.
+func apart(images, out string) error {
+	root, err := filepath.Abs(images)
+	if err != nil {
+		return fmt.Errorf("image folder: %w", err)
+	}
+	set, err := filepath.Abs(out)
+	if err != nil {
+		return fmt.Errorf("feature set: %w", err)
+	}
+	if inside, err := filepath.Rel(root, set); err == nil && filepath.IsLocal(inside) {
+		return fmt.Errorf("the feature set %s would lie in the folder of images %s; choose another --out", out, images)
+	}
+	return nil
 }
 
 // headerOf says what the features are, for the set and for detectors.

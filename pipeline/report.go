@@ -54,10 +54,10 @@ func mkdirFor(path string) error {
 	return nil
 }
 
-// WriteTable writes the paper's tables: for AUROC, AUPR-Out and FPR@95 a line
-// per method with the means over near- and far-OOD sets, each mean ± standard
-// deviation over the seeds in per cent, and the accuracy. The far larger
-// results.csv has the rest.
+// WriteTable writes the paper's tables: for AUROC, AUPR-Out and FPR@95 by either
+// convention a line per method with the means over near- and far-OOD sets, each
+// mean ± standard deviation over the seeds in per cent, and the accuracy.
+// results.csv has the single sets and seeds.
 func WriteTable(w io.Writer, figures []Figures) error {
 	type key struct{ method, group, seed string }
 	means := map[key]Figures{}
@@ -70,8 +70,7 @@ func WriteTable(w io.Writer, figures []Figures) error {
 			means[key{f.Method, f.Group, f.Seed}] = f
 		}
 	}
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, metric := range []struct {
+	for i, metric := range []struct {
 		name string
 		of   func(Figures) float64
 	}{
@@ -80,6 +79,10 @@ func WriteTable(w io.Writer, figures []Figures) error {
 		{"FPR@95", func(f Figures) float64 { return f.FPR95 }},
 		{"FPR@95-ID", func(f Figures) float64 { return f.FPR95ID }},
 	} {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprintf(out, "%s\tNear-OOD\tFar-OOD\tID Acc.\t\n", metric.name)
 		for _, method := range methods {
 			cell := func(group string, of func(Figures) float64) string {
@@ -96,7 +99,9 @@ func WriteTable(w io.Writer, figures []Figures) error {
 			}
 			fmt.Fprintf(out, "%s\t%s\t%s\t%s\t\n", method, cell(Near, metric.of), cell(Far, metric.of), acc)
 		}
-		fmt.Fprintln(out, "\t\t\t\t")
+		if err := out.Flush(); err != nil {
+			return err
+		}
 	}
-	return out.Flush()
+	return nil
 }

@@ -1,9 +1,11 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 
 	"mlrbfn/features"
@@ -22,7 +24,7 @@ type table struct {
 
 // openTable opens feature sets that were made by the same model in the same
 // way, and checks that every value is finite. Close it when no row is in use.
-func openTable(dirs ...string) (_ *table, err error) {
+func openTable(ctx context.Context, dirs ...string) (_ *table, err error) {
 	t := &table{dirs: dirs}
 	defer func() {
 		if err != nil {
@@ -38,9 +40,12 @@ func openTable(dirs ...string) (_ *table, err error) {
 		if err := features.SameSpace(t.sets[0], set); err != nil {
 			return nil, err
 		}
-		for i, v := range set.Features() {
-			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-				return nil, fmt.Errorf("features %s: row %d holds a value that is not finite", dir, i/set.D)
+		for i := range set.N {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if slices.ContainsFunc(set.Row(i), notFinite) {
+				return nil, fmt.Errorf("features %s: row %d holds a value that is not finite", dir, i)
 			}
 		}
 	}
@@ -64,6 +69,29 @@ func openTable(dirs ...string) (_ *table, err error) {
 		t.labels = append(t.labels, labels...)
 	}
 	return t, nil
+}
+
+func notFinite(v float32) bool {
+	return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0)
+}
+
+// distinct refuses a folder that stands in for two sets of images that must
+// have none in common.
+func distinct(dirs []string) error {
+	var infos []os.FileInfo
+	for _, dir := range dirs {
+		info, err := os.Stat(dir)
+		if err != nil {
+			continue // Open says it better
+		}
+		for _, other := range infos {
+			if os.SameFile(info, other) {
+				return fmt.Errorf("features %s are given twice: images to train on, to validate and to calibrate with must differ", dir)
+			}
+		}
+		infos = append(infos, info)
+	}
+	return nil
 }
 
 // relabel returns a set's labels as indices into other class names.

@@ -81,7 +81,7 @@ type TrainResult struct {
 // on the calibration rows. The same options on the same machine give the same
 // detector.
 func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, error) {
-	data, err := openTrainingData(opts)
+	data, err := openTrainingData(ctx, opts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,13 +117,13 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		Source: sourceOf(data.sets[0]), History: history,
 		Splits: map[string][]int{"validation": data.split.validation, "calibration": data.split.calibration},
 	}
-	if d.Scores, err = data.calibrate(d); err != nil {
+	if d.Scores, err = data.calibrate(ctx, d); err != nil {
 		return nil, nil, err
 	}
 	d.Threshold = threshold(d.Scores, opts.TargetTPR)
 
 	result.Rows = data.rows(len(d.Scores))
-	result.Warnings = data.warnings
+	result.Warnings = append(result.Warnings, data.warnings...)
 	if math.IsInf(d.Threshold, -1) {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
 			"%d calibration images are too few for a target of %g: no image will be flagged (%d would do)",
@@ -153,7 +153,7 @@ type trainingData struct {
 	warnings          []string
 }
 
-func openTrainingData(opts TrainOptions) (_ *trainingData, err error) {
+func openTrainingData(ctx context.Context, opts TrainOptions) (_ *trainingData, err error) {
 	if len(opts.Seeds) == 0 {
 		opts.Seeds = []uint64{0}
 	}
@@ -172,7 +172,16 @@ func openTrainingData(opts TrainOptions) (_ *trainingData, err error) {
 	if !(opts.TargetTPR > 0 && opts.TargetTPR < 1) {
 		return nil, fmt.Errorf("target TPR %g: it lies between 0 and 1", opts.TargetTPR)
 	}
-	t, err := openTable(opts.Features...)
+	sets := slices.Clone(opts.Features)
+	for _, s := range []Share{opts.Validation, opts.Calibration} {
+		if s.Features != "" {
+			sets = append(sets, s.Features)
+		}
+	}
+	if err := distinct(sets); err != nil {
+		return nil, err
+	}
+	t, err := openTable(ctx, opts.Features...)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +195,7 @@ func openTrainingData(opts TrainOptions) (_ *trainingData, err error) {
 		return nil, fmt.Errorf("features %s have no labels to train on: extract them from a folder with one subfolder of images per class", opts.Features[0])
 	}
 	if dir := opts.Validation.Features; dir != "" {
-		if data.validation, err = data.openValidation(dir); err != nil {
+		if data.validation, err = data.openValidation(ctx, dir); err != nil {
 			return nil, err
 		}
 	}
@@ -212,9 +221,9 @@ func (t *trainingData) resplit(seed uint64) (*trainingData, error) {
 }
 
 // openValidation opens features of their own to validate on.
-func (t *trainingData) openValidation(dir string) (head.Data, error) {
+func (t *trainingData) openValidation(ctx context.Context, dir string) (head.Data, error) {
 	var err error
-	if t.held, err = openTable(dir); err != nil {
+	if t.held, err = openTable(ctx, dir); err != nil {
 		return head.Data{}, err
 	}
 	if err := features.SameSpace(t.sets[0], t.held.sets[0]); err != nil {
@@ -242,10 +251,16 @@ func (t *trainingData) warn() {
 	for _, r := range t.split.train {
 		counts[t.labels[r]]++
 	}
+	empty, first := 0, ""
 	for c, n := range counts {
 		if n == 0 {
-			t.warnings = append(t.warnings, fmt.Sprintf("class %q has no images to train on", t.classes[c]))
+			if empty++; empty == 1 {
+				first = t.classes[c]
+			}
 		}
+	}
+	if empty > 0 {
+		t.warnings = append(t.warnings, fmt.Sprintf("%d of %d classes have no images to train on, the first of them %q", empty, len(counts), first))
 	}
 	if len(counts) == 1 {
 		t.warnings = append(t.warnings, "there is only one class: nothing teaches the head what is not of it")
@@ -274,10 +289,10 @@ func (t *trainingData) rows(calibration int) RowCount {
 
 // calibrate returns the detector's scores of the calibration rows, ascending.
 // Features of their own need no labels.
-func (t *trainingData) calibrate(d *Detector) ([]float64, error) {
+func (t *trainingData) calibrate(ctx context.Context, d *Detector) ([]float64, error) {
 	x, rows := t.x, t.split.calibration
 	if dir := t.opts.Calibration.Features; dir != "" {
-		own, err := openTable(dir)
+		own, err := openTable(ctx, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -293,6 +308,9 @@ func (t *trainingData) calibrate(d *Detector) ([]float64, error) {
 	scores := []float64{}
 	block := make([]float32, 0, verdictBlock*t.d)
 	for part := range slices.Chunk(rows, verdictBlock) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		block = block[:0]
 		for _, r := range part {
 			block = append(block, x[r*t.d:(r+1)*t.d]...)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"mlrbfn/extractor"
 	"mlrbfn/features"
@@ -50,8 +51,8 @@ training images scores as low.`, stdout)
 	if err != nil {
 		return err
 	}
-	if opts.Run.Batch < 1 || opts.Run.Workers < 0 {
-		return cli.Usagef("--batch %d --workers %d: a batch has at least one image, and workers are not negative", opts.Run.Batch, opts.Run.Workers)
+	if err := cli.CheckRun(opts.Run, opts.Backbone.Device); err != nil {
+		return err
 	}
 	if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
 		return err
@@ -105,14 +106,14 @@ func newPrinter(format string, w io.Writer) (func(pipeline.Judgement) error, err
 				}
 			}
 			if j.Err != nil {
-				_, err := fmt.Fprintf(w, "%-7s  %-20s  %10s  %9s  %8s  %q: %v\n", "error", "", "", "", "", j.Path, j.Err)
+				_, err := fmt.Fprintf(w, "%-7s  %-20s  %10s  %9s  %8s  %s: %v\n", "error", "", "", "", "", printable(j.Path), j.Err)
 				return err
 			}
 			verdict := "in"
 			if j.OOD {
 				verdict = "OOD"
 			}
-			_, err := fmt.Fprintf(w, "%-7s  %-20s  %10.4f  %9.4f  %8.4f  %s\n", verdict, j.Class, j.Confidence, j.Score, j.PValue, printable(j.Path))
+			_, err := fmt.Fprintf(w, "%-7s  %-20s  %10.4f  %9.4f  %8.4f  %s\n", verdict, printable(j.Class), j.Confidence, j.Score, j.PValue, printable(j.Path))
 			return err
 		}, nil
 	case "jsonl":
@@ -152,7 +153,7 @@ func newPrinter(format string, w io.Writer) (func(pipeline.Judgement) error, err
 				}
 			}
 			if j.Err != nil {
-				return row(j.Path, "", "", "", "", "", j.Err.Error())
+				return row(j.Path, "", "", "", "", "", strings.ToValidUTF8(j.Err.Error(), "\ufffd"))
 			}
 			number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 			return row(j.Path, j.Class, number(j.Confidence), number(j.Score), strconv.FormatBool(j.OOD), number(j.PValue), "")
@@ -161,10 +162,10 @@ func newPrinter(format string, w io.Writer) (func(pipeline.Judgement) error, err
 	return nil, cli.Usagef("--format %s: it is table, jsonl or csv", format)
 }
 
-// printable quotes a path that would disturb a terminal or the table.
-func printable(path string) string {
-	if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
+// printable quotes a name that would disturb a terminal or the table.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
 		return quoted
 	}
-	return path
+	return name
 }

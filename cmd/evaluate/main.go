@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"strings"
 
@@ -19,7 +18,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --far NAME=FEATURES… --out REPORT [flags]",
 		`Trains heads on the training features, scores the in-distribution test set and the
 sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group, and the
-accuracy. Defaults are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
+accuracy. No image is set aside for calibration, as no threshold is set. Defaults are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
 	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	near := f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images (repeat for several)")
@@ -57,6 +56,9 @@ accuracy. Defaults are the paper's; --epochs is for the MLRBFN, a linear head tr
 	if !(len(*methods) == 1 && (*methods)[0] == "all") {
 		opts.Methods = *methods
 	}
+	if err := opts.Check(); err != nil {
+		return cli.Usagef("%w", err)
+	}
 	var err error
 	if opts.Train, err = heads.Options(); err != nil {
 		return err
@@ -68,10 +70,10 @@ accuracy. Defaults are the paper's; --epochs is for the MLRBFN, a linear head tr
 			return err
 		}
 	}
-	if !*quiet {
-		opts.Progress = func(what string) { fmt.Fprintf(stderr, "evaluate: %s\n", what) }
-	}
+	progress := cli.NewProgress(stderr, "", *quiet)
+	opts.Progress = progress.Phase
 	figures, err := pipeline.Evaluate(ctx, opts)
+	progress.Close()
 	if err != nil {
 		return err
 	}

@@ -54,8 +54,8 @@ Images that an earlier run has done are not done again.`, stdout)
 	default:
 		return cli.Usagef("--exif %s: it is ignore or apply", *exif)
 	}
-	if opts.Run.Batch < 1 || opts.Run.Workers < 0 {
-		return cli.Usagef("--batch %d --workers %d: a batch has at least one image, and workers are not negative", opts.Run.Batch, opts.Run.Workers)
+	if err := cli.CheckRun(opts.Run, opts.Backbone.Device); err != nil {
+		return err
 	}
 	if err := extractor.InitRuntime(*runtime); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
 )
@@ -49,6 +50,12 @@ writes it, with its threshold, as one file. All defaults are the paper's.`, stdo
 		return cli.Usagef("--target-tpr %g: a share lies between 0 and 1", *tpr)
 	}
 	opts.Features, opts.TargetTPR = *features, *tpr
+	if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
+		return cli.Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
+	}
+	if err := atomicfile.Check(*out); err != nil {
+		return err
+	}
 
 	progress := cli.NewProgress(stderr, "epochs", *quiet)
 	opts.Progress = epochs(progress, opts.Train.Epochs*len(opts.Seeds))

@@ -55,7 +55,7 @@ func TestHeadFlags(t *testing.T) {
 	}
 	for _, args := range []string{
 		"--preset cifar", "--depression some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
-		"--lr 0", "--norm 0.5", "--norm NaN", "--val -0.1", "--val 1", "--val NaN", "--layers four", "--nothing",
+		"--lr 0", "--lr inf", "--batch 1", "--patience 0", "--patience -1", "--layers 101", "--norm 0.5", "--norm NaN", "--val -0.1", "--val 1", "--val NaN", "--layers four", "--nothing",
 	} {
 		if _, err := parse(strings.Fields(args)...); exitCode(err) != 2 {
 			t.Errorf("%s: %v", args, err)
@@ -73,6 +73,15 @@ func TestProgress(t *testing.T) {
 	p.Close()
 	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "100/100 images, ") || !strings.HasSuffix(got, "so far so good\n") {
 		t.Errorf("a quick run prints %q", got)
+	}
+	b.Reset()
+	p = NewProgress(&b, "", false)
+	p.Phase("training", 1, 2)
+	p.Phase("training", 2, 2)
+	p.Phase("scoring", 3, 3)
+	p.Close()
+	if got := strings.Split(b.String(), "\n"); len(got) != 3 || !strings.HasPrefix(got[0], "2/2, ") || !strings.HasSuffix(got[1], "scoring") {
+		t.Errorf("two phases print %q", got)
 	}
 	quiet := NewProgress(&b, "images", true)
 	quiet.Update(1, 1, "")

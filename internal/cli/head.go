@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
@@ -78,21 +77,20 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 		return o, Usagef("--depression %s: it is paper or none", h.depression)
 	}
 	// A zero would mean the default further on, not what was asked for.
-	for _, v := range []struct {
-		name  string
-		value float64
-		least float64
-	}{
-		{"layers", float64(o.Head.Layers), 1}, {"centroids", float64(o.Head.Centroids), 1}, {"projection", float64(o.Head.Projection), 1},
-		{"norm", o.Head.Norm, 1}, {"recovery", o.Head.Recovery, 1},
-		{"epochs", float64(o.Train.Epochs), 1}, {"batch", float64(o.Train.Batch), 2}, {"patience", float64(o.Train.Patience), 1},
+	for name, value := range map[string]float64{
+		"layers": float64(o.Head.Layers), "centroids": float64(o.Head.Centroids), "projection": float64(o.Head.Projection),
+		"norm": o.Head.Norm, "recovery": o.Head.Recovery,
+		"epochs": float64(o.Train.Epochs), "batch": float64(o.Train.Batch), "lr": o.Train.LR, "patience": float64(o.Train.Patience),
 	} {
-		if !(v.value >= v.least) || math.IsInf(v.value, 1) {
-			return o, Usagef("--%s %g: it is at least %g", v.name, v.value, v.least)
+		if !(value > 0) {
+			return o, Usagef("--%s %g: it is positive", name, value)
 		}
 	}
-	if !(o.Train.LR > 0) || math.IsInf(o.Train.LR, 1) {
-		return o, Usagef("--lr %g: it is positive", o.Train.LR)
+	if _, err := o.Head.WithDefaults(); err != nil {
+		return o, Usagef("%w", err)
+	}
+	if _, err := o.Train.WithDefaults(); err != nil {
+		return o, Usagef("%w", err)
 	}
 	var err error
 	if o.Validation, err = Share("val", h.val); err != nil {

@@ -21,8 +21,8 @@ type Progress struct {
 	unit     string
 	start    time.Time
 	shown    time.Time
-	done     int
 	line     string
+	phase    string
 }
 
 // NewProgress returns a Progress that counts units ("images") on w, or nil
@@ -51,11 +51,26 @@ func (p *Progress) Update(done, total int, note string) {
 	if p.terminal {
 		every = 100 * time.Millisecond
 	}
-	p.done, p.line = done, p.render(done, total, note)
+	p.line = p.render(done, total, note)
 	if now := time.Now(); now.Sub(p.shown) >= every && (p.terminal || now.Sub(p.start) >= every) {
 		p.shown = now
 		p.show()
 	}
+}
+
+// Phase is Update for work in several phases, each of which counts from the
+// start; what names the phase.
+func (p *Progress) Phase(what string, done, total int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	if what != p.phase {
+		p.finish()
+		p.phase, p.start, p.shown = what, time.Now(), time.Time{}
+	}
+	p.mu.Unlock()
+	p.Update(done, total, what)
 }
 
 // Close shows the last state, if it is worth a line, and ends the bar.
@@ -65,6 +80,11 @@ func (p *Progress) Close() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.finish()
+}
+
+// finish ends the line that is being shown.
+func (p *Progress) finish() {
 	if p.line == "" {
 		return
 	}
@@ -91,7 +111,10 @@ func (p *Progress) render(done, total int, note string) string {
 		full := width * done / total
 		fmt.Fprintf(&b, "[%s%s] ", strings.Repeat("█", full), strings.Repeat("·", width-full))
 	}
-	fmt.Fprintf(&b, "%d/%d %s", done, total, p.unit)
+	fmt.Fprintf(&b, "%d/%d", done, total)
+	if p.unit != "" {
+		b.WriteString(" " + p.unit)
+	}
 	if done > 0 {
 		rate := float64(done) / elapsed.Seconds()
 		left := time.Duration(float64(total-done) / rate * float64(time.Second))
