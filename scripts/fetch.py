@@ -151,12 +151,19 @@ def identity(args: argparse.Namespace) -> str:
     return f"{args.kind} {args.name} {args.version} {digest} {' '.join(args.take)}"
 
 
+def digest(path: Path) -> str | None:
+    """Returns the sha256 of a file; None for a folder, which is only seen to be there."""
+    if path.is_dir():
+        return None
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def complete(folder: Path, want: str) -> bool:
     """Reports whether a folder holds what its stamp says, and that is what we want."""
     try:
         stamp = json.loads((folder / STAMP).read_text("utf-8"))
-        return stamp["from"] == want and all((folder / name).exists() for name in stamp["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return stamp["from"] == want and all(digest(folder / name) == sha256 for name, sha256 in stamp["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -173,7 +180,7 @@ def fetch(args: argparse.Namespace) -> None:
         fresh.mkdir()
         scratch.mkdir()
         {"wheel": get_wheel, "npm": get_npm, "packages": get_packages}[args.kind](args, fresh, scratch)
-        stamp = {"from": want, "files": sorted(f.name for f in fresh.iterdir())}
+        stamp = {"from": want, "files": {f.name: digest(f) for f in sorted(fresh.iterdir())}}
         (fresh / STAMP).write_text(json.dumps(stamp, indent=1) + "\n", "utf-8")
         if args.into.exists():
             args.into.rename(old)
