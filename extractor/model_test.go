@@ -210,8 +210,11 @@ func TestFingerprint(t *testing.T) {
 	prints = append(prints, print(ModelOptions{}))
 	write(t, file, string(pixels(1)))
 	prints = append(prints, print(ModelOptions{}))
+	dir = testModel(t, 4, 5, graph([]TensorInfo{floats("image", -1, 3, 4, 5)}, []TensorInfo{floats("last_hidden_state", -1, 4, 5)},
+		mean(1, "image", "last_hidden_state")))
+	prints = append(prints, print(ModelOptions{Pool: "cls"}), print(ModelOptions{Pool: "mean"}))
 	slices.Sort(prints)
-	if len(slices.Compact(prints)) != 5 {
+	if len(slices.Compact(prints)) != 7 {
 		t.Errorf("two of these agree: %q", prints)
 	}
 }

@@ -1,11 +1,13 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
@@ -45,8 +47,10 @@ type ExtractResult struct {
 // When ctx is cancelled it returns ctx.Err(), and what was done is kept for the
 // next run.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
-	if err := apart(opts.Images, opts.Out); err != nil {
-		return nil, err
+	if opts.List == "" {
+		if err := apart(opts.Images, opts.Out); err != nil {
+			return nil, err
+		}
 	}
 	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
 	if err != nil {
@@ -78,27 +82,30 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		}
 	}
 	result.Reused = len(listing.Items) - len(todo)
-	read := map[string]extractor.Item{} // size and time as they were when the file was read
+	changed := map[string]extractor.Item{} // files that are not as they were listed
 	_, err = model.Extract(ctx, todo, opts.Run, func(r extractor.Result) error {
 		if r.Err != nil {
 			result.Failed = append(result.Failed, features.Failure{Path: r.Item.Path, Error: r.Err.Error()})
 			return nil
 		}
 		result.New++
-		read[r.Item.Path] = r.Item
+		if r.Item != todo[r.Index] {
+			changed[r.Item.Path] = r.Item
+		}
 		image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
 		return w.Append(image, r.Features, r.Logits)
 	})
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })
 	if result.New+result.Reused == 0 {
-		return nil, fmt.Errorf("none of the %d images under %s could be read; the first: %s: %s", len(listing.Items), opts.Images, result.Failed[0].Path, result.Failed[0].Error)
+		return nil, fmt.Errorf("none of the %d images under %s gave features; the first: %s: %s", len(listing.Items), opts.Images, result.Failed[0].Path, result.Failed[0].Error)
 	}
 	images, labels := make([]features.Image, len(listing.Items)), make([]int64, len(listing.Items))
 	for i, item := range listing.Items {
-		if r, ok := read[item.Path]; ok {
-			item.Bytes, item.MTime = r.Bytes, r.MTime
+		if now, ok := changed[item.Path]; ok {
+			item = now
 		}
 		images[i] = features.Image{Path: item.Path, Bytes: item.Bytes, MTime: item.MTime}
 		labels[i] = int64(item.Label)
