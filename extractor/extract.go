@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"mlrbfn/extractor/preprocess"
 )
@@ -34,7 +35,8 @@ type ExtractOptions struct {
 	// Batch is how many images go through the session at once; 0 is
 	// [DefaultBatch]. It may change the last bits of features.
 	Batch int
-	// MaxPixels bounds the size of a decoded image; 0 is preprocess's bound.
+	// MaxPixels bounds the size of a decoded image, and of all those that are
+	// in memory together; 0 is preprocess's bound.
 	MaxPixels int64
 	// Progress is called after every image with the numbers of those done,
 	// of those of them that failed, and of all. Calls do not overlap.
@@ -105,6 +107,10 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 		}
 		return nil
 	}
+	if opts.MaxPixels == 0 {
+		opts.MaxPixels = preprocess.DefaultMaxPixels
+	}
+	pixels := semaphore.NewWeighted(opts.MaxPixels)
 	batch := m.Batch(opts.Batch)
 	blocks := (len(items) + batch - 1) / batch
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -119,7 +125,7 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 					err = closeErr
 				}
 			}()
-			w := worker{runner: runner, decode: preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.applyEXIF}}
+			w := worker{runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.applyEXIF}, pixels}
 			for {
 				from := int(next.Add(1)-1) * batch
 				if from >= len(items) {
@@ -139,6 +145,7 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 type worker struct {
 	runner *Runner
 	decode preprocess.DecodeOptions
+	pixels *semaphore.Weighted // all workers' images together have at most decode.MaxPixels
 }
 
 // block delivers the results of consecutive items, the first of which has the
@@ -150,7 +157,10 @@ func (w *worker) block(ctx context.Context, index int, items []Item, deliver fun
 			return ctx.Err()
 		}
 		r := Result{Index: index + i, Item: item}
-		if r.Err = w.load(&r, w.runner.Input(len(results))); r.Err != nil {
+		if r.Err = w.load(ctx, &r, w.runner.Input(len(results))); r.Err != nil {
+			if ctx.Err() != nil { // it is not the image's fault
+				return ctx.Err()
+			}
 			if err := deliver(r); err != nil {
 				return err
 			}
@@ -177,15 +187,23 @@ func (w *worker) block(ctx context.Context, index int, items []Item, deliver fun
 	return nil
 }
 
-// load reads, hashes, decodes and preprocesses r's image into dst.
-func (w *worker) load(r *Result, dst []float32) error {
+// load reads, hashes, decodes and preprocesses r's image into dst. While it does
+// so the image's pixels count against those that all workers may hold.
+func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	data, err := read(&r.Item)
 	if err != nil {
 		return err
 	}
 	sum := sha256.Sum256(data)
 	r.SHA256 = hex.EncodeToString(sum[:])
-	img, err := preprocess.Decode(data, w.decode)
+	if width, height, err := preprocess.Size(data); err == nil { // else Decode says why
+		size := min(int64(width)*int64(height), w.decode.MaxPixels)
+		if err := w.pixels.Acquire(ctx, size); err != nil {
+			return err
+		}
+		defer w.pixels.Release(size)
+	}
+	img, err := preprocess.Decode(ctx, data, w.decode)
 	if err != nil {
 		return err
 	}

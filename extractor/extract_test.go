@@ -21,6 +21,7 @@ import (
 
 	"github.com/x448/float16"
 
+	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/npy"
 	"mlrbfn/internal/testenv"
 )
@@ -57,7 +58,7 @@ func goldenFeatures(t *testing.T, dir, name string) {
 			t.Errorf("%s: %v", r.Item.Path, r.Err)
 			return nil
 		}
-		least, lossless := 0.99, filepath.Ext(r.Item.Path) == ".png"
+		least, lossless := 0.999, filepath.Ext(r.Item.Path) == ".png"
 		if lossless {
 			least = 0.9999
 		}
@@ -311,6 +312,28 @@ func TestExtractDoesNotDependOnWorkers(t *testing.T) {
 		if !slices.Equal(one[i].Features, four[i].Features) || !slices.Equal(one[i].Logits, four[i].Logits) || one[i].SHA256 != four[i].SHA256 {
 			t.Errorf("%s differs between 1 and 4 workers", items[i].Path)
 		}
+	}
+}
+
+// TestExtractBoundsPixels: images of the largest size allowed take turns, and
+// larger ones are refused.
+func TestExtractBoundsPixels(t *testing.T) {
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	items := greys(t, 40)
+	data, err := os.ReadFile(items[0].File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	width, height, err := preprocess.Size(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact := int64(width) * int64(height)
+	if _, stats := collect(t, m, items, ExtractOptions{MaxPixels: exact, Workers: 8, Batch: 3}); stats.Failed != 0 {
+		t.Errorf("%d images of the bound's size failed", stats.Failed)
+	}
+	if _, stats := collect(t, m, items, ExtractOptions{MaxPixels: exact - 1, Workers: 8, Batch: 3}); stats.Failed != len(items) {
+		t.Errorf("%d of %d images beyond the bound failed", stats.Failed, len(items))
 	}
 }
 

@@ -471,8 +471,9 @@ func (m *Model) Pool() string { return m.pool.name }
 func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 
 // Fingerprint is the hex SHA-256 of all that decides what features an image
-// gets: a JSON object of the model's hash, output, pooling, preprocessing and
-// treatment of EXIF. Features of different fingerprints are never mixed.
+// gets: a JSON object of the model's hash, output, pooling, preprocessing with
+// its version, and treatment of EXIF. Features of different fingerprints are
+// never mixed.
 func (m *Model) Fingerprint() string { return m.fingerprint }
 
 func (m *Model) takeFingerprint() error {
@@ -482,7 +483,8 @@ func (m *Model) takeFingerprint() error {
 		Pool        string           `json:"pool"`
 		Preprocess  *preprocess.Spec `json:"preprocess"`
 		EXIF        bool             `json:"exif"`
-	}{m.SHA256, m.Output(), m.Pool(), m.Spec, m.applyEXIF})
+		Version     int              `json:"preprocess_version"`
+	}{m.SHA256, m.Output(), m.Pool(), m.Spec, m.applyEXIF, preprocess.Version})
 	sum := sha256.Sum256(recipe)
 	m.fingerprint = hex.EncodeToString(sum[:])
 	return err

@@ -218,3 +218,51 @@ for name, config, apply in pipelines:
 with open(f"{OUT}/pipelines.json", "w") as f:
     json.dump(cases, f, indent=1)
     f.write("\n")
+
+
+# --- what lossy decoders do between samples, and bilevel TIFFs
+for kind in ("group3", "group4"):
+    for photometric in (0, 1):
+        put(picture(40, 21).convert("1"), f"{kind}-{photometric}.tif", compression=kind, tiffinfo={262: photometric})
+
+MCU = {"444": (8, 8), "422": (16, 8), "420": (16, 16), "440": (8, 16), "411": (32, 8)}
+
+
+def flat(w, h, cell):
+    """Cells of one colour: blocks without AC coefficients, which every inverse transform renders alike."""
+    cells = rng.integers(0, 256, (-(-h // cell[1]), -(-w // cell[0]), 3), dtype=np.uint8)
+    return Image.fromarray(cells.repeat(cell[1], 0).repeat(cell[0], 1)[:h, :w])
+
+
+def jpeg(name, w, h, layout, image, **options):
+    """A JPEG of a chroma layout; those that Pillow does not write are relabelled.
+
+    The blocks of an MCU stay as they are and are laid out anew, so the picture is scrambled.
+    """
+    source, factors = {"440": ("422", 0x12), "411": ("420", 0x41)}.get(layout, (layout, None))
+    (across, down), unit = MCU[layout], MCU[source]
+    size = (w, h) if factors is None else (-(-w // across) * unit[0], -(-h // down) * unit[1])
+    file = io.BytesIO()
+    image(*size, unit).save(file, "JPEG", subsampling=":".join(source), **options)
+    data = bytearray(file.getvalue())
+    if factors is not None:
+        at = data.index(b"\xff\xc0")
+        data[at + 5:at + 9] = struct.pack(">HH", h, w)
+        data[at + 11] = factors
+    write(name, data)
+
+
+def textured(w, h, _):
+    return picture(w, h)
+
+
+for layout in MCU:
+    for w, h in ((1, 1), (2, 3), (4, 5), (5, 6), (17, 33)):  # two and three samples of chroma are read differently
+        jpeg(f"jpeg-{layout}-{w}x{h}.jpg", w, h, layout, textured, quality=90)
+    jpeg(f"flat-{layout}-67x50.jpg", 67, 50, layout, flat, quality=90)
+jpeg("jpeg-progressive-17x33.jpg", 17, 33, "420", textured, quality=90, progressive=True)
+jpeg("flat-progressive-67x50.jpg", 67, 50, "420", flat, quality=90, progressive=True)
+put(picture(17, 33).convert("L"), "jpeg-grey-17x33.jpg", quality=90)
+put(picture(17, 33), "jpeg-rgb-17x33.jpg", quality=90, keep_rgb=True)
+for w, h in ((1, 1), (2, 3), (17, 33), (16, 18)):
+    put(picture(w, h), f"lossy-{w}x{h}.webp", quality=80)

@@ -15,12 +15,15 @@ import (
 // model, describes. It takes the first that is there of
 //
 //   - preprocessor_config.json: Hugging Face transformers
+//   - processor_config.json, if it has an image_processor: transformers 5
 //   - config.json, if it is one of timm
 //   - open_clip_config.json or preprocess_cfg.json: OpenCLIP
 //
-// and fails where there is none, or where the first cannot be honoured.
+// and fails where there is none, or where the first cannot be honoured. Old
+// files of transformers do not name their image processor; they take the one of
+// the model_type in config.json, as AutoImageProcessor does.
 func Load(dir string) (*Spec, error) {
-	files := []string{"preprocessor_config.json", "config.json", "open_clip_config.json", "preprocess_cfg.json"}
+	files := []string{"preprocessor_config.json", "processor_config.json", "config.json", "open_clip_config.json", "preprocess_cfg.json"}
 	for _, file := range files {
 		path := filepath.Join(dir, file)
 		data, err := os.ReadFile(path)
@@ -30,14 +33,27 @@ func Load(dir string) (*Spec, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the preprocessing configuration: %w", err)
 		}
-		spec, err := Parse(path, data)
-		if file == "config.json" && errors.Is(err, errOtherConfig) {
-			continue // transformers describes the network itself in a file of this name
+		spec, err := parseFile(path, data, modelType(dir))
+		if (file == "config.json" || file == "processor_config.json") && errors.Is(err, errOtherConfig) {
+			continue // transformers describes the network or the tokenizer in files of these names
 		}
 		return spec, err
 	}
 	return nil, fmt.Errorf("%s: nothing says how images are prepared for this model; put its preprocessor_config.json "+
-		"(Hugging Face), config.json (timm), open_clip_config.json or preprocess_cfg.json (OpenCLIP) there", dir)
+		"or processor_config.json (Hugging Face), config.json (timm), open_clip_config.json or preprocess_cfg.json (OpenCLIP) there", dir)
+}
+
+// modelType returns what kind of network transformers' config.json in dir
+// describes; "" where it does not say.
+func modelType(dir string) string {
+	var config struct {
+		ModelType string `json:"model_type"`
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil || json.Unmarshal(data, &config) != nil {
+		return ""
+	}
+	return config.ModelType
 }
 
 var errOtherConfig = errors.New("no preprocessing configuration of a known kind: want image_processor_type (Hugging Face), " +
@@ -47,7 +63,12 @@ var errOtherConfig = errors.New("no preprocessing configuration of a known kind:
 // of file it is shows from its fields; a bare OpenCLIP preprocess_cfg also from
 // its name. Errors name the file.
 func Parse(name string, data []byte) (*Spec, error) {
-	spec, err := parse(filepath.Base(name), data)
+	return parseFile(name, data, "")
+}
+
+// parseFile is Parse for a file beside a config.json of the given model type.
+func parseFile(name string, data []byte, modelType string) (*Spec, error) {
+	spec, err := parse(filepath.Base(name), data, modelType)
 	if err == nil {
 		err = spec.Validate()
 	}
@@ -57,21 +78,25 @@ func Parse(name string, data []byte) (*Spec, error) {
 	return spec, nil
 }
 
-func parse(base string, data []byte) (*Spec, error) {
+func parse(base string, data []byte, modelType string) (*Spec, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
 		return nil, fmt.Errorf("not a JSON object: %w", err)
 	}
 	has := func(name string) bool { return fields[name] != nil }
 	switch {
+	case base == "processor_config.json" && has("image_processor"):
+		return parse("preprocessor_config.json", fields["image_processor"], modelType)
 	case has("image_processor_type"), has("feature_extractor_type"):
-		return parseTransformers(data, fields)
+		return parseTransformers(data, fields, modelType)
 	case has("pretrained_cfg"):
 		return parseTimm(fields["pretrained_cfg"])
 	case has("input_size"):
 		return parseTimm(data)
 	case has("preprocess_cfg"):
 		return parseOpenCLIP(fields["preprocess_cfg"], fields["model_cfg"])
+	case base == "preprocessor_config.json":
+		return parseTransformers(data, fields, modelType)
 	case has("resize_mode"), base == "preprocess_cfg.json":
 		return parseOpenCLIP(data, nil)
 	}

@@ -49,6 +49,8 @@ func TestParseDefaults(t *testing.T) {
 			with(vit, func(s *Spec) { s.Mean = [3]float64{1.5, 1.5, 1.5} })},
 		{"steps turned off", `{"image_processor_type": "CLIPImageProcessor", "do_resize": false, "do_rescale": false, "do_normalize": false}`,
 			Spec{Resize: None, Height: 224, Width: 224, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}},
+		{"a resample that is not written as a whole number", `{"image_processor_type": "CLIPImageProcessor", "resample": 2.0}`,
+			with(clip, func(s *Spec) { s.Filter = Bilinear })},
 		{"one mean for all", `{"image_processor_type": "ViTImageProcessor", "image_mean": 0.5, "image_std": 0.5}`, vit},
 
 		{"timm", `{"architecture": "resnet50", "pretrained_cfg": {}}`,
@@ -102,6 +104,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"image_processor_type": "CLIPImageProcessor", "use_square_size": true}`, "use_square_size"},
 		{`{"image_processor_type": "CLIPImageProcessor", "resample": 6}`, "resample is 6"},
 		{`{"image_processor_type": "CLIPImageProcessor", "resample": -1}`, "resample is -1"},
+		{`{"image_processor_type": "CLIPImageProcessor", "resample": 2.5}`, "resample is 2.5"},
 		{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "longest_edge": 300}}`, "longest_edge"},
 		{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "height": 3}}`, "height and width, or"},
 		{`{"image_processor_type": "CLIPImageProcessor", "size": [1, 2, 3]}`, "[height, width]"},
@@ -148,6 +151,9 @@ func TestLoad(t *testing.T) {
 		timm     = `{"pretrained_cfg": {"input_size": [3, 96, 96]}}`
 		openCLIP = `{"preprocess_cfg": {"size": 64}}`
 		network  = `{"model_type": "vit", "image_size": 224}`
+		// as google/vit-base-patch16-224-in21k has it, but smaller
+		typeless = `{"do_normalize": true, "do_resize": true, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 2, "size": 48}`
+		nested   = `{"image_processor": {"image_processor_type": "ViTImageProcessor", "size": {"height": 40, "width": 40}}, "processor_class": "X"}`
 	)
 	tests := []struct {
 		name   string
@@ -161,7 +167,15 @@ func TestLoad(t *testing.T) {
 		{"OpenCLIP, bare", map[string]string{"preprocess_cfg.json": `{"size": 32}`}, 32, ""},
 		{"none", map[string]string{"config.json": network, "model.onnx": ""}, 0, "preprocessor_config.json"},
 		{"a broken one is not passed over", map[string]string{"preprocessor_config.json": "{", "config.json": timm}, 0, "preprocessor_config.json: not a JSON"},
-		{"nor is one without a type", map[string]string{"preprocessor_config.json": "{}", "config.json": timm}, 0, "preprocessor_config.json: no preprocessing"},
+		{"nor is one without a type", map[string]string{"preprocessor_config.json": "{}", "config.json": timm}, 0, "preprocessor_config.json: it does not name"},
+		{"a type that config.json gives", map[string]string{"preprocessor_config.json": typeless, "config.json": network}, 48, ""},
+		{"a type that nothing gives", map[string]string{"preprocessor_config.json": typeless}, 0, `add "image_processor_type"`},
+		{"a type that config.json does not give", map[string]string{"preprocessor_config.json": typeless, "config.json": `{"model_type": "bert"}`}, 0, `add "image_processor_type"`},
+		{"transformers 5", map[string]string{"processor_config.json": nested, "config.json": timm}, 40, ""},
+		{"transformers 5 after its predecessor", map[string]string{"processor_config.json": nested, "preprocessor_config.json": vit}, 224, ""},
+		{"transformers 5 without a type", map[string]string{"processor_config.json": `{"image_processor": ` + typeless + `}`, "config.json": network}, 48, ""},
+		{"transformers 5, broken", map[string]string{"processor_config.json": `{"image_processor": 3}`, "config.json": timm}, 0, "processor_config.json: not a JSON"},
+		{"a processor_config.json without images", map[string]string{"processor_config.json": `{"processor_class": "X"}`, "config.json": timm}, 96, ""},
 		{"nor a broken timm", map[string]string{"config.json": `{"pretrained_cfg": 3}`, "open_clip_config.json": openCLIP}, 0, "config.json: timm"},
 	}
 	for _, tt := range tests {
@@ -194,15 +208,16 @@ func FuzzParse(f *testing.F) {
 		`{"model_cfg": {"vision_cfg": {"image_size": [9, 8]}}, "preprocess_cfg": {"resize_mode": "longest", "fill_color": 3}}`,
 		`{"size": 224, "resize_mode": "squash"}`,
 	} {
-		f.Add([]byte(seed))
+		f.Add("preprocess_cfg.json", []byte(seed))
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		spec, err := Parse("preprocess_cfg.json", data)
+	f.Add("processor_config.json", []byte(`{"image_processor": {"do_resize": true, "resample": 2.0, "size": 224}}`))
+	f.Fuzz(func(t *testing.T, name string, data []byte) {
+		spec, err := parseFile(name, data, "vit")
 		if err != nil {
 			return
 		}
 		if err := spec.Validate(); err != nil {
-			t.Errorf("Parse returns what Validate refuses: %v", err)
+			t.Errorf("parseFile returns what Validate refuses: %v", err)
 		}
 		text, err := json.Marshal(spec)
 		if err != nil {

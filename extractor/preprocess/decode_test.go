@@ -2,6 +2,8 @@ package preprocess
 
 import (
 	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"image"
 	"image/color"
@@ -70,7 +72,7 @@ func TestDecodeRefusesTruncatedFiles(t *testing.T) {
 			cuts = cuts[:4] // the last cut falls into the second frame, which does not count
 		}
 		for _, n := range cuts {
-			if _, err := Decode(data[:n], DecodeOptions{}); err == nil {
+			if _, err := Decode(t.Context(), data[:n], DecodeOptions{}); err == nil {
 				t.Errorf("%s: the first %d of %d bytes decode", file, n, len(data))
 			}
 		}
@@ -96,15 +98,16 @@ func TestDecodeErrors(t *testing.T) {
 		{"HEIC", "\x00\x00\x00\x18ftypheic\x00\x00", DecodeOptions{}, true, "unsupported image format HEIC"},
 		{"above the limit", picture.String(), DecodeOptions{MaxPixels: 1199}, false, "40×30 pixels is above the limit of 1199"},
 		{"decompression bomb", string(bomb), DecodeOptions{}, false, ""},
+		{"animated WebP", "RIFF\x16\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x02\x00\x00\x00\x07\x00\x00\x07\x00\x00", DecodeOptions{}, false, "animated WebP is not supported"},
 		{"header only", "\xff\xd8\xff\xe0", DecodeOptions{}, false, "cannot read JPEG"},
 	}
 	for _, tt := range tests {
-		_, err := Decode([]byte(tt.data), tt.opts)
+		_, err := Decode(t.Context(), []byte(tt.data), tt.opts)
 		if err == nil || errors.Is(err, ErrUnknownFormat) != tt.unknown || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error is %v, want one about %q (unknown format: %v)", tt.name, err, tt.want, tt.unknown)
 		}
 	}
-	if _, err := Decode(picture.Bytes(), DecodeOptions{MaxPixels: 1200}); err != nil {
+	if _, err := Decode(t.Context(), picture.Bytes(), DecodeOptions{MaxPixels: 1200}); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
 }
@@ -114,18 +117,121 @@ func TestDecodeErrors(t *testing.T) {
 func TestDecodeRecovers(t *testing.T) {
 	defer func(saved []format) { formats = saved }(formats)
 	formats = []format{{"JPEG", "x", jpeg.Decode, func(io.Reader) (image.Config, error) { panic("index out of range") }}}
-	if _, err := Decode([]byte("x"), DecodeOptions{}); err == nil || !strings.Contains(err.Error(), "the decoder failed") {
+	if _, err := Decode(t.Context(), []byte("x"), DecodeOptions{}); err == nil || !strings.Contains(err.Error(), "the decoder failed") {
 		t.Errorf("error is %v, want that the decoder failed", err)
+	}
+}
+
+// countdown is a context that is cancelled after it was asked a number of times.
+type countdown struct {
+	context.Context
+	left int
+}
+
+func (c *countdown) Err() error {
+	if c.left == 0 {
+		return context.Canceled
+	}
+	c.left--
+	return nil
+}
+
+// TestDecodeStops: wherever the context is cancelled, Decode says so, also where
+// a decoder puts its own words around it; and it asks for every row.
+func TestDecodeStops(t *testing.T) {
+	for _, file := range decodeFiles(t) {
+		data := readFile(t, file)
+		for asked := 0; ; asked++ {
+			img, err := Decode(&countdown{t.Context(), asked}, data, DecodeOptions{})
+			if err == nil {
+				if asked < img.Rect.Dy() {
+					t.Errorf("%s: the context was asked %d times for %d rows", file, asked, img.Rect.Dy())
+				}
+				break
+			}
+			if img != nil || !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: after %d questions the error is %v, want that the context was cancelled", file, asked, err)
+			}
+		}
+	}
+	if _, err := upright(&countdown{t.Context(), 1}, image.NewNRGBA(image.Rect(0, 0, 2, 2)), 6); !errors.Is(err, context.Canceled) {
+		t.Errorf("error while turning is %v, want that the context was cancelled", err)
+	}
+}
+
+func TestSize(t *testing.T) {
+	for _, file := range decodeFiles(t) {
+		data := readFile(t, file)
+		img, err := Decode(t.Context(), data, DecodeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := img.Rect.Max
+		if filepath.Base(file) == "orientation.tif" {
+			want.X, want.Y = want.Y, want.X
+		}
+		if w, h, err := Size(data); err != nil || (image.Point{X: w, Y: h}) != want {
+			t.Errorf("%s: size is %d×%d (%v), want %v", file, w, h, err, want)
+		}
+	}
+	if _, _, err := Size([]byte("path,label\n")); !errors.Is(err, ErrUnknownFormat) {
+		t.Errorf("error for text is %v, want %v", err, ErrUnknownFormat)
+	}
+	if _, _, err := Size([]byte("\xff\xd8\xff\xe0")); err == nil || !strings.Contains(err.Error(), "cannot read JPEG") {
+		t.Errorf("error for a JPEG without a header is %v", err)
+	}
+}
+
+// TestCheckTIFF: what Go's decoder would turn into other pixels is an error that
+// names it, in either order of bytes.
+func TestCheckTIFF(t *testing.T) {
+	tests := []struct {
+		name string
+		tags [][2]uint16
+		want string
+	}{
+		{"nothing said", nil, ""},
+		{"planes", [][2]uint16{{tagSamples, 3}, {tagPlanarLayout, 2}}, "PlanarConfiguration 2"},
+		{"one plane", [][2]uint16{{tagSamples, 1}, {tagPlanarLayout, 2}}, ""},
+		{"interleaved", [][2]uint16{{tagSamples, 3}, {tagPlanarLayout, 1}}, ""},
+		{"fax", [][2]uint16{{tagCompression, 4}, {tagPhotometric, 1}, {tagFillOrder, 2}}, ""},
+		{"fax with a palette", [][2]uint16{{tagCompression, 4}, {tagPhotometric, 3}}, "PhotometricInterpretation 3"},
+		{"fax in two dimensions", [][2]uint16{{tagCompression, 3}, {tagGroup3Options, 5}}, "two-dimensional"},
+		{"fax in one", [][2]uint16{{tagCompression, 3}, {tagGroup3Options, 4}}, ""},
+		{"bits turned round", [][2]uint16{{tagCompression, 1}, {tagFillOrder, 2}}, "FillOrder 2"},
+	}
+	for _, tt := range tests {
+		for header, order := range map[string]binary.AppendByteOrder{"II*\x00": binary.LittleEndian, "MM\x00*": binary.BigEndian} {
+			file := order.AppendUint32([]byte(header), 8)
+			file = order.AppendUint16(file, uint16(len(tt.tags)))
+			for _, entry := range tt.tags {
+				file = order.AppendUint16(file, entry[0])
+				file = order.AppendUint16(file, 3) // a SHORT
+				file = order.AppendUint32(file, 1)
+				file = order.AppendUint16(file, entry[1])
+				file = append(file, 0, 0)
+			}
+			err := checkTIFF(file)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s, %v: error is %v, want one about %q", tt.name, order, err, tt.want)
+			}
+		}
+	}
+
+	entry, planes := []byte("\x1c\x01\x03\x00\x01\x00\x00\x00\x01"), []byte("\x1c\x01\x03\x00\x01\x00\x00\x00\x02")
+	data := bytes.Replace(readFile(t, "testdata/decode/lzw.tif"), entry, planes, 1)
+	if _, err := Decode(t.Context(), data, DecodeOptions{}); err == nil || !strings.Contains(err.Error(), "PlanarConfiguration 2") {
+		t.Errorf("error for a TIFF of planes is %v", err)
 	}
 }
 
 func TestDecodeIgnoresEXIFByDefault(t *testing.T) {
 	data := readFile(t, "testdata/decode/exif6.jpg")
-	lying, err := Decode(data, DecodeOptions{})
+	lying, err := Decode(t.Context(), data, DecodeOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	upright, err := Decode(data, DecodeOptions{ApplyEXIF: true})
+	upright, err := Decode(t.Context(), data, DecodeOptions{ApplyEXIF: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +246,7 @@ func TestCMYK(t *testing.T) {
 	img.SetCMYK(0, 0, color.CMYK{C: 0, M: 128, Y: 255, K: 0})
 	img.SetCMYK(1, 0, color.CMYK{C: 10, M: 77, Y: 200, K: 100})
 	img.SetCMYK(2, 0, color.CMYK{C: 1, M: 2, Y: 3, K: 255})
-	got, err := rgb(img, false, false)
+	got, err := rgb(t.Context(), img, false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,9 +262,12 @@ func FuzzDecode(f *testing.F) {
 	}
 	const limit = 1 << 16
 	f.Fuzz(func(t *testing.T, data []byte, exif bool) {
-		img, err := Decode(data, DecodeOptions{MaxPixels: limit, ApplyEXIF: exif})
+		img, err := Decode(t.Context(), data, DecodeOptions{MaxPixels: limit, ApplyEXIF: exif})
 		if err != nil {
 			return
+		}
+		if w, h, err := Size(data); err != nil || w*h != img.Rect.Dx()*img.Rect.Dy() {
+			t.Errorf("size is %d×%d (%v), want that of %v", w, h, err, img.Rect)
 		}
 		if img.Rect.Min != (image.Point{}) || img.Rect.Empty() || img.Rect.Dx()*img.Rect.Dy() > limit {
 			t.Errorf("image is %v", img.Rect)
@@ -193,14 +302,14 @@ func BenchmarkDecode(b *testing.B) {
 	data := photograph(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Decode(data, DecodeOptions{}); err != nil {
+		if _, err := Decode(b.Context(), data, DecodeOptions{}); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 func BenchmarkTensor(b *testing.B) {
-	img, err := Decode(photograph(b), DecodeOptions{})
+	img, err := Decode(b.Context(), photograph(b), DecodeOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package preprocess
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"image"
 )
@@ -27,34 +28,16 @@ func exif(jpeg []byte) []byte {
 // orientation returns the orientation tag of a TIFF file or EXIF block, 1 to 8;
 // 1, upright, where there is none.
 func orientation(tiff []byte) int {
-	const tag, entry = 0x0112, 12
-	var order binary.ByteOrder = binary.LittleEndian
-	if bytes.HasPrefix(tiff, []byte("MM")) {
-		order = binary.BigEndian
-	}
-	if len(tiff) < 8 {
-		return 1
-	}
-	at := int(order.Uint32(tiff[4:]))
-	if at+2 > len(tiff) {
-		return 1
-	}
-	count := int(order.Uint16(tiff[at:]))
-	for at += 2; count > 0 && at+entry <= len(tiff); count, at = count-1, at+entry {
-		if order.Uint16(tiff[at:]) != tag {
-			continue
-		}
-		if value := int(order.Uint16(tiff[at+8:])); value >= 1 && value <= 8 {
-			return value
-		}
+	if value := tag(tiff, tagOrientation, 1); value >= 1 && value <= 8 {
+		return value
 	}
 	return 1
 }
 
 // upright undoes an orientation: Pillow's ImageOps.exif_transpose.
-func upright(img *image.NRGBA, orientation int) *image.NRGBA {
+func upright(ctx context.Context, img *image.NRGBA, orientation int) (*image.NRGBA, error) {
 	if orientation == 1 {
-		return img
+		return img, nil
 	}
 	w, h := img.Rect.Dx(), img.Rect.Dy()
 	right, bottom := w-1, h-1
@@ -72,10 +55,13 @@ func upright(img *image.NRGBA, orientation int) *image.NRGBA {
 	}
 	dst := image.NewNRGBA(image.Rect(0, 0, w, h))
 	for y := range h {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		for x := range w {
 			fx, fy := from(x, y)
 			copy(dst.Pix[dst.PixOffset(x, y):], img.Pix[img.PixOffset(fx, fy):][:4])
 		}
 	}
-	return dst
+	return dst, nil
 }

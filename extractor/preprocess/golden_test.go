@@ -79,10 +79,8 @@ func readFile(t testing.TB, path string) []byte {
 }
 
 // TestGolden compares whole pipelines with transformers 5.23, timm 1.0.31 and
-// OpenCLIP 3.3 over Pillow 13.
-//
-// Lossless images agree to the bit. The others are as good as their decoder:
-// Go replicates the chroma samples that Pillow interpolates.
+// OpenCLIP 3.3 over Pillow 13. All but JPEGs agree to the bit; those are as good
+// as Go's inverse transform.
 func TestGolden(t *testing.T) {
 	dir := testenv.Shared(t, "oracle/golden/preprocess")
 	var golden struct {
@@ -105,7 +103,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			img, err := Decode(readFile(t, filepath.Join(dir, c.Image)), DecodeOptions{})
+			img, err := Decode(t.Context(), readFile(t, filepath.Join(dir, c.Image)), DecodeOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,9 +113,9 @@ func TestGolden(t *testing.T) {
 			}
 			d := compare(t, crop, readPNG(t, filepath.Join(dir, c.Expected)))
 			t.Logf("worst %d, off %.3f%%, mean %.3f", d.worst, 100*d.off, d.mean)
-			lossy := strings.HasSuffix(c.Image, ".jpg") || strings.HasSuffix(c.Image, ".webp")
-			if !lossy && d.worst > 0 || d.worst > 45 || d.mean > 1.1 {
-				t.Errorf("crop is off by up to %d levels, by %.3f in the mean", d.worst, d.mean)
+			jpeg := strings.HasSuffix(c.Image, ".jpg")
+			if !jpeg && d.worst > 0 || d.worst > 3 || d.off > 0.05 {
+				t.Errorf("crop is off by up to %d levels, in %.3f%% of the values", d.worst, 100*d.off)
 			}
 
 			if len(c.Shape) != 3 || c.Shape[0] != 3 || c.Shape[1] != spec.Height || c.Shape[2] != spec.Width {
@@ -128,8 +126,8 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			value, moment := 2e-6, 1e-5
-			if lossy { // one level is about 0.02
-				value, moment = 0.1, 0.01
+			if jpeg { // one level is about 0.02
+				value, moment = 0.05, 1e-3
 			}
 			middle := spec.Height/2*spec.Width + spec.Width/2
 			for ch, want := range c.First {
@@ -177,10 +175,11 @@ func TestResizeEqualsPillow(t *testing.T) {
 	}
 }
 
-// TestDecodeEqualsPillow compares every kind of pixel with Pillow 13.
+// TestDecodeEqualsPillow compares every kind of pixel with Pillow 13. Where a
+// JPEG has blocks that are not flat (jpeg-*), Go's inverse transform may round
+// otherwise; in flat blocks (flat-*) it cannot, so that there what is done to
+// chroma and colours must be right to the bit.
 func TestDecodeEqualsPillow(t *testing.T) {
-	// What a lossy decoder may be off by: Go replicates chroma, Pillow does not.
-	tolerance := map[string]int{"cmyk.jpg": 2}
 	files, err := filepath.Glob("testdata/decode/*.png")
 	if err != nil {
 		t.Fatal(err)
@@ -190,14 +189,16 @@ func TestDecodeEqualsPillow(t *testing.T) {
 		if filepath.Ext(file) == "" {
 			continue // an image, not an expected one
 		}
-		upright := strings.HasPrefix(filepath.Base(file), "exif")
-		img, err := Decode(readFile(t, file), DecodeOptions{ApplyEXIF: upright})
+		name := filepath.Base(file)
+		upright := strings.HasPrefix(name, "exif")
+		img, err := Decode(t.Context(), readFile(t, file), DecodeOptions{ApplyEXIF: upright})
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue
 		}
 		d := compare(t, img, readPNG(t, expected))
-		if d.worst > tolerance[filepath.Base(file)] {
+		textured := strings.HasPrefix(name, "jpeg-") || name == "cmyk.jpg"
+		if !textured && d.worst > 0 || d.worst > 3 || d.mean > 0.2 {
 			t.Errorf("%s: off by up to %d levels, %.3f in the mean", file, d.worst, d.mean)
 		}
 	}
@@ -222,7 +223,10 @@ func TestPipelinesEqualPython(t *testing.T) {
 		}
 		img := source
 		if c.Tall {
-			img = upright(source, 8) // a quarter turn to the left
+			var err error
+			if img, err = upright(t.Context(), source, 8); err != nil { // a quarter turn to the left
+				t.Fatal(err)
+			}
 		}
 		got, err := spec.Crop(img)
 		if err != nil {

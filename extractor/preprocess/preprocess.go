@@ -1,7 +1,9 @@
 // Package preprocess turns image files into the tensors that a vision backbone
 // expects, with the arithmetic of the Python libraries that the backbones were
 // trained with: Pillow for decoding and resizing, and for the steps around
-// them Hugging Face transformers, timm (torchvision) and OpenCLIP.
+// them Hugging Face transformers, timm (torchvision) and OpenCLIP. Results are
+// the same to the bit, but for JPEGs, which [Decode] says more about, and the
+// last bit of a float32.
 //
 //	bytes ──Decode──▶ RGB image ──Spec.Crop──▶ H×W uint8 ──Spec.Tensor──▶ float32
 //
@@ -19,6 +21,11 @@ import (
 	"image"
 	"math"
 )
+
+// Version is the version of the arithmetic: it goes up whenever the tensor of
+// some image changes for the same Spec, so that features of before and after
+// are not mixed.
+const Version = 1
 
 // MaxSide is the largest height or width that a Spec may resize or crop to.
 const MaxSide = 8192

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -89,16 +90,30 @@ func (e edges) resolve(field string, square bool) (edges, error) {
 	return e, nil
 }
 
+// typeless are the image processors that AutoImageProcessor of transformers
+// 5.23 takes, by model_type, where a configuration does not name its own.
+var typeless = map[string]string{
+	"clip": "CLIP", "altclip": "CLIP", "groupvit": "CLIP", "metaclip_2": "CLIP", "mlcd": "CLIP",
+	"bit": "Bit", "dinov2": "Bit", "focalnet": "Bit", "hiera": "Bit", "pixio": "Bit",
+	"vit": "ViT", "dinat": "ViT", "ijepa": "ViT", "swiftformer": "ViT", "swin": "ViT", "swinv2": "ViT", "vit_mae": "ViT", "vit_msn": "ViT",
+	"deit":         "DeiT",
+	"siglip":       "Siglip",
+	"mobilenet_v1": "MobileNetV1",
+	"mobilenet_v2": "MobileNetV2",
+	"convnext":     "ConvNext", "convnextv2": "ConvNext", "cvt": "ConvNext", "regnet": "ConvNext", "resnet": "ConvNext",
+	"efficientnet": "EfficientNet",
+}
+
 // parseTransformers reads Hugging Face's preprocessor_config.json; fields are
-// the raw fields of data.
-func parseTransformers(data []byte, fields map[string]json.RawMessage) (*Spec, error) {
+// the raw fields of data. modelType tells its kind where it does not.
+func parseTransformers(data []byte, fields map[string]json.RawMessage, modelType string) (*Spec, error) {
 	var cfg struct {
 		ImageProcessorType   string      `json:"image_processor_type"`
 		FeatureExtractorType string      `json:"feature_extractor_type"`
 		DoResize             *bool       `json:"do_resize"`
 		Size                 *edges      `json:"size"`
 		DefaultToSquare      *bool       `json:"default_to_square"`
-		Resample             *int        `json:"resample"`
+		Resample             *float64    `json:"resample"` // some files have 2.0
 		DoCenterCrop         *bool       `json:"do_center_crop"`
 		CropSize             *edges      `json:"crop_size"`
 		CropPct              *float64    `json:"crop_pct"`
@@ -117,6 +132,14 @@ func parseTransformers(data []byte, fields map[string]json.RawMessage) (*Spec, e
 	if name == "" {
 		name = cfg.FeatureExtractorType
 	}
+	if name == "" {
+		family, ok := typeless[modelType]
+		if !ok {
+			return nil, fmt.Errorf("it does not name its image processor, and no model_type in a config.json beside it does; "+
+				"add \"image_processor_type\", one of %s with ImageProcessor at the end", strings.Join(slices.Sorted(maps.Keys(processors)), ", "))
+		}
+		name = family + "ImageProcessor"
+	}
 	kind, known := processors[family(name)]
 	if !known {
 		return nil, fmt.Errorf("image processor %q is not supported; those that are: %s", name,
@@ -128,15 +151,15 @@ func parseTransformers(data []byte, fields map[string]json.RawMessage) (*Spec, e
 
 	s := &Spec{Resize: None, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	if or(cfg.DoResize, true) {
-		code := or(cfg.Resample, kind.resample)
-		if code == -1 && cfg.Resample == nil {
+		if cfg.Resample == nil && kind.resample == -1 {
 			return nil, fmt.Errorf("resample is missing, and versions of transformers differ in what %s does then; add it (0 nearest, 2 bilinear, 3 bicubic)", name)
 		}
 		filters := []Filter{Nearest, Lanczos, Bilinear, Bicubic, Box, Hamming}
-		if code < 0 || code >= len(filters) {
-			return nil, fmt.Errorf("resample is %d, want 0 to %d", code, len(filters)-1)
+		code := or(cfg.Resample, float64(kind.resample))
+		if !(code >= 0 && code < float64(len(filters))) || code != math.Trunc(code) {
+			return nil, fmt.Errorf("resample is %v, want 0 to %d", code, len(filters)-1)
 		}
-		s.Filter = filters[code]
+		s.Filter = filters[int(code)]
 		size, err := or(cfg.Size, kind.size).resolve("size", or(cfg.DefaultToSquare, kind.square))
 		if err != nil {
 			return nil, err
