@@ -1,0 +1,66 @@
+package main
+
+import (
+	"image"
+	"image/color"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// palette has a colour per class, told apart by colour-blind eyes too.
+var palette = [classes]color.NRGBA{
+	{0x00, 0x72, 0xb2, 0xff}, // blue
+	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
+	{0x00, 0x9e, 0x73, 0xff}, // green
+	{0xcc, 0x79, 0xa7, 0xff}, // purple
+}
+
+// drawFigure writes the paper's figure to files: the background in the colour
+// of the predicted class, the darker the more confident, the data on top.
+func drawFigure(n *network, points []point, labels []int64, title string, files ...string) error {
+	const pixels = 440
+	background := image.NewNRGBA(image.Rect(0, 0, pixels, pixels))
+	for row := range pixels {
+		for column := range pixels {
+			x := left + (right-left)*(float64(column)+0.5)/pixels
+			y := top - (top-bottom)*(float64(row)+0.5)/pixels
+			class, confidence := n.judge(point{x, y})
+			background.SetNRGBA(column, row, shade(palette[class], 0.75*confidence))
+		}
+	}
+	p := plot.New()
+	p.Title.Text = title
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = left, right, bottom, top
+	p.Add(plotter.NewImage(background, left, bottom, right, top))
+	for class := range classes {
+		var xys plotter.XYs
+		for i, q := range points {
+			if labels[i] == int64(class) {
+				xys = append(xys, plotter.XY{X: q.x, Y: q.y})
+			}
+		}
+		scatter, err := plotter.NewScatter(xys)
+		if err != nil {
+			return err
+		}
+		scatter.Shape = draw.CircleGlyph{}
+		scatter.Radius = vg.Points(1.2)
+		scatter.Color = palette[class]
+		p.Add(scatter)
+	}
+	for _, file := range files {
+		if err := p.Save(12*vg.Centimeter, 12*vg.Centimeter, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shade mixes white with a share of c.
+func shade(c color.NRGBA, share float64) color.NRGBA {
+	mix := func(v uint8) uint8 { return uint8(255 + share*(float64(v)-255)) }
+	return color.NRGBA{mix(c.R), mix(c.G), mix(c.B), 255}
+}
