@@ -26,17 +26,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		`Judges images, and all images in folders: class, confidence, and whether the image
 is out of distribution (OOD). The p-value is the chance that an image like the
 training images scores as low.`, stdout)
-	detector := f.String("detector", "", "the detector file that train wrote")
-	f.StringVar(&opts.Model, "model", "", "folder of the detector's backbone (default: where it was at training)")
+	detector := f.String("detector", "", "the file `DETECTOR` that train wrote")
+	f.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
 	format := f.String("format", "table", "what is printed for each image: `table|jsonl|csv`")
 	asJSON := f.Bool("json", false, "the same as --format jsonl")
-	threshold := f.Float64("threshold", 0, "score below which an image is OOD (default: the detector's)")
+	threshold := f.Float64("threshold", 0, "`score` below which an image is OOD (default: the detector's)")
 	failOnOOD := f.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
 	f.IntVar(&opts.Run.Batch, "batch", extractor.DefaultBatch, "images that go through the model at once")
 	f.IntVar(&opts.Run.Workers, "workers", 0, "images worked on at once (default: one per core)")
 	f.StringVar(&opts.Backbone.Device, "device", "cpu", "where the model runs: `cpu|cuda|tensorrt|coreml|openvino|directml`")
 	f.Int64Var(&opts.Run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
-	runtime := f.String("onnxruntime", "", "the onnxruntime library (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
+	runtime := f.String("onnxruntime", "", "the onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
 	quiet := f.Bool("quiet", false, "show neither progress nor the summary")
 	if err := cli.Parse(f, args, "detector"); err != nil {
 		return err

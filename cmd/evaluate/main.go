@@ -18,15 +18,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --far NAME=FEATURES… --out REPORT [flags]",
 		`Trains heads on the training features, scores the in-distribution test set and the
 sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group, and the
-accuracy. No image is set aside for calibration, as no threshold is set. Defaults are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
+accuracy. No image is set aside for calibration, as no threshold is set. Defaults
+are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
 	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	near := f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images (repeat for several)")
 	far := f.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images (repeat for several)")
-	detector := f.String("detector", "", "use this trained detector for mlrbfn instead of training heads")
+	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn instead of training heads")
 	methods := f.StringSlice("methods", []string{"all"}, "scores to compare: "+strings.Join(pipeline.Methods, ", "))
 	linear := f.String("head", "linear", "whose logits msp reads; this version knows `linear`")
-	f.StringVar(&opts.Out, "out", "", "folder of the report")
+	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	heads := cli.AddHeadFlags(f, 0, 1, 2)
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "train", "id", "out"); err != nil {

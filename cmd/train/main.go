@@ -20,8 +20,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("train", "--features FEATURES --out DETECTOR [flags]",
 		`Trains an MLRBFN on the labelled images of one or several feature sets and
 writes it, with its threshold, as one file. All defaults are the paper's.`, stdout)
-	features := f.StringArray("features", nil, "a feature set (repeat for several)")
-	out := f.String("out", "", "the detector file to write")
+	features := f.StringArray("features", nil, "a feature set `FEATURES` (repeat for several)")
+	out := f.String("out", "", "the file `DETECTOR` to write")
 	heads := cli.AddHeadFlags(f, 0)
 	calibration := f.String("calibration", "0.1", "part of the training images, or `FEATURES`, to set the threshold by; 0: none")
 	tpr := f.Float64("target-tpr", 0.95, "share of in-distribution images that the threshold keeps")
