@@ -84,8 +84,8 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 	if opts.Workers == 0 {
 		opts.Workers = runtime.GOMAXPROCS(0)
 	}
-	if opts.Batch < 0 || opts.Workers < 0 {
-		return Stats{}, fmt.Errorf("batch %d and workers %d must be at least 1, or 0 for the default", opts.Batch, opts.Workers)
+	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 {
+		return Stats{}, fmt.Errorf("batch %d, workers %d and pixels %d must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels)
 	}
 	var (
 		mu    sync.Mutex
@@ -196,8 +196,8 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	}
 	sum := sha256.Sum256(data)
 	r.SHA256 = hex.EncodeToString(sum[:])
-	if width, height, err := preprocess.Size(data); err == nil { // else Decode says why
-		size := min(int64(width)*int64(height), w.decode.MaxPixels)
+	width, height, err := preprocess.Size(data)
+	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else Decode says why
 		if err := w.pixels.Acquire(ctx, size); err != nil {
 			return err
 		}

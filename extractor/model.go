@@ -82,8 +82,7 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // Up to four made-up images are run to learn the sizes of the outputs and
 // whether a batch leaves its images independent of each other (they are run one
 // by one otherwise), so a graph that does not fit its configuration fails here.
-// Errors name the graph file and say
-// which flag to change.
+// Errors name the graph file and say which flag to change.
 func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
 		return nil, fmt.Errorf("unknown pooling %q; --pool is cls or mean", opts.Pool)

@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -241,6 +242,9 @@ func checkLibrary(path string) (err error) {
 		return fmt.Errorf("cannot be read: %w", err)
 	}
 	library, err := elf.Open(path)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("was cut short") // the last part is looked at first
+	}
 	if err != nil {
 		return fmt.Errorf("is no shared library: %w", err)
 	}

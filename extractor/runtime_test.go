@@ -140,7 +140,7 @@ func TestInitRuntimeRefuses(t *testing.T) {
 	}
 	cut := filepath.Join(dir, "cut.so")
 	write(t, cut, string(library[:len(library)/2]))
-	wantError(t, errors.New(refusal(cut)), cut, "make setup")
+	wantError(t, errors.New(refusal(cut)), cut, "cut short", "make setup")
 	named := filepath.Join(dir, "libonnxruntime.so.1.19.2")
 	write(t, named, string(library))
 	wantError(t, errors.New(refusal(named)), named, "too old", "make setup")

@@ -30,7 +30,7 @@ const (
 // onnxFields are the numbers of the fields that lead on.
 var onnxFields = map[onnxMessage]map[protowire.Number]onnxMessage{
 	onnxModel:        {7: onnxGraph, 25: onnxFunction},
-	onnxFunction:     {7: onnxNode},
+	onnxFunction:     {7: onnxNode, 11: onnxAttribute},
 	onnxGraph:        {1: onnxNode, 5: onnxTensor, 15: onnxSparseTensor},
 	onnxNode:         {5: onnxAttribute},
 	onnxAttribute:    {5: onnxTensor, 6: onnxGraph, 10: onnxTensor, 11: onnxGraph, 22: onnxSparseTensor, 23: onnxSparseTensor},

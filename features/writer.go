@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/gofrs/flock"
@@ -123,9 +124,17 @@ func Create(dir string, header Header, options Options) (_ *Writer, err error) {
 	return w, nil
 }
 
-// acquire creates the folder and locks it.
+// acquire creates the folder and locks it. A folder that holds something and no
+// lock is none of ours.
 func acquire(partial string) (*flock.Flock, error) {
 	for {
+		entries, err := os.ReadDir(partial)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockFile }) {
+			return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or choose another --out", partial, ErrNotSet)
+		}
 		if err := os.MkdirAll(partial, 0o777); err != nil {
 			return nil, err
 		}

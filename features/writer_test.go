@@ -429,6 +429,21 @@ func TestAJournalOfAnotherModelIsThrownAwayByForce(t *testing.T) {
 	}
 }
 
+// TestSomebodysPartialFolder: a folder of the name that work would go to, with
+// other things in it, is left as it is.
+func TestSomebodysPartialFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "set")
+	theirs := filepath.Join(dir+".partial", "old", "a.txt")
+	check(t, os.MkdirAll(filepath.Dir(theirs), 0o777), os.WriteFile(theirs, []byte("theirs"), 0o666))
+	if _, err := features.Create(dir, header, features.Options{Force: true}); !errors.Is(err, features.ErrNotSet) {
+		t.Errorf("got %v", err)
+	}
+	if text, err := os.ReadFile(theirs); err != nil || string(text) != "theirs" {
+		t.Errorf("it became %q, %v", text, err)
+	}
+	absent(t, dir)
+}
+
 func TestCommitWithoutRows(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	commit(t, create(t, dir, header, features.Options{}), four[:1], features.Failure{Path: four[0].path, Error: "no image"})

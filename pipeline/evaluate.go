@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -50,6 +48,9 @@ type EvaluateOptions struct {
 
 	Out string // folder of the report
 
+	// Warn, where set, is told what is odd about the training features.
+	Warn func(string)
+
 	// Progress, where set, is told what is being done, and how many of how
 	// many epochs, of all heads together, or sets of images are. It is called
 	// from several goroutines.
@@ -88,19 +89,17 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 		return nil, err
 	}
 	defer e.close()
-	// What an earlier run has left must not stand beside what this one writes.
-	results := filepath.Join(opts.Out, "results.csv")
-	if err := errors.Join(mkdirFor(results), atomicfile.Check(results)); err != nil {
-		return nil, err
+	if opts.Warn != nil {
+		for _, w := range e.train.warnings {
+			opts.Warn(w)
+		}
 	}
-	if err := os.Remove(results); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("report folder: %w", err)
+	results := filepath.Join(opts.Out, "results.csv")
+	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), clearReport(opts.Out)); err != nil {
+		return nil, err
 	}
 	var figures []Figures
 	for _, method := range e.opts.Methods {
-		if err := os.RemoveAll(filepath.Join(opts.Out, "scores", method)); err != nil {
-			return nil, fmt.Errorf("report folder: %w", err)
-		}
 		runs, err := e.run(ctx, method)
 		if err != nil {
 			return nil, err
@@ -278,14 +277,19 @@ func (e *evaluation) fit(ctx context.Context, method string, seed uint64, epochs
 	if err != nil {
 		return nil, err
 	}
-	return func(_ context.Context, x []float32) ([]float64, []int, error) {
-		logits := linear.Logits(x)
-		predicted := make([]int, 0, len(logits)/classes)
-		for row := range slices.Chunk(logits, classes) {
-			at, _ := best(row)
-			predicted = append(predicted, at)
+	return func(ctx context.Context, x []float32) (scores []float64, predicted []int, err error) {
+		for block := range slices.Chunk(x, verdictBlock*e.train.d) {
+			if err := ctx.Err(); err != nil {
+				return nil, nil, err
+			}
+			logits := linear.Logits(block)
+			scores = append(scores, posthoc.MSP(logits, classes)...)
+			for row := range slices.Chunk(logits, classes) {
+				at, _ := best(row)
+				predicted = append(predicted, at)
+			}
 		}
-		return posthoc.MSP(logits, classes), predicted, nil
+		return scores, predicted, nil
 	}, nil
 }
 

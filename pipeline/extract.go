@@ -23,7 +23,7 @@ type ExtractOptions struct {
 	Images string // folder of images, one subfolder per class or flat
 	List   string // OpenOOD list of the images to take; "" takes all
 	Out    string // folder of the feature set
-	Force  bool   // replace a set that another model or preprocessing made
+	Force  bool   // replace a set of another model, preprocessing or image folder, a damaged or an unfinished one
 
 	Backbone extractor.ModelOptions
 	Run      extractor.ExtractOptions // Progress counts new images only
@@ -127,6 +127,13 @@ func apart(images, out string) error {
 	set, err := filepath.Abs(out)
 	if err != nil {
 		return fmt.Errorf("feature set: %w", err)
+	}
+	// A link must not get round it. What does not exist yet is no link.
+	if target, err := filepath.EvalSymlinks(root); err == nil {
+		root = target
+	}
+	if parent, err := filepath.EvalSymlinks(filepath.Dir(set)); err == nil {
+		set = filepath.Join(parent, filepath.Base(set))
 	}
 	if inside, err := filepath.Rel(root, set); err == nil && filepath.IsLocal(inside) {
 		return fmt.Errorf("the feature set %s would lie in the folder of images %s; choose another --out", out, images)

@@ -2,12 +2,15 @@ package pipeline
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"mlrbfn/internal/atomicfile"
@@ -45,6 +48,38 @@ func writeResults(path string, figures []Figures) error {
 		out.Flush()
 		return out.Error()
 	})
+}
+
+// clearReport removes what an earlier run has left in the folder of a report,
+// which must not stand beside what this one writes, and nothing else. Results
+// that Evaluate did not write are an error.
+func clearReport(dir string) error {
+	results := filepath.Join(dir, "results.csv")
+	text, err := os.ReadFile(results)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("report folder: %w", err)
+	}
+	if err == nil {
+		if !strings.HasPrefix(string(text), strings.Join(resultColumns, ",")+"\n") {
+			return fmt.Errorf("%s is no report of evaluate; choose another --out", results)
+		}
+		if err := os.Remove(results); err != nil {
+			return fmt.Errorf("report folder: %w", err)
+		}
+	}
+	for _, method := range Methods {
+		scores, err := filepath.Glob(filepath.Join(dir, "scores", method, "*", "*.npy"))
+		if err != nil {
+			return fmt.Errorf("report folder: %w", err)
+		}
+		for _, file := range scores {
+			if err := os.Remove(file); err != nil {
+				return fmt.Errorf("report folder: %w", err)
+			}
+			_ = os.Remove(filepath.Dir(file)) // if that was the last
+		}
+	}
+	return nil
 }
 
 func mkdirFor(path string) error {

@@ -228,6 +228,42 @@ func TestEvaluateFigures(t *testing.T) {
 		}
 	}
 
+	// A later run with fewer methods leaves nothing of the others behind; what
+	// is not its own it does not touch.
+	note := filepath.Join(out, "scores", "msp", "note.txt")
+	if err := os.WriteFile(note, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	opts.Methods = []string{"mlrbfn"}
+	if figures, err = Evaluate(context.Background(), opts); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(out, "scores", "msp", "*")); err != nil || !slices.Equal(left, []string{note}) {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	theirs := t.TempDir()
+	if err := os.WriteFile(filepath.Join(theirs, "results.csv"), []byte("a,b\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := opts
+	elsewhere.Out = theirs
+	if _, err := Evaluate(context.Background(), elsewhere); err == nil {
+		t.Error("somebody's results.csv was replaced")
+	}
+	cancelled, cancel := context.WithCancel(context.Background())
+	opts.Methods, opts.Progress = []string{"msp"}, func(what string, done, total int) {
+		if strings.Contains(what, "scoring") {
+			cancel()
+		}
+	}
+	if _, err := Evaluate(cancelled, opts); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled while scoring: %v", err)
+	}
+	opts.Methods, opts.Progress = []string{"mlrbfn"}, nil
+	if figures, err = Evaluate(context.Background(), opts); err != nil {
+		t.Fatal(err)
+	}
+
 	file, err := os.Open(filepath.Join(out, "results.csv"))
 	if err != nil {
 		t.Fatal(err)

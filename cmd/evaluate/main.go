@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 
@@ -73,6 +74,7 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 	}
 	progress := cli.NewProgress(stderr, "", *quiet)
 	opts.Progress = progress.Phase
+	opts.Warn = func(text string) { fmt.Fprintf(stderr, "evaluate: warning: %s\n", text) }
 	figures, err := pipeline.Evaluate(ctx, opts)
 	progress.Close()
 	if err != nil {

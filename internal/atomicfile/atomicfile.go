@@ -21,7 +21,10 @@ import (
 // umask. Errors name path and wrap their cause.
 func Write(path string, fill func(io.Writer) error) error {
 	temp := tempName(path)
-	err := Create(temp, fill)
+	err := replaceable(path)
+	if err == nil {
+		err = Create(temp, fill)
+	}
 	if err == nil {
 		err = os.Rename(temp, path)
 	}
@@ -34,6 +37,18 @@ func Write(path string, fill func(io.Writer) error) error {
 	return SyncDir(filepath.Dir(path))
 }
 
+// replaceable refuses to put a file in the place of a folder, a device or a pipe.
+func replaceable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil || info.Mode().IsRegular():
+		return nil // what Stat cannot see, Create and Rename will tell
+	case info.IsDir():
+		return errors.New("it is a folder")
+	}
+	return errors.New("it is no regular file")
+}
+
 func tempName(path string) string {
 	dir, base := filepath.Split(path)
 	return filepath.Join(dir, "."+base+"."+rand.Text()[:10]+".tmp")
@@ -43,13 +58,13 @@ func tempName(path string) string {
 // program that will have something to write after long work. Its errors name
 // path.
 func Check(path string) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return fmt.Errorf("write %s: it is a folder", path)
+	if err := replaceable(path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	temp := tempName(path)
 	err := Create(temp, func(io.Writer) error { return nil })
-	if err == nil {
-		err = os.Remove(temp)
+	if removeErr := os.Remove(temp); err == nil {
+		err = removeErr
 	}
 	if pathErr := (*os.PathError)(nil); errors.As(err, &pathErr) {
 		err = pathErr.Err // the temporary name says nothing to anybody

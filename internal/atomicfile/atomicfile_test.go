@@ -118,6 +118,14 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
+	for _, write := range []func(string) error{
+		atomicfile.Check,
+		func(path string) error { return atomicfile.Write(path, func(io.Writer) error { return nil }) },
+	} {
+		if err := write(os.DevNull); err == nil {
+			t.Errorf("%s was replaced", os.DevNull)
+		}
+	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("it left %v, %v", left, err)
 	}

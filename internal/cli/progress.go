@@ -21,6 +21,7 @@ type Progress struct {
 	unit     string
 	start    time.Time
 	shown    time.Time
+	done     int
 	line     string
 	phase    string
 }
@@ -51,7 +52,9 @@ func (p *Progress) Update(done, total int, note string) {
 	if p.terminal {
 		every = 100 * time.Millisecond
 	}
-	p.line = p.render(done, total, note)
+	// Several goroutines count, and may come here out of turn.
+	p.done = max(p.done, done)
+	p.line = p.render(p.done, total, note)
 	if now := time.Now(); now.Sub(p.shown) >= every && (p.terminal || now.Sub(p.start) >= every) {
 		p.shown = now
 		p.show()
@@ -67,7 +70,7 @@ func (p *Progress) Phase(what string, done, total int) {
 	p.mu.Lock()
 	if what != p.phase {
 		p.finish()
-		p.phase, p.start, p.shown = what, time.Now(), time.Time{}
+		p.phase, p.start, p.shown, p.done = what, time.Now(), time.Time{}, 0
 	}
 	p.mu.Unlock()
 	p.Update(done, total, what)
@@ -97,7 +100,12 @@ func (p *Progress) finish() {
 
 func (p *Progress) show() {
 	if p.terminal {
-		fmt.Fprintf(p.w, "\r\033[K%s", p.line)
+		// A line that wraps could not be written over.
+		line := []rune(p.line)
+		if width, _, err := term.GetSize(int(p.w.(*os.File).Fd())); err == nil && width > 1 && len(line) >= width {
+			line = line[:width-1]
+		}
+		fmt.Fprintf(p.w, "\r\033[K%s", string(line))
 		return
 	}
 	fmt.Fprintln(p.w, p.line)

@@ -53,16 +53,10 @@ func formatErrorf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrFormat}, args...)...)
 }
 
-// ReadHeader reads an .npy header and leaves r at the first value. It refuses
+// readHeader reads an .npy header and leaves r at the first value. It refuses
 // a header above 64 KiB, types other than the four of this package, Fortran
 // order of more than one dimension, and shapes whose size in bytes does not fit
-// in an int. It takes no memory for values.
-func ReadHeader(r io.Reader) (Header, error) {
-	h, _, err := readHeader(r)
-	return h, err
-}
-
-// readHeader is ReadHeader that also tells where the values begin.
+// in an int. It takes no memory for values. It also returns where they begin.
 func readHeader(r io.Reader) (Header, int64, error) {
 	var fixed [12]byte
 	if _, err := io.ReadFull(r, fixed[:8]); err != nil {

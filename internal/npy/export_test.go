@@ -1,0 +1,9 @@
+package npy
+
+import "io"
+
+// ReadHeader is readHeader for the tests.
+func ReadHeader(r io.Reader) (Header, error) {
+	h, _, err := readHeader(r)
+	return h, err
+}
