@@ -45,15 +45,22 @@ func TestGoldenFeatures(t *testing.T) {
 func goldenFeatures(t *testing.T, dir, name string) {
 	items := goldenItems(t)
 	m := openTest(t, dir, ModelOptions{})
-	want, shape, err := npy.Read[float32](testenv.Shared(t, "oracle", "golden", "features", name+".npy"))
-	if err != nil {
-		t.Fatal(err)
+	read := func(file string, d int) []float32 {
+		want, shape, err := npy.Read[float32](testenv.Shared(t, "oracle", "golden", "features", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(shape, []int{len(items), d}) {
+			t.Fatalf("%s is %v, want %d×%d", file, shape, len(items), d)
+		}
+		return want
 	}
-	if !slices.Equal(shape, []int{len(items), m.Dim()}) {
-		t.Fatalf("goldens are %v, features %d×%d", shape, len(items), m.Dim())
+	features, logits := read(name+".npy", m.Dim()), []float32(nil)
+	if name == "efficientnet-lite0" { // the one that is converted here: all of it is checked
+		logits = read(name+"-logits.npy", m.LogitsDim())
 	}
 	worst := map[bool]float64{true: 1, false: 1}
-	_, err = m.Extract(t.Context(), items, ExtractOptions{}, func(r Result) error {
+	_, err := m.Extract(t.Context(), items, ExtractOptions{}, func(r Result) error {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Item.Path, r.Err)
 			return nil
@@ -62,9 +69,15 @@ func goldenFeatures(t *testing.T, dir, name string) {
 		if lossless {
 			least = 0.9999
 		}
-		got := cosine(r.Features, want[r.Index*m.Dim():(r.Index+1)*m.Dim()])
-		if worst[lossless] = min(worst[lossless], got); got < least {
-			t.Errorf("%s: cosine %.6f to the reference, want %g", r.Item.Path, got, least)
+		check := func(what string, got, want []float32) {
+			cos := cosine(got, want[r.Index*len(got):(r.Index+1)*len(got)])
+			if worst[lossless] = min(worst[lossless], cos); !(cos >= least) {
+				t.Errorf("%s: %s have cosine %.6f to the reference, want %g", r.Item.Path, what, cos, least)
+			}
+		}
+		check("features", r.Features, features)
+		if logits != nil {
+			check("logits", r.Logits, logits)
 		}
 		return nil
 	})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 
+	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/safetensors"
@@ -233,6 +234,7 @@ func (d *Detector) Save(path string) error {
 		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper",
 		TargetTPR: d.TargetTPR, Seeds: d.Seeds, Training: d.Training, History: d.History,
 	}
+	meta.Model = features.EncodePath(meta.Model)
 	if first.NoDepression {
 		meta.Depression = "none"
 	}
@@ -345,6 +347,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
 		Source: meta.Source, Training: meta.Training, History: meta.History, Splits: map[string][]int{},
 	}
+	d.Source.Model = features.DecodePath(meta.Model)
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold
 	}

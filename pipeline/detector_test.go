@@ -34,7 +34,7 @@ func detectorOf(heads int) *Detector {
 	d := &Detector{
 		Classes: []string{"cat", "dog", "Ä\n"}, Threshold: -1.5, TargetTPR: 0.95,
 		Scores:   []float64{-3, -1.5, -1, -0.5},
-		Source:   Source{Fingerprint: "f", Model: "models/m", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)},
+		Source:   Source{Fingerprint: "f", Model: "models/m\xff", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)},
 		Training: TrainingRecord{Features: []string{"x"}, Layers: 2, Validation: "0.1", Calibration: "0.1"},
 		Splits:   map[string][]int{"validation": {1, 5}, "calibration": {2, 7, 9}},
 	}

@@ -339,7 +339,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 		})
 	}
 	for _, group := range []string{Near, Far} {
-		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group || f.Dataset == "mean" })
+		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group })
 		if len(members) > 0 {
 			mean := average(members, false)
 			mean.Dataset = "mean"

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/extractor"
 	"mlrbfn/features"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
@@ -32,11 +31,7 @@ training images scores as low.`, stdout)
 	asJSON := f.Bool("json", false, "the same as --format jsonl")
 	threshold := f.Float64("threshold", 0, "`score` below which an image is OOD (default: the detector's)")
 	failOnOOD := f.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
-	f.IntVar(&opts.Run.Batch, "batch", extractor.DefaultBatch, "images that go through the model at once")
-	f.IntVar(&opts.Run.Workers, "workers", 0, "images worked on at once (default: one per core)")
-	f.StringVar(&opts.Backbone.Device, "device", "cpu", "where the model runs: `cpu|cuda|tensorrt|coreml|openvino|directml`")
-	f.Int64Var(&opts.Run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
-	runtime := f.String("onnxruntime", "", "the onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
+	images := cli.AddRunFlags(f, &opts.Run, &opts.Backbone)
 	quiet := f.Bool("quiet", false, "show neither progress nor the summary")
 	if err := cli.Parse(f, args, "detector"); err != nil {
 		return err
@@ -51,7 +46,7 @@ training images scores as low.`, stdout)
 	if err != nil {
 		return err
 	}
-	if err := cli.CheckRun(opts.Run, opts.Backbone.Device); err != nil {
+	if err := images.Check(); err != nil {
 		return err
 	}
 	if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
@@ -66,7 +61,7 @@ training images scores as low.`, stdout)
 	case math.IsInf(opts.Detector.Threshold, -1):
 		fmt.Fprintln(stderr, "detect: warning: the detector has no threshold (too few calibration images): nothing is flagged; --threshold sets one")
 	}
-	if err := extractor.InitRuntime(*runtime); err != nil {
+	if err := images.LoadRuntime(); err != nil {
 		return err
 	}
 	opts.Paths = f.Args()

@@ -10,7 +10,6 @@ import (
 	"io"
 	"path/filepath"
 
-	"mlrbfn/extractor"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
 )
@@ -29,13 +28,9 @@ Images that an earlier run has done are not done again.`, stdout)
 	f.StringVar(&opts.List, "list", "", "take only the images of an OpenOOD list, a `FILE` of lines: path label")
 	f.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the output that is the embedding (default: the first of image_embeds, pooler_output, features, embedding, last_hidden_state, or the only output)")
 	f.StringVar(&opts.Backbone.Pool, "pool", "", "how last_hidden_state becomes one vector: `cls|mean` (default cls)")
-	f.IntVar(&opts.Run.Batch, "batch", extractor.DefaultBatch, "images that go through the model at once")
-	f.IntVar(&opts.Run.Workers, "workers", 0, "images worked on at once (default: one per core)")
-	f.StringVar(&opts.Backbone.Device, "device", "cpu", "where the model runs: `cpu|cuda|tensorrt|coreml|openvino|directml`")
 	exif := f.String("exif", "ignore", "EXIF orientation of JPEGs: `ignore|apply`")
-	f.Int64Var(&opts.Run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
 	f.BoolVar(&opts.Force, "force", false, "replace a feature set of another model, preprocessing or image folder, a damaged or an unfinished one")
-	runtime := f.String("onnxruntime", "", "the onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
+	images := cli.AddRunFlags(f, &opts.Run, &opts.Backbone)
 	asJSON := f.Bool("json", false, "print the outcome as one JSON object")
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "model", "images", "out"); err != nil {
@@ -54,10 +49,10 @@ Images that an earlier run has done are not done again.`, stdout)
 	default:
 		return cli.Usagef("--exif %s: it is ignore or apply", *exif)
 	}
-	if err := cli.CheckRun(opts.Run, opts.Backbone.Device); err != nil {
+	if err := images.Check(); err != nil {
 		return err
 	}
-	if err := extractor.InitRuntime(*runtime); err != nil {
+	if err := images.LoadRuntime(); err != nil {
 		return err
 	}
 	progress := cli.NewProgress(stderr, "images", *quiet)

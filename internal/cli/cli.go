@@ -15,8 +15,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/pflag"
-
-	"mlrbfn/extractor"
 )
 
 // Exit codes of all programs.
@@ -106,19 +104,6 @@ func Parse(f *pflag.FlagSet, args []string, required ...string) error {
 		if !f.Changed(name) || f.Lookup(name).Value.String() == "" {
 			return Usagef("--%s is needed", name)
 		}
-	}
-	return nil
-}
-
-// CheckRun checks the flags of programs that run a model.
-func CheckRun(run extractor.ExtractOptions, device string) error {
-	switch {
-	case run.Batch < 1:
-		return Usagef("--batch %d: it is positive", run.Batch)
-	case run.Workers < 0 || run.MaxPixels < 0:
-		return Usagef("--workers %d --max-pixels %d: neither is negative", run.Workers, run.MaxPixels)
-	case !slices.Contains(extractor.Devices, device):
-		return Usagef("--device %s: it is one of %s", device, strings.Join(extractor.Devices, ", "))
 	}
 	return nil
 }

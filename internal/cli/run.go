@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"mlrbfn/extractor"
+)
+
+// RunFlags are the flags of programs that run a model over images.
+type RunFlags struct {
+	run      *extractor.ExtractOptions
+	backbone *extractor.ModelOptions
+	library  *string
+}
+
+// AddRunFlags adds the flags, which set fields of run and backbone.
+func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extractor.ModelOptions) *RunFlags {
+	f.IntVar(&run.Batch, "batch", extractor.DefaultBatch, "images that go through the model at once")
+	f.IntVar(&run.Workers, "workers", 0, "images worked on at once (default: one per core)")
+	f.StringVar(&backbone.Device, "device", "cpu", "where the model runs: `"+strings.Join(extractor.Devices, "|")+"`")
+	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
+	library := f.String("onnxruntime", "", "the onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
+	return &RunFlags{run, backbone, library}
+}
+
+// Check checks the flags, after Parse.
+func (r *RunFlags) Check() error {
+	switch {
+	case r.run.Batch < 1:
+		return Usagef("--batch %d: it is positive", r.run.Batch)
+	case r.run.Workers < 0 || r.run.MaxPixels < 0:
+		return Usagef("--workers %d --max-pixels %d: neither is negative", r.run.Workers, r.run.MaxPixels)
+	case !slices.Contains(extractor.Devices, r.backbone.Device):
+		return Usagef("--device %s: it is one of %s", r.backbone.Device, strings.Join(extractor.Devices, ", "))
+	}
+	return nil
+}
+
+// LoadRuntime loads the onnxruntime library.
+func (r *RunFlags) LoadRuntime() error { return extractor.InitRuntime(*r.library) }
