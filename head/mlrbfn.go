@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+
+	"mlrbfn/conditioning"
 )
 
 // Config is the shape of an MLRBFN. A zero field takes the paper's value.
@@ -82,10 +84,20 @@ type MLRBFN struct {
 	Recovery     float64 // rec
 	NoDepression bool
 	Layers       []Layer
+
+	// Conditioning is what is done to features before the first layer; nil
+	// means nothing. Train leaves it to the caller, who has trained on
+	// conditioned features, to set.
+	Conditioning *conditioning.Conditioning
 }
 
-// Dim returns d, the number of features that the head reads.
-func (m *MLRBFN) Dim() int { return m.Layers[0].In }
+// Dim returns the number of features that the head reads.
+func (m *MLRBFN) Dim() int {
+	if m.Conditioning != nil {
+		return m.Conditioning.In()
+	}
+	return m.Layers[0].In
+}
 
 // Classes returns C, the number of classes.
 func (m *MLRBFN) Classes() int { return m.Layers[len(m.Layers)-1].N }
@@ -102,6 +114,14 @@ func (m *MLRBFN) Validate() error {
 	}
 	if _, err := cfg.WithDefaults(); err != nil {
 		return err
+	}
+	if c := m.Conditioning; c != nil {
+		if err := c.Validate(); err != nil {
+			return err
+		}
+		if c.Out() != m.Layers[0].In {
+			return fmt.Errorf("layer 0 reads %d values where the conditioning gives %d", m.Layers[0].In, c.Out())
+		}
 	}
 	for i, l := range m.Layers {
 		last := i == len(m.Layers)-1
@@ -133,19 +153,28 @@ const predictBatch = 64
 // Predictor computes a head's outputs in float64, without allocating. It
 // serves one goroutine.
 type Predictor struct {
-	net *network[float64]
-	x   []float64
+	net       *network[float64]
+	condition *conditioning.Conditioning
+	raw       []float64 // a batch of features before conditioning; nil without one
+	x         []float64 // a batch of what the first layer reads
 }
 
 // NewPredictor returns a Predictor of its own for the calling goroutine.
 func (m *MLRBFN) NewPredictor() *Predictor {
-	return &Predictor{net: networkOf[float64](m, predictBatch), x: make([]float64, predictBatch*m.Dim())}
+	p := &Predictor{net: networkOf[float64](m, predictBatch), condition: m.Conditioning, x: make([]float64, predictBatch*m.Layers[0].In)}
+	if p.condition != nil {
+		p.raw = make([]float64, predictBatch*m.Dim())
+	}
+	return p
 }
 
 // LogConfidences fills dst [n, C] with log φ_c for each of the rows x [n, d].
 // It panics where the lengths do not fit.
 func (p *Predictor) LogConfidences(dst []float64, x []float32) {
-	d := p.net.layers[0].d
+	d, rows := p.net.layers[0].d, p.x
+	if p.condition != nil {
+		d, rows = p.condition.In(), p.raw
+	}
 	classes := p.net.layers[len(p.net.layers)-1].n
 	if len(x)%d != 0 || len(dst) != len(x)/d*classes {
 		panic("head: LogConfidences: dst and x do not fit the head")
@@ -153,7 +182,10 @@ func (p *Predictor) LogConfidences(dst []float64, x []float32) {
 	for len(x) > 0 {
 		b := min(predictBatch, len(x)/d)
 		for i, v := range x[:b*d] {
-			p.x[i] = float64(v)
+			rows[i] = float64(v)
+		}
+		if p.condition != nil {
+			p.condition.Apply(p.x, rows[:b*d])
 		}
 		copy(dst, p.net.forward(p.x, b))
 		x, dst = x[b*d:], dst[b*classes:]

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
@@ -83,15 +84,18 @@ type RowCount struct {
 type metadata struct {
 	Version int `json:"version"`
 	Source
-	Classes    []string       `json:"classes"`
-	Norm       float64        `json:"norm"`
-	Recovery   float64        `json:"recovery"`
-	Depression string         `json:"depression"` // "paper" or "none"
-	Threshold  *float64       `json:"threshold"`  // null: nothing is out of distribution
-	TargetTPR  float64        `json:"target_tpr"`
-	Seeds      []uint64       `json:"seeds"`
-	Training   TrainingRecord `json:"training"`
-	History    [][]head.Epoch `json:"history"`
+	Classes    []string `json:"classes"`
+	Norm       float64  `json:"norm"`
+	Recovery   float64  `json:"recovery"`
+	Depression string   `json:"depression"` // "paper" or "none"
+	Threshold  *float64 `json:"threshold"`  // null: nothing is out of distribution
+	TargetTPR  float64  `json:"target_tpr"`
+	Seeds      []uint64 `json:"seeds"`
+	// Conditioning says what the tensors conditioning.* are; null where there
+	// are none.
+	Conditioning *conditioning.Options `json:"conditioning"`
+	Training     TrainingRecord        `json:"training"`
+	History      [][]head.Epoch        `json:"history"`
 }
 
 const metadataKey = "mlrbfn"
@@ -238,6 +242,9 @@ func (d *Detector) Save(path string) error {
 	if first.NoDepression {
 		meta.Depression = "none"
 	}
+	if first.Conditioning != nil {
+		meta.Conditioning = &first.Conditioning.Options
+	}
 	if !math.IsInf(d.Threshold, -1) {
 		meta.Threshold = &d.Threshold
 	}
@@ -253,6 +260,7 @@ func (d *Detector) Save(path string) error {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
+	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, headTensors(h, headPrefix(i, len(d.Heads)))...)
 	}
@@ -263,6 +271,37 @@ func (d *Detector) Save(path string) error {
 		return fmt.Errorf("save detector: %w", err)
 	}
 	return nil
+}
+
+// conditioningTensors are conditioning.mean [D] and either conditioning.scale
+// [D] or conditioning.matrix [D, E]; nothing without a conditioning.
+func conditioningTensors(c *conditioning.Conditioning) []safetensors.Tensor {
+	if c == nil {
+		return nil
+	}
+	mean := safetensors.Tensor{Name: "conditioning.mean", Shape: []int{c.In()}, Data: c.Mean}
+	if c.Scale != nil {
+		return []safetensors.Tensor{mean, {Name: "conditioning.scale", Shape: []int{c.In()}, Data: c.Scale}}
+	}
+	return []safetensors.Tensor{mean, {Name: "conditioning.matrix", Shape: []int{c.In(), c.Out()}, Data: c.Matrix}}
+}
+
+func readConditioning(file *safetensors.File, o *conditioning.Options) (*conditioning.Conditioning, error) {
+	if o == nil {
+		return nil, nil
+	}
+	c := &conditioning.Conditioning{Options: *o}
+	for name, to := range map[string]*[]float32{"mean": &c.Mean, "scale": &c.Scale, "matrix": &c.Matrix} {
+		values, shape, err := safetensors.Get[float32](file, "conditioning."+name)
+		if err != nil && !(name != "mean" && errors.Is(err, safetensors.ErrNoTensor)) {
+			return nil, err
+		}
+		if name == "matrix" && err == nil && len(shape) != 2 {
+			return nil, fmt.Errorf("tensor conditioning.matrix has shape %v, want [D, E]", shape)
+		}
+		*to = values
+	}
+	return c, nil
 }
 
 // headPrefix is what the names of a head's tensors begin with.
@@ -370,8 +409,12 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
 	}
+	condition, err := readConditioning(file, meta.Conditioning)
+	if err != nil {
+		return nil, err
+	}
 	for i := range meta.Seeds {
-		h := &head.MLRBFN{Norm: meta.Norm, Recovery: meta.Recovery, NoDepression: meta.Depression == "none"}
+		h := &head.MLRBFN{Norm: meta.Norm, Recovery: meta.Recovery, NoDepression: meta.Depression == "none", Conditioning: condition}
 		if err := readLayers(h, file, headPrefix(i, len(meta.Seeds))); err != nil {
 			return nil, err
 		}

@@ -266,10 +266,15 @@ func (e *evaluation) fit(ctx context.Context, method string, seed uint64, epochs
 	o.Train.Seed = seed
 	classes := len(e.train.classes)
 	if method == "mlrbfn" {
+		condition, err := rows.condition(ctx)
+		if err != nil {
+			return nil, err
+		}
 		h, _, err := head.Train(ctx, o.Head, rows.train, rows.validation, classes, o.Train)
 		if err != nil {
 			return nil, err
 		}
+		h.Conditioning = condition
 		d := &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}
 		return d.predict, nil
 	}

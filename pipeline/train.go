@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/features"
 	"mlrbfn/head"
 )
@@ -24,6 +25,10 @@ type TrainOptions struct {
 	// the p-values and is used for nothing else. Each takes a tenth of the
 	// labelled rows by default.
 	Validation, Calibration Share
+
+	// Conditioning is done to the features before the head; it is fitted on the
+	// training rows.
+	Conditioning conditioning.Options
 
 	Head  head.Config
 	Train head.TrainOptions // Seed and Progress are set per head
@@ -87,6 +92,10 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	}
 	defer data.Close()
 	opts = data.opts
+	condition, err := data.condition(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
+	}
 
 	heads := make([]*head.MLRBFN, len(opts.Seeds))
 	history := make([][]head.Epoch, len(opts.Seeds))
@@ -109,6 +118,9 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 			err = ctx.Err()
 		}
 		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
+	}
+	for _, h := range heads {
+		h.Conditioning = condition
 	}
 	result := summarise(history, time.Since(start).Seconds())
 
@@ -218,6 +230,30 @@ func (t *trainingData) resplit(seed uint64) (*trainingData, error) {
 		other.validation = head.Data{X: t.x, D: t.d, Labels: t.labels, Rows: other.split.validation}
 	}
 	return &other, nil
+}
+
+// condition fits the conditioning on the training rows and puts conditioned
+// copies in the place of the training and validation rows. It returns nil
+// where there is nothing to do.
+func (t *trainingData) condition(ctx context.Context) (*conditioning.Conditioning, error) {
+	c, err := conditioning.Fit(ctx, conditioning.Data{
+		X: t.x, D: t.d, Labels: t.labels, Rows: t.train.Rows, Classes: len(t.classes),
+	}, t.opts.Conditioning)
+	if c == nil || err != nil {
+		return nil, err
+	}
+	for _, data := range []*head.Data{&t.train, &t.validation} {
+		x, err := c.Rows(ctx, data.X, data.Rows)
+		if err != nil {
+			return nil, err
+		}
+		conditioned := head.Data{X: x, D: c.Out(), Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows))}
+		for i, r := range data.Rows {
+			conditioned.Labels[i], conditioned.Rows[i] = data.Labels[r], i
+		}
+		*data = conditioned
+	}
+	return c, nil
 }
 
 // openValidation opens features of their own to validate on.

@@ -1,0 +1,353 @@
+// Package conditioning changes the geometry of features before a head reads
+// them. A head of radial basis functions sees features through distances
+// alone, so what a distance means matters more than the head's depth: on
+// features of a backbone that was trained for something else, most of ‖x−c‖²
+// comes from directions in which the classes do not differ.
+//
+// A conditioning is one affine map, after an optional division by the length:
+//
+//	z = (x/‖x‖ − μ) W,  W [D, E] or a diagonal
+//
+// It is fitted on training rows, stored in the detector and part of the head's
+// graph.
+package conditioning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+	"gonum.org/v1/gonum/mat"
+
+	"mlrbfn/internal/moments"
+)
+
+// Kind says what W is made of.
+type Kind string
+
+const (
+	// None leaves the features as they are, but for L2.
+	None Kind = "none"
+	// Standardise divides each feature by its standard deviation.
+	Standardise Kind = "standardise"
+	// PCA turns the features onto their principal axes, keeping the first.
+	PCA Kind = "pca"
+	// Whiten gives the features of a class unit covariance: W Wᵀ = (Σ + s·t·I)⁻¹
+	// with the covariance Σ within the classes, t = tr Σ/D the mean of its
+	// eigenvalues, and the shrinkage s. Squared distances become Mahalanobis
+	// distances.
+	Whiten Kind = "whiten"
+)
+
+// Kinds lists all kinds.
+var Kinds = []Kind{None, Standardise, PCA, Whiten}
+
+// Options says how to condition. The zero value does nothing.
+type Options struct {
+	Kind      Kind    `json:"kind"`      // "" means None
+	L2        bool    `json:"l2"`        // divide each row by its length first
+	Shrinkage float64 `json:"shrinkage"` // s of Whiten, > 0; 0 means 1
+	Dims      int     `json:"dims"`      // E of PCA; 0 means D
+}
+
+// WithDefaults fills in the zero fields and refuses what cannot be.
+func (o Options) WithDefaults() (Options, error) {
+	if o.Kind == "" {
+		o.Kind = None
+	}
+	if o.Kind == Whiten && o.Shrinkage == 0 {
+		o.Shrinkage = 1
+	}
+	switch {
+	case !slices.Contains(Kinds, o.Kind):
+		return o, fmt.Errorf("conditioning %q: it is one of %q", o.Kind, Kinds)
+	case !(o.Shrinkage >= 0) || math.IsInf(o.Shrinkage, 1):
+		return o, fmt.Errorf("shrinkage %g: it must be finite and not negative", o.Shrinkage)
+	case o.Dims < 0:
+		return o, fmt.Errorf("%d principal axes: it cannot be negative", o.Dims)
+	}
+	return o, nil
+}
+
+// Conditioning is a fitted map. A nil Conditioning leaves features as they
+// are. It does not change once made, so any number of goroutines may use it.
+type Conditioning struct {
+	Options
+	Mean   []float32 // [D], μ
+	Scale  []float32 // [D], the diagonal of W; nil where there is Matrix
+	Matrix []float32 // [D, E], W; nil where there is Scale
+
+	widen sync.Once
+	wide  []float64 // Matrix in float64, for Apply
+}
+
+// Data is the rows to fit on.
+type Data struct {
+	X       []float32 // [N, D] row-major; read only
+	D       int
+	Labels  []int64 // [N]
+	Rows    []int   // the rows to use, each with a label in [0, Classes)
+	Classes int
+}
+
+// Fit finds the map on the rows of data: moments and factorisations in
+// float64, the result rounded to float32. It returns nil where nothing is to
+// be done.
+func Fit(ctx context.Context, data Data, o Options) (*Conditioning, error) {
+	o, err := o.WithDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if o.Kind == None && !o.L2 {
+		return nil, nil
+	}
+	if len(data.Rows) < 2 {
+		return nil, fmt.Errorf("%d rows to fit the conditioning on: at least 2 are needed", len(data.Rows))
+	}
+	c := &Conditioning{Options: o, Mean: make([]float32, data.D)}
+	if o.Kind == None {
+		c.Scale = slices.Repeat([]float32{1}, data.D)
+		return c, nil
+	}
+	rows := data.moments(o.L2)
+	m, err := moments.Means(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	copyTo(c.Mean, m.Mean)
+	switch o.Kind {
+	case Standardise:
+		return c, c.standardise(ctx, rows, m)
+	case PCA:
+		return c, c.principal(ctx, rows, m)
+	}
+	return c, c.whiten(ctx, rows, m)
+}
+
+// moments gives the rows in float64, divided by their lengths if l2.
+func (data Data) moments(l2 bool) moments.Rows {
+	return moments.Rows{
+		D: data.D, Index: data.Rows, Classes: data.Classes,
+		Label: func(row int) int { return int(data.Labels[row]) },
+		Read: func(dst []float64, row int) {
+			for j, v := range data.X[row*data.D : (row+1)*data.D] {
+				dst[j] = float64(v)
+			}
+			if l2 {
+				normalise(dst)
+			}
+		},
+	}
+}
+
+func (c *Conditioning) standardise(ctx context.Context, rows moments.Rows, m *moments.Moments) error {
+	variance := make([]float64, rows.D)
+	x := make([]float64, rows.D)
+	for i, at := range rows.Index {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		rows.Read(x, at)
+		for j, v := range x {
+			variance[j] += (v - m.Mean[j]) * (v - m.Mean[j]) / float64(m.N)
+		}
+	}
+	c.Scale = make([]float32, rows.D)
+	for j, v := range variance {
+		// A feature that never changes says nothing, whatever it becomes later.
+		if deviation := math.Sqrt(v); deviation > 1e-12*math.Abs(m.Mean[j]) {
+			c.Scale[j] = float32(1 / deviation)
+		}
+	}
+	return c.Validate()
+}
+
+func (c *Conditioning) principal(ctx context.Context, rows moments.Rows, m *moments.Moments) error {
+	sigma, err := m.Total(ctx, rows)
+	if err != nil {
+		return err
+	}
+	var eigen mat.EigenSym
+	if !eigen.Factorize(sigma, true) {
+		return errors.New("the principal axes of the features could not be found")
+	}
+	var axes mat.Dense
+	eigen.VectorsTo(&axes)
+	dims := c.Dims
+	if dims == 0 || dims > rows.D {
+		dims = rows.D
+	}
+	c.Matrix = make([]float32, rows.D*dims)
+	for j := range rows.D {
+		for e := range dims { // eigenvalues ascend
+			c.Matrix[j*dims+e] = float32(axes.At(j, rows.D-1-e))
+		}
+	}
+	return c.Validate()
+}
+
+// whiten takes W = L⁻ᵀ from Σ + s·t·I = L Lᵀ: of all W with the same W Wᵀ,
+// between which distances cannot tell, the cheapest to find.
+func (c *Conditioning) whiten(ctx context.Context, rows moments.Rows, m *moments.Moments) error {
+	sigma, err := m.Within(ctx, rows)
+	if err != nil {
+		return err
+	}
+	factor, err := shrunk(sigma, c.Shrinkage)
+	if err != nil {
+		return err
+	}
+	var lower, inverse mat.TriDense
+	factor.LTo(&lower)
+	if err := inverse.InverseTri(&lower); err != nil && !errors.As(err, new(mat.Condition)) {
+		return fmt.Errorf("whiten the features: %w", err)
+	}
+	c.Matrix = make([]float32, rows.D*rows.D)
+	for e := range rows.D {
+		for j := range e + 1 {
+			c.Matrix[j*rows.D+e] = float32(inverse.At(e, j))
+		}
+	}
+	return c.Validate()
+}
+
+// shrunk factorises Σ + s·(tr Σ/D)·I.
+func shrunk(sigma *mat.SymDense, s float64) (*mat.Cholesky, error) {
+	d := sigma.SymmetricDim()
+	mean := mat.Trace(sigma) / float64(d)
+	if !(mean > 0) {
+		return nil, errors.New("the features of each class are all the same: there is nothing to whiten")
+	}
+	ridged := mat.NewSymDense(d, nil)
+	ridged.CopySym(sigma)
+	for j := range d {
+		ridged.SetSym(j, j, sigma.At(j, j)+s*mean)
+	}
+	var factor mat.Cholesky
+	if !factor.Factorize(ridged) {
+		return nil, fmt.Errorf("the features' covariance is singular at shrinkage %g: take more", s)
+	}
+	return &factor, nil
+}
+
+// In returns D, the length of the rows that the map reads.
+func (c *Conditioning) In() int { return len(c.Mean) }
+
+// Out returns E, the length of the rows that it gives.
+func (c *Conditioning) Out() int {
+	if c.Scale != nil {
+		return len(c.Scale)
+	}
+	return len(c.Matrix) / len(c.Mean)
+}
+
+// Validate reports whether the arrays fit together and all numbers are finite;
+// Apply relies on it for a map that comes from outside.
+func (c *Conditioning) Validate() error {
+	d := len(c.Mean)
+	fits := len(c.Scale) == d && c.Matrix == nil || c.Scale == nil && len(c.Matrix) > 0 && len(c.Matrix)%max(d, 1) == 0
+	if d == 0 || !fits {
+		return fmt.Errorf("conditioning with %d means, %d scales and a matrix of %d", d, len(c.Scale), len(c.Matrix))
+	}
+	for _, array := range [][]float32{c.Mean, c.Scale, c.Matrix} {
+		if slices.ContainsFunc(array, func(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }) {
+			return errors.New("conditioning holds a value that is not finite")
+		}
+	}
+	return nil
+}
+
+// Apply fills dst [n, E] with the rows x [n, D] conditioned, in float64. dst
+// and x do not overlap, and x is changed. It serves any number of goroutines.
+func (c *Conditioning) Apply(dst, x []float64) {
+	d, e := c.In(), c.Out()
+	n := len(x) / d
+	for row := range slices.Chunk(x, d) {
+		if c.L2 {
+			normalise(row)
+		}
+		for j, mu := range c.Mean {
+			row[j] -= float64(mu)
+		}
+	}
+	if c.Scale != nil {
+		for i, v := range x {
+			dst[i] = v * float64(c.Scale[i%d])
+		}
+		return
+	}
+	c.widen.Do(func() {
+		c.wide = make([]float64, len(c.Matrix))
+		for i, w := range c.Matrix {
+			c.wide[i] = float64(w)
+		}
+	})
+	// Slabs of this size gonum multiplies on the calling goroutine.
+	const rows, cols = 64, 192
+	for i := 0; i < n; i += rows {
+		for j := 0; j < e; j += cols {
+			blas64.Implementation().Dgemm(blas.NoTrans, blas.NoTrans, min(rows, n-i), min(cols, e-j), d,
+				1, x[i*d:], d, c.wide[j:], e, 0, dst[i*e+j:], e)
+		}
+	}
+}
+
+// Rows returns the rows of x [N, D] that index names, conditioned and rounded
+// to float32, [len(index), E]; the work is shared out over all cores.
+func (c *Conditioning) Rows(ctx context.Context, x []float32, index []int) ([]float32, error) {
+	d, e := c.In(), c.Out()
+	out := make([]float32, len(index)*e)
+	const block = 256
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < len(index); from += block {
+		part := index[from:min(from+block, len(index))]
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			wide, to := make([]float64, len(part)*d), make([]float64, len(part)*e)
+			for i, at := range part {
+				for j, v := range x[at*d : (at+1)*d] {
+					wide[i*d+j] = float64(v)
+				}
+			}
+			c.Apply(to, wide)
+			copyTo(out[from*e:], to)
+			return nil
+		})
+	}
+	return out, group.Wait()
+}
+
+// normalise divides a row by its length; a row of zeros stays one.
+func normalise(row []float64) {
+	var largest float64
+	for _, v := range row {
+		largest = max(largest, math.Abs(v))
+	}
+	if largest == 0 {
+		return
+	}
+	var sum float64 // of squares that neither overflow nor vanish
+	for _, v := range row {
+		sum += (v / largest) * (v / largest)
+	}
+	length := largest * math.Sqrt(sum)
+	for j := range row {
+		row[j] /= length
+	}
+}
+
+func copyTo(dst []float32, src []float64) {
+	for i, v := range src {
+		dst[i] = float32(v)
+	}
+}

@@ -1,0 +1,173 @@
+package conditioning_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mlrbfn/conditioning"
+)
+
+// TestGolden holds the distances after each conditioning against numpy's
+// (scripts/gen_conditioning_golden.py).
+func TestGolden(t *testing.T) {
+	text, err := os.ReadFile("testdata/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		D, Shown int
+		X        []float32
+		Labels   []int64
+		Cases    []struct {
+			Options   conditioning.Options
+			Distances [][]float64
+		}
+	}
+	if err := json.Unmarshal(text, &golden); err != nil {
+		t.Fatal(err)
+	}
+	data := conditioning.Data{X: golden.X, D: golden.D, Labels: golden.Labels, Rows: upTo(len(golden.Labels)), Classes: 3}
+	for _, c := range golden.Cases {
+		fitted, err := conditioning.Fit(context.Background(), data, c.Options)
+		if err != nil {
+			t.Fatalf("%+v: %v", c.Options, err)
+		}
+		rows, e := golden.X, golden.D
+		if fitted != nil {
+			if rows, err = fitted.Rows(context.Background(), golden.X, data.Rows); err != nil {
+				t.Fatal(err)
+			}
+			e = fitted.Out()
+		}
+		for i, want := range c.Distances {
+			for j, want := range want {
+				if got := distance(rows[i*e:(i+1)*e], rows[j*e:(j+1)*e]); math.Abs(got-want) > 1e-5*(1+want) {
+					t.Errorf("%+v: distance of rows %d and %d is %g, want %g", c.Options, i, j, got, want)
+				}
+			}
+		}
+	}
+}
+
+func distance(a, b []float32) float64 {
+	var sum float64
+	for i, v := range a {
+		sum += float64(v-b[i]) * float64(v-b[i])
+	}
+	return sum
+}
+
+func upTo(n int) []int {
+	rows := make([]int, n)
+	for i := range rows {
+		rows[i] = i
+	}
+	return rows
+}
+
+// TestWhitenedClassesAreRound says what whitening is for: without shrinkage to
+// speak of, the covariance within the classes becomes the identity.
+func TestWhitenedClassesAreRound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := rapid.IntRange(1, 6).Draw(t, "d")
+		classes := rapid.IntRange(1, 3).Draw(t, "classes")
+		n := 20 * classes
+		x := rapid.SliceOfN(rapid.Float32Range(-10, 10), n*d, n*d).Draw(t, "x")
+		labels := make([]int64, n)
+		for i := range labels {
+			labels[i] = int64(i % classes)
+			for j := range d { // so that no direction is without spread
+				x[i*d+j] += float32(math.Sin(float64(7*i*(j+1) + j)))
+			}
+		}
+		data := conditioning.Data{X: x, D: d, Labels: labels, Rows: upTo(n), Classes: classes}
+		c, err := conditioning.Fit(context.Background(), data, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: 1e-9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := c.Rows(context.Background(), x, data.Rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range d {
+			for j := range d {
+				var sum float64
+				for class := range classes {
+					var a, b []float64
+					for r := class; r < n; r += classes {
+						a, b = append(a, float64(z[r*d+i])), append(b, float64(z[r*d+j]))
+					}
+					ma, mb := mean(a), mean(b)
+					for r := range a {
+						sum += (a[r] - ma) * (b[r] - mb) / float64(n)
+					}
+				}
+				want := 0.0
+				if i == j {
+					want = 1
+				}
+				if math.Abs(sum-want) > 1e-3 {
+					t.Fatalf("covariance within the classes at %d, %d is %g, want %g", i, j, sum, want)
+				}
+			}
+		}
+	})
+}
+
+func mean(v []float64) float64 {
+	var sum float64
+	for _, x := range v {
+		sum += x
+	}
+	return sum / float64(len(v))
+}
+
+func TestFitRefuses(t *testing.T) {
+	data := conditioning.Data{X: []float32{1, 2, 1, 2}, D: 2, Labels: []int64{0, 0}, Rows: upTo(2), Classes: 1}
+	for want, o := range map[string]conditioning.Options{
+		"is one of":          {Kind: "sphere"},
+		"shrinkage -1":       {Kind: conditioning.Whiten, Shrinkage: -1},
+		"cannot be negative": {Kind: conditioning.PCA, Dims: -1},
+		"nothing to whiten":  {Kind: conditioning.Whiten},
+	} {
+		if _, err := conditioning.Fit(context.Background(), data, o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: error %v, want one with %q", o, err, want)
+		}
+	}
+	data.Rows = data.Rows[:1]
+	if _, err := conditioning.Fit(context.Background(), data, conditioning.Options{Kind: conditioning.Whiten}); err == nil {
+		t.Error("one row was enough")
+	}
+}
+
+// TestOddRows conditions what training rows do not show: no row may become a
+// NaN, and a constant feature says nothing.
+func TestOddRows(t *testing.T) {
+	data := conditioning.Data{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Rows: upTo(3), Classes: 1}
+	c, err := conditioning.Fit(context.Background(), data, conditioning.Options{Kind: conditioning.Standardise})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]float64, 2)
+	if c.Apply(got, []float64{3, 7}); !slices.Equal(got, []float64{0, 0}) {
+		t.Errorf("the mean with a constant feature changed gives %v", got)
+	}
+	if c, err = conditioning.Fit(context.Background(), data, conditioning.Options{L2: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range [][]float64{{0, 0}, {1e300, 1e300}, {1e-300, 0}} {
+		before := slices.Clone(row)
+		c.Apply(got, row)
+		length := math.Hypot(got[0], got[1])
+		if want := math.Min(1, 1e301*math.Hypot(before[0], before[1])); math.Abs(length-want) > 1e-12 {
+			t.Errorf("%v has the length %g afterwards", before, length)
+		}
+	}
+}
