@@ -1,0 +1,221 @@
+package head
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestResumeToTheBit stops runs after any of their steps and lets them go on:
+// each ends in the same bytes with the same history.
+func TestResumeToTheBit(t *testing.T) {
+	train, val := blobs(90, 5, 3, 1), blobs(40, 5, 3, 2)
+	cfg := Config{Layers: 3, Centroids: 6, Projection: 4}
+	rapid.Check(t, func(t *rapid.T) {
+		opts := TrainOptions{
+			Epochs: 5, Batch: rapid.IntRange(2, 50).Draw(t, "batch"), LR: 0.02, Patience: 1,
+			Seed: rapid.Uint64().Draw(t, "seed"), Balance: rapid.Bool().Draw(t, "balance"),
+		}
+		val := val
+		if rapid.Bool().Draw(t, "no validation") {
+			val = Data{}
+		}
+		linear := rapid.Bool().Draw(t, "linear")
+		run := func(ctx context.Context, opts TrainOptions) ([]byte, []Epoch, error) {
+			if linear {
+				m, epochs, err := TrainLinear(ctx, train, val, 3, opts)
+				if err != nil {
+					return nil, epochs, err
+				}
+				return bytesOf(&MLRBFN{Layers: []Layer{{Centroids: m.Weights, Beta: m.Bias}}}), epochs, nil
+			}
+			m, epochs, err := Train(ctx, cfg, train, val, 3, opts)
+			if err != nil {
+				return nil, epochs, err
+			}
+			return bytesOf(m), epochs, nil
+		}
+		want, history, err := run(t.Context(), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := func(what string, opts TrainOptions) {
+			got, epochs, err := run(t.Context(), opts)
+			if err != nil || !bytes.Equal(got, want) || !slices.Equal(epochs, history) {
+				t.Fatalf("%s: another head or history, %v", what, err)
+			}
+		}
+		// One call after each step and each epoch; the state that is taken at
+		// one of them is not disturbed by what comes after.
+		stop := rapid.IntRange(1, 5+5*((90+opts.Batch-1)/opts.Batch)).Draw(t, "stop")
+		calls := 0
+		var taken *State
+		watched := opts
+		watched.Checkpoint = func(_ int, take func() *State) error {
+			if calls++; calls == stop {
+				taken = take()
+			}
+			return nil
+		}
+		same("watched", watched)
+		resumed := opts
+		resumed.Resume = taken
+		same("resumed", resumed)
+		same("resumed again", resumed)
+
+		// Cancelled there.
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		calls = 0
+		watched.Checkpoint = func(int, func() *State) error {
+			if calls++; calls == stop {
+				cancel()
+			}
+			return nil
+		}
+		_, _, err = run(ctx, watched)
+		var stopped *StoppedError
+		if errors.As(err, &stopped) != (err != nil) || err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("cancelled: %v", err)
+		}
+		if err != nil { // the last call comes too late to be cancelled
+			resumed.Resume = stopped.State
+			same("gone on", resumed)
+		}
+	})
+}
+
+// TestDivergedKeepsWhatWasGood lets a good state go on with a rate that is far
+// too large, and then with a sound one again.
+func TestDivergedKeepsWhatWasGood(t *testing.T) {
+	train, val := blobs(90, 5, 3, 1), blobs(40, 5, 3, 2)
+	cfg, opts := Config{Layers: 2, Centroids: 6, Projection: 4}, TrainOptions{Epochs: 8, Batch: 30, LR: 0.01}
+	ctx, cancel := context.WithCancel(t.Context())
+	opts.Progress = func(e Epoch) {
+		if e.Epoch == 3 {
+			cancel()
+		}
+	}
+	_, _, err := Train(ctx, cfg, train, val, 3, opts)
+	var stopped *StoppedError
+	if !errors.As(err, &stopped) || len(stopped.State.Epochs) != 3 {
+		t.Fatal(err)
+	}
+	good := stopped.State
+	opts.Progress = nil
+	for name, spoil := range map[string]func(*TrainOptions){
+		"a loss that explodes":        func(o *TrainOptions) { o.LR = 1e3 },
+		"a loss that is not a number": func(o *TrainOptions) { o.LR = math.MaxFloat32 },
+	} {
+		bad := opts
+		bad.Resume = good
+		spoil(&bad)
+		_, epochs, err := Train(t.Context(), cfg, train, val, 3, bad)
+		if !errors.Is(err, ErrDiverged) || !errors.As(err, &stopped) || len(stopped.State.Epochs) != len(epochs) {
+			t.Fatalf("%s: %v after %d epochs", name, err, len(epochs))
+		}
+		for _, array := range slices.Concat(stopped.State.Params, stopped.State.M, stopped.State.V) {
+			if slices.ContainsFunc(array, notFinite) {
+				t.Errorf("%s: what is kept is not finite", name)
+			}
+		}
+		opts.Resume = stopped.State
+		m, epochs, err := Train(t.Context(), cfg, train, val, 3, opts)
+		if err != nil || len(epochs) != 8 || m.Validate() != nil || !(epochs[7].TrainLoss < epochs[0].TrainLoss) {
+			t.Errorf("%s: going on with a sound rate: %+v, %v", name, epochs, err)
+		}
+	}
+	// With nothing good to keep there is no state.
+	opts.Resume, opts.LR = nil, 1e3
+	if _, _, err := Train(t.Context(), cfg, train, val, 3, opts); !errors.Is(err, ErrDiverged) || errors.As(err, new(*StoppedError)) {
+		t.Errorf("in the first epoch: %v", err)
+	}
+}
+
+func TestResumeRefuses(t *testing.T) {
+	data := blobs(90, 5, 3, 1)
+	cfg := Config{Layers: 2, Centroids: 6, Projection: 4}
+	state := func() (taken *State) {
+		_, _, err := Train(t.Context(), cfg, data, Data{}, 3, TrainOptions{Epochs: 1, Checkpoint: func(_ int, take func() *State) error {
+			taken = take()
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return taken
+	}
+	for name, spoil := range map[string]func(*State){
+		"no steps":     func(s *State) { s.Steps = 0 },
+		"fewer rows":   func(s *State) { s.Order = s.Order[1:] },
+		"row outside":  func(s *State) { s.Order[3] = 90 },
+		"a parameter":  func(s *State) { s.Params[1] = s.Params[1][1:] },
+		"a moment":     func(s *State) { s.V = s.V[1:] },
+		"a constant":   func(s *State) { s.Constants = nil },
+		"no generator": func(s *State) { s.Random = nil },
+		"nothing":      func(s *State) { *s = State{} },
+	} {
+		s := state()
+		spoil(s)
+		if _, _, err := Train(t.Context(), cfg, data, Data{}, 3, TrainOptions{Epochs: 2, Resume: s}); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	failure := errors.New("no")
+	_, _, err := Train(t.Context(), cfg, data, Data{}, 3, TrainOptions{Checkpoint: func(int, func() *State) error { return failure }})
+	if !errors.Is(err, failure) {
+		t.Errorf("an error of Checkpoint: %v", err)
+	}
+}
+
+func TestBalance(t *testing.T) {
+	data := Data{D: 1}
+	for i := range 90 {
+		y := int64(2) // class 1 is empty
+		if i%10 == 0 {
+			y = 0
+		}
+		data.Labels, data.X, data.Rows = append(data.Labels, y), append(data.X, 0), append(data.Rows, i)
+	}
+	opts := TrainOptions{Batch: 10, Balance: true}
+	f := newFitting((&Linear{In: 1, Classes: 3}).trainer(10), data, opts, newRand(1))
+	seen := map[int]int{}
+	for range 20 {
+		f.reorder()
+		perClass := map[int64]int{}
+		for _, r := range f.order {
+			perClass[data.Labels[r]]++
+			seen[r]++
+		}
+		if len(f.order) != 90 || perClass[0] != 45 || perClass[2] != 45 {
+			t.Fatalf("%v rows per class", perClass)
+		}
+	}
+	if len(seen) != 90 {
+		t.Errorf("%d of 90 rows were drawn in 20 epochs", len(seen))
+	}
+}
+
+// TestStepsAllocateNothing compares epochs of few and of many steps.
+func TestStepsAllocateNothing(t *testing.T) {
+	allocations := func(rows int) float64 {
+		data := blobs(rows, 5, 3, 1)
+		return testing.AllocsPerRun(2, func() {
+			calls := 0
+			_, _, err := Train(t.Context(), Config{Layers: 2, Centroids: 6}, data, Data{}, 3, TrainOptions{
+				Epochs: 1, Batch: 10, Checkpoint: func(int, func() *State) error { calls++; return nil },
+			})
+			if err != nil || calls != rows/10+1 {
+				t.Fatalf("%d calls, %v", calls, err)
+			}
+		})
+	}
+	if few, many := allocations(100), allocations(2000); many > few+20 {
+		t.Errorf("10 steps allocate %g times, 200 steps %g times", few, many)
+	}
+}
