@@ -125,7 +125,7 @@ func (f *fitting) copyTo(s *State) *State {
 	}
 	s.Order = append(s.Order[:0], f.order...)
 	s.Random, _ = f.rng.source.AppendBinary(s.Random[:0]) // which cannot fail
-	s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.adam.steps, f.first, f.sum, slices.Clip(f.epochs)
+	s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.adam.steps, f.first, f.sum, f.epochs
 	return s
 }
 

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -18,7 +20,7 @@ func TestResumeToTheBit(t *testing.T) {
 	cfg := Config{Layers: 3, Centroids: 6, Projection: 4}
 	rapid.Check(t, func(t *rapid.T) {
 		opts := TrainOptions{
-			Epochs: 5, Batch: rapid.IntRange(2, 50).Draw(t, "batch"), LR: 0.02, Patience: 1,
+			Epochs: 6, Batch: rapid.IntRange(2, 50).Draw(t, "batch"), LR: rapid.SampledFrom([]float64{0.02, 0.3}).Draw(t, "rate"), Patience: 1,
 			Seed: rapid.Uint64().Draw(t, "seed"), Balance: rapid.Bool().Draw(t, "balance"),
 		}
 		val := val
@@ -52,7 +54,7 @@ func TestResumeToTheBit(t *testing.T) {
 		}
 		// One call after each step and each epoch; the state that is taken at
 		// one of them is not disturbed by what comes after.
-		stop := rapid.IntRange(1, 5+5*((90+opts.Batch-1)/opts.Batch)).Draw(t, "stop")
+		stop := rapid.IntRange(1, 6+6*((90+opts.Batch-1)/opts.Batch)).Draw(t, "stop")
 		calls := 0
 		var taken *State
 		watched := opts
@@ -108,32 +110,78 @@ func TestDivergedKeepsWhatWasGood(t *testing.T) {
 	}
 	good := stopped.State
 	opts.Progress = nil
-	for name, spoil := range map[string]func(*TrainOptions){
-		"a loss that explodes":        func(o *TrainOptions) { o.LR = 1e3 },
-		"a loss that is not a number": func(o *TrainOptions) { o.LR = math.MaxFloat32 },
-	} {
-		bad := opts
-		bad.Resume = good
-		spoil(&bad)
-		_, epochs, err := Train(t.Context(), cfg, train, val, 3, bad)
-		if !errors.Is(err, ErrDiverged) || !errors.As(err, &stopped) || len(stopped.State.Epochs) != len(epochs) {
-			t.Fatalf("%s: %v after %d epochs", name, err, len(epochs))
+	bad := opts
+	bad.Resume, bad.LR = good, math.MaxFloat32
+	_, epochs, err := Train(t.Context(), cfg, train, val, 3, bad)
+	if !errors.Is(err, ErrDiverged) || !errors.As(err, &stopped) || len(stopped.State.Epochs) != len(epochs) || stopped.State.FirstLoss != good.FirstLoss {
+		t.Fatalf("%v after %d epochs", err, len(epochs))
+	}
+	for _, array := range slices.Concat(stopped.State.Params, stopped.State.M, stopped.State.V) {
+		if slices.ContainsFunc(array, notFinite) {
+			t.Error("what is kept is not finite")
 		}
-		for _, array := range slices.Concat(stopped.State.Params, stopped.State.M, stopped.State.V) {
-			if slices.ContainsFunc(array, notFinite) {
-				t.Errorf("%s: what is kept is not finite", name)
-			}
-		}
-		opts.Resume = stopped.State
-		m, epochs, err := Train(t.Context(), cfg, train, val, 3, opts)
-		if err != nil || len(epochs) != 8 || m.Validate() != nil || !(epochs[7].TrainLoss < epochs[0].TrainLoss) {
-			t.Errorf("%s: going on with a sound rate: %+v, %v", name, epochs, err)
-		}
+	}
+	opts.Resume = stopped.State
+	m, epochs, err := Train(t.Context(), cfg, train, val, 3, opts)
+	if err != nil || len(epochs) != 8 || m.Validate() != nil || !(epochs[7].TrainLoss < epochs[0].TrainLoss) {
+		t.Errorf("going on with a sound rate: %+v, %v", epochs, err)
 	}
 	// With nothing good to keep there is no state.
 	opts.Resume, opts.LR = nil, 1e3
 	if _, _, err := Train(t.Context(), cfg, train, val, 3, opts); !errors.Is(err, ErrDiverged) || errors.As(err, new(*StoppedError)) {
 		t.Errorf("in the first epoch: %v", err)
+	}
+}
+
+// scripted is a head of one parameter whose steps have the losses of a script.
+type scripted struct {
+	losses []float64
+	param[float32]
+}
+
+func (s *scripted) params() []param[float32]                           { return []param[float32]{s.param} }
+func (s *scripted) constants() []*float64                              { return nil }
+func (s *scripted) start(context.Context, []float32, int, draws) error { return nil }
+func (s *scripted) logits(_ []float32, b int) []float32                { return make([]float32, b) }
+func (s *scripted) loss([]float32, []int) float64                      { return 0 }
+
+func (s *scripted) step([]float32, []int) float64 {
+	loss := s.losses[0]
+	s.losses = s.losses[1:]
+	s.grad[0] = 1
+	return loss
+}
+
+func TestWhatDiverges(t *testing.T) {
+	data := blobs(20, 1, 1, 1) // two steps an epoch
+	for name, tt := range map[string]struct {
+		losses []float64
+		good   int // epochs
+		says   string
+	}{
+		"falls":                   {[]float64{0.5, 0.4, 0.3, 0.2, 0.1, 0.1}, 3, ""},
+		"rises tenfold at most":   {[]float64{0.5, 0.5, 4.9, 4.9, 0.5, 0.5}, 3, ""},
+		"rises more":              {[]float64{0.5, 0.5, 5.1, 5.1}, 1, "5.1 in epoch 2"},
+		"one step rises":          {[]float64{0.5, 0.5, 8, 0.5, 0.5, 0.5}, 3, ""},
+		"rises in the first":      {[]float64{0.5, 30}, 0, "15.25 in epoch 1"},
+		"rises from next to none": {[]float64{1e-6, 1e-6, 0.9, 0.9, 1.1, 1.1}, 2, "1.1 in epoch 3"},
+		"NaN":                     {[]float64{0.5, 0.5, 0.4, math.NaN()}, 1, "NaN in epoch 2"},
+		"infinite":                {[]float64{0.5, 0.5, 0.4, 0.4, math.Inf(1)}, 2, "+Inf in epoch 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts, err := TrainOptions{Epochs: 3, Batch: 10}.WithDefaults()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := &scripted{losses: tt.losses, param: param[float32]{[]float32{0}, []float32{0}}}
+			epochs, err := fit(t.Context(), m, data, Data{}, 1, opts, newRand(1))
+			if len(epochs) != tt.good || errors.Is(err, ErrDiverged) != (tt.says != "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%d good epochs, %v; want %d, %q", len(epochs), err, tt.good, tt.says)
+			}
+			if stopped := (*StoppedError)(nil); errors.As(err, &stopped) != (tt.good > 0 && err != nil) || stopped != nil && stopped.State.Steps != 2*tt.good {
+				t.Errorf("it keeps %+v", stopped)
+			}
+		})
 	}
 }
 
@@ -218,4 +266,27 @@ func TestStepsAllocateNothing(t *testing.T) {
 	if few, many := allocations(100), allocations(2000); many > few+20 {
 		t.Errorf("10 steps allocate %g times, 200 steps %g times", few, many)
 	}
+}
+
+// A training that is cancelled goes on as if nothing had happened.
+func ExampleStoppedError() {
+	data := blobs(90, 5, 3, 1)
+	opts := TrainOptions{Epochs: 20, LR: 0.01}
+	ctx, cancel := context.WithCancel(context.Background())
+	opts.Progress = func(e Epoch) {
+		if e.Epoch == 7 {
+			cancel()
+		}
+	}
+	_, _, err := TrainLinear(ctx, data, Data{}, 3, opts)
+	var stopped *StoppedError
+	if errors.As(err, &stopped) {
+		fmt.Printf("%v after %d epochs\n", err, len(stopped.State.Epochs))
+		opts.Resume = stopped.State
+	}
+	_, epochs, err := TrainLinear(context.Background(), data, Data{}, 3, opts)
+	fmt.Println(len(epochs), "epochs", err)
+	// Output:
+	// context canceled after 7 epochs
+	// 20 epochs <nil>
 }

@@ -93,9 +93,8 @@ type TrainResult struct {
 // on the calibration rows. The same options on the same machine give the same
 // detector, whether or not it was interrupted.
 //
-// A head whose training diverges is left out with a warning, unless it is the
-// only one or all do: then the error wraps head.ErrDiverged, and the checkpoint
-// holds what was good.
+// A head whose training diverges is left out with a warning. If all do, the
+// error wraps head.ErrDiverged, and the checkpoint holds what was good.
 func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, error) {
 	data, err := openTrainingData(ctx, opts)
 	if err != nil {
