@@ -172,7 +172,7 @@ func TestCheckpointFlags(t *testing.T) {
 	says(2, "--restart", "--resume", "--restart")
 	says(2, "--resume", "--resume", "--checkpoint-every", "0")
 	says(2, "negative", "--checkpoint-every", "-1s")
-	says(1, "try a smaller --lr", "--lr", "1e6")
+	says(1, "try a smaller learning rate", "--lr", "1e6")
 	absent(t, checkpoint)
 
 	// A checkpoint to play with.
@@ -196,7 +196,7 @@ func TestCheckpointFlags(t *testing.T) {
 	if !bytes.Equal(contents(t, checkpoint), kept) {
 		t.Error("a training that was refused changed the checkpoint of another")
 	}
-	says(1, "--resume with a smaller --lr", "--epochs", "1000000", "--resume", "--lr", "1e6")
+	says(1, "--resume with another --lr", "--epochs", "1000000", "--resume", "--lr", "1e6")
 	absent(t, out)
 	says(0, "", "--epochs", "1", "--checkpoint-every", "0")
 	contents(t, checkpoint)

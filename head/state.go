@@ -135,8 +135,11 @@ func (f *fitting) restore(s *State, train Data, classes int) error {
 	if err := train.check("resumed", classes); err != nil {
 		return err
 	}
-	constants := f.m.constants()
-	if len(s.Order) != len(f.order) || len(s.Constants) != len(constants) || s.Steps < 1 {
+	constants, least := f.m.constants(), 1
+	if n := len(s.Epochs); n > 0 {
+		least = s.Epochs[n-1].Steps
+	}
+	if len(s.Order) != len(f.order) || len(s.Constants) != len(constants) || s.Steps < least {
 		return fmt.Errorf("a state of %d rows and %d constants after %d steps does not fit a run of %d and %d", len(s.Order), len(s.Constants), s.Steps, len(f.order), len(constants))
 	}
 	var values, m, v [][]float32

@@ -200,6 +200,7 @@ func TestResumeRefuses(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*State){
 		"no steps":     func(s *State) { s.Steps = 0 },
+		"lost steps":   func(s *State) { s.Epochs[0].Steps++ },
 		"fewer rows":   func(s *State) { s.Order = s.Order[1:] },
 		"row outside":  func(s *State) { s.Order[3] = 90 },
 		"a parameter":  func(s *State) { s.Params[1] = s.Params[1][1:] },

@@ -105,14 +105,19 @@ func (t *trainingData) openCheckpoint(ctx context.Context) (*checkpoint, error) 
 	case o.Resume == ResumeNever:
 		return c, nil
 	}
+	run := maps.Clone(c.run)
 	if o.Resume == ResumeAlways {
-		kept.Run[rateKey] = c.run[rateKey]
+		run[rateKey] = kept.Run[rateKey]
 	}
-	if differ := kept.Run.differences(c.run); len(differ) > 0 {
+	if differ := kept.Run.differences(run); len(differ) > 0 {
 		return nil, fmt.Errorf("checkpoint %s: %w: %s", c.path, ErrOtherTraining, strings.Join(differ, ", "))
 	}
-	c.resumed = kept.Heads
+	copy(c.resumed, kept.Heads)
 	copy(c.states, kept.Heads)
+	for i, s := range c.resumed {
+		c.finished[i] = s != nil && len(s.Epochs) == o.Train.Epochs
+	}
+	copy(c.fresh, c.finished)
 	return c, nil
 }
 
@@ -156,9 +161,9 @@ func (c *checkpoint) hook(i, epochs int) func(int, func() *head.State) error {
 	}
 }
 
-// put takes over a head's state; nil for a head that can only begin again. The
-// file is written once all heads have given theirs, or one of them twice. A
-// write that fails is no reason to end a training; the next may do better.
+// put takes over a head's state. The file is written once all heads have given
+// theirs, or one of them twice. A write that fails is no reason to end a
+// training; the next may do better.
 func (c *checkpoint) put(i int, s *head.State, finished bool) {
 	if c == nil {
 		return

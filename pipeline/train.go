@@ -193,7 +193,7 @@ func (t *trainingData) trainHeads(ctx context.Context, kept *checkpoint) (*train
 		all.heads, all.seeds, all.history = append(all.heads, heads[i]), append(all.seeds, seed), append(all.history, history[i])
 	}
 	if err == nil && len(all.heads) == 0 {
-		err = errors.Join(diverged...)
+		err = diverged[0] // the others say no more
 	}
 	if keepErr := kept.flush(err != nil); keepErr != nil {
 		if err != nil {

@@ -121,9 +121,7 @@ func advise(stderr io.Writer, err error, checkpoint string, kept bool) error {
 	case errors.Is(err, context.Canceled) && kept:
 		fmt.Fprintf(stderr, "train: what was done is kept in %s; the same command goes on from there\n", checkpoint)
 	case errors.Is(err, head.ErrDiverged) && kept:
-		return fmt.Errorf("%w; what was good is kept in %s: --resume with a smaller --lr goes on from there, --restart with one begins anew; features on another scale may help too", err, checkpoint)
-	case errors.Is(err, head.ErrDiverged):
-		return fmt.Errorf("%w; try a smaller --lr, or features on another scale", err)
+		return fmt.Errorf("%w; what was good is kept in %s: --resume with another --lr goes on from there, --restart begins anew", err, checkpoint)
 	case errors.Is(err, pipeline.ErrOtherTraining):
 		return fmt.Errorf("%w; the command that began it goes on from it, --restart begins anew", err)
 	}

@@ -40,7 +40,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.IntVar(&o.Train.Batch, "batch", 128, "images of a step; the first batch also initialises")
 	f.Float64Var(&o.Train.LR, "lr", 0.001, "Adam's learning rate")
 	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before the learning rate is halved")
-	f.StringVar(&h.balance, "balance", "none", "`none|sample`: show each image once an epoch, or every class equally often")
+	f.StringVar(&h.balance, "balance", "none", "whether an epoch shows each image once, or every class equally often: `none|sample`")
 	usage := "one head is trained per seed"
 	if h.seeds.String() == "0" { // which pflag takes for no default
 		usage += " (default 0)"
