@@ -49,6 +49,13 @@
 //   - At a tie of min(dep·rec, 1) each side gets half the gradient, as
 //     torch.minimum has it.
 //
+// # Runs that end early
+//
+// A training can be watched, kept and gone on with: TrainOptions.Checkpoint
+// hands out its [State] between any two steps, and TrainOptions.Resume takes one
+// up again, to the bit. A run that is cancelled or diverges gives a
+// [StoppedError] with the state to go on from.
+//
 // # Arithmetic
 //
 // Training computes in float32 but initialises in float64; outputs of a trained

@@ -68,6 +68,8 @@ func (t *linearTrainer) params() []param[float32] {
 	return []param[float32]{{t.Weights, t.gWeights}, {t.Bias, t.gBias}}
 }
 
+func (t *linearTrainer) constants() []*float64 { return nil }
+
 func (t *linearTrainer) start(context.Context, []float32, int, draws) error { return nil }
 
 func (t *linearTrainer) logits(x []float32, b int) []float32 {

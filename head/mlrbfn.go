@@ -199,11 +199,12 @@ func (m *MLRBFN) LogConfidences(x []float32) []float64 {
 	d, classes := m.Dim(), m.Classes()
 	n := len(x) / d
 	out := make([]float64, n*classes)
-	// At least one batch each: a Predictor is worth making for that.
-	workers := max(1, min(runtime.GOMAXPROCS(0), n/predictBatch))
+	// Whole batches each, so that any number of workers gives the same bits.
+	batches := (n + predictBatch - 1) / predictBatch
+	workers := min(runtime.GOMAXPROCS(0), batches)
 	var wg sync.WaitGroup
 	for w := range workers {
-		from, to := n*w/workers, n*(w+1)/workers
+		from, to := batches*w/workers*predictBatch, min(batches*(w+1)/workers*predictBatch, n)
 		wg.Go(func() {
 			m.NewPredictor().LogConfidences(out[from*classes:to*classes], x[from*d:to*d])
 		})

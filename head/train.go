@@ -9,7 +9,7 @@ import (
 )
 
 // ErrDiverged is wrapped by the error of a training run whose loss stopped
-// being a number.
+// being a number or grew past all bounds.
 var ErrDiverged = errors.New("training diverged")
 
 // Data is labelled rows to train on or to validate with.
@@ -29,9 +29,26 @@ type TrainOptions struct {
 	Patience int     // epochs without improvement before the rate is halved; 0 means 50
 	Seed     uint64  // of the projections, the centroids and the order of the rows
 
+	// Balance shows every class equally often: an epoch draws as many rows as
+	// there are, each of a class in turn, at random among the class's rows.
+	// Without it an epoch shows each row once, as in the paper.
+	Balance bool
+
 	// Progress, where set, is called after each epoch on the training
 	// goroutine.
-	Progress func(Epoch)
+	Progress func(Epoch) `json:"-"`
+
+	// Checkpoint, where set, is called on the training goroutine after each
+	// step and each epoch, with the epochs that are complete. take copies the
+	// state, which is what costs; how often is the caller's choice. An error
+	// ends the run.
+	Checkpoint func(epochs int, take func() *State) error `json:"-"`
+
+	// Resume, where set, is a state of a run on the same data with the same
+	// options, which goes on from there and ends as it would have done. LR
+	// alone may differ: a state that diverged can go on with a smaller one.
+	// The state is not changed.
+	Resume *State `json:"-"`
 }
 
 // WithDefaults fills in the zero fields and refuses what cannot be.
@@ -68,8 +85,10 @@ type Epoch struct {
 // float32 on the calling goroutine, and the same seed on the same machine gives
 // the same head.
 //
-// The returned epochs are all that were completed. When ctx is cancelled it
-// returns ctx.Err(); when the loss stops being a number, ErrDiverged.
+// The returned epochs are all that were completed. A run that ends early, with
+// ctx.Err() when ctx is cancelled or with ErrDiverged when the loss stops being
+// a number or an epoch's is ten times that of the first step, gives a *StoppedError
+// from the first step on.
 func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts TrainOptions) (*MLRBFN, []Epoch, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil {
@@ -94,12 +113,22 @@ func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts T
 	return m, epochs, nil
 }
 
-func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6d6c7262666e)) }
+// random is the generator of a run; its source can be saved.
+type random struct {
+	*rand.Rand
+	source *rand.PCG
+}
+
+func newRand(seed uint64) random {
+	source := rand.NewPCG(seed, 0x6d6c7262666e)
+	return random{rand.New(source), source}
+}
 
 // trainable is what fit asks of a head. Rows come as x [b, D] with b labels, b
 // at most the batch that the head has room for.
 type trainable interface {
 	params() []param[float32]
+	constants() []*float64 // what start sets and no step changes
 	// start initialises on the first batch; it may take long and stops with ctx.
 	start(ctx context.Context, x []float32, b int, rng draws) error
 	step(x []float32, labels []int) (loss float64)  // leaves the gradients in params
@@ -127,6 +156,14 @@ func (t *trainer) start(ctx context.Context, x []float32, b int, rng draws) erro
 	return nil
 }
 
+func (t *trainer) constants() []*float64 {
+	var all []*float64
+	for _, l := range t.layers {
+		all = append(all, &l.initBeta)
+	}
+	return all
+}
+
 func (t *trainer) logits(x []float32, b int) []float32 {
 	t.refresh()
 	return t.forward(x, b)
@@ -146,57 +183,97 @@ func (net *network[T]) step(x []T, labels []int) float64 {
 	return loss
 }
 
+// exploded is how many times the loss of the first step that of an epoch may
+// be, if it is above 1. Healthy runs stay below that loss; only rates that are
+// too large by far come to a multiple of it, mostly in the first epoch.
+const exploded = 10
+
 // fit is the training loop of every head.
-func fit(ctx context.Context, m trainable, train, val Data, classes int, opts TrainOptions, rng *rand.Rand) ([]Epoch, error) {
+func fit(ctx context.Context, m trainable, train, val Data, classes int, opts TrainOptions, rng random) ([]Epoch, error) {
 	if err := errors.Join(train.check("training", classes), val.check("validation", classes)); err != nil {
 		return nil, err
 	}
 	if len(train.Rows) < 2 {
 		return nil, fmt.Errorf("%d labelled training rows: at least 2 are needed", len(train.Rows))
 	}
+	f := newFitting(m, train, opts, rng)
+	if opts.Resume != nil {
+		if err := f.restore(opts.Resume, train, classes); err != nil {
+			return nil, fmt.Errorf("resume: %w", err)
+		}
+	}
+	good := opts.Resume // what a run that diverges goes back to
+	var afterEpoch State
+	diverged := func(loss float64) error {
+		err := fmt.Errorf("%w: the loss was %.4g in epoch %d; try a smaller learning rate, or standardised features", ErrDiverged, loss, len(f.epochs)+1)
+		if good == nil {
+			return err
+		}
+		return &StoppedError{good, err}
+	}
 	batch := make([]float32, opts.Batch*train.D)
 	labels := make([]int, opts.Batch)
-	order := append([]int(nil), train.Rows...)
-	adam, plateau := newAdam(m.params()), newPlateau(opts.LR, opts.Patience)
-	var epochs []Epoch
-	steps := 0
-	for number := 1; number <= opts.Epochs; number++ {
-		rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-		lr, sum := plateau.lr, 0.0
-		for from := 0; from < len(order); from += opts.Batch {
-			if err := ctx.Err(); err != nil {
-				return epochs, err
+	plateau := newPlateau(opts.LR, opts.Patience)
+	for _, e := range f.epochs {
+		plateau.step(e.ValLoss)
+	}
+	for len(f.epochs) < opts.Epochs {
+		if err := ctx.Err(); err != nil {
+			return f.epochs, f.stopped(err)
+		}
+		if at := f.at(); at < len(f.order) {
+			if at == 0 {
+				f.reorder()
 			}
-			rows := order[from:min(from+opts.Batch, len(order))]
+			rows := f.order[at:min(at+opts.Batch, len(f.order))]
 			train.gather(batch, labels, rows)
-			if steps == 0 {
+			if f.adam.steps == 0 {
 				if err := m.start(ctx, batch, len(rows), rng); err != nil {
-					return epochs, err
+					return f.epochs, err
 				}
 			}
-			sum += m.step(batch, labels[:len(rows)]) * float64(len(rows))
-			adam.step(lr)
-			steps++
+			loss := m.step(batch, labels[:len(rows)])
+			if notNumber(loss) {
+				return f.epochs, diverged(loss)
+			}
+			if f.adam.steps == 0 {
+				f.first = loss
+			}
+			f.sum += loss * float64(len(rows))
+			f.adam.step(plateau.lr)
+			if err := f.offer(); err != nil {
+				return f.epochs, err
+			}
+			continue
 		}
-		e := Epoch{Epoch: number, Steps: steps, LR: lr, TrainLoss: sum / float64(len(order))}
+		e := Epoch{Epoch: len(f.epochs) + 1, Steps: f.adam.steps, LR: plateau.lr, TrainLoss: f.sum / float64(len(f.order))}
 		var err error
 		if e.ValLoss, e.ValAccuracy, err = validate(ctx, m, val, batch, labels); err != nil {
-			return epochs, err
+			return f.epochs, f.stopped(err)
 		}
 		if len(val.Rows) == 0 {
 			e.ValLoss = e.TrainLoss
 		}
-		if bad := e.TrainLoss + e.ValLoss; math.IsNaN(bad) || math.IsInf(bad, 0) {
-			return epochs, fmt.Errorf("%w: the loss was %g in epoch %d; try a smaller learning rate or standardised features", ErrDiverged, e.TrainLoss, number)
+		if e.TrainLoss > max(exploded*f.first, 1) {
+			return f.epochs, diverged(e.TrainLoss)
+		}
+		if notNumber(e.ValLoss) {
+			return f.epochs, diverged(e.ValLoss)
 		}
 		plateau.step(e.ValLoss)
-		epochs = append(epochs, e)
+		f.epochs = append(f.epochs, e)
 		if opts.Progress != nil {
 			opts.Progress(e)
 		}
+		if err := f.offer(); err != nil {
+			return f.epochs, err
+		}
+		good = f.copyTo(&afterEpoch)
 	}
-	return epochs, nil
+	return f.epochs, nil
 }
+
+func notNumber(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }
 
 // validate returns the mean loss and the accuracy on the rows of val, using
 // batch and labels as room; both 0 where there are no rows.

@@ -69,7 +69,9 @@ type TrainingRecord struct {
 	Patience    int      `json:"patience"`
 	Validation  string   `json:"validation"`  // the fraction or the feature set
 	Calibration string   `json:"calibration"` // likewise
+	Balance     bool     `json:"balance"`     // every class was shown equally often
 	Rows        RowCount `json:"rows"`
+	ClassRows   []int    `json:"class_rows"` // to train on, per class
 }
 
 // RowCount says what became of the rows of the training features.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"time"
 
@@ -19,26 +18,39 @@ import (
 // TrainOptions says what to train a detector on, and how. A zero field takes
 // its default.
 type TrainOptions struct {
-	Features []string // folders of feature sets, all of one model; needed
+	Features []string `json:"-"` // folders of feature sets, all of one model; needed
 
 	// Validation steers the learning rate; Calibration sets the threshold and
 	// the p-values and is used for nothing else. Each takes a tenth of the
 	// labelled rows by default.
-	Validation, Calibration Share
+	Validation, Calibration Share `json:"-"`
 
 	// Conditioning is done to the features before the head; it is fitted on the
 	// training rows.
 	Conditioning conditioning.Options
 
 	Head  head.Config
-	Train head.TrainOptions // Seed and Progress are set per head
+	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
 
-	TargetTPR float64 // share of in-distribution images that the threshold keeps; 0 means 0.95
+	TargetTPR float64 `json:"-"` // share of in-distribution images that the threshold keeps; 0 means 0.95
+
+	// Checkpoint, where set, is the file that keeps the state of all heads
+	// every CheckpointEvery (0 means 30 s) and when training ends early. A
+	// later call with the same options and features goes on from it, to the
+	// bit; one with others is refused with ErrOtherTraining. The caller removes
+	// the file when the detector is saved.
+	Checkpoint      string        `json:"-"`
+	CheckpointEvery time.Duration `json:"-"`
+	Resume          Resume        `json:"-"` // what to do about a checkpoint that is there
+
+	// Resumed, where set, is told before training goes on from a checkpoint how
+	// many epochs each head has behind it.
+	Resumed func(epochs []int) `json:"-"`
 
 	// Progress, where set, is called after each epoch of each head (counted
 	// from 0), from several goroutines.
-	Progress func(head int, e head.Epoch)
+	Progress func(head int, e head.Epoch) `json:"-"`
 }
 
 // Share is a part of the training rows to set aside: a fraction of them, drawn
@@ -84,7 +96,10 @@ type TrainResult struct {
 // Train trains a detector on cached features: it sets rows aside for validation
 // and calibration, trains a head per seed on the rest, and finds the threshold
 // on the calibration rows. The same options on the same machine give the same
-// detector.
+// detector, whether or not it was interrupted.
+//
+// A head whose training diverges is left out with a warning. If all do, the
+// error wraps head.ErrDiverged, and the checkpoint holds what was good.
 func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, error) {
 	data, err := openTrainingData(ctx, opts)
 	if err != nil {
@@ -97,36 +112,23 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
 	}
 
-	heads := make([]*head.MLRBFN, len(opts.Seeds))
-	history := make([][]head.Epoch, len(opts.Seeds))
-	start := time.Now()
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i, seed := range opts.Seeds {
-		group.Go(func() (err error) {
-			o := opts.Train
-			o.Seed = seed
-			if opts.Progress != nil {
-				o.Progress = func(e head.Epoch) { opts.Progress(i, e) }
-			}
-			heads[i], history[i], err = head.Train(groupCtx, opts.Head, data.train, data.validation, len(data.classes), o)
-			return err
-		})
+	kept, err := data.openCheckpoint(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	if err := group.Wait(); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
+	start := time.Now()
+	trained, err := data.trainHeads(ctx, kept)
+	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
 	}
-	for _, h := range heads {
+	for _, h := range trained.heads {
 		h.Conditioning = condition
 	}
-	result := summarise(history, time.Since(start).Seconds())
+	result := summarise(trained.history, trained.resumed, time.Since(start).Seconds())
 
 	d := &Detector{
-		Classes: data.classes, Heads: heads, Seeds: opts.Seeds, TargetTPR: opts.TargetTPR,
-		Source: sourceOf(data.sets[0]), History: history,
+		Classes: data.classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: opts.TargetTPR,
+		Source: sourceOf(data.sets[0]), History: trained.history,
 		Splits: map[string][]int{"validation": data.split.validation, "calibration": data.split.calibration},
 	}
 	if d.Scores, err = data.calibrate(ctx, d); err != nil {
@@ -135,7 +137,7 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	d.Threshold = threshold(d.Scores, opts.TargetTPR)
 
 	result.Rows = data.rows(len(d.Scores))
-	result.Warnings = append(result.Warnings, data.warnings...)
+	result.Warnings = append(append(result.Warnings, data.warnings...), trained.warnings...)
 	if math.IsInf(d.Threshold, -1) {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
 			"%d calibration images are too few for a target of %g: no image will be flagged (%d would do)",
@@ -148,10 +150,70 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	}
 	d.Training = TrainingRecord{
 		Features: opts.Features, Layers: opts.Head.Layers, Centroids: opts.Head.Centroids, Projection: opts.Head.Projection,
-		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Patience: opts.Train.Patience,
-		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows,
+		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Patience: opts.Train.Patience, Balance: opts.Train.Balance,
+		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
 	}
 	return d, result, nil
+}
+
+// trainedHeads are the heads whose training ended well.
+type trainedHeads struct {
+	heads    []*head.MLRBFN
+	seeds    []uint64
+	history  [][]head.Epoch
+	resumed  int // steps of them that were taken before a checkpoint
+	warnings []string
+}
+
+// trainHeads trains a head per seed, all at once, so that they advance together
+// and the time that is left can be told.
+func (t *trainingData) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
+	seeds := t.opts.Seeds
+	kept.tell(t.opts.Resumed)
+	heads, history, diverged := make([]*head.MLRBFN, len(seeds)), make([][]head.Epoch, len(seeds)), make([]error, len(seeds))
+	group, groupCtx := errgroup.WithContext(ctx)
+	for i, seed := range seeds {
+		o := t.opts.Train
+		o.Seed, o.Resume, o.Checkpoint = seed, kept.from(i), kept.hook(i, o.Epochs)
+		if t.opts.Progress != nil {
+			o.Progress = func(e head.Epoch) { t.opts.Progress(i, e) }
+		}
+		group.Go(func() (err error) {
+			heads[i], history[i], err = head.Train(groupCtx, t.opts.Head, t.train, t.validation, len(t.classes), o)
+			if stopped := (*head.StoppedError)(nil); errors.As(err, &stopped) {
+				kept.put(i, stopped.State, true)
+			}
+			if errors.Is(err, head.ErrDiverged) {
+				diverged[i], err = err, nil
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	var all trainedHeads
+	for i, seed := range seeds {
+		if diverged[i] != nil {
+			all.warnings = append(all.warnings, fmt.Sprintf("the head of seed %d is left out of the detector: %v", seed, diverged[i]))
+			continue
+		}
+		if s := kept.from(i); s != nil {
+			all.resumed += s.Steps
+		}
+		all.heads, all.seeds, all.history = append(all.heads, heads[i]), append(all.seeds, seed), append(all.history, history[i])
+	}
+	if err == nil && len(all.heads) == 0 {
+		err = diverged[0] // the others say no more
+	}
+	if keepErr := kept.flush(err != nil); keepErr != nil {
+		if err != nil {
+			return nil, fmt.Errorf("%v, and what was done could not be kept: %w", err, keepErr)
+		}
+		all.warnings = append(all.warnings, keepErr.Error())
+	}
+	return &all, err
 }
 
 // trainingData is the rows to train and validate on, from the options, whose
@@ -281,22 +343,42 @@ func (t *trainingData) openValidation(ctx context.Context, dir string) (head.Dat
 	return data, nil
 }
 
-// warn notes what is odd about the labels.
-func (t *trainingData) warn() {
+// classRows counts the rows to train on per class.
+func (t *trainingData) classRows() []int {
 	counts := make([]int, len(t.classes))
 	for _, r := range t.split.train {
 		counts[t.labels[r]]++
 	}
-	empty, first := 0, ""
+	return counts
+}
+
+// imbalance is how many times the rows of the smallest class the largest has
+// where that is worth a word.
+const imbalance = 10
+
+// warn notes what is odd about the labels.
+func (t *trainingData) warn() {
+	counts := t.classRows()
+	empty, first, least, most := 0, "", -1, -1
 	for c, n := range counts {
-		if n == 0 {
+		switch {
+		case n == 0:
 			if empty++; empty == 1 {
 				first = t.classes[c]
 			}
+			continue
+		case least < 0 || n < counts[least]:
+			least = c
+		}
+		if most < 0 || n > counts[most] {
+			most = c
 		}
 	}
 	if empty > 0 {
 		t.warnings = append(t.warnings, fmt.Sprintf("%d of %d classes have no images to train on, the first of them %q", empty, len(counts), first))
+	}
+	if least >= 0 && counts[most] >= imbalance*counts[least] {
+		t.warnings = append(t.warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q", counts[most], t.classes[most], counts[least], t.classes[least]))
 	}
 	if len(counts) == 1 {
 		t.warnings = append(t.warnings, "there is only one class: nothing teaches the head what is not of it")
@@ -367,8 +449,9 @@ func (t *trainingData) Close() error {
 	return err
 }
 
-// summarise condenses the heads' histories.
-func summarise(history [][]head.Epoch, seconds float64) *TrainResult {
+// summarise condenses the heads' histories; resumed of their steps took none of
+// the seconds.
+func summarise(history [][]head.Epoch, resumed int, seconds float64) *TrainResult {
 	var accuracy float64
 	r := &TrainResult{Seconds: seconds, ValAccuracy: &accuracy, Warnings: []string{}}
 	for _, epochs := range history {
@@ -380,7 +463,7 @@ func summarise(history [][]head.Epoch, seconds float64) *TrainResult {
 		r.ValLoss += last.ValLoss * share
 		accuracy += last.ValAccuracy * share
 	}
-	r.StepsPerSecond = float64(r.Steps) / seconds
+	r.StepsPerSecond = float64(r.Steps-resumed) / seconds
 	return r
 }
 

@@ -4,9 +4,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"sync"
+	"time"
 
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
@@ -19,13 +23,19 @@ func main() { cli.Main("train", run) }
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("train", "--features FEATURES --out DETECTOR [flags]",
 		`Trains an MLRBFN on the labelled images of one or several feature sets and
-writes it, with its threshold, as one file. All defaults are the paper's.`, stdout)
+writes it, with its threshold, as one file. All defaults are the paper's.
+
+What is done so far is kept in DETECTOR.checkpoint, and the same command goes on
+from there after an interruption; the detector is the same to the bit.`, stdout)
 	features := f.StringArray("features", nil, "a feature set `FEATURES` (repeat for several)")
 	out := f.String("out", "", "the file `DETECTOR` to write")
-	heads := cli.AddHeadFlags(f, 0)
+	headFlags := cli.AddHeadFlags(f, 0)
 	calibration := f.String("calibration", "0.1", "part of the training images, or `FEATURES`, to set the threshold by; 0: none")
 	tpr := f.Float64("target-tpr", 0.95, "share of in-distribution images that the threshold keeps")
 	scores := f.StringSlice("scores", []string{"mlrbfn"}, "scores that the detector holds; this version knows mlrbfn")
+	every := f.Duration("checkpoint-every", 30*time.Second, "how often the state of training is kept; 0: never, nor is one looked for")
+	resume := f.Bool("resume", false, "go on from DETECTOR.checkpoint, which must be there; --lr may differ")
+	restart := f.Bool("restart", false, "begin anew, whether or not there is DETECTOR.checkpoint")
 	asJSON := f.Bool("json", false, "print the outcome as one JSON object")
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "features", "out"); err != nil {
@@ -39,7 +49,7 @@ writes it, with its threshold, as one file. All defaults are the paper's.`, stdo
 			return cli.Usagef("--scores %s: this version knows mlrbfn alone", s)
 		}
 	}
-	opts, err := heads.Options()
+	opts, err := headFlags.Options()
 	if err != nil {
 		return err
 	}
@@ -48,6 +58,20 @@ writes it, with its threshold, as one file. All defaults are the paper's.`, stdo
 	}
 	if !(*tpr > 0 && *tpr < 1) {
 		return cli.Usagef("--target-tpr %g: a share lies between 0 and 1", *tpr)
+	}
+	switch {
+	case *every < 0:
+		return cli.Usagef("--checkpoint-every %s: it is not negative", *every)
+	case *resume && *restart, *resume && *every == 0:
+		return cli.Usagef("--resume goes with neither --restart nor --checkpoint-every 0")
+	case *resume:
+		opts.Resume = pipeline.ResumeAlways
+	case *restart:
+		opts.Resume = pipeline.ResumeNever
+	}
+	checkpoint := *out + ".checkpoint"
+	if *every > 0 {
+		opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 	}
 	opts.Features, opts.TargetTPR = *features, *tpr
 	if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
@@ -58,14 +82,27 @@ writes it, with its threshold, as one file. All defaults are the paper's.`, stdo
 	}
 
 	progress := cli.NewProgress(stderr, "epochs", *quiet)
-	opts.Progress = epochs(progress, opts.Train.Epochs*len(opts.Seeds))
+	heads := newEpochs(progress, opts)
+	opts.Progress = heads.update
+	opts.Resumed = func(epochs []int) {
+		heads.resume(epochs)
+		if !*quiet {
+			fmt.Fprintf(stderr, "train: going on from %s, %d of %d epochs\n", checkpoint, heads.done(), heads.total())
+		}
+	}
 	detector, result, err := pipeline.Train(ctx, opts)
 	progress.Close()
 	if err != nil {
-		return err
+		_, absent := os.Stat(checkpoint)
+		return advise(stderr, err, checkpoint, absent == nil)
 	}
 	if err := detector.Save(*out); err != nil {
 		return err
+	}
+	if opts.Checkpoint != "" {
+		if err := os.Remove(checkpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	for _, w := range result.Warnings {
 		fmt.Fprintf(stderr, "train: warning: %s\n", w)
@@ -77,17 +114,67 @@ writes it, with its threshold, as one file. All defaults are the paper's.`, stdo
 	return err
 }
 
-// epochs counts the epochs of all heads together.
-func epochs(progress *cli.Progress, total int) func(int, head.Epoch) {
-	var mu sync.Mutex
-	done := 0
-	return func(_ int, e head.Epoch) {
-		mu.Lock()
-		done++
-		n := done
-		mu.Unlock()
-		progress.Update(n, total, fmt.Sprintf("loss %.4f, validation loss %.4f, accuracy %.4f, rate %.2g", e.TrainLoss, e.ValLoss, e.ValAccuracy, e.LR))
+// advise adds to an error of training what to do next; kept says whether there
+// is a checkpoint.
+func advise(stderr io.Writer, err error, checkpoint string, kept bool) error {
+	switch {
+	case errors.Is(err, context.Canceled) && kept:
+		fmt.Fprintf(stderr, "train: what was done is kept in %s; the same command goes on from there\n", checkpoint)
+	case errors.Is(err, head.ErrDiverged) && kept:
+		return fmt.Errorf("%w; what was good is kept in %s: --resume with another --lr goes on from there, --restart begins anew", err, checkpoint)
+	case errors.Is(err, pipeline.ErrOtherTraining):
+		return fmt.Errorf("%w; the command that began it goes on from it, --restart begins anew", err)
 	}
+	return err
+}
+
+// epochs shows how far all heads together are.
+type epochs struct {
+	progress *cli.Progress
+	each     int // epochs of a head
+
+	mu     sync.Mutex
+	behind []int        // epochs per head
+	last   []head.Epoch // the latest per head; zero before the first
+}
+
+func newEpochs(progress *cli.Progress, opts pipeline.TrainOptions) *epochs {
+	heads := len(opts.Seeds)
+	return &epochs{progress: progress, each: opts.Train.Epochs, behind: make([]int, heads), last: make([]head.Epoch, heads)}
+}
+
+func (p *epochs) total() int { return p.each * len(p.behind) }
+
+func (p *epochs) done() (n int) {
+	for _, epochs := range p.behind {
+		n += epochs
+	}
+	return n
+}
+
+// resume takes over what heads have behind them.
+func (p *epochs) resume(behind []int) {
+	copy(p.behind, behind)
+	p.progress.Begin(p.done())
+}
+
+// update notes an epoch and shows the means over the heads.
+func (p *epochs) update(i int, e head.Epoch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.behind[i], p.last[i] = e.Epoch, e
+	var mean head.Epoch
+	var n float64
+	for _, e := range p.last {
+		if e.Epoch > 0 {
+			n++
+			mean.TrainLoss += e.TrainLoss
+			mean.ValLoss += e.ValLoss
+			mean.ValAccuracy += e.ValAccuracy
+			mean.LR += e.LR
+		}
+	}
+	p.progress.Update(p.done(), p.total(), fmt.Sprintf("loss %.4f, validation loss %.4f, accuracy %.4f, rate %.2g", mean.TrainLoss/n, mean.ValLoss/n, mean.ValAccuracy/n, mean.LR/n))
 }
 
 // describe says in a line or two what was trained.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -54,7 +55,7 @@ func TestHeadFlags(t *testing.T) {
 		t.Errorf("another: %+v, %v", o, err)
 	}
 	for _, args := range []string{
-		"--preset cifar", "--depression some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
+		"--preset cifar", "--depression some", "--balance some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
 		"--lr 0", "--lr inf", "--batch 1", "--patience 0", "--patience -1", "--layers 101", "--norm 0.5", "--norm NaN", "--val -0.1", "--val 1", "--val NaN", "--layers four", "--nothing",
 	} {
 		if _, err := parse(strings.Fields(args)...); exitCode(err) != 2 {
@@ -83,7 +84,15 @@ func TestProgress(t *testing.T) {
 	if got := strings.Split(b.String(), "\n"); len(got) != 3 || !strings.HasPrefix(got[0], "2/2, ") || !strings.HasSuffix(got[1], "scoring") {
 		t.Errorf("two phases print %q", got)
 	}
+	// What was done before it began took none of its time.
+	p = NewProgress(&b, "epochs", false)
+	p.Begin(50)
+	p.start = time.Now().Add(-10 * time.Second)
+	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1/s, 40s left") {
+		t.Errorf("after a resumption it prints %q", got)
+	}
 	quiet := NewProgress(&b, "images", true)
+	quiet.Begin(0)
 	quiet.Update(1, 1, "")
 	quiet.Close()
 }

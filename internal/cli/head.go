@@ -12,10 +12,10 @@ import (
 
 // HeadFlags are the flags of programs that train heads.
 type HeadFlags struct {
-	flags                   *pflag.FlagSet
-	options                 pipeline.TrainOptions
-	val, depression, preset string
-	seeds                   Seeds
+	flags                            *pflag.FlagSet
+	options                          pipeline.TrainOptions
+	val, depression, balance, preset string
+	seeds                            Seeds
 }
 
 // presets are the paper's settings that differ from its usual ones.
@@ -40,6 +40,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.IntVar(&o.Train.Batch, "batch", 128, "images of a step; the first batch also initialises")
 	f.Float64Var(&o.Train.LR, "lr", 0.001, "Adam's learning rate")
 	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before the learning rate is halved")
+	f.StringVar(&h.balance, "balance", "none", "whether an epoch shows each image once, or every class equally often: `none|sample`")
 	usage := "one head is trained per seed"
 	if h.seeds.String() == "0" { // which pflag takes for no default
 		usage += " (default 0)"
@@ -75,6 +76,13 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 		o.Head.NoDepression = true
 	default:
 		return o, Usagef("--depression %s: it is paper or none", h.depression)
+	}
+	switch h.balance {
+	case "none":
+	case "sample":
+		o.Train.Balance = true
+	default:
+		return o, Usagef("--balance %s: it is none or sample", h.balance)
 	}
 	// A zero would mean the default further on, not what was asked for.
 	for name, value := range map[string]float64{

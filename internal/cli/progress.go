@@ -22,6 +22,7 @@ type Progress struct {
 	start    time.Time
 	shown    time.Time
 	done     int
+	before   int // done when it began
 	line     string
 	phase    string
 }
@@ -33,6 +34,16 @@ func NewProgress(w io.Writer, unit string, quiet bool) *Progress {
 		return nil
 	}
 	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now()}
+}
+
+// Begin says that done units were done before, and the time starts now.
+func (p *Progress) Begin(done int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.start, p.before = time.Now(), done
 }
 
 // IsTerminal reports whether w is a terminal.
@@ -70,7 +81,7 @@ func (p *Progress) Phase(what string, done, total int) {
 	p.mu.Lock()
 	if what != p.phase {
 		p.finish()
-		p.phase, p.start, p.shown, p.done = what, time.Now(), time.Time{}, 0
+		p.phase, p.start, p.shown, p.done, p.before = what, time.Now(), time.Time{}, 0, 0
 	}
 	p.mu.Unlock()
 	p.Update(done, total, what)
@@ -123,8 +134,8 @@ func (p *Progress) render(done, total int, note string) string {
 	if p.unit != "" {
 		b.WriteString(" " + p.unit)
 	}
-	if done > 0 {
-		rate := float64(done) / elapsed.Seconds()
+	if done > p.before {
+		rate := float64(done-p.before) / elapsed.Seconds()
 		left := time.Duration(float64(total-done) / rate * float64(time.Second))
 		fmt.Fprintf(&b, ", %.4g/s, %s left", rate, left.Round(time.Second))
 	}

@@ -1,0 +1,166 @@
+package head
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// State is a training run between two of its steps: all that it takes, beside
+// the data and the options, to go on from there to the bit.
+//
+// Its JSON leaves the arrays out.
+type State struct {
+	Params    [][]float32 `json:"-"`          // the arrays that training changes; of an MLRBFN's layers in turn the centroids, β and the projections
+	M, V      [][]float32 `json:"-"`          // Adam's moments of each
+	Constants []float64   `json:"constants"`  // what initialisation set and no step changes: β_init of each layer
+	Order     []int       `json:"-"`          // the rows of the epoch under way, or of the last
+	Random    []byte      `json:"-"`          // the random generator
+	Steps     int         `json:"steps"`      // since the start, at least 1
+	FirstLoss float64     `json:"first_loss"` // of the first step
+	LossSum   float64     `json:"loss_sum"`   // over the rows of the epoch under way that are done
+	Epochs    []Epoch     `json:"epochs"`     // that are complete; they also tell the learning rate
+}
+
+// StoppedError is the error of a run that ended before its time and could go on.
+type StoppedError struct {
+	State *State // as it was when ctx was cancelled; after the last good epoch, or as resumed, when the run diverged
+	Err   error
+}
+
+// Error is that of Err.
+func (e *StoppedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *StoppedError) Unwrap() error { return e.Err }
+
+// fitting is a run of fit: State, with the arrays where the head computes.
+type fitting struct {
+	m       trainable
+	adam    *adam[float32]
+	opts    TrainOptions
+	order   []int
+	classes [][]int // rows per class, to draw from; nil without Balance
+	rng     random
+	first   float64 // loss of the first step
+	sum     float64 // of the losses of the epoch's rows so far
+	epochs  []Epoch
+	take    func() *State // made once, as it is handed out at every step
+}
+
+func newFitting(m trainable, train Data, opts TrainOptions, rng random) *fitting {
+	f := &fitting{m: m, adam: newAdam(m.params()), opts: opts, order: slices.Clone(train.Rows), rng: rng}
+	f.take = func() *State { return f.copyTo(new(State)) }
+	if opts.Balance {
+		f.classes = train.byClass()
+	}
+	return f
+}
+
+// byClass lists the rows of each class that has any.
+func (d Data) byClass() [][]int {
+	classes := make(map[int64][]int)
+	for _, r := range d.Rows {
+		classes[d.Labels[r]] = append(classes[d.Labels[r]], r)
+	}
+	var lists [][]int
+	for _, y := range slices.Sorted(maps.Keys(classes)) {
+		lists = append(lists, classes[y])
+	}
+	return lists
+}
+
+// at is how many rows of the epoch under way are done: all of them until it is
+// validated, none from there to the next step.
+func (f *fitting) at() int {
+	steps := f.adam.steps
+	if n := len(f.epochs); n > 0 {
+		steps -= f.epochs[n-1].Steps
+	}
+	return min(steps*f.opts.Batch, len(f.order))
+}
+
+// reorder begins an epoch.
+func (f *fitting) reorder() {
+	f.sum = 0
+	for i := range f.order {
+		if f.classes != nil {
+			rows := f.classes[i%len(f.classes)]
+			f.order[i] = rows[f.rng.IntN(len(rows))]
+		}
+	}
+	f.rng.Shuffle(len(f.order), func(i, j int) { f.order[i], f.order[j] = f.order[j], f.order[i] })
+}
+
+// offer shows the run to whoever keeps checkpoints.
+func (f *fitting) offer() error {
+	if f.opts.Checkpoint == nil {
+		return nil
+	}
+	return f.opts.Checkpoint(len(f.epochs), f.take)
+}
+
+// stopped is the error of a run that ends here by err.
+func (f *fitting) stopped(err error) error {
+	if f.adam.steps == 0 {
+		return err
+	}
+	return &StoppedError{f.take(), err}
+}
+
+// copyTo fills s, with the arrays that it has where they are large enough, and
+// returns it.
+func (f *fitting) copyTo(s *State) *State {
+	n := len(f.adam.params)
+	s.Params, s.M, s.V = slices.Grow(s.Params, n)[:n], slices.Grow(s.M, n)[:n], slices.Grow(s.V, n)[:n]
+	for i, p := range f.adam.params {
+		s.Params[i] = append(s.Params[i][:0], p.value...)
+		s.M[i] = append(s.M[i][:0], f.adam.m[i]...)
+		s.V[i] = append(s.V[i][:0], f.adam.v[i]...)
+	}
+	s.Constants = s.Constants[:0]
+	for _, c := range f.m.constants() {
+		s.Constants = append(s.Constants, *c)
+	}
+	s.Order = append(s.Order[:0], f.order...)
+	s.Random, _ = f.rng.source.AppendBinary(s.Random[:0]) // which cannot fail
+	s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.adam.steps, f.first, f.sum, f.epochs
+	return s
+}
+
+// restore is the inverse of copyTo. It refuses what is no state of such a run.
+func (f *fitting) restore(s *State, train Data, classes int) error {
+	train.Rows = s.Order
+	if err := train.check("resumed", classes); err != nil {
+		return err
+	}
+	constants, least := f.m.constants(), 1
+	if n := len(s.Epochs); n > 0 {
+		least = s.Epochs[n-1].Steps
+	}
+	if len(s.Order) != len(f.order) || len(s.Constants) != len(constants) || s.Steps < least {
+		return fmt.Errorf("a state of %d rows and %d constants after %d steps does not fit a run of %d and %d", len(s.Order), len(s.Constants), s.Steps, len(f.order), len(constants))
+	}
+	var values, m, v [][]float32
+	for i, p := range f.adam.params {
+		values, m, v = append(values, p.value), append(m, f.adam.m[i]), append(v, f.adam.v[i])
+	}
+	for _, pair := range []struct{ to, from [][]float32 }{{values, s.Params}, {m, s.M}, {v, s.V}} {
+		if !slices.EqualFunc(pair.to, pair.from, func(a, b []float32) bool { return len(a) == len(b) }) {
+			return errors.New("the state is of a head of another shape")
+		}
+		for i, from := range pair.from {
+			copy(pair.to[i], from)
+		}
+	}
+	for i, c := range constants {
+		*c = s.Constants[i]
+	}
+	if err := f.rng.source.UnmarshalBinary(s.Random); err != nil {
+		return err
+	}
+	copy(f.order, s.Order)
+	f.adam.steps, f.first, f.sum, f.epochs = s.Steps, s.FirstLoss, s.LossSum, slices.Clone(s.Epochs)
+	return nil
+}
