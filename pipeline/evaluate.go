@@ -273,7 +273,7 @@ func (e *evaluation) fit(ctx context.Context, method string, seed uint64, epochs
 		d := &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}
 		return d.predict, nil
 	}
-	linear, _, err := head.TrainLinear(ctx, rows.train, rows.validation, classes, o.Train)
+	linear, _, err := head.TrainMLP(ctx, head.MLPConfig{}, rows.train, rows.validation, classes, o.Train)
 	if err != nil {
 		return nil, err
 	}
