@@ -40,28 +40,20 @@ type AblateOptions struct {
 	Progress func(head string, done, total int)
 }
 
-// steps are the paper's steps and how to take them back.
-var steps = []struct {
-	name     string
-	takeBack func(*head.Config)
-}{
-	{"no-depression", func(c *head.Config) { c.NoDepression = true }},
-	{"no-ratio", func(c *head.Config) { c.NoRatio = true }},
-	{"no-projections", func(c *head.Config) { c.NoProjections = true }},
-	{"earlier", func(c *head.Config) { c.NoDepression, c.NoProjections = true, true }},
-	{"sum-loss", func(c *head.Config) { c.SumLoss = true }},
-	{"recovery-1.05", func(c *head.Config) { c.Recovery = 1.05 }},
-}
+// Steps are the names of heads that lack a step of the paper's or, the last two,
+// differ in one; "earlier" lacks depression and projections, as the architecture
+// that the paper starts from. Package head says how each is read.
+var Steps = []string{"no-depression", "no-ratio", "no-projections", "earlier", "sum-loss", "recovery-1.05"}
 
-// Steps names the heads that lack a step of the paper's ("earlier" lacks
-// depression and projections, as in the architecture that the paper starts
-// from) or differ in one; package head says how each is read.
-var Steps = func() (names []string) {
-	for _, s := range steps {
-		names = append(names, s.name)
-	}
-	return names
-}()
+// takeBack makes the heads of Steps.
+var takeBack = map[string]func(*head.Config){
+	"no-depression":  func(c *head.Config) { c.NoDepression = true },
+	"no-ratio":       func(c *head.Config) { c.NoRatio = true },
+	"no-projections": func(c *head.Config) { c.NoProjections = true },
+	"earlier":        func(c *head.Config) { c.NoDepression, c.NoProjections = true, true },
+	"sum-loss":       func(c *head.Config) { c.SumLoss = true },
+	"recovery-1.05":  func(c *head.Config) { c.Recovery = 1.05 },
+}
 
 // Check reports what is wrong with the depths, the steps and the names of the
 // sets.
@@ -104,10 +96,8 @@ func (o AblateOptions) contenders(train TrainOptions) []contender {
 	if len(o.Steps) > 0 && !slices.Contains(o.Depths, train.Head.Layers) {
 		add(mlrbfnName(train.Head.Layers), func(*contender) {})
 	}
-	for _, s := range steps {
-		if slices.Contains(o.Steps, s.name) {
-			add(s.name, func(c *contender) { s.takeBack(&c.head) })
-		}
+	for _, name := range o.Steps {
+		add(name, func(c *contender) { takeBack[name](&c.head) })
 	}
 	return all
 }
@@ -152,10 +142,10 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 		}
 		figures = append(figures, rows...)
 	}
-	if err := drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.opts.Head.Layers); err != nil {
+	if err := writeResults(results, figures); err != nil {
 		return nil, err
 	}
-	return figures, writeResults(results, figures)
+	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.opts.Head.Layers)
 }
 
 const (

@@ -53,7 +53,7 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 		}
 	}
 	methods, _ := overview(got)
-	if wantMethods := []string{"mlrbfn-2", "mlrbfn-1", "relu-2", "relu-1", "no-depression", "no-ratio"}; !slices.Equal(methods, wantMethods) {
+	if wantMethods := []string{"mlrbfn-2", "mlrbfn-1", "relu-2", "relu-1", "no-ratio", "no-depression"}; !slices.Equal(methods, wantMethods) {
 		t.Errorf("%v, want %v", methods, wantMethods)
 	}
 }
