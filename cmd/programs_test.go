@@ -319,6 +319,62 @@ for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
 	call(t, 0, "evaluate", append(args[:8:8], "--out", filepath.Join(dir, "r2"), "--detector", w.detector, "--methods", "mlrbfn", "--quiet")...)
 }
 
+// TestAblate runs the smallest ablation, for which the strangers of one class
+// do.
+func TestAblate(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	for i := range 15 {
+		picture(t, filepath.Join(dir, "ramps", fmt.Sprintf("%d.png", i)), 2, uint64(i))
+	}
+	ramps, report := filepath.Join(dir, "ramps-f"), filepath.Join(dir, "report")
+	call(t, 0, "extract", "--model", w.model, "--images", filepath.Join(dir, "ramps"), "--out", ramps, "--quiet")
+	args := []string{"--train", w.features, "--id", w.features, "--near", "ramps=" + ramps, "--far", "same=" + ramps,
+		"--out", report, "--epochs", "3", "--batch", "32", "--seeds", "3,4", "--depths", "1,2", "--layers", "2"}
+	out, _ := call(t, 0, "ablate", args...)
+	names := []string{"mlrbfn-1", "mlrbfn-2", "relu-1", "relu-2", "no-depression", "no-ratio", "no-projections", "earlier", "sum-loss", "recovery-1.05"}
+	for _, name := range names {
+		if strings.Count(out, " "+name+" ") != 4 { // one line in each of four tables
+			t.Errorf("%s is not in the tables:\n%s", name, out)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(report, "ablation.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows := strings.Count(string(text), "\n"); rows != 1+len(names)*4*4 { // heads × (two sets and two means) × (3, 4, mean, std)
+		t.Errorf("%d rows:\n%s", rows, text)
+	}
+	for _, name := range []string{"depth.png", "depth.svg", "steps.png", "steps.svg"} {
+		picture, err := os.ReadFile(filepath.Join(report, "figures", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, ".png") {
+			if _, _, err := image.Decode(bytes.NewReader(picture)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		} else if !strings.Contains(string(picture), "far-OOD") {
+			t.Errorf("%s has no legend", name)
+		}
+	}
+
+	// Later runs leave nothing of this one behind, and nobody else's results
+	// are replaced.
+	call(t, 0, "ablate", append(args, "--depths", "none", "--steps", "no-ratio", "--quiet")...)
+	if _, err := os.Stat(filepath.Join(report, "figures", "depth.png")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the depths of an earlier run were left: %v", err)
+	}
+	write(t, filepath.Join(report, "ablation.csv"), "a,b\n")
+	fails(t, 1, "ablation.csv", "ablate", append(args, "--quiet")...)
+	fails(t, 2, "--depths", "ablate", append(args, "--depths", "one")...)
+	fails(t, 2, "depth 0", "ablate", append(args, "--depths", "0")...)
+	fails(t, 2, "magic", "ablate", append(args, "--steps", "magic")...)
+	fails(t, 2, "neither", "ablate", append(args, "--depths", "none", "--steps", "none")...)
+	fails(t, 2, "--hidden", "ablate", append(args, "--hidden", "0")...)
+	fails(t, 2, "--id", "ablate", "--train", w.features, "--out", report)
+}
+
 func TestUnreadableImages(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
@@ -465,7 +521,7 @@ func TestLibrary(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for name, flag := range map[string]string{"extract": "--exif", "train": "--target-tpr", "detect": "--threshold", "evaluate": "--methods"} {
+	for name, flag := range map[string]string{"extract": "--exif", "train": "--target-tpr", "detect": "--threshold", "evaluate": "--methods", "ablate": "--depths"} {
 		out, stderr := call(t, 0, name, "--help")
 		if !strings.HasPrefix(out, "usage: "+name) || !strings.Contains(out, flag) || stderr != "" {
 			t.Errorf("%s --help prints\n%s%s", name, out, stderr)
@@ -473,8 +529,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestInterrupt presses Ctrl-C during an extraction and a training, then
-// lets the extraction go on.
+// TestInterrupt presses Ctrl-C during an extraction, a training and an
+// ablation, then lets the extraction go on.
 func TestInterrupt(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no signal to send")
@@ -545,5 +601,11 @@ func TestInterrupt(t *testing.T) {
 		func(stderr string) bool { return strings.Contains(stderr, "epochs") })
 	if _, err := os.Stat(detector); !errors.Is(err, os.ErrNotExist) {
 		t.Error("an interrupted training left a detector")
+	}
+	report := filepath.Join(dir, "report")
+	interrupt(program(t, "ablate", "--train", w.features, "--id", w.features, "--far", "same="+w.features, "--out", report, "--epochs", "1000000"),
+		func(stderr string) bool { return strings.Contains(stderr, "epochs, ") })
+	if left, err := filepath.Glob(filepath.Join(report, "*")); err != nil || len(left) != 0 {
+		t.Errorf("an interrupted ablation left %v, %v", left, err)
 	}
 }

@@ -1,7 +1,8 @@
 // Package head implements the multi-layer radial basis function network
 // (MLRBFN), a classification head that says for each class how confident it is
 // that an input is of it, and is confident of none far from what it was trained
-// on. Beside it stands the linear softmax head that it is compared with.
+// on. Beside it stands the softmax network, of one linear layer or of several
+// with ReLU between them, that it is compared with.
 //
 // # The network
 //
@@ -55,6 +56,26 @@
 // hands out its [State] between any two steps, and TrainOptions.Resume takes one
 // up again, to the bit. A run that is cancelled or diverges gives a
 // [StoppedError] with the state to go on from.
+//
+// # The paper's steps, taken back
+//
+// [Config] can take back each step that led the paper to this network, to see
+// what it is worth:
+//
+//   - NoDepression is its naive equation: neither cap nor ratio,
+//     s_c = exp(−β⁺_c d_c) and n_c = s_c.
+//   - NoRatio keeps the cap: s_c = exp(−β⁺_c d_c), n_c = s_c · min(dep·rec, 1).
+//   - NoProjections gives φ′ = (n_1, …, n_N), so that the next layer reads N
+//     values. Together with NoDepression these are the layers of the earlier
+//     architecture that the paper starts from (its first numbered equation,
+//     after Wurzberger and Schwenker). That one ends in a linear layer W·φ,
+//     whose outputs are no confidences in [0, 1]; here its place is taken by
+//     the last layer as above, which reads the same N values.
+//   - SumLoss adds the loss up over the N·C entries of a batch. The gradients
+//     are N·C times as large, which Adam divides out again but for its ε: the
+//     learning rate stays as it is, gradients of the order of 1e-8 count for
+//     more, and the smaller last batch of an epoch weighs less. The losses
+//     that are reported remain means.
 //
 // # Arithmetic
 //

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
 	"mlrbfn/internal/testenv"
 )
 
-// The goldens are float64 answers of PyTorch (shared/oracle/gen_golden.py).
+// The goldens are float64 answers of PyTorch (shared/oracle/gen_golden.py, and
+// scripts/gen_head_golden.py for what is not the paper's head).
 // Every one is held against both arithmetics: the same code in float64 to 1e-9
 // of an array's largest value, in float32 to 1e-5.
 
@@ -56,7 +58,12 @@ func float32s(v vector) []float32 { return values[float32](v) }
 
 func golden(t *testing.T, file string, into any) {
 	t.Helper()
-	data, err := os.ReadFile(testenv.Shared(t, "oracle", "golden", file))
+	readGolden(t, testenv.Shared(t, "oracle", "golden", file), into)
+}
+
+func readGolden(t *testing.T, path string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,6 +297,7 @@ func nearParams[T real](t *testing.T, what string, net *network[T], grads bool, 
 }
 
 type goldenNetwork struct {
+	Name     string
 	K        float64
 	Recovery float64
 	Input    matrix
@@ -308,20 +316,30 @@ type goldenNetwork struct {
 	Adam5      goldenParams
 	AdamLosses vector `json:"adam_losses"`
 	Adam       struct{ LR float64 }
+
+	NoDepression  bool `json:"no_depression"`
+	NoRatio       bool `json:"no_ratio"`
+	NoProjections bool `json:"no_projections"`
+	SumLoss       bool `json:"sum_loss"`
 }
 
 func (g goldenNetwork) config() Config {
-	return Config{Layers: len(g.Params), Norm: g.K, Recovery: g.Recovery}
+	return Config{
+		Layers: len(g.Params), Norm: g.K, Recovery: g.Recovery,
+		NoDepression: g.NoDepression, NoRatio: g.NoRatio, NoProjections: g.NoProjections,
+	}
 }
 
 // networkLike gives a network of the layers' sizes in g, parameters zero.
 func networkLike[T real](cfg Config, g goldenParams, d, batch int) *network[T] {
-	m := &MLRBFN{Norm: cfg.Norm, Recovery: cfg.Recovery, NoDepression: cfg.NoDepression}
-	for _, p := range g {
+	m := &MLRBFN{Norm: cfg.Norm, Recovery: cfg.Recovery, NoDepression: cfg.NoDepression, NoRatio: cfg.NoRatio, NoProjections: cfg.NoProjections}
+	for i, p := range g {
 		l := Layer{In: d, N: len(p.Beta), Centroids: make([]float32, len(p.Beta)*d), Beta: make([]float32, len(p.Beta))}
 		if p.Projections != nil {
 			l.Out = len(p.Projections[0])
 			l.Projections = make([]float32, l.N*l.Out)
+		} else if i < len(g)-1 {
+			l.Out = l.N
 		}
 		m.Layers = append(m.Layers, l)
 		d = l.Out
@@ -341,6 +359,7 @@ func networkFrom[T real](g goldenNetwork) *network[T] {
 func checkNetwork[T real](g goldenNetwork) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
 		net := networkFrom[T](g)
+		net.sumLoss = g.SumLoss
 		x := values[T](g.Input.flat())
 		net.gInput = make([]T, len(x))
 		loss := net.step(x, g.Labels)
@@ -367,6 +386,86 @@ func checkNetwork[T real](g goldenNetwork) func(*testing.T, float64) {
 		}
 		near(t, "losses", losses, g.AdamLosses, tol)
 		nearParams(t, "after 5 steps", net, false, g.Adam5, tol)
+	}
+}
+
+// ablations are PyTorch's answers of our own (scripts/gen_head_golden.py).
+func ablations(t *testing.T) (g struct {
+	Heads []goldenNetwork
+	MLPs  []goldenMLP
+}) {
+	t.Helper()
+	readGolden(t, filepath.Join("testdata", "ablations.json"), &g)
+	return g
+}
+
+func TestGoldenAblations(t *testing.T) {
+	for _, g := range ablations(t).Heads {
+		both(t, g.Name, checkNetwork[float32](g), checkNetwork[float64](g))
+	}
+}
+
+type goldenDense []struct {
+	Weight matrix
+	Bias   vector
+}
+
+type goldenMLP struct {
+	Input        matrix
+	Labels       []int
+	Logits       matrix
+	Loss         number
+	Params       goldenDense
+	Grads        goldenDense
+	Adam1, Adam5 goldenDense
+	AdamLosses   vector `json:"adam_losses"`
+	Adam         struct{ LR float64 }
+}
+
+func checkMLP[T real](g goldenMLP) func(*testing.T, float64) {
+	return func(t *testing.T, tol float64) {
+		m := &MLP{}
+		for _, p := range g.Params {
+			m.Layers = append(m.Layers, Dense{
+				In: len(p.Weight[0]), Out: len(p.Bias), Weights: float32s(p.Weight.flat()), Bias: float32s(p.Bias),
+			})
+		}
+		net := mlpOf[T](m, len(g.Input))
+		for i, p := range g.Params { // not rounded to float32
+			copy(net.layers[i].weights, values[T](p.Weight.flat()))
+			copy(net.layers[i].bias, values[T](p.Bias))
+		}
+		nearDense := func(what string, of func(param[T]) []T, want goldenDense) {
+			t.Helper()
+			ps := net.params()
+			for i, w := range want {
+				near(t, fmt.Sprintf("%s: layer %d weights", what, i), of(ps[2*i]), w.Weight.flat(), tol)
+				near(t, fmt.Sprintf("%s: layer %d bias", what, i), of(ps[2*i+1]), w.Bias, tol)
+			}
+		}
+		value, grad := func(p param[T]) []T { return p.value }, func(p param[T]) []T { return p.grad }
+		x := values[T](g.Input.flat())
+		near(t, "logits", net.logits(x, len(g.Input)), g.Logits.flat(), tol)
+		adam := newAdam(net.params())
+		var losses []float64
+		for step := 1; step <= 5; step++ {
+			losses = append(losses, net.step(x, g.Labels))
+			if step == 1 {
+				nearDense("gradient", grad, g.Grads)
+			}
+			adam.step(g.Adam.LR)
+			if step == 1 {
+				nearDense("after 1 step", value, g.Adam1)
+			}
+		}
+		near(t, "losses", losses, g.AdamLosses, tol)
+		nearDense("after 5 steps", value, g.Adam5)
+	}
+}
+
+func TestGoldenMLPs(t *testing.T) {
+	for _, g := range ablations(t).MLPs {
+		both(t, fmt.Sprintf("%d layers", len(g.Params)), checkMLP[float32](g), checkMLP[float64](g))
 	}
 }
 

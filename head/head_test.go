@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -21,7 +20,8 @@ func drawHead(t *rapid.T, norms ...float64) *MLRBFN {
 	cfg, err := Config{
 		Layers: rapid.IntRange(1, 4).Draw(t, "layers"), Centroids: rapid.IntRange(1, 6).Draw(t, "N"),
 		Projection: rapid.IntRange(1, 5).Draw(t, "o"), Norm: rapid.SampledFrom(norms).Draw(t, "k"),
-		NoDepression: rapid.Bool().Draw(t, "naive"),
+		NoDepression: rapid.Bool().Draw(t, "naive"), NoRatio: rapid.Bool().Draw(t, "no ratio"),
+		NoProjections: rapid.Bool().Draw(t, "no projections"),
 	}.WithDefaults()
 	if err != nil {
 		t.Fatal(err)
@@ -56,41 +56,77 @@ func drawRows(t *rapid.T, m *MLRBFN, n int) []float32 {
 func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1, 1.5, 2, 2.7, 3)
-		const n, h = 3, 1e-6
+		const n = 3
 		x := make([]float64, n*m.Dim())
 		convert(x, drawRows(t, m, n))
 		labels := []int{0, m.Classes() - 1, m.Classes() / 2}
 		net := networkOf[float64](m, n)
 		net.gInput = make([]float64, len(x))
-		net.step(x, labels)
-		loss := func() float64 {
-			net.refresh()
-			return logBCE(net.forward(x, n), labels, m.Classes(), nil)
+		entries := 1.0
+		if net.sumLoss = rapid.Bool().Draw(t, "sum"); net.sumLoss {
+			entries = float64(n * m.Classes())
 		}
-		check := func(what string, value, grad []float64) {
-			for i := range value {
-				at := value[i]
-				value[i] = at + h
-				up := loss()
-				value[i] = at - h
-				down := loss()
-				value[i] = at
-				numeric := (up - down) / (2 * h)
-				if math.Abs(numeric-grad[i]) > 1e-6*(1+math.Abs(numeric)) {
-					// A kink (a max, the cap, |x−c|) between the two points
-					// shows as one-sided slopes that differ.
-					here := loss()
-					if math.Abs((up-here)-(here-down))/h > 1e-4 {
-						continue
-					}
-					t.Fatalf("%s[%d]: gradient %g, finite difference %g", what, i, grad[i], numeric)
+		net.step(x, labels)
+		checkGradients(t, append(net.params(), param[float64]{x, net.gInput}), func() float64 {
+			net.refresh()
+			return entries * logBCE(net.forward(x, n), labels, m.Classes(), nil)
+		})
+	})
+}
+
+// checkGradients holds gradients against differences of the loss.
+func checkGradients(t *rapid.T, params []param[float64], loss func() float64) {
+	const h = 1e-6
+	for number, p := range params {
+		for i, grad := range p.grad {
+			at := p.value[i]
+			p.value[i] = at + h
+			up := loss()
+			p.value[i] = at - h
+			down := loss()
+			p.value[i] = at
+			numeric := (up - down) / (2 * h)
+			if math.Abs(numeric-grad) > 1e-6*(1+math.Abs(numeric)) {
+				// A kink (a max, the cap, |x−c|) between the two points
+				// shows as one-sided slopes that differ.
+				here := loss()
+				if math.Abs((up-here)-(here-down))/h > 1e-4 {
+					continue
 				}
+				t.Fatalf("array %d, %d: gradient %g, finite difference %g", number, i, grad, numeric)
 			}
 		}
-		for i, p := range net.params() {
-			check(fmt.Sprintf("parameter %d", i), p.value, slices.Clone(p.grad))
+	}
+}
+
+func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
+		const n = 3
+		d, classes := rapid.IntRange(1, 5).Draw(t, "d"), rapid.IntRange(1, 4).Draw(t, "C")
+		m, in := &MLP{}, d
+		for left := rapid.IntRange(1, 4).Draw(t, "layers"); left > 0; left-- {
+			l := Dense{In: in, Out: rapid.IntRange(1, 6).Draw(t, "width")}
+			if left == 1 {
+				l.Out = classes
+			}
+			l.Weights, l.Bias = make([]float32, l.In*l.Out), make([]float32, l.Out)
+			for i := range l.Weights {
+				l.Weights[i] = float32(rng.NormFloat64())
+			}
+			for i := range l.Bias {
+				l.Bias[i] = float32(rng.NormFloat64())
+			}
+			m.Layers, in = append(m.Layers, l), l.Out
 		}
-		check("input", x, slices.Clone(net.gInput))
+		x := make([]float64, n*d)
+		for i := range x {
+			x[i] = rng.NormFloat64()
+		}
+		labels := []int{0, classes - 1, classes / 2}
+		net := mlpOf[float64](m, n)
+		net.step(x, labels)
+		checkGradients(t, net.params(), func() float64 { return net.loss(net.logits(x, n), labels) })
 	})
 }
 
@@ -197,24 +233,32 @@ func TestTrainLearnsAndRepeats(t *testing.T) {
 	}
 }
 
-func TestTrainLinearLearns(t *testing.T) {
+func TestTrainMLPLearns(t *testing.T) {
 	train, val := blobs(600, 6, 4, 1), blobs(201, 6, 4, 2)
-	m, epochs, err := TrainLinear(context.Background(), train, val, 4, TrainOptions{Epochs: 60, Batch: 32, LR: 1e-2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if acc := epochs[len(epochs)-1].ValAccuracy; acc < 0.98 {
-		t.Errorf("accuracy %g", acc)
-	}
-	logits := m.Logits(val.X)
-	right := 0
-	for i, y := range val.Labels {
-		if argmax(logits[i*4:(i+1)*4]) == int(y) {
-			right++
+	for layers := 1; layers <= 4; layers++ {
+		m, epochs, err := TrainMLP(context.Background(), MLPConfig{Layers: layers, Hidden: 16}, train, val, 4, TrainOptions{Epochs: 60, Batch: 32, LR: 1e-2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := epochs[len(epochs)-1]
+		if len(m.Layers) != layers || last.ValAccuracy < 0.98 {
+			t.Errorf("%d layers: %d were made, with accuracy %g", layers, len(m.Layers), last.ValAccuracy)
+		}
+		logits := m.Logits(val.X)
+		right := 0
+		for i, y := range val.Labels {
+			if argmax(logits[i*4:(i+1)*4]) == int(y) {
+				right++
+			}
+		}
+		if got := float64(right) / 201; got != last.ValAccuracy {
+			t.Errorf("%d layers: Logits give accuracy %g, training ended at %g", layers, got, last.ValAccuracy)
 		}
 	}
-	if got := float64(right) / 201; got != epochs[len(epochs)-1].ValAccuracy {
-		t.Errorf("Logits give accuracy %g, training ended at %g", got, epochs[len(epochs)-1].ValAccuracy)
+	for _, cfg := range []MLPConfig{{Layers: -1}, {Layers: 101}, {Hidden: -1}} {
+		if _, _, err := TrainMLP(context.Background(), cfg, train, val, 4, TrainOptions{Epochs: 1}); err == nil {
+			t.Errorf("%+v was accepted", cfg)
+		}
 	}
 }
 
@@ -300,6 +344,7 @@ func TestValidateRefuses(t *testing.T) {
 		"norm":           func(m *MLRBFN) { m.Norm = 0.5 },
 		"recovery":       func(m *MLRBFN) { m.Recovery = 0 },
 		"empty in depth": func(m *MLRBFN) { m.Layers[0].N = 0 },
+		"projections":    func(m *MLRBFN) { m.NoProjections = true },
 	}
 	for name, spoil := range tests {
 		cfg, _ := Config{Layers: 2}.WithDefaults()

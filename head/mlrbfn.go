@@ -18,6 +18,13 @@ type Config struct {
 	Norm         float64 // k ≥ 1 of the distance ‖x−c‖_k^k; 0 means 2
 	Recovery     float64 // rec ≥ 1; 0 means 1.1
 	NoDepression bool    // the paper's naive network: no cap and no β ratio
+
+	// The other steps that the paper took, each of which can be taken back by
+	// itself.
+
+	NoRatio       bool // depression without the ratio β⁺_c/β⁺_init
+	NoProjections bool // a hidden layer gives (n_1, …, n_N), and Projection is not read
+	SumLoss       bool // the loss is added up over the entries instead of averaged
 }
 
 // WithDefaults fills in the zero fields and refuses what cannot be.
@@ -50,40 +57,48 @@ func fill[V int | float64](v *V, byDefault V) {
 // newHead gives cfg's layers, all parameters zero, for d features and the
 // given number of classes.
 func newHead(cfg Config, d, classes int) *MLRBFN {
-	m := &MLRBFN{Norm: cfg.Norm, Recovery: cfg.Recovery, NoDepression: cfg.NoDepression}
-	add := func(n, o int) {
+	m := &MLRBFN{
+		Norm: cfg.Norm, Recovery: cfg.Recovery,
+		NoDepression: cfg.NoDepression, NoRatio: cfg.NoRatio, NoProjections: cfg.NoProjections,
+	}
+	add := func(n, o, projections int) {
 		m.Layers = append(m.Layers, Layer{
 			In: d, N: n, Out: o,
-			Centroids: make([]float32, n*d), Beta: make([]float32, n), Projections: make([]float32, n*o),
+			Centroids: make([]float32, n*d), Beta: make([]float32, n), Projections: make([]float32, n*projections),
 		})
 		d = o
 	}
 	for range cfg.Layers - 1 {
-		add(cfg.Centroids, cfg.Projection)
+		if cfg.NoProjections {
+			add(cfg.Centroids, cfg.Centroids, 0)
+		} else {
+			add(cfg.Centroids, cfg.Projection, cfg.Projection)
+		}
 	}
-	add(classes, 0)
+	add(classes, 0, 0)
 	return m
 }
 
 // Layer is one RBF layer with N centroids for inputs of length d. A hidden
-// layer has projections of length o; the last layer has one centroid per class
-// and none.
+// layer has projections of length o, or none where it gives the N weights of
+// its centroids as they are; the last layer has one centroid per class.
 type Layer struct {
-	In, N, Out  int       // d, N and o; Out is 0 in the last layer
+	In, N, Out  int       // d, N and o; Out is N without projections, and 0 in the last layer
 	Centroids   []float32 // [N, d]
 	Beta        []float32 // [N], β; the inverse-width is β⁺ = softplus(β)
 	InitBeta    float32   // β of the whole layer before training
-	Projections []float32 // [N, o]; empty in the last layer
+	Projections []float32 // [N, o]; empty in the last layer and without
 }
 
 // MLRBFN is a multi-layer radial basis function network: what training gives
 // and a detector file holds. It does not change once made, so any number of
 // goroutines may use it.
 type MLRBFN struct {
-	Norm         float64 // k
-	Recovery     float64 // rec
-	NoDepression bool
-	Layers       []Layer
+	Norm     float64 // k
+	Recovery float64 // rec
+	Layers   []Layer
+
+	NoDepression, NoRatio, NoProjections bool // as in Config
 
 	// Conditioning is what is done to features before the first layer; nil
 	// means nothing. Train leaves it to the caller, who has trained on
@@ -125,12 +140,18 @@ func (m *MLRBFN) Validate() error {
 	}
 	for i, l := range m.Layers {
 		last := i == len(m.Layers)-1
+		projections := l.N * l.Out
+		if m.NoProjections {
+			projections = 0
+		}
 		switch {
 		case l.In < 1 || l.N < 1 || last != (l.Out == 0) || l.Out < 0:
 			return fmt.Errorf("layer %d has the shape d=%d, N=%d, o=%d", i, l.In, l.N, l.Out)
 		case i > 0 && l.In != m.Layers[i-1].Out:
 			return fmt.Errorf("layer %d reads %d values where layer %d gives %d", i, l.In, i-1, m.Layers[i-1].Out)
-		case len(l.Centroids) != l.N*l.In, len(l.Beta) != l.N, len(l.Projections) != l.N*l.Out:
+		case m.NoProjections && !last && l.Out != l.N:
+			return fmt.Errorf("layer %d gives %d values, and has %d centroids without projections", i, l.Out, l.N)
+		case len(l.Centroids) != l.N*l.In, len(l.Beta) != l.N, len(l.Projections) != projections:
 			return fmt.Errorf("layer %d has arrays of the wrong size for d=%d, N=%d, o=%d", i, l.In, l.N, l.Out)
 		}
 		for _, array := range [][]float32{l.Centroids, l.Beta, l.Projections, {l.InitBeta}} {

@@ -4,19 +4,20 @@ import "math"
 
 // layer is one RBF layer: its parameters, their gradients and, for up to a
 // batch of B rows, everything that the backward pass needs again. A hidden
-// layer has o > 0 projections per centroid, the last layer none. The slices
-// are taken once, so that a step allocates nothing.
+// layer has o > 0 projections per centroid, or gives its n_c as they are (o = n
+// and no projections); the last layer has o = 0. The slices are taken once, so
+// that a step allocates nothing.
 type layer[T real] struct {
 	d, n, o int
 
 	centroids, gCentroids     []T // [n, d]
 	beta, gBeta               []T // [n], before softplus
-	projections, gProjections []T // [n, o]
+	projections, gProjections []T // [n, o]; empty without
 	initBeta                  float64
 
 	// Per centroid, from the parameters as they are in this step.
 	width    []T // β⁺ = softplus(β)
-	logRatio []T // log(β⁺/β⁺_init); 0 without depression and in the last layer
+	logRatio []T // log(β⁺/β⁺_init); 0 without the ratio and in the last layer
 	sq       []T // ‖c‖², for k = 2
 
 	// Per row of the batch.
@@ -26,8 +27,8 @@ type layer[T real] struct {
 	weights  []T // [B, n], n_c; in the last layer log φ_c
 	gDist    []T // [B, n], gradient by the distances
 	gWeights []T // [B, n], gradient by n_c; in the last layer by log φ_c
-	out      []T // [B, o]
-	gOut     []T // [B, o]
+	out      []T // [B, o]; without projections these are the weights
+	gOut     []T // [B, o]; likewise
 	rowSum   []T // [B], Σ_c of gDist, for k = 2
 	colSum   []T // [n], Σ_b of gDist, for k = 2
 
@@ -38,22 +39,29 @@ type layer[T real] struct {
 }
 
 // newLayer makes a layer with room for batches of up to b rows.
-func newLayer[T real](d, n, o, b int) *layer[T] {
+func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
 	vector := func(n int) []T { return make([]T, n) }
-	return &layer[T]{
+	l := &layer[T]{
 		d: d, n: n, o: o,
 		centroids: vector(n * d), gCentroids: vector(n * d),
 		beta: vector(n), gBeta: vector(n),
-		projections: vector(n * o), gProjections: vector(n * o),
 		width: vector(n), logRatio: vector(n), sq: vector(n), colSum: vector(n),
 		xsq: vector(b), dist: vector(b * n), weights: vector(b * n),
-		gDist: vector(b * n), gWeights: vector(b * n),
-		out: vector(b * o), gOut: vector(b * o), rowSum: vector(b),
+		gDist: vector(b * n), gWeights: vector(b * n), rowSum: vector(b),
 		logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int, b),
 	}
+	if projects {
+		l.projections, l.gProjections = vector(n*o), vector(n*o)
+		l.out, l.gOut = vector(b*o), vector(b*o)
+	} else {
+		l.out, l.gOut = l.weights, l.gWeights
+	}
+	return l
 }
 
 func (l *layer[T]) last() bool { return l.o == 0 }
+
+func (l *layer[T]) projects() bool { return len(l.projections) > 0 }
 
 // network is an MLRBFN with room to compute in. It serves one goroutine.
 type network[T real] struct {
@@ -61,6 +69,8 @@ type network[T real] struct {
 	layers  []*layer[T]
 	k       norm
 	depress bool
+	ratio   bool // of β⁺ in the hidden layers
+	sumLoss bool // gradients of the sum over the entries, not of their mean
 	logRec  T
 	first   []T // [B], log dep before the first layer: 0
 	gInput  []T // [B, d], gradient by the input; nil where nobody asks for it
@@ -70,11 +80,12 @@ type network[T real] struct {
 // up to batch rows.
 func networkOf[T real](m *MLRBFN, batch int) *network[T] {
 	net := &network[T]{
-		products: productsOf[T](), k: norm(m.Norm), depress: !m.NoDepression,
+		products: productsOf[T](), k: norm(m.Norm),
+		depress: !m.NoDepression, ratio: !m.NoDepression && !m.NoRatio,
 		logRec: T(math.Log(m.Recovery)), first: make([]T, batch),
 	}
 	for _, from := range m.Layers {
-		net.layers = append(net.layers, newLayer[T](from.In, from.N, from.Out, batch))
+		net.layers = append(net.layers, newLayer[T](from.In, from.N, from.Out, batch, len(from.Projections) > 0))
 	}
 	net.copyFrom(m)
 	return net
@@ -114,7 +125,7 @@ func (net *network[T]) params() []param[T] {
 	var ps []param[T]
 	for _, l := range net.layers {
 		ps = append(ps, param[T]{l.centroids, l.gCentroids}, param[T]{l.beta, l.gBeta})
-		if !l.last() {
+		if l.projects() {
 			ps = append(ps, param[T]{l.projections, l.gProjections})
 		}
 	}
@@ -133,7 +144,7 @@ func (net *network[T]) refreshLayer(l *layer[T]) {
 	for c, b := range l.beta {
 		w := softplus(float64(b))
 		l.width[c] = T(w)
-		if net.depress && !l.last() {
+		if net.ratio && !l.last() {
 			l.logRatio[c] = T(math.Log(w) - logInit)
 		}
 	}
@@ -187,7 +198,7 @@ func (net *network[T]) forwardLayer(l *layer[T], x, logDep []T, b int) {
 			weights[c] = T(math.Exp(float64(w)))
 		}
 	}
-	if !l.last() {
+	if l.projects() {
 		net.nn(b, l.o, l.n, 1, l.weights, l.projections, 0, l.out)
 	}
 }
@@ -254,13 +265,13 @@ func (net *network[T]) backward(b int) {
 // (gIn [b, d]) and by the log depression before it (gLogDep [b]); nil leaves
 // the latter two out.
 func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
-	if !l.last() {
+	if l.projects() {
 		net.nt(b, l.n, l.o, 1, l.gOut, l.projections, 0, l.gWeights)
 		net.tn(l.n, l.o, b, 1, l.weights, l.gOut, 0, l.gProjections)
 	}
 	clear(l.gBeta)
 	ratio := T(0)
-	if net.depress && !l.last() {
+	if net.ratio && !l.last() {
 		ratio = 1
 	}
 	for i := range b {

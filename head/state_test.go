@@ -30,11 +30,11 @@ func TestResumeToTheBit(t *testing.T) {
 		linear := rapid.Bool().Draw(t, "linear")
 		run := func(ctx context.Context, opts TrainOptions) ([]byte, []Epoch, error) {
 			if linear {
-				m, epochs, err := TrainLinear(ctx, train, val, 3, opts)
+				m, epochs, err := TrainMLP(ctx, MLPConfig{}, train, val, 3, opts)
 				if err != nil {
 					return nil, epochs, err
 				}
-				return bytesOf(&MLRBFN{Layers: []Layer{{Centroids: m.Weights, Beta: m.Bias}}}), epochs, nil
+				return bytesOf(&MLRBFN{Layers: []Layer{{Centroids: m.Layers[0].Weights, Beta: m.Layers[0].Bias}}}), epochs, nil
 			}
 			m, epochs, err := Train(ctx, cfg, train, val, 3, opts)
 			if err != nil {
@@ -232,7 +232,7 @@ func TestBalance(t *testing.T) {
 		data.Labels, data.X, data.Rows = append(data.Labels, y), append(data.X, 0), append(data.Rows, i)
 	}
 	opts := TrainOptions{Batch: 10, Balance: true}
-	f := newFitting((&Linear{In: 1, Classes: 3}).trainer(10), data, opts, newRand(1))
+	f := newFitting(mlpOf[float32](&MLP{Layers: []Dense{{In: 1, Out: 3}}}, 10), data, opts, newRand(1))
 	seen := map[int]int{}
 	for range 20 {
 		f.reorder()
@@ -279,13 +279,13 @@ func ExampleStoppedError() {
 			cancel()
 		}
 	}
-	_, _, err := TrainLinear(ctx, data, Data{}, 3, opts)
+	_, _, err := TrainMLP(ctx, MLPConfig{}, data, Data{}, 3, opts)
 	var stopped *StoppedError
 	if errors.As(err, &stopped) {
 		fmt.Printf("%v after %d epochs\n", err, len(stopped.State.Epochs))
 		opts.Resume = stopped.State
 	}
-	_, epochs, err := TrainLinear(context.Background(), data, Data{}, 3, opts)
+	_, epochs, err := TrainMLP(context.Background(), MLPConfig{}, data, Data{}, 3, opts)
 	fmt.Println(len(epochs), "epochs", err)
 	// Output:
 	// context canceled after 7 epochs

@@ -105,6 +105,7 @@ func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts T
 		}
 	}
 	t := &trainer{networkOf[float32](m, opts.Batch), m}
+	t.sumLoss = cfg.SumLoss
 	epochs, err := fit(ctx, t, train, val, classes, opts, rng)
 	if err != nil {
 		return nil, epochs, err
@@ -173,12 +174,17 @@ func (t *trainer) loss(perClass []float32, labels []int) float64 {
 	return logBCE(perClass, labels, t.head.Classes(), nil)
 }
 
-// step computes the loss on labelled rows x [b, d] and all gradients.
+// step computes the loss on labelled rows x [b, d], a mean, and all gradients.
 func (net *network[T]) step(x []T, labels []int) float64 {
 	b := len(labels)
 	net.refresh()
 	last := net.layers[len(net.layers)-1]
 	loss := logBCE(net.forward(x, b), labels, last.n, last.gWeights)
+	if net.sumLoss {
+		for i := range last.gWeights[:b*last.n] {
+			last.gWeights[i] *= T(b * last.n)
+		}
+	}
 	net.backward(b)
 	return loss
 }

@@ -72,6 +72,7 @@ type TrainingRecord struct {
 	Balance     bool     `json:"balance"`     // every class was shown equally often
 	Rows        RowCount `json:"rows"`
 	ClassRows   []int    `json:"class_rows"` // to train on, per class
+	SumLoss     bool     `json:"sum_loss,omitempty"`
 }
 
 // RowCount says what became of the rows of the training features.
@@ -86,13 +87,15 @@ type RowCount struct {
 type metadata struct {
 	Version int `json:"version"`
 	Source
-	Classes    []string `json:"classes"`
-	Norm       float64  `json:"norm"`
-	Recovery   float64  `json:"recovery"`
-	Depression string   `json:"depression"` // "paper" or "none"
-	Threshold  *float64 `json:"threshold"`  // null: nothing is out of distribution
-	TargetTPR  float64  `json:"target_tpr"`
-	Seeds      []uint64 `json:"seeds"`
+	Classes       []string `json:"classes"`
+	Norm          float64  `json:"norm"`
+	Recovery      float64  `json:"recovery"`
+	Depression    string   `json:"depression"` // "paper" or "none"
+	NoRatio       bool     `json:"no_ratio,omitempty"`
+	NoProjections bool     `json:"no_projections,omitempty"`
+	Threshold     *float64 `json:"threshold"` // null: nothing is out of distribution
+	TargetTPR     float64  `json:"target_tpr"`
+	Seeds         []uint64 `json:"seeds"`
 	// Conditioning says what the tensors conditioning.* are; null where there
 	// are none.
 	Conditioning *conditioning.Options `json:"conditioning"`
@@ -237,7 +240,7 @@ func (d *Detector) Save(path string) error {
 	first := d.Heads[0]
 	meta := metadata{
 		Version: detectorVersion, Source: d.Source, Classes: d.Classes,
-		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper",
+		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper", NoRatio: first.NoRatio, NoProjections: first.NoProjections,
 		TargetTPR: d.TargetTPR, Seeds: d.Seeds, Training: d.Training, History: d.History,
 	}
 	meta.Model = features.EncodePath(meta.Model)
@@ -323,7 +326,7 @@ func headTensors(h *head.MLRBFN, prefix string) []safetensors.Tensor {
 		add("centroids", l.Centroids, l.N, l.In)
 		add("beta", l.Beta, l.N)
 		add("init_beta", []float32{l.InitBeta}, 1)
-		if l.Out > 0 {
+		if len(l.Projections) > 0 {
 			add("projections", l.Projections, l.N, l.Out)
 		}
 	}
@@ -416,7 +419,10 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		return nil, err
 	}
 	for i := range meta.Seeds {
-		h := &head.MLRBFN{Norm: meta.Norm, Recovery: meta.Recovery, NoDepression: meta.Depression == "none", Conditioning: condition}
+		h := &head.MLRBFN{
+			Norm: meta.Norm, Recovery: meta.Recovery, Conditioning: condition,
+			NoDepression: meta.Depression == "none", NoRatio: meta.NoRatio, NoProjections: meta.NoProjections,
+		}
 		if err := readLayers(h, file, headPrefix(i, len(meta.Seeds))); err != nil {
 			return nil, err
 		}
@@ -470,6 +476,9 @@ func readLayers(h *head.MLRBFN, file *safetensors.File, prefix string) error {
 			return fmt.Errorf("tensor %sprojections has shape %v, want [N, o]", name, shape)
 		default:
 			l.Projections, l.Out = projections, shape[1]
+		}
+		if i > 0 && h.NoProjections {
+			h.Layers[i-1].Out = h.Layers[i-1].N
 		}
 		h.Layers = append(h.Layers, l)
 	}

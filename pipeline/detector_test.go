@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,6 +100,44 @@ func TestDetectorRoundTrip(t *testing.T) {
 	got, err := LoadDetector(save(t, never))
 	if err != nil || !math.IsInf(got.Threshold, -1) || len(got.Scores) != 0 {
 		t.Errorf("a detector without threshold came back with %g, %v", got.Threshold, err)
+	}
+}
+
+// TestAblatedDetectorRoundTrip trains heads without one of the paper's steps;
+// read again, they say the same, and not what a head with that step says.
+func TestAblatedDetectorRoundTrip(t *testing.T) {
+	points := clouds(t, 1, 40, twoLabels, two...)
+	for name, change := range map[string]func(*head.Config){
+		"depression":  func(c *head.Config) { c.NoDepression = true },
+		"ratio":       func(c *head.Config) { c.NoRatio = true },
+		"projections": func(c *head.Config) { c.NoProjections = true },
+		"mean loss":   func(c *head.Config) { c.SumLoss = true },
+	} {
+		opts := quick(points)
+		change(&opts.Head)
+		want, _, err := Train(context.Background(), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := save(t, want)
+		got, err := LoadDetector(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := []float32{0, 0.5, 3, 1, 2, 2}
+		if a, b := want.LogConfidences(x), got.LogConfidences(x); !slices.Equal(a, b) {
+			t.Errorf("without %s: wrote %v, read %v", name, a, b)
+		}
+		if got.Training.SumLoss != opts.Head.SumLoss {
+			t.Errorf("without %s: sum loss is %v", name, got.Training.SumLoss)
+		}
+		paper, _, err := Train(context.Background(), quick(points))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Equal(paper.LogConfidences(x), got.LogConfidences(x)) {
+			t.Errorf("without %s: the same confidences as with it", name)
+		}
 	}
 }
 

@@ -89,33 +89,52 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 		return nil, err
 	}
 	defer e.close()
-	if opts.Warn != nil {
-		for _, w := range e.train.warnings {
-			opts.Warn(w)
-		}
-	}
 	results := filepath.Join(opts.Out, "results.csv")
 	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), clearReport(opts.Out)); err != nil {
 		return nil, err
 	}
 	var figures []Figures
 	for _, method := range e.opts.Methods {
-		runs, err := e.run(ctx, method)
+		c := contender{name: method, head: e.train.opts.Head, epochs: e.train.opts.Train.Epochs}
+		if method == "msp" {
+			c.softmax, c.epochs = &head.MLPConfig{}, e.opts.LinearEpochs
+		}
+		rows, err := e.figures(ctx, c)
 		if err != nil {
 			return nil, err
 		}
-		var perSeed []Figures
-		for _, r := range runs {
-			rows, err := e.measure(ctx, method, r)
-			if err != nil {
-				return nil, err
-			}
-			perSeed = append(perSeed, rows...)
-		}
-		figures = append(figures, perSeed...)
-		figures = append(figures, overSeeds(perSeed)...)
+		figures = append(figures, rows...)
 	}
 	return figures, writeResults(results, figures)
+}
+
+// contender is a kind of head that is trained with every seed and measured.
+type contender struct {
+	name    string          // in the report
+	head    head.Config     // of an MLRBFN, which scores by max log φ
+	softmax *head.MLPConfig // of a ReLU network in its place, which scores by MSP
+	epochs  int
+
+	// progress is called after each epoch, from several goroutines; nil means
+	// to tell the evaluation's own.
+	progress func(head.Epoch)
+}
+
+// figures returns what a contender comes to with each seed and over them.
+func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error) {
+	runs, err := e.run(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var perSeed []Figures
+	for _, r := range runs {
+		rows, err := e.measure(ctx, c.name, r)
+		if err != nil {
+			return nil, err
+		}
+		perSeed = append(perSeed, rows...)
+	}
+	return append(perSeed, overSeeds(perSeed)...), nil
 }
 
 // evaluation is the open feature sets.
@@ -202,6 +221,11 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 			return nil, fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
 		}
 	}
+	if opts.Warn != nil {
+		for _, w := range e.train.warnings {
+			opts.Warn(w)
+		}
+	}
 	return e, nil
 }
 
@@ -226,9 +250,9 @@ type run struct {
 // predictor gives the scores [n] and classes [n] of rows of features [n, D].
 type predictor func(ctx context.Context, x []float32) (scores []float64, classes []int, err error)
 
-// run trains what a method needs, for each seed.
-func (e *evaluation) run(ctx context.Context, method string) ([]run, error) {
-	if method == "mlrbfn" && e.opts.Detector != nil {
+// run trains a contender with each seed.
+func (e *evaluation) run(ctx context.Context, c contender) ([]run, error) {
+	if c.softmax == nil && e.opts.Detector != nil {
 		seeds := make([]string, len(e.opts.Detector.Seeds))
 		for i, s := range e.opts.Detector.Seeds {
 			seeds[i] = strconv.FormatUint(s, 10)
@@ -237,40 +261,38 @@ func (e *evaluation) run(ctx context.Context, method string) ([]run, error) {
 	}
 	seeds := e.train.opts.Seeds
 	runs := make([]run, len(seeds))
-	epochs := e.train.opts.Train.Epochs
-	if method == "msp" {
-		epochs = e.opts.LinearEpochs
-	}
 	var done atomic.Int64
-	progress := func(head.Epoch) { e.tell(method+": training", int(done.Add(1)), epochs*len(seeds)) }
+	if c.progress == nil {
+		c.progress = func(head.Epoch) { e.tell(c.name+": training", int(done.Add(1)), c.epochs*len(seeds)) }
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, seed := range seeds {
 		group.Go(func() (err error) {
 			runs[i].seed = strconv.FormatUint(seed, 10)
-			runs[i].predict, err = e.fit(ctx, method, seed, epochs, progress)
+			runs[i].predict, err = e.fit(ctx, c, seed)
 			return err
 		})
 	}
 	return runs, group.Wait()
 }
 
-// fit trains a method's head for one seed. Every seed has a split of its own.
-func (e *evaluation) fit(ctx context.Context, method string, seed uint64, epochs int, progress func(head.Epoch)) (predictor, error) {
+// fit trains a contender with one seed. Every seed has a split of its own.
+func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (predictor, error) {
 	o := e.train.opts
-	o.Train.Epochs, o.Train.Progress = epochs, progress
+	o.Train.Epochs, o.Train.Progress = c.epochs, c.progress
 	rows, err := e.train.resplit(seed)
 	if err != nil {
 		return nil, err
 	}
 	o.Train.Seed = seed
 	classes := len(e.train.classes)
-	if method == "mlrbfn" {
+	if c.softmax == nil {
 		condition, err := rows.condition(ctx)
 		if err != nil {
 			return nil, err
 		}
-		h, _, err := head.Train(ctx, o.Head, rows.train, rows.validation, classes, o.Train)
+		h, _, err := head.Train(ctx, c.head, rows.train, rows.validation, classes, o.Train)
 		if err != nil {
 			return nil, err
 		}
@@ -278,7 +300,7 @@ func (e *evaluation) fit(ctx context.Context, method string, seed uint64, epochs
 		d := &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}
 		return d.predict, nil
 	}
-	linear, _, err := head.TrainLinear(ctx, rows.train, rows.validation, classes, o.Train)
+	m, _, err := head.TrainMLP(ctx, *c.softmax, rows.train, rows.validation, classes, o.Train)
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +309,7 @@ func (e *evaluation) fit(ctx context.Context, method string, seed uint64, epochs
 			if err := ctx.Err(); err != nil {
 				return nil, nil, err
 			}
-			logits := linear.Logits(block)
+			logits := m.Logits(block)
 			scores = append(scores, posthoc.MSP(logits, classes)...)
 			for row := range slices.Chunk(logits, classes) {
 				at, _ := best(row)
@@ -313,13 +335,13 @@ func (e *evaluation) tell(what string, done, total int) {
 	}
 }
 
-// measure scores all sets, writes the scores and returns the figures of each
-// set and of the groups' means.
+// measure scores all sets, writes the scores where there is a folder for them,
+// and returns the figures of each set and of the groups' means.
 func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
 	scored := 0
 	score := func(dataset string, x []float32) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, x)
-		if err == nil {
+		if err == nil && e.opts.Out != "" {
 			err = writeScores(filepath.Join(e.opts.Out, "scores", method, r.seed, dataset+".npy"), scores)
 		}
 		scored++

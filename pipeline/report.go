@@ -50,22 +50,31 @@ func writeResults(path string, figures []Figures) error {
 	})
 }
 
+// clearResults removes the CSV that an earlier run has written. One that it did
+// not write is an error.
+func clearResults(path string) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !strings.HasPrefix(string(text), strings.Join(resultColumns, ",")+"\n") {
+		return fmt.Errorf("%s is no report of this program; choose another --out", path)
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return fmt.Errorf("report folder: %w", err)
+	}
+	return nil
+}
+
 // clearReport removes what an earlier run has left in the folder of a report,
 // which must not stand beside what this one writes, and nothing else. Results
 // that Evaluate did not write are an error.
 func clearReport(dir string) error {
-	results := filepath.Join(dir, "results.csv")
-	text, err := os.ReadFile(results)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("report folder: %w", err)
-	}
-	if err == nil {
-		if !strings.HasPrefix(string(text), strings.Join(resultColumns, ",")+"\n") {
-			return fmt.Errorf("%s is no report of evaluate; choose another --out", results)
-		}
-		if err := os.Remove(results); err != nil {
-			return fmt.Errorf("report folder: %w", err)
-		}
+	if err := clearResults(filepath.Join(dir, "results.csv")); err != nil {
+		return err
 	}
 	for _, method := range Methods {
 		scores, err := filepath.Glob(filepath.Join(dir, "scores", method, "*", "*.npy"))
@@ -89,22 +98,30 @@ func mkdirFor(path string) error {
 	return nil
 }
 
-// WriteTable writes the paper's tables: for AUROC, AUPR-Out and FPR@95 by either
-// convention a line per method with the means over near- and far-OOD sets, each
-// mean ± standard deviation over the seeds in per cent, and the accuracy.
-// results.csv has the single sets and seeds.
-func WriteTable(w io.Writer, figures []Figures) error {
-	type key struct{ method, group, seed string }
-	means := map[key]Figures{}
-	var methods []string
+// summary names a mean over the sets of a group: of a method over the seeds,
+// with seed "mean", or the deviation, "std".
+type summary struct{ method, group, seed string }
+
+// overview picks out the summaries, and the methods in order.
+func overview(figures []Figures) (methods []string, means map[summary]Figures) {
+	means = map[summary]Figures{}
 	for _, f := range figures {
 		if f.Dataset == "mean" && (f.Seed == "mean" || f.Seed == "std") {
 			if len(methods) == 0 || methods[len(methods)-1] != f.Method {
 				methods = append(methods, f.Method)
 			}
-			means[key{f.Method, f.Group, f.Seed}] = f
+			means[summary{f.Method, f.Group, f.Seed}] = f
 		}
 	}
+	return methods, means
+}
+
+// WriteTable writes the paper's tables: for AUROC, AUPR-Out and FPR@95 by either
+// convention a line per method with the means over near- and far-OOD sets, each
+// mean ± standard deviation over the seeds in per cent, and the accuracy.
+// results.csv has the single sets and seeds.
+func WriteTable(w io.Writer, figures []Figures) error {
+	methods, means := overview(figures)
 	for i, metric := range []struct {
 		name string
 		of   func(Figures) float64
@@ -121,15 +138,15 @@ func WriteTable(w io.Writer, figures []Figures) error {
 		fmt.Fprintf(out, "%s\tNear-OOD\tFar-OOD\tID Acc.\t\n", metric.name)
 		for _, method := range methods {
 			cell := func(group string, of func(Figures) float64) string {
-				mean, ok := means[key{method, group, "mean"}]
+				mean, ok := means[summary{method, group, "mean"}]
 				if !ok || math.IsNaN(of(mean)) {
 					return "–"
 				}
-				return fmt.Sprintf("%.2f ± %.2f", 100*of(mean), 100*of(means[key{method, group, "std"}]))
+				return fmt.Sprintf("%.2f ± %.2f", 100*of(mean), 100*of(means[summary{method, group, "std"}]))
 			}
 			accuracy := func(f Figures) float64 { return f.IDAcc }
 			acc := cell(Near, accuracy)
-			if _, ok := means[key{method, Near, "mean"}]; !ok {
+			if _, ok := means[summary{method, Near, "mean"}]; !ok {
 				acc = cell(Far, accuracy)
 			}
 			fmt.Fprintf(out, "%s\t%s\t%s\t%s\t\n", method, cell(Near, metric.of), cell(Far, metric.of), acc)

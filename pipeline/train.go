@@ -152,6 +152,7 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		Features: opts.Features, Layers: opts.Head.Layers, Centroids: opts.Head.Centroids, Projection: opts.Head.Projection,
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
+		SumLoss: opts.Head.SumLoss,
 	}
 	return d, result, nil
 }

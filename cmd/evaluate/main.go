@@ -23,8 +23,7 @@ accuracy. No image is set aside for calibration, as no threshold is set. Default
 are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
 	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
-	near := f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images (repeat for several)")
-	far := f.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images (repeat for several)")
+	sets := cli.AddSetFlags(f)
 	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn instead of training heads")
 	methods := f.StringSlice("methods", []string{"all"}, "scores to compare: "+strings.Join(pipeline.Methods, ", "))
 	linear := f.String("head", "linear", "whose logits msp reads; this version knows `linear`")
@@ -40,20 +39,9 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 	if *linear != "linear" {
 		return cli.Usagef("--head %s: this version knows linear alone", *linear)
 	}
-	for _, group := range []struct {
-		name string
-		sets []string
-	}{{pipeline.Near, *near}, {pipeline.Far, *far}} {
-		for _, set := range group.sets {
-			name, dir, ok := strings.Cut(set, "=")
-			if !ok || name == "" || dir == "" {
-				return cli.Usagef("--%s %s: it is NAME=FEATURES", group.name, set)
-			}
-			opts.OOD = append(opts.OOD, pipeline.OODSet{Group: group.name, Name: name, Features: dir})
-		}
-	}
-	if len(opts.OOD) == 0 {
-		return cli.Usagef("name at least one set of strangers with --near or --far")
+	var err error
+	if opts.OOD, err = sets.Sets(); err != nil {
+		return err
 	}
 	if !(len(*methods) == 1 && (*methods)[0] == "all") {
 		opts.Methods = *methods
@@ -61,7 +49,6 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 	if err := opts.Check(); err != nil {
 		return cli.Usagef("%w", err)
 	}
-	var err error
 	if opts.Train, err = heads.Options(); err != nil {
 		return err
 	}

@@ -1,0 +1,190 @@
+package head
+
+import (
+	"context"
+	"fmt"
+	"math"
+)
+
+// MLPConfig is the shape of an MLP. A zero field takes its default.
+type MLPConfig struct {
+	Layers int // linear layers, the last one included; 0 means 1, a linear classifier
+	Hidden int // outputs of each hidden layer; 0 means 100, as many as an MLRBFN's have
+}
+
+// WithDefaults fills in the zero fields and refuses what cannot be.
+func (c MLPConfig) WithDefaults() (MLPConfig, error) {
+	fill(&c.Layers, 1)
+	fill(&c.Hidden, 100)
+	if c.Layers < 1 || c.Layers > 100 || c.Hidden < 1 {
+		return c, fmt.Errorf("%d layers with %d outputs: a network has 1 to 100, and outputs", c.Layers, c.Hidden)
+	}
+	return c, nil
+}
+
+// MLP is a softmax classifier of linear layers with ReLU between them: with one
+// layer what most backbones end in, with more the network that the paper
+// compares the MLRBFN with. With h₀ = x it computes
+//
+//	h_ℓ = max(W_ℓ·h_{ℓ−1} + b_ℓ, 0)
+//
+// and the logits of the classes in the last layer, without the maximum. It does
+// not change once made, so any number of goroutines may use it.
+type MLP struct {
+	Layers []Dense
+}
+
+// Dense is one linear layer.
+type Dense struct {
+	In, Out int
+	Weights []float32 // [Out, In]
+	Bias    []float32 // [Out]
+}
+
+// TrainMLP trains an MLP by softmax cross-entropy, in the same loop as Train:
+// Adam on shuffled mini-batches, the learning rate halved on a plateau. Weights
+// and biases of a layer begin uniform in ±1/√In, as torch.nn.Linear has them.
+func TrainMLP(ctx context.Context, cfg MLPConfig, train, val Data, classes int, opts TrainOptions) (*MLP, []Epoch, error) {
+	cfg, err := cfg.WithDefaults()
+	if err != nil {
+		return nil, nil, err
+	}
+	if opts, err = opts.WithDefaults(); err != nil {
+		return nil, nil, err
+	}
+	rng := newRand(opts.Seed)
+	m := &MLP{}
+	for in, left := train.D, cfg.Layers; left > 0; left-- {
+		out := cfg.Hidden
+		if left == 1 {
+			out = classes
+		}
+		l := Dense{In: in, Out: out, Weights: make([]float32, out*in), Bias: make([]float32, out)}
+		bound := 1 / math.Sqrt(float64(in))
+		for _, array := range [][]float32{l.Weights, l.Bias} {
+			for i := range array {
+				array[i] = float32(bound * (2*rng.Float64() - 1))
+			}
+		}
+		m.Layers, in = append(m.Layers, l), out
+	}
+	t := mlpOf[float32](m, opts.Batch)
+	epochs, err := fit(ctx, t, train, val, classes, opts, rng)
+	if err != nil {
+		return nil, epochs, err
+	}
+	for i, l := range t.layers {
+		m.Layers[i].Weights, m.Layers[i].Bias = l.weights, l.bias
+	}
+	return m, epochs, nil
+}
+
+// Classes returns C, the number of classes.
+func (m *MLP) Classes() int { return m.Layers[len(m.Layers)-1].Out }
+
+// Logits returns the logits [n, C] of the rows x [n, D], computed in float64.
+func (m *MLP) Logits(x []float32) []float64 {
+	d, classes := m.Layers[0].In, m.Classes()
+	n := len(x) / d
+	out := make([]float64, n*classes)
+	t, wide := mlpOf[float64](m, predictBatch), make([]float64, predictBatch*d)
+	for from := 0; from < n; from += predictBatch {
+		b := min(predictBatch, n-from)
+		convert(wide, x[from*d:(from+b)*d])
+		copy(out[from*classes:], t.logits(wide, b))
+	}
+	return out
+}
+
+// mlp is an MLP with room to compute in.
+type mlp[T real] struct {
+	products[T]
+	layers []*dense[T]
+}
+
+type dense[T real] struct {
+	in, out           int
+	weights, gWeights []T
+	bias, gBias       []T
+	x                 []T // [B, in], the layer's input (not owned)
+	y, gY             []T // [B, out], after the maximum
+}
+
+func mlpOf[T real](m *MLP, batch int) *mlp[T] {
+	t := &mlp[T]{products: productsOf[T]()}
+	for _, from := range m.Layers {
+		vector := func(n int) []T { return make([]T, n) }
+		l := &dense[T]{
+			in: from.In, out: from.Out,
+			weights: vector(len(from.Weights)), gWeights: vector(len(from.Weights)),
+			bias: vector(from.Out), gBias: vector(from.Out),
+			y: vector(batch * from.Out), gY: vector(batch * from.Out),
+		}
+		convert(l.weights, from.Weights)
+		convert(l.bias, from.Bias)
+		t.layers = append(t.layers, l)
+	}
+	return t
+}
+
+func (t *mlp[T]) params() []param[T] {
+	var ps []param[T]
+	for _, l := range t.layers {
+		ps = append(ps, param[T]{l.weights, l.gWeights}, param[T]{l.bias, l.gBias})
+	}
+	return ps
+}
+
+func (t *mlp[T]) constants() []*float64 { return nil }
+
+func (t *mlp[T]) start(context.Context, []T, int, draws) error { return nil }
+
+func (t *mlp[T]) last() *dense[T] { return t.layers[len(t.layers)-1] }
+
+func (t *mlp[T]) logits(x []T, b int) []T {
+	for _, l := range t.layers {
+		l.x = x
+		x = l.y[:b*l.out]
+		for i := range b {
+			copy(x[i*l.out:], l.bias)
+		}
+		t.nt(b, l.out, l.in, 1, l.x, l.weights, 1, x)
+		if l == t.last() {
+			break
+		}
+		for i, v := range x {
+			x[i] = max(v, 0)
+		}
+	}
+	return x
+}
+
+func (t *mlp[T]) loss(logits []T, labels []int) float64 {
+	return crossEntropy(logits, labels, t.last().out, nil)
+}
+
+func (t *mlp[T]) step(x []T, labels []int) float64 {
+	b := len(labels)
+	loss := crossEntropy(t.logits(x, b), labels, t.last().out, t.last().gY)
+	for at := len(t.layers) - 1; at >= 0; at-- {
+		l := t.layers[at]
+		t.tn(l.out, l.in, b, 1, l.gY, l.x, 0, l.gWeights)
+		clear(l.gBias)
+		for i := range b {
+			for c, g := range l.gY[i*l.out : (i+1)*l.out] {
+				l.gBias[c] += g
+			}
+		}
+		if at == 0 {
+			break
+		}
+		gX := t.layers[at-1].gY[:b*l.in]
+		t.nn(b, l.in, l.out, 1, l.gY, l.weights, 0, gX)
+		for i, v := range l.x[:b*l.in] {
+			if v <= 0 {
+				gX[i] = 0
+			}
+		}
+	}
+	return loss
+}
