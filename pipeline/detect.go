@@ -140,7 +140,7 @@ func (d *Detector) openModel(dir string, opts extractor.ModelOptions) (_ backbon
 // openPixels is openModel for a detector of pixels.
 func (d *Detector) openPixels(dir string) (backbone, error) {
 	if dir != "" && dir != extractor.PixelsName {
-		return nil, fmt.Errorf("model %s is %w: that is none, it was trained on pixels", dir, ErrOtherModel)
+		return nil, fmt.Errorf("model %s is %w: it was trained on pixels and has none", dir, ErrOtherModel)
 	}
 	treatment := imageTreatment{Spec: new(preprocess.Spec)}
 	if err := json.Unmarshal(d.Source.Preprocess, &treatment); err != nil {
@@ -170,8 +170,8 @@ func (s Source) appliesEXIF() (bool, error) {
 }
 
 // listPaths lists image files as they are named, and folders and idx files with
-// all the images in them. A path that is absent is an image that cannot be read, unless there
-// is nothing else.
+// all the images in them. A path that is absent is an image that cannot be read,
+// unless there is nothing else.
 func listPaths(paths []string) ([]extractor.Item, error) {
 	var items []extractor.Item
 	var missing error

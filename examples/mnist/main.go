@@ -199,5 +199,7 @@ func drawFigure(names []string, scores [][]float64, files ...string) error {
 	if err != nil {
 		return err
 	}
+	left.Legend.XOffs = -4 * vg.Centimeter // away from the bar at 1
+	right.Legend.Left = true
 	return figures.Save(12*vg.Centimeter, 10*vg.Centimeter, []*plot.Plot{left, right}, files...)
 }

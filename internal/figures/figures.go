@@ -49,8 +49,8 @@ func Histogram(title, label string, low, high float64, bins int, series ...Serie
 		if err != nil {
 			return nil, fmt.Errorf("histogram of %s: %w", s.Name, err)
 		}
-		h := &plotter.Histogram{Bins: bars, Width: (high - low) / float64(bins), FillColor: faint(Palette[i]), LineStyle: plotter.DefaultLineStyle}
-		h.LineStyle.Color = Palette[i]
+		h := &plotter.Histogram{Bins: bars, Width: (high - low) / float64(bins), FillColor: faint(Palette[i])}
+		h.LineStyle = draw.LineStyle{Color: Palette[i], Width: vg.Points(0.5)}
 		p.Add(h)
 		p.Legend.Add(s.Name, h)
 	}
