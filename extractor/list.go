@@ -122,12 +122,12 @@ func List(opts ListOptions) (*Listing, error) {
 	case opts.ListFile != "":
 		err = l.readList(opts.ListFile)
 	default:
-		err = l.walkRoot(info)
-		if errors.Is(err, ErrNoImages) {
-			if file, idxErr := findIDX(opts.Root); file != "" {
+		if err = l.walkRoot(info); errors.Is(err, ErrNoImages) {
+			switch file, several := findIDX(opts.Root); {
+			case several != nil:
+				return nil, several
+			case file != "":
 				return listIDX(file)
-			} else if idxErr != nil {
-				return nil, idxErr
 			}
 		}
 	}
