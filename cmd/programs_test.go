@@ -239,6 +239,68 @@ func TestChain(t *testing.T) {
 	}
 }
 
+// TestPixels runs the chain on pixels, without an onnxruntime library: image
+// folders, lists and idx files, interrupted and repeated.
+func TestPixels(t *testing.T) {
+	t.Setenv("ONNXRUNTIME_SHARED_LIBRARY_PATH", "/nowhere/libonnxruntime.so")
+	dir := t.TempDir()
+	at := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
+	for i := range 20 {
+		picture(t, at("images", "disc", fmt.Sprintf("%02d.png", i)), 0, uint64(i))
+		picture(t, at("images", "square", fmt.Sprintf("%02d.png", i)), 1, uint64(i))
+	}
+	extract := func(code int, args ...string) map[string]any {
+		t.Helper()
+		out, _ := call(t, code, "extract", append([]string{"--model", "pixels", "--json", "--quiet"}, args...)...)
+		return lines(t, out)[0]
+	}
+	small := []string{"--size", "16x12", "--mean", "0.5", "--std", "0.25,0.25,0.25"}
+	if got := extract(0, append(small, "--images", at("images"), "--out", at("features"))...); got["d"] != 16*12*3. || got["new"] != 40. {
+		t.Errorf("%v", got)
+	}
+	picture(t, at("images", "disc", "new.png"), 0, 99)
+	if got := extract(0, append(small, "--images", at("images"), "--out", at("features"))...); got["new"] != 1. || got["reused"] != 40. {
+		t.Errorf("one image more: %v", got)
+	}
+	fails(t, 1, "--force", "extract", "--model", "pixels", "--images", at("images"), "--out", at("features"), "--size", "16x12", "--quiet")
+	write(t, at("list.txt"), "disc/01.png 0\nsquare/02.png 1\n")
+	if got := extract(0, "--size", "16x12", "--channels", "grey", "--images", at("images"), "--list", at("list.txt"), "--out", at("listed")); got["d"] != 16*12. || got["n"] != 2. {
+		t.Errorf("a list: %v", got)
+	}
+	// Without --size the first image tells the size, and others are errors.
+	write(t, at("images", "square", "zz.gif"), "GIF87a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;")
+	out, stderr := call(t, 3, "extract", "--model", "pixels", "--images", at("images"), "--out", at("kept"))
+	if !strings.Contains(out, "41 images × 9216 features") || !strings.Contains(stderr, "square/zz.gif: image of another size: 1×1 pixels, want 64×48; extract with --size") {
+		t.Errorf("%s%s", out, stderr)
+	}
+
+	call(t, 0, "train", "--features", at("features"), "--out", at("detector"), "--epochs", "20", "--layers", "2",
+		"--centroids", "10", "--projection", "10", "--batch", "16", "--lr", "0.01", "--calibration", "0.5", "--quiet")
+	verdicts, _ := call(t, 0, "detect", "--detector", at("detector"), "--json", "--quiet", at("images", "disc"), at("images", "square", "zz.gif"))
+	if rows := lines(t, verdicts); len(rows) != 22 || rows[21]["class"] == nil {
+		t.Errorf("%d verdicts, the last %v", len(rows), rows[len(rows)-1])
+	}
+	digits := filepath.Join("..", "examples", "mnist", "testdata", "mnist")
+	verdicts, _ = call(t, 0, "detect", "--detector", at("detector"), "--json", "--quiet", filepath.Join(digits, "t10k-images-idx3-ubyte.gz"), at("images", "disc", "01.png"))
+	rows := lines(t, verdicts)
+	if want := filepath.ToSlash(digits) + "/t10k-images-idx3-ubyte.gz#99"; len(rows) != 101 || rows[99]["path"] != want || rows[99]["score"] == nil {
+		t.Errorf("%d verdicts, number 99 is %v, want path %s", len(rows), rows[99], want)
+	}
+	fails(t, 1, "trained on pixels", "detect", "--detector", at("detector"), "--model", at("images"), "--quiet", at("images"))
+
+	fails(t, 1, "name one of them", "extract", "--model", "pixels", "--images", digits, "--out", at("digits"), "--quiet")
+	for says, args := range map[string][]string{
+		"--size 0":     {"--size", "0"},
+		"--size 3x":    {"--size", "3x"},
+		"--channels b": {"--channels", "blue"},
+		"--pool":       {"--pool", "cls"},
+		"--device":     {"--device", "cpu"},
+	} {
+		fails(t, 2, says, "extract", append([]string{"--model", "pixels", "--images", at("images"), "--out", at("x")}, args...)...)
+	}
+	fails(t, 2, "--size", "extract", "--model", at("model"), "--images", at("images"), "--out", at("x"), "--size", "8")
+}
+
 func TestTrainJSON(t *testing.T) {
 	w := newWorld(t)
 	out, _ := call(t, 0, "train", "--features", w.features, "--out", filepath.Join(t.TempDir(), "d"), "--epochs", "3", "--seeds", "0,5", "--calibration", "0.3", "--json", "--quiet")

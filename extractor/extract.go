@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"image"
 	"io"
 	"math"
 	"os"
@@ -50,10 +51,11 @@ type Result struct {
 	Index int
 	// Item is that item, with the size and time of the file that was read.
 	Item Item
-	// SHA256 is the hash of the file's bytes in hex, "" if it was not read.
+	// SHA256 is the hash of the file's bytes, or of the pixels of an image in an
+	// idx file, in hex; "" if it was not read.
 	SHA256 string
-	// Features has [Model.Dim] finite values, and Logits [Model.LogitsDim] or
-	// none; both are nil where Err is not.
+	// Features has as many finite values as the model's Dim says, and Logits
+	// as its LogitsDim; both are nil where Err is not.
 	Features, Logits []float32
 	// Err says why the image has no features.
 	Err error
@@ -64,6 +66,27 @@ type Stats struct {
 	// Done is the number of images with a result, Failed that of those of
 	// them whose result is an error.
 	Done, Failed int
+}
+
+// model is what an extraction runs images through: a [Model], or [Pixels].
+type model interface {
+	// Batch is how many images a run has where batch are wanted.
+	Batch(batch int) int
+	// newRunner makes a runner for up to batch images a run.
+	newRunner(batch int) (runner, error)
+	// prepare writes what a run reads of an image.
+	prepare(dst []float32, img *image.NRGBA) error
+	// upright tells whether images are turned as their EXIF orientation says.
+	upright() bool
+}
+
+// runner is what one worker runs images with; see [Runner].
+type runner interface {
+	Input(i int) []float32
+	Run(ctx context.Context, n int) error
+	Features(i int) []float32
+	Logits(i int) []float32
+	Close() error
 }
 
 // Extract computes the features of all items and gives each result to sink, one
@@ -78,6 +101,11 @@ type Stats struct {
 // context's error), when sink fails (its error), or when the model cannot run
 // (naming the model). It returns when no worker runs any more.
 func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+	return extract(ctx, m, items, opts, sink)
+}
+
+// extract is the one loop behind the models' Extract.
+func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
 	if opts.Batch == 0 {
 		opts.Batch = DefaultBatch
 	}
@@ -116,7 +144,7 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 	group, groupCtx := errgroup.WithContext(ctx)
 	for range min(opts.Workers, blocks) {
 		group.Go(func() (err error) {
-			runner, err := m.NewRunner(batch)
+			runner, err := m.newRunner(batch)
 			if err != nil {
 				return err
 			}
@@ -125,7 +153,7 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 					err = closeErr
 				}
 			}()
-			w := worker{runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.applyEXIF}, pixels}
+			w := worker{m, runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.upright()}, pixels}
 			for {
 				from := int(next.Add(1)-1) * batch
 				if from >= len(items) {
@@ -143,7 +171,8 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 
 // worker is what one goroutine of an extraction owns.
 type worker struct {
-	runner *Runner
+	model  model
+	runner runner
 	decode preprocess.DecodeOptions
 	pixels *semaphore.Weighted // all workers' images together have at most decode.MaxPixels
 }
@@ -196,23 +225,45 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	}
 	sum := sha256.Sum256(data)
 	r.SHA256 = hex.EncodeToString(sum[:])
-	width, height, err := preprocess.Size(data)
-	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else Decode says why
+	width, height, err := r.Item.size(data)
+	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else decode says why
 		if err := w.pixels.Acquire(ctx, size); err != nil {
 			return err
 		}
 		defer w.pixels.Release(size)
 	}
-	img, err := preprocess.Decode(ctx, data, w.decode)
+	img, err := r.Item.decode(ctx, data, w.decode)
 	if err != nil {
 		return err
 	}
-	m := w.runner.model
-	return m.Spec.Tensor(dst, img, m.input.layout)
+	return w.model.prepare(dst, img)
 }
 
-// read reads the item's file and notes its size and time.
+// size returns the width and height of an image, given what read returned.
+func (item *Item) size(data []byte) (width, height int, err error) {
+	if item.idx != nil {
+		return item.idx.Cols, item.idx.Rows, nil
+	}
+	return preprocess.Size(data)
+}
+
+// decode returns the image, given what read returned.
+func (item *Item) decode(ctx context.Context, data []byte, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
+	if item.idx == nil {
+		return preprocess.Decode(ctx, data, opts)
+	}
+	if item.Bytes > opts.MaxPixels { // which for it is its pixels
+		return nil, fmt.Errorf("image of %d×%d pixels is above the limit of %d", item.idx.Cols, item.idx.Rows, opts.MaxPixels)
+	}
+	return fromIDX(item.idx, item.number), nil
+}
+
+// read reads the item's file and notes its size and time; of an idx file, which
+// is in memory, it returns the item's pixels.
 func read(item *Item) ([]byte, error) {
+	if item.idx != nil {
+		return item.idx.At(item.number), nil
+	}
 	// Opening a pipe would wait for its writer, so it is looked at first.
 	info, err := os.Stat(item.File)
 	if err != nil {

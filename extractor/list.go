@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/idx"
 )
 
 var (
@@ -28,31 +29,39 @@ var (
 
 // ListOptions says what to list.
 type ListOptions struct {
-	// Root is the folder that all paths are relative to.
+	// Root is the folder that all paths are relative to, or an idx file of
+	// images.
 	Root string
 	// ListFile, where not empty, names an OpenOOD list: one "path label" a
 	// line. Only its images are listed.
 	ListFile string
 }
 
-// An Item is one image file.
+// An Item is one image: a file, or a part of an idx file.
 type Item struct {
 	// Path is relative to the root, with forward slashes; its bytes are the
-	// file system's and need not be UTF-8.
+	// file system's and need not be UTF-8. Of an idx file it is the file's,
+	// a # and the image's number, from 0.
 	Path string
 	// File is the path that the operating system takes.
 	File string
 	// Label is an index into the listing's classes, −1 where there is none.
 	Label int
 	// Bytes is the file's size and MTime its modification time in nanoseconds
-	// since 1970; both are 0 where the file cannot be looked at.
+	// since 1970; both are 0 where the file cannot be looked at. Of an image in
+	// an idx file Bytes is the number of its pixels.
 	Bytes, MTime int64
+
+	idx    *idx.Images // nil for a file
+	number int         // of the image in it
 }
 
 // A Listing is what [List] found.
 type Listing struct {
-	// Root is the folder as it was given.
+	// Root is the folder as it was given; that of an idx file is where it lies.
 	Root string
+	// Grey tells that the images come from an idx file and have no colours.
+	Grey bool
 	// Items are sorted by the bytes of Path.
 	Items []Item
 	// Classes are the names of the labels: of a tree in the order of their
@@ -91,19 +100,36 @@ func (e ListError) Unwrap() error { return e.Err }
 // and of no image of another label; where there is none it is named by the
 // integer. Listed files are taken for images unseen,
 // so that one that is missing is an error of that image, unless all are.
+//
+// An idx file of images (MNIST's format), plain or gzipped, may take the place of
+// the folder; a folder that holds one and no image files stands for it. Labels
+// come from the idx file of labels beside it, where there is one with the usual
+// name, and classes are called by those of their integers that occur. The whole
+// file is read into memory, and an error where it or its labels are broken.
 func List(opts ListOptions) (*Listing, error) {
 	info, err := os.Stat(opts.Root)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w; name the folder that they are in", err)
 	}
-	if !info.IsDir() {
-		return nil, fmt.Errorf("images: %s is a file; name the folder that they are in", opts.Root)
-	}
 	l := &Listing{Root: opts.Root}
-	if opts.ListFile != "" {
+	switch {
+	case !info.IsDir() && opts.ListFile != "":
+		return nil, fmt.Errorf("images: %s is a file; a list needs the folder that its paths start from", opts.Root)
+	case !info.IsDir() && !idx.IsImages(opts.Root):
+		return nil, fmt.Errorf("images: %s is a file; name the folder that they are in, or an idx file of images", opts.Root)
+	case !info.IsDir():
+		return listIDX(opts.Root)
+	case opts.ListFile != "":
 		err = l.readList(opts.ListFile)
-	} else {
-		err = l.walkRoot(info)
+	default:
+		if err = l.walkRoot(info); errors.Is(err, ErrNoImages) {
+			switch file, several := findIDX(opts.Root); {
+			case several != nil:
+				return nil, several
+			case file != "":
+				return listIDX(file)
+			}
+		}
 	}
 	if err != nil && !errors.Is(err, ErrEmptyClass) {
 		return nil, err
@@ -177,7 +203,7 @@ func (l *Listing) visit(entry fs.DirEntry, rel string, label int, above []fs.Fil
 		case err != nil:
 			fail(err)
 		case image:
-			l.Items = append(l.Items, Item{rel, file, label, info.Size(), info.ModTime().UnixNano()})
+			l.Items = append(l.Items, Item{Path: rel, File: file, Label: label, Bytes: info.Size(), MTime: info.ModTime().UnixNano()})
 		default:
 			l.Skipped++
 		}

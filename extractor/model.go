@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
 	"io"
 	"math"
 	"os"
@@ -475,19 +476,34 @@ func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 // never mixed.
 func (m *Model) Fingerprint() string { return m.fingerprint }
 
-func (m *Model) takeFingerprint() error {
-	recipe, err := json.Marshal(struct {
-		ModelSHA256 string           `json:"model_sha256"`
-		Output      string           `json:"output"`
-		Pool        string           `json:"pool"`
-		Preprocess  *preprocess.Spec `json:"preprocess"`
-		EXIF        bool             `json:"exif"`
-		Version     int              `json:"preprocess_version"`
-	}{m.SHA256, m.Output(), m.Pool(), m.Spec, m.applyEXIF, preprocess.Version})
-	sum := sha256.Sum256(recipe)
-	m.fingerprint = hex.EncodeToString(sum[:])
+func (m *Model) takeFingerprint() (err error) {
+	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.Spec, m.applyEXIF, preprocess.Version}.fingerprint()
 	return err
 }
+
+// recipe is all that decides what features an image gets.
+type recipe struct {
+	ModelSHA256 string           `json:"model_sha256"`
+	Output      string           `json:"output"`
+	Pool        string           `json:"pool"`
+	Preprocess  *preprocess.Spec `json:"preprocess"`
+	EXIF        bool             `json:"exif"`
+	Version     int              `json:"preprocess_version"`
+}
+
+func (r recipe) fingerprint() (string, error) {
+	text, err := json.Marshal(r)
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), err
+}
+
+func (m *Model) newRunner(batch int) (runner, error) { return m.NewRunner(batch) }
+
+func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
+	return m.Spec.Tensor(dst, img, m.input.layout)
+}
+
+func (m *Model) upright() bool { return m.applyEXIF }
 
 // Close frees the session.
 func (m *Model) Close() error {

@@ -67,7 +67,7 @@ type Meta struct {
 	D           int             `json:"d"`            // features of a row
 	Classes     []string        `json:"classes"`      // names of the labels 0, 1, …
 	Root        string          `json:"root"`         // folder that images' paths are relative to
-	Model       string          `json:"model"`        // folder of the model
+	Model       string          `json:"model"`        // folder of the model; "pixels" for pixels themselves
 	ModelSHA256 string          `json:"model_sha256"` // of its ONNX file
 	Output      string          `json:"output"`       // output of the model that is the embedding
 	Pool        string          `json:"pool"`         // how the output was pooled; "" if it was not
@@ -80,9 +80,9 @@ type Meta struct {
 type Image struct {
 	Path   string  `json:"path"`   // relative to the root, with forward slashes
 	Label  *string `json:"label"`  // name of its class; nil where it has none
-	Bytes  int64   `json:"bytes"`  // size of the file
-	MTime  int64   `json:"mtime"`  // time of its last change, in nanoseconds since 1970
-	SHA256 string  `json:"sha256"` // of its bytes, 64 lower-case hexadecimal digits
+	Bytes  int64   `json:"bytes"`  // size of the file, or of the pixels of an image in an idx file
+	MTime  int64   `json:"mtime"`  // time of the file's last change, in nanoseconds since 1970
+	SHA256 string  `json:"sha256"` // of those bytes, 64 lower-case hexadecimal digits
 }
 
 // Failure is a line of errors.jsonl.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
 )
 
 // ErrOtherModel is wrapped by the error of a backbone that is not the one that
@@ -21,7 +22,7 @@ var ErrOtherModel = errors.New("not the detector's backbone")
 type DetectOptions struct {
 	Detector *Detector
 	Model    string   // folder of the backbone; "" takes the detector's own
-	Paths    []string // image files, and folders of them
+	Paths    []string // image files, folders of them, and idx files of images
 
 	Backbone extractor.ModelOptions   // only Device and IntraOpThreads count, the rest is the detector's
 	Run      extractor.ExtractOptions // workers, batch, progress
@@ -39,7 +40,8 @@ type DetectStats struct{ Images, OOD, Failed int }
 
 // Detect judges all images under opts.Paths and gives each judgement to sink,
 // in the order of the paths and, within a folder, of the names. An image that
-// cannot be read is a judgement with an error and stops nothing.
+// cannot be read is a judgement with an error and stops nothing; an idx file that
+// cannot is an error.
 func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (_ DetectStats, err error) {
 	items, err := listPaths(opts.Paths)
 	if err != nil {
@@ -95,7 +97,10 @@ func ordered[T any](sink func(T) error) func(index int, v T) error {
 
 // openModel opens the backbone that the detector's features came from, in the
 // folder dir or, where that is "", where it was then.
-func (d *Detector) openModel(dir string, opts extractor.ModelOptions) (_ *extractor.Model, err error) {
+func (d *Detector) openModel(dir string, opts extractor.ModelOptions) (_ backbone, err error) {
+	if d.Source.Model == extractor.PixelsName {
+		return d.openPixels(dir)
+	}
 	if dir == "" {
 		if dir = d.Source.Model; dir == "" {
 			return nil, errors.New("the detector was trained on features made elsewhere and knows no backbone; name its folder with --model")
@@ -132,6 +137,25 @@ func (d *Detector) openModel(dir string, opts extractor.ModelOptions) (_ *extrac
 	return model, nil
 }
 
+// openPixels is openModel for a detector of pixels.
+func (d *Detector) openPixels(dir string) (backbone, error) {
+	if dir != "" && dir != extractor.PixelsName {
+		return nil, fmt.Errorf("model %s is %w: it was trained on pixels and has none", dir, ErrOtherModel)
+	}
+	treatment := imageTreatment{Spec: new(preprocess.Spec)}
+	if err := json.Unmarshal(d.Source.Preprocess, &treatment); err != nil {
+		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+	}
+	model, err := extractor.NewPixels(treatment.Spec, treatment.EXIF == exifName(true))
+	if err != nil {
+		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+	}
+	if model.Dim() != d.Dim() || model.Fingerprint() != d.Source.Fingerprint {
+		return nil, fmt.Errorf("the preprocessing of pixels in this version is %w: it was trained with another; train again", ErrOtherModel)
+	}
+	return model, nil
+}
+
 // appliesEXIF tells whether images are turned as their EXIF orientation says.
 func (s Source) appliesEXIF() (bool, error) {
 	var treatment struct {
@@ -145,9 +169,9 @@ func (s Source) appliesEXIF() (bool, error) {
 	return treatment.EXIF == exifName(true), nil
 }
 
-// listPaths lists image files as they are named and folders with all the images
-// in them. A path that is absent is an image that cannot be read, unless there
-// is nothing else.
+// listPaths lists image files as they are named, and folders and idx files with
+// all the images in them. A path that is absent is an image that cannot be read,
+// unless there is nothing else.
 func listPaths(paths []string) ([]extractor.Item, error) {
 	var items []extractor.Item
 	var missing error
@@ -158,7 +182,7 @@ func listPaths(paths []string) ([]extractor.Item, error) {
 		case err != nil:
 			missing = err
 			items = append(items, extractor.Item{Path: filepath.ToSlash(p), File: p, Label: -1})
-		case !info.IsDir():
+		case !info.IsDir() && !extractor.IsIDX(p):
 			found = true
 			items = append(items, extractor.Item{
 				Path: filepath.ToSlash(p), File: p, Label: -1,
@@ -174,6 +198,9 @@ func listPaths(paths []string) ([]extractor.Item, error) {
 			}
 			found = true
 			folder := filepath.ToSlash(p)
+			if !info.IsDir() {
+				folder = path.Dir(folder)
+			}
 			for _, item := range listing.Items {
 				item.Path = path.Join(folder, item.Path)
 				items = append(items, item)

@@ -49,7 +49,7 @@ type Detector struct {
 // images can be made the same way. It is empty for features made elsewhere.
 type Source struct {
 	Fingerprint string          `json:"fingerprint"`  // hash of all below but Model
-	Model       string          `json:"model"`        // folder of the backbone when the features were made
+	Model       string          `json:"model"`        // folder of the backbone when the features were made, or extractor.PixelsName
 	SHA256      string          `json:"model_sha256"` // of its graph
 	Output      string          `json:"output"`       // which output is the embedding
 	Pool        string          `json:"pool"`         // how it becomes one vector

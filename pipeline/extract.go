@@ -19,13 +19,14 @@ const tool = "mlrbfn extract"
 
 // ExtractOptions says which images to extract with which model to where.
 type ExtractOptions struct {
-	Model  string // folder of the backbone, or its .onnx file
-	Images string // folder of images, one subfolder per class or flat
+	Model  string // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
+	Images string // folder of images, one subfolder per class or flat; or an idx file of images
 	List   string // OpenOOD list of the images to take; "" takes all
 	Out    string // folder of the feature set
 	Force  bool   // replace a set of another model, preprocessing or image folder, a damaged or an unfinished one
 
-	Backbone extractor.ModelOptions
+	Backbone extractor.ModelOptions   // of an ONNX model
+	Pixels   extractor.PixelOptions   // of extractor.PixelsName
 	Run      extractor.ExtractOptions // Progress counts new images only
 }
 
@@ -56,14 +57,19 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	if err != nil {
 		return nil, err
 	}
-	model, err := extractor.OpenModel(opts.Model, opts.Backbone)
+	model, source, err := openBackbone(ctx, opts, listing)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	header, err := headerOf(model, opts)
+	root, err := filepath.Abs(listing.Root) // needed again from other working directories
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("image folder: %w", err)
+	}
+	header := features.Header{
+		D: model.Dim(), LogitsDim: model.LogitsDim(),
+		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
+		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool,
 	}
 	w, err := features.Create(opts.Out, header, features.Options{Force: opts.Force})
 	if err != nil {
@@ -141,26 +147,45 @@ func apart(images, out string) error {
 	return nil
 }
 
-// headerOf says what the features are, for the set and for detectors.
-func headerOf(model *extractor.Model, opts ExtractOptions) (features.Header, error) {
-	treatment, err := json.Marshal(imageTreatment{model.Spec, exifName(opts.Backbone.ApplyEXIF)})
-	if err != nil {
-		return features.Header{}, fmt.Errorf("preprocessing of model %s: %w", model.Dir, err)
+// backbone is what makes features of images: an [extractor.Model] or
+// [extractor.Pixels].
+type backbone interface {
+	Dim() int
+	LogitsDim() int
+	Extract(context.Context, []extractor.Item, extractor.ExtractOptions, func(extractor.Result) error) (extractor.Stats, error)
+	Close() error
+}
+
+// openBackbone opens what the options name and says what it is, for the set and
+// for detectors.
+func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.Listing) (backbone, Source, error) {
+	if opts.Model == extractor.PixelsName {
+		spec, err := opts.Pixels.Spec(ctx, listing)
+		if err != nil {
+			return nil, Source{}, err
+		}
+		model, err := extractor.NewPixels(spec, opts.Pixels.ApplyEXIF)
+		if err != nil {
+			return nil, Source{}, err
+		}
+		source := Source{Fingerprint: model.Fingerprint(), Model: extractor.PixelsName, Output: extractor.PixelsName}
+		source.Preprocess, err = json.Marshal(imageTreatment{spec, exifName(opts.Pixels.ApplyEXIF)})
+		return model, source, err
 	}
-	// Both are needed again from other working directories.
-	folder, err := filepath.Abs(opts.Model)
+	folder, err := filepath.Abs(opts.Model) // needed again from other working directories
 	if err != nil {
-		return features.Header{}, fmt.Errorf("model folder: %w", err)
+		return nil, Source{}, fmt.Errorf("model folder: %w", err)
 	}
-	root, err := filepath.Abs(opts.Images)
+	model, err := extractor.OpenModel(opts.Model, opts.Backbone)
 	if err != nil {
-		return features.Header{}, fmt.Errorf("image folder: %w", err)
+		return nil, Source{}, err
 	}
-	return features.Header{
-		D: model.Dim(), LogitsDim: model.LogitsDim(),
-		Root: root, Model: folder, ModelSHA256: model.SHA256, Output: model.Output(), Pool: model.Pool(),
-		Preprocess: treatment, Fingerprint: model.Fingerprint(), Tool: tool,
-	}, nil
+	source := Source{Fingerprint: model.Fingerprint(), Model: folder, SHA256: model.SHA256, Output: model.Output(), Pool: model.Pool()}
+	source.Preprocess, err = json.Marshal(imageTreatment{model.Spec, exifName(opts.Backbone.ApplyEXIF)})
+	if err != nil {
+		return nil, Source{}, errors.Join(fmt.Errorf("preprocessing of model %s: %w", model.Dir, err), model.Close())
+	}
+	return model, source, nil
 }
 
 // imageTreatment is all that is done to an image before the model sees it, as

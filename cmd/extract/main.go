@@ -9,7 +9,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strconv"
+	"strings"
 
+	"github.com/spf13/pflag"
+
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
 )
@@ -21,13 +27,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("extract", "--model DIR --images DIR --out FEATURES [flags]",
 		`Runs every image of a folder through an exported ONNX model, once, and keeps the
 features. DIR/class/…/image is a labelled tree, a flat folder is unlabelled.
-Images that an earlier run has done are not done again.`, stdout)
-	f.StringVar(&opts.Model, "model", "", "`DIR` of the model: model.onnx and its processor's configuration")
-	f.StringVar(&opts.Images, "images", "", "`DIR` of images")
+Images that an earlier run has done are not done again.
+
+With --model pixels the features are the pixels themselves, (x/255 − mean)/std,
+channel by channel and row by row. MNIST's idx files (.gz too) are read as well,
+with the labels beside them.`, stdout)
+	f.StringVar(&opts.Model, "model", "", "`DIR` of the model: model.onnx and its processor's configuration; or the word pixels, which needs none (a folder of that name is ./pixels)")
+	f.StringVar(&opts.Images, "images", "", "`DIR` of images, or an idx file of them")
 	f.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write the feature set to")
 	f.StringVar(&opts.List, "list", "", "take only the images of an OpenOOD list, a `FILE` of lines: path label")
 	f.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the output that is the embedding (default: the first of image_embeds, pooler_output, features, embedding, last_hidden_state, or the only output)")
 	f.StringVar(&opts.Backbone.Pool, "pool", "", "how last_hidden_state becomes one vector: `cls|mean` (default cls)")
+	size := f.String("size", "", "pixels: resize to `N|WxH`, whatever the aspect ratio, bicubic (default: images keep their size, which must be the same)")
+	f.StringVar(&opts.Pixels.Channels, "channels", "", "pixels: `grey|rgb` (default: grey for idx files, else rgb)")
+	f.Float64SliceVar(&opts.Pixels.Mean, "mean", []float64{0}, "pixels: mean to subtract, one or one per channel")
+	f.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "pixels: standard deviation to divide by, one or one per channel")
 	exif := f.String("exif", "ignore", "EXIF orientation of JPEGs: `ignore|apply`")
 	f.BoolVar(&opts.Force, "force", false, "replace a feature set of another model, preprocessing or image folder, a damaged or an unfinished one")
 	images := cli.AddRunFlags(f, &opts.Run, &opts.Backbone)
@@ -39,13 +53,22 @@ Images that an earlier run has done are not done again.`, stdout)
 	if f.NArg() > 0 {
 		return cli.Usagef("unexpected argument %q", f.Arg(0))
 	}
+	if err := checkModelFlags(f, opts.Model == extractor.PixelsName); err != nil {
+		return err
+	}
+	if err := setSize(&opts.Pixels, *size); err != nil {
+		return err
+	}
+	if c := opts.Pixels.Channels; f.Changed("channels") && c != "grey" && c != "rgb" {
+		return cli.Usagef("--channels %s: it is grey or rgb", c)
+	}
 	if pool := opts.Backbone.Pool; pool != "" && pool != "cls" && pool != "mean" {
 		return cli.Usagef("--pool %s: it is cls or mean", pool)
 	}
 	switch *exif {
 	case "ignore":
 	case "apply":
-		opts.Backbone.ApplyEXIF = true
+		opts.Backbone.ApplyEXIF, opts.Pixels.ApplyEXIF = true, true
 	default:
 		return cli.Usagef("--exif %s: it is ignore or apply", *exif)
 	}
@@ -95,6 +118,42 @@ Images that an earlier run has done are not done again.`, stdout)
 			}
 		}
 		return fmt.Errorf("%w: %d, all listed in %s", cli.ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
+	}
+	return nil
+}
+
+// checkModelFlags refuses flags that are of no use to the kind of model.
+func checkModelFlags(f *pflag.FlagSet, pixels bool) error {
+	names, kind := []string{"size", "channels", "mean", "std"}, "goes with --model pixels alone"
+	if pixels {
+		names, kind = []string{"output", "pool", "device", "onnxruntime"}, "has no meaning with --model pixels"
+	}
+	for _, name := range names {
+		if f.Changed(name) {
+			return cli.Usagef("--%s %s", name, kind)
+		}
+	}
+	return nil
+}
+
+// setSize reads the value of --size: N, WxH or nothing.
+func setSize(o *extractor.PixelOptions, text string) error {
+	if text == "" {
+		return nil
+	}
+	width, height, ok := strings.Cut(text, "x")
+	if !ok {
+		height = width
+	}
+	for _, side := range []struct {
+		text string
+		to   *int
+	}{{width, &o.Width}, {height, &o.Height}} {
+		n, err := strconv.Atoi(side.text)
+		if err != nil || n < 1 || n > preprocess.MaxSide {
+			return cli.Usagef("--size %s: it is N or WxH, each from 1 to %d", text, preprocess.MaxSide)
+		}
+		*side.to = n
 	}
 	return nil
 }

@@ -37,6 +37,9 @@ type ResizeMode string
 const (
 	// None leaves the image as it is.
 	None ResizeMode = "none"
+	// Exact leaves the image as it is and refuses one that is not of the size
+	// of the output already.
+	Exact ResizeMode = "exact"
 	// Squash resizes to H×W and ignores the aspect ratio.
 	Squash ResizeMode = "squash"
 	// Shortest resizes the shorter edge to H (= W) and the longer to
@@ -74,17 +77,24 @@ const (
 	NHWC
 )
 
-// Spec is one preprocessing pipeline: resize, centred crop or padding to
-// Height×Width, then (x·Scale − Mean)/Std for each channel.
+// ErrSize is wrapped by the error of an image that [Exact] refuses.
+var ErrSize = errors.New("image of another size")
+
+// Spec is one preprocessing pipeline: grey where wanted, resize, centred crop or
+// padding to Height×Width, then (x·Scale − Mean)/Std for each channel.
 //
 // It is a plain value without maps: two equal pipelines marshal to the same
 // JSON, which is what makes it fit for a fingerprint. The zero Spec is not
 // valid; see Validate.
 type Spec struct {
+	// Grey makes the image grey first, as Pillow's convert("L") does; the
+	// tensor has one channel then, the first.
+	Grey bool `json:"grey,omitempty"`
+
 	Resize       ResizeMode `json:"resize"`
-	ResizeHeight int        `json:"resize_height"` // 0 for None
-	ResizeWidth  int        `json:"resize_width"`  // 0 for None
-	Filter       Filter     `json:"filter"`        // "" for None
+	ResizeHeight int        `json:"resize_height"` // 0 for None and Exact
+	ResizeWidth  int        `json:"resize_width"`  // 0 for None and Exact
+	Filter       Filter     `json:"filter"`        // "" for None and Exact
 
 	// Height and Width are the size of the output, whatever the image.
 	Height   int      `json:"height"`
@@ -107,7 +117,7 @@ func (s *Spec) Validate() error {
 	}
 	sides := []side{{"height", s.Height}, {"width", s.Width}}
 	switch s.Resize {
-	case None:
+	case None, Exact:
 	case Squash, Cover, Contain, Shortest:
 		sides = append(sides, side{"resize height", s.ResizeHeight}, side{"resize width", s.ResizeWidth})
 		if _, ok := kernels[s.Filter]; !ok && s.Filter != Nearest {
@@ -155,6 +165,12 @@ func (s *Spec) Crop(img *image.NRGBA) (*image.NRGBA, error) {
 	if img.Rect.Empty() {
 		return nil, errors.New("image has no pixels")
 	}
+	if size := (image.Point{X: s.Width, Y: s.Height}); s.Resize == Exact && img.Rect.Max != size {
+		return nil, fmt.Errorf("%w: %d×%d pixels, want %d×%d", ErrSize, img.Rect.Dx(), img.Rect.Dy(), s.Width, s.Height)
+	}
+	if s.Grey {
+		img = grey(img)
+	}
 	height, width := s.resized(img.Rect.Dy(), img.Rect.Dx())
 	if height < 1 || width < 1 {
 		return nil, fmt.Errorf("image of %d×%d pixels is too elongated to fit into %d×%d",
@@ -191,12 +207,13 @@ func (s *Spec) Crop(img *image.NRGBA) (*image.NRGBA, error) {
 }
 
 // Tensor crops img as Crop does and writes the normalised values to dst, which
-// must hold 3·Height·Width of them. With x the uint8 value they are
+// must hold [Spec.Channels]·Height·Width of them. With x the uint8 value they are
 // (float32(x·Scale) − Mean)/Std in float32, in that order, as transformers'
 // rescale and normalize round them.
 func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
-	if n := 3 * s.Height * s.Width; len(dst) != n {
-		return fmt.Errorf("tensor has room for %d values, want 3×%d×%d = %d", len(dst), s.Height, s.Width, n)
+	channels := s.Channels()
+	if n := channels * s.Height * s.Width; len(dst) != n {
+		return fmt.Errorf("tensor has room for %d values, want %d×%d×%d = %d", len(dst), channels, s.Height, s.Width, n)
 	}
 	crop, err := s.Crop(img)
 	if err != nil {
@@ -206,7 +223,7 @@ func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
 	switch layout {
 	case NCHW:
 	case NHWC:
-		step, plane = 3, 1
+		step, plane = channels, 1
 	default:
 		return fmt.Errorf("unknown layout %d", layout)
 	}
@@ -215,10 +232,21 @@ func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
 		pixel := crop.Pix[4*i : 4*i+3 : 4*i+3]
 		at := i * step
 		dst[at] = levels[0][pixel[0]]
-		dst[at+plane] = levels[1][pixel[1]]
-		dst[at+2*plane] = levels[2][pixel[2]]
+		if channels == 3 {
+			dst[at+plane] = levels[1][pixel[1]]
+			dst[at+2*plane] = levels[2][pixel[2]]
+		}
 	}
 	return nil
+}
+
+// Channels is the number of channels of a tensor: 1 where the pipeline is grey,
+// else 3.
+func (s *Spec) Channels() int {
+	if s.Grey {
+		return 1
+	}
+	return 3
 }
 
 // levels returns what each of the 256 levels of each channel becomes.

@@ -154,3 +154,18 @@ func lit(ink uint8, light int) uint8 {
 	product := int(ink)*light + 128
 	return uint8(light - (product+product>>8)>>8)
 }
+
+// grey returns a grey copy of an image, with the fixed-point ITU-R 601-2 luma of
+// Pillow's convert("L"), so that an image that is grey already keeps its levels.
+func grey(img *image.NRGBA) *image.NRGBA {
+	dst := image.NewNRGBA(image.Rectangle{Max: img.Rect.Size()})
+	for y := range dst.Rect.Dy() {
+		from := img.Pix[y*img.Stride:][:dst.Stride]
+		to := dst.Pix[y*dst.Stride:][:dst.Stride]
+		for x := range dst.Rect.Dx() {
+			l := uint8((int(from[4*x])*19595 + int(from[4*x+1])*38470 + int(from[4*x+2])*7471 + 0x8000) >> 16)
+			set(to, x, l, l, l)
+		}
+	}
+	return dst
+}

@@ -1,7 +1,9 @@
 package preprocess
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"image"
 	"math"
 	"strings"
@@ -16,6 +18,7 @@ var filters = []Filter{Nearest, Lanczos, Bilinear, Bicubic, Box, Hamming}
 func drawSpec(t *rapid.T) *Spec {
 	side := func(name string) int { return rapid.IntRange(1, 40).Draw(t, name) }
 	s := &Spec{
+		Grey:     rapid.Bool().Draw(t, "grey"),
 		Resize:   rapid.SampledFrom([]ResizeMode{None, Squash, Shortest, Cover, Contain}).Draw(t, "resize"),
 		Height:   side("height"),
 		Width:    side("width"),
@@ -79,8 +82,8 @@ func TestLayoutsHoldTheSameValues(t *testing.T) {
 		if err != nil {
 			return
 		}
-		n := spec.Height * spec.Width
-		planes, pixels := make([]float32, 3*n), make([]float32, 3*n)
+		n, channels := spec.Height*spec.Width, spec.Channels()
+		planes, pixels := make([]float32, channels*n), make([]float32, channels*n)
 		if err := spec.Tensor(planes, img, NCHW); err != nil {
 			t.Fatal(err)
 		}
@@ -88,10 +91,10 @@ func TestLayoutsHoldTheSameValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range n {
-			for c := range 3 {
+			for c := range channels {
 				want := (float64(crop.Pix[4*i+c])/255 - spec.Mean[c]) / spec.Std[c]
-				if got := planes[c*n+i]; got != pixels[3*i+c] || math.Abs(float64(got)-want) > 1e-6 {
-					t.Fatalf("channel %d of pixel %d is %v and %v, want %v", c, i, got, pixels[3*i+c], want)
+				if got := planes[c*n+i]; got != pixels[channels*i+c] || math.Abs(float64(got)-want) > 1e-6 {
+					t.Fatalf("channel %d of pixel %d is %v and %v, want %v", c, i, got, pixels[channels*i+c], want)
 				}
 			}
 		}
@@ -206,6 +209,19 @@ func TestTensorArguments(t *testing.T) {
 	}
 	if err := s.Tensor(make([]float32, 18), &image.NRGBA{}, NCHW); err == nil || !strings.Contains(err.Error(), "no pixels") {
 		t.Errorf("empty image: %v", err)
+	}
+}
+
+// TestExact: an image is left as it is or refused.
+func TestExact(t *testing.T) {
+	s := &Spec{Resize: Exact, Height: 2, Width: 3, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
+	img := noise(3, 2, 1)
+	crop, err := s.Crop(img)
+	if err != nil || !bytes.Equal(crop.Pix, img.Pix) {
+		t.Errorf("%v, %v", crop, err)
+	}
+	if _, err := s.Crop(noise(2, 3, 1)); !errors.Is(err, ErrSize) || !strings.Contains(err.Error(), "2×3 pixels, want 3×2") {
+		t.Error(err)
 	}
 }
 

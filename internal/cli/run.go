@@ -39,5 +39,11 @@ func (r *RunFlags) Check() error {
 	return nil
 }
 
-// LoadRuntime loads the onnxruntime library.
-func (r *RunFlags) LoadRuntime() error { return extractor.InitRuntime(*r.library) }
+// LoadRuntime loads the onnxruntime library that --onnxruntime names. Without
+// the flag opening a model does it, for not every model needs it.
+func (r *RunFlags) LoadRuntime() error {
+	if *r.library == "" {
+		return nil
+	}
+	return extractor.InitRuntime(*r.library)
+}

@@ -1,0 +1,164 @@
+package extractor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"slices"
+
+	"mlrbfn/extractor/preprocess"
+)
+
+// PixelOptions says how an image's pixels become its features; the zero value
+// takes images as they are, in [0, 1].
+type PixelOptions struct {
+	// Width and Height are what images are resized to, whatever their aspect
+	// ratio, with Pillow's default filter (bicubic). Both 0 leave them as they
+	// are; all must have one size then.
+	Width, Height int
+	// Channels is "grey", as Pillow's convert("RGB").convert("L") makes images,
+	// or "rgb"; "" is grey for an idx file, which has no colours, else RGB.
+	Channels string
+	// Mean and Std normalise: (x/255 − Mean)/Std. Each has one value, or one
+	// for each channel; nil means 0 and 1.
+	Mean, Std []float64
+	// ApplyEXIF is as in [ModelOptions].
+	ApplyEXIF bool
+}
+
+// Spec returns the preprocessing of the images of a listing. Where the options
+// leave their size as it is, the first that can be read tells it.
+//
+// It returns an error where the options cannot be, where no image can be read,
+// or ctx is cancelled.
+func (o PixelOptions) Spec(ctx context.Context, l *Listing) (*preprocess.Spec, error) {
+	if !slices.Contains([]string{"", "grey", "rgb"}, o.Channels) {
+		return nil, fmt.Errorf("unknown channels %q; --channels is grey or rgb", o.Channels)
+	}
+	s := &preprocess.Spec{
+		Grey: o.Channels == "grey" || o.Channels == "" && l.Grey, Resize: preprocess.Squash, ResizeHeight: o.Height, ResizeWidth: o.Width, Filter: preprocess.Bicubic,
+		Height: o.Height, Width: o.Width, Rounding: preprocess.Floor, Scale: 1. / 255,
+	}
+	if o.Width == 0 && o.Height == 0 {
+		s.Resize, s.Filter = preprocess.Exact, ""
+		size, err := firstSize(ctx, l.Items, o.ApplyEXIF)
+		if err != nil {
+			return nil, err
+		}
+		s.Width, s.Height = size.X, size.Y
+	}
+	for _, v := range []struct {
+		name   string
+		values []float64
+		usual  float64
+		to     *[3]float64
+	}{{"mean", o.Mean, 0, &s.Mean}, {"std", o.Std, 1, &s.Std}} {
+		switch len(v.values) {
+		case 0:
+			*v.to = [3]float64{v.usual, v.usual, v.usual}
+		case 1:
+			*v.to = [3]float64{v.values[0], v.values[0], v.values[0]}
+		case s.Channels():
+			*v.to = [3]float64(v.values)
+		default:
+			return nil, fmt.Errorf("%d values of %s for %d channel(s): one, or one for each", len(v.values), v.name, s.Channels())
+		}
+	}
+	if err := s.Validate(); err != nil {
+		return nil, fmt.Errorf("pixels: %w", err)
+	}
+	return s, nil
+}
+
+// firstSize returns the width and height of the first image that can be read.
+func firstSize(ctx context.Context, items []Item, applyEXIF bool) (image.Point, error) {
+	var first error
+	for _, item := range items {
+		data, err := read(&item)
+		if err == nil {
+			var img *image.NRGBA
+			if img, err = item.decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, ApplyEXIF: applyEXIF}); err == nil {
+				return img.Rect.Size(), nil
+			}
+		}
+		if ctx.Err() != nil {
+			return image.Point{}, ctx.Err()
+		}
+		if first == nil {
+			first = fmt.Errorf("%s: %w", item.Path, err)
+		}
+	}
+	if first == nil {
+		first = ErrNoImages
+	}
+	return image.Point{}, fmt.Errorf("no image tells a size: %w", first)
+}
+
+// Pixels is the model that is none: an image's features are its pixels, channel
+// by channel and row by row, as PyTorch's ToTensor and Flatten order them.
+type Pixels struct {
+	spec        *preprocess.Spec
+	applyEXIF   bool
+	fingerprint string
+}
+
+// PixelsName stands for [Pixels] where otherwise a model's folder, and its
+// output, is named.
+const PixelsName = "pixels"
+
+// NewPixels returns the model with the given preprocessing, which
+// [PixelOptions.Spec] makes or a feature set says.
+func NewPixels(spec *preprocess.Spec, applyEXIF bool) (*Pixels, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, fmt.Errorf("pixels: %w", err)
+	}
+	fingerprint, err := recipe{"", PixelsName, "", spec, applyEXIF, preprocess.Version}.fingerprint()
+	return &Pixels{spec, applyEXIF, fingerprint}, err
+}
+
+// Extract is [Model.Extract].
+func (p *Pixels) Extract(ctx context.Context, items []Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+	return extract(ctx, p, items, opts, sink)
+}
+
+// Dim is the number of values of an image: channels × height × width.
+func (p *Pixels) Dim() int { return p.spec.Channels() * p.spec.Height * p.spec.Width }
+
+// LogitsDim is 0: pixels come with no classifier.
+func (p *Pixels) LogitsDim() int { return 0 }
+
+// Fingerprint is that of [Model.Fingerprint].
+func (p *Pixels) Fingerprint() string { return p.fingerprint }
+
+// Close does nothing.
+func (p *Pixels) Close() error { return nil }
+
+// Batch returns batch: any number will do.
+func (p *Pixels) Batch(batch int) int { return batch }
+
+func (p *Pixels) newRunner(batch int) (runner, error) {
+	return &pixelRunner{p.Dim(), make([]float32, batch*p.Dim())}, nil
+}
+
+func (p *Pixels) prepare(dst []float32, img *image.NRGBA) error {
+	err := p.spec.Tensor(dst, img, preprocess.NCHW)
+	if errors.Is(err, preprocess.ErrSize) {
+		err = fmt.Errorf("%w; extract with --size makes images of any size alike", err)
+	}
+	return err
+}
+
+func (p *Pixels) upright() bool { return p.applyEXIF }
+
+// pixelRunner has nothing to run: what goes in comes out.
+type pixelRunner struct {
+	dim    int
+	values []float32
+}
+
+func (r *pixelRunner) Input(i int) []float32                { return r.values[i*r.dim : (i+1)*r.dim : (i+1)*r.dim] }
+func (r *pixelRunner) Run(ctx context.Context, _ int) error { return ctx.Err() }
+func (r *pixelRunner) Features(i int) []float32             { return r.Input(i) }
+func (r *pixelRunner) Logits(int) []float32                 { return nil }
+func (r *pixelRunner) Close() error                         { return nil }

@@ -1,0 +1,184 @@
+// Package idx reads the files that MNIST and its kin come in: grey images
+// (idx3-ubyte) and their labels (idx1-ubyte), plain or gzipped, whatever their
+// names say.
+//
+// A file is the magic 00 00 08 D, where 08 stands for bytes and D is the number
+// of dimensions, then D big-endian uint32 sizes, then the values (Y. LeCun,
+// "The MNIST database of handwritten digits").
+package idx
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// ErrFormat is wrapped by the error of a file that is not what it should be, or
+// is cut short or too long.
+var ErrFormat = errors.New("malformed idx file")
+
+// MaxBytes bounds the values of a file: MNIST has 47 million.
+const MaxBytes = 1 << 30
+
+// The magics of the two kinds of files.
+const (
+	imagesMagic = "\x00\x00\x08\x03"
+	labelsMagic = "\x00\x00\x08\x01"
+)
+
+// Images is N grey images of Rows×Cols pixels.
+type Images struct {
+	N, Rows, Cols int
+	Pixels        []byte // [N, Rows, Cols], 0 is black
+}
+
+// At returns the pixels of image i, row by row.
+func (m *Images) At(i int) []byte {
+	size := m.Rows * m.Cols
+	return m.Pixels[i*size : (i+1)*size : (i+1)*size]
+}
+
+// ReadImages reads a file of images. Memory is taken as values arrive, not as
+// the header promises them.
+func ReadImages(r io.Reader) (*Images, error) {
+	sizes, values, err := read(r, imagesMagic)
+	if err != nil {
+		return nil, err
+	}
+	return &Images{sizes[0], sizes[1], sizes[2], values}, nil
+}
+
+// ReadLabels reads a file of labels.
+func ReadLabels(r io.Reader) ([]byte, error) {
+	_, values, err := read(r, labelsMagic)
+	return values, err
+}
+
+// OpenImages reads the file of images at path. Errors name it.
+func OpenImages(path string) (*Images, error) { return open(path, ReadImages) }
+
+// OpenLabels reads the file of labels at path. Errors name it.
+func OpenLabels(path string) ([]byte, error) { return open(path, ReadLabels) }
+
+func open[T any](path string, read func(io.Reader) (T, error)) (v T, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return v, err
+	}
+	defer f.Close()
+	if v, err = read(f); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return v, err
+}
+
+// IsImages tells whether the regular file at path is one of images, by its name
+// or, failing that, by its first bytes.
+func IsImages(path string) bool {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	name := strings.TrimSuffix(filepath.Base(path), ".gz")
+	if strings.HasSuffix(name, "idx3-ubyte") {
+		return true
+	}
+	magic, err := open(path, func(r io.Reader) (string, error) {
+		r, err := plain(r)
+		if err != nil {
+			return "", err
+		}
+		head := make([]byte, len(imagesMagic))
+		_, err = io.ReadFull(r, head)
+		return string(head), err
+	})
+	return err == nil && magic == imagesMagic
+}
+
+// LabelsOf returns the file of labels that lies beside a file of images, by the
+// names that such files have: train-images-idx3-ubyte.gz and
+// train-labels-idx1-ubyte.gz, with a dot for the second hyphen or without .gz.
+// It is "" where there is none.
+func LabelsOf(images string) string {
+	dir, name := filepath.Split(images)
+	name = strings.TrimSuffix(name, ".gz")
+	at := strings.LastIndex(name, "images")
+	if at < 0 {
+		return ""
+	}
+	name = name[:at] + "labels" + strings.Replace(name[at+len("images"):], "idx3", "idx1", 1)
+	names := []string{name, name + ".gz"}
+	if strings.HasSuffix(images, ".gz") {
+		names[0], names[1] = names[1], names[0]
+	}
+	for _, name := range names {
+		if info, err := os.Stat(dir + name); err == nil && info.Mode().IsRegular() {
+			return dir + name
+		}
+	}
+	return ""
+}
+
+// plain returns what r holds, inflated if it is gzipped.
+func plain(r io.Reader) (io.Reader, error) {
+	buffered := bufio.NewReader(r)
+	if head, err := buffered.Peek(2); err != nil || string(head) != "\x1f\x8b" {
+		return buffered, nil // what is too short is found out later
+	}
+	inflated, err := gzip.NewReader(buffered)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	return inflated, nil
+}
+
+// read reads a file with the given magic.
+func read(r io.Reader, magic string) (sizes []int, values []byte, err error) {
+	if r, err = plain(r); err != nil {
+		return nil, nil, err
+	}
+	dimensions := int(magic[3])
+	head := make([]byte, 4+4*dimensions)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, nil, fmt.Errorf("%w: its header: %w", ErrFormat, short(err))
+	}
+	if got := string(head[:4]); got != magic {
+		return nil, nil, fmt.Errorf("%w: it begins with %x, want %x (%d dimensions of bytes)", ErrFormat, got, magic, dimensions)
+	}
+	total := int64(1)
+	for i := range dimensions {
+		size := int64(binary.BigEndian.Uint32(head[4+4*i:]))
+		if i > 0 && size == 0 {
+			return nil, nil, fmt.Errorf("%w: its images have no pixels", ErrFormat)
+		}
+		sizes = append(sizes, int(size))
+		if total *= size; total > MaxBytes { // each size is below 2³², so this cannot overflow
+			return nil, nil, fmt.Errorf("%w: its header promises %v values, more than %d in all", ErrFormat, sizes, MaxBytes)
+		}
+	}
+	var b bytes.Buffer
+	n, err := io.Copy(&b, io.LimitReader(r, total+1)) // to the end, where gzip has its checksum
+	switch {
+	case err != nil:
+		return nil, nil, fmt.Errorf("%w: after %d of %d bytes: %w", ErrFormat, min(n, total), total, short(err))
+	case n < total:
+		return nil, nil, fmt.Errorf("%w: its header promises %d bytes and it has %d", ErrFormat, total, n)
+	case n > total:
+		return nil, nil, fmt.Errorf("%w: it has more than the %d bytes that its header promises", ErrFormat, total)
+	}
+	return sizes, b.Bytes(), nil
+}
+
+// short says of a file that ends early that it does.
+func short(err error) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return errors.New("the file is cut short")
+	}
+	return err
+}
