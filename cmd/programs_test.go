@@ -437,6 +437,41 @@ func TestAblate(t *testing.T) {
 	fails(t, 2, "--id", "ablate", "--train", w.features, "--out", report)
 }
 
+// TestExportONNX has Python's onnx package check the files and compute verdicts
+// from cached features, and compares them with what detect says.
+func TestExportONNX(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	detected, _ := call(t, 0, "detect", "--detector", w.detector, "--json", "--quiet", w.images)
+	write(t, filepath.Join(dir, "verdicts.jsonl"), detected)
+	head, all, kept := filepath.Join(dir, "head.onnx"), filepath.Join(dir, "all.onnx"), filepath.Join(dir, "kept.onnx")
+	if out, stderr := call(t, 0, "export-onnx", "--detector", w.detector, "--out", head); !strings.Contains(out, "2 classes") || stderr != "" {
+		t.Errorf("it prints %s%s", out, stderr)
+	}
+	call(t, 0, "export-onnx", "--detector", w.detector, "--out", all, "--with-backbone")
+	call(t, 0, "export-onnx", "--detector", w.detector, "--out", kept, "--with-backbone", "--keep-outputs", "--model", w.model)
+	testenv.Python(t, `
+import json, sys, numpy as np, onnx
+from onnx.reference import ReferenceEvaluator
+folder, features = sys.argv[1:]
+verdicts = [json.loads(line) for line in open(folder + "/verdicts.jsonl")]
+files = {name: onnx.load(f"{folder}/{name}.onnx") for name in ("head", "all", "kept")}
+meta = {name: {p.key: json.loads(p.value) for p in m.metadata_props} for name, m in files.items()}
+names = [o.name for o in files["head"].graph.output]
+for name, m in files.items():
+    onnx.checker.check_model(m, full_check=True)
+    assert meta[name]["mlrbfn.classes"] == ["disc", "square"] and meta[name]["mlrbfn.threshold"] < 0, meta[name]
+    assert [o.name for o in m.graph.output] == (["features", "logits"] if name == "kept" else []) + names, name
+    assert [i.name for i in m.graph.input] == [meta[name]["mlrbfn.input"]["name"]], name
+assert meta["all"]["mlrbfn.input"]["shape"] == [-1, 3, meta["all"]["mlrbfn.preprocess"]["height"], meta["all"]["mlrbfn.preprocess"]["width"]]
+got = dict(zip(names, ReferenceEvaluator(files["head"]).run(None, {"features": np.load(features + "/features.npy")})))
+assert len(verdicts) == len(got["score"]) == 120
+for i, v in enumerate(verdicts):
+    assert meta["head"]["mlrbfn.classes"][got["class"][i]] == v["class"] and got["ood"][i] == v["ood"] and got["p_value"][i] == v["p_value"], (i, v)
+    assert abs(got["score"][i] - v["score"]) < 1e-5 and abs(got["confidence"][i] - v["confidence"]) < 1e-5, (i, v)
+`, dir, w.features)
+}
+
 func TestUnreadableImages(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
@@ -516,6 +551,11 @@ func TestClearErrors(t *testing.T) {
 	fails(t, 2, "image", "detect", "--detector", w.detector)
 	fails(t, 1, absent, "detect", "--detector", w.detector, absent)
 	fails(t, 2, "--format", "detect", "--detector", w.detector, "--format", "xml", w.images)
+	fails(t, 2, "--opset", "export-onnx", "--detector", w.detector, "--out", out, "--opset", "7")
+	fails(t, 2, "--with-backbone", "export-onnx", "--detector", w.detector, "--out", out, "--model", w.model)
+	fails(t, 2, "itself", "export-onnx", "--detector", w.detector, "--out", w.detector)
+	fails(t, 1, "no/out", "export-onnx", "--detector", w.detector, "--out", filepath.Join(dir, "no", "out"))
+	fails(t, 1, absent, "export-onnx", "--detector", w.detector, "--out", out, "--with-backbone", "--model", absent)
 	fails(t, 2, "--near", "evaluate", "--train", w.features, "--id", w.features, "--out", out)
 	fails(t, 2, "NAME=", "evaluate", "--train", w.features, "--id", w.features, "--out", out, "--near", w.features)
 
@@ -530,6 +570,7 @@ func TestClearErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails(t, 1, "backbone", "detect", "--detector", w.detector, "--model", other, w.images)
+	fails(t, 1, "backbone", "export-onnx", "--detector", w.detector, "--with-backbone", "--model", other, "--out", out)
 	fails(t, 1, "--force", "extract", "--model", other, "--images", w.images, "--out", w.features)
 	otherFeatures := filepath.Join(dir, "other-f")
 	call(t, 0, "extract", "--model", other, "--images", filepath.Join(w.images, "disc"), "--out", otherFeatures, "--quiet")
@@ -583,7 +624,7 @@ func TestLibrary(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for name, flag := range map[string]string{"extract": "--exif", "train": "--target-tpr", "detect": "--threshold", "evaluate": "--methods", "ablate": "--depths"} {
+	for name, flag := range map[string]string{"extract": "--exif", "train": "--target-tpr", "detect": "--threshold", "evaluate": "--methods", "ablate": "--depths", "export-onnx": "--with-backbone"} {
 		out, stderr := call(t, 0, name, "--help")
 		if !strings.HasPrefix(out, "usage: "+name) || !strings.Contains(out, flag) || stderr != "" {
 			t.Errorf("%s --help prints\n%s%s", name, out, stderr)

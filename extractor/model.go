@@ -467,6 +467,27 @@ func (m *Model) Output() string { return m.outputs[0].Name }
 // space, "" where it is one already.
 func (m *Model) Pool() string { return m.pool.name }
 
+// Embedding describes that output as the graph gives it, before pooling; its
+// first dimension, of the images, is −1.
+func (m *Model) Embedding() TensorInfo {
+	out := m.outputs[0]
+	return TensorInfo{out.Name, out.Type, append([]int64{-1}, out.row...)}
+}
+
+// PoolAxes are the dimensions of [Model.Embedding] that the mean is taken over,
+// nil unless [Model.Pool] is mean.
+func (m *Model) PoolAxes() []int64 {
+	switch row := m.outputs[0].row; {
+	case m.pool.name != "mean":
+		return nil
+	case len(row) == 2:
+		return []int64{1}
+	case m.pool.dimStride == 1 && m.pool.dim == int(row[2]): // channels last
+		return []int64{1, 2}
+	}
+	return []int64{2, 3}
+}
+
 // Layout is the order of the values of an image in [Runner.Input].
 func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 

@@ -90,6 +90,15 @@ type Layer struct {
 	Projections []float32 // [N, o]; empty in the last layer and without
 }
 
+// Widths returns β⁺ [N] of the centroids and β⁺_init.
+func (l *Layer) Widths() (widths []float64, initial float64) {
+	widths = make([]float64, l.N)
+	for c, b := range l.Beta {
+		widths[c] = softplus(float64(b))
+	}
+	return widths, softplus(float64(l.InitBeta))
+}
+
 // MLRBFN is a multi-layer radial basis function network: what training gives
 // and a detector file holds. It does not change once made, so any number of
 // goroutines may use it.

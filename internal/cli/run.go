@@ -22,8 +22,12 @@ func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extr
 	f.IntVar(&run.Workers, "workers", 0, "images worked on at once (default: one per core)")
 	f.StringVar(&backbone.Device, "device", "cpu", "where the model runs: `"+strings.Join(extractor.Devices, "|")+"`")
 	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
-	library := f.String("onnxruntime", "", "the onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
-	return &RunFlags{run, backbone, library}
+	return &RunFlags{run, backbone, AddLibraryFlag(f)}
+}
+
+// AddLibraryFlag adds the flag that names the onnxruntime library.
+func AddLibraryFlag(f *pflag.FlagSet) *string {
+	return f.String("onnxruntime", "", "the onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, set-up's, the system's)")
 }
 
 // Check checks the flags, after Parse.

@@ -1,0 +1,214 @@
+package onnx
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// file is a ModelProto with the fields of a graph: the input x, the output y and
+// what is given.
+func file(opset int64, graph ...field) []byte {
+	graph = append(graph, bytesField(graphInput, valueInfo("x", Float, []int{Batch, 3})), bytesField(graphOutput, valueInfo("y", Float, []int{Batch, 3})))
+	return message(intField(modelIRVersion, 8), bytesField(modelOpset, message(intField(2, opset))), bytesField(modelGraph, message(graph...)))
+}
+
+func nodeField(op, output string, inputs []string, rest ...field) field {
+	fields := []field{stringField(4, op), stringField(nodeOutput, output)}
+	for _, in := range inputs {
+		fields = append(fields, stringField(nodeInput, in))
+	}
+	return bytesField(graphNode, message(append(fields, rest...)...))
+}
+
+func tensorField(name string, fields ...field) field {
+	return bytesField(graphInitializer, message(append(fields, stringField(tensorName, name))...))
+}
+
+func parse(t *testing.T, data []byte, dir string, reserved ...string) *Model {
+	t.Helper()
+	m, err := Parse(data, dir, reserved...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func written(t *testing.T, m *Model) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := m.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestWhatIsUnknownStays(t *testing.T) {
+	unknown := func(number int64) field { return stringField(500, strings.Repeat("?", int(number))) }
+	data := message(unknown(1), intField(modelIRVersion, 8), bytesField(modelOpset, message(unknown(2), intField(2, 17))),
+		bytesField(modelGraph, message(unknown(3), nodeField("Identity", "y", []string{"x"}, unknown(4)),
+			bytesField(graphOutput, valueInfo("y", Float, nil)))))
+	m := parse(t, data, "")
+	m.Prune()
+	if got := written(t, m); !bytes.Equal(got, data) {
+		t.Errorf("%q became %q", data, got)
+	}
+}
+
+func TestPrune(t *testing.T) {
+	branch := bytesField(5, message(stringField(1, "then_branch"), bytesField(6, message(nodeField("Identity", "z", []string{"captured"})))))
+	m := parse(t, file(17,
+		tensorField("captured"), tensorField("unused"), bytesField(graphInput, valueInfo("unused", Float, nil)),
+		bytesField(graphSparseInitializer, message(bytesField(1, message(stringField(tensorName, "sparse"))))),
+		nodeField("If", "y", []string{"x"}, branch), nodeField("Gemm", "logits", []string{"x", "unused", "sparse"}),
+		bytesField(graphValueInfo, valueInfo("logits", Float, nil)), bytesField(graphValueInfo, valueInfo("y", Float, nil)),
+	), "")
+	m.Prune()
+	if got, want := written(t, m), file(17, tensorField("captured"), nodeField("If", "y", []string{"x"}, branch), bytesField(graphValueInfo, valueInfo("y", Float, nil))); !bytes.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestNamesAreApart(t *testing.T) {
+	m := parse(t, file(17, nodeField("Abs", "mlrbfn/Abs_1", []string{"x"}), nodeField("Abs", "score", []string{"mlrbfn/Abs_1"}),
+		nodeField("Abs", "backbone/y", []string{"score"}), nodeField("Abs", "y", []string{"backbone/y"})), "", "score", "ood")
+	if a := m.Op("Abs", m.Value("y")); a != "mlrbfn_/Abs_1" {
+		t.Errorf("a new value is called %s", a)
+	}
+	if s, o := m.Value("score"), m.Value("ood"); s != "backbone_/score" || o != "ood" {
+		t.Errorf("values are called %s and %s", s, o)
+	}
+	if got := written(t, m); bytes.Count(got, []byte("backbone_/score")) != 2 || bytes.Count(got, []byte("score")) != 2 {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestExternalDataIsInlined(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "w"), []byte("0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "huge"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(dir, "huge"), 5<<30); err != nil {
+		t.Skip(err) // no such file fits here
+	}
+	external := func(where ...string) []field {
+		fields := []field{intField(2, 1)}
+		for i := 0; i < len(where); i += 2 {
+			fields = append(fields, bytesField(tensorExternalData, entry(where[i], where[i+1])))
+		}
+		return append(fields, intField(tensorDataLocation, 1))
+	}
+	for _, tt := range []struct {
+		where      []string
+		want, says string
+	}{
+		{[]string{"location", "w"}, "0123456789", ""},
+		{[]string{"location", "w", "offset", "7"}, "789", ""},
+		{[]string{"location", "w", "offset", "2", "length", "3"}, "234", ""},
+		{[]string{"location", "w", "offset", "8", "length", "3"}, "", "10 bytes"},
+		{[]string{"location", "w", "offset", "11"}, "", "10 bytes"},
+		{[]string{"location", "w", "offset", "-1"}, "", "10 bytes"},
+		{[]string{"location", "w", "length", "9223372036854775807"}, "", "10 bytes"},
+		{[]string{"location", "w", "length", "x"}, "", "length"},
+		{[]string{"location", "../w"}, "", "../w"},
+		{[]string{"location", "absent"}, "", "absent"},
+		{nil, "", "not below"},
+		{[]string{"location", "huge"}, "", "at most 2147483647"},
+	} {
+		graph := []field{
+			tensorField("a", external(tt.where...)...),
+			nodeField("Constant", "c", nil, bytesField(5, message(bytesField(5, message(external(tt.where...)...))))),
+		}
+		m, err := Parse(file(17, graph...), dir)
+		if tt.says != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), `"a"`) {
+				t.Errorf("%v: %v, want an error that says %q", tt.where, err, tt.says)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside := []field{intField(2, 1), bytesField(tensorRawData, []byte(tt.want))}
+		want := file(17, bytesField(graphInitializer, message(intField(2, 1), stringField(tensorName, "a"), inside[1])),
+			nodeField("Constant", "c", nil, bytesField(5, message(bytesField(5, message(inside...))))))
+		if got := written(t, m); !bytes.Equal(got, want) {
+			t.Errorf("%v: got %q, want %q", tt.where, got, want)
+		}
+	}
+	names := ExternalFiles(file(17, tensorField("a", external("location", "w")...), tensorField("b", external("location", "huge")...), tensorField("c", external("location", "w")...)))
+	if strings.Join(names, " ") != "huge w" {
+		t.Errorf("external files %q", names)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	deep := message(stringField(1, "x"))
+	for range 100 {
+		deep = message(bytesField(6, message(bytesField(graphNode, message(bytesField(5, deep))))))
+	}
+	good := file(17, nodeField("Abs", "y", []string{"x"}))
+	for name, data := range map[string][]byte{
+		"empty":       nil,
+		"a text":      []byte("PK\x03\x04 not a protobuf"),
+		"cut short":   good[:len(good)-1],
+		"two graphs":  append(bytes.Clone(good), good...),
+		"no opset":    message(bytesField(modelGraph, nil)),
+		"opset 7":     file(7),
+		"opset 99":    file(99),
+		"deep":        file(17, nodeField("If", "y", []string{"x"}, bytesField(5, deep))),
+		"a bad node":  file(17, bytesField(graphNode, []byte{0xff})),
+		"a bad input": file(17, bytesField(graphInput, []byte{0x0a, 0x05})),
+	} {
+		if m, err := Parse(data, t.TempDir()); err == nil {
+			t.Errorf("%s is taken: %+v", name, m)
+		}
+	}
+}
+
+// TestParseNeverPanics changes bytes of a file that has everything.
+func TestParseNeverPanics(t *testing.T) {
+	m, err := New(17, "test", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := m.Input("x", Float, Batch, 3)
+	m.Output("y", m.Reduce("ReduceSum", m.Op("Add", m.Cast(x, Double), m.Doubles([]float64{1})), true, 1), Double, Batch, 1)
+	m.SetMetadata("key", "value")
+	data := written(t, m)
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		changed := bytes.Clone(data[:rapid.IntRange(0, len(data)).Draw(t, "length")])
+		for range rapid.IntRange(0, 3).Draw(t, "changes") {
+			if len(changed) > 0 {
+				changed[rapid.IntRange(0, len(changed)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "to")
+			}
+		}
+		m, err := Parse(changed, dir, "y", "x")
+		if err != nil {
+			return
+		}
+		m.DropOutputs()
+		m.Output("y", m.Op("Abs", m.Value("y")), Double)
+		m.Prune()
+		m.SetMetadata("key", "other")
+		if err := m.Write(&bytes.Buffer{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestMetadataIsReplaced(t *testing.T) {
+	m := parse(t, append(file(17), message(bytesField(modelMetadata, entry("a", "old")), bytesField(modelMetadata, entry("b", "kept")))...), "")
+	m.SetMetadata("a", "new")
+	if got := written(t, m); bytes.Contains(got, []byte("old")) || !bytes.Contains(got, entry("a", "new")) || !bytes.Contains(got, entry("b", "kept")) {
+		t.Errorf("%q", got)
+	}
+}
