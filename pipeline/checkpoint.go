@@ -13,6 +13,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,7 +104,7 @@ func (t *trainingData) openCheckpoint(ctx context.Context) (*checkpoint, error) 
 	case err != nil:
 		return nil, fmt.Errorf("checkpoint %s: %w", c.path, err)
 	case o.Resume == ResumeNever:
-		return c, nil
+		return c, os.Remove(c.path) // lest it be gone on from before there is a newer one
 	}
 	run := maps.Clone(c.run)
 	if o.Resume == ResumeAlways {

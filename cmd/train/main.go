@@ -94,7 +94,7 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 	progress.Close()
 	if err != nil {
 		_, absent := os.Stat(checkpoint)
-		return advise(stderr, err, checkpoint, absent == nil)
+		return advise(stderr, err, checkpoint, opts.Checkpoint != "" && absent == nil)
 	}
 	if err := detector.Save(*out); err != nil {
 		return err
@@ -119,7 +119,7 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 func advise(stderr io.Writer, err error, checkpoint string, kept bool) error {
 	switch {
 	case errors.Is(err, context.Canceled) && kept:
-		fmt.Fprintf(stderr, "train: what was done is kept in %s; the same command goes on from there\n", checkpoint)
+		fmt.Fprintf(stderr, "train: what was done is kept in %s; the same command goes on from there, unless it says --restart\n", checkpoint)
 	case errors.Is(err, head.ErrDiverged) && kept:
 		return fmt.Errorf("%w; what was good is kept in %s: --resume with another --lr goes on from there, --restart begins anew", err, checkpoint)
 	case errors.Is(err, pipeline.ErrOtherTraining):
