@@ -79,7 +79,10 @@ func addHead(m *onnx.Model, h *head.MLRBFN, x onnx.Value) onnx.Value {
 		if l.Out == 0 {
 			return logN
 		}
-		x = m.Op("MatMul", m.Op("Exp", logN), m.Doubles(doubles(l.Projections), l.N, l.Out))
+		x = m.Op("Exp", logN)
+		if !h.NoProjections {
+			x = m.Op("MatMul", x, m.Doubles(doubles(l.Projections), l.N, l.Out))
+		}
 		logDep = m.Reduce("ReduceMax", logN, true, 1)
 	}
 	panic("pipeline: a head without a last layer") // Validate has seen it
@@ -89,15 +92,15 @@ func addHead(m *onnx.Model, h *head.MLRBFN, x onnx.Value) onnx.Value {
 //
 //	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + min(log dep + log rec, 0)
 //
-// [batch, N] for the rows x, without the ratio in the last layer and without
-// the ratio and the cap where there is no depression.
+// [batch, N] for the rows x, without the ratio in the last layer or where the
+// head has none, and without the ratio and the cap where there is no depression.
 func addLayer(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value) onnx.Value {
 	widths, initial := l.Widths()
 	logN := m.Op("Mul", addDistances(m, h.Norm, l, x), m.Doubles(scaled(-1, widths), l.N))
 	if h.NoDepression {
 		return logN
 	}
-	if l.Out > 0 {
+	if l.Out > 0 && !h.NoRatio {
 		ratio := make([]float64, l.N)
 		for c, w := range widths {
 			ratio[c] = math.Log(w) - math.Log(initial)

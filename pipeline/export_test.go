@@ -268,18 +268,18 @@ func TestExportedConditioning(t *testing.T) {
 	mean, scale, matrix := randomRows(rng, 1, d), randomRows(rng, 1, d), randomRows(rng, 1, d*e)
 	for _, tt := range []struct {
 		e int
-		c conditioning.Conditioning
+		c *conditioning.Conditioning
 	}{
-		{d, conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: mean, Scale: scale}},
-		{d, conditioning.Conditioning{Mean: mean, Scale: scale}},
-		{e, conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: mean, Matrix: matrix}},
-		{e, conditioning.Conditioning{Mean: mean, Matrix: matrix}},
+		{d, &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: mean, Scale: scale}},
+		{d, &conditioning.Conditioning{Mean: mean, Scale: scale}},
+		{e, &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: mean, Matrix: matrix}},
+		{e, &conditioning.Conditioning{Mean: mean, Matrix: matrix}},
 	} {
 		for _, opset := range []int{9, 17, 18} {
 			x := append(randomRows(rng, n-1, d), make([]float32, d)...)
 			det := randomDetector(rng, 2, 2, 2, tt.e, true)
 			for _, h := range det.Heads {
-				h.Conditioning = &tt.c
+				h.Conditioning = tt.c
 			}
 			m, err := exportHead(ExportOptions{Detector: det, Opset: opset})
 			if err != nil {
