@@ -50,7 +50,7 @@ func (m *Linear) Logits(x []float32) []float64 {
 
 // linearTrainer is a Linear with room to compute in.
 type linearTrainer struct {
-	products[float32]
+	arithmetic[float32]
 	*Linear
 	gWeights, gBias []float32
 	out, gOut       []float32 // [B, C]
@@ -58,7 +58,7 @@ type linearTrainer struct {
 
 func (m *Linear) trainer(batch int) *linearTrainer {
 	return &linearTrainer{
-		products: productsOf[float32](), Linear: m,
+		arithmetic: arithmeticOf[float32](), Linear: m,
 		gWeights: make([]float32, len(m.Weights)), gBias: make([]float32, len(m.Bias)),
 		out: make([]float32, batch*m.Classes), gOut: make([]float32, batch*m.Classes),
 	}
@@ -75,7 +75,7 @@ func (t *linearTrainer) logits(x []float32, b int) []float32 {
 	for i := range b {
 		copy(out[i*t.Classes:], t.Bias)
 	}
-	t.nt(b, t.Classes, t.In, 1, x, t.Weights, 1, out)
+	t.NT(b, t.Classes, t.In, 1, x, t.Weights, 1, out)
 	return out
 }
 
@@ -86,7 +86,7 @@ func (t *linearTrainer) loss(logits []float32, labels []int) float64 {
 func (t *linearTrainer) step(x []float32, labels []int) float64 {
 	b := len(labels)
 	loss := crossEntropy(t.logits(x, b), labels, t.Classes, t.gOut)
-	t.tn(t.Classes, t.In, b, 1, t.gOut, x, 0, t.gWeights)
+	t.TN(t.Classes, t.In, b, 1, t.gOut, x, 0, t.gWeights)
 	clear(t.gBias)
 	for i := range b {
 		for c, g := range t.gOut[i*t.Classes : (i+1)*t.Classes] {

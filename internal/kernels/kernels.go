@@ -111,6 +111,15 @@ func VectorsOf[T Real]() Vectors[T] {
 // Name says which kernels float32 uses: avx512, avx2 or go.
 func Name() string { return chosen.name }
 
+// Names lists the kernels that this machine and build have, the fastest first.
+func Names() []string {
+	var names []string
+	for _, s := range available() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
 // set is one implementation for float32.
 type set struct {
 	name     string
@@ -131,14 +140,12 @@ func available() []set { return append(assembled(), plain) }
 var chosen = choose(os.Getenv("MLRBFN_KERNELS"))
 
 func choose(name string) set {
-	var names []string
 	for _, s := range available() {
 		if name == "" || name == s.name {
 			return s
 		}
-		names = append(names, s.name)
 	}
-	panic(fmt.Sprintf("MLRBFN_KERNELS=%s: this machine and build have %s", name, strings.Join(names, ", ")))
+	panic(fmt.Sprintf("MLRBFN_KERNELS=%s: this machine and build have %s", name, strings.Join(Names(), ", ")))
 }
 
 // fits reports whether there is anything to contract, and panics where a

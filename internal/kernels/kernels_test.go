@@ -401,7 +401,7 @@ func TestChoose(t *testing.T) {
 // argument's.
 func TestShortArguments(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
-		x := func(n int) []float32 { return make([]float32, n, n) }
+		x := func(n int) []float32 { return make([]float32, n) }
 		for name, call := range map[string]func(){
 			"NN":               func() { s.products().NN(3, 4, 5, 1, x(15), x(19), 0, x(12)) },
 			"NT":               func() { s.products().NT(3, 4, 5, 1, x(14), x(20), 0, x(12)) },

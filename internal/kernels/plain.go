@@ -115,8 +115,20 @@ func (v plainVectors[T]) Log(dst, src []T)      { v.each(dst, src, math.Log) }
 func (v plainVectors[T]) Softplus(dst, src []T) { v.each(dst, src, softplus) }
 func (v plainVectors[T]) Sigmoid(dst, src []T)  { v.each(dst, src, sigmoid) }
 
-func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
-func sigmoid(x float64) float64  { return 1 / (1 + math.Exp(-x)) }
+// softplus is x itself above 20, as torch has it; so is its derivative 1.
+func softplus(x float64) float64 {
+	if x > 20 {
+		return x
+	}
+	return math.Log1p(math.Exp(x))
+}
+
+func sigmoid(x float64) float64 {
+	if x > 20 {
+		return 1
+	}
+	return 1 / (1 + math.Exp(-x))
+}
 
 func (plainVectors[T]) Multiply(dst, src []T) {
 	for i, x := range src[:len(dst)] {
