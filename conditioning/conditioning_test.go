@@ -11,6 +11,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "mlrbfn/internal/testenv/fixedseed"
+
 	"mlrbfn/conditioning"
 )
 

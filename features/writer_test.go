@@ -17,6 +17,8 @@ import (
 	"mlrbfn/internal/npy"
 
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 var header = features.Header{

@@ -1,6 +1,10 @@
 package head
 
-import "math"
+import (
+	"math"
+
+	"mlrbfn/internal/kernels"
+)
 
 // param is one array of a head and its gradient, which every step overwrites.
 type param[T real] struct{ value, grad []T }
@@ -26,17 +30,13 @@ func newAdam[T real](params []param[T]) *adam[T] {
 }
 
 func (a *adam[T]) step(lr float64) {
-	const beta1, beta2, eps = 0.9, 0.999, 1e-8
+	const beta1, beta2 = 0.9, 0.999
 	a.steps++
 	size := T(lr / (1 - math.Pow(beta1, float64(a.steps))))
 	scale := T(1 / math.Sqrt(1-math.Pow(beta2, float64(a.steps))))
+	vectors := kernels.VectorsOf[T]()
 	for i, p := range a.params {
-		m, v, grad := a.m[i][:len(p.value)], a.v[i][:len(p.value)], p.grad[:len(p.value)]
-		for j, g := range grad {
-			m[j] += (1 - beta1) * (g - m[j])
-			v[j] = beta2*v[j] + (1-beta2)*g*g
-			p.value[j] -= size * m[j] / (T(math.Sqrt(float64(v[j])))*scale + eps)
-		}
+		vectors.Adam(p.value, p.grad, a.m[i], a.v[i], size, scale)
 	}
 }
 

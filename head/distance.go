@@ -57,15 +57,3 @@ func distance[T real](k norm, x, c []T) T {
 	}
 	return sum
 }
-
-// squares fills dst[i] with the squared length of the i-th of the rows of x,
-// which are d long.
-func squares[T real](dst, x []T, d int) {
-	for i := range dst {
-		var sum T
-		for _, v := range x[i*d : (i+1)*d] {
-			sum += v * v
-		}
-		dst[i] = sum
-	}
-}

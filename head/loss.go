@@ -1,6 +1,10 @@
 package head
 
-import "math"
+import (
+	"math"
+
+	"mlrbfn/internal/kernels"
+)
 
 // logShift keeps log y away from 0, where log(1−y) has no value.
 const logShift = 1e-6
@@ -13,33 +17,7 @@ const logShift = 1e-6
 // grad [N, C] receives the derivative by log y and may be nil.
 func logBCE[T real](logY []T, labels []int, classes int, grad []T) float64 {
 	scale := 1 / float64(len(labels)*classes)
-	var sum float64
-	for i, own := range labels {
-		for c := range classes {
-			at := i*classes + c
-			l := float64(logY[at]) - logShift
-			var slope float64
-			if c == own {
-				sum -= l
-				slope = -1
-			} else {
-				sum -= log1mExp(l)
-				slope = 1 / math.Expm1(-l)
-			}
-			if grad != nil {
-				grad[at] = T(slope * scale)
-			}
-		}
-	}
-	return sum * scale
-}
-
-// log1mExp returns log(1−eˡ) for l < 0 without cancellation at either end.
-func log1mExp(l float64) float64 {
-	if l > -math.Ln2 {
-		return math.Log(-math.Expm1(l))
-	}
-	return math.Log1p(-math.Exp(l))
+	return kernels.VectorsOf[T]().LogBCE(grad, logY, labels, logShift, T(scale)) * scale
 }
 
 // crossEntropy returns the mean over the N rows of −log softmax(z)[label] for

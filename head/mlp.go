@@ -98,7 +98,7 @@ func (m *MLP) Logits(x []float32) []float64 {
 
 // mlp is an MLP with room to compute in.
 type mlp[T real] struct {
-	products[T]
+	arithmetic[T]
 	layers []*dense[T]
 }
 
@@ -111,7 +111,7 @@ type dense[T real] struct {
 }
 
 func mlpOf[T real](m *MLP, batch int) *mlp[T] {
-	t := &mlp[T]{products: productsOf[T]()}
+	t := &mlp[T]{arithmetic: arithmeticOf[T]()}
 	for _, from := range m.Layers {
 		vector := func(n int) []T { return make([]T, n) }
 		l := &dense[T]{
@@ -148,7 +148,7 @@ func (t *mlp[T]) logits(x []T, b int) []T {
 		for i := range b {
 			copy(x[i*l.out:], l.bias)
 		}
-		t.nt(b, l.out, l.in, 1, l.x, l.weights, 1, x)
+		t.NT(b, l.out, l.in, 1, l.x, l.weights, 1, x)
 		if l == t.last() {
 			break
 		}
@@ -168,7 +168,7 @@ func (t *mlp[T]) step(x []T, labels []int) float64 {
 	loss := crossEntropy(t.logits(x, b), labels, t.last().out, t.last().gY)
 	for at := len(t.layers) - 1; at >= 0; at-- {
 		l := t.layers[at]
-		t.tn(l.out, l.in, b, 1, l.gY, l.x, 0, l.gWeights)
+		t.TN(l.out, l.in, b, 1, l.gY, l.x, 0, l.gWeights)
 		clear(l.gBias)
 		for i := range b {
 			for c, g := range l.gY[i*l.out : (i+1)*l.out] {
@@ -179,7 +179,7 @@ func (t *mlp[T]) step(x []T, labels []int) float64 {
 			break
 		}
 		gX := t.layers[at-1].gY[:b*l.in]
-		t.nn(b, l.in, l.out, 1, l.gY, l.weights, 0, gX)
+		t.NN(b, l.in, l.out, 1, l.gY, l.weights, 0, gX)
 		for i, v := range l.x[:b*l.in] {
 			if v <= 0 {
 				gX[i] = 0

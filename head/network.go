@@ -17,7 +17,9 @@ type layer[T real] struct {
 
 	// Per centroid, from the parameters as they are in this step.
 	width    []T // β⁺ = softplus(β)
+	slope    []T // ∂β⁺/∂β = sigmoid(β)
 	logRatio []T // log(β⁺/β⁺_init); 0 without the ratio and in the last layer
+	inverse  []T // ∂ logRatio/∂β⁺ = 1/β⁺, or 0 like it
 	sq       []T // ‖c‖², for k = 2
 
 	// Per row of the batch.
@@ -29,12 +31,14 @@ type layer[T real] struct {
 	gWeights []T // [B, n], gradient by n_c; in the last layer by log φ_c
 	out      []T // [B, o]; without projections these are the weights
 	gOut     []T // [B, o]; likewise
+	gLimit   []T // [B], gradient by limit
 	rowSum   []T // [B], Σ_c of gDist, for k = 2
 	colSum   []T // [n], Σ_b of gDist, for k = 2
 
+	limit   []T   // [B], cap = min(log dep + log rec, 0) of the layer before
 	logDep  []T   // [B], log dep after this layer
 	gLogDep []T   // [B], gradient by it
-	passed  []T   // [B], ∂ cap / ∂ log dep of the layer before: 1 below the cap, 0 above
+	passed  []T   // [B], ∂ cap / ∂ log dep: 1 below the cap, 0 above
 	largest []int // [B], the centroid that gave the depression
 }
 
@@ -45,10 +49,10 @@ func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
 		d: d, n: n, o: o,
 		centroids: vector(n * d), gCentroids: vector(n * d),
 		beta: vector(n), gBeta: vector(n),
-		width: vector(n), logRatio: vector(n), sq: vector(n), colSum: vector(n),
+		width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), colSum: vector(n),
 		xsq: vector(b), dist: vector(b * n), weights: vector(b * n),
-		gDist: vector(b * n), gWeights: vector(b * n), rowSum: vector(b),
-		logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int, b),
+		gDist: vector(b * n), gWeights: vector(b * n), gLimit: vector(b), rowSum: vector(b),
+		limit: vector(b), logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int, b),
 	}
 	if projects {
 		l.projections, l.gProjections = vector(n*o), vector(n*o)
@@ -65,7 +69,7 @@ func (l *layer[T]) projects() bool { return len(l.projections) > 0 }
 
 // network is an MLRBFN with room to compute in. It serves one goroutine.
 type network[T real] struct {
-	products[T]
+	arithmetic[T]
 	layers  []*layer[T]
 	k       norm
 	depress bool
@@ -80,7 +84,7 @@ type network[T real] struct {
 // up to batch rows.
 func networkOf[T real](m *MLRBFN, batch int) *network[T] {
 	net := &network[T]{
-		products: productsOf[T](), k: norm(m.Norm),
+		arithmetic: arithmeticOf[T](), k: norm(m.Norm),
 		depress: !m.NoDepression, ratio: !m.NoDepression && !m.NoRatio,
 		logRec: T(math.Log(m.Recovery)), first: make([]T, batch),
 	}
@@ -140,16 +144,18 @@ func (net *network[T]) refresh() {
 }
 
 func (net *network[T]) refreshLayer(l *layer[T]) {
-	logInit := math.Log(softplus(l.initBeta))
-	for c, b := range l.beta {
-		w := softplus(float64(b))
-		l.width[c] = T(w)
-		if net.ratio && !l.last() {
-			l.logRatio[c] = T(math.Log(w) - logInit)
+	net.Softplus(l.width, l.beta)
+	net.Sigmoid(l.slope, l.beta)
+	if net.ratio && !l.last() {
+		init := T(softplus(l.initBeta))
+		for c, w := range l.width {
+			l.logRatio[c] = w / init
+			l.inverse[c] = 1 / w
 		}
+		net.Log(l.logRatio, l.logRatio)
 	}
 	if net.k == 2 {
-		squares(l.sq, l.centroids, l.d)
+		net.SumSquares(l.sq, l.centroids)
 	}
 }
 
@@ -179,47 +185,37 @@ func (net *network[T]) output(b int) []T {
 func (net *network[T]) forwardLayer(l *layer[T], x, logDep []T, b int) {
 	l.in = x
 	net.distances(l, x, b)
-	for i := range b {
-		var limit T
-		l.passed[i] = 0
-		if net.depress {
-			limit, l.passed[i] = capped(logDep[i]+net.logRec, l.tie())
-		}
-		dist, weights := l.dist[i*l.n:(i+1)*l.n], l.weights[i*l.n:(i+1)*l.n]
-		for c, d := range dist {
-			weights[c] = l.logRatio[c] - l.width[c]*d + limit
-		}
-		if l.last() {
-			continue
-		}
-		l.largest[i] = argmax(weights)
-		l.logDep[i] = weights[l.largest[i]]
-		for c, w := range weights {
-			weights[c] = T(math.Exp(float64(w)))
+	if net.depress {
+		for i, d := range logDep[:b] {
+			l.limit[i], l.passed[i] = capped(d+net.logRec, l.tie())
 		}
 	}
+	dist, weights, limit := l.dist[:b*l.n], l.weights[:b*l.n], l.limit[:b]
+	if l.last() {
+		net.LogPhi(weights, dist, l.width, limit)
+		return
+	}
+	net.Activate(weights, l.logDep[:b], l.largest[:b], dist, l.logRatio, l.width, limit)
 	if l.projects() {
-		net.nn(b, l.o, l.n, 1, l.weights, l.projections, 0, l.out)
+		net.NN(b, l.o, l.n, 1, weights, l.projections, 0, l.out)
 	}
 }
 
 // distances fills l.dist with ‖x−c‖_k^k, for k = 2 as ‖x‖² − 2x·c + ‖c‖².
 func (net *network[T]) distances(l *layer[T], x []T, b int) {
-	if net.k != 2 {
+	switch net.k {
+	case 1:
+		net.Distances(b, l.n, l.d, x, l.centroids, l.dist)
+	case 2:
+		net.SumSquares(l.xsq[:b], x[:b*l.d])
+		net.NT(b, l.n, l.d, -2, x, l.centroids, 0, l.dist)
+		net.SquaredDistances(l.dist[:b*l.n], l.xsq[:b], l.sq)
+	default:
 		for i := range b {
 			row := x[i*l.d : (i+1)*l.d]
 			for c := range l.n {
 				l.dist[i*l.n+c] = distance(net.k, row, l.centroids[c*l.d:(c+1)*l.d])
 			}
-		}
-		return
-	}
-	squares(l.xsq[:b], x, l.d)
-	net.nt(b, l.n, l.d, -2, x, l.centroids, 0, l.dist)
-	for i := range b {
-		dist := l.dist[i*l.n : (i+1)*l.n]
-		for c, d := range dist {
-			dist[c] = max(l.xsq[i]+d+l.sq[c], 0)
 		}
 	}
 }
@@ -265,42 +261,34 @@ func (net *network[T]) backward(b int) {
 // (gIn [b, d]) and by the log depression before it (gLogDep [b]); nil leaves
 // the latter two out.
 func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
+	weights, gWeights := l.weights[:b*l.n], l.gWeights[:b*l.n]
 	if l.projects() {
-		net.nt(b, l.n, l.o, 1, l.gOut, l.projections, 0, l.gWeights)
-		net.tn(l.n, l.o, b, 1, l.weights, l.gOut, 0, l.gProjections)
+		net.NT(b, l.n, l.o, 1, l.gOut, l.projections, 0, gWeights)
+		net.TN(l.n, l.o, b, 1, weights, l.gOut, 0, l.gProjections)
+	}
+	if !l.last() {
+		// From the gradient by n_c to the one by log n_c.
+		net.Multiply(gWeights, weights)
+		if net.depress {
+			for i, c := range l.largest[:b] {
+				gWeights[i*l.n+c] += l.gLogDep[i]
+			}
+		}
 	}
 	clear(l.gBeta)
-	ratio := T(0)
-	if net.ratio && !l.last() {
-		ratio = 1
+	clear(l.colSum)
+	net.Backward(l.gDist[:b*l.n], l.gBeta, l.colSum, l.gLimit[:b], l.rowSum[:b], gWeights, l.dist, l.width, l.inverse)
+	net.Multiply(l.gBeta, l.slope)
+	if gLogDep != nil {
+		copy(gLogDep, l.gLimit[:b])
+		net.Multiply(gLogDep[:b], l.passed)
 	}
-	for i := range b {
-		gw, weights := l.gWeights[i*l.n:(i+1)*l.n], l.weights[i*l.n:(i+1)*l.n]
-		dist, gDist := l.dist[i*l.n:(i+1)*l.n], l.gDist[i*l.n:(i+1)*l.n]
-		if !l.last() { // from the gradient by n_c to the one by log n_c
-			for c, w := range weights {
-				gw[c] *= w
-			}
-			if net.depress {
-				gw[l.largest[i]] += l.gLogDep[i]
-			}
-		}
-		var sum T
-		for c, g := range gw {
-			sum += g
-			l.gBeta[c] += g * (ratio/l.width[c] - dist[c])
-			gDist[c] = -l.width[c] * g
-		}
-		if gLogDep != nil {
-			gLogDep[i] = sum * l.passed[i]
-		}
-	}
-	for c, b := range l.beta {
-		l.gBeta[c] *= T(sigmoid(float64(b)))
-	}
-	if net.k == 2 {
+	switch net.k {
+	case 1:
+		net.DistancesGradient(b, l.n, l.d, l.in, l.centroids, l.gDist, gIn, l.gCentroids)
+	case 2:
 		net.backwardSquares(l, gIn, b)
-	} else {
+	default:
 		net.backwardDistances(l, gIn, b)
 	}
 }
@@ -308,30 +296,11 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 // backwardSquares goes from the gradient W by d = ‖x−c‖² to 2(Σ_c W x − W·c)
 // by x and 2(Σ_b W c − Wᵀ·x) by c.
 func (net *network[T]) backwardSquares(l *layer[T], gIn []T, b int) {
-	clear(l.colSum)
-	for i := range b {
-		var sum T
-		for c, g := range l.gDist[i*l.n : (i+1)*l.n] {
-			sum += g
-			l.colSum[c] += g
-		}
-		l.rowSum[i] = sum
-	}
-	scaleRows(l.gCentroids, l.centroids, l.colSum, l.d)
-	net.tn(l.n, l.d, b, -2, l.gDist, l.in, 1, l.gCentroids)
+	net.ScaleRows(l.gCentroids, l.centroids, l.colSum, 2)
+	net.TN(l.n, l.d, b, -2, l.gDist, l.in, 1, l.gCentroids)
 	if gIn != nil {
-		scaleRows(gIn, l.in, l.rowSum[:b], l.d)
-		net.nn(b, l.d, l.n, -2, l.gDist, l.centroids, 1, gIn)
-	}
-}
-
-// scaleRows sets dst[i] = 2·by[i]·src[i] for the rows of length d.
-func scaleRows[T real](dst, src, by []T, d int) {
-	for i, s := range by {
-		row := dst[i*d : (i+1)*d]
-		for j, v := range src[i*d : (i+1)*d] {
-			row[j] = 2 * s * v
-		}
+		net.ScaleRows(gIn[:b*l.d], l.in, l.rowSum[:b], 2)
+		net.NN(b, l.d, l.n, -2, l.gDist, l.centroids, 1, gIn)
 	}
 }
 
@@ -362,12 +331,4 @@ func softplus(x float64) float64 {
 		return x
 	}
 	return math.Log1p(math.Exp(x))
-}
-
-// sigmoid is the derivative of softplus.
-func sigmoid(x float64) float64 {
-	if x > 20 {
-		return 1
-	}
-	return 1 / (1 + math.Exp(-x))
 }

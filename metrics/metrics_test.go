@@ -15,6 +15,8 @@ import (
 	"mlrbfn/metrics"
 
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 // number is a JSON number, or a string for what JSON has no number for.

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 func TestSplitRows(t *testing.T) {

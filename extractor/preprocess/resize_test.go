@@ -7,6 +7,8 @@ import (
 
 	"github.com/disintegration/imaging"
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 // noise makes an opaque image of smooth waves with noise on them.

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 // file builds an idx file.

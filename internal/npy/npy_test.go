@@ -17,6 +17,8 @@ import (
 	"mlrbfn/internal/testenv"
 
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 // raw builds a file of any version around a header text, correct or not.

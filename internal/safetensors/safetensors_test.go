@@ -18,6 +18,8 @@ import (
 	"mlrbfn/internal/testenv"
 
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 var (

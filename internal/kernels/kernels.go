@@ -1,0 +1,165 @@
+// Package kernels does the arithmetic of a head in training: matrix products
+// and what happens to each element between them. All matrices are row-major.
+//
+// float32 is computed by AVX-512 or AVX2 with FMA where the processor has
+// them, by assembly that asm generates; everything else by plain Go, which is
+// also what the build tag noasm leaves. The environment variable
+// MLRBFN_KERNELS=avx512|avx2|go chooses one of them; the program panics at its
+// start where the processor or the build lacks it.
+//
+// Results of one set of kernels are the same on every machine and in every
+// run. Those of two sets differ by rounding.
+package kernels
+
+//go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Real is the arithmetic: float32 to train, float64 to score and to be held
+// against finite differences.
+type Real interface{ float32 | float64 }
+
+// Products are the kernels that contract two matrices. They keep room to work
+// in, so that after the first call of a size they do not allocate, and serve
+// one goroutine. A matrix that is too short for its sizes makes them panic.
+type Products[T Real] interface {
+	// NN computes C = alpha·A·B + beta·C with A [m,k], B [k,n], C [m,n].
+	// With beta = 0 it does not read C.
+	NN(m, n, k int, alpha T, a, b []T, beta T, c []T)
+	// NT computes C = alpha·A·Bᵀ + beta·C with A [m,k], B [n,k], C [m,n].
+	NT(m, n, k int, alpha T, a, b []T, beta T, c []T)
+	// TN computes C = alpha·Aᵀ·B + beta·C with A [k,m], B [k,n], C [m,n].
+	TN(m, n, k int, alpha T, a, b []T, beta T, c []T)
+
+	// Distances fills dist [m,n] with Σ_j |x_j−c_j| for the rows x of X [m,k]
+	// and c of C [n,k].
+	Distances(m, n, k int, x, c, dist []T)
+	// DistancesGradient computes what the gradient by Distances' result, g
+	// [m,n], makes of it: gX [m,k], unless nil, and gC [n,k]. |x−c| has the
+	// slope 0 at x = c.
+	DistancesGradient(m, n, k int, x, c, g, gX, gC []T)
+}
+
+// Vectors are the kernels that go through their arguments element by element,
+// or row by row: [b,n] stands for b rows, and a vector [n] goes with each of
+// them. They are accurate to 2 units in the last place. Arguments of the wrong
+// length make them panic; only where it says so may dst be a source.
+type Vectors[T Real] interface {
+	// Exp, Log, Softplus and Sigmoid set dst [n] to eˣ, log x, log(1+eˣ) and
+	// 1/(1+e⁻ˣ) of src [n], which may be dst.
+	Exp(dst, src []T)
+	Log(dst, src []T)
+	Softplus(dst, src []T)
+	Sigmoid(dst, src []T)
+
+	// Multiply multiplies dst [n] by src [n].
+	Multiply(dst, src []T)
+	// SumSquares sets dst [b] to ‖x‖² of the rows of x [b,n].
+	SumSquares(dst, x []T)
+	// ScaleRows sets dst [b,n] to factor·by[i]·src[i], with by [b]. src may
+	// be dst.
+	ScaleRows(dst, src, by []T, factor T)
+
+	// SquaredDistances turns products −2x·c in dist [b,n] into ‖x−c‖², by
+	// adding xsq [b] and csq [n]; what rounding makes negative becomes 0.
+	SquaredDistances(dist, xsq, csq []T)
+	// LogPhi sets dst [b,n] to limit − width·dist, with dist [b,n], width [n]
+	// and limit [b].
+	LogPhi(dst, dist, width, limit []T)
+	// Activate sets dst [b,n] to the exponentials of logRatio − width·dist +
+	// limit, top [b] to the largest such number of each row and largest [b]
+	// to the first place where it is, with logRatio and width [n] and limit
+	// [b].
+	Activate(dst, top []T, largest []int, dist, logRatio, width, limit []T)
+	// Backward goes from g [b,n], the gradient by limit − width·dist +
+	// log(width), to gDist = −width·g [b,n]; it adds g·(inverse − dist) to
+	// gBeta and gDist to colSum, and sets sum and rowSum [b] to the rows'
+	// sums of g and gDist. width, inverse, gBeta and colSum are [n]; inverse
+	// is 1/width, or 0 where there is no log(width).
+	Backward(gDist, gBeta, colSum, sum, rowSum, g, dist, width, inverse []T)
+
+	// LogBCE returns Σ −l for each row's label and Σ −log(1−eˡ) for the
+	// other columns, with l = logY − shift < 0, logY [b,n]. grad [b,n], unless
+	// nil, receives the derivatives times scale.
+	LogBCE(grad, logY []T, labels []int, shift, scale T) float64
+	// Adam takes one step of Adam with β₁ = 0.9, β₂ = 0.999 and ε = 1e-8 on
+	// the parameters p [n] by their gradients g, moving the moments m and v:
+	// p −= size·m/(√v·scale + ε).
+	Adam(p, g, m, v []T, size, scale T)
+}
+
+// NewProducts returns products for one goroutine.
+func NewProducts[T Real]() Products[T] {
+	if p, ok := any(chosen.products()).(Products[T]); ok {
+		return p
+	}
+	return &plainProducts[T]{}
+}
+
+// VectorsOf returns the vector kernels of T.
+func VectorsOf[T Real]() Vectors[T] {
+	if v, ok := any(chosen.vectors).(Vectors[T]); ok {
+		return v
+	}
+	return plainVectors[T]{}
+}
+
+// Name says which kernels float32 uses: avx512, avx2 or go.
+func Name() string { return chosen.name }
+
+// Names lists the kernels that this machine and build have, the fastest first.
+func Names() []string {
+	var names []string
+	for _, s := range available() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// set is one implementation for float32.
+type set struct {
+	name     string
+	products func() Products[float32]
+	vectors  Vectors[float32]
+}
+
+// plain is the set that every machine has.
+var plain = set{
+	name:     "go",
+	products: func() Products[float32] { return &plainProducts[float32]{} },
+	vectors:  plainVectors[float32]{},
+}
+
+// available lists the sets that this machine can run, the fastest first.
+func available() []set { return append(assembled(), plain) }
+
+var chosen = choose(os.Getenv("MLRBFN_KERNELS"))
+
+func choose(name string) set {
+	for _, s := range available() {
+		if name == "" || name == s.name {
+			return s
+		}
+	}
+	panic(fmt.Sprintf("MLRBFN_KERNELS=%s: this machine and build have %s", name, strings.Join(Names(), ", ")))
+}
+
+// fits reports whether there is anything to contract, and panics where a
+// matrix is too short for its sizes. Without anything to sum up it scales c.
+func fits[T Real](m, n, k int, beta T, a, b, c []T) bool {
+	_, _, _ = a[:m*k], b[:n*k], c[:m*n]
+	if k == 0 {
+		for i := range c[:m*n] {
+			if beta == 0 {
+				c[i] = 0
+			} else {
+				c[i] *= beta
+			}
+		}
+	}
+	return m > 0 && n > 0 && k > 0
+}

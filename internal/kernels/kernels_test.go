@@ -1,0 +1,429 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
+)
+
+// forEach runs a test with every set of kernels that this machine has.
+func forEach(t *testing.T, test func(*testing.T, set)) {
+	for _, s := range available() {
+		t.Run(s.name, func(t *testing.T) {
+			defer release()
+			test(t, s)
+		})
+	}
+}
+
+// check is rapid.Check that gives back what guarded took.
+func check(t *testing.T, property func(*rapid.T)) {
+	rapid.Check(t, func(r *rapid.T) {
+		defer release()
+		property(r)
+	})
+}
+
+func normals(t testing.TB, rng *rand.Rand, n int) []float32 {
+	x := guarded(t, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	return x
+}
+
+func wide(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// near checks got against want with an error for each element: absolute where
+// want is finite; a NaN and infinities must be the same.
+func near(t rapid.TB, what string, got []float32, want []float64, allowed func(i int) float64) {
+	t.Helper()
+	for i, w := range want {
+		g := float64(got[i])
+		if g == w || math.IsNaN(g) && math.IsNaN(w) || math.Abs(g-w) <= allowed(i) {
+			continue
+		}
+		t.Fatalf("%s[%d] of %d = %v, want %v (allowed %.2g)", what, i, len(want), g, w, allowed(i))
+	}
+}
+
+func rngOf(t *rapid.T) *rand.Rand { return rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)) }
+
+// TestProducts holds the products against float64 to the rounding of a sum.
+func TestProducts(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		p := s.products()
+		check(t, func(r *rapid.T) {
+			m, n, k := rapid.IntRange(0, 70).Draw(r, "m"), rapid.IntRange(0, 140).Draw(r, "n"), rapid.IntRange(0, 60).Draw(r, "k")
+			alpha := rapid.SampledFrom([]float32{1, -2}).Draw(r, "alpha")
+			beta := rapid.SampledFrom([]float32{0, 1, 0.5}).Draw(r, "beta")
+			rng := rngOf(r)
+			a, b, c := normals(t, rng, m*k), normals(t, rng, k*n), normals(t, rng, m*n)
+			if rapid.Bool().Draw(r, "odd values") && m*k > 0 {
+				a[rng.IntN(m*k)] = rapid.SampledFrom([]float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-45, 1e30}).Draw(r, "odd")
+			}
+			if beta == 0 && m*n > 0 {
+				c[rng.IntN(m*n)] = float32(math.NaN()) // must not be read
+			}
+			for _, form := range []string{"NN", "NT", "TN"} {
+				want, size := make([]float64, m*n), make([]float64, m*n)
+				for i := range m {
+					for j := range n {
+						at := i*n + j
+						if beta != 0 {
+							want[at] = float64(beta) * float64(c[at])
+						}
+						for q := range k {
+							ia, ib := i*k+q, q*n+j
+							switch form {
+							case "NT":
+								ib = j*k + q
+							case "TN":
+								ia = q*m + i
+							}
+							term := float64(alpha) * float64(a[ia]) * float64(b[ib])
+							want[at] += term
+							size[at] += math.Abs(term)
+						}
+						if math.Abs(want[at]) > math.MaxFloat32 || size[at] > math.MaxFloat32/4 { // what overflows on the way is not our matter
+							want[at], size[at] = 0, math.Inf(1)
+						}
+					}
+				}
+				got := guarded(t, m*n)
+				copy(got, c)
+				switch form {
+				case "NN":
+					p.NN(m, n, k, alpha, a, b, beta, got)
+				case "NT":
+					p.NT(m, n, k, alpha, a, b, beta, got)
+				case "TN":
+					p.TN(m, n, k, alpha, a, b, beta, got)
+				}
+				near(r, form, got, want, func(i int) float64 { return float64(k+2) * 0x1p-24 * (size[i] + math.Abs(want[i]) + 1) })
+			}
+		})
+	})
+}
+
+// TestProductsPropagate: a NaN or infinity in A reaches its row of C and no
+// other.
+func TestProductsPropagate(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		const m, n, k = 19, 21, 5
+		for _, odd := range []float64{math.NaN(), math.Inf(1)} {
+			rng := rand.New(rand.NewPCG(1, 1))
+			a, b, c := normals(t, rng, m*k), normals(t, rng, n*k), guarded(t, m*n)
+			a[17*k+3] = float32(odd)
+			s.products().NT(m, n, k, 1, a, b, 0, c)
+			for i, v := range c {
+				finite := !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0)
+				if finite != (i/n != 17) || math.IsNaN(odd) && !finite && !math.IsNaN(float64(v)) {
+					t.Fatalf("%g in row 17 makes C[%d,%d] = %g", odd, i/n, i%n, v)
+				}
+			}
+		}
+	})
+}
+
+// TestDistances holds Σ|x−c| and its gradient against plain float64.
+func TestDistances(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		p, exact := s.products(), plainProducts[float64]{}
+		check(t, func(r *rapid.T) {
+			m, n, k := rapid.IntRange(1, 40).Draw(r, "m"), rapid.IntRange(1, 140).Draw(r, "n"), rapid.IntRange(1, 60).Draw(r, "k")
+			rng := rngOf(r)
+			x, c, g := normals(t, rng, m*k), normals(t, rng, n*k), normals(t, rng, m*n)
+			copy(c, x[:min(k, 3)]) // ties
+			dist, gX, gC := guarded(t, m*n), guarded(t, m*k), guarded(t, n*k)
+			wantDist, wantX, wantC := make([]float64, m*n), make([]float64, m*k), make([]float64, n*k)
+			exact.Distances(m, n, k, wide(x), wide(c), wantDist)
+			exact.DistancesGradient(m, n, k, wide(x), wide(c), wide(g), wantX, wantC)
+			p.Distances(m, n, k, x, c, dist)
+			near(r, "distance", dist, wantDist, func(i int) float64 { return 1e-6 * float64(k) })
+			p.DistancesGradient(m, n, k, x, c, g, gX, gC)
+			near(r, "gradient by x", gX, wantX, func(i int) float64 { return 1e-6 * float64(n) })
+			near(r, "gradient by c", gC, wantC, func(i int) float64 { return 1e-6 * float64(m) })
+			clear(gC)
+			p.DistancesGradient(m, n, k, x, c, g, nil, gC)
+			near(r, "gradient by c alone", gC, wantC, func(i int) float64 { return 1e-6 * float64(m) })
+		})
+	})
+}
+
+// ulp is the distance of float32s at v, as far as float32 reaches.
+func ulp(v float64) float64 {
+	if math.Abs(v) < 0x1p-126 || math.IsNaN(v) {
+		return 0x1p-149
+	}
+	_, e := math.Frexp(v)
+	return math.Ldexp(1, e-24)
+}
+
+// TestFunctions checks the elementary functions to 2 units in the last place
+// over all magnitudes, 0, denormal numbers, infinities and NaN among them.
+func TestFunctions(t *testing.T) {
+	var xs []float32
+	for i := uint32(0); i < 1<<16; i++ { // every sign and exponent, 128 fractions
+		xs = append(xs, math.Float32frombits(i<<16|i*2654435761>>16))
+	}
+	for x := -110.0; x < 95; x += 1.0 / 128 {
+		xs = append(xs, float32(x))
+	}
+	for x := 0.5; x < 2; x += 1.0 / 4096 {
+		xs = append(xs, float32(x))
+	}
+	for _, x := range []float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), 1, 0x1p-149, 0x1p-126, math.MaxFloat32} {
+		xs = append(xs, float32(x))
+	}
+	forEach(t, func(t *testing.T, s set) {
+		for _, f := range []struct {
+			name string
+			get  func(dst, src []float32)
+			want func(float64) float64
+		}{
+			{"exp", s.vectors.Exp, math.Exp},
+			{"log", s.vectors.Log, math.Log},
+			{"softplus", s.vectors.Softplus, softplus},
+			{"sigmoid", s.vectors.Sigmoid, sigmoid},
+		} {
+			got, worst := make([]float32, len(xs)), 0.0
+			f.get(got, xs)
+			for i, x := range xs {
+				w, g := f.want(float64(x)), float64(got[i])
+				if g == w || math.IsNaN(g) && math.IsNaN(w) || float32(w) == got[i] {
+					continue
+				}
+				e := math.Abs(g-w) / ulp(w)
+				if worst = max(worst, e); !(e <= 2) {
+					t.Fatalf("%s(%g) = %g, want %g", f.name, x, g, w)
+				}
+			}
+			t.Logf("%s: at most %.2f ulp", f.name, worst)
+			inPlace := guarded(t, 19)
+			copy(inPlace, xs[1<<16:])
+			f.get(inPlace, inPlace)
+			near(t, f.name+" in place", inPlace, wide(got[1<<16:1<<16+19]), func(int) float64 { return 0 })
+		}
+	})
+}
+
+// TestRows holds what goes row by row against the same in plain float64.
+func TestRows(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		v, exact := s.vectors, plainVectors[float64]{}
+		check(t, func(r *rapid.T) {
+			b, n := rapid.IntRange(1, 9).Draw(r, "b"), rapid.IntRange(1, 70).Draw(r, "n")
+			rng := rngOf(r)
+			matrix, other := normals(t, rng, b*n), normals(t, rng, b*n)
+			rows, columns, more := normals(t, rng, b), normals(t, rng, n), normals(t, rng, n)
+			rounding := func(int) float64 { return 1e-5 }
+
+			got, want := guarded(t, b), make([]float64, b)
+			v.SumSquares(got, matrix)
+			exact.SumSquares(want, wide(matrix))
+			near(r, "sum of squares", got, want, func(i int) float64 { return 1e-6 * want[i] })
+
+			dst, wantDst := guarded(t, b*n), make([]float64, b*n)
+			v.ScaleRows(dst, matrix, rows, 2)
+			exact.ScaleRows(wantDst, wide(matrix), wide(rows), 2)
+			near(r, "scaled", dst, wantDst, rounding)
+
+			copy(dst, matrix)
+			wantDst = wide(matrix)
+			v.Multiply(dst, other)
+			exact.Multiply(wantDst, wide(other))
+			near(r, "multiplied", dst, wantDst, rounding)
+
+			dist := guarded(t, b*n)
+			copy(dist, matrix)
+			wantDist := wide(matrix)
+			v.SquaredDistances(dist, rows, columns)
+			exact.SquaredDistances(wantDist, wide(rows), wide(columns))
+			near(r, "squared distance", dist, wantDist, rounding)
+
+			v.LogPhi(dst, matrix, columns, rows)
+			exact.LogPhi(wantDst, wide(matrix), wide(columns), wide(rows))
+			near(r, "log φ", dst, wantDst, rounding)
+
+			g1, g2, g3, g4, g5 := guarded(t, b*n), normals(t, rng, n), normals(t, rng, n), guarded(t, b), guarded(t, b)
+			w1, w2, w3, w4, w5 := make([]float64, b*n), wide(g2), wide(g3), make([]float64, b), make([]float64, b)
+			v.Backward(g1, g2, g3, g4, g5, matrix, other, columns, more)
+			exact.Backward(w1, w2, w3, w4, w5, wide(matrix), wide(other), wide(columns), wide(more))
+			for i, pair := range []struct {
+				got  []float32
+				want []float64
+			}{{g1, w1}, {g2, w2}, {g3, w3}, {g4, w4}, {g5, w5}} {
+				near(r, fmt.Sprintf("backward %d", i), pair.got, pair.want, rounding)
+			}
+		})
+	})
+}
+
+// TestActivate looks at ties, NaN and columns without any value.
+func TestActivate(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		v, exact := s.vectors, plainVectors[float64]{}
+		check(t, func(r *rapid.T) {
+			b, n := rapid.IntRange(1, 9).Draw(r, "b"), rapid.IntRange(1, 70).Draw(r, "n")
+			rng := rngOf(r)
+			dist, logRatio, width, limit := guarded(t, b*n), guarded(t, n), guarded(t, n), normals(t, rng, b)
+			for i := range dist {
+				dist[i] = float32(rng.IntN(4)) // ties
+			}
+			for c := range n {
+				width[c], logRatio[c] = 1, float32(rng.IntN(2))
+			}
+			for i := range rng.IntN(3) {
+				dist[rng.IntN(b*n)] = []float32{float32(math.Inf(1)), 1e30, 200}[i]
+			}
+			dst, top, largest := guarded(t, b*n), guarded(t, b), make([]int, b)
+			wantDst, wantTop, wantLargest := make([]float64, b*n), make([]float64, b), make([]int, b)
+			v.Activate(dst, top, largest, dist, logRatio, width, limit)
+			exact.Activate(wantDst, wantTop, wantLargest, wide(dist), wide(logRatio), wide(width), wide(limit))
+			near(r, "activation", dst, wantDst, func(i int) float64 { return 1e-6 * wantDst[i] })
+			near(r, "top", top, wantTop, func(i int) float64 { return 1e-6 * (1 + math.Abs(wantTop[i])) })
+			for i, at := range largest {
+				if at != wantLargest[i] && dst[i*n+at] != dst[i*n+wantLargest[i]] { // equal only once rounded
+					r.Fatalf("row %d: largest %d, want %d", i, at, wantLargest[i])
+				}
+			}
+		})
+		const n = 21
+		dist, ones, dst := guarded(t, n), guarded(t, n), guarded(t, n)
+		for i := range n {
+			dist[i], ones[i] = float32(math.NaN()), 1
+		}
+		largest := []int{-1}
+		s.vectors.Activate(dst, guarded(t, 1), largest, dist, ones, ones, ones[:1])
+		if largest[0] != 0 || !math.IsNaN(float64(dst[0])) || !math.IsNaN(float64(dst[n-1])) {
+			t.Errorf("of NaN alone: largest %d, %v", largest[0], dst)
+		}
+	})
+}
+
+// TestLogBCE reaches from certainty to −∞.
+func TestLogBCE(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		check(t, func(r *rapid.T) {
+			b, n := rapid.IntRange(1, 5).Draw(r, "b"), rapid.IntRange(1, 70).Draw(r, "n")
+			rng := rngOf(r)
+			logY, labels := guarded(t, b*n), make([]int, b)
+			for i := range logY {
+				logY[i] = -float32(math.Exp(rng.Float64()*26 - 20)) // -2e-9 to -400
+			}
+			for i := range rng.IntN(3) {
+				logY[rng.IntN(b*n)] = []float32{0, float32(math.Inf(-1))}[i]
+			}
+			for i := range labels {
+				labels[i] = rng.IntN(n)
+				logY[i*n+labels[i]] = -1
+			}
+			grad, want := guarded(t, b*n), make([]float64, b*n)
+			sum := s.vectors.LogBCE(grad, logY, labels, 1e-6, 0.5)
+			wantSum := plainVectors[float64]{}.LogBCE(want, wide(logY), labels, float64(float32(1e-6)), 0.5)
+			// logY − shift is rounded, and the slope is e to the power of it.
+			near(r, "gradient", grad, want, func(i int) float64 {
+				return (5e-7+2e-7*math.Abs(float64(logY[i])))*math.Abs(want[i]) + 0x1p-149
+			})
+			if math.Abs(sum-wantSum) > 2e-6*wantSum {
+				r.Fatalf("sum %g, want %g", sum, wantSum)
+			}
+			if alone := s.vectors.LogBCE(nil, logY, labels, 1e-6, 0.5); alone != sum {
+				r.Fatalf("without gradient %g, with %g", alone, sum)
+			}
+		})
+		logY := guarded(t, 3)
+		logY[0], logY[1], logY[2] = -1, -1, float32(math.NaN())
+		if sum := s.vectors.LogBCE(nil, logY, []int{0}, 1e-6, 1); !math.IsNaN(sum) {
+			t.Errorf("the loss of NaN is %g", sum)
+		}
+	})
+}
+
+func TestAdam(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		check(t, func(r *rapid.T) {
+			n := rapid.IntRange(1, 70).Draw(r, "n")
+			rng := rngOf(r)
+			p, g, m, v := normals(t, rng, n), normals(t, rng, n), normals(t, rng, n), guarded(t, n)
+			for i := range v {
+				v[i] = float32(math.Exp(40*rng.Float64() - 35))
+				g[i] *= float32(math.Exp(-20 * rng.Float64()))
+			}
+			g[0], m[0], v[0] = 0, 0, 0
+			wantP, wantM, wantV := wide(p), wide(m), wide(v)
+			plainVectors[float64]{}.Adam(wantP, wide(g), wantM, wantV, 1e-3, 1.5)
+			s.vectors.Adam(p, g, m, v, 1e-3, 1.5)
+			near(r, "m", m, wantM, func(i int) float64 { return 2e-7 * (math.Abs(wantM[i]) + math.Abs(float64(g[i]))) })
+			near(r, "v", v, wantV, func(i int) float64 { return 4e-7*wantV[i] + 0x1p-149 })
+			near(r, "p", p, wantP, func(i int) float64 {
+				return 2e-7*math.Abs(wantP[i]) + 1e-6*math.Abs(1e-3*wantM[i]/(math.Sqrt(wantV[i])*1.5+1e-8)) + 1e-9
+			})
+		})
+		p, g, m, v := guarded(t, 3), guarded(t, 3), guarded(t, 3), guarded(t, 3)
+		g[1] = float32(math.NaN())
+		s.vectors.Adam(p, g, m, v, 1e-3, 1)
+		if p[0] != 0 || !math.IsNaN(float64(p[1])) || p[2] != 0 {
+			t.Errorf("after a gradient of NaN: %v", p)
+		}
+	})
+}
+
+func TestChoose(t *testing.T) {
+	for _, s := range available() {
+		if got := choose(s.name).name; got != s.name {
+			t.Errorf("%s gives %s", s.name, got)
+		}
+	}
+	if got := choose("").name; got != available()[0].name {
+		t.Errorf("by default %s", got)
+	}
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "neon") || !strings.Contains(said, "go") {
+			t.Errorf("an unknown name gives %q", said)
+		}
+	}()
+	choose("neon")
+}
+
+// TestShortArguments: a kernel must not be let loose on memory that is not its
+// argument's.
+func TestShortArguments(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		x := func(n int) []float32 { return make([]float32, n) }
+		for name, call := range map[string]func(){
+			"NN":               func() { s.products().NN(3, 4, 5, 1, x(15), x(19), 0, x(12)) },
+			"NT":               func() { s.products().NT(3, 4, 5, 1, x(14), x(20), 0, x(12)) },
+			"TN":               func() { s.products().TN(3, 4, 5, 1, x(15), x(20), 0, x(11)) },
+			"Distances":        func() { s.products().Distances(3, 4, 5, x(15), x(20), x(11)) },
+			"Exp":              func() { s.vectors.Exp(x(5), x(4)) },
+			"SumSquares":       func() { s.vectors.ScaleRows(x(20), x(20), x(3), 1) },
+			"SquaredDistances": func() { s.vectors.SquaredDistances(x(20), x(4), x(4)) },
+			"Backward":         func() { s.vectors.Backward(x(20), x(5), x(5), x(4), x(3), x(20), x(20), x(5), x(5)) },
+			"LogBCE":           func() { s.vectors.LogBCE(x(19), x(20), make([]int, 4), 0, 1) },
+			"Adam":             func() { s.vectors.Adam(x(5), x(5), x(5), x(4), 1, 1) },
+		} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s takes an argument that is too short", name)
+					}
+				}()
+				call()
+			}()
+		}
+	})
+}

@@ -1,0 +1,196 @@
+//go:build !noasm
+
+package kernels
+
+import (
+	"slices"
+	"unsafe"
+)
+
+// tile is what a micro-kernel works on; asm/matrix.go knows the offsets.
+// Strides are in bytes.
+type tile struct {
+	k           int
+	a           unsafe.Pointer // A[i,p] at a + i·ras + p·cas
+	ras, cas    int
+	b           unsafe.Pointer // rows of B
+	ldb         int
+	c           unsafe.Pointer
+	ldc         int
+	alpha, beta float32
+	mask        [8]uint32      // AVX-512: a bit per lane of the last vector; AVX2: a word per lane
+	r           unsafe.Pointer // like c
+	ldr         int
+}
+
+// kernels are micro-kernels by vectors and rows of a tile. Those that mask
+// their last vector may be the same.
+type microKernels struct{ whole, masked [][]func(*tile) }
+
+// machine is how one instruction set contracts matrices.
+type machine struct {
+	width                    int // floats of a vector
+	product, distance, signs microKernels
+}
+
+var (
+	machineAVX512 = machine{
+		16,
+		microKernels{productAVX512[:], productAVX512[:]},
+		microKernels{distanceAVX512[:], distanceAVX512[:]},
+		microKernels{signsAVX512[:], signsAVX512[:]},
+	}
+	machineAVX2 = machine{
+		8,
+		microKernels{productAVX2[:], productAVX2Masked[:]},
+		microKernels{distanceAVX2[:], distanceAVX2Masked[:]},
+		microKernels{signsAVX2[:], signsAVX2Masked[:]},
+	}
+)
+
+// products contracts in tiles whose sums stay in registers. It reads A by
+// single values at any stride, and B and C by vectors along their rows, so
+// that only NT has to transpose anything. It holds at full speed as long as the
+// part of B that one tile reads stays in the second-level cache.
+type products struct {
+	machine
+	tile
+	packed, turned []float32
+}
+
+// matrix is a part of a row-major matrix: its first element, and the steps
+// between rows and columns.
+type matrix struct {
+	data     []float32
+	row, col int
+}
+
+func dense(data []float32, cols int) matrix { return matrix{data, cols, 1} }
+
+func (m matrix) transposed() matrix { return matrix{m.data, m.col, m.row} }
+
+// from is the address of an element.
+func (m matrix) from(row, col int) unsafe.Pointer {
+	return unsafe.Pointer(&m.data[row*m.row+col*m.col])
+}
+
+// contract computes C = alpha·Σ_p A[i,p]∘B[p,j] + beta·C by the given kernels.
+// r, where they want it, has the shape of c.
+func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b matrix, beta float32, c, r matrix) {
+	p.k, p.alpha, p.beta = k, alpha, beta
+	p.ras, p.cas, p.ldb, p.ldc, p.ldr = 4*a.row, 4*a.col, 4*b.row, 4*c.row, 4*r.row
+	most := len(by.whole) - 1
+	for j := 0; j < n; {
+		vectors := (n - j + p.width - 1) / p.width
+		tiles := (vectors + most - 1) / most
+		vectors = (vectors + tiles - 1) / tiles // of even widths
+		kernels := by.whole[vectors]
+		if cut := vectors*p.width - (n - j); cut > 0 {
+			kernels = by.masked[vectors]
+			p.setMask(p.width - cut)
+		} else {
+			p.setMask(p.width)
+		}
+		p.b = b.from(0, j)
+		blocks := (m + len(kernels) - 2) / (len(kernels) - 1)
+		for i, block := 0, 1; block <= blocks; block++ {
+			rows := m*block/blocks - i
+			p.a, p.c = a.from(i, 0), c.from(i, j)
+			if r.data != nil {
+				p.r = r.from(i, j)
+			}
+			kernels[rows](&p.tile)
+			i += rows
+		}
+		j += vectors * p.width
+	}
+	p.a, p.b, p.c, p.r = nil, nil, nil, nil
+}
+
+// setMask lets through the first lanes of a vector.
+func (p *products) setMask(lanes int) {
+	if p.width == 16 {
+		p.mask[0] = 1<<lanes - 1
+		return
+	}
+	for i := range p.mask {
+		p.mask[i] = 0
+		if i < lanes {
+			p.mask[i] = ^uint32(0)
+		}
+	}
+}
+
+func (p *products) NN(m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
+	if !fits(m, n, k, beta, a, b, c) {
+		return
+	}
+	p.contract(p.product, m, n, k, alpha, dense(a, k), dense(b, n), beta, dense(c, n), matrix{})
+}
+
+func (p *products) TN(m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
+	if !fits(m, n, k, beta, a, b, c) {
+		return
+	}
+	p.contract(p.product, m, n, k, alpha, dense(a, m).transposed(), dense(b, n), beta, dense(c, n), matrix{})
+}
+
+func (p *products) NT(m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
+	if !fits(m, n, k, beta, a, b, c) {
+		return
+	}
+	p.contractRows(p.product, m, n, k, alpha, a, b, beta, c)
+}
+
+func (p *products) Distances(m, n, k int, x, c, dist []float32) {
+	if !fits(m, n, k, 0, x, c, dist) {
+		return
+	}
+	p.contractRows(p.distance, m, n, k, 1, x, c, 0, dist)
+}
+
+// contractRows contracts rows of A [m,k] with rows of B [n,k]. It turns A
+// around and makes Cᵀ, so that vectors lie along the batch, which fills them
+// where the n of a head, 50 or 10, does not.
+func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
+	const slab = 126 // rows of Cᵀ at once, to stay in the cache
+	p.packed = slices.Grow(p.packed[:0], k*m)[:k*m]
+	p.turned = slices.Grow(p.turned[:0], min(n, slab)*m)[:min(n, slab)*m]
+	turn(p.packed, m, a, k, m, k)
+	for j := 0; j < n; j += slab {
+		cols := min(slab, n-j)
+		if beta != 0 {
+			turn(p.turned, m, c[j:], n, m, cols)
+		}
+		p.contract(by, cols, m, k, alpha, dense(b[j*k:], k), dense(p.packed, m), beta, dense(p.turned, m), matrix{})
+		turn(c[j:], n, p.turned, m, cols, m)
+	}
+}
+
+func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
+	if !fits(m, n, k, 0, x, c, g) {
+		return
+	}
+	// gC = −Σ_x g·sign(x−c) and gX = −Σ_c g·sign(c−x).
+	rows, cols := dense(x, k), dense(c, k)
+	p.contract(p.signs, n, k, m, -1, dense(g, n).transposed(), rows, 0, dense(gC[:n*k], k), cols)
+	if gX != nil {
+		p.contract(p.signs, m, k, n, -1, dense(g, n), cols, 0, dense(gX[:m*k], k), rows)
+	}
+}
+
+// turn sets dst [cols,rows] to the transpose of src [rows,cols].
+func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
+	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
+	const side = 8
+	for i := 0; i < rows; i += side {
+		j := 0
+		if i+side <= rows && cols >= side {
+			transposeStrip(&dst[i], ldd, &src[i*lds], lds, cols/side)
+			j = cols / side * side
+		}
+		for ; j < cols; j += side {
+			transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
+		}
+	}
+}

@@ -1,0 +1,102 @@
+//go:build !noasm
+
+package kernels
+
+// vectorKernels is one instruction set's assembly. It takes n ≥ 0 elements, or
+// rows of n.
+type vectorKernels struct {
+	exp, log, softplus, sigmoid, multiply func(dst, src *float32, n int)
+
+	sumSquares       func(dst, x *float32, rows, n int)
+	scaleRows        func(dst, src, by *float32, factor float32, rows, n int)
+	squaredDistances func(dist, xsq, csq *float32, rows, n int)
+	logPhi           func(dst, dist, width, limit *float32, rows, n int)
+	activate         func(dst, top *float32, largest *int, dist, logRatio, width, limit *float32, rows, n int)
+	backward         func(gDist, gBeta, colSum, sum, rowSum, grad, dist, width, inverse *float32, rows, n int)
+	logBCE           func(grad, logY *float32, labels *int, shift, scale float32, rows, n int) (sum float64)
+	adam             func(p, grad, m, v *float32, size, scale float32, n int)
+}
+
+// at returns the address of x's beginning, after a check that it holds n.
+func at[E any](x []E, n int) *E {
+	return &x[:n][0]
+}
+
+func apply(f func(dst, src *float32, n int), dst, src []float32) {
+	if len(dst) > 0 {
+		f(&dst[0], at(src, len(dst)), len(dst))
+	}
+}
+
+func (v *vectorKernels) Exp(dst, src []float32)      { apply(v.exp, dst, src) }
+func (v *vectorKernels) Log(dst, src []float32)      { apply(v.log, dst, src) }
+func (v *vectorKernels) Softplus(dst, src []float32) { apply(v.softplus, dst, src) }
+func (v *vectorKernels) Sigmoid(dst, src []float32)  { apply(v.sigmoid, dst, src) }
+func (v *vectorKernels) Multiply(dst, src []float32) { apply(v.multiply, dst, src) }
+
+func (v *vectorKernels) SumSquares(dst, x []float32) {
+	if len(x) == 0 {
+		clear(dst)
+		return
+	}
+	b, n := shape(x, dst)
+	v.sumSquares(&dst[0], &x[0], b, n)
+}
+
+func (v *vectorKernels) ScaleRows(dst, src, by []float32, factor float32) {
+	if len(dst) == 0 {
+		return
+	}
+	b, n := shape(dst, by)
+	v.scaleRows(&dst[0], at(src, b*n), &by[0], factor, b, n)
+}
+
+func (v *vectorKernels) SquaredDistances(dist, xsq, csq []float32) {
+	if len(dist) == 0 {
+		return
+	}
+	b, n := shape(dist, xsq)
+	v.squaredDistances(&dist[0], &xsq[0], at(csq, n), b, n)
+}
+
+func (v *vectorKernels) LogPhi(dst, dist, width, limit []float32) {
+	if len(dst) == 0 {
+		return
+	}
+	b, n := shape(dst, limit)
+	v.logPhi(&dst[0], at(dist, b*n), at(width, n), &limit[0], b, n)
+}
+
+func (v *vectorKernels) Activate(dst, top []float32, largest []int, dist, logRatio, width, limit []float32) {
+	if len(dst) == 0 {
+		return
+	}
+	b, n := shape(dst, limit)
+	v.activate(&dst[0], at(top, b), at(largest, b), at(dist, b*n), at(logRatio, n), at(width, n), &limit[0], b, n)
+}
+
+func (v *vectorKernels) Backward(gDist, gBeta, colSum, sum, rowSum, g, dist, width, inverse []float32) {
+	if len(gDist) == 0 {
+		return
+	}
+	b, n := shape(gDist, sum)
+	v.backward(&gDist[0], at(gBeta, n), at(colSum, n), &sum[0], at(rowSum, b), at(g, b*n), at(dist, b*n), at(width, n), at(inverse, n), b, n)
+}
+
+func (v *vectorKernels) LogBCE(grad, logY []float32, labels []int, shift, scale float32) float64 {
+	if len(logY) == 0 {
+		return 0
+	}
+	b, n := shape(logY, labels)
+	var to *float32
+	if grad != nil {
+		to = at(grad, b*n)
+	}
+	return v.logBCE(to, &logY[0], &labels[0], shift, scale, b, n)
+}
+
+func (v *vectorKernels) Adam(p, g, m, s []float32, size, scale float32) {
+	if n := len(p); n > 0 {
+		v.adam(&p[0], at(g, n), at(m, n), at(s, n), size, scale, n)
+	}
+}
