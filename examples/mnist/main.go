@@ -90,6 +90,7 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	if err := os.MkdirAll(*out, 0o777); err != nil {
 		return err
 	}
+	names[1] = "MNIST, test"
 	return drawFigure(names[1:], results[0].scores[1:], filepath.Join(*out, "mnist.png"), filepath.Join(*out, "mnist.svg"))
 }
 
@@ -182,7 +183,7 @@ func writeTable(w io.Writer, seeds []uint64, names []string, results []result) e
 // drawFigure draws how confident a head is of each set, and the logarithm of
 // that, its score, which shows what the confidences near 0 are.
 func drawFigure(names []string, scores [][]float64, files ...string) error {
-	const bins, lowest = 50, -20
+	const bins, lowest = 50, -6
 	confidences, logs := make([]figures.Series, len(names)), make([]figures.Series, len(names))
 	for i, name := range names {
 		logs[i] = figures.Series{Name: name, Values: scores[i]}
