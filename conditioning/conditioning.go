@@ -42,7 +42,8 @@ const (
 	// Whiten gives the features of a class unit covariance: W Wᵀ = (Σ + s·t·I)⁻¹
 	// with the covariance Σ within the classes, t = tr Σ/D the mean of its
 	// eigenvalues, and the shrinkage s. Squared distances become Mahalanobis
-	// distances.
+	// distances. The first coordinates are those that tell the class means
+	// apart, the best first.
 	Whiten Kind = "whiten"
 )
 
@@ -53,7 +54,7 @@ var Kinds = []Kind{None, Standardise, PCA, Whiten}
 type Options struct {
 	Kind      Kind    `json:"kind"`      // "" means None
 	L2        bool    `json:"l2"`        // divide each row by its length first
-	Shrinkage float64 `json:"shrinkage"` // s of Whiten, > 0; 0 means 1
+	Shrinkage float64 `json:"shrinkage"` // s of Whiten, > 0; 0 means that of Shrinkages which fits the validation rows
 	Dims      int     `json:"dims"`      // E of PCA; 0 means D
 }
 
@@ -61,9 +62,6 @@ type Options struct {
 func (o Options) WithDefaults() (Options, error) {
 	if o.Kind == "" {
 		o.Kind = None
-	}
-	if o.Kind == Whiten && o.Shrinkage == 0 {
-		o.Shrinkage = 1
 	}
 	switch {
 	case !slices.Contains(Kinds, o.Kind):
@@ -97,10 +95,11 @@ type Data struct {
 	Classes int
 }
 
-// Fit finds the map on the rows of data: moments and factorisations in
+// Fit finds the map on the rows of train: moments and factorisations in
 // float64, the result rounded to float32. It returns nil where nothing is to
-// be done.
-func Fit(ctx context.Context, data Data, o Options) (*Conditioning, error) {
+// be done. The validation rows choose the shrinkage; where there are none,
+// every tenth training row stands in for them.
+func Fit(ctx context.Context, train, validation Data, o Options) (*Conditioning, error) {
 	o, err := o.WithDefaults()
 	if err != nil {
 		return nil, err
@@ -108,15 +107,15 @@ func Fit(ctx context.Context, data Data, o Options) (*Conditioning, error) {
 	if o.Kind == None && !o.L2 {
 		return nil, nil
 	}
-	if len(data.Rows) < 2 {
-		return nil, fmt.Errorf("%d rows to fit the conditioning on: at least 2 are needed", len(data.Rows))
+	if len(train.Rows) < 2 {
+		return nil, fmt.Errorf("%d rows to fit the conditioning on: at least 2 are needed", len(train.Rows))
 	}
-	c := &Conditioning{Options: o, Mean: make([]float32, data.D)}
+	c := &Conditioning{Options: o, Mean: make([]float32, train.D)}
 	if o.Kind == None {
-		c.Scale = slices.Repeat([]float32{1}, data.D)
+		c.Scale = slices.Repeat([]float32{1}, train.D)
 		return c, nil
 	}
-	rows := data.moments(o.L2)
+	rows := train.moments(o.L2)
 	m, err := moments.Means(ctx, rows)
 	if err != nil {
 		return nil, err
@@ -127,6 +126,11 @@ func Fit(ctx context.Context, data Data, o Options) (*Conditioning, error) {
 		return c, c.standardise(ctx, rows, m)
 	case PCA:
 		return c, c.principal(ctx, rows, m)
+	}
+	if c.Shrinkage == 0 {
+		if c.Shrinkage, err = chooseShrinkage(ctx, train, validation, o.L2); err != nil {
+			return nil, err
+		}
 	}
 	return c, c.whiten(ctx, rows, m)
 }
@@ -191,50 +195,6 @@ func (c *Conditioning) principal(ctx context.Context, rows moments.Rows, m *mome
 		}
 	}
 	return c.Validate()
-}
-
-// whiten takes W = L⁻ᵀ from Σ + s·t·I = L Lᵀ: of all W with the same W Wᵀ,
-// between which distances cannot tell, the cheapest to find.
-func (c *Conditioning) whiten(ctx context.Context, rows moments.Rows, m *moments.Moments) error {
-	sigma, err := m.Within(ctx, rows)
-	if err != nil {
-		return err
-	}
-	factor, err := shrunk(sigma, c.Shrinkage)
-	if err != nil {
-		return err
-	}
-	var lower, inverse mat.TriDense
-	factor.LTo(&lower)
-	if err := inverse.InverseTri(&lower); err != nil && !errors.As(err, new(mat.Condition)) {
-		return fmt.Errorf("whiten the features: %w", err)
-	}
-	c.Matrix = make([]float32, rows.D*rows.D)
-	for e := range rows.D {
-		for j := range e + 1 {
-			c.Matrix[j*rows.D+e] = float32(inverse.At(e, j))
-		}
-	}
-	return c.Validate()
-}
-
-// shrunk factorises Σ + s·(tr Σ/D)·I.
-func shrunk(sigma *mat.SymDense, s float64) (*mat.Cholesky, error) {
-	d := sigma.SymmetricDim()
-	mean := mat.Trace(sigma) / float64(d)
-	if !(mean > 0) {
-		return nil, errors.New("the features of each class are all the same: there is nothing to whiten")
-	}
-	ridged := mat.NewSymDense(d, nil)
-	ridged.CopySym(sigma)
-	for j := range d {
-		ridged.SetSym(j, j, sigma.At(j, j)+s*mean)
-	}
-	var factor mat.Cholesky
-	if !factor.Factorize(ridged) {
-		return nil, fmt.Errorf("the features' covariance is singular at shrinkage %g: take more", s)
-	}
-	return &factor, nil
 }
 
 // In returns D, the length of the rows that the map reads.

@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 	}
 	data := conditioning.Data{X: golden.X, D: golden.D, Labels: golden.Labels, Rows: upTo(len(golden.Labels)), Classes: 3}
 	for _, c := range golden.Cases {
-		fitted, err := conditioning.Fit(context.Background(), data, c.Options)
+		fitted, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, c.Options)
 		if err != nil {
 			t.Fatalf("%+v: %v", c.Options, err)
 		}
@@ -90,7 +90,7 @@ func TestWhitenedClassesAreRound(t *testing.T) {
 			}
 		}
 		data := conditioning.Data{X: x, D: d, Labels: labels, Rows: upTo(n), Classes: classes}
-		c, err := conditioning.Fit(context.Background(), data, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: 1e-9})
+		c, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: 1e-9})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,12 +139,12 @@ func TestFitRefuses(t *testing.T) {
 		"cannot be negative": {Kind: conditioning.PCA, Dims: -1},
 		"nothing to whiten":  {Kind: conditioning.Whiten},
 	} {
-		if _, err := conditioning.Fit(context.Background(), data, o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want one with %q", o, err, want)
 		}
 	}
 	data.Rows = data.Rows[:1]
-	if _, err := conditioning.Fit(context.Background(), data, conditioning.Options{Kind: conditioning.Whiten}); err == nil {
+	if _, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten}); err == nil {
 		t.Error("one row was enough")
 	}
 }
@@ -153,7 +153,7 @@ func TestFitRefuses(t *testing.T) {
 // NaN, and a constant feature says nothing.
 func TestOddRows(t *testing.T) {
 	data := conditioning.Data{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Rows: upTo(3), Classes: 1}
-	c, err := conditioning.Fit(context.Background(), data, conditioning.Options{Kind: conditioning.Standardise})
+	c, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Standardise})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestOddRows(t *testing.T) {
 	if c.Apply(got, []float64{3, 7}); !slices.Equal(got, []float64{0, 0}) {
 		t.Errorf("the mean with a constant feature changed gives %v", got)
 	}
-	if c, err = conditioning.Fit(context.Background(), data, conditioning.Options{L2: true}); err != nil {
+	if c, err = conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{L2: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range [][]float64{{0, 0}, {1e300, 1e300}, {1e-300, 0}} {

@@ -553,10 +553,10 @@ func TestGoldenInitialBeta(t *testing.T) {
 	for _, c := range cases {
 		name := fmt.Sprintf("k=%g N=%d", c.K, len(c.Centroids))
 		both(t, name, func(t *testing.T, tol float64) {
-			got, _ := initialBeta(t.Context(), values[float32](c.Centroids.flat()), 3, values[float32](c.Data.flat()), norm(c.K))
+			got, _ := initialBeta(t.Context(), values[float32](c.Centroids.flat()), 3, values[float32](c.Data.flat()), norm(c.K), 4)
 			near(t, "β", []float64{got}, vector{c.Beta}, tol)
 		}, func(t *testing.T, tol float64) {
-			got, _ := initialBeta(t.Context(), values[float64](c.Centroids.flat()), 3, values[float64](c.Data.flat()), norm(c.K))
+			got, _ := initialBeta(t.Context(), values[float64](c.Centroids.flat()), 3, values[float64](c.Data.flat()), norm(c.K), 4)
 			near(t, "β", []float64{got}, vector{c.Beta}, tol)
 			near(t, "β⁺", []float64{softplus(got)}, vector{c.Softplus}, tol)
 		})

@@ -165,7 +165,7 @@ func TestPredictorsAgree(t *testing.T) {
 		p := m.NewPredictor()
 		row := make([]float64, m.Classes())
 		for i := range 300 {
-			p.LogConfidences(row, x[i*m.Dim():(i+1)*m.Dim()])
+			p.Outputs(row, nil, x[i*m.Dim():(i+1)*m.Dim()])
 			for c, v := range row {
 				if want := all[i*m.Classes()+c]; math.Abs(v-want) > 1e-9*(1+math.Abs(want)) {
 					t.Fatalf("row %d alone gives %g, among others %g", i, v, want)
@@ -375,8 +375,8 @@ func BenchmarkStep(b *testing.B) {
 			data := blobs(256, shape.d, min(shape.c, shape.d), 1)
 			cfg, _ := Config{Layers: shape.layers, Norm: shape.norm}.WithDefaults()
 			m := newHead(cfg, shape.d, shape.c)
-			t := &trainer{networkOf[float32](m, 128), m}
-			if err := t.start(b.Context(), data.X, 128, newRand(1)); err != nil {
+			t := &trainer{network: networkOf[float32](m, 128), head: m}
+			if err := t.start(b.Context(), data.X, 128, Data{}, newRand(1)); err != nil {
 				b.Fatal(err)
 			}
 			adam := newAdam(t.params())
@@ -402,7 +402,7 @@ func BenchmarkPredict(b *testing.B) {
 	dst := make([]float64, 1024*10)
 	b.ReportAllocs()
 	for b.Loop() {
-		p.LogConfidences(dst, data.X)
+		p.Outputs(dst, nil, data.X)
 	}
 	b.ReportMetric(float64(b.N)*1024/b.Elapsed().Seconds(), "rows/s")
 }

@@ -30,19 +30,24 @@ func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng draws) 
 		if err := webScale(ctx, l.centroids, l.d, x[:half*l.d], net.k, kmeansPasses); err != nil {
 			return err
 		}
-		beta, err := initialBeta(ctx, l.centroids, l.d, x[half*l.d:b*l.d], net.k)
+		beta, err := initialBeta(ctx, l.centroids, l.d, x[half*l.d:b*l.d], net.k, 4)
 		if err != nil {
 			return err
 		}
-		l.initBeta = float64(T(beta))
-		for c := range l.beta {
-			l.beta[c] = T(l.initBeta)
-		}
+		l.setBeta(beta)
 		net.refreshLayer(l)
 		net.forwardLayer(l, x, logDep, b)
 		x, logDep = l.out[:b*l.o], l.logDep
 	}
 	return nil
+}
+
+// setBeta gives all centroids the β that they begin with.
+func (l *layer[T]) setBeta(beta float64) {
+	l.initBeta = float64(T(beta))
+	for c := range l.beta {
+		l.beta[c] = T(l.initBeta)
+	}
 }
 
 // plusPlus fills the centroids [n, d] by k-means++ on the rows x [m, d]
@@ -115,14 +120,14 @@ func webScale[T real](ctx context.Context, centroids []T, d int, x []T, k norm, 
 }
 
 // initialBeta returns the β that all centroids of a layer begin with, so that
-// β⁺ = 4/d: d, by analogy to two standard deviations of a Gaussian, is the
-// larger of the 0.95 quantiles of the rows' distances from their nearest
-// centroids and of the centroids' distances from their nearest rows. From
-// 4/d = 5 on β is 4/d itself, as softplus all but is the identity there.
+// β⁺ = reach/d: d, by analogy to two standard deviations of a Gaussian where
+// reach is 4, is the larger of the 0.95 quantiles of the rows' distances from
+// their nearest centroids and of the centroids' distances from their nearest
+// rows.
 //
-// Rows that are all equal tell no width (d = 0); 4/d is 1e4 then. It stops with
+// Rows that are all equal tell no width (d = 0); β is 1e4 then. It stops with
 // ctx.
-func initialBeta[T real](ctx context.Context, centroids []T, d int, x []T, k norm) (float64, error) {
+func initialBeta[T real](ctx context.Context, centroids []T, d int, x []T, k norm, reach float64) (float64, error) {
 	toCentroid := make([]float64, len(x)/d)
 	toRow := make([]float64, len(centroids)/d)
 	for i := range toCentroid {
@@ -138,14 +143,19 @@ func initialBeta[T real](ctx context.Context, centroids []T, d int, x []T, k nor
 			toCentroid[i], toRow[c] = min(toCentroid[i], dist), min(toRow[c], dist)
 		}
 	}
-	ratio := 4 / max(quantile(toCentroid, 0.95), quantile(toRow, 0.95))
+	return inverseSoftplus(reach / max(quantile(toCentroid, 0.95), quantile(toRow, 0.95))), nil
+}
+
+// inverseSoftplus returns the β of a width β⁺: from 5 on the width itself, as
+// softplus all but is the identity there.
+func inverseSoftplus(width float64) float64 {
 	switch {
-	case ratio < 5:
-		return math.Log(min(max(math.Expm1(ratio), 1e-6), 1e4)), nil
-	case math.IsInf(ratio, 1):
-		return 1e4, nil
+	case width < 5:
+		return math.Log(min(max(math.Expm1(width), 1e-6), 1e4))
+	case math.IsInf(width, 1):
+		return 1e4
 	}
-	return ratio, nil
+	return width
 }
 
 // quantile returns the q-quantile of x by linear interpolation, as

@@ -137,7 +137,7 @@ func (t *mlp[T]) params() []param[T] {
 
 func (t *mlp[T]) constants() []*float64 { return nil }
 
-func (t *mlp[T]) start(context.Context, []T, int, draws) error { return nil }
+func (t *mlp[T]) start(context.Context, []T, int, Data, draws) error { return nil }
 
 func (t *mlp[T]) last() *dense[T] { return t.layers[len(t.layers)-1] }
 

@@ -78,6 +78,8 @@ type network[T real] struct {
 	logRec  T
 	first   []T // [B], log dep before the first layer: 0
 	gInput  []T // [B, d], gradient by the input; nil where nobody asks for it
+
+	*open[T] // nil in the paper's head
 }
 
 // networkOf copies a head's parameters into a network with room for batches of
@@ -91,9 +93,15 @@ func networkOf[T real](m *MLRBFN, batch int) *network[T] {
 	for _, from := range m.Layers {
 		net.layers = append(net.layers, newLayer[T](from.In, from.N, from.Out, batch, len(from.Projections) > 0))
 	}
+	if m.Open {
+		last := m.Layers[len(m.Layers)-1]
+		net.open = openOf[T](last.In, last.N, batch)
+	}
 	net.copyFrom(m)
 	return net
 }
+
+func (net *network[T]) last() *layer[T] { return net.layers[len(net.layers)-1] }
 
 // copyFrom takes the parameters of a head of the same shape.
 func (net *network[T]) copyFrom(m *MLRBFN) {
@@ -162,6 +170,9 @@ func (net *network[T]) refreshLayer(l *layer[T]) {
 // forward computes log φ [b, C] for the rows x [b, d]. The result is the
 // network's own until the next call. refresh comes before it.
 func (net *network[T]) forward(x []T, b int) []T {
+	if net.open != nil {
+		return net.forwardOpen(x, b)
+	}
 	logDep := net.first
 	for _, l := range net.layers {
 		net.forwardLayer(l, x, logDep, b)
@@ -172,7 +183,7 @@ func (net *network[T]) forward(x []T, b int) []T {
 
 // output returns the log φ [b, C] of the last forward pass.
 func (net *network[T]) output(b int) []T {
-	l := net.layers[len(net.layers)-1]
+	l := net.last()
 	return l.weights[:b*l.n]
 }
 
@@ -185,19 +196,27 @@ func (net *network[T]) output(b int) []T {
 func (net *network[T]) forwardLayer(l *layer[T], x, logDep []T, b int) {
 	l.in = x
 	net.distances(l, x, b)
-	if net.depress {
-		for i, d := range logDep[:b] {
-			l.limit[i], l.passed[i] = capped(d+net.logRec, l.tie())
-		}
-	}
+	net.caps(l, logDep, b)
 	dist, weights, limit := l.dist[:b*l.n], l.weights[:b*l.n], l.limit[:b]
 	if l.last() {
 		net.LogPhi(weights, dist, l.width, limit)
 		return
 	}
 	net.Activate(weights, l.logDep[:b], l.largest[:b], dist, l.logRatio, l.width, limit)
-	if l.projects() {
+	if net.open != nil { // past the layer, which adds to what it reads
+		copy(l.out, x)
+		net.NN(b, l.o, l.n, 1, weights, l.projections, 1, l.out)
+	} else if l.projects() {
 		net.NN(b, l.o, l.n, 1, weights, l.projections, 0, l.out)
+	}
+}
+
+// caps fills l.limit with min(log dep + log rec, 0) and l.passed with its slope.
+func (net *network[T]) caps(l *layer[T], logDep []T, b int) {
+	if net.depress {
+		for i, d := range logDep[:b] {
+			l.limit[i], l.passed[i] = capped(d+net.logRec, l.tie())
+		}
 	}
 }
 
@@ -246,6 +265,10 @@ func capped[T real](a, tie T) (value, slope T) {
 // log φ [b, C], which it finds in the last layer's gWeights, for the rows of
 // the last forward pass.
 func (net *network[T]) backward(b int) {
+	if net.open != nil {
+		net.backwardOpen(b)
+		return
+	}
 	for at := len(net.layers) - 1; at >= 0; at-- {
 		l := net.layers[at]
 		gIn, gLogDep := net.gInput, []T(nil)

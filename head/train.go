@@ -27,6 +27,7 @@ type TrainOptions struct {
 	Batch    int     // rows of a step, the first of which also initialise; 0 means 128
 	LR       float64 // Adam's learning rate; 0 means 0.001
 	Patience int     // epochs without improvement before the rate is halved; 0 means 50
+	Cosine   bool    // the rate falls to 0 with the cosine of the share of steps done, and Patience is not read
 	Seed     uint64  // of the projections, the centroids and the order of the rows
 
 	// Balance shows every class equally often: an epoch draws as many rows as
@@ -72,7 +73,7 @@ func (o TrainOptions) WithDefaults() (TrainOptions, error) {
 type Epoch struct {
 	Epoch       int     `json:"epoch"`        // from 1
 	Steps       int     `json:"steps"`        // since the start
-	LR          float64 `json:"lr"`           // in this epoch
+	LR          float64 `json:"lr"`           // at its end
 	TrainLoss   float64 `json:"train_loss"`   // mean over the rows, each as its step saw it
 	ValLoss     float64 `json:"val_loss"`     // after the epoch; the training loss where there are no validation rows
 	ValAccuracy float64 `json:"val_accuracy"` // in [0, 1]; 0 where there are none
@@ -99,18 +100,54 @@ func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts T
 	}
 	rng := newRand(opts.Seed)
 	m := newHead(cfg, train.D, classes)
+	if m.Open {
+		return trainOpen(ctx, m, train, val, classes, opts, rng)
+	}
 	for _, l := range m.Layers {
 		for i := range l.Projections {
 			l.Projections[i] = float32(rng.NormFloat64())
 		}
 	}
-	t := &trainer{networkOf[float32](m, opts.Batch), m}
+	t := &trainer{network: networkOf[float32](m, opts.Batch), head: m}
 	t.sumLoss = cfg.SumLoss
 	epochs, err := fit(ctx, t, train, val, classes, opts, rng)
 	if err != nil {
 		return nil, epochs, err
 	}
 	t.copyTo(m)
+	return m, epochs, nil
+}
+
+// trainOpen is Train for an open head, whose layers read less than the rows.
+func trainOpen(ctx context.Context, m *MLRBFN, train, val Data, classes int, opts TrainOptions, rng random) (*MLRBFN, []Epoch, error) {
+	err := checkBoth(train, val, classes)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m.Density, err = fitDensity(ctx, train, val, classes); err != nil {
+		return nil, nil, err
+	}
+	e := m.Layers[0].In
+	reduced, err := m.Density.reduce(ctx, train, e)
+	if err != nil {
+		return nil, nil, err
+	}
+	reducedVal, err := m.Density.reduce(ctx, val, e)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &trainer{network: networkOf[float32](m, opts.Batch), head: m, val: reducedVal}
+	epochs, err := fit(ctx, t, reduced, reducedVal, classes, opts, rng)
+	if err != nil {
+		return nil, epochs, err
+	}
+	t.copyTo(m)
+	if len(val.Rows) == 0 {
+		val = train
+	}
+	if m.Score, err = m.fitScore(ctx, val); err != nil {
+		return nil, epochs, err
+	}
 	return m, epochs, nil
 }
 
@@ -130,8 +167,9 @@ func newRand(seed uint64) random {
 type trainable interface {
 	params() []param[float32]
 	constants() []*float64 // what start sets and no step changes
-	// start initialises on the first batch; it may take long and stops with ctx.
-	start(ctx context.Context, x []float32, b int, rng draws) error
+	// start initialises on the first batch x [b, D], or on all rows; it may
+	// take long and stops with ctx.
+	start(ctx context.Context, x []float32, b int, train Data, rng draws) error
 	step(x []float32, labels []int) (loss float64)  // leaves the gradients in params
 	logits(x []float32, b int) (perClass []float32) // [b, C], largest = the class
 	loss(perClass []float32, labels []int) float64  // the loss of such rows
@@ -141,16 +179,23 @@ type trainable interface {
 type trainer struct {
 	*network[float32]
 	head *MLRBFN
+	val  Data // validation rows of an open head, reduced
 }
 
 // start initialises in float64: k-means and the widths are found once, and
 // what float32 loses in a distance ends up in an exponent.
-func (t *trainer) start(ctx context.Context, x []float32, b int, rng draws) error {
+func (t *trainer) start(ctx context.Context, x []float32, b int, train Data, rng draws) error {
 	wide := networkOf[float64](t.head, b)
-	rows := make([]float64, b*t.head.Dim())
-	convert(rows, x[:len(rows)])
-	if err := wide.initialise(ctx, rows, b, rng); err != nil {
-		return err
+	if t.head.Open {
+		if err := wide.startOpen(ctx, train, t.val, t.head.Classes(), rng); err != nil {
+			return err
+		}
+	} else {
+		rows := make([]float64, b*t.head.Dim())
+		convert(rows, x[:len(rows)])
+		if err := wide.initialise(ctx, rows, b, rng); err != nil {
+			return err
+		}
 	}
 	wide.copyTo(t.head)
 	t.copyFrom(t.head)
@@ -196,11 +241,8 @@ const exploded = 10
 
 // fit is the training loop of every head.
 func fit(ctx context.Context, m trainable, train, val Data, classes int, opts TrainOptions, rng random) ([]Epoch, error) {
-	if err := errors.Join(train.check("training", classes), val.check("validation", classes)); err != nil {
+	if err := checkBoth(train, val, classes); err != nil {
 		return nil, err
-	}
-	if len(train.Rows) < 2 {
-		return nil, fmt.Errorf("%d labelled training rows: at least 2 are needed", len(train.Rows))
 	}
 	f := newFitting(m, train, opts, rng)
 	if opts.Resume != nil {
@@ -223,6 +265,11 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 	for _, e := range f.epochs {
 		plateau.step(e.ValLoss)
 	}
+	rate := func() float64 { return plateau.lr }
+	if opts.Cosine {
+		steps := float64(opts.Epochs * ((len(f.order) + opts.Batch - 1) / opts.Batch))
+		rate = func() float64 { return opts.LR * (1 + math.Cos(math.Pi*float64(f.adam.steps)/steps)) / 2 }
+	}
 	for len(f.epochs) < opts.Epochs {
 		if err := ctx.Err(); err != nil {
 			return f.epochs, f.stopped(err)
@@ -234,7 +281,7 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 			rows := f.order[at:min(at+opts.Batch, len(f.order))]
 			train.gather(batch, labels, rows)
 			if f.adam.steps == 0 {
-				if err := m.start(ctx, batch, len(rows), rng); err != nil {
+				if err := m.start(ctx, batch, len(rows), train, rng); err != nil {
 					return f.epochs, err
 				}
 			}
@@ -246,13 +293,13 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 				f.first = loss
 			}
 			f.sum += loss * float64(len(rows))
-			f.adam.step(plateau.lr)
+			f.adam.step(rate())
 			if err := f.offer(); err != nil {
 				return f.epochs, err
 			}
 			continue
 		}
-		e := Epoch{Epoch: len(f.epochs) + 1, Steps: f.adam.steps, LR: plateau.lr, TrainLoss: f.sum / float64(len(f.order))}
+		e := Epoch{Epoch: len(f.epochs) + 1, Steps: f.adam.steps, LR: rate(), TrainLoss: f.sum / float64(len(f.order))}
 		var err error
 		if e.ValLoss, e.ValAccuracy, err = validate(ctx, m, val, batch, labels); err != nil {
 			return f.epochs, f.stopped(err)
@@ -310,6 +357,20 @@ func (d Data) gather(x []float32, labels []int, rows []int) {
 		copy(x[i*d.D:(i+1)*d.D], d.X[r*d.D:(r+1)*d.D])
 		labels[i] = int(d.Labels[r])
 	}
+}
+
+// checkBoth checks the rows to train and to validate on.
+func checkBoth(train, val Data, classes int) error {
+	if err := errors.Join(train.check("training", classes), val.check("validation", classes)); err != nil {
+		return err
+	}
+	if len(train.Rows) < 2 {
+		return fmt.Errorf("%d labelled training rows: at least 2 are needed", len(train.Rows))
+	}
+	if len(val.Rows) > 0 && val.D != train.D {
+		return fmt.Errorf("validation rows of %d features and training rows of %d", val.D, train.D)
+	}
+	return nil
 }
 
 // check makes sure that gather and the losses stay inside their arrays.

@@ -83,7 +83,7 @@ func reluName(layers int) string   { return fmt.Sprintf("relu-%d", layers) }
 func (o AblateOptions) contenders(train TrainOptions) []contender {
 	var all []contender
 	add := func(name string, change func(*contender)) {
-		c := contender{name: name, head: train.Head, epochs: train.Train.Epochs}
+		c := contender{name: name, head: train.Head, train: train.Train}
 		change(&c)
 		all = append(all, c)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 1
+const detectorVersion = 2
 
 // ErrDetector is wrapped by the error of a file that is no detector, or not
 // one to be trusted.
@@ -93,7 +93,8 @@ type metadata struct {
 	Depression    string   `json:"depression"` // "paper" or "none"
 	NoRatio       bool     `json:"no_ratio,omitempty"`
 	NoProjections bool     `json:"no_projections,omitempty"`
-	Threshold     *float64 `json:"threshold"` // null: nothing is out of distribution
+	Open          bool     `json:"open,omitempty"` // the head that goes past the paper's
+	Threshold     *float64 `json:"threshold"`      // null: nothing is out of distribution
 	TargetTPR     float64  `json:"target_tpr"`
 	Seeds         []uint64 `json:"seeds"`
 	// Conditioning says what the tensors conditioning.* are; null where there
@@ -111,24 +112,40 @@ func (d *Detector) Dim() int { return d.Heads[0].Dim() }
 // LogConfidences returns log φ [n, C] for the rows x [n, D] of features; with
 // several heads φ is the mean of theirs.
 func (d *Detector) LogConfidences(x []float32) []float64 {
-	return d.average(func(h int) []float64 { return d.Heads[h].LogConfidences(x) })
+	logConfidences, _ := d.outputs(func(h int) ([]float64, []float64) { return d.Heads[h].Outputs(x) })
+	return logConfidences
 }
 
-// average returns the logarithm of the heads' mean confidence, from what each
-// gives. It changes what the first gives.
-func (d *Detector) average(logConfidences func(head int) []float64) []float64 {
-	sum := logConfidences(0)
+// outputs returns the logarithm of the heads' mean confidence and the scores,
+// from what each gives. It changes what the first gives. The score of heads
+// that have one of their own is the mean of theirs, else that of the mean
+// confidence.
+func (d *Detector) outputs(of func(head int) (logConfidences, scores []float64)) (logConfidences, scores []float64) {
+	logConfidences, scores = of(0)
+	n := float64(len(d.Heads))
 	for h := 1; h < len(d.Heads); h++ {
-		for i, l := range logConfidences(h) {
-			sum[i] = logAdd(sum[i], l)
+		l, s := of(h)
+		for i, v := range l {
+			logConfidences[i] = logAdd(logConfidences[i], v)
+		}
+		for i, v := range s {
+			scores[i] += v
 		}
 	}
-	if n := len(d.Heads); n > 1 {
-		for i := range sum {
-			sum[i] -= math.Log(float64(n))
+	if n > 1 {
+		for i := range logConfidences {
+			logConfidences[i] -= math.Log(n)
+		}
+		for i := range scores {
+			scores[i] /= n
 		}
 	}
-	return sum
+	if d.Heads[0].Score == nil {
+		for i := range scores {
+			_, scores[i] = best(logConfidences[i*len(d.Classes) : (i+1)*len(d.Classes)])
+		}
+	}
+	return logConfidences, scores
 }
 
 // logAdd returns log(eᵃ + eᵇ).
@@ -145,7 +162,7 @@ type Verdict struct {
 	Class      string  // the most confident class
 	Label      int     // its index
 	Confidence float64 // max_c φ_c in [0, 1]
-	Score      float64 // log Confidence; higher = more in-distribution
+	Score      float64 // higher = more in-distribution; log Confidence for the paper's heads
 	OOD        bool    // Score < threshold
 	// PValue is (1 + #{calibration scores ≤ Score}) / (n + 1): the chance
 	// that an image like the training images scores this low.
@@ -169,8 +186,9 @@ func (d *Detector) verdicts(ctx context.Context, x []float32) ([]Verdict, error)
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		for row := range slices.Chunk(d.LogConfidences(block), len(d.Classes)) {
-			verdicts = append(verdicts, d.verdict(row))
+		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) { return d.Heads[h].Outputs(block) })
+		for i, score := range scores {
+			verdicts = append(verdicts, d.verdict(logConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
 		}
 	}
 	return verdicts, nil
@@ -179,24 +197,25 @@ func (d *Detector) verdicts(ctx context.Context, x []float32) ([]Verdict, error)
 // judge returns a function that judges one row of features [D] at a time and
 // serves one goroutine.
 func (d *Detector) judge() func(row []float32) Verdict {
-	predictors, out := make([]*head.Predictor, len(d.Heads)), make([][]float64, len(d.Heads))
+	predictors, out, score := make([]*head.Predictor, len(d.Heads)), make([][]float64, len(d.Heads)), make([][]float64, len(d.Heads))
 	for i, h := range d.Heads {
-		predictors[i], out[i] = h.NewPredictor(), make([]float64, len(d.Classes))
+		predictors[i], out[i], score[i] = h.NewPredictor(), make([]float64, len(d.Classes)), make([]float64, 1)
 	}
 	return func(row []float32) Verdict {
-		return d.verdict(d.average(func(h int) []float64 {
-			predictors[h].LogConfidences(out[h], row)
-			return out[h]
-		}))
+		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) {
+			predictors[h].Outputs(out[h], score[h], row)
+			return out[h], score[h]
+		})
+		return d.verdict(logConfidences, scores[0])
 	}
 }
 
-// verdict judges the log φ [C] of one image.
-func (d *Detector) verdict(logConfidences []float64) Verdict {
-	label, score := best(logConfidences)
+// verdict judges the log φ [C] and the score of one image.
+func (d *Detector) verdict(logConfidences []float64, score float64) Verdict {
+	label, most := best(logConfidences)
 	return Verdict{
 		Class: d.Classes[label], Label: label,
-		Confidence: math.Exp(score), Score: score,
+		Confidence: math.Exp(most), Score: score,
 		OOD: !(score >= d.Threshold), PValue: pValue(d.Scores, score),
 	}
 }
@@ -240,7 +259,7 @@ func (d *Detector) Save(path string) error {
 	first := d.Heads[0]
 	meta := metadata{
 		Version: detectorVersion, Source: d.Source, Classes: d.Classes,
-		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper", NoRatio: first.NoRatio, NoProjections: first.NoProjections,
+		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper", NoRatio: first.NoRatio, NoProjections: first.NoProjections, Open: first.Open,
 		TargetTPR: d.TargetTPR, Seeds: d.Seeds, Training: d.Training, History: d.History,
 	}
 	meta.Model = features.EncodePath(meta.Model)
@@ -312,16 +331,26 @@ func readConditioning(file *safetensors.File, o *conditioning.Options) (*conditi
 // headPrefix is what the names of a head's tensors begin with.
 func headPrefix(i, heads int) string {
 	if heads == 1 {
-		return "layers."
+		return ""
 	}
-	return "heads." + strconv.Itoa(i) + ".layers."
+	return "heads." + strconv.Itoa(i) + "."
 }
 
 func headTensors(h *head.MLRBFN, prefix string) []safetensors.Tensor {
 	var tensors []safetensors.Tensor
+	if d := h.Density; d != nil {
+		tensors = append(tensors,
+			safetensors.Tensor{Name: prefix + "density.means", Shape: []int{len(d.Means) / d.D, d.D}, Data: d.Means},
+			safetensors.Tensor{Name: prefix + "density.radii", Shape: []int{2}, Data: []float64{d.Middle, d.Radius}})
+	}
+	if s := h.Score; s != nil {
+		tensors = append(tensors, safetensors.Tensor{Name: prefix + "score", Shape: []int{2, 2}, Data: []float64{
+			s.Nearness.Mean, s.Nearness.Deviation, s.Decision.Mean, s.Decision.Deviation,
+		}})
+	}
 	for i, l := range h.Layers {
 		add := func(name string, data []float32, shape ...int) {
-			tensors = append(tensors, safetensors.Tensor{Name: prefix + strconv.Itoa(i) + "." + name, Shape: shape, Data: data})
+			tensors = append(tensors, safetensors.Tensor{Name: prefix + "layers." + strconv.Itoa(i) + "." + name, Shape: shape, Data: data})
 		}
 		add("centroids", l.Centroids, l.N, l.In)
 		add("beta", l.Beta, l.N)
@@ -421,9 +450,10 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	for i := range meta.Seeds {
 		h := &head.MLRBFN{
 			Norm: meta.Norm, Recovery: meta.Recovery, Conditioning: condition,
-			NoDepression: meta.Depression == "none", NoRatio: meta.NoRatio, NoProjections: meta.NoProjections,
+			NoDepression: meta.Depression == "none", NoRatio: meta.NoRatio, NoProjections: meta.NoProjections, Open: meta.Open,
 		}
-		if err := readLayers(h, file, headPrefix(i, len(meta.Seeds))); err != nil {
+		prefix := headPrefix(i, len(meta.Seeds))
+		if err := errors.Join(readOpen(h, file, prefix), readLayers(h, file, prefix+"layers.")); err != nil {
 			return nil, err
 		}
 		if err := h.Validate(); err != nil {
@@ -438,6 +468,35 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		d.Heads = append(d.Heads, h)
 	}
 	return d, nil
+}
+
+// readOpen reads what an open head has beside its layers; a head of the
+// paper's has none of it.
+func readOpen(h *head.MLRBFN, file *safetensors.File, prefix string) error {
+	if !h.Open {
+		return nil
+	}
+	means, shape, err := safetensors.Get[float32](file, prefix+"density.means")
+	if err != nil {
+		return err
+	}
+	radii, _, err := safetensors.Get[float64](file, prefix+"density.radii")
+	if err != nil {
+		return err
+	}
+	score, _, err := safetensors.Get[float64](file, prefix+"score")
+	if err != nil {
+		return err
+	}
+	if len(shape) != 2 || len(radii) != 2 || len(score) != 4 {
+		return fmt.Errorf("tensors %sdensity.means, density.radii and score have %v dimensions and %d and %d values, want [K, D], 2 and 4", prefix, shape, len(radii), len(score))
+	}
+	h.Density = &head.Density{D: shape[1], Means: means, Middle: radii[0], Radius: radii[1]}
+	h.Score = &head.Score{
+		Nearness: head.Scale{Mean: score[0], Deviation: score[1]},
+		Decision: head.Scale{Mean: score[2], Deviation: score[3]},
+	}
+	return nil
 }
 
 // readLayers reads the layers that there are under prefix; whether they make a

@@ -95,9 +95,13 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 	}
 	var figures []Figures
 	for _, method := range e.opts.Methods {
-		c := contender{name: method, head: e.train.opts.Head, epochs: e.train.opts.Train.Epochs}
-		if method == "msp" {
-			c.softmax, c.epochs = &head.MLPConfig{}, e.opts.LinearEpochs
+		c := contender{name: method, head: e.train.opts.Head, train: e.train.opts.Train}
+		if method == "msp" { // whose logits do not depend on what suits an MLRBFN
+			train, err := head.TrainOptions{Epochs: e.opts.LinearEpochs}.WithDefaults()
+			if err != nil {
+				return nil, err
+			}
+			c.softmax, c.train = &head.MLPConfig{}, train
 		}
 		rows, err := e.figures(ctx, c)
 		if err != nil {
@@ -111,9 +115,9 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 // contender is a kind of head that is trained with every seed and measured.
 type contender struct {
 	name    string          // in the report
-	head    head.Config     // of an MLRBFN, which scores by max log φ
+	head    head.Config     // of an MLRBFN
 	softmax *head.MLPConfig // of a ReLU network in its place, which scores by MSP
-	epochs  int
+	train   head.TrainOptions
 
 	// progress is called after each epoch, from several goroutines; nil means
 	// to tell the evaluation's own.
@@ -263,7 +267,7 @@ func (e *evaluation) run(ctx context.Context, c contender) ([]run, error) {
 	runs := make([]run, len(seeds))
 	var done atomic.Int64
 	if c.progress == nil {
-		c.progress = func(head.Epoch) { e.tell(c.name+": training", int(done.Add(1)), c.epochs*len(seeds)) }
+		c.progress = func(head.Epoch) { e.tell(c.name+": training", int(done.Add(1)), c.train.Epochs*len(seeds)) }
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -279,20 +283,20 @@ func (e *evaluation) run(ctx context.Context, c contender) ([]run, error) {
 
 // fit trains a contender with one seed. Every seed has a split of its own.
 func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (predictor, error) {
-	o := e.train.opts
-	o.Train.Epochs, o.Train.Progress = c.epochs, c.progress
+	o := c.train
+	o.Progress = c.progress
 	rows, err := e.train.resplit(seed)
 	if err != nil {
 		return nil, err
 	}
-	o.Train.Seed = seed
+	o.Seed = seed
 	classes := len(e.train.classes)
 	if c.softmax == nil {
 		condition, err := rows.condition(ctx)
 		if err != nil {
 			return nil, err
 		}
-		h, _, err := head.Train(ctx, c.head, rows.train, rows.validation, classes, o.Train)
+		h, _, err := head.Train(ctx, c.head, rows.train, rows.validation, classes, o)
 		if err != nil {
 			return nil, err
 		}
@@ -300,7 +304,7 @@ func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (predict
 		d := &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}
 		return d.predict, nil
 	}
-	m, _, err := head.TrainMLP(ctx, *c.softmax, rows.train, rows.validation, classes, o.Train)
+	m, _, err := head.TrainMLP(ctx, *c.softmax, rows.train, rows.validation, classes, o)
 	if err != nil {
 		return nil, err
 	}

@@ -299,9 +299,10 @@ func (t *trainingData) resplit(seed uint64) (*trainingData, error) {
 // copies in the place of the training and validation rows. It returns nil
 // where there is nothing to do.
 func (t *trainingData) condition(ctx context.Context) (*conditioning.Conditioning, error) {
-	c, err := conditioning.Fit(ctx, conditioning.Data{
-		X: t.x, D: t.d, Labels: t.labels, Rows: t.train.Rows, Classes: len(t.classes),
-	}, t.opts.Conditioning)
+	rows := func(d head.Data) conditioning.Data {
+		return conditioning.Data{X: d.X, D: d.D, Labels: d.Labels, Rows: d.Rows, Classes: len(t.classes)}
+	}
+	c, err := conditioning.Fit(ctx, rows(t.train), rows(t.validation), t.opts.Conditioning)
 	if c == nil || err != nil {
 		return nil, err
 	}

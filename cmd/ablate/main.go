@@ -29,7 +29,7 @@ are the paper's.`, stdout)
 	steps := f.String("steps", "all", "steps to take back: all, none or some of "+strings.Join(pipeline.Steps, ","))
 	f.IntVar(&opts.Hidden, "hidden", 100, "outputs of each hidden layer of the ReLU networks")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
-	heads := cli.AddHeadFlags(f, 0, 1, 2)
+	heads := cli.AddHeadFlags(f, 0, 1, 2).PaperByDefault()
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "train", "id", "out"); err != nil {
 		return err

@@ -119,7 +119,7 @@ func (n *network) normalise(p point) []float32 {
 // judge returns the most confident class at p and its confidence.
 func (n *network) judge(p point) (class int, confidence float64) {
 	var log [classes]float64
-	n.LogConfidences(log[:], n.normalise(p))
+	n.Outputs(log[:], nil, n.normalise(p))
 	for c := range classes {
 		if log[c] > log[class] {
 			class = c

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/pipeline"
 )
 
@@ -15,7 +17,15 @@ type HeadFlags struct {
 	flags                            *pflag.FlagSet
 	options                          pipeline.TrainOptions
 	val, depression, balance, preset string
+	network, schedule, conditioning  string
+	paper                            bool
 	seeds                            Seeds
+}
+
+// paper is the paper's settings where ours are others.
+var paper = map[string]string{
+	"network": "paper", "conditioning": "none", "layers": "4", "projection": "100",
+	"epochs": "500", "lr": "0.001", "schedule": "plateau",
 }
 
 // presets are the paper's settings that differ from its usual ones.
@@ -29,17 +39,22 @@ var presets = map[string]map[string]string{
 func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	h := &HeadFlags{flags: f, seeds: seeds}
 	o := &h.options
-	f.StringVar(&h.val, "val", "0.1", "part of the training images, or `FEATURES`, to steer the learning rate by; 0: none")
-	f.IntVar(&o.Head.Layers, "layers", 4, "RBF layers")
+	f.StringVar(&h.val, "val", "0.1", "part of the training images, or `FEATURES`, to validate by; 0: none")
+	f.StringVar(&h.network, "network", "open", "the kind of head: `open|paper`; its package's text explains both (paper: paper)")
+	f.StringVar(&h.conditioning, "conditioning", "l2+whiten", "what is done to features before the head: `none|l2|standardise|pca|whiten`, the last three also after l2+ (paper: none)")
+	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "of whitening; 0: the one that fits the validation images")
+	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca keeps; 0: all")
+	f.IntVar(&o.Head.Layers, "layers", 2, "RBF layers (paper: 4)")
 	f.IntVar(&o.Head.Centroids, "centroids", 50, "centroids of each hidden layer")
-	f.IntVar(&o.Head.Projection, "projection", 100, "outputs of each hidden layer")
-	f.Float64Var(&o.Head.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ")
+	f.IntVar(&o.Head.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 where these are more (paper: 100, the outputs of each hidden layer)")
+	f.Float64Var(&o.Head.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; others than 2 for the paper's network alone")
 	f.Float64Var(&o.Head.Recovery, "recovery", 1.1, "how fast depression recovers from layer to layer, ≥ 1")
 	f.StringVar(&h.depression, "depression", "paper", "the depression mechanism: `paper|none`")
-	f.IntVar(&o.Train.Epochs, "epochs", 500, "passes over the training images")
-	f.IntVar(&o.Train.Batch, "batch", 128, "images of a step; the first batch also initialises")
-	f.Float64Var(&o.Train.LR, "lr", 0.001, "Adam's learning rate")
-	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before the learning rate is halved")
+	f.IntVar(&o.Train.Epochs, "epochs", 20, "passes over the training images (paper: 500)")
+	f.IntVar(&o.Train.Batch, "batch", 128, "images of a step; the first batch also initialises the paper's network")
+	f.Float64Var(&o.Train.LR, "lr", 0.003, "Adam's learning rate (paper: 0.001)")
+	f.StringVar(&h.schedule, "schedule", "cosine", "how the learning rate falls: `cosine|plateau`, to 0 or by halves (paper: plateau)")
+	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before plateau halves the learning rate")
 	f.StringVar(&h.balance, "balance", "none", "whether an epoch shows each image once, or every class equally often: `none|sample`")
 	usage := "one head is trained per seed"
 	if h.seeds.String() == "0" { // which pflag takes for no default
@@ -48,27 +63,75 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.Var(&h.seeds, "seeds", usage)
 	f.Var(&h.seeds, "seed", "the same as --seeds")
 	f.StringVar(&h.preset, "preset", "", "the paper's settings for `imagenet1k|mnist|moons`; flags that are given go before")
-	f.Bool("paper", false, "the paper's settings, which are the defaults in this version")
+	f.BoolVar(&h.paper, "paper", false, "the paper's settings; flags that are given go before")
 	return h
+}
+
+// PaperByDefault makes the paper's settings the defaults.
+func (h *HeadFlags) PaperByDefault() *HeadFlags {
+	for name, value := range paper {
+		flag := h.flags.Lookup(name)
+		flag.DefValue = value
+		if err := flag.Value.Set(value); err != nil {
+			panic(err)
+		}
+	}
+	h.flags.Lookup("paper").DefValue = "true"
+	return h
+}
+
+// settle gives the flags that were not given the values of settings.
+func (h *HeadFlags) settle(what string, settings map[string]string) error {
+	given := map[string]bool{}
+	h.flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	for name, value := range settings {
+		if given[name] {
+			continue
+		}
+		if err := h.flags.Lookup(name).Value.Set(value); err != nil {
+			return fmt.Errorf("%s: --%s: %w", what, name, err)
+		}
+	}
+	return nil
 }
 
 // Options returns what the flags say, after Parse.
 func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
-	o := h.options
 	if h.preset != "" {
 		settings, ok := presets[h.preset]
 		if !ok {
-			return o, Usagef("--preset %s: it is imagenet1k, mnist or moons", h.preset)
+			return h.options, Usagef("--preset %s: it is imagenet1k, mnist or moons", h.preset)
 		}
-		for name, value := range settings {
-			if h.flags.Changed(name) {
-				continue
-			}
-			if err := h.flags.Set(name, value); err != nil {
-				return o, fmt.Errorf("preset %s: %w", h.preset, err)
-			}
+		if err := errors.Join(h.settle("--preset", paper), h.settle("--preset", settings)); err != nil {
+			return h.options, err
 		}
-		o = h.options
+	} else if h.paper {
+		if err := h.settle("--paper", paper); err != nil {
+			return h.options, err
+		}
+	}
+	o := h.options
+	switch h.network {
+	case "open":
+		o.Head.Open = true
+	case "paper":
+	default:
+		return o, Usagef("--network %s: it is open or paper", h.network)
+	}
+	switch h.schedule {
+	case "cosine":
+		o.Train.Cosine = true
+	case "plateau":
+	default:
+		return o, Usagef("--schedule %s: it is cosine or plateau", h.schedule)
+	}
+	kind, l2 := strings.CutPrefix(h.conditioning, "l2+")
+	if h.conditioning == "l2" {
+		kind, l2 = "none", true
+	}
+	o.Conditioning.Kind, o.Conditioning.L2 = conditioning.Kind(kind), l2
+	if _, err := o.Conditioning.WithDefaults(); err != nil {
+		return o, Usagef("--conditioning: %w", err)
 	}
 	switch h.depression {
 	case "paper":
@@ -86,7 +149,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	}
 	// A zero would mean the default further on, not what was asked for.
 	for name, value := range map[string]float64{
-		"layers": float64(o.Head.Layers), "centroids": float64(o.Head.Centroids), "projection": float64(o.Head.Projection),
+		"layers": float64(o.Head.Layers), "centroids": float64(o.Head.Centroids),
 		"norm": o.Head.Norm, "recovery": o.Head.Recovery,
 		"epochs": float64(o.Train.Epochs), "batch": float64(o.Train.Batch), "lr": o.Train.LR, "patience": float64(o.Train.Patience),
 	} {
@@ -95,7 +158,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 		}
 	}
 	if _, err := o.Head.WithDefaults(); err != nil {
-		return o, Usagef("%w", err)
+		return o, Usagef("%w; see --network and --paper", err)
 	}
 	if _, err := o.Train.WithDefaults(); err != nil {
 		return o, Usagef("%w", err)

@@ -1,0 +1,340 @@
+package head
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// This file holds what an open head does otherwise than the paper's: a density
+// before the layers, residual hidden layers on the first features alone, a last
+// layer that shares out one certainty, and its start.
+
+// Density is what an open head knows of where the training rows lie. With
+// m(z) = min_c ‖z−μ_c‖² over the class means it begins the depression with
+//
+//	log dep₀ = −log(1 + exp(4·(m − r)/(r − r₅₀)))
+//
+// which is all but 0 for most training rows, log ½ at the radius r, and falls
+// in proportion to −m from there on, in whatever direction.
+type Density struct {
+	D      int       // length of a conditioned row
+	Means  []float32 // [K, D], of the classes with training rows
+	Middle float64   // r₅₀, the 0.5 quantile of m on the validation rows
+	Radius float64   // r, the 0.99 quantile
+}
+
+// fitDensity finds the density of conditioned rows. Without validation rows the
+// training rows stand in.
+func fitDensity(ctx context.Context, train, val Data, classes int) (*Density, error) {
+	means, counts := make([]float64, classes*train.D), make([]float64, classes)
+	for i, r := range train.Rows {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		c := int(train.Labels[r])
+		counts[c]++
+		mean := means[c*train.D : (c+1)*train.D]
+		for j, v := range train.X[r*train.D : (r+1)*train.D] {
+			mean[j] += float64(v)
+		}
+	}
+	density := &Density{D: train.D}
+	for c, n := range counts {
+		if n == 0 {
+			continue
+		}
+		for _, v := range means[c*train.D : (c+1)*train.D] {
+			density.Means = append(density.Means, float32(v/n))
+		}
+	}
+	if len(val.Rows) == 0 {
+		val = train
+	}
+	m := density.measure()
+	distances := make([]float64, len(val.Rows))
+	row := make([]float64, val.D)
+	for i, r := range val.Rows {
+		if i%64 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		convert(row, val.X[r*val.D:(r+1)*val.D])
+		m.distances(distances[i:i+1], row, 1)
+	}
+	density.Middle, density.Radius = quantile(distances, 0.5), quantile(distances, 0.99)
+	return density, nil
+}
+
+func (d *Density) valid() bool {
+	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, notFinite) && !notNumber(d.Middle) && !notNumber(d.Radius)
+}
+
+// logDep returns log dep₀ for the distance m.
+func (d *Density) logDep(m float64) float64 {
+	// Rows that are all their class's mean leave no scale but rounding's.
+	reach := max(d.Radius-d.Middle, 1e-6*(1+d.Radius))
+	t := 4 * (m - d.Radius) / reach
+	return -(max(t, 0) + math.Log1p(math.Exp(-math.Abs(t))))
+}
+
+// measure is a Density with room to compute in. It serves one goroutine.
+type measure struct {
+	arithmetic[float64]
+	d         int
+	means, sq []float64
+	dist, xsq []float64
+}
+
+func (d *Density) measure() *measure {
+	k := len(d.Means) / d.D
+	m := &measure{arithmetic: arithmeticOf[float64](), d: d.D, means: make([]float64, len(d.Means)), sq: make([]float64, k)}
+	m.dist, m.xsq = make([]float64, predictBatch*k), make([]float64, predictBatch)
+	convert(m.means, d.Means)
+	m.SumSquares(m.sq, m.means)
+	return m
+}
+
+// distances fills dst [b] with m of the rows z [b, D], b at most predictBatch.
+func (m *measure) distances(dst, z []float64, b int) {
+	k := len(m.sq)
+	m.SumSquares(m.xsq[:b], z[:b*m.d])
+	m.NT(b, k, m.d, -2, z[:b*m.d], m.means, 0, m.dist)
+	m.SquaredDistances(m.dist[:b*k], m.xsq[:b], m.sq)
+	for i := range b {
+		dst[i] = slices.Min(m.dist[i*k : (i+1)*k])
+	}
+}
+
+// reduce turns conditioned rows into what an open head's layers read: the first
+// e features, and log dep₀ [n, e+1].
+func (d *Density) reduce(ctx context.Context, data Data, e int) (Data, error) {
+	out := Data{D: e + 1, X: make([]float32, len(data.Rows)*(e+1)), Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows))}
+	m := d.measure()
+	z, distance := make([]float64, predictBatch*data.D), make([]float64, predictBatch)
+	for from := 0; from < len(data.Rows); from += predictBatch {
+		if err := ctx.Err(); err != nil {
+			return out, err
+		}
+		part := data.Rows[from:min(from+predictBatch, len(data.Rows))]
+		for i, r := range part {
+			convert(z[i*data.D:], data.X[r*data.D:(r+1)*data.D])
+		}
+		m.distances(distance, z, len(part))
+		for i, r := range part {
+			at := from + i
+			copy(out.X[at*(e+1):], data.X[r*data.D:r*data.D+e])
+			out.X[at*(e+1)+e] = float32(d.logDep(distance[i]))
+			out.Labels[at], out.Rows[at] = data.Labels[r], at
+		}
+	}
+	return out, nil
+}
+
+// open is the room of an open head beyond that of its layers.
+type open[T real] struct {
+	u      []T // [B, E], the first features
+	dep    []T // [B], log dep₀
+	logits []T // [B, C], l_c
+	share  []T // [B, C], softmax(l)
+	zero   []T // [B]
+}
+
+func openOf[T real](e, classes, batch int) *open[T] {
+	vector := func(n int) []T { return make([]T, n) }
+	return &open[T]{u: vector(batch * e), dep: vector(batch), logits: vector(batch * classes), share: vector(batch * classes), zero: vector(batch)}
+}
+
+// forwardOpen is forward for an open head. It reads rows x [b, E+1] as reduce
+// makes them. The hidden layers are the paper's, but add to what they read; the
+// last is
+//
+//	l_c = −β⁺_c ‖u−c_c‖²,  log φ_c = l_c − log Σ_j e^{l_j} + min(log dep + log rec, 0)
+//
+// where the cap is log dep₀ itself if there are no hidden layers.
+func (net *network[T]) forwardOpen(x []T, b int) []T {
+	o, last := net.open, net.last()
+	e := last.d
+	for i := range b {
+		row := x[i*(e+1) : (i+1)*(e+1)]
+		copy(o.u[i*e:], row[:e])
+		o.dep[i] = row[e]
+	}
+	u, logDep := o.u, o.dep
+	hidden := net.layers[:len(net.layers)-1]
+	for _, l := range hidden {
+		net.forwardLayer(l, u[:b*e], logDep, b)
+		u, logDep = l.out, l.logDep
+	}
+	last.in = u
+	net.distances(last, u, b)
+	if len(hidden) > 0 {
+		net.caps(last, logDep, b)
+	} else {
+		copy(last.limit[:b], logDep)
+	}
+	n := last.n
+	logits, share := o.logits[:b*n], o.share[:b*n]
+	net.LogPhi(logits, last.dist[:b*n], last.width, o.zero[:b])
+	for i := range b {
+		l, s := logits[i*n:(i+1)*n], share[i*n:(i+1)*n]
+		top := l[argmax(l)]
+		for c, v := range l {
+			s[c] = v - top
+		}
+		net.Exp(s, s)
+		var sum T
+		for _, v := range s {
+			sum += v
+		}
+		shift := last.limit[i] - top - T(math.Log(float64(sum)))
+		for c := range s {
+			s[c] /= sum
+			last.weights[i*n+c] = l[c] + shift
+		}
+	}
+	return net.output(b)
+}
+
+// backwardOpen is backward for an open head.
+func (net *network[T]) backwardOpen(b int) {
+	o, last := net.open, net.last()
+	hidden := net.layers[:len(net.layers)-1]
+	n := last.n
+	for i := range b { // from the gradient by log φ to the one by l
+		g, s := last.gWeights[i*n:(i+1)*n], o.share[i*n:(i+1)*n]
+		var sum T
+		for _, v := range g {
+			sum += v
+		}
+		for c := range g {
+			g[c] -= s[c] * sum
+		}
+		if len(hidden) > 0 {
+			hidden[len(hidden)-1].gLogDep[i] = sum * last.passed[i]
+		}
+	}
+	gIn := net.gInput
+	if len(hidden) > 0 {
+		gIn = hidden[len(hidden)-1].gOut
+	}
+	net.backwardLayer(last, gIn, nil, b)
+	for at := len(hidden) - 1; at >= 0; at-- {
+		l := hidden[at]
+		gIn, gLogDep := net.gInput, []T(nil)
+		if at > 0 {
+			gIn, gLogDep = hidden[at-1].gOut, hidden[at-1].gLogDep
+		}
+		net.backwardLayer(l, gIn, gLogDep, b)
+		for i := range gIn { // past the layer
+			gIn[i] += l.gOut[i]
+		}
+	}
+}
+
+const (
+	openRows   = 2000 // rows that the hidden layers start from
+	openPasses = 20   // of k-means over them
+	openReach  = 0.25 // β⁺ of a hidden layer times the distance d of initialBeta
+)
+
+// startOpen initialises an open head as the closed form that it departs from:
+// Gaussians at the class means with one width. The hidden layers' projections
+// are 0, so that these change nothing yet. Their centroids come from k-means on
+// one half of up to 2,000 rows and their widths from the other. The last
+// layer's width is the one of a grid under which softmax(l) has the least
+// cross-entropy on val, where there are rows: the training rows' distances are
+// too small. The data are as reduce makes them.
+func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes int, rng draws) error {
+	last := net.last()
+	e := last.d
+	rows := sample(train.Rows, openRows, rng)
+	u, half := make([]T, len(rows)*e), len(rows)/2
+	for i, r := range rows {
+		convert(u[i*e:], train.X[r*train.D:r*train.D+e])
+	}
+	for _, l := range net.layers[:len(net.layers)-1] {
+		if err := plusPlus(ctx, l.centroids, e, u[:half*e], net.k, rng); err != nil {
+			return err
+		}
+		if err := webScale(ctx, l.centroids, e, u[:half*e], net.k, openPasses); err != nil {
+			return err
+		}
+		beta, err := initialBeta(ctx, l.centroids, e, u[half*e:], net.k, openReach)
+		if err != nil {
+			return err
+		}
+		l.setBeta(beta)
+		clear(l.projections)
+	}
+	counts := make([]T, classes)
+	for i, r := range train.Rows {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c := int(train.Labels[r])
+		counts[c]++
+		mean := last.centroids[c*e : (c+1)*e]
+		for j, v := range train.X[r*train.D : r*train.D+e] {
+			mean[j] += (T(v) - mean[j]) / counts[c]
+		}
+	}
+	if len(val.Rows) == 0 {
+		val.X, val.D, val.Labels, val.Rows = train.X, train.D, train.Labels, rows
+	}
+	width, err := firstWidth(ctx, last.centroids, e, val, classes)
+	if err != nil {
+		return err
+	}
+	last.setBeta(math.Log(math.Expm1(width)))
+	net.refresh()
+	return nil
+}
+
+// firstWidth returns the width of a grid from 0.0005 to 0.5, that of Gaussians
+// of unit variance, with the least cross-entropy of softmax(−width·d) on up to
+// 10,000 rows.
+func firstWidth[T real](ctx context.Context, centroids []T, e int, data Data, classes int) (float64, error) {
+	rows := data.Rows[:min(len(data.Rows), 10000)]
+	dist, labels, row := make([]float64, len(rows)*classes), make([]int, len(rows)), make([]T, e)
+	for i, r := range rows {
+		if i%64 == 0 && ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		convert(row, data.X[r*data.D:r*data.D+e])
+		labels[i] = int(data.Labels[r])
+		for c := range classes {
+			dist[i*classes+c] = float64(distance(2, row, centroids[c*e:(c+1)*e]))
+		}
+	}
+	const steps = 61
+	l := make([]float64, len(dist))
+	best, least := 0.0, math.Inf(1)
+	for i := range steps {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		width := 0.0005 * math.Pow(250, float64(i)/(steps-1))
+		for j, v := range dist {
+			l[j] = -width * v
+		}
+		if loss := crossEntropy(l, labels, classes, nil); loss < least {
+			best, least = width, loss
+		}
+	}
+	if best == 0 {
+		return 0, fmt.Errorf("%w: the distances of the rows are no numbers", ErrDiverged)
+	}
+	return best, nil
+}
+
+// sample draws up to n of the rows, without repetition.
+func sample(rows []int, n int, rng draws) []int {
+	rows = slices.Clone(rows)
+	n = min(n, len(rows))
+	for i := range n {
+		j := i + int(rng.Float64()*float64(len(rows)-i))
+		rows[i], rows[j] = rows[j], rows[i]
+	}
+	return rows[:n]
+}

@@ -1,0 +1,116 @@
+package head
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Score says how in-distribution a row is from an open head's m, the squared
+// distance from the nearest class mean, and its l_c:
+//
+//	s = (−m − m₁)/σ₁ + (G − m₂)/σ₂,  G = −Σ_c p_c^γ (1−p_c)^γ
+//
+// with p = softmax(l) and γ = 0.1, over the 100 largest p. The first part tells
+// strangers that are far from all classes; the second, the generalised entropy
+// of Liu et al. (GEN, CVPR 2023), those that lie between classes. Means and
+// standard deviations of in-distribution rows put the two on one scale.
+type Score struct {
+	Nearness, Decision Scale // of −m and of G
+}
+
+// Scale is the mean and the standard deviation of a number.
+type Scale struct{ Mean, Deviation float64 }
+
+func (s Scale) of(v float64) float64 { return (v - s.Mean) / s.Deviation }
+
+func (s *Score) valid() bool {
+	for _, v := range []float64{s.Nearness.Mean, s.Nearness.Deviation, s.Decision.Mean, s.Decision.Deviation} {
+		if notNumber(v) {
+			return false
+		}
+	}
+	return s.Nearness.Deviation > 0 && s.Decision.Deviation > 0
+}
+
+// of returns the score of a row.
+func (s *Score) of(m float64, l []float64) float64 {
+	return s.Nearness.of(-m) + s.Decision.of(decision(l))
+}
+
+// scaleRows is how many rows are enough for two means and deviations.
+const scaleRows = 10000
+
+// fitScore returns the score that conditioned in-distribution rows scale.
+func (m *MLRBFN) fitScore(ctx context.Context, data Data) (*Score, error) {
+	rows, classes := data.Rows[:min(len(data.Rows), scaleRows)], m.Classes()
+	var nearness, decisions []float64
+	p := m.NewPredictor()
+	x := make([]float32, predictBatch*data.D)
+	for part := range slices.Chunk(rows, predictBatch) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		for i, r := range part {
+			copy(x[i*data.D:], data.X[r*data.D:(r+1)*data.D])
+		}
+		logits := p.forward(x[:len(part)*data.D], len(part))
+		for i := range part {
+			nearness = append(nearness, -p.distance[i])
+			decisions = append(decisions, decision(logits[i*classes:(i+1)*classes]))
+		}
+	}
+	score := &Score{scaleOf(nearness), scaleOf(decisions)}
+	if !score.valid() {
+		return nil, fmt.Errorf("%w: the score of the validation rows is %+v", ErrDiverged, *score)
+	}
+	return score, nil
+}
+
+// scaleOf returns the mean and the standard deviation (ddof 0) of v. Values
+// that do not differ have the deviation 1.
+func scaleOf(v []float64) Scale {
+	var s Scale
+	for _, a := range v {
+		s.Mean += a / float64(len(v))
+	}
+	for _, a := range v {
+		s.Deviation += (a - s.Mean) * (a - s.Mean) / float64(len(v))
+	}
+	if s.Deviation = math.Sqrt(s.Deviation); !(s.Deviation > 1e-12*math.Abs(s.Mean)) {
+		s.Deviation = 1
+	}
+	return s
+}
+
+// decision returns G of l. Each 1−p is the sum of the other p, as it would be
+// lost in rounding where p is all but 1.
+func decision(l []float64) float64 {
+	const gamma, most = 0.1, 100
+	top, largest := slices.Max(l), argmax(l)
+	var others float64 // Σ e^{l−top} but for the largest
+	for c, v := range l {
+		if c != largest {
+			others += math.Exp(v - top)
+		}
+	}
+	p := l
+	if len(l) > most {
+		p = slices.Clone(l)
+		slices.Sort(p)
+		p = p[len(p)-most:]
+		largest = most - 1
+	}
+	sum := 1 + others
+	var g float64
+	for c, v := range p {
+		e := math.Exp(v - top)
+		rest := sum - e
+		if c == largest {
+			rest = others
+		}
+		g -= math.Pow(e/sum*rest/sum, gamma)
+	}
+	return g
+}
