@@ -179,18 +179,29 @@ func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
 	}
 }
 
-// turn sets dst [cols,rows] to the transpose of src [rows,cols].
+// turn sets dst [cols,rows] to the transpose of src [rows,cols]. It goes by
+// blocks of columns that keep what is written in the first-level cache; the
+// last blocks overlap those before.
 func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
-	const side = 8
-	for i := 0; i < rows; i += side {
-		j := 0
-		if i+side <= rows && cols >= side {
-			transposeStrip(&dst[i], ldd, &src[i*lds], lds, cols/side)
-			j = cols / side * side
+	const side, block = 8, 64
+	if rows < side || cols < side {
+		for i := 0; i < rows; i += side {
+			for j := 0; j < cols; j += side {
+				transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
+			}
 		}
-		for ; j < cols; j += side {
-			transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
+		return
+	}
+	for from := 0; from < cols; from += block {
+		to := min(from+block, cols)
+		at := min(from, to-side)
+		for i := 0; i < rows; i += side {
+			i := min(i, rows-side)
+			transposeStrip(&dst[at*ldd+i], ldd, &src[i*lds+at], lds, (to-at)/side)
+			if (to-at)%side != 0 {
+				transposeStrip(&dst[(to-side)*ldd+i], ldd, &src[i*lds+to-side], lds, 1)
+			}
 		}
 	}
 }

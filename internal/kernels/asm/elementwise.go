@@ -122,6 +122,7 @@ func pointer(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.
 // rows emits body for each of the rows; body advances its pointers by
 // r.bytes. What comes after the rows is at the end.
 func rows(count reg.Register, body func(), end ...func()) {
+	saved := flushing()
 	TESTQ(count, count)
 	JZ(LabelRef("done"))
 	Label("rows")
@@ -132,8 +133,7 @@ func rows(count reg.Register, body func(), end ...func()) {
 	for _, f := range end {
 		f()
 	}
-	VZEROUPPER()
-	RET()
+	finish(saved)
 }
 
 // elementwise writes the kernels that are no products; package kernels says
@@ -159,12 +159,12 @@ func elementwise(v isa) {
 		dst, src := pointer("dst"), pointer("src")
 		r := v.row(pointer("n"))
 		r.each(func(tail bool) { r.store(f.of(r.load(src, tail)), dst, tail) })
-		VZEROUPPER()
-		RET()
+		finish(nil)
 	}
 
 	declare("multiply", "dst, src *float32, n int")
 	{
+		saved := flushing()
 		dst, src := pointer("dst"), pointer("src")
 		r := v.row(pointer("n"))
 		r.each(func(tail bool) {
@@ -172,8 +172,7 @@ func elementwise(v isa) {
 			VMULPS(x, y, y)
 			r.store(y, dst, tail)
 		})
-		VZEROUPPER()
-		RET()
+		finish(saved)
 	}
 
 	declare("sumSquares", "dst, x *float32, rows, n int")
@@ -339,6 +338,7 @@ func backward(v isa, declare func(name, params string)) {
 	r := v.row(pointer("n"))
 	// All registers are taken: the count of the rows stays on the stack.
 	rowsLeft := ParamAddr("rows")
+	saved := flushing()
 	CMPQ(rowsLeft, U8(0))
 	JE(LabelRef("done"))
 	Label("rows")
@@ -367,8 +367,7 @@ func backward(v isa, declare func(name, params string)) {
 	DECQ(rowsLeft)
 	JNZ(LabelRef("rows"))
 	Label("done")
-	VZEROUPPER()
-	RET()
+	finish(saved)
 }
 
 func logBCE(v isa, declare func(name, params string)) {
@@ -449,6 +448,7 @@ func adam(v isa, declare func(name, params string)) {
 	declare("adam", "p, grad, m, v *float32, size, scale float32, n int")
 	p, g, m, s := pointer("p"), pointer("grad"), pointer("m"), pointer("v")
 	size, scale := v.factor("size"), v.factor("scale")
+	saved := flushing()
 	r := v.row(pointer("n"))
 	beta2 := v.copied(float(0.999))
 	r.each(func(tail bool) {
@@ -470,6 +470,5 @@ func adam(v isa, declare func(name, params string)) {
 		VSUBPS(first, value, value)
 		r.store(value, p, tail)
 	})
-	VZEROUPPER()
-	RET()
+	finish(saved)
 }
