@@ -22528,51 +22528,87 @@ TEXT ·adamAVX512(SB), NOSPLIT, $8-48
 	JMP          check1
 
 whole1:
-	VMOVUPS     (CX)(R8*1), Z3
-	VMOVUPS     (DX)(R8*1), Z4
-	VMOVUPS     (BX)(R8*1), Z5
-	VMOVUPS     (AX)(R8*1), Z6
-	VSUBPS      Z4, Z3, Z7
-	VFMADD231PS c3dcccccd<>+0(SB), Z7, Z4
-	VMOVUPS     Z4, (DX)(R8*1)
-	VMULPS      Z3, Z3, Z3
-	VMULPS      c3a83126f<>+0(SB), Z3, Z3
-	VFMADD213PS Z3, Z2, Z5
-	VMOVUPS     Z5, (BX)(R8*1)
-	VSQRTPS     Z5, Z3
-	VMULPS      Z1, Z3, Z3
-	VADDPS      c322bcc77<>+0(SB), Z3, Z3
-	VMULPS      Z0, Z4, Z4
-	VDIVPS      Z3, Z4, Z4
-	VSUBPS      Z4, Z6, Z6
-	VMOVUPS     Z6, (AX)(R8*1)
-	ADDQ        $+64, R8
+	VMOVUPS      (CX)(R8*1), Z3
+	VMOVUPS      (DX)(R8*1), Z4
+	VMOVUPS      (BX)(R8*1), Z5
+	VMOVUPS      (AX)(R8*1), Z6
+	VSUBPS       Z4, Z3, Z7
+	VFMADD231PS  c3dcccccd<>+0(SB), Z7, Z4
+	VMOVUPS      Z4, (DX)(R8*1)
+	VMULPS       Z3, Z3, Z3
+	VMULPS       c3a83126f<>+0(SB), Z3, Z3
+	VFMADD213PS  Z3, Z2, Z5
+	VMOVUPS      Z5, (BX)(R8*1)
+	VMOVUPS      c00800000<>+0(SB), Z3
+	VMAXPS       Z5, Z3, Z3
+	VMOVUPS      c7f7fffff<>+0(SB), Z5
+	VMINPS       Z3, Z5, Z3
+	VMOVUPS      c3f800000<>+0(SB), Z7
+	VRSQRT14PS   Z3, Z5
+	VMULPS       Z3, Z5, Z3
+	VFNMADD231PS Z5, Z3, Z7
+	VMULPS       c3f000000<>+0(SB), Z7, Z7
+	VFMADD231PS  Z3, Z7, Z3
+	VMULPS       Z1, Z3, Z3
+	VADDPS       c322bcc77<>+0(SB), Z3, Z3
+	VMULPS       Z0, Z4, Z4
+	VDIVPS       Z3, Z4, Z4
+	VSUBPS       Z4, Z6, Z6
+	VMOVUPS      Z6, (AX)(R8*1)
+	ADDQ         $+64, R8
 
 check1:
-	CMPQ        R8, SI
-	JL          whole1
-	CMPQ        R8, DI
-	JGE         end1
-	VMOVUPS.Z   (CX)(R8*1), K1, Z3
-	VMOVUPS.Z   (DX)(R8*1), K1, Z4
-	VMOVUPS.Z   (BX)(R8*1), K1, Z5
-	VMOVUPS.Z   (AX)(R8*1), K1, Z6
-	VSUBPS      Z4, Z3, Z7
-	VFMADD231PS c3dcccccd<>+0(SB), Z7, Z4
-	VMOVUPS     Z4, K1, (DX)(R8*1)
-	VMULPS      Z3, Z3, Z3
-	VMULPS      c3a83126f<>+0(SB), Z3, Z3
-	VFMADD213PS Z3, Z2, Z5
-	VMOVUPS     Z5, K1, (BX)(R8*1)
-	VSQRTPS     Z5, Z2
-	VMULPS      Z1, Z2, Z2
-	VADDPS      c322bcc77<>+0(SB), Z2, Z2
-	VMULPS      Z0, Z4, Z4
-	VDIVPS      Z2, Z4, Z4
-	VSUBPS      Z4, Z6, Z6
-	VMOVUPS     Z6, K1, (AX)(R8*1)
+	CMPQ         R8, SI
+	JL           whole1
+	CMPQ         R8, DI
+	JGE          end1
+	VMOVUPS.Z    (CX)(R8*1), K1, Z3
+	VMOVUPS.Z    (DX)(R8*1), K1, Z4
+	VMOVUPS.Z    (BX)(R8*1), K1, Z5
+	VMOVUPS.Z    (AX)(R8*1), K1, Z6
+	VSUBPS       Z4, Z3, Z7
+	VFMADD231PS  c3dcccccd<>+0(SB), Z7, Z4
+	VMOVUPS      Z4, K1, (DX)(R8*1)
+	VMULPS       Z3, Z3, Z3
+	VMULPS       c3a83126f<>+0(SB), Z3, Z3
+	VFMADD213PS  Z3, Z2, Z5
+	VMOVUPS      Z5, K1, (BX)(R8*1)
+	VMOVUPS      c00800000<>+0(SB), Z2
+	VMAXPS       Z5, Z2, Z2
+	VMOVUPS      c7f7fffff<>+0(SB), Z3
+	VMINPS       Z2, Z3, Z2
+	VMOVUPS      c3f800000<>+0(SB), Z5
+	VRSQRT14PS   Z2, Z3
+	VMULPS       Z2, Z3, Z2
+	VFNMADD231PS Z3, Z2, Z5
+	VMULPS       c3f000000<>+0(SB), Z5, Z5
+	VFMADD231PS  Z2, Z5, Z2
+	VMULPS       Z1, Z2, Z2
+	VADDPS       c322bcc77<>+0(SB), Z2, Z2
+	VMULPS       Z0, Z4, Z4
+	VDIVPS       Z2, Z4, Z4
+	VSUBPS       Z4, Z6, Z6
+	VMOVUPS      Z6, K1, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA c7f7fffff<>+0(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+4(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+8(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+12(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+16(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+20(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+24(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+28(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+32(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+36(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+40(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+44(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+48(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+52(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+56(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+60(SB)/4, $0x7f7fffff
+GLOBL c7f7fffff<>(SB), RODATA|NOPTR, $64

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
@@ -461,8 +462,7 @@ func adam(v isa, declare func(name, params string)) {
 		VMULPS(float(0.001), grad, grad)
 		VFMADD213PS(grad, beta2, second)
 		r.store(second, s, tail)
-		root := v.reg()
-		VSQRTPS(second, root)
+		root := v.sqrt(second)
 		VMULPS(scale, root, root)
 		VADDPS(float(1e-8), root, root)
 		VMULPS(size, first, first)
@@ -471,4 +471,22 @@ func adam(v isa, declare func(name, params string)) {
 		r.store(value, p, tail)
 	})
 	finish(saved)
+}
+
+// sqrt returns √x for x ≥ 0, for AVX-512 by an approximation and one step of
+// Newton's, as its own square roots hold up the divisions. It takes infinity
+// for the largest number.
+func (v isa) sqrt(x reg.Register) reg.VecVirtual {
+	root := v.reg()
+	if v.width == 8 {
+		VSQRTPS(x, root)
+		return root
+	}
+	y, inverse, e := v.clamped(x, 0x1p-126, math.MaxFloat32), v.reg(), v.copied(float(1))
+	VRSQRT14PS(y, inverse)
+	VMULPS(y, inverse, root)
+	VFNMADD231PS(inverse, root, e)
+	VMULPS(float(0.5), e, e)
+	VFMADD231PS(root, e, root)
+	return root
 }
