@@ -20941,32 +20941,35 @@ TEXT ·backwardAVX2(SB), NOSPLIT, $8-88
 	ANDQ         $-32, R11
 	STMXCSR      (SP)
 	LDMXCSR      c00009fc0<>+0(SB)
+	MOVQ         R11, R13
+	VMASKMOVPS   (CX)(R13*1), Y0, Y1
+	VMASKMOVPS   (DX)(R13*1), Y0, Y2
 	CMPQ         rows+72(FP), $0x00
 	JE           done
 
 rows:
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
 	XORQ   R13, R13
 	JMP    check1
 
 whole1:
-	VMOVUPS      (DI)(R13*1), Y3
-	VMOVUPS      (R9)(R13*1), Y4
-	VMOVUPS      (R10)(R13*1), Y5
-	VMOVUPS      (CX)(R13*1), Y6
-	VADDPS       Y3, Y1, Y1
-	VMOVUPS      (R8)(R13*1), Y7
-	VSUBPS       Y7, Y5, Y5
-	VFMADD231PS  Y5, Y3, Y6
-	VMOVUPS      Y6, (CX)(R13*1)
-	VXORPS       Y5, Y5, Y5
-	VFNMADD231PS Y4, Y3, Y5
-	VADDPS       Y5, Y2, Y2
-	VMOVUPS      Y5, (AX)(R13*1)
-	VMOVUPS      (DX)(R13*1), Y3
+	VMOVUPS      (DI)(R13*1), Y5
+	VMOVUPS      (R10)(R13*1), Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      (R9)(R13*1), Y8
+	VFNMADD231PS Y8, Y5, Y7
 	VADDPS       Y5, Y3, Y3
-	VMOVUPS      Y3, (DX)(R13*1)
+	VADDPS       Y7, Y4, Y4
+	VMOVUPS      (R8)(R13*1), Y8
+	VSUBPS       Y8, Y6, Y6
+	VMOVUPS      Y7, (AX)(R13*1)
+	VMOVUPS      (CX)(R13*1), Y8
+	VMOVUPS      (DX)(R13*1), Y9
+	VFMADD231PS  Y6, Y5, Y8
+	VADDPS       Y7, Y9, Y9
+	VMOVUPS      Y8, (CX)(R13*1)
+	VMOVUPS      Y9, (DX)(R13*1)
 	ADDQ         $+32, R13
 
 check1:
@@ -20974,38 +20977,34 @@ check1:
 	JL           whole1
 	CMPQ         R13, R12
 	JGE          end1
-	VMASKMOVPS   (DI)(R13*1), Y0, Y3
-	VMASKMOVPS   (R9)(R13*1), Y0, Y4
-	VMASKMOVPS   (R10)(R13*1), Y0, Y5
-	VMASKMOVPS   (CX)(R13*1), Y0, Y6
-	VADDPS       Y3, Y1, Y1
-	VMASKMOVPS   (R8)(R13*1), Y0, Y7
-	VSUBPS       Y7, Y5, Y5
-	VFMADD231PS  Y5, Y3, Y6
-	VMASKMOVPS   Y6, Y0, (CX)(R13*1)
-	VXORPS       Y5, Y5, Y5
-	VFNMADD231PS Y4, Y3, Y5
-	VADDPS       Y5, Y2, Y2
-	VMASKMOVPS   Y5, Y0, (AX)(R13*1)
-	VMASKMOVPS   (DX)(R13*1), Y0, Y3
+	VMASKMOVPS   (DI)(R13*1), Y0, Y5
+	VMASKMOVPS   (R10)(R13*1), Y0, Y6
+	VXORPS       Y7, Y7, Y7
+	VMASKMOVPS   (R9)(R13*1), Y0, Y8
+	VFNMADD231PS Y8, Y5, Y7
 	VADDPS       Y5, Y3, Y3
-	VMASKMOVPS   Y3, Y0, (DX)(R13*1)
+	VADDPS       Y7, Y4, Y4
+	VMASKMOVPS   (R8)(R13*1), Y0, Y8
+	VSUBPS       Y8, Y6, Y6
+	VMASKMOVPS   Y7, Y0, (AX)(R13*1)
+	VFMADD231PS  Y6, Y5, Y1
+	VADDPS       Y7, Y2, Y2
 
 end1:
-	VEXTRACTF128 $0x01, Y1, X3
-	VADDPS       X3, X1, X1
-	VPERMILPS    $0x4e, X1, X3
-	VADDPS       X3, X1, X1
-	VPERMILPS    $0xb1, X1, X3
-	VADDPS       X3, X1, X1
-	VMOVSS       X1, (BX)
-	VEXTRACTF128 $0x01, Y2, X1
-	VADDPS       X1, X2, X2
-	VPERMILPS    $0x4e, X2, X1
-	VADDPS       X1, X2, X2
-	VPERMILPS    $0xb1, X2, X1
-	VADDPS       X1, X2, X2
-	VMOVSS       X2, (SI)
+	VEXTRACTF128 $0x01, Y3, X5
+	VADDPS       X5, X3, X3
+	VPERMILPS    $0x4e, X3, X5
+	VADDPS       X5, X3, X3
+	VPERMILPS    $0xb1, X3, X5
+	VADDPS       X5, X3, X3
+	VMOVSS       X3, (BX)
+	VEXTRACTF128 $0x01, Y4, X3
+	VADDPS       X3, X4, X4
+	VPERMILPS    $0x4e, X4, X3
+	VADDPS       X3, X4, X4
+	VPERMILPS    $0xb1, X4, X3
+	VADDPS       X3, X4, X4
+	VMOVSS       X4, (SI)
 	ADDQ         $+4, BX
 	ADDQ         $+4, SI
 	ADDQ         R12, DI
@@ -21015,7 +21014,10 @@ end1:
 	JNZ          rows
 
 done:
-	LDMXCSR (SP)
+	MOVQ       R11, R13
+	VMASKMOVPS Y1, Y0, (CX)(R13*1)
+	VMASKMOVPS Y2, Y0, (DX)(R13*1)
+	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
@@ -22199,53 +22201,56 @@ GLOBL c00000010<>(SB), RODATA|NOPTR, $64
 // func backwardAVX512(gDist *float32, gBeta *float32, colSum *float32, sum *float32, rowSum *float32, grad *float32, dist *float32, width *float32, inverse *float32, rows int, n int)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
 TEXT ·backwardAVX512(SB), NOSPLIT, $8-88
-	MOVQ    gDist+0(FP), AX
-	MOVQ    gBeta+8(FP), CX
-	MOVQ    colSum+16(FP), DX
-	MOVQ    sum+24(FP), BX
-	MOVQ    rowSum+32(FP), SI
-	MOVQ    grad+40(FP), DI
-	MOVQ    dist+48(FP), R8
-	MOVQ    width+56(FP), R9
-	MOVQ    inverse+64(FP), R10
-	MOVQ    n+80(FP), R11
-	MOVQ    R11, R12
-	ANDQ    $0x0f, R12
-	MOVL    $-1, R13
-	BZHIL   R12, R13, R13
-	KMOVW   R13, K1
-	MOVQ    R11, R12
-	SHLQ    $0x02, R12
-	MOVQ    R12, R11
-	ANDQ    $-64, R11
-	STMXCSR (SP)
-	LDMXCSR c00009fc0<>+0(SB)
-	CMPQ    rows+72(FP), $0x00
-	JE      done
+	MOVQ      gDist+0(FP), AX
+	MOVQ      gBeta+8(FP), CX
+	MOVQ      colSum+16(FP), DX
+	MOVQ      sum+24(FP), BX
+	MOVQ      rowSum+32(FP), SI
+	MOVQ      grad+40(FP), DI
+	MOVQ      dist+48(FP), R8
+	MOVQ      width+56(FP), R9
+	MOVQ      inverse+64(FP), R10
+	MOVQ      n+80(FP), R11
+	MOVQ      R11, R12
+	ANDQ      $0x0f, R12
+	MOVL      $-1, R13
+	BZHIL     R12, R13, R13
+	KMOVW     R13, K1
+	MOVQ      R11, R12
+	SHLQ      $0x02, R12
+	MOVQ      R12, R11
+	ANDQ      $-64, R11
+	STMXCSR   (SP)
+	LDMXCSR   c00009fc0<>+0(SB)
+	MOVQ      R11, R13
+	VMOVUPS.Z (CX)(R13*1), K1, Z0
+	VMOVUPS.Z (DX)(R13*1), K1, Z1
+	CMPQ      rows+72(FP), $0x00
+	JE        done
 
 rows:
-	VXORPS Z0, Z0, Z0
-	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
 	XORQ   R13, R13
 	JMP    check1
 
 whole1:
-	VMOVUPS      (DI)(R13*1), Z2
-	VMOVUPS      (R9)(R13*1), Z3
-	VMOVUPS      (R10)(R13*1), Z4
-	VMOVUPS      (CX)(R13*1), Z5
-	VADDPS       Z2, Z0, Z0
-	VMOVUPS      (R8)(R13*1), Z6
-	VSUBPS       Z6, Z4, Z4
-	VFMADD231PS  Z4, Z2, Z5
-	VMOVUPS      Z5, (CX)(R13*1)
-	VXORPS       Z4, Z4, Z4
-	VFNMADD231PS Z3, Z2, Z4
-	VADDPS       Z4, Z1, Z1
-	VMOVUPS      Z4, (AX)(R13*1)
-	VMOVUPS      (DX)(R13*1), Z2
+	VMOVUPS      (DI)(R13*1), Z4
+	VMOVUPS      (R10)(R13*1), Z5
+	VXORPS       Z6, Z6, Z6
+	VMOVUPS      (R9)(R13*1), Z7
+	VFNMADD231PS Z7, Z4, Z6
 	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z2, (DX)(R13*1)
+	VADDPS       Z6, Z3, Z3
+	VMOVUPS      (R8)(R13*1), Z7
+	VSUBPS       Z7, Z5, Z5
+	VMOVUPS      Z6, (AX)(R13*1)
+	VMOVUPS      (CX)(R13*1), Z7
+	VMOVUPS      (DX)(R13*1), Z8
+	VFMADD231PS  Z5, Z4, Z7
+	VADDPS       Z6, Z8, Z8
+	VMOVUPS      Z7, (CX)(R13*1)
+	VMOVUPS      Z8, (DX)(R13*1)
 	ADDQ         $+64, R13
 
 check1:
@@ -22253,42 +22258,38 @@ check1:
 	JL           whole1
 	CMPQ         R13, R12
 	JGE          end1
-	VMOVUPS.Z    (DI)(R13*1), K1, Z2
-	VMOVUPS.Z    (R9)(R13*1), K1, Z3
-	VMOVUPS.Z    (R10)(R13*1), K1, Z4
-	VMOVUPS.Z    (CX)(R13*1), K1, Z5
-	VADDPS       Z2, Z0, Z0
-	VMOVUPS.Z    (R8)(R13*1), K1, Z6
-	VSUBPS       Z6, Z4, Z4
-	VFMADD231PS  Z4, Z2, Z5
-	VMOVUPS      Z5, K1, (CX)(R13*1)
-	VXORPS       Z4, Z4, Z4
-	VFNMADD231PS Z3, Z2, Z4
-	VADDPS       Z4, Z1, Z1
-	VMOVUPS      Z4, K1, (AX)(R13*1)
-	VMOVUPS.Z    (DX)(R13*1), K1, Z2
+	VMOVUPS.Z    (DI)(R13*1), K1, Z4
+	VMOVUPS.Z    (R10)(R13*1), K1, Z5
+	VXORPS       Z6, Z6, Z6
+	VMOVUPS.Z    (R9)(R13*1), K1, Z7
+	VFNMADD231PS Z7, Z4, Z6
 	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z2, K1, (DX)(R13*1)
+	VADDPS       Z6, Z3, Z3
+	VMOVUPS.Z    (R8)(R13*1), K1, Z7
+	VSUBPS       Z7, Z5, Z5
+	VMOVUPS      Z6, K1, (AX)(R13*1)
+	VFMADD231PS  Z5, Z4, Z0
+	VADDPS       Z6, Z1, Z1
 
 end1:
-	VEXTRACTF64X4 $0x01, Z0, Y2
-	VADDPS        Y2, Y0, Y0
-	VEXTRACTF128  $0x01, Y0, X2
-	VADDPS        X2, X0, X0
-	VPERMILPS     $0x4e, X0, X2
-	VADDPS        X2, X0, X0
-	VPERMILPS     $0xb1, X0, X2
-	VADDPS        X2, X0, X0
-	VMOVSS        X0, (BX)
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0x4e, X1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0xb1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, (SI)
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VADDPS        Y4, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X4
+	VADDPS        X4, X2, X2
+	VPERMILPS     $0x4e, X2, X4
+	VADDPS        X4, X2, X2
+	VPERMILPS     $0xb1, X2, X4
+	VADDPS        X4, X2, X2
+	VMOVSS        X2, (BX)
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y2, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X2
+	VADDPS        X2, X3, X3
+	VPERMILPS     $0x4e, X3, X2
+	VADDPS        X2, X3, X3
+	VPERMILPS     $0xb1, X3, X2
+	VADDPS        X2, X3, X3
+	VMOVSS        X3, (SI)
 	ADDQ          $+4, BX
 	ADDQ          $+4, SI
 	ADDQ          R12, DI
@@ -22298,6 +22299,9 @@ end1:
 	JNZ           rows
 
 done:
+	MOVQ    R11, R13
+	VMOVUPS Z0, K1, (CX)(R13*1)
+	VMOVUPS Z1, K1, (DX)(R13*1)
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

@@ -340,22 +340,30 @@ func backward(v isa, declare func(name, params string)) {
 	// All registers are taken: the count of the rows stays on the stack.
 	rowsLeft := ParamAddr("rows")
 	saved := flushing()
+	// What a masked store has written cannot be read again at once, so the
+	// last columns' sums stay in registers.
+	MOVQ(r.whole, r.at)
+	betaTail, colTail := r.load(gBeta, true), r.load(colSum, true)
 	CMPQ(rowsLeft, U8(0))
 	JE(LabelRef("done"))
 	Label("rows")
 	total, totalDist := v.zero(), v.zero()
 	r.each(func(tail bool) {
-		y, w, beta, col := r.load(g, tail), r.load(width, tail), r.load(inverse, tail), r.load(gBeta, tail)
+		y, beta, out := r.load(g, tail), r.load(inverse, tail), v.zero()
+		VFNMADD231PS(r.load(width, tail), y, out)
 		VADDPS(y, total, total)
-		VSUBPS(r.load(dist, tail), beta, beta)
-		VFMADD231PS(beta, y, col)
-		r.store(col, gBeta, tail)
-		out := v.zero()
-		VFNMADD231PS(w, y, out)
 		VADDPS(out, totalDist, totalDist)
+		VSUBPS(r.load(dist, tail), beta, beta)
 		r.store(out, gDist, tail)
-		c := r.load(colSum, tail)
+		if tail {
+			VFMADD231PS(beta, y, betaTail)
+			VADDPS(out, colTail, colTail)
+			return
+		}
+		b, c := r.load(gBeta, tail), r.load(colSum, tail)
+		VFMADD231PS(beta, y, b)
 		VADDPS(out, c, c)
+		r.store(b, gBeta, tail)
 		r.store(c, colSum, tail)
 	})
 	VMOVSS(v.sum(total).AsX(), Mem{Base: sum})
@@ -368,6 +376,9 @@ func backward(v isa, declare func(name, params string)) {
 	DECQ(rowsLeft)
 	JNZ(LabelRef("rows"))
 	Label("done")
+	MOVQ(r.whole, r.at)
+	r.store(betaTail, gBeta, true)
+	r.store(colTail, colSum, true)
 	finish(saved)
 }
 
