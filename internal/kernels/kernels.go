@@ -76,7 +76,7 @@ type Vectors[T Real] interface {
 	// [b].
 	Activate(dst, top []T, largest []int, dist, logRatio, width, limit []T)
 	// Backward goes from g [b,n], the gradient by limit − width·dist +
-	// log(width), to gDist = −width·g [b,n]; it adds g·(inverse − dist) to
+	// log(width), to gDist = −width·g [b,n], which may be g; it adds g·(inverse − dist) to
 	// gBeta and gDist to colSum, and sets sum and rowSum [b] to the rows'
 	// sums of g and gDist. width, inverse, gBeta and colSum are [n]; inverse
 	// is 1/width, or 0 where there is no log(width).

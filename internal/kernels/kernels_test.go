@@ -263,6 +263,10 @@ func TestRows(t *testing.T) {
 			w1, w2, w3, w4, w5 := make([]float64, b*n), wide(g2), wide(g3), make([]float64, b), make([]float64, b)
 			v.Backward(g1, g2, g3, g4, g5, matrix, other, columns, more)
 			exact.Backward(w1, w2, w3, w4, w5, wide(matrix), wide(other), wide(columns), wide(more))
+			inPlace := guarded(t, b*n)
+			copy(inPlace, matrix)
+			v.Backward(inPlace, guarded(t, n), guarded(t, n), guarded(t, b), guarded(t, b), inPlace, other, columns, more)
+			near(r, "backward in place", inPlace, wide(g1), func(int) float64 { return 0 })
 			for i, pair := range []struct {
 				got  []float32
 				want []float64
