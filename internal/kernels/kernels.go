@@ -8,7 +8,8 @@
 // start where the processor or the build lacks it.
 //
 // Results of one set of kernels are the same on every machine and in every
-// run. Those of two sets differ by rounding.
+// run. Those of two sets differ by rounding, and in that the assembly, but for
+// the elementary functions, takes numbers below 2⁻¹²⁶ for 0.
 package kernels
 
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
@@ -151,7 +152,9 @@ func choose(name string) set {
 // fits reports whether there is anything to contract, and panics where a
 // matrix is too short for its sizes. Without anything to sum up it scales c.
 func fits[T Real](m, n, k int, beta T, a, b, c []T) bool {
-	_, _, _ = a[:m*k], b[:n*k], c[:m*n]
+	if len(a) < m*k || len(b) < n*k || len(c) < m*n {
+		panic("kernels: a matrix is too short for its sizes")
+	}
 	if k == 0 {
 		for i := range c[:m*n] {
 			if beta == 0 {

@@ -140,7 +140,7 @@ func (plainVectors[T]) Multiply(dst, src []T) {
 // element in perRow. It panics unless all are of one length.
 func shape[T, E any](x []T, perRow []E) (b, n int) {
 	b = len(perRow)
-	n = len(x) / b
+	n = len(x) / max(b, 1)
 	if b*n != len(x) {
 		panic("kernels: a matrix does not fit its vectors")
 	}
@@ -148,7 +148,7 @@ func shape[T, E any](x []T, perRow []E) (b, n int) {
 }
 
 func (plainVectors[T]) SumSquares(dst, x []T) {
-	n := len(x) / len(dst)
+	_, n := shape(x, dst)
 	for i := range dst {
 		var sum T
 		for _, v := range x[i*n : (i+1)*n] {

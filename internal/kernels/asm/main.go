@@ -39,11 +39,10 @@ func function(name, params, frame string) {
 	fmt.Fprintf(&declarations, "\n//go:noescape\nfunc %s(%s\n", name, params)
 }
 
-// flushing makes numbers below 2⁻¹²⁶ 0 until finish, in what is read and what
-// comes out: each of them costs as much as a hundred others, and what a head
-// that is trained does with rows that are far from everything, or Adam with a
-// gradient that has ended, is to bring them about. Only assembly may do so, as
-// Go cannot interrupt it.
+// flushing takes denormal numbers, read or written, for 0 until finish. One of
+// them costs as much as a hundred other numbers, and training brings them
+// about: rows that are far from everything, Adam's moments once a gradient has
+// ended. It must not outlive the function, which nothing can preempt.
 func flushing() *operand.Mem {
 	saved := build.AllocLocal(8)
 	build.STMXCSR(saved)

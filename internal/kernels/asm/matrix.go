@@ -119,9 +119,8 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	function(name, "t *tile", "t *uint8")
 	saved := flushing()
-	t := Load(Param("t"), reg.RDI)
+	Load(Param("t"), reg.RDI)
 	field := func(offset int) Mem { return Mem{Base: reg.RDI, Disp: offset} }
-	_ = t
 	a, far, b, c := reg.RAX, reg.R8, reg.RBX, reg.RDX
 	s1, s3, s5 := reg.R9, reg.R10, reg.R14
 	MOVQ(field(tileK), reg.RCX)
