@@ -85,13 +85,11 @@ func (plainProducts[T]) DistancesGradient(m, n, k int, x, c, g, gX, gC []T) {
 		for l, slope := range g[i*n : (i+1)*n] {
 			centroid, to := c[l*k:(l+1)*k], gC[l*k:(l+1)*k]
 			for j, v := range row {
-				s := slope
-				switch {
-				case v == centroid[j]:
+				e := v - centroid[j]
+				if e == 0 {
 					continue
-				case v < centroid[j]:
-					s = -s
 				}
+				s := slope * T(math.Copysign(1, float64(e))) // a branch could not be foreseen
 				to[j] -= s
 				if gX != nil {
 					gX[i*k+j] += s
