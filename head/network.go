@@ -27,13 +27,12 @@ type layer[T real] struct {
 	xsq      []T // [B], ‖x‖², for k = 2
 	dist     []T // [B, n], ‖x−c‖_k^k
 	weights  []T // [B, n], n_c; in the last layer log φ_c
-	gDist    []T // [B, n], gradient by the distances
-	gWeights []T // [B, n], gradient by n_c; in the last layer by log φ_c
+	gWeights []T // [B, n], gradient by n_c, in the last layer by log φ_c; then that by the distances
 	out      []T // [B, o]; without projections these are the weights
 	gOut     []T // [B, o]; likewise
 	gLimit   []T // [B], gradient by limit
-	rowSum   []T // [B], Σ_c of gDist, for k = 2
-	colSum   []T // [n], Σ_b of gDist, for k = 2
+	rowSum   []T // [B], Σ_c of the gradient by the distances, for k = 2
+	colSum   []T // [n], Σ_b of it, for k = 2
 
 	limit   []T   // [B], cap = min(log dep + log rec, 0) of the layer before
 	logDep  []T   // [B], log dep after this layer
@@ -50,8 +49,8 @@ func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
 		centroids: vector(n * d), gCentroids: vector(n * d),
 		beta: vector(n), gBeta: vector(n),
 		width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), colSum: vector(n),
-		xsq: vector(b), dist: vector(b * n), weights: vector(b * n),
-		gDist: vector(b * n), gWeights: vector(b * n), gLimit: vector(b), rowSum: vector(b),
+		xsq: vector(b), dist: vector(b * n), weights: vector(b * n), gWeights: vector(b * n),
+		gLimit: vector(b), rowSum: vector(b),
 		limit: vector(b), logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int, b),
 	}
 	if projects {
@@ -300,7 +299,7 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 	}
 	clear(l.gBeta)
 	clear(l.colSum)
-	net.Backward(l.gDist[:b*l.n], l.gBeta, l.colSum, l.gLimit[:b], l.rowSum[:b], gWeights, l.dist, l.width, l.inverse)
+	net.Backward(gWeights, l.gBeta, l.colSum, l.gLimit[:b], l.rowSum[:b], gWeights, l.dist, l.width, l.inverse)
 	net.Multiply(l.gBeta, l.slope)
 	if gLogDep != nil {
 		copy(gLogDep, l.gLimit[:b])
@@ -308,7 +307,7 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 	}
 	switch net.k {
 	case 1:
-		net.DistancesGradient(b, l.n, l.d, l.in, l.centroids, l.gDist, gIn, l.gCentroids)
+		net.DistancesGradient(b, l.n, l.d, l.in, l.centroids, l.gWeights, gIn, l.gCentroids)
 	case 2:
 		net.backwardSquares(l, gIn, b)
 	default:
@@ -320,10 +319,10 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 // by x and 2(Σ_b W c − Wᵀ·x) by c.
 func (net *network[T]) backwardSquares(l *layer[T], gIn []T, b int) {
 	net.ScaleRows(l.gCentroids, l.centroids, l.colSum, 2)
-	net.TN(l.n, l.d, b, -2, l.gDist, l.in, 1, l.gCentroids)
+	net.TN(l.n, l.d, b, -2, l.gWeights, l.in, 1, l.gCentroids)
 	if gIn != nil {
 		net.ScaleRows(gIn[:b*l.d], l.in, l.rowSum[:b], 2)
-		net.NN(b, l.d, l.n, -2, l.gDist, l.centroids, 1, gIn)
+		net.NN(b, l.d, l.n, -2, l.gWeights, l.centroids, 1, gIn)
 	}
 }
 
@@ -335,7 +334,7 @@ func (net *network[T]) backwardDistances(l *layer[T], gIn []T, b int) {
 	}
 	for i := range b {
 		x := l.in[i*l.d : (i+1)*l.d]
-		for c, g := range l.gDist[i*l.n : (i+1)*l.n] {
+		for c, g := range l.gWeights[i*l.n : (i+1)*l.n] {
 			centroid, gCentroid := l.centroids[c*l.d:(c+1)*l.d], l.gCentroids[c*l.d:(c+1)*l.d]
 			for j, v := range x {
 				s := g * T(net.k.slope(float64(v-centroid[j])))

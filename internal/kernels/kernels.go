@@ -8,7 +8,8 @@
 // start where the processor or the build lacks it.
 //
 // Results of one set of kernels are the same on every machine and in every
-// run. Those of two sets differ by rounding.
+// run. Those of two sets differ by rounding, and in that the assembly, but for
+// the elementary functions, takes numbers below 2⁻¹²⁶ for 0.
 package kernels
 
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
@@ -76,7 +77,7 @@ type Vectors[T Real] interface {
 	// [b].
 	Activate(dst, top []T, largest []int, dist, logRatio, width, limit []T)
 	// Backward goes from g [b,n], the gradient by limit − width·dist +
-	// log(width), to gDist = −width·g [b,n]; it adds g·(inverse − dist) to
+	// log(width), to gDist = −width·g [b,n], which may be g; it adds g·(inverse − dist) to
 	// gBeta and gDist to colSum, and sets sum and rowSum [b] to the rows'
 	// sums of g and gDist. width, inverse, gBeta and colSum are [n]; inverse
 	// is 1/width, or 0 where there is no log(width).
@@ -151,7 +152,9 @@ func choose(name string) set {
 // fits reports whether there is anything to contract, and panics where a
 // matrix is too short for its sizes. Without anything to sum up it scales c.
 func fits[T Real](m, n, k int, beta T, a, b, c []T) bool {
-	_, _, _ = a[:m*k], b[:n*k], c[:m*n]
+	if len(a) < m*k || len(b) < n*k || len(c) < m*n {
+		panic("kernels: a matrix is too short for its sizes")
+	}
 	if k == 0 {
 		for i := range c[:m*n] {
 			if beta == 0 {

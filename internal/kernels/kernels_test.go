@@ -59,6 +59,9 @@ func near(t rapid.TB, what string, got []float32, want []float64, allowed func(i
 	}
 }
 
+// tiny is the least number that is not taken for 0.
+const tiny = 0x1p-126
+
 func rngOf(t *rapid.T) *rand.Rand { return rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)) }
 
 // TestProducts holds the products against float64 to the rounding of a sum.
@@ -262,6 +265,10 @@ func TestRows(t *testing.T) {
 			w1, w2, w3, w4, w5 := make([]float64, b*n), wide(g2), wide(g3), make([]float64, b), make([]float64, b)
 			v.Backward(g1, g2, g3, g4, g5, matrix, other, columns, more)
 			exact.Backward(w1, w2, w3, w4, w5, wide(matrix), wide(other), wide(columns), wide(more))
+			inPlace := guarded(t, b*n)
+			copy(inPlace, matrix)
+			v.Backward(inPlace, guarded(t, n), guarded(t, n), guarded(t, b), guarded(t, b), inPlace, other, columns, more)
+			near(r, "backward in place", inPlace, wide(g1), func(int) float64 { return 0 })
 			for i, pair := range []struct {
 				got  []float32
 				want []float64
@@ -293,7 +300,7 @@ func TestActivate(t *testing.T) {
 			wantDst, wantTop, wantLargest := make([]float64, b*n), make([]float64, b), make([]int, b)
 			v.Activate(dst, top, largest, dist, logRatio, width, limit)
 			exact.Activate(wantDst, wantTop, wantLargest, wide(dist), wide(logRatio), wide(width), wide(limit))
-			near(r, "activation", dst, wantDst, func(i int) float64 { return 1e-6 * wantDst[i] })
+			near(r, "activation", dst, wantDst, func(i int) float64 { return 1e-6*wantDst[i] + tiny })
 			near(r, "top", top, wantTop, func(i int) float64 { return 1e-6 * (1 + math.Abs(wantTop[i])) })
 			for i, at := range largest {
 				if at != wantLargest[i] && dst[i*n+at] != dst[i*n+wantLargest[i]] { // equal only once rounded
@@ -336,7 +343,7 @@ func TestLogBCE(t *testing.T) {
 			wantSum := plainVectors[float64]{}.LogBCE(want, wide(logY), labels, float64(float32(1e-6)), 0.5)
 			// logY − shift is rounded, and the slope is e to the power of it.
 			near(r, "gradient", grad, want, func(i int) float64 {
-				return (5e-7+2e-7*math.Abs(float64(logY[i])))*math.Abs(want[i]) + 0x1p-149
+				return (5e-7+2e-7*math.Abs(float64(logY[i])))*math.Abs(want[i]) + tiny
 			})
 			if math.Abs(sum-wantSum) > 2e-6*wantSum {
 				r.Fatalf("sum %g, want %g", sum, wantSum)
@@ -368,7 +375,7 @@ func TestAdam(t *testing.T) {
 			plainVectors[float64]{}.Adam(wantP, wide(g), wantM, wantV, 1e-3, 1.5)
 			s.vectors.Adam(p, g, m, v, 1e-3, 1.5)
 			near(r, "m", m, wantM, func(i int) float64 { return 2e-7 * (math.Abs(wantM[i]) + math.Abs(float64(g[i]))) })
-			near(r, "v", v, wantV, func(i int) float64 { return 4e-7*wantV[i] + 0x1p-149 })
+			near(r, "v", v, wantV, func(i int) float64 { return 4e-7*wantV[i] + tiny })
 			near(r, "p", p, wantP, func(i int) float64 {
 				return 2e-7*math.Abs(wantP[i]) + 1e-6*math.Abs(1e-3*wantM[i]/(math.Sqrt(wantV[i])*1.5+1e-8)) + 1e-9
 			})

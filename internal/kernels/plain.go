@@ -85,13 +85,11 @@ func (plainProducts[T]) DistancesGradient(m, n, k int, x, c, g, gX, gC []T) {
 		for l, slope := range g[i*n : (i+1)*n] {
 			centroid, to := c[l*k:(l+1)*k], gC[l*k:(l+1)*k]
 			for j, v := range row {
-				s := slope
-				switch {
-				case v == centroid[j]:
+				e := v - centroid[j]
+				if e == 0 {
 					continue
-				case v < centroid[j]:
-					s = -s
 				}
+				s := slope * T(math.Copysign(1, float64(e))) // a branch could not be foreseen
 				to[j] -= s
 				if gX != nil {
 					gX[i*k+j] += s
@@ -140,7 +138,7 @@ func (plainVectors[T]) Multiply(dst, src []T) {
 // element in perRow. It panics unless all are of one length.
 func shape[T, E any](x []T, perRow []E) (b, n int) {
 	b = len(perRow)
-	n = len(x) / b
+	n = len(x) / max(b, 1)
 	if b*n != len(x) {
 		panic("kernels: a matrix does not fit its vectors")
 	}
@@ -148,7 +146,7 @@ func shape[T, E any](x []T, perRow []E) (b, n int) {
 }
 
 func (plainVectors[T]) SumSquares(dst, x []T) {
-	n := len(x) / len(dst)
+	_, n := shape(x, dst)
 	for i := range dst {
 		var sum T
 		for _, v := range x[i*n : (i+1)*n] {

@@ -149,13 +149,24 @@ func (p *products) Distances(m, n, k int, x, c, dist []float32) {
 	p.contractRows(p.distance, m, n, k, 1, x, c, 0, dist)
 }
 
-// contractRows contracts rows of A [m,k] with rows of B [n,k]. It turns A
-// around and makes Cᵀ, so that vectors lie along the batch, which fills them
-// where the n of a head, 50 or 10, does not.
+// contractRows contracts rows of A [m,k] with rows of B [n,k], one of which it
+// has to turn around. With B turned vectors lie along n. With A turned they lie
+// along the batch, which fills them where the n of a head, 50 or 10, does not,
+// but the result has to be turned back.
 func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
-	const slab = 126 // rows of Cᵀ at once, to stay in the cache
+	const slab = 128 // rows of B at once, to stay in the cache
+	cols := min(n, slab)
+	if full := (n + p.width - 1) / p.width * p.width; 16*full <= 17*n && n*k <= m*(n+k) {
+		p.packed = slices.Grow(p.packed[:0], k*cols)[:k*cols]
+		for j := 0; j < n; j += slab {
+			cols := min(slab, n-j)
+			turn(p.packed, cols, b[j*k:], k, cols, k)
+			p.contract(by, m, cols, k, alpha, dense(a, k), dense(p.packed, cols), beta, dense(c[j:], n), matrix{})
+		}
+		return
+	}
 	p.packed = slices.Grow(p.packed[:0], k*m)[:k*m]
-	p.turned = slices.Grow(p.turned[:0], min(n, slab)*m)[:min(n, slab)*m]
+	p.turned = slices.Grow(p.turned[:0], cols*m)[:cols*m]
 	turn(p.packed, m, a, k, m, k)
 	for j := 0; j < n; j += slab {
 		cols := min(slab, n-j)
@@ -179,18 +190,29 @@ func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
 	}
 }
 
-// turn sets dst [cols,rows] to the transpose of src [rows,cols].
+// turn sets dst [cols,rows] to the transpose of src [rows,cols]. It goes by
+// blocks of columns that keep what is written in the first-level cache; the
+// last blocks overlap those before.
 func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
-	const side = 8
-	for i := 0; i < rows; i += side {
-		j := 0
-		if i+side <= rows && cols >= side {
-			transposeStrip(&dst[i], ldd, &src[i*lds], lds, cols/side)
-			j = cols / side * side
+	const side, block = 8, 64
+	if rows < side || cols < side {
+		for i := 0; i < rows; i += side {
+			for j := 0; j < cols; j += side {
+				transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
+			}
 		}
-		for ; j < cols; j += side {
-			transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
+		return
+	}
+	for from := 0; from < cols; from += block {
+		to := min(from+block, cols)
+		at := min(from, to-side)
+		for i := 0; i < rows; i += side {
+			i := min(i, rows-side)
+			transposeStrip(&dst[at*ldd+i], ldd, &src[i*lds+at], lds, (to-at)/side)
+			if (to-at)%side != 0 {
+				transposeStrip(&dst[(to-side)*ldd+i], ldd, &src[i*lds+to-side], lds, 1)
+			}
 		}
 	}
 }

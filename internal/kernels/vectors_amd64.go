@@ -17,9 +17,10 @@ type vectorKernels struct {
 	adam             func(p, grad, m, v *float32, size, scale float32, n int)
 }
 
-// at returns the address of x's beginning, after a check that it holds n.
+// at returns the address of x's beginning, after a check that it holds n > 0.
 func at[E any](x []E, n int) *E {
-	return &x[:n][0]
+	_ = x[n-1]
+	return &x[0]
 }
 
 func apply(f func(dst, src *float32, n int), dst, src []float32) {

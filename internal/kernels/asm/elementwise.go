@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
@@ -122,6 +123,7 @@ func pointer(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.
 // rows emits body for each of the rows; body advances its pointers by
 // r.bytes. What comes after the rows is at the end.
 func rows(count reg.Register, body func(), end ...func()) {
+	saved := flushing()
 	TESTQ(count, count)
 	JZ(LabelRef("done"))
 	Label("rows")
@@ -132,8 +134,7 @@ func rows(count reg.Register, body func(), end ...func()) {
 	for _, f := range end {
 		f()
 	}
-	VZEROUPPER()
-	RET()
+	finish(saved)
 }
 
 // elementwise writes the kernels that are no products; package kernels says
@@ -159,12 +160,12 @@ func elementwise(v isa) {
 		dst, src := pointer("dst"), pointer("src")
 		r := v.row(pointer("n"))
 		r.each(func(tail bool) { r.store(f.of(r.load(src, tail)), dst, tail) })
-		VZEROUPPER()
-		RET()
+		finish(nil)
 	}
 
 	declare("multiply", "dst, src *float32, n int")
 	{
+		saved := flushing()
 		dst, src := pointer("dst"), pointer("src")
 		r := v.row(pointer("n"))
 		r.each(func(tail bool) {
@@ -172,8 +173,7 @@ func elementwise(v isa) {
 			VMULPS(x, y, y)
 			r.store(y, dst, tail)
 		})
-		VZEROUPPER()
-		RET()
+		finish(saved)
 	}
 
 	declare("sumSquares", "dst, x *float32, rows, n int")
@@ -339,22 +339,31 @@ func backward(v isa, declare func(name, params string)) {
 	r := v.row(pointer("n"))
 	// All registers are taken: the count of the rows stays on the stack.
 	rowsLeft := ParamAddr("rows")
+	saved := flushing()
+	// What a masked store has written cannot be read again at once, so the
+	// last columns' sums stay in registers.
+	MOVQ(r.whole, r.at)
+	betaTail, colTail := r.load(gBeta, true), r.load(colSum, true)
 	CMPQ(rowsLeft, U8(0))
 	JE(LabelRef("done"))
 	Label("rows")
 	total, totalDist := v.zero(), v.zero()
 	r.each(func(tail bool) {
-		y, w, beta, col := r.load(g, tail), r.load(width, tail), r.load(inverse, tail), r.load(gBeta, tail)
+		y, beta, out := r.load(g, tail), r.load(inverse, tail), v.zero()
+		VFNMADD231PS(r.load(width, tail), y, out)
 		VADDPS(y, total, total)
-		VSUBPS(r.load(dist, tail), beta, beta)
-		VFMADD231PS(beta, y, col)
-		r.store(col, gBeta, tail)
-		out := v.zero()
-		VFNMADD231PS(w, y, out)
 		VADDPS(out, totalDist, totalDist)
+		VSUBPS(r.load(dist, tail), beta, beta)
 		r.store(out, gDist, tail)
-		c := r.load(colSum, tail)
+		if tail {
+			VFMADD231PS(beta, y, betaTail)
+			VADDPS(out, colTail, colTail)
+			return
+		}
+		b, c := r.load(gBeta, tail), r.load(colSum, tail)
+		VFMADD231PS(beta, y, b)
 		VADDPS(out, c, c)
+		r.store(b, gBeta, tail)
 		r.store(c, colSum, tail)
 	})
 	VMOVSS(v.sum(total).AsX(), Mem{Base: sum})
@@ -367,8 +376,10 @@ func backward(v isa, declare func(name, params string)) {
 	DECQ(rowsLeft)
 	JNZ(LabelRef("rows"))
 	Label("done")
-	VZEROUPPER()
-	RET()
+	MOVQ(r.whole, r.at)
+	r.store(betaTail, gBeta, true)
+	r.store(colTail, colSum, true)
+	finish(saved)
 }
 
 func logBCE(v isa, declare func(name, params string)) {
@@ -449,6 +460,7 @@ func adam(v isa, declare func(name, params string)) {
 	declare("adam", "p, grad, m, v *float32, size, scale float32, n int")
 	p, g, m, s := pointer("p"), pointer("grad"), pointer("m"), pointer("v")
 	size, scale := v.factor("size"), v.factor("scale")
+	saved := flushing()
 	r := v.row(pointer("n"))
 	beta2 := v.copied(float(0.999))
 	r.each(func(tail bool) {
@@ -461,8 +473,7 @@ func adam(v isa, declare func(name, params string)) {
 		VMULPS(float(0.001), grad, grad)
 		VFMADD213PS(grad, beta2, second)
 		r.store(second, s, tail)
-		root := v.reg()
-		VSQRTPS(second, root)
+		root := v.sqrt(second)
 		VMULPS(scale, root, root)
 		VADDPS(float(1e-8), root, root)
 		VMULPS(size, first, first)
@@ -470,6 +481,23 @@ func adam(v isa, declare func(name, params string)) {
 		VSUBPS(first, value, value)
 		r.store(value, p, tail)
 	})
-	VZEROUPPER()
-	RET()
+	finish(saved)
+}
+
+// sqrt returns √x for x ≥ 0, for AVX-512 by an approximation and one step of
+// Newton's, as its own square roots hold up the divisions. It takes infinity
+// for the largest number.
+func (v isa) sqrt(x reg.Register) reg.VecVirtual {
+	root := v.reg()
+	if v.width == 8 {
+		VSQRTPS(x, root)
+		return root
+	}
+	y, inverse, e := v.clamped(x, 0x1p-126, math.MaxFloat32), v.reg(), v.copied(float(1))
+	VRSQRT14PS(y, inverse)
+	VMULPS(y, inverse, root)
+	VFNMADD231PS(inverse, root, e)
+	VMULPS(float(0.5), e, e)
+	VFMADD231PS(root, e, root)
+	return root
 }

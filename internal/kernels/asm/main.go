@@ -12,6 +12,7 @@ import (
 
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
 )
 
 // isa is a vector instruction set.
@@ -36,6 +37,27 @@ func function(name, params, frame string) {
 	}
 	build.TEXT(name, attr.NOSPLIT, "func("+frame)
 	fmt.Fprintf(&declarations, "\n//go:noescape\nfunc %s(%s\n", name, params)
+}
+
+// flushing takes denormal numbers, read or written, for 0 until finish. One of
+// them costs as much as a hundred other numbers, and training brings them
+// about: rows that are far from everything, Adam's moments once a gradient has
+// ended. It must not outlive the function, which nothing can preempt.
+func flushing() *operand.Mem {
+	saved := build.AllocLocal(8)
+	build.STMXCSR(saved)
+	const standard, toZero, fromZero = 0x1f80, 0x8000, 0x0040
+	build.LDMXCSR(constant(standard | toZero | fromZero))
+	return &saved
+}
+
+// finish returns from a function, and from flushing unless saved is nil.
+func finish(saved *operand.Mem) {
+	if saved != nil {
+		build.LDMXCSR(*saved)
+	}
+	build.VZEROUPPER()
+	build.RET()
 }
 
 func main() {

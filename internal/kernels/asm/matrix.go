@@ -118,9 +118,9 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 // or a·sign(b−R[i,j]). beta = 0 does not read C.
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	function(name, "t *tile", "t *uint8")
-	t := Load(Param("t"), reg.RDI)
+	saved := flushing()
+	Load(Param("t"), reg.RDI)
 	field := func(offset int) Mem { return Mem{Base: reg.RDI, Disp: offset} }
-	_ = t
 	a, far, b, c := reg.RAX, reg.R8, reg.RBX, reg.RDX
 	s1, s3, s5 := reg.R9, reg.R10, reg.R14
 	MOVQ(field(tileK), reg.RCX)
@@ -252,8 +252,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 			ADDQ(reg.R13, c)
 		}
 	}
-	VZEROUPPER()
-	RET()
+	finish(saved)
 }
 
 // addSigned adds x·sign(b−r) to sum, nothing where b = r.
@@ -312,8 +311,7 @@ func transpose() {
 	LEAQ(Mem{Base: dst, Index: ldd, Scale: 8}, dst)
 	DECQ(n)
 	JNZ(LabelRef("block"))
-	VZEROUPPER()
-	RET()
+	finish(nil)
 
 	function("transposeEdge", "dst *float32, ldd int, src *float32, lds, rows, cols int", "dst *float32, ldd int, src *float32, lds, rows, cols int")
 	dst, ldd, src, lds = Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64())
@@ -354,8 +352,7 @@ func transpose() {
 		}
 	}
 	Label("done")
-	VZEROUPPER()
-	RET()
+	finish(nil)
 }
 
 // strideRows turns counts of float32s into bytes.

@@ -1,0 +1,239 @@
+// Benchtrain measures steps of training a head per second on one thread, ours
+// beside the peers' in MLRBFN_SHARED/oracle/peers, interleaved, and prints
+// medians, ratios and how near that is to the limit of the core. Run it by
+// scripts/bench_train.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"mlrbfn/internal/kernels"
+)
+
+// shape is a head: batch 128, 50 centroids and 100 projections a hidden layer.
+type shape struct {
+	name         string // of our benchmark
+	peer         string // in the peers' programs; none for what they lack
+	d, layers, c int
+}
+
+var shapes = []shape{
+	{"cifar10-512", "c10_512", 512, 4, 10},
+	{"cifar10-768", "c10_768", 768, 4, 10},
+	{"imagenet1k-768", "in1k_768", 768, 5, 1000},
+	{"cifar10-512-k1", "", 512, 4, 10},
+}
+
+// flops counts what the matrix products of a step must do: distances and
+// their two gradients, of which the first layer needs one, and projections
+// and their two.
+func (s shape) flops() float64 {
+	const batch, n, o = 128, 50, 100
+	multiplications := 2 * n * s.d
+	multiplications += (s.layers - 1) * 3 * n * o
+	multiplications += (s.layers-2)*3*n*o + 3*s.c*o
+	return 2 * batch * float64(multiplications)
+}
+
+// contender is one program to measure. It returns steps per second.
+type contender struct {
+	name string
+	run  func(shape) (float64, error)
+}
+
+var (
+	rounds  = flag.Int("rounds", 3, "times that everything is measured, in turn")
+	seconds = flag.Float64("seconds", 2, "time of one measurement")
+	core    = flag.Int("core", 0, "core to run on; -1 leaves the choice to the system, and JAX all cores")
+	only    = flag.String("only", "", "regular expression of the heads to measure")
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("bench_train: ")
+	flag.Parse()
+	if err := bench(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func bench() error {
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "bench_train")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for _, pkg := range []string{"head", "internal/kernels"} {
+		build := exec.Command("go", "test", "-c", "-o", filepath.Join(dir, filepath.Base(pkg)+".test"), "./"+pkg)
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+		}
+	}
+	var all []contender
+	for _, name := range kernels.Names() {
+		all = append(all, contender{"ours " + name, func(s shape) (float64, error) {
+			return benchmark(filepath.Join(dir, "head.test"), name, "Step/"+s.name, "steps/s")
+		}})
+	}
+	all = append(all, peers()...)
+
+	peak := map[string][]float64{}
+	results := map[string][]float64{} // by contender and shape
+	for round := range *rounds {
+		for _, name := range kernels.Names() {
+			if v, err := benchmark(filepath.Join(dir, "kernels.test"), name, "Peak", "GFLOP/s"); err == nil {
+				peak[name] = append(peak[name], v)
+			}
+		}
+		for _, s := range shapes {
+			for _, c := range all {
+				if !pattern.MatchString(s.name) || s.peer == "" && !strings.HasPrefix(c.name, "ours") {
+					continue
+				}
+				v, err := c.run(s)
+				if err != nil {
+					log.Printf("%s, %s: %v", c.name, s.name, err)
+					continue
+				}
+				log.Printf("round %d of %d: %-16s %-22s %8.1f steps/s", round+1, *rounds, s.name, c.name, v)
+				results[c.name+s.name] = append(results[c.name+s.name], v)
+			}
+		}
+	}
+
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	best := kernels.Names()[0]
+	limit := median(peak[best])
+	for _, name := range kernels.Names() {
+		fmt.Fprintf(w, "peak %s\t%.1f GFLOP/s\n", name, median(peak[name]))
+	}
+	fmt.Fprintf(w, "\nhead\twhat\tsteps/s\tours is\t\n")
+	for _, s := range shapes {
+		ours := median(results["ours "+best+s.name])
+		if ours == 0 {
+			continue
+		}
+		for _, c := range all {
+			if v := median(results[c.name+s.name]); v > 0 {
+				fmt.Fprintf(w, "%s\t%s\t%.0f\t%.2f×\t\n", s.name, c.name, v, ours/v)
+			}
+		}
+		if s.peer != "" {
+			most := limit * 1e9 / s.flops()
+			fmt.Fprintf(w, "%s\tlimit: %.1f MFLOP of products a step\t%.0f\t%.0f%%\t\n", s.name, s.flops()/1e6, most, 100*ours/most)
+		}
+	}
+	return nil
+}
+
+// command runs a program on one thread of one core and returns what it prints.
+func command(env []string, name string, args ...string) ([]byte, error) {
+	if taskset, err := exec.LookPath("taskset"); err == nil && *core >= 0 {
+		args = append([]string{"-c", strconv.Itoa(*core), name}, args...)
+		name = taskset
+	}
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1")
+	cmd.Env = append(cmd.Env, env...)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		lines := strings.Split(strings.TrimSpace(string(exit.Stderr)), "\n")
+		err = fmt.Errorf("%w: %s", err, lines[len(lines)-1])
+	}
+	return out, err
+}
+
+// benchmark runs one of our benchmarks and returns the median of the unit.
+func benchmark(binary, kernels, name, unit string) (float64, error) {
+	const parts = 5
+	out, err := command([]string{"MLRBFN_KERNELS=" + kernels}, binary, "-test.run", "^$", "-test.bench", "^Benchmark"+name+"$",
+		"-test.count", strconv.Itoa(parts), "-test.benchtime", fmt.Sprintf("%gs", *seconds/parts))
+	if err != nil {
+		return 0, err
+	}
+	var found []float64
+	for _, m := range regexp.MustCompile(`([0-9.]+) `+regexp.QuoteMeta(unit)).FindAllSubmatch(out, -1) {
+		v, err := strconv.ParseFloat(string(m[1]), 64)
+		if err != nil {
+			return 0, err
+		}
+		found = append(found, v)
+	}
+	if len(found) == 0 {
+		return 0, fmt.Errorf("benchmark %s printed no %s", name, unit)
+	}
+	return median(found), nil
+}
+
+// peers lists the programs of the shared folder that the given Python can run.
+func peers() []contender {
+	python := os.Getenv("MLRBFN_PEERS_PYTHON")
+	if python == "" {
+		log.Print("no peers: set MLRBFN_PEERS_PYTHON to a Python with torch and jax, or use --install")
+		return nil
+	}
+	shared := os.Getenv("MLRBFN_SHARED")
+	if shared == "" {
+		shared = filepath.Join("..", "shared")
+	}
+	oracle, err := filepath.Abs(filepath.Join(shared, "oracle"))
+	if err == nil {
+		_, err = os.Stat(filepath.Join(oracle, "peers", "torch_bench.py"))
+	}
+	if err != nil {
+		log.Printf("no peers: %v; set MLRBFN_SHARED", err)
+		return nil
+	}
+	program := func(name, file string, mode ...string) contender {
+		return contender{name, func(s shape) (float64, error) {
+			args := append([]string{filepath.Join(oracle, "peers", file), s.peer, "1"}, mode...)
+			path := strings.Join([]string{oracle, filepath.Join(oracle, "peers"), os.Getenv("PYTHONPATH")}, string(os.PathListSeparator))
+			out, err := command([]string{"PYTHONPATH=" + path}, python, append(args, fmt.Sprint(*seconds))...)
+			if err != nil {
+				return 0, err
+			}
+			var result struct{ Med float64 }
+			err = json.Unmarshal(out, &result)
+			return result.Med, err
+		}}
+	}
+	candidates := map[string][]contender{
+		"torch": {program("PyTorch eager", "torch_bench.py", "eager"), program("PyTorch compiled, fused", "torch_bench.py", "compile fused")},
+		"jax":   {program("JAX jit", "jax_bench.py")},
+	}
+	var found []contender
+	for _, module := range []string{"torch", "jax"} {
+		if _, err := command(nil, python, "-c", "import "+module); err != nil {
+			log.Printf("no %s: %v", module, err)
+			continue
+		}
+		found = append(found, candidates[module]...)
+	}
+	return found
+}
+
+func median(x []float64) float64 {
+	if len(x) == 0 {
+		return 0
+	}
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
