@@ -40,7 +40,7 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 		t.Errorf("Progress ended at %d", last)
 	}
 	want, err := Evaluate(context.Background(), EvaluateOptions{
-		Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), LinearEpochs: 20,
+		Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Linear: opts.Train.Train,
 	})
 	if err != nil {
 		t.Fatal(err)

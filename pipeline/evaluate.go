@@ -41,10 +41,9 @@ type EvaluateOptions struct {
 	ID    string       // feature set of in-distribution test images
 	OOD   []OODSet
 
-	Detector *Detector // a trained MLRBFN, which takes the place of training ones
-	Methods  []string  // nil means all of Methods
-	// LinearEpochs is how long the linear head trains; 0 means 100.
-	LinearEpochs int
+	Detector *Detector         // a trained MLRBFN, which takes the place of training ones
+	Methods  []string          // nil means all of Methods
+	Linear   head.TrainOptions // how the linear head is trained; Epochs 0 means 100
 
 	Out string // folder of the report
 
@@ -96,12 +95,8 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 	var figures []Figures
 	for _, method := range e.opts.Methods {
 		c := contender{name: method, head: e.train.opts.Head, train: e.train.opts.Train}
-		if method == "msp" { // whose logits do not depend on what suits an MLRBFN
-			train, err := head.TrainOptions{Epochs: e.opts.LinearEpochs}.WithDefaults()
-			if err != nil {
-				return nil, err
-			}
-			c.softmax, c.train = &head.MLPConfig{}, train
+		if method == "msp" {
+			c.softmax, c.train = &head.MLPConfig{}, e.opts.Linear
 		}
 		rows, err := e.figures(ctx, c)
 		if err != nil {
@@ -176,8 +171,11 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 	if opts.Methods == nil {
 		opts.Methods = Methods
 	}
-	if opts.LinearEpochs == 0 {
-		opts.LinearEpochs = 100
+	if opts.Linear.Epochs == 0 {
+		opts.Linear.Epochs = 100
+	}
+	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
+		return nil, err
 	}
 	e := &evaluation{opts: opts}
 	defer func() {

@@ -171,7 +171,7 @@ func TestEvaluateFigures(t *testing.T) {
 	train.Seeds, train.Calibration.None = []uint64{0, 1}, true
 	out := t.TempDir()
 	opts := EvaluateOptions{
-		Train: train, ID: clouds(t, 2, 30, twoLabels, two...), Out: out, LinearEpochs: 20,
+		Train: train, ID: clouds(t, 2, 30, twoLabels, two...), Out: out, Linear: train.Train,
 		OOD: []OODSet{
 			{Near, "between", clouds(t, 3, 20, nil, [2]float64{2, 0})},
 			{Near, "beside", clouds(t, 4, 25, nil, [2]float64{0, 2})},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/pipeline"
 )
 
@@ -44,8 +45,15 @@ func TestHeadFlags(t *testing.T) {
 		return heads.Options()
 	}
 	o, err := parse()
-	if err != nil || o.Head.Layers != 4 || o.Head.Recovery != 1.1 || o.Train.Epochs != 500 || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
+	if err != nil || !o.Head.Open || o.Head.Layers != 2 || o.Train.Epochs != 20 || !o.Train.Cosine || o.Conditioning != (conditioning.Options{Kind: conditioning.Whiten, L2: true}) || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
 		t.Errorf("defaults: %+v, %v", o, err)
+	}
+	o, err = parse("--paper", "--layers", "2")
+	if err != nil || o.Head.Open || o.Head.Layers != 2 || o.Head.Projection != 100 || o.Head.Recovery != 1.1 || o.Train.Epochs != 500 || o.Train.Cosine || o.Train.LR != 0.001 || o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None {
+		t.Errorf("the paper's with a flag beside it: %+v, %v", o, err)
+	}
+	if o, err = parse("--conditioning", "l2", "--network", "paper"); err != nil || !o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None || o.Head.Open {
+		t.Errorf("length alone: %+v, %v", o, err)
 	}
 	o, err = parse("--preset", "imagenet1k", "--epochs", "7", "--seeds", "3, 5", "--val", "some/features", "--depression", "none")
 	if err != nil || o.Head.Layers != 5 || o.Train.Epochs != 7 || o.Seeds[1] != 5 || o.Validation.Features != "some/features" || !o.Head.NoDepression {
@@ -55,7 +63,7 @@ func TestHeadFlags(t *testing.T) {
 		t.Errorf("another: %+v, %v", o, err)
 	}
 	for _, args := range []string{
-		"--preset cifar", "--depression some", "--balance some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
+		"--preset cifar", "--depression some", "--depression none", "--norm 1", "--network other", "--schedule none", "--conditioning l2+", "--conditioning sphere", "--shrinkage -1", "--projection -1", "--balance some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
 		"--lr 0", "--lr inf", "--batch 1", "--patience 0", "--patience -1", "--layers 101", "--norm 0.5", "--norm NaN", "--val -0.1", "--val 1", "--val NaN", "--layers four", "--nothing",
 	} {
 		if _, err := parse(strings.Fields(args)...); exitCode(err) != 2 {
