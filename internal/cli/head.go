@@ -129,6 +129,9 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	if h.conditioning == "l2" {
 		kind, l2 = "none", true
 	}
+	if kind == "" {
+		return o, Usagef("--conditioning %q: nothing follows l2+", h.conditioning)
+	}
 	o.Conditioning.Kind, o.Conditioning.L2 = conditioning.Kind(kind), l2
 	if _, err := o.Conditioning.WithDefaults(); err != nil {
 		return o, Usagef("--conditioning: %w", err)
