@@ -18,18 +18,25 @@ import (
 // Shrinkages are what whitening chooses from.
 var Shrinkages = []float64{0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10}
 
-// mostRows is how many rows are enough to choose by.
-const mostRows = 1000
+// mostTrain and mostRows are how many rows are enough to choose by.
+const (
+	mostTrain = 10000
+	mostRows  = 1000
+)
 
-// chooseShrinkage returns the s of Shrinkages under which the validation rows
-// are most likely, as of Gaussians at the class means with the covariance
-// Σ_s = Σ + s·t·I within the classes:
-//
-//	L(s) = −½ log|Σ_s| − ½ mean_i (x_i−μ_{y_i})ᵀ Σ_s⁻¹ (x_i−μ_{y_i})
-//
-// Accuracy could not choose: a backbone that was itself trained on the training
-// images knows all of them.
-func chooseShrinkage(ctx context.Context, train, validation Data, l2 bool) (float64, error) {
+// classGaussians are Gaussians at the class means with the covariance
+// Σ_s = Σ + s·t·I within the classes, and validation rows to try them on.
+type classGaussians struct {
+	d      int
+	means  []float64 // [C, D]
+	sigma  *mat.SymDense
+	x      []float64 // [n, D], validation rows
+	labels []int     // [n]
+}
+
+// gaussians fits them to up to mostTrain of the training rows. Where there are
+// no validation rows, every tenth training row stands in for them.
+func gaussians(ctx context.Context, train, validation Data, l2 bool) (*classGaussians, error) {
 	if len(validation.Rows) == 0 {
 		validation = train
 		validation.Rows = nil
@@ -43,35 +50,87 @@ func chooseShrinkage(ctx context.Context, train, validation Data, l2 bool) (floa
 		}
 		train.Rows = rest
 	}
+	train.Rows = every(train.Rows, mostTrain)
 	rows := train.moments(l2)
 	m, err := moments.Means(ctx, rows)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	sigma, err := m.Within(ctx, rows)
-	if err != nil {
-		return 0, err
+	g := &classGaussians{d: train.D}
+	if g.sigma, err = m.Within(ctx, rows); err != nil {
+		return nil, err
 	}
-	centred, n := centred(validation, l2, m)
+	for c, mean := range m.Means {
+		if m.Counts[c] == 0 {
+			mean = slices.Repeat([]float64{math.Inf(1)}, train.D) // nearest to nothing
+		}
+		g.means = append(g.means, mean...)
+	}
+	rows = validation.moments(l2)
+	row := make([]float64, validation.D)
+	for _, at := range every(validation.Rows, mostRows) {
+		if c := int(validation.Labels[at]); m.Counts[c] > 0 {
+			rows.Read(row, at)
+			g.x, g.labels = append(g.x, row...), append(g.labels, c)
+		}
+	}
+	return g, nil
+}
+
+// every returns up to n of the rows, evenly spaced.
+func every(rows []int, n int) []int {
+	step := max(1, (len(rows)+n-1)/n)
+	if step == 1 {
+		return rows
+	}
+	var out []int
+	for i := 0; i < len(rows); i += step {
+		out = append(out, rows[i])
+	}
+	return out
+}
+
+// whitened returns L⁻¹x of rows x [n, D], for Σ_s = L Lᵀ.
+func whitened(factor *mat.Cholesky, x []float64) []float64 {
+	d := factor.SymmetricDim()
+	var lower mat.TriDense
+	factor.LTo(&lower)
+	y := blas64.General{Rows: len(x) / d, Cols: d, Stride: d, Data: x}
+	if y.Rows > 0 {
+		blas64.Trsm(blas.Right, blas.Trans, 1, lower.RawTriangular(), y)
+	}
+	return y.Data
+}
+
+// shrinkage returns the s of Shrinkages under which the validation rows are
+// most likely:
+//
+//	L(s) = −½ log|Σ_s| − ½ mean_i (x_i−μ_{y_i})ᵀ Σ_s⁻¹ (x_i−μ_{y_i})
+//
+// Accuracy could not choose: a backbone that was itself trained on the training
+// images knows all of them.
+func (g *classGaussians) shrinkage(ctx context.Context) (float64, error) {
+	n := len(g.labels)
 	if n == 0 { // fewer than ten rows: too few to tell
 		return slices.Max(Shrinkages), nil
+	}
+	centred := slices.Clone(g.x)
+	for i, c := range g.labels {
+		for j := range g.d {
+			centred[i*g.d+j] -= g.means[c*g.d+j]
+		}
 	}
 	best, most := 0.0, math.Inf(-1)
 	for _, s := range Shrinkages {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		factor, err := shrunk(sigma, s)
+		factor, err := shrunk(g.sigma, s)
 		if err != nil {
 			return 0, err
 		}
-		// yᵀ = vᵀ L⁻ᵀ, so that ‖y‖² is the Mahalanobis distance.
-		var lower mat.TriDense
-		factor.LTo(&lower)
-		y := blas64.General{Rows: n, Cols: train.D, Stride: train.D, Data: slices.Clone(centred)}
-		blas64.Trsm(blas.Right, blas.Trans, 1, lower.RawTriangular(), y)
 		var sum float64
-		for _, v := range y.Data {
+		for _, v := range whitened(factor, slices.Clone(centred)) {
 			sum += v * v
 		}
 		if l := -(factor.LogDet() + sum/float64(n)) / 2; l > most {
@@ -84,28 +143,63 @@ func chooseShrinkage(ctx context.Context, train, validation Data, l2 bool) (floa
 	return best, nil
 }
 
-// centred returns up to mostRows of the rows, minus the means of their classes
-// [n, D], and n.
-func centred(data Data, l2 bool, m *moments.Moments) ([]float64, int) {
-	rows := data.moments(l2)
-	step := max(1, (len(data.Rows)+mostRows-1)/mostRows)
-	var out []float64
-	row := make([]float64, data.D)
-	n := 0
-	for i := 0; i < len(data.Rows); i += step {
-		at := data.Rows[i]
-		c := data.Labels[at]
-		if m.Counts[c] == 0 {
-			continue
-		}
-		rows.Read(row, at)
-		for j, mu := range m.Means[c] {
-			row[j] -= mu
-		}
-		out = append(out, row...)
-		n++
+// right returns the share of the validation rows whose class has the nearest
+// mean, and how many rows there are.
+func (g *classGaussians) right(s float64) (share float64, n int, err error) {
+	factor, err := shrunk(g.sigma, s)
+	if err != nil {
+		return 0, 0, err
 	}
-	return out, n
+	means, x := whitened(factor, slices.Clone(g.means)), whitened(factor, slices.Clone(g.x))
+	for i, own := range g.labels {
+		best, least := -1, math.Inf(1)
+		for c := range len(means) / g.d {
+			var sum float64
+			for j, v := range x[i*g.d : (i+1)*g.d] {
+				sum += (v - means[c*g.d+j]) * (v - means[c*g.d+j])
+			}
+			if sum < least {
+				best, least = c, sum
+			}
+		}
+		if best == own {
+			share += 1 / float64(len(g.labels))
+		}
+	}
+	return share, len(g.labels), nil
+}
+
+// fewFeatures is below how many of them L2 loses too much: it takes one
+// dimension, in which a stranger may lie far out.
+const fewFeatures = 32
+
+// choose decides what Auto leaves open.
+func choose(ctx context.Context, train, validation Data, o Options) (Options, error) {
+	if train.D < fewFeatures {
+		o.Kind, o.L2 = Whiten, false
+		return o, nil
+	}
+	var share, s [2]float64
+	n := 0
+	for i, l2 := range []bool{true, false} {
+		g, err := gaussians(ctx, train, validation, l2)
+		if err != nil {
+			return o, err
+		}
+		if s[i] = o.Shrinkage; s[i] == 0 {
+			if s[i], err = g.shrinkage(ctx); err != nil {
+				return o, err
+			}
+		}
+		if share[i], n, err = g.right(s[i]); err != nil {
+			return o, err
+		}
+	}
+	o.Kind, o.L2, o.Shrinkage = Whiten, true, s[0]
+	if deviation := math.Sqrt(share[1] * (1 - share[1]) / float64(max(n, 1))); share[1]-share[0] > deviation+1e-9 {
+		o.L2, o.Shrinkage = false, s[1]
+	}
+	return o, nil
 }
 
 // whiten takes W = L⁻ᵀ Q from Σ + s·t·I = L Lᵀ: all W with the same W Wᵀ give

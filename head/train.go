@@ -27,7 +27,7 @@ type TrainOptions struct {
 	Batch    int     // rows of a step, the first of which also initialise; 0 means 128
 	LR       float64 // Adam's learning rate; 0 means 0.001
 	Patience int     // epochs without improvement before the rate is halved; 0 means 50
-	Cosine   bool    // the rate falls to 0 with the cosine of the share of steps done, and Patience is not read
+	Schedule Schedule
 	Seed     uint64  // of the projections, the centroids and the order of the rows
 
 	// Balance shows every class equally often: an epoch draws as many rows as
@@ -52,13 +52,30 @@ type TrainOptions struct {
 	Resume *State `json:"-"`
 }
 
+// Schedule says how the learning rate falls; "" means Plateau.
+type Schedule string
+
+const (
+	// Plateau halves the rate when the validation loss has not improved for
+	// Patience epochs, as the paper does.
+	Plateau Schedule = "plateau"
+	// Cosine lets it fall to 0 with the share of steps done,
+	// LR·(1 + cos(π·done))/2.
+	Cosine Schedule = "cosine"
+)
+
 // WithDefaults fills in the zero fields and refuses what cannot be.
 func (o TrainOptions) WithDefaults() (TrainOptions, error) {
 	fill(&o.Epochs, 500)
 	fill(&o.Batch, 128)
 	fill(&o.LR, 1e-3)
 	fill(&o.Patience, 50)
+	if o.Schedule == "" {
+		o.Schedule = Plateau
+	}
 	switch {
+	case o.Schedule != Plateau && o.Schedule != Cosine:
+		return o, fmt.Errorf("schedule %q: it is %s or %s", o.Schedule, Plateau, Cosine)
 	case o.Epochs < 0 || o.Patience < 0:
 		return o, fmt.Errorf("%d epochs with patience %d: neither can be negative", o.Epochs, o.Patience)
 	case o.Batch < 2:
@@ -266,7 +283,7 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 		plateau.step(e.ValLoss)
 	}
 	rate := func() float64 { return plateau.lr }
-	if opts.Cosine {
+	if opts.Schedule == Cosine {
 		steps := float64(opts.Epochs * ((len(f.order) + opts.Batch - 1) / opts.Batch))
 		rate = func() float64 { return opts.LR * (1 + math.Cos(math.Pi*float64(f.adam.steps)/steps)) / 2 }
 	}

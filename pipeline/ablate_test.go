@@ -13,7 +13,7 @@ import (
 func ablateOptions(t *testing.T) AblateOptions {
 	t.Helper()
 	train := quick(clouds(t, 1, 60, twoLabels, two...))
-	train.Seeds, train.Calibration.None = []uint64{0, 1}, true
+	train.Paper, train.Seeds, train.Calibration.None = true, []uint64{0, 1}, true
 	return AblateOptions{
 		Train: train, ID: clouds(t, 2, 30, twoLabels, two...), Out: t.TempDir(),
 		OOD: []OODSet{{Near, "between", clouds(t, 3, 20, nil, [2]float64{2, 0})}},

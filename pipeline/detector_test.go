@@ -114,6 +114,7 @@ func TestAblatedDetectorRoundTrip(t *testing.T) {
 		"mean loss":   func(c *head.Config) { c.SumLoss = true },
 	} {
 		opts := quick(points)
+		opts.Paper = true
 		change(&opts.Head)
 		want, _, err := Train(context.Background(), opts)
 		if err != nil {

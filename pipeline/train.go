@@ -25,11 +25,18 @@ type TrainOptions struct {
 	// labelled rows by default.
 	Validation, Calibration Share `json:"-"`
 
+	// Paper trains the paper's head, and makes the paper's settings the defaults
+	// of the fields below. Otherwise it is an open head, and the defaults are
+	// what docs/research.md found best: conditioning.Auto, 2
+	// layers, 20 epochs with a learning rate of 0.003 that falls with the
+	// cosine.
+	Paper bool
+
 	// Conditioning is done to the features before the head; it is fitted on the
 	// training rows.
 	Conditioning conditioning.Options
 
-	Head  head.Config
+	Head  head.Config       // Open is set by Paper
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
 
@@ -228,6 +235,29 @@ type trainingData struct {
 	warnings          []string
 }
 
+// withOurs fills in the zero fields that do not mean the paper's settings.
+func (o *TrainOptions) withOurs() {
+	o.Head.Open = !o.Paper
+	if o.Paper {
+		return
+	}
+	if o.Conditioning.Kind == "" {
+		o.Conditioning.Kind = conditioning.Auto
+	}
+	if o.Head.Layers == 0 {
+		o.Head.Layers = 2
+	}
+	if o.Train.Epochs == 0 {
+		o.Train.Epochs = 20
+	}
+	if o.Train.LR == 0 {
+		o.Train.LR = 0.003
+	}
+	if o.Train.Schedule == "" {
+		o.Train.Schedule = head.Cosine
+	}
+}
+
 func openTrainingData(ctx context.Context, opts TrainOptions) (_ *trainingData, err error) {
 	if len(opts.Seeds) == 0 {
 		opts.Seeds = []uint64{0}
@@ -235,6 +265,7 @@ func openTrainingData(ctx context.Context, opts TrainOptions) (_ *trainingData, 
 	if opts.TargetTPR == 0 {
 		opts.TargetTPR = 0.95
 	}
+	opts.withOurs()
 	if opts.Head, err = opts.Head.WithDefaults(); err != nil {
 		return nil, err
 	}

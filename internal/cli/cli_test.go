@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/head"
 	"mlrbfn/pipeline"
 )
 
@@ -45,11 +46,11 @@ func TestHeadFlags(t *testing.T) {
 		return heads.Options()
 	}
 	o, err := parse()
-	if err != nil || !o.Head.Open || o.Head.Layers != 2 || o.Train.Epochs != 20 || !o.Train.Cosine || o.Conditioning != (conditioning.Options{Kind: conditioning.Whiten, L2: true}) || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
+	if err != nil || !o.Head.Open || o.Head.Layers != 2 || o.Train.Epochs != 20 || o.Train.Schedule != head.Cosine || o.Conditioning != (conditioning.Options{Kind: conditioning.Auto}) || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
 		t.Errorf("defaults: %+v, %v", o, err)
 	}
 	o, err = parse("--paper", "--layers", "2")
-	if err != nil || o.Head.Open || o.Head.Layers != 2 || o.Head.Projection != 100 || o.Head.Recovery != 1.1 || o.Train.Epochs != 500 || o.Train.Cosine || o.Train.LR != 0.001 || o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None {
+	if err != nil || o.Head.Open || o.Head.Layers != 2 || o.Head.Projection != 100 || o.Head.Recovery != 1.1 || o.Train.Epochs != 500 || o.Train.Schedule != head.Plateau || o.Train.LR != 0.001 || o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None {
 		t.Errorf("the paper's with a flag beside it: %+v, %v", o, err)
 	}
 	if o, err = parse("--conditioning", "l2", "--network", "paper"); err != nil || !o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None || o.Head.Open {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/head"
 	"mlrbfn/pipeline"
 )
 
@@ -41,7 +42,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	o := &h.options
 	f.StringVar(&h.val, "val", "0.1", "part of the training images, or `FEATURES`, to validate by; 0: none")
 	f.StringVar(&h.network, "network", "open", "the kind of head: `open|paper`; its package's text explains both (paper: paper)")
-	f.StringVar(&h.conditioning, "conditioning", "l2+whiten", "what is done to features before the head: `none|l2|standardise|pca|whiten`, the last three also after l2+ (paper: none)")
+	f.StringVar(&h.conditioning, "conditioning", "auto", "what is done to features before the head: `auto|none|l2|standardise|pca|whiten`, the last three also after l2+; auto is l2+whiten, without l2 where that costs accuracy (paper: none)")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "of whitening; 0: the one that fits the validation images")
 	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca keeps; 0: all")
 	f.IntVar(&o.Head.Layers, "layers", 2, "RBF layers (paper: 4)")
@@ -113,18 +114,13 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	o := h.options
 	switch h.network {
 	case "open":
-		o.Head.Open = true
 	case "paper":
+		o.Paper = true
 	default:
 		return o, Usagef("--network %s: it is open or paper", h.network)
 	}
-	switch h.schedule {
-	case "cosine":
-		o.Train.Cosine = true
-	case "plateau":
-	default:
-		return o, Usagef("--schedule %s: it is cosine or plateau", h.schedule)
-	}
+	o.Head.Open = !o.Paper
+	o.Train.Schedule = head.Schedule(h.schedule)
 	kind, l2 := strings.CutPrefix(h.conditioning, "l2+")
 	if h.conditioning == "l2" {
 		kind, l2 = "none", true

@@ -24,6 +24,7 @@ type Progress struct {
 	done     int
 	before   int // done when it began
 	line     string
+	last     string // line that was shown last
 	phase    string
 }
 
@@ -110,6 +111,10 @@ func (p *Progress) finish() {
 }
 
 func (p *Progress) show() {
+	if p.line == p.last {
+		return
+	}
+	p.last = p.line
 	if p.terminal {
 		// A line that wraps could not be written over.
 		line := []rune(p.line)
