@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/extractor"
 	"mlrbfn/features"
 	"mlrbfn/head"
 )
@@ -412,6 +413,9 @@ func (t *trainingData) warn() {
 	}
 	if least >= 0 && counts[most] >= imbalance*counts[least] {
 		t.warnings = append(t.warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q", counts[most], t.classes[most], counts[least], t.classes[least]))
+	}
+	if t.sets[0].Model == extractor.PixelsName && !t.opts.Paper {
+		t.warnings = append(t.warnings, "the features are pixels, whose classes the paper's head learns better (--paper, --preset mnist); the default one tells strangers better")
 	}
 	if len(counts) == 1 {
 		t.warnings = append(t.warnings, "there is only one class: nothing teaches the head what is not of it")
