@@ -70,11 +70,15 @@ func (d *Density) valid() bool {
 	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, notFinite) && !notNumber(d.Middle) && !notNumber(d.Radius)
 }
 
+// Reach returns what log dep₀ divides by: r − r₅₀, kept from 0.
+func (d *Density) Reach() float64 {
+	// Rows that are all their class's mean leave no scale but rounding's.
+	return max(d.Radius-d.Middle, 1e-6*(1+d.Radius))
+}
+
 // logDep returns log dep₀ for the distance m.
 func (d *Density) logDep(m float64) float64 {
-	// Rows that are all their class's mean leave no scale but rounding's.
-	reach := max(d.Radius-d.Middle, 1e-6*(1+d.Radius))
-	t := 4 * (m - d.Radius) / reach
+	t := 4 * (m - d.Radius) / d.Reach()
 	return -(max(t, 0) + math.Log1p(math.Exp(-math.Abs(t))))
 }
 

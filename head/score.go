@@ -12,13 +12,20 @@ import (
 //
 //	s = (−m − m₁)/σ₁ + (G − m₂)/σ₂,  G = −Σ_c p_c^γ (1−p_c)^γ
 //
-// with p = softmax(l) and γ = 0.1, over the 100 largest p. The first part tells
-// strangers that are far from all classes; the second, the generalised entropy
-// of Liu et al. (GEN, CVPR 2023), those that lie between classes. Means and
-// standard deviations of in-distribution rows put the two on one scale.
+// with p = softmax(l) and γ = [DecisionPower], over the [DecisionClasses]
+// largest p. The first part tells strangers that are far from all classes; the
+// second, the generalised entropy of Liu et al. (GEN, CVPR 2023), those that lie
+// between classes. Means and standard deviations of in-distribution rows put the
+// two on one scale.
 type Score struct {
 	Nearness, Decision Scale // of −m and of G
 }
+
+// What G of a [Score] is made of.
+const (
+	DecisionPower   = 0.1 // γ
+	DecisionClasses = 100 // how many p it sums over at most
+)
 
 // Scale is the mean and the standard deviation of a number.
 type Scale struct{ Mean, Deviation float64 }
@@ -87,7 +94,6 @@ func scaleOf(v []float64) Scale {
 // decision returns G of l. Each 1−p is the sum of the other p, as it would be
 // lost in rounding where p is all but 1.
 func decision(l []float64) float64 {
-	const gamma, most = 0.1, 100
 	top, largest := slices.Max(l), argmax(l)
 	var others float64 // Σ e^{l−top} but for the largest
 	for c, v := range l {
@@ -96,11 +102,11 @@ func decision(l []float64) float64 {
 		}
 	}
 	p := l
-	if len(l) > most {
+	if len(l) > DecisionClasses {
 		p = slices.Clone(l)
 		slices.Sort(p)
-		p = p[len(p)-most:]
-		largest = most - 1
+		p = p[len(p)-DecisionClasses:]
+		largest = DecisionClasses - 1
 	}
 	sum := 1 + others
 	var g float64
@@ -110,7 +116,7 @@ func decision(l []float64) float64 {
 		if c == largest {
 			rest = others
 		}
-		g -= math.Pow(e/sum*rest/sum, gamma)
+		g -= math.Pow(e/sum*rest/sum, DecisionPower)
 	}
 	return g
 }

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/atomicfile"
@@ -146,6 +147,13 @@ func setMetadata(m *onnx.Model, d *Detector, input inputInfo) error {
 	if math.IsInf(d.Threshold, -1) {
 		threshold = nil
 	}
+	first, network, condition := d.Heads[0], "paper", (*conditioning.Options)(nil)
+	if first.Open {
+		network = "open"
+	}
+	if first.Conditioning != nil {
+		condition = &first.Conditioning.Options
+	}
 	for _, property := range []struct {
 		key   string
 		value any
@@ -161,7 +169,9 @@ func setMetadata(m *onnx.Model, d *Detector, input inputInfo) error {
 		{"model_sha256", d.Source.SHA256},
 		{"output", d.Source.Output},
 		{"pool", d.Source.Pool},
-		{"norm", d.Heads[0].Norm},
+		{"network", network},
+		{"conditioning", condition},
+		{"norm", first.Norm},
 		{"seeds", d.Seeds},
 		{"tool", "mlrbfn export-onnx " + version()},
 	} {

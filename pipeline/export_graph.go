@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"math"
+	"reflect"
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
@@ -26,7 +27,8 @@ var verdictOutputs = map[string]string{
 // type to the outputs; batch is the number of rows, or onnx.Batch.
 func addDetector(m *onnx.Model, d *Detector, features onnx.Value, batch int) {
 	x := m.Cast(features, onnx.Double)
-	addVerdict(m, d, addHeads(m, d.Heads, x), batch)
+	logConfidences, score := addHeads(m, d.Heads, x)
+	addVerdict(m, d, logConfidences, score, batch)
 }
 
 // addConditioning adds x ← x/‖x‖₂ if L2 is set, then x ← (x − mean)·W, for
@@ -46,16 +48,38 @@ func addConditioning(m *onnx.Model, x onnx.Value, c *conditioning.Conditioning) 
 	return m.Op("MatMul", x, m.Doubles(doubles(c.Matrix), c.In(), c.Out()))
 }
 
-// addHeads adds the heads for the rows x and the logarithm [batch, C] of their
-// mean confidence.
-func addHeads(m *onnx.Model, heads []*head.MLRBFN, x onnx.Value) onnx.Value {
-	logs := make([]onnx.Value, len(heads))
+// addHeads adds the heads for the rows x, and from them the logarithm
+// [batch, C] of their mean confidence and the score [batch].
+func addHeads(m *onnx.Model, heads []*head.MLRBFN, x onnx.Value) (logConfidences, score onnx.Value) {
 	if c := heads[0].Conditioning; c != nil { // one for all
 		x = addConditioning(m, x, c)
 	}
+	logs, scores := make([]onnx.Value, len(heads)), make([]onnx.Value, len(heads))
+	var near density
 	for i, h := range heads {
-		logs[i] = addHead(m, h, x)
+		if !h.Open {
+			logs[i] = addPaperHead(m, h, x)
+			continue
+		}
+		// Heads that were trained on the same rows share it.
+		if i == 0 || !reflect.DeepEqual(h.Density, heads[i-1].Density) {
+			near = addDensity(m, h.Density, x)
+		}
+		var logShares onnx.Value
+		logs[i], logShares = addOpenHead(m, h, x, near.logDep)
+		if h.Score != nil {
+			scores[i] = addScore(m, h.Score, near.nearness, logShares, h.Classes())
+		}
 	}
+	logConfidences = addLogMean(m, logs)
+	if heads[0].Score == nil {
+		return logConfidences, m.Reduce("ReduceMax", logConfidences, false, 1)
+	}
+	return logConfidences, m.Op("Reshape", addMean(m, scores), m.Int64s(0))
+}
+
+// addLogMean adds the logarithm of the mean of what logs are the logarithms of.
+func addLogMean(m *onnx.Model, logs []onnx.Value) onnx.Value {
 	if len(logs) == 1 {
 		return logs[0]
 	}
@@ -66,26 +90,33 @@ func addHeads(m *onnx.Model, heads []*head.MLRBFN, x onnx.Value) onnx.Value {
 	for i, l := range logs {
 		powers[i] = m.Op("Exp", m.Op("Sub", l, largest))
 	}
-	mean := m.Op("Div", m.Op("Sum", powers...), m.Doubles([]float64{float64(len(logs))}))
-	return m.Op("Add", m.Op("Log", mean), largest)
+	return m.Op("Add", m.Op("Log", addMean(m, powers)), largest)
 }
 
-// addHead adds one head for the rows x and returns its log φ [batch, C].
-func addHead(m *onnx.Model, h *head.MLRBFN, x onnx.Value) onnx.Value {
-	var logDep onnx.Value // [batch, 1], log dep; none before the first layer, where it is 0
-	for i := range h.Layers {
-		l := &h.Layers[i]
-		logN := addLayer(m, h, l, x, logDep)
-		if l.Out == 0 {
-			return logN
-		}
-		x = m.Op("Exp", logN)
-		if !h.NoProjections {
-			x = m.Op("MatMul", x, m.Doubles(doubles(l.Projections), l.N, l.Out))
-		}
-		logDep = m.Reduce("ReduceMax", logN, true, 1)
+func addMean(m *onnx.Model, values []onnx.Value) onnx.Value {
+	return m.Op("Div", m.Op("Sum", values...), m.Doubles([]float64{float64(len(values))}))
+}
+
+// addPaperHead adds one head of the paper's for the rows x and returns its
+// log φ [batch, C].
+func addPaperHead(m *onnx.Model, h *head.MLRBFN, x onnx.Value) onnx.Value {
+	last := len(h.Layers) - 1
+	var logDep onnx.Value // none before the first layer, where it is 0
+	for i := range last {
+		x, logDep = addHidden(m, h, &h.Layers[i], x, logDep)
 	}
-	panic("pipeline: a head without a last layer") // Validate has seen it
+	return addLayer(m, h, &h.Layers[last], x, logDep)
+}
+
+// addHidden adds a hidden layer for the rows x and log dep [batch, 1], and
+// returns Σ_c a_c n_c [batch, o] and the log dep after it.
+func addHidden(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value) (out, after onnx.Value) {
+	logN := addLayer(m, h, l, x, logDep)
+	out = m.Op("Exp", logN)
+	if !h.NoProjections {
+		out = m.Op("MatMul", out, m.Doubles(doubles(l.Projections), l.N, l.Out))
+	}
+	return out, m.Reduce("ReduceMax", logN, true, 1)
 }
 
 // addLayer adds
@@ -108,30 +139,23 @@ func addLayer(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value
 		logN = m.Op("Add", logN, m.Doubles(ratio, l.N))
 	}
 	if logDep != "" {
-		recovered := m.Op("Add", logDep, m.Doubles([]float64{math.Log(h.Recovery)}))
-		logN = m.Op("Add", logN, m.Op("Min", recovered, m.Doubles([]float64{0})))
+		logN = m.Op("Add", logN, addCap(m, h, logDep))
 	}
 	return logN
 }
 
+// addCap adds min(log dep + log rec, 0).
+func addCap(m *onnx.Model, h *head.MLRBFN, logDep onnx.Value) onnx.Value {
+	recovered := m.Op("Add", logDep, m.Doubles([]float64{math.Log(h.Recovery)}))
+	return m.Op("Min", recovered, m.Doubles([]float64{0}))
+}
+
 // addDistances adds ‖x−c‖_k^k [batch, N] of the rows x [batch, d] from the
-// centroids: for k = 2 as ‖x‖² − 2x·c + ‖c‖², which float64 has the digits for,
-// else from all differences [batch, N, d].
+// centroids, for k ≠ 2 from all differences [batch, N, d].
 func addDistances(m *onnx.Model, k float64, l *head.Layer, x onnx.Value) onnx.Value {
 	centroids := doubles(l.Centroids)
 	if k == 2 {
-		transposed, squares := make([]float64, len(centroids)), make([]float64, l.N)
-		for c := range l.N {
-			for j := range l.In {
-				v := centroids[c*l.In+j]
-				transposed[j*l.N+c] = v
-				squares[c] += v * v
-			}
-		}
-		products := m.Op("MatMul", x, m.Doubles(scaled(-2, transposed), l.In, l.N))
-		lengths := m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1)
-		sum := m.Op("Add", m.Op("Add", lengths, products), m.Doubles(squares, l.N))
-		return m.Op("Max", sum, m.Doubles([]float64{0}))
+		return addSquaredDistances(m, centroids, l.In, x)
 	}
 	rows := m.Op("Reshape", x, m.Int64s(0, 1, int64(l.In))) // 0: as many as there are
 	powers := m.Op("Abs", m.Op("Sub", rows, m.Doubles(centroids, l.N, l.In)))
@@ -141,16 +165,27 @@ func addDistances(m *onnx.Model, k float64, l *head.Layer, x onnx.Value) onnx.Va
 	return m.Reduce("ReduceSum", powers, false, 2)
 }
 
-// addScore adds the score [batch] of log φ [batch, C].
-func addScore(m *onnx.Model, logConfidences onnx.Value) onnx.Value {
-	return m.Reduce("ReduceMax", logConfidences, false, 1)
+// addSquaredDistances adds ‖x−c‖² [batch, N] of the rows x [batch, d] from the
+// points c [N, d] as ‖x‖² − 2x·c + ‖c‖², which float64 has the digits for.
+func addSquaredDistances(m *onnx.Model, points []float64, d int, x onnx.Value) onnx.Value {
+	n := len(points) / d
+	transposed, squares := make([]float64, len(points)), make([]float64, n)
+	for c := range n {
+		for j, v := range points[c*d : (c+1)*d] {
+			transposed[j*n+c] = v
+			squares[c] += v * v
+		}
+	}
+	products := m.Op("MatMul", x, m.Doubles(scaled(-2, transposed), d, n))
+	lengths := m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1)
+	sum := m.Op("Add", m.Op("Add", lengths, products), m.Doubles(squares, n))
+	return m.Op("Max", sum, m.Doubles([]float64{0}))
 }
 
-// addVerdict adds the outputs for log φ [batch, C].
-func addVerdict(m *onnx.Model, d *Detector, logConfidences onnx.Value, batch int) {
+// addVerdict adds the outputs for log φ [batch, C] and the score [batch].
+func addVerdict(m *onnx.Model, d *Detector, logConfidences, score onnx.Value, batch int) {
 	confidences := m.Op("Exp", logConfidences)
 	class := m.Node("ArgMax", []onnx.Value{logConfidences}, onnx.Int("axis", 1), onnx.Int("keepdims", 0))
-	score := addScore(m, logConfidences)
 	ood := m.Op("Not", m.AtLeast(score, m.Doubles([]float64{below(d.Threshold)})))
 
 	m.Output("log_confidences", logConfidences, onnx.Double, batch, len(d.Classes))

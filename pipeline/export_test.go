@@ -24,26 +24,50 @@ import (
 	"mlrbfn/internal/testenv"
 )
 
-// randomHead makes a head whose confidences for rows of about unit numbers are
-// neither all 0 nor all 1.
-func randomHead(rng *rand.Rand, norm float64, layers, d, classes int, depression bool) *head.MLRBFN {
-	array := func(n int, mean, spread float64) []float32 {
-		a := make([]float32, n)
-		for i := range a {
-			a[i] = float32(mean + spread*rng.NormFloat64())
-		}
-		return a
+// randomArray returns n normal numbers.
+func randomArray(rng *rand.Rand, n int, mean, spread float64) []float32 {
+	a := make([]float32, n)
+	for i := range a {
+		a[i] = float32(mean + spread*rng.NormFloat64())
 	}
-	const n, o = 7, 5
-	h := &head.MLRBFN{Norm: norm, Recovery: 1.1, NoDepression: !depression}
+	return a
+}
+
+// randomLayers makes layers that read d numbers, the hidden ones giving o, with
+// which confidences for rows of about unit numbers are neither all 0 nor all 1.
+func randomLayers(rng *rand.Rand, layers, d, o, classes int) []head.Layer {
+	const n = 7
+	array := func(n int, mean float64) []float32 { return randomArray(rng, n, mean, 0.5) }
+	var made []head.Layer
 	for range layers - 1 {
-		h.Layers = append(h.Layers, head.Layer{
-			In: d, N: n, Out: o, Centroids: array(n*d, 0, 0.5), Beta: array(n, -2, 0.5), InitBeta: -2.5, Projections: array(n*o, 0, 0.5),
+		made = append(made, head.Layer{
+			In: d, N: n, Out: o, Centroids: array(n*d, 0), Beta: array(n, -2), InitBeta: -2.5, Projections: array(n*o, 0),
 		})
 		d = o
 	}
-	h.Layers = append(h.Layers, head.Layer{In: d, N: classes, Centroids: array(classes*d, 0, 0.5), Beta: array(classes, -2, 0.5), InitBeta: -2})
-	return h
+	return append(made, head.Layer{In: d, N: classes, Centroids: array(classes*d, 0), Beta: array(classes, -2), InitBeta: -2})
+}
+
+func randomHead(rng *rand.Rand, norm float64, layers, d, classes int, depression bool) *head.MLRBFN {
+	return &head.MLRBFN{Norm: norm, Recovery: 1.1, NoDepression: !depression, Layers: randomLayers(rng, layers, d, 5, classes)}
+}
+
+// randomDensity is what an open head knows of rows of d numbers of so many
+// classes.
+func randomDensity(rng *rand.Rand, d, classes int) *head.Density {
+	return &head.Density{D: d, Means: randomArray(rng, classes*d, 0, 0.5), Middle: 0.3 * float64(d), Radius: 0.5 * float64(d)}
+}
+
+// randomOpenHead makes an open head that reads rows of d numbers, its layers
+// the first e of them.
+func randomOpenHead(rng *rand.Rand, density *head.Density, layers, e, classes int) *head.MLRBFN {
+	return &head.MLRBFN{
+		Norm: 2, Recovery: 1.1, Open: true, Density: density, Layers: randomLayers(rng, layers, e, e, classes),
+		Score: &head.Score{
+			Nearness: head.Scale{Mean: -4 + rng.Float64(), Deviation: 1 + rng.Float64()},
+			Decision: head.Scale{Mean: -2 * rng.Float64(), Deviation: 1 + rng.Float64()},
+		},
+	}
 }
 
 func randomDetector(rng *rand.Rand, norm float64, layers, heads, d int, depression bool) *Detector {
@@ -53,6 +77,36 @@ func randomDetector(rng *rand.Rand, norm float64, layers, heads, d int, depressi
 		det.Heads = append(det.Heads, randomHead(rng, norm, layers, d, len(det.Classes), depression))
 	}
 	return det
+}
+
+// randomOpenDetector is randomDetector of open heads, which all but the last of
+// more than one class have seen training rows of.
+func randomOpenDetector(rng *rand.Rand, layers, heads, d, classes int) *Detector {
+	det := &Detector{TargetTPR: 0.95}
+	for c := range classes {
+		det.Classes = append(det.Classes, fmt.Sprint(c))
+	}
+	density := randomDensity(rng, d, max(1, classes-1))
+	for i := range heads {
+		if i == 2 {
+			density = randomDensity(rng, d, classes)
+		}
+		det.Seeds = append(det.Seeds, uint64(i))
+		det.Heads = append(det.Heads, randomOpenHead(rng, density, layers, d/2, classes))
+	}
+	calibrate(det, randomRows(rng, 20, d))
+	return det
+}
+
+// calibrate gives a detector the scores of the rows x, and their median as its
+// threshold.
+func calibrate(det *Detector, x []float32) {
+	det.Scores = nil
+	for _, v := range det.Verdicts(x) {
+		det.Scores = append(det.Scores, v.Score)
+	}
+	slices.Sort(det.Scores)
+	det.Threshold = det.Scores[len(det.Scores)/2]
 }
 
 // randomRows returns rows near the centroids, every third far from them.
@@ -108,7 +162,7 @@ func (o outputs) check(t testing.TB, d *Detector, x []float32, tolerance float64
 	t.Helper()
 	near := func(what string, row int, got, want float64) {
 		t.Helper()
-		if !(got == want || math.Abs(got-want) <= tolerance*max(1, math.Abs(want))) {
+		if !(got == want || math.IsNaN(got) && math.IsNaN(want) || math.Abs(got-want) <= tolerance*max(1, math.Abs(want))) {
 			t.Errorf("row %d: %s is %v, the detector has %v", row, what, got, want)
 		}
 	}
@@ -181,12 +235,76 @@ func TestExportedHeadIsTheHead(t *testing.T) {
 	}
 }
 
+// TestExportedOpenHead compares rows near and far, without length and without
+// numbers.
+func TestExportedOpenHead(t *testing.T) {
+	const d = 12
+	rng := rand.New(rand.NewPCG(3, 8))
+	odd := make([]float32, 2*d)
+	odd[d+1] = float32(math.NaN())
+	white := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: randomArray(rng, d, 0, 0.1), Matrix: randomArray(rng, d*d, 0, 1)}
+	for layers := 1; layers <= 4; layers++ {
+		for _, heads := range []int{1, 3} {
+			for _, classes := range []int{1, 2, 10, 150} {
+				for _, condition := range []*conditioning.Conditioning{nil, white} {
+					t.Run(fmt.Sprintf("%d layers/%d heads/%d classes/conditioning %t", layers, heads, classes, condition != nil), func(t *testing.T) {
+						det := randomOpenDetector(rng, layers, heads, d, classes)
+						for _, h := range det.Heads {
+							h.Conditioning = condition
+							if err := h.Validate(); err != nil {
+								t.Fatal(err)
+							}
+						}
+						m, err := exportHead(ExportOptions{Detector: det})
+						if err != nil {
+							t.Fatal(err)
+						}
+						graph := exported(t, m)
+						for _, batch := range []int{1, 7} {
+							x := randomRows(rng, batch, d)
+							if batch > 2 {
+								x = append(x[:(batch-2)*d], odd...)
+							}
+							runGraph(t, graph, "features", tensorOf(t, x, int64(batch), d)).check(t, det, x, exact)
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestExportedOpenHeadsShare: what heads have in common is in the file once.
+func TestExportedOpenHeadsShare(t *testing.T) {
+	const d = 12
+	det := randomOpenDetector(rand.New(rand.NewPCG(3, 9)), 2, 2, d, 4)
+	size := func() int {
+		m, err := exportHead(ExportOptions{Detector: det})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(exported(t, m))
+	}
+	means := 8 * len(det.Heads[0].Density.Means)
+	shared := size()
+	other := *det.Heads[0].Density
+	other.Radius *= 2
+	if det.Heads[1].Density = &other; size() < shared+means {
+		t.Errorf("%d bytes with the same density, %d with two", shared, size())
+	}
+	same := *det.Heads[0].Density
+	if det.Heads[1].Density = &same; size() != shared {
+		t.Errorf("%d bytes, %d with an equal density", shared, size())
+	}
+}
+
 func TestExportedHeadInEachOpset(t *testing.T) {
 	const d = 12
 	rng := rand.New(rand.NewPCG(3, 2))
 	for opset := onnx.MinOpset; opset <= onnx.MaxOpset; opset++ {
-		for _, norm := range []float64{1.5, 2} {
-			det := randomDetector(rng, norm, 2, 2, d, true)
+		for _, det := range []*Detector{
+			randomDetector(rng, 1.5, 2, 2, d, true), randomDetector(rng, 2, 2, 2, d, true), randomOpenDetector(rng, 2, 2, d, 4), randomOpenDetector(rng, 2, 2, d, 150),
+		} {
 			m, err := exportHead(ExportOptions{Detector: det, Opset: opset})
 			if err != nil {
 				t.Fatal(err)
@@ -211,9 +329,12 @@ func TestExportedEdges(t *testing.T) {
 	x := slices.Concat(randomRows(rng, 1, d), []float32{1e18, 0, 0, 0, 1e38, -1e38, 1e38, 1e38}, []float32{float32(math.NaN()), 0, 0, 0})
 	for _, opset := range []int{9, 11, 17} {
 		for _, heads := range []int{1, 2} {
-			for _, norm := range []float64{1, 2, 8} { // (1e38)⁸·4 is +Inf
+			for name, det := range map[string]*Detector{
+				"k=1": randomDetector(rng, 1, 3, heads, d, true), "k=2": randomDetector(rng, 2, 3, heads, d, true),
+				"k=8":  randomDetector(rng, 8, 3, heads, d, true), // (1e38)⁸·4 is +Inf
+				"open": randomOpenDetector(rng, 3, heads, d, 3), "open, no layers": randomOpenDetector(rng, 1, heads, d, 1),
+			} {
 				for _, flags := range []bool{true, false} {
-					det := randomDetector(rng, norm, 3, heads, d, true)
 					if !flags {
 						det.Threshold, det.Scores = math.Inf(-1), nil
 					}
@@ -224,8 +345,8 @@ func TestExportedEdges(t *testing.T) {
 					got := runGraph(t, exported(t, m), "features", tensorOf(t, x, 4, d))
 					for i, v := range det.Verdicts(x) {
 						same := got.Score[i] == v.Score || math.IsNaN(got.Score[i]) && math.IsNaN(v.Score) || math.Abs(got.Score[i]/v.Score-1) < exact
-						if !same || got.OOD[i] != v.OOD || i < 3 && math.Abs(got.PValue[i]-v.PValue) > 1e-15 {
-							t.Errorf("opset %d, k=%g, row %d: score %g, OOD %t, p-value %g; the detector has %+v", opset, norm, i, got.Score[i], got.OOD[i], got.PValue[i], v)
+						if !same || got.OOD[i] != v.OOD || math.Abs(got.PValue[i]-v.PValue) > 1e-15 {
+							t.Errorf("opset %d, %s, row %d: score %g, OOD %t, p-value %g; the detector has %+v", opset, name, i, got.Score[i], got.OOD[i], got.PValue[i], v)
 						}
 					}
 				}
@@ -238,15 +359,9 @@ func TestExportedEdges(t *testing.T) {
 func TestExportedTies(t *testing.T) {
 	const d, n = 12, 40
 	rng := rand.New(rand.NewPCG(3, 7))
-	for _, norm := range []float64{1.5, 2} {
-		det := randomDetector(rng, norm, 3, 3, d, true)
+	for _, det := range []*Detector{randomDetector(rng, 1.5, 3, 3, d, true), randomDetector(rng, 2, 3, 3, d, true), randomOpenDetector(rng, 3, 3, d, 4)} {
 		x := randomRows(rng, n, d)
-		det.Scores = nil
-		for _, v := range det.Verdicts(x) {
-			det.Scores = append(det.Scores, v.Score)
-		}
-		slices.Sort(det.Scores)
-		det.Threshold = det.Scores[n/2]
+		calibrate(det, x)
 		m, err := exportHead(ExportOptions{Detector: det})
 		if err != nil {
 			t.Fatal(err)
@@ -294,8 +409,12 @@ func TestExportedConditioning(t *testing.T) {
 func TestExportedHeadInPython(t *testing.T) {
 	const d = 8
 	rng := rand.New(rand.NewPCG(3, 5))
-	for _, norm := range []float64{1, 2, 3} {
-		det := randomDetector(rng, norm, 3, 2, d, true)
+	white := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Whiten, L2: true, Shrinkage: 0.25}, Mean: randomArray(rng, d, 0, 0.1), Matrix: randomArray(rng, d*d, 0, 1)}
+	open, many := randomOpenDetector(rng, 3, 3, d, 4), randomOpenDetector(rng, 1, 1, d, 150)
+	for _, h := range open.Heads {
+		h.Conditioning = white
+	}
+	for _, det := range []*Detector{randomDetector(rng, 1, 3, 2, d, true), randomDetector(rng, 2, 3, 2, d, true), randomDetector(rng, 3, 3, 2, d, true), open, many} {
 		det.Source = Source{Fingerprint: "f", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)}
 		out := filepath.Join(t.TempDir(), "head.onnx")
 		if err := Export(t.Context(), ExportOptions{Detector: det, Out: out}); err != nil {
@@ -325,11 +444,18 @@ print(json.dumps({"meta": meta, "LogConfidences": got["log_confidences"].ravel()
 		}
 		got.check(t, det, x, exact)
 		want := map[string]any{
-			"classes": []any{"cat", "dog", "Ä\n", "<x>"}, "threshold": -2., "target_tpr": 0.95, "preprocess": map[string]any{"exif": "ignore"},
-			"fingerprint": "f", "model_sha256": "a", "output": "features", "pool": "", "norm": norm, "seeds": []any{0., 1.},
+			"classes": det.Classes, "threshold": det.Threshold, "target_tpr": 0.95, "preprocess": map[string]any{"exif": "ignore"},
+			"fingerprint": "f", "model_sha256": "a", "output": "features", "pool": "", "norm": det.Heads[0].Norm, "seeds": det.Seeds,
+			"network": "paper", "conditioning": nil,
+		}
+		if det.Heads[0].Open {
+			want["network"] = "open"
+		}
+		if det == open {
+			want["conditioning"] = map[string]any{"kind": "whiten", "l2": true, "shrinkage": 0.25, "dims": 0}
 		}
 		for key, value := range want {
-			if fmt.Sprint(got.Meta["mlrbfn."+key]) != fmt.Sprint(value) {
+			if jsonText(t, got.Meta["mlrbfn."+key]) != jsonText(t, value) {
 				t.Errorf("metadata %s is %v, want %v", key, got.Meta["mlrbfn."+key], value)
 			}
 		}
@@ -453,8 +579,8 @@ func TestExportWithSharedBackbones(t *testing.T) {
 	}
 }
 
-// exportWith exports a detector with the backbone in dir and compares what the
-// file makes of made-up images with what the detector makes of their features.
+// exportWith exports detectors with the backbone in dir and compares what each
+// file makes of made-up images with what its detector makes of their features.
 func exportWith(t *testing.T, dir, out, pool string, keep bool) {
 	model, err := extractor.OpenModel(dir, extractor.ModelOptions{Pool: pool})
 	if err != nil {
@@ -462,15 +588,6 @@ func exportWith(t *testing.T, dir, out, pool string, keep bool) {
 	}
 	defer model.Close()
 	rng := rand.New(rand.NewPCG(3, 6))
-	det := randomDetector(rng, 2, 2, 2, model.Dim(), true)
-	det.Source = Source{Fingerprint: model.Fingerprint(), Model: dir, SHA256: model.SHA256, Output: model.Output(), Pool: model.Pool()}
-	if err := Export(t.Context(), ExportOptions{Detector: det, Out: out, WithBackbone: true, KeepOutputs: keep}); err != nil {
-		t.Fatal(err)
-	}
-	graph, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
 	batch := model.Batch(3)
 	runner, err := model.NewRunner(batch)
 	if err != nil {
@@ -509,7 +626,17 @@ func exportWith(t *testing.T, dir, out, pool string, keep bool) {
 	} else {
 		input = tensorOf(t, images, shape...)
 	}
-	runGraph(t, graph, model.Inputs[0].Name, input).check(t, det, features, 1e-5)
+	for _, det := range []*Detector{randomOpenDetector(rng, 2, 2, model.Dim(), 4), randomDetector(rng, 2, 2, 2, model.Dim(), true)} {
+		det.Source = Source{Fingerprint: model.Fingerprint(), Model: dir, SHA256: model.SHA256, Output: model.Output(), Pool: model.Pool()}
+		if err := Export(t.Context(), ExportOptions{Detector: det, Out: out, WithBackbone: true, KeepOutputs: keep}); err != nil {
+			t.Fatal(err)
+		}
+		graph, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runGraph(t, graph, model.Inputs[0].Name, input).check(t, det, features, 1e-5)
+	}
 }
 
 // TestExportWithDefaultBackbone: from the pixels of photographs to the verdicts
@@ -535,8 +662,9 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 		t.Fatal(err)
 	}
 	det, _, err := Train(t.Context(), TrainOptions{
-		Features: []string{features}, Head: head.Config{Layers: 2, Centroids: 4, Projection: 4}, Train: head.TrainOptions{Epochs: 5},
-		Validation: Share{None: true}, Calibration: Share{None: true}, Seeds: []uint64{1, 2},
+		Features: []string{features}, Head: head.Config{Layers: 2, Centroids: 4, Open: true}, Train: head.TrainOptions{Epochs: 5},
+		Conditioning: conditioning.Options{Kind: conditioning.Whiten, L2: true},
+		Validation:   Share{None: true}, Calibration: Share{None: true}, Seeds: []uint64{1, 2},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -186,7 +186,7 @@ func (m *Model) Input(name string, e Element, shape ...int) Value {
 
 // Output makes v an output of the graph by the given name.
 func (m *Model) Output(name string, v Value, e Element, shape ...int) {
-	m.addNode("Identity", name, []Value{v})
+	m.addNode("Identity", []string{name}, []Value{v})
 	m.graph = append(m.graph, bytesField(graphOutput, valueInfo(name, e, shape)))
 }
 
@@ -224,7 +224,7 @@ func Ints(name string, vs ...int64) Attribute {
 // Node adds a node of one of ONNX's own operators and returns its output.
 func (m *Model) Node(op string, inputs []Value, attributes ...Attribute) Value {
 	name := m.fresh(op)
-	m.addNode(op, name, inputs, attributes...)
+	m.addNode(op, []string{name}, inputs, attributes...)
 	return Value(name)
 }
 
@@ -236,12 +236,16 @@ func (m *Model) fresh(what string) string {
 	return m.prefix + what + "_" + strconv.Itoa(m.made)
 }
 
-func (m *Model) addNode(op, output string, inputs []Value, attributes ...Attribute) {
+// addNode adds a node that has the name of its first output.
+func (m *Model) addNode(op string, outputs []string, inputs []Value, attributes ...Attribute) {
 	var fields []field
 	for _, v := range inputs {
 		fields = append(fields, stringField(nodeInput, string(v)))
 	}
-	fields = append(fields, stringField(nodeOutput, output), stringField(nodeName, m.prefix+strings.TrimPrefix(output, m.prefix)), stringField(nodeOp, op))
+	for _, name := range outputs {
+		fields = append(fields, stringField(nodeOutput, name))
+	}
+	fields = append(fields, stringField(nodeName, m.prefix+strings.TrimPrefix(outputs[0], m.prefix)), stringField(nodeOp, op))
 	for _, a := range attributes {
 		fields = append(fields, bytesField(nodeAttribute, a))
 	}
@@ -265,6 +269,19 @@ func (m *Model) Reduce(op string, v Value, keep bool, axes ...int64) Value {
 		return m.Node(op, []Value{v}, Ints("axes", axes...), keepDims)
 	}
 	return m.Node(op, []Value{v, m.Int64s(axes...)}, keepDims)
+}
+
+// TopK adds the k largest of each row of v [batch, n], the largest first.
+func (m *Model) TopK(v Value, k int) Value {
+	name := m.fresh("TopK")
+	outputs := []string{name, name + "_indices"} // which nobody reads, but a node has to have
+	// k moved from the attributes to the inputs.
+	if m.opset < 10 {
+		m.addNode("TopK", outputs, []Value{v}, Int("k", int64(k)))
+	} else {
+		m.addNode("TopK", outputs, []Value{v, m.Int64s(int64(k))})
+	}
+	return Value(name)
 }
 
 // AtLeast tells whether a ≥ b, element by element; NaNs are not. b must not be
