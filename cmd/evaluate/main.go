@@ -19,8 +19,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --far NAME=FEATURES… --out REPORT [flags]",
 		`Trains heads on the training features, scores the in-distribution test set and the
 sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group, and the
-accuracy. No image is set aside for calibration, as no threshold is set. Defaults
-are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
+accuracy. No image is set aside for calibration, as no threshold is set. --paper
+trains the paper's MLRBFN; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
 	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := cli.AddSetFlags(f)

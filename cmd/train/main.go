@@ -23,7 +23,8 @@ func main() { cli.Main("train", run) }
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("train", "--features FEATURES --out DETECTOR [flags]",
 		`Trains an MLRBFN on the labelled images of one or several feature sets and
-writes it, with its threshold, as one file. All defaults are the paper's.
+writes it, with its threshold, as one file. The defaults are those that experiments
+found best (docs/research.md); --paper trains the paper's head with its settings.
 
 What is done so far is kept in DETECTOR.checkpoint, and the same command goes on
 from there after an interruption; the detector is the same to the bit.`, stdout)
