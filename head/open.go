@@ -236,6 +236,7 @@ const (
 	openRows   = 2000 // rows that the hidden layers start from
 	openPasses = 20   // of k-means over them
 	openReach  = 0.25 // β⁺ of a hidden layer times the distance d of initialBeta
+	openNarrow = 1e4  // β of a class without training rows: too narrow for any row
 )
 
 // startOpen initialises an open head as the closed form that it departs from:
@@ -244,7 +245,8 @@ const (
 // one half of up to 2,000 rows and their widths from the other. The last
 // layer's width is the one of a grid under which softmax(l) has the least
 // cross-entropy on val, where there are rows: the training rows' distances are
-// too small. The data are as reduce makes them.
+// too small. A class without training rows gets no row. The data are as reduce
+// makes them.
 func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes int, rng draws) error {
 	last := net.last()
 	e := last.d
@@ -279,23 +281,33 @@ func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes i
 			mean[j] += (T(v) - mean[j]) / counts[c]
 		}
 	}
-	if len(val.Rows) == 0 {
-		val.X, val.D, val.Labels, val.Rows = train.X, train.D, train.Labels, rows
+	unseen := func(row int) bool { return counts[val.Labels[row]] == 0 }
+	if val.Rows = slices.DeleteFunc(slices.Clone(val.Rows), unseen); len(val.Rows) == 0 {
+		val = train
+		val.Rows = rows
 	}
-	width, err := firstWidth(ctx, last.centroids, e, val, classes)
+	width, err := firstWidth(ctx, last.centroids, counts, val)
 	if err != nil {
 		return err
 	}
 	last.setBeta(math.Log(math.Expm1(width)))
+	for c, n := range counts {
+		if n == 0 {
+			last.beta[c] = openNarrow
+		}
+	}
 	net.refresh()
 	return nil
 }
 
-// firstWidth returns the width of a grid from 0.0005 to 0.5, that of Gaussians
-// of unit variance, with the least cross-entropy of softmax(−width·d) on up to
-// 10,000 rows.
-func firstWidth[T real](ctx context.Context, centroids []T, e int, data Data, classes int) (float64, error) {
-	rows := data.Rows[:min(len(data.Rows), 10000)]
+// firstWidth returns the width of a grid from 0.0005 to 0.125 with the least
+// cross-entropy of softmax(−width·d), over the classes that have counts, on up
+// to mostRows rows of such classes. Without a bound, rows that are told apart
+// without an error (the images that a backbone was trained on) would make it
+// infinite.
+func firstWidth[T real](ctx context.Context, centroids, counts []T, data Data) (float64, error) {
+	rows, classes := spread(data.Rows), len(counts)
+	e := len(centroids) / classes
 	dist, labels, row := make([]float64, len(rows)*classes), make([]int, len(rows)), make([]T, e)
 	for i, r := range rows {
 		if i%64 == 0 && ctx.Err() != nil {
@@ -303,8 +315,10 @@ func firstWidth[T real](ctx context.Context, centroids []T, e int, data Data, cl
 		}
 		convert(row, data.X[r*data.D:r*data.D+e])
 		labels[i] = int(data.Labels[r])
-		for c := range classes {
-			dist[i*classes+c] = float64(distance(2, row, centroids[c*e:(c+1)*e]))
+		for c, n := range counts {
+			if dist[i*classes+c] = math.Inf(1); n > 0 {
+				dist[i*classes+c] = float64(distance(2, row, centroids[c*e:(c+1)*e]))
+			}
 		}
 	}
 	const steps = 61
@@ -326,6 +340,23 @@ func firstWidth[T real](ctx context.Context, centroids []T, e int, data Data, cl
 		return 0, fmt.Errorf("%w: the distances of the rows are no numbers", ErrDiverged)
 	}
 	return best, nil
+}
+
+// mostRows is how many rows are enough for one width, or two means and
+// deviations.
+const mostRows = 10000
+
+// spread returns up to mostRows of the rows, evenly spaced: rows often come
+// class by class.
+func spread(rows []int) []int {
+	if len(rows) <= mostRows {
+		return rows
+	}
+	out := make([]int, mostRows)
+	for i := range out {
+		out[i] = rows[i*len(rows)/mostRows]
+	}
+	return out
 }
 
 // sample draws up to n of the rows, without repetition.
