@@ -236,6 +236,7 @@ const (
 	openRows   = 2000 // rows that the hidden layers start from
 	openPasses = 20   // of k-means over them
 	openReach  = 0.25 // β⁺ of a hidden layer times the distance d of initialBeta
+	openMost   = 4    // β of a hidden layer: copies of few rows would make it so narrow that a step leads out of it
 	openNarrow = 1e4  // β of a class without training rows: too narrow for any row
 )
 
@@ -266,7 +267,7 @@ func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes i
 		if err != nil {
 			return err
 		}
-		l.setBeta(beta)
+		l.setBeta(min(beta, openMost))
 		clear(l.projections)
 	}
 	counts := make([]T, classes)

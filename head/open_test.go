@@ -377,6 +377,10 @@ func TestTrainOpenOnOddData(t *testing.T) {
 	for i := range 40 {
 		equal.Labels[i], equal.Rows = int64(i%3), append(equal.Rows, i)
 	}
+	copies := blobs(60, 3, 3, 1)
+	for i := range copies.X {
+		copies.X[i] = copies.X[i%27] // nine rows, again and again
+	}
 	huge := blobs(60, 3, 3, 1)
 	huge.X[4] = 1e30
 	allHuge := blobs(60, 3, 3, 1)
@@ -402,6 +406,7 @@ func TestTrainOpenOnOddData(t *testing.T) {
 		"one validation row":             {train: first(60), val: first(1), classes: 3},
 		"rows all equal":                 {train: equal, val: equal, classes: 3},
 		"rows all equal, none validates": {train: equal, classes: 3},
+		"copies of nine rows":            {train: copies, val: copies, classes: 3},
 		"one huge value":                 {train: huge, val: first(60), classes: 3, diverges: true},
 		"one huge value to validate on":  {train: first(60), val: huge, classes: 3, diverges: true},
 		"all huge":                       {train: allHuge, val: allHuge, classes: 3, diverges: true},
@@ -410,7 +415,7 @@ func TestTrainOpenOnOddData(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, layers := range []int{1, 3} {
-				m, _, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 10}, tt.train, tt.val, tt.classes, TrainOptions{Epochs: 3, Batch: 16, LR: 3e-3, Cosine: true})
+				m, _, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 10}, tt.train, tt.val, tt.classes, TrainOptions{Epochs: 20, Batch: 16, LR: 3e-3, Cosine: true})
 				if errors.Is(err, ErrDiverged) && tt.diverges {
 					continue
 				}
