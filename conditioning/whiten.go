@@ -1,6 +1,7 @@
 package conditioning
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,10 +32,13 @@ const mostRows = 1000
 // images knows all of them.
 func chooseShrinkage(ctx context.Context, train, validation Data, l2 bool) (float64, error) {
 	if len(validation.Rows) == 0 {
+		// In the order of the classes, so that each gives its share.
+		rows := slices.Clone(train.Rows)
+		slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(train.Labels[a], train.Labels[b]) })
 		validation = train
 		validation.Rows = nil
 		var rest []int
-		for i, r := range train.Rows {
+		for i, r := range rows {
 			if i%10 == 9 {
 				validation.Rows = append(validation.Rows, r)
 			} else {

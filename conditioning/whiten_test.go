@@ -173,8 +173,8 @@ func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 	})
 }
 
-// TestWhitenWithoutValidation: every tenth training row stands in, and where
-// there are none of these the most shrinkage is taken.
+// TestWhitenWithoutValidation: every tenth training row, class by class, stands
+// in, and where there are none of these the most shrinkage is taken.
 func TestWhitenWithoutValidation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := drawClasses(t, 2)
@@ -196,11 +196,17 @@ func TestWhitenWithoutValidation(t *testing.T) {
 			return
 		}
 		var rest, held []int
-		for i := range data.Rows {
-			if i%10 == 9 {
-				held = append(held, i)
-			} else {
-				rest = append(rest, i)
+		at := 0
+		for class := range data.Classes {
+			for i, y := range data.Labels {
+				if y != int64(class) {
+					continue
+				}
+				if at++; at%10 == 0 {
+					held = append(held, i)
+				} else {
+					rest = append(rest, i)
+				}
 			}
 		}
 		train, val := data, data
@@ -210,4 +216,21 @@ func TestWhitenWithoutValidation(t *testing.T) {
 			t.Fatalf("shrinkage %g, with the rows named %v, %v", c.Shrinkage, named, err)
 		}
 	})
+}
+
+// TestWhitenInterleaved: rows of ten classes in turn, where every tenth row as
+// they come is all of one class.
+func TestWhitenInterleaved(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 6))
+	data := conditioning.Data{D: 4, Classes: 10}
+	for i := range 400 {
+		for range data.D {
+			data.X = append(data.X, float32(i%10)+float32(rng.NormFloat64()))
+		}
+		data.Labels, data.Rows = append(data.Labels, int64(i%10)), append(data.Rows, i)
+	}
+	c, err := conditioning.Fit(t.Context(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten})
+	if err != nil || c.Shrinkage == slices.Max(conditioning.Shrinkages) {
+		t.Errorf("%+v, %v", c.Options, err)
+	}
 }

@@ -67,7 +67,8 @@ func fitDensity(ctx context.Context, train, val Data, classes int) (*Density, er
 }
 
 func (d *Density) valid() bool {
-	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, notFinite) && !notNumber(d.Middle) && !notNumber(d.Radius)
+	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, notFinite) &&
+		0 <= d.Middle && d.Middle <= d.Radius && !math.IsInf(d.Radius, 1)
 }
 
 // logDep returns log dep₀ for the distance m.
