@@ -103,7 +103,7 @@ type Data struct {
 // Fit finds the map on the rows of train: moments and factorisations in
 // float64, the result rounded to float32. It returns nil where nothing is to
 // be done. The validation rows choose the shrinkage; where there are none,
-// every tenth training row stands in for them.
+// every tenth training row, class by class, stands in for them.
 func Fit(ctx context.Context, train, validation Data, o Options) (*Conditioning, error) {
 	o, err := o.WithDefaults()
 	if err != nil {

@@ -1,6 +1,7 @@
 package conditioning
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,10 +39,13 @@ type classGaussians struct {
 // no validation rows, every tenth training row stands in for them.
 func gaussians(ctx context.Context, train, validation Data, l2 bool) (*classGaussians, error) {
 	if len(validation.Rows) == 0 {
+		// In the order of the classes, so that each gives its share.
+		rows := slices.Clone(train.Rows)
+		slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(train.Labels[a], train.Labels[b]) })
 		validation = train
 		validation.Rows = nil
 		var rest []int
-		for i, r := range train.Rows {
+		for i, r := range rows {
 			if i%10 == 9 {
 				validation.Rows = append(validation.Rows, r)
 			} else {

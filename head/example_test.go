@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/head"
 )
 
@@ -46,4 +47,65 @@ func ExampleTrain() {
 	// first cloud: class 0
 	// second cloud: class 1
 	// elsewhere: neither
+}
+
+// The open head reads conditioned features. Most of these eight say nothing of
+// the class, and far more loudly than the two that do.
+func ExampleTrain_open() {
+	rng := rand.New(rand.NewPCG(1, 2))
+	features := func(a, b float32) []float32 {
+		row := []float32{a + 0.1*float32(rng.NormFloat64()), b + 0.1*float32(rng.NormFloat64())}
+		for range 6 {
+			row = append(row, 5+3*float32(rng.NormFloat64()))
+		}
+		return row
+	}
+	data := head.Data{D: 8}
+	var train, validation []int
+	for i := range 400 {
+		class := i % 2
+		data.X = append(data.X, features(float32(class), 1)...)
+		data.Labels = append(data.Labels, int64(class))
+		if i < 320 {
+			train = append(train, i)
+		} else {
+			validation = append(validation, i)
+		}
+	}
+	ctx := context.Background()
+	rows := func(index []int) conditioning.Data {
+		return conditioning.Data{X: data.X, D: data.D, Labels: data.Labels, Rows: index, Classes: 2}
+	}
+	whitening, err := conditioning.Fit(ctx, rows(train), rows(validation), conditioning.Options{Kind: conditioning.Whiten})
+	if err != nil {
+		log.Fatal(err)
+	}
+	conditioned := head.Data{D: whitening.Out(), Labels: data.Labels, Rows: train}
+	if conditioned.X, err = whitening.Rows(ctx, data.X, append(train, validation...)); err != nil {
+		log.Fatal(err)
+	}
+	held := conditioned
+	held.Rows = validation
+	m, _, err := head.Train(ctx, head.Config{Open: true, Layers: 2}, conditioned, held, 2,
+		head.TrainOptions{Epochs: 20, LR: 0.003, Cosine: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.Conditioning = whitening // from here on it reads features as they are
+
+	for _, row := range [][]float32{features(0, 1), features(1, 1), features(0, 3)} {
+		logConfidences, scores := m.Outputs(row)
+		switch a, b := math.Exp(logConfidences[0]), math.Exp(logConfidences[1]); {
+		case max(a, b) < 0.01:
+			fmt.Println("neither, score below −3:", scores[0] < -3)
+		case a > b:
+			fmt.Println("class 0")
+		default:
+			fmt.Println("class 1")
+		}
+	}
+	// Output:
+	// class 0
+	// class 1
+	// neither, score below −3: true
 }

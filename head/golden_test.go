@@ -661,7 +661,7 @@ func TestGoldensWithAllKernels(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^Test(Golden|TrainLearns|Gradients)")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^Test(Golden|Train(Learns|Open)|Gradients)")
 			cmd.Env = append(os.Environ(), variable+"="+name)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)

@@ -193,12 +193,20 @@ func blobs(n, d, classes int, seed uint64) Data {
 
 func bytesOf(m *MLRBFN) []byte {
 	var b bytes.Buffer
+	write := func(v any) {
+		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
+			panic(err)
+		}
+	}
 	for _, l := range m.Layers {
 		for _, array := range [][]float32{l.Centroids, l.Beta, l.Projections, {l.InitBeta}} {
-			if err := binary.Write(&b, binary.LittleEndian, array); err != nil {
-				panic(err)
-			}
+			write(array)
 		}
+	}
+	if m.Open {
+		write(m.Density.Means)
+		write([]float64{m.Density.Middle, m.Density.Radius})
+		write(m.Score)
 	}
 	return b.Bytes()
 }

@@ -67,7 +67,8 @@ func fitDensity(ctx context.Context, train, val Data, classes int) (*Density, er
 }
 
 func (d *Density) valid() bool {
-	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, notFinite) && !notNumber(d.Middle) && !notNumber(d.Radius)
+	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, notFinite) &&
+		0 <= d.Middle && d.Middle <= d.Radius && !math.IsInf(d.Radius, 1)
 }
 
 // Reach returns what log dep₀ divides by: r − r₅₀, kept from 0.
@@ -240,6 +241,8 @@ const (
 	openRows   = 2000 // rows that the hidden layers start from
 	openPasses = 20   // of k-means over them
 	openReach  = 0.25 // β⁺ of a hidden layer times the distance d of initialBeta
+	openMost   = 4    // β of a hidden layer: copies of few rows would make it so narrow that a step leads out of it
+	openNarrow = 1e4  // β of a class without training rows: too narrow for any row
 )
 
 // startOpen initialises an open head as the closed form that it departs from:
@@ -248,7 +251,8 @@ const (
 // one half of up to 2,000 rows and their widths from the other. The last
 // layer's width is the one of a grid under which softmax(l) has the least
 // cross-entropy on val, where there are rows: the training rows' distances are
-// too small. The data are as reduce makes them.
+// too small. A class without training rows gets no row. The data are as reduce
+// makes them.
 func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes int, rng draws) error {
 	last := net.last()
 	e := last.d
@@ -268,7 +272,7 @@ func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes i
 		if err != nil {
 			return err
 		}
-		l.setBeta(beta)
+		l.setBeta(min(beta, openMost))
 		clear(l.projections)
 	}
 	counts := make([]T, classes)
@@ -283,23 +287,33 @@ func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes i
 			mean[j] += (T(v) - mean[j]) / counts[c]
 		}
 	}
-	if len(val.Rows) == 0 {
-		val.X, val.D, val.Labels, val.Rows = train.X, train.D, train.Labels, rows
+	unseen := func(row int) bool { return counts[val.Labels[row]] == 0 }
+	if val.Rows = slices.DeleteFunc(slices.Clone(val.Rows), unseen); len(val.Rows) == 0 {
+		val = train
+		val.Rows = rows
 	}
-	width, err := firstWidth(ctx, last.centroids, e, val, classes)
+	width, err := firstWidth(ctx, last.centroids, counts, val)
 	if err != nil {
 		return err
 	}
 	last.setBeta(math.Log(math.Expm1(width)))
+	for c, n := range counts {
+		if n == 0 {
+			last.beta[c] = openNarrow
+		}
+	}
 	net.refresh()
 	return nil
 }
 
-// firstWidth returns the width of a grid from 0.0005 to 0.5, that of Gaussians
-// of unit variance, with the least cross-entropy of softmax(−width·d) on up to
-// 10,000 rows.
-func firstWidth[T real](ctx context.Context, centroids []T, e int, data Data, classes int) (float64, error) {
-	rows := data.Rows[:min(len(data.Rows), 10000)]
+// firstWidth returns the width of a grid from 0.0005 to 0.125 with the least
+// cross-entropy of softmax(−width·d), over the classes that have counts, on up
+// to mostRows rows of such classes. Without a bound, rows that are told apart
+// without an error (the images that a backbone was trained on) would make it
+// infinite.
+func firstWidth[T real](ctx context.Context, centroids, counts []T, data Data) (float64, error) {
+	rows, classes := spread(data.Rows), len(counts)
+	e := len(centroids) / classes
 	dist, labels, row := make([]float64, len(rows)*classes), make([]int, len(rows)), make([]T, e)
 	for i, r := range rows {
 		if i%64 == 0 && ctx.Err() != nil {
@@ -307,8 +321,10 @@ func firstWidth[T real](ctx context.Context, centroids []T, e int, data Data, cl
 		}
 		convert(row, data.X[r*data.D:r*data.D+e])
 		labels[i] = int(data.Labels[r])
-		for c := range classes {
-			dist[i*classes+c] = float64(distance(2, row, centroids[c*e:(c+1)*e]))
+		for c, n := range counts {
+			if dist[i*classes+c] = math.Inf(1); n > 0 {
+				dist[i*classes+c] = float64(distance(2, row, centroids[c*e:(c+1)*e]))
+			}
 		}
 	}
 	const steps = 61
@@ -330,6 +346,23 @@ func firstWidth[T real](ctx context.Context, centroids []T, e int, data Data, cl
 		return 0, fmt.Errorf("%w: the distances of the rows are no numbers", ErrDiverged)
 	}
 	return best, nil
+}
+
+// mostRows is how many rows are enough for one width, or two means and
+// deviations.
+const mostRows = 10000
+
+// spread returns up to mostRows of the rows, evenly spaced: rows often come
+// class by class.
+func spread(rows []int) []int {
+	if len(rows) <= mostRows {
+		return rows
+	}
+	out := make([]int, mostRows)
+	for i := range out {
+		out[i] = rows[i*len(rows)/mostRows]
+	}
+	return out
 }
 
 // sample draws up to n of the rows, without repetition.

@@ -46,13 +46,10 @@ func (s *Score) of(m float64, l []float64) float64 {
 	return s.Nearness.of(-m) + s.Decision.of(decision(l))
 }
 
-// scaleRows is how many rows are enough for two means and deviations.
-const scaleRows = 10000
-
 // fitScore returns the score that conditioned in-distribution rows scale.
 func (m *MLRBFN) fitScore(ctx context.Context, data Data) (*Score, error) {
-	rows, classes := data.Rows[:min(len(data.Rows), scaleRows)], m.Classes()
-	var nearness, decisions []float64
+	rows, classes := spread(data.Rows), m.Classes()
+	nearness, decisions := make([]float64, 0, len(rows)), make([]float64, 0, len(rows))
 	p := m.NewPredictor()
 	x := make([]float32, predictBatch*data.D)
 	for part := range slices.Chunk(rows, predictBatch) {

@@ -17,19 +17,20 @@ import (
 // each ends in the same bytes with the same history.
 func TestResumeToTheBit(t *testing.T) {
 	train, val := blobs(90, 5, 3, 1), blobs(40, 5, 3, 2)
-	cfg := Config{Layers: 3, Centroids: 6, Projection: 4}
 	rapid.Check(t, func(t *rapid.T) {
+		kind := rapid.SampledFrom([]string{"paper", "open", "linear"}).Draw(t, "kind")
+		cfg := Config{Layers: rapid.IntRange(1, 3).Draw(t, "layers"), Centroids: 6, Projection: 4, Open: kind == "open"}
 		opts := TrainOptions{
 			Epochs: 6, Batch: rapid.IntRange(2, 50).Draw(t, "batch"), LR: rapid.SampledFrom([]float64{0.02, 0.3}).Draw(t, "rate"), Patience: 1,
 			Seed: rapid.Uint64().Draw(t, "seed"), Balance: rapid.Bool().Draw(t, "balance"),
+			Cosine: rapid.Bool().Draw(t, "cosine"),
 		}
 		val := val
 		if rapid.Bool().Draw(t, "no validation") {
 			val = Data{}
 		}
-		linear := rapid.Bool().Draw(t, "linear")
 		run := func(ctx context.Context, opts TrainOptions) ([]byte, []Epoch, error) {
-			if linear {
+			if kind == "linear" {
 				m, epochs, err := TrainMLP(ctx, MLPConfig{}, train, val, 3, opts)
 				if err != nil {
 					return nil, epochs, err
@@ -255,20 +256,23 @@ func TestBalance(t *testing.T) {
 
 // TestStepsAllocateNothing compares epochs of few and of many steps.
 func TestStepsAllocateNothing(t *testing.T) {
-	allocations := func(rows int) float64 {
+	allocations := func(cfg Config, rows int) float64 {
 		data := blobs(rows, 5, 3, 1)
 		return testing.AllocsPerRun(2, func() {
 			calls := 0
-			_, _, err := Train(t.Context(), Config{Layers: 2, Centroids: 6}, data, Data{}, 3, TrainOptions{
-				Epochs: 1, Batch: 10, Checkpoint: func(int, func() *State) error { calls++; return nil },
+			_, _, err := Train(t.Context(), cfg, data, Data{}, 3, TrainOptions{
+				Epochs: 1, Batch: 10, Cosine: cfg.Open, Checkpoint: func(int, func() *State) error { calls++; return nil },
 			})
 			if err != nil || calls != rows/10+1 {
 				t.Fatalf("%d calls, %v", calls, err)
 			}
 		})
 	}
-	if few, many := allocations(100), allocations(2000); many > few+20 {
-		t.Errorf("10 steps allocate %g times, 200 steps %g times", few, many)
+	for _, open := range []bool{false, true} {
+		cfg := Config{Layers: 2, Centroids: 6, Open: open}
+		if few, many := allocations(cfg, 100), allocations(cfg, 2000); many > few+20 {
+			t.Errorf("open %v: 10 steps allocate %g times, 200 steps %g times", open, few, many)
+		}
 	}
 }
 

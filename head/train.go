@@ -162,7 +162,8 @@ func trainOpen(ctx context.Context, m *MLRBFN, train, val Data, classes int, opt
 	if len(val.Rows) == 0 {
 		val = train
 	}
-	if m.Score, err = m.fitScore(ctx, val); err != nil {
+	// Nothing of a head that is trained is lost for want of this moment.
+	if m.Score, err = m.fitScore(context.WithoutCancel(ctx), val); err != nil {
 		return nil, epochs, err
 	}
 	return m, epochs, nil

@@ -23,7 +23,8 @@ def main():
     opt = head.Options(hidden=(5, 4), rows=40, width=1.0)
     u, uv = w(x)[:, :o], w(xv)[:, :o]
     p = head.start(opt, u, y, uv, yv, classes, 3)
-    first = p["b"][0]
+    first, means = p["b"][0], p["m"]
+    distances = condition.square_distances(uv, means)
     # Away from the start, where projections are zero and nearly all gradients with them.
     p = {k: v if k.startswith("binit") else v + 0.1 * rng.normal(size=np.shape(v)) for k, v in p.items()}
     par = {k: torch.tensor(v)[None] for k, v in p.items()}
@@ -47,7 +48,9 @@ def main():
             "matrix": w.matrix,
         },
         "density": {"means": dens.mu, "r50": dens.r50, "r": dens.r, "x": far, "m": m, "log_dep": dens.log_dep(m)},
-        "first_beta": first, "parameters": p, "u": U[0], "labels": yf,
+        "first_beta": first, "first_means": means,
+        "first_widths": {k: head.first_beta(k * k * distances, yv) for k in (1, 3, 10)},  # of rows k times as large
+        "parameters": p, "u": U[0], "uv": uv, "labels": yf,
         "l": l[0], "log_phi": lp[0], "loss": value,
         "gradients": {k: v.grad[0] for k, v in par.items() if v.requires_grad} | {"u": U.grad[0]},
         "gen": g, "score": scores.combine(m, g, dens.distance(xv), gv, 1.0),

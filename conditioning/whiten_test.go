@@ -1,0 +1,236 @@
+package conditioning_test
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mlrbfn/conditioning"
+)
+
+// TestGoldenShrinkage holds the chosen shrinkage against numpy's choice.
+func TestGoldenShrinkage(t *testing.T) {
+	text, err := os.ReadFile("testdata/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Choices []struct {
+			D          int
+			L2         bool
+			X, XV      []float32
+			Labels, YV []int64
+			Shrinkage  float64
+		}
+	}
+	if err := json.Unmarshal(text, &golden); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[float64]bool{}
+	for _, c := range golden.Choices {
+		train := conditioning.Data{X: c.X, D: c.D, Labels: c.Labels, Rows: upTo(len(c.Labels)), Classes: 3}
+		val := conditioning.Data{X: c.XV, D: c.D, Labels: c.YV, Rows: upTo(len(c.YV)), Classes: 3}
+		o := conditioning.Options{Kind: conditioning.Whiten, L2: c.L2}
+		fitted, err := conditioning.Fit(t.Context(), train, val, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fitted.Shrinkage != c.Shrinkage {
+			t.Errorf("%d rows of %d features: shrinkage %g, want %g", len(c.Labels), c.D, fitted.Shrinkage, c.Shrinkage)
+		}
+		seen[c.Shrinkage] = true
+
+		// Rows of a class that has none to train on tell nothing.
+		val.X, val.Labels = append(slices.Clone(c.XV), make([]float32, c.D)...), append(slices.Clone(c.YV), 3)
+		val.Rows, train.Classes, val.Classes = upTo(len(val.Labels)), 4, 4
+		again, err := conditioning.Fit(t.Context(), train, val, o)
+		if err != nil || again.Shrinkage != c.Shrinkage || !slices.Equal(again.Mean, fitted.Mean) {
+			t.Errorf("%d rows of %d features: with an empty class, %v, %v", len(c.Labels), c.D, again, err)
+		}
+	}
+	if len(seen) < 3 {
+		t.Errorf("the goldens choose %v alone", seen)
+	}
+}
+
+// drawClasses draws rows of overlapping classes with correlated features; the
+// last class may have none.
+func drawClasses(t *rapid.T, least int) conditioning.Data {
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 5))
+	d, classes := rapid.IntRange(1, 12).Draw(t, "d"), rapid.IntRange(1, 5).Draw(t, "classes")
+	n := rapid.IntRange(least, 60).Draw(t, "n")
+	data := conditioning.Data{D: d, Classes: classes, X: make([]float32, n*d), Labels: make([]int64, n), Rows: upTo(n)}
+	full := classes
+	if classes > 1 && rapid.Bool().Draw(t, "an empty class") {
+		full--
+	}
+	means := make([]float64, classes*d)
+	for i := range means {
+		means[i] = 2 * rng.NormFloat64()
+	}
+	for i := range n {
+		c := i % full
+		data.Labels[i] = int64(c)
+		common := rng.NormFloat64()
+		for j := range d {
+			data.X[i*d+j] = float32(1 + means[c*d+j] + common + 0.5*rng.NormFloat64())
+		}
+	}
+	return data
+}
+
+// TestWhitenBeginsWithTheClassMeans: nothing of what tells the class means
+// apart lies beyond the first C−1 coordinates, the first of them tells most,
+// and the matrix is the root of the inverse covariance also where there are
+// fewer rows than features.
+func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data := drawClasses(t, 10)
+		d, n := data.D, len(data.Rows)
+		shrinkage := rapid.SampledFrom(conditioning.Shrinkages).Draw(t, "shrinkage")
+		c, err := conditioning.Fit(t.Context(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: shrinkage})
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := c.Rows(t.Context(), data.X, data.Rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		between := make([]float64, d) // scatter of the class means, per coordinate
+		sums, counts := make([]float64, data.Classes*d), make([]float64, data.Classes)
+		for i, y := range data.Labels {
+			counts[y]++
+			for j := range d {
+				sums[int(y)*d+j] += float64(z[i*d+j])
+			}
+		}
+		var total float64
+		for class, count := range counts {
+			for j := range d {
+				if count > 0 {
+					between[j] += sums[class*d+j] * sums[class*d+j] / count / float64(n)
+					total += sums[class*d+j] * sums[class*d+j] / count / float64(n)
+				}
+			}
+		}
+		for j, v := range between {
+			if j >= data.Classes-1 && v > 1e-6*(1e-6+total) {
+				t.Errorf("%d classes: coordinate %d has a scatter of %g of %g between them", data.Classes, j, v, total)
+			}
+			if j > 0 && j < data.Classes-1 && v > between[j-1]*(1+1e-4)+1e-6*total {
+				t.Errorf("coordinate %d tells more than the one before: %v", j, between)
+			}
+		}
+
+		// Wᵀ (Σ + s·t·I) W = I, as whitening has it.
+		within := make([]float64, d*d)
+		x := make([]float64, d)
+		means := make([]float64, data.Classes*d)
+		for i, y := range data.Labels {
+			for j := range d {
+				means[int(y)*d+j] += float64(data.X[i*d+j]) / counts[y]
+			}
+		}
+		for i, y := range data.Labels {
+			for j := range d {
+				x[j] = float64(data.X[i*d+j]) - means[int(y)*d+j]
+			}
+			for j := range d {
+				for k := range d {
+					within[j*d+k] += x[j] * x[k] / float64(n)
+				}
+			}
+		}
+		var trace float64
+		for j := range d {
+			trace += within[j*d+j]
+		}
+		for j := range d {
+			within[j*d+j] += shrinkage * trace / float64(d)
+		}
+		for e := range d {
+			for f := range d {
+				var got float64
+				for j := range d {
+					for k := range d {
+						got += float64(c.Matrix[j*d+e]) * within[j*d+k] * float64(c.Matrix[k*d+f])
+					}
+				}
+				want := 0.0
+				if e == f {
+					want = 1
+				}
+				if math.Abs(got-want) > 1e-4 {
+					t.Fatalf("Wᵀ Σ W at %d, %d is %g, want %g", e, f, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestWhitenWithoutValidation: every tenth training row, class by class, stands
+// in, and where there are none of these the most shrinkage is taken.
+func TestWhitenWithoutValidation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data := drawClasses(t, 2)
+		o := conditioning.Options{Kind: conditioning.Whiten, L2: rapid.Bool().Draw(t, "L2")}
+		c, err := conditioning.Fit(t.Context(), data, conditioning.Data{}, o)
+		if err != nil {
+			if data.D > 1 && len(data.Rows) > 2*data.Classes {
+				t.Fatal(err)
+			}
+			return // each class is one point
+		}
+		if !slices.Contains(conditioning.Shrinkages, c.Shrinkage) {
+			t.Fatalf("shrinkage %g", c.Shrinkage)
+		}
+		if n := len(data.Rows); n < 10 {
+			if c.Shrinkage != slices.Max(conditioning.Shrinkages) {
+				t.Fatalf("shrinkage %g of %d rows", c.Shrinkage, n)
+			}
+			return
+		}
+		var rest, held []int
+		at := 0
+		for class := range data.Classes {
+			for i, y := range data.Labels {
+				if y != int64(class) {
+					continue
+				}
+				if at++; at%10 == 0 {
+					held = append(held, i)
+				} else {
+					rest = append(rest, i)
+				}
+			}
+		}
+		train, val := data, data
+		train.Rows, val.Rows = rest, held
+		named, err := conditioning.Fit(t.Context(), train, val, o)
+		if err != nil || named.Shrinkage != c.Shrinkage {
+			t.Fatalf("shrinkage %g, with the rows named %v, %v", c.Shrinkage, named, err)
+		}
+	})
+}
+
+// TestWhitenInterleaved: rows of ten classes in turn, where every tenth row as
+// they come is all of one class.
+func TestWhitenInterleaved(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 6))
+	data := conditioning.Data{D: 4, Classes: 10}
+	for i := range 400 {
+		for range data.D {
+			data.X = append(data.X, float32(i%10)+float32(rng.NormFloat64()))
+		}
+		data.Labels, data.Rows = append(data.Labels, int64(i%10)), append(data.Rows, i)
+	}
+	c, err := conditioning.Fit(t.Context(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten})
+	if err != nil || c.Shrinkage == slices.Max(conditioning.Shrinkages) {
+		t.Errorf("%+v, %v", c.Options, err)
+	}
+}
