@@ -190,6 +190,10 @@ func choose(ctx context.Context, train, validation Data, o Options) (Options, er
 		if err != nil {
 			return o, err
 		}
+		if !(mat.Trace(g.sigma) > 0) {
+			o.Kind, o.L2 = None, true
+			return o, nil
+		}
 		if s[i] = o.Shrinkage; s[i] == 0 {
 			if s[i], err = g.shrinkage(ctx); err != nil {
 				return o, err

@@ -87,7 +87,7 @@ func ExampleTrain_open() {
 	held := conditioned
 	held.Rows = validation
 	m, _, err := head.Train(ctx, head.Config{Open: true, Layers: 2}, conditioned, held, 2,
-		head.TrainOptions{Epochs: 20, LR: 0.003, Cosine: true})
+		head.TrainOptions{Epochs: 20, LR: 0.003, Schedule: head.Cosine})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -299,7 +299,7 @@ func TestOpenUnseenClass(t *testing.T) {
 		}
 	}
 	train, val = whitened(t, 4, train, val)
-	opts := TrainOptions{Epochs: 1, Cosine: true}
+	opts := TrainOptions{Epochs: 1, Schedule: Cosine}
 	want, history, err := Train(t.Context(), Config{Open: true, Layers: 2}, train, val, 4, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -329,7 +329,7 @@ func TestOpenUnseenClass(t *testing.T) {
 func TestTrainOpenLearns(t *testing.T) {
 	train, val := whitened(t, 4, blobs(600, 6, 4, 1), blobs(200, 6, 4, 2))
 	for layers := 1; layers <= 3; layers++ {
-		m, epochs, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 20}, train, val, 4, TrainOptions{Epochs: 10, LR: 3e-3, Cosine: true})
+		m, epochs, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 20}, train, val, 4, TrainOptions{Epochs: 10, LR: 3e-3, Schedule: Cosine})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -410,7 +410,7 @@ func TestTrainOpenOnOddData(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, layers := range []int{1, 3} {
-				m, _, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 10}, tt.train, tt.val, tt.classes, TrainOptions{Epochs: 20, Batch: 16, LR: 3e-3, Cosine: true})
+				m, _, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 10}, tt.train, tt.val, tt.classes, TrainOptions{Epochs: 20, Batch: 16, LR: 3e-3, Schedule: Cosine})
 				if errors.Is(err, ErrDiverged) && tt.diverges {
 					continue
 				}

@@ -23,7 +23,7 @@ func TestResumeToTheBit(t *testing.T) {
 		opts := TrainOptions{
 			Epochs: 6, Batch: rapid.IntRange(2, 50).Draw(t, "batch"), LR: rapid.SampledFrom([]float64{0.02, 0.3}).Draw(t, "rate"), Patience: 1,
 			Seed: rapid.Uint64().Draw(t, "seed"), Balance: rapid.Bool().Draw(t, "balance"),
-			Cosine: rapid.Bool().Draw(t, "cosine"),
+			Schedule: rapid.SampledFrom([]Schedule{Plateau, Cosine}).Draw(t, "schedule"),
 		}
 		val := val
 		if rapid.Bool().Draw(t, "no validation") {
@@ -261,7 +261,7 @@ func TestStepsAllocateNothing(t *testing.T) {
 		return testing.AllocsPerRun(2, func() {
 			calls := 0
 			_, _, err := Train(t.Context(), cfg, data, Data{}, 3, TrainOptions{
-				Epochs: 1, Batch: 10, Cosine: cfg.Open, Checkpoint: func(int, func() *State) error { calls++; return nil },
+				Epochs: 1, Batch: 10, Schedule: Cosine, Checkpoint: func(int, func() *State) error { calls++; return nil },
 			})
 			if err != nil || calls != rows/10+1 {
 				t.Fatalf("%d calls, %v", calls, err)

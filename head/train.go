@@ -28,7 +28,7 @@ type TrainOptions struct {
 	LR       float64 // Adam's learning rate; 0 means 0.001
 	Patience int     // epochs without improvement before the rate is halved; 0 means 50
 	Schedule Schedule
-	Seed     uint64  // of the projections, the centroids and the order of the rows
+	Seed     uint64 // of the projections, the centroids and the order of the rows
 
 	// Balance shows every class equally often: an epoch draws as many rows as
 	// there are, each of a class in turn, at random among the class's rows.
