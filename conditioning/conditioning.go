@@ -47,9 +47,9 @@ const (
 	Whiten Kind = "whiten"
 	// Auto is Whiten, after L2 unless that costs: it is done without where
 	// there are fewer than 32 features, or nearest class means in the whitened
-	// features are then right on more of the validation rows, by more than the
-	// standard error of their share. Classes of one image each, repeated or
-	// not, have no spread to whiten: then it is L2 alone.
+	// features err less often on the validation rows then, by more than two
+	// standard deviations of the difference. Classes of one image each, repeated
+	// or not, have no spread to whiten: then it is L2 alone.
 	Auto Kind = "auto"
 )
 

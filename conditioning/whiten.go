@@ -204,7 +204,8 @@ func choose(ctx context.Context, train, validation Data, o Options) (Options, er
 		}
 	}
 	o.Kind, o.L2, o.Shrinkage = Whiten, true, s[0]
-	if deviation := math.Sqrt(share[1] * (1 - share[1]) / float64(max(n, 1))); share[1]-share[0] > deviation+1e-9 {
+	with, without := (1-share[0])*float64(n), (1-share[1])*float64(n) // errors
+	if with-without > 2*math.Sqrt(with+without) {
 		o.L2, o.Shrinkage = false, s[1]
 	}
 	return o, nil
