@@ -179,19 +179,23 @@ const fewFeatures = 32
 
 // choose decides what Auto leaves open.
 func choose(ctx context.Context, train, validation Data, o Options) (Options, error) {
-	if train.D < fewFeatures {
-		o.Kind, o.L2 = Whiten, false
-		return o, nil
-	}
+	few := train.D < fewFeatures
 	var share, s [2]float64
 	n := 0
 	for i, l2 := range []bool{true, false} {
+		if few && l2 {
+			continue
+		}
 		g, err := gaussians(ctx, train, validation, l2)
 		if err != nil {
 			return o, err
 		}
 		if !(mat.Trace(g.sigma) > 0) {
-			o.Kind, o.L2 = None, true
+			o.Kind, o.L2 = None, !few
+			return o, nil
+		}
+		if few {
+			o.Kind, o.L2 = Whiten, false
 			return o, nil
 		}
 		if s[i] = o.Shrinkage; s[i] == 0 {
