@@ -167,10 +167,11 @@ func (g *classGaussians) right(s float64) (share float64, n int, err error) {
 			}
 		}
 		if best == own {
-			share += 1 / float64(len(g.labels))
+			share++
 		}
 	}
-	return share, len(g.labels), nil
+	n = len(g.labels)
+	return share / float64(max(n, 1)), n, nil
 }
 
 // fewFeatures is below how many of them L2 loses too much: it takes one
