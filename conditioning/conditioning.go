@@ -47,8 +47,8 @@ const (
 	Whiten Kind = "whiten"
 	// Auto is Whiten, after L2 unless that costs: it is done without where
 	// there are fewer than 32 features, or nearest class means in the whitened
-	// features are then right on more of the validation rows, by more than the
-	// standard error of their share. Classes of one image each, repeated or
+	// features are then wrong on fewer of the validation rows, by more than the
+	// standard error of that difference: the root of the sum of both. Classes of one image each, repeated or
 	// not, have no spread to whiten: then it is L2 alone, or nothing where there
 	// are fewer than 32 features.
 	Auto Kind = "auto"
