@@ -7,45 +7,55 @@ import (
 	"mlrbfn/conditioning"
 )
 
-// TestAuto makes classes that differ in length, in direction, in both, and ones
-// without spread.
+// TestAuto: whitening after L2, but without it where the length tells the
+// classes apart or features are few, and no whitening where classes have no
+// spread.
 func TestAuto(t *testing.T) {
-	data := func(d int, spread float64, centre func(class, feature int) float64) conditioning.Data {
-		rng := rand.New(rand.NewPCG(5, 6))
-		out := conditioning.Data{D: d, Classes: 2, Rows: upTo(400)}
-		for i := range out.Rows {
-			out.Labels = append(out.Labels, int64(i%2))
-			for j := range d {
-				out.X = append(out.X, float32(centre(i%2, j)+spread*rng.NormFloat64()))
-			}
-		}
-		return out
-	}
-	length := func(class, _ int) float64 { return 1 + 0.2*float64(class) }
-	direction := func(class, feature int) float64 { return float64(1 + class*(feature%2)) }
-	for _, tt := range []struct {
-		name string
-		data conditioning.Data
-		want conditioning.Options
+	for name, tt := range map[string]struct {
+		d      int
+		spread float64 // within a class
+		length bool    // the classes differ in their length alone
+		want   conditioning.Options
 	}{
-		{"length tells", data(40, 0.1, length), conditioning.Options{Kind: conditioning.Whiten}},
-		{"direction tells", data(40, 0.1, direction), conditioning.Options{Kind: conditioning.Whiten, L2: true}},
-		{"few features", data(8, 0.1, direction), conditioning.Options{Kind: conditioning.Whiten}},
-		{"no spread", data(40, 0, direction), conditioning.Options{Kind: conditioning.None, L2: true}},
+		"many features":           {d: 40, spread: 1, want: conditioning.Options{Kind: conditioning.Whiten, L2: true}},
+		"few features":            {d: 20, spread: 1, want: conditioning.Options{Kind: conditioning.Whiten}},
+		"the length tells":        {d: 40, spread: 1, length: true, want: conditioning.Options{Kind: conditioning.Whiten}},
+		"no spread":               {d: 40, want: conditioning.Options{Kind: conditioning.None, L2: true}},
+		"no spread, few features": {d: 20, want: conditioning.Options{}},
 	} {
-		for _, validation := range []conditioning.Data{{}, tt.data} {
-			c, err := conditioning.Fit(t.Context(), tt.data, validation, conditioning.Options{Kind: conditioning.Auto})
+		t.Run(name, func(t *testing.T) {
+			const n, classes = 300, 3
+			rng := rand.New(rand.NewPCG(1, 7))
+			means := make([]float64, classes*tt.d)
+			for i := range means {
+				if means[i] = 3 * rng.NormFloat64(); tt.length {
+					means[i] = 5 * float64(1+i/tt.d)
+				}
+			}
+			train := conditioning.Data{D: tt.d, Classes: classes}
+			for i := range n {
+				c := i % classes
+				for _, mean := range means[c*tt.d : (c+1)*tt.d] {
+					train.X = append(train.X, float32(mean+tt.spread*rng.NormFloat64()))
+				}
+				train.Labels = append(train.Labels, int64(c))
+			}
+			val := train
+			train.Rows, val.Rows = upTo(n)[:240], upTo(n)[240:]
+			c, err := conditioning.Fit(t.Context(), train, val, conditioning.Options{Kind: conditioning.Auto})
 			if err != nil {
-				t.Fatalf("%s: %v", tt.name, err)
+				t.Fatal(err)
 			}
-			got := c.Options
+			var got conditioning.Options
+			if c != nil {
+				got = c.Options
+			}
 			if got.Kind == conditioning.Whiten && got.Shrinkage == 0 {
-				t.Errorf("%s: no shrinkage was chosen", tt.name)
+				t.Error("whitened without a shrinkage")
 			}
-			got.Shrinkage = 0
-			if got != tt.want {
-				t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+			if got.Shrinkage = 0; got != tt.want {
+				t.Errorf("conditioned by %+v, want %+v", got, tt.want)
 			}
-		}
+		})
 	}
 }

@@ -49,7 +49,8 @@ const (
 	// there are fewer than 32 features, or nearest class means in the whitened
 	// features err less often on the validation rows then, by more than two
 	// standard deviations of the difference. Classes of one image each, repeated
-	// or not, have no spread to whiten: then it is L2 alone.
+	// or not, have no spread to whiten: then it is L2 alone, or nothing where
+	// there are fewer than 32 features.
 	Auto Kind = "auto"
 )
 
@@ -110,16 +111,16 @@ func Fit(ctx context.Context, train, validation Data, o Options) (*Conditioning,
 	if err != nil {
 		return nil, err
 	}
-	if o.Kind == None && !o.L2 {
-		return nil, nil
-	}
-	if len(train.Rows) < 2 {
-		return nil, fmt.Errorf("%d rows to fit the conditioning on: at least 2 are needed", len(train.Rows))
-	}
 	if o.Kind == Auto {
 		if o, err = choose(ctx, train, validation, o); err != nil {
 			return nil, err
 		}
+	}
+	if o.Kind == None && !o.L2 {
+		return nil, nil
+	}
+	if len(train.Rows) < 2 {
+		return nil, fmt.Errorf("the conditioning is fitted on at least 2 labelled training rows, and there are %d", len(train.Rows))
 	}
 	c := &Conditioning{Options: o, Mean: make([]float32, train.D)}
 	if o.Kind == None {

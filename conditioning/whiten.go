@@ -147,12 +147,12 @@ func (g *classGaussians) shrinkage(ctx context.Context) (float64, error) {
 	return best, nil
 }
 
-// right returns the share of the validation rows whose class has the nearest
-// mean, and how many rows there are.
-func (g *classGaussians) right(s float64) (share float64, n int, err error) {
+// wrong returns how many of the validation rows have another class's mean
+// nearest.
+func (g *classGaussians) wrong(s float64) (rows int, err error) {
 	factor, err := shrunk(g.sigma, s)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	means, x := whitened(factor, slices.Clone(g.means)), whitened(factor, slices.Clone(g.x))
 	for i, own := range g.labels {
@@ -166,11 +166,11 @@ func (g *classGaussians) right(s float64) (share float64, n int, err error) {
 				best, least = c, sum
 			}
 		}
-		if best == own {
-			share += 1 / float64(len(g.labels))
+		if best != own {
+			rows++
 		}
 	}
-	return share, len(g.labels), nil
+	return rows, nil
 }
 
 // fewFeatures is below how many of them L2 loses too much: it takes one
@@ -179,19 +179,23 @@ const fewFeatures = 32
 
 // choose decides what Auto leaves open.
 func choose(ctx context.Context, train, validation Data, o Options) (Options, error) {
-	if train.D < fewFeatures {
-		o.Kind, o.L2 = Whiten, false
-		return o, nil
-	}
-	var share, s [2]float64
-	n := 0
+	few := train.D < fewFeatures
+	var s [2]float64
+	var wrong [2]int
 	for i, l2 := range []bool{true, false} {
+		if few && l2 {
+			continue
+		}
 		g, err := gaussians(ctx, train, validation, l2)
 		if err != nil {
 			return o, err
 		}
 		if !(mat.Trace(g.sigma) > 0) {
-			o.Kind, o.L2 = None, true
+			o.Kind, o.L2 = None, !few
+			return o, nil
+		}
+		if few {
+			o.Kind, o.L2 = Whiten, false
 			return o, nil
 		}
 		if s[i] = o.Shrinkage; s[i] == 0 {
@@ -199,13 +203,12 @@ func choose(ctx context.Context, train, validation Data, o Options) (Options, er
 				return o, err
 			}
 		}
-		if share[i], n, err = g.right(s[i]); err != nil {
+		if wrong[i], err = g.wrong(s[i]); err != nil {
 			return o, err
 		}
 	}
 	o.Kind, o.L2, o.Shrinkage = Whiten, true, s[0]
-	with, without := (1-share[0])*float64(n), (1-share[1])*float64(n) // errors
-	if with-without > 2*math.Sqrt(with+without) {
+	if cost := float64(wrong[0] - wrong[1]); cost > 2*math.Sqrt(float64(wrong[0]+wrong[1])) {
 		o.L2, o.Shrinkage = false, s[1]
 	}
 	return o, nil

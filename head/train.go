@@ -271,7 +271,7 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 	good := opts.Resume // what a run that diverges goes back to
 	var afterEpoch State
 	diverged := func(loss float64) error {
-		err := fmt.Errorf("%w: the loss was %.4g in epoch %d; try a smaller learning rate, or standardised features", ErrDiverged, loss, len(f.epochs)+1)
+		err := fmt.Errorf("%w: the loss was %.4g in epoch %d; try a smaller learning rate, or conditioned features", ErrDiverged, loss, len(f.epochs)+1)
 		if good == nil {
 			return err
 		}

@@ -123,6 +123,11 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 	}
 	var figures []Figures
 	contenders := opts.contenders(e.train.opts)
+	for _, c := range contenders { // before the first is trained
+		if _, err := c.head.WithDefaults(); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
 	var done atomic.Int64
 	total := len(contenders) * len(e.train.opts.Seeds) * e.train.opts.Train.Epochs
 	for _, c := range contenders {

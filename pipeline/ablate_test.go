@@ -113,6 +113,12 @@ func TestAblateRefuses(t *testing.T) {
 		}
 	}
 	opts := ablateOptions(t)
+	opts.Train.Paper, opts.Depths, opts.Steps = false, []int{1}, []string{"no-ratio"}
+	opts.Progress = func(head string, _, _ int) { t.Errorf("%s was trained before the refusal", head) }
+	if _, err := Ablate(context.Background(), opts); err == nil {
+		t.Error("a step of the paper's taken back from an open head: accepted")
+	}
+	opts = ablateOptions(t)
 	opts.Steps = Steps
 	ctx, cancel := context.WithCancel(context.Background())
 	opts.Progress = func(string, int, int) { cancel() }

@@ -153,8 +153,13 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	} else {
 		result.Threshold = &d.Threshold
 	}
-	if len(data.validation.Rows) == 0 {
+	switch most := data.mostCommon(); {
+	case len(data.validation.Rows) == 0:
 		result.ValAccuracy = nil
+	case most < 1 && *result.ValAccuracy <= most:
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"the head has learned nothing: it is right on %.4g of the validation images, and %.4g are of one class; try another learning rate, more epochs or another conditioning",
+			*result.ValAccuracy, most))
 	}
 	d.Training = TrainingRecord{
 		Features: opts.Features, Layers: opts.Head.Layers, Centroids: opts.Head.Centroids, Projection: opts.Head.Projection,
@@ -423,6 +428,16 @@ func (t *trainingData) warn() {
 	if n := t.unlabelled(); n > 0 {
 		t.warnings = append(t.warnings, fmt.Sprintf("%d images without a label are left out", n))
 	}
+}
+
+// mostCommon returns the share of the validation rows that are of their most
+// common class; 1 where that is the only one.
+func (t *trainingData) mostCommon() float64 {
+	counts := make([]int, len(t.classes))
+	for _, r := range t.validation.Rows {
+		counts[t.validation.Labels[r]]++
+	}
+	return float64(slices.Max(counts)) / float64(max(len(t.validation.Rows), 1))
 }
 
 func (t *trainingData) unlabelled() int {

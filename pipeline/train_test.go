@@ -127,6 +127,22 @@ func TestTrainSharesOutTheRows(t *testing.T) {
 	}
 }
 
+// TestTrainSaysThatItLearnedNothing: of features that are all the same no head
+// can tell three classes apart; of one class there is nothing to tell.
+func TestTrainSaysThatItLearnedNothing(t *testing.T) {
+	same := [2]float64{1e12, 1e12} // where the noise is lost in float32
+	for _, labels := range [][]int64{{0}, {0, 1, 2}} {
+		o := quick(clouds(t, 1, 40, labels, slices.Repeat([][2]float64{same}, len(labels))...))
+		_, result, err := Train(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(result.Warnings, "\n"), "learned nothing"); got != (len(labels) > 1) {
+			t.Errorf("%d classes: warnings %q", len(labels), result.Warnings)
+		}
+	}
+}
+
 func TestTrainRefuses(t *testing.T) {
 	good, unlabelled := clouds(t, 1, 20, twoLabels, two...), clouds(t, 1, 20, nil, two...)
 	nan := clouds(t, 1, 20, twoLabels, two...)

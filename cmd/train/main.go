@@ -124,7 +124,7 @@ func advise(stderr io.Writer, err error, checkpoint string, kept bool) error {
 	case errors.Is(err, head.ErrDiverged) && kept:
 		return fmt.Errorf("%w; what was good is kept in %s: --resume with another --lr goes on from there, --restart begins anew", err, checkpoint)
 	case errors.Is(err, pipeline.ErrOtherTraining):
-		return fmt.Errorf("%w; the command that began it goes on from it, --restart begins anew", err)
+		return fmt.Errorf("%w; the command that began it goes on from it, --resume if --lr alone differs; --restart begins anew", err)
 	}
 	return err
 }

@@ -64,7 +64,7 @@ func TestHeadFlags(t *testing.T) {
 		t.Errorf("another: %+v, %v", o, err)
 	}
 	for _, args := range []string{
-		"--preset cifar", "--depression some", "--depression none", "--norm 1", "--network other", "--schedule none", "--conditioning l2+", "--conditioning sphere", "--shrinkage -1", "--projection -1", "--balance some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
+		"--preset cifar", "--depression some", "--depression none", "--norm 1", "--network other", "--schedule none", "--conditioning l2+", "--conditioning sphere", "--shrinkage -1", "--paper --shrinkage 0.1", "--pca-dims 3", "--projection -1", "--balance some", "--seeds 1,1", "--seeds -1", "--seeds x", "--layers 0", "--epochs 0",
 		"--lr 0", "--lr inf", "--batch 1", "--patience 0", "--patience -1", "--layers 101", "--norm 0.5", "--norm NaN", "--val -0.1", "--val 1", "--val NaN", "--layers four", "--nothing",
 	} {
 		if _, err := parse(strings.Fields(args)...); exitCode(err) != 2 {

@@ -132,6 +132,12 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	if _, err := o.Conditioning.WithDefaults(); err != nil {
 		return o, Usagef("--conditioning: %w", err)
 	}
+	switch whitens := o.Conditioning.Kind == conditioning.Whiten || o.Conditioning.Kind == conditioning.Auto; {
+	case o.Conditioning.Shrinkage != 0 && !whitens:
+		return o, Usagef("--shrinkage: --conditioning %s does not whiten", h.conditioning)
+	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != conditioning.PCA:
+		return o, Usagef("--pca-dims: --conditioning %s is no pca", h.conditioning)
+	}
 	switch h.depression {
 	case "paper":
 	case "none":
