@@ -102,8 +102,8 @@ func always(s Score) fitter {
 
 func onHead(score func(*Linear) Score) fitter {
 	return func(_ context.Context, in Input) (Score, error) {
-		if in.Head == nil {
-			return nil, fmt.Errorf("weights of a linear head: %w", ErrMissing)
+		if err := in.Head.need(); err != nil {
+			return nil, err
 		}
 		return score(in.Head), nil
 	}

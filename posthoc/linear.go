@@ -25,6 +25,14 @@ func NewLinear(weights, bias []float32) (*Linear, error) {
 	return h, nil
 }
 
+// need says whether there is a head.
+func (h *Linear) need() error {
+	if h == nil {
+		return fmt.Errorf("weights of a linear head: %w", ErrMissing)
+	}
+	return nil
+}
+
 // row returns w_c, the weights of a class.
 func (h *Linear) row(c int) []float64 { return h.Weights[c*h.In : (c+1)*h.In] }
 

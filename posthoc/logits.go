@@ -112,14 +112,11 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 			step = math.Copysign(inverse/2, gradient)
 		}
 		inverse -= step
-		if !(inverse > 1e-9 && inverse < 1e9) {
-			return nil, errors.New("no temperature is the best: of the rows that it is fitted on all are classified right, or no more than by chance")
-		}
-		if math.Abs(step) <= 1e-15*inverse {
-			break
+		if math.Abs(step) <= 1e-10*inverse { // and the next is beyond float64
+			return &MaxSoftmax{Temperature: 1 / inverse}, nil
 		}
 	}
-	return &MaxSoftmax{Temperature: 1 / inverse}, nil
+	return nil, errors.New("no temperature is the best: of the rows that it is fitted on all are classified right, or no more than by chance")
 }
 
 // MaxLogit is the largest logit (MLS): max_c z_c. Reads logits.
@@ -247,13 +244,14 @@ func FitKLM(ctx context.Context, data *Data) (*KLM, error) {
 func (s *KLM) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachLogits(ctx, dst, b, s.Classes, func(z []float64) float64 {
 		z = possible(z)
+		p := softmaxRows(z, s.Classes)
 		sum, _ := logSumExp(z, 1)
 		best := math.Inf(-1)
 		for q := range slices.Chunk(s.LogMeans, s.Classes) {
 			var divergence float64
 			for j, v := range z {
-				if logP := v - sum; math.Exp(logP) > 0 {
-					divergence += math.Exp(logP) * (logP - q[j])
+				if p[j] > 0 {
+					divergence += p[j] * (v - sum - q[j])
 				}
 			}
 			best = max(best, -divergence)

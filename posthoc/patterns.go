@@ -130,6 +130,9 @@ type FDBD struct {
 // FitFDBD fits FDBD to the head, with the mean of the training features or, if
 // data is nil, with zeros in its place.
 func FitFDBD(ctx context.Context, data *Data, head *Linear) (*FDBD, error) {
+	if err := head.need(); err != nil {
+		return nil, err
+	}
 	s := &FDBD{D: head.In, Mean: make([]float64, head.In), Distances: make([]float64, head.Out*head.Out)}
 	if data != nil {
 		mean, err := data.mean(ctx, head)
@@ -163,8 +166,8 @@ func (data *Data) fits(head *Linear) error {
 	if err := data.need(true, false, false); err != nil {
 		return err
 	}
-	if head == nil {
-		return fmt.Errorf("weights of a linear head: %w", ErrMissing)
+	if err := head.need(); err != nil {
+		return err
 	}
 	if data.D != head.In {
 		return fmt.Errorf("the linear head reads %d features, training rows have %d", head.In, data.D)

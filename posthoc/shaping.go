@@ -1,7 +1,6 @@
 package posthoc
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -121,25 +120,34 @@ func (s *ASH) Score(ctx context.Context, dst []float64, b Batch) error {
 	d := s.Head.In
 	k := max(d-int(math.RoundToEven(float64(d)*orDefault(s.Percentile, percentile)/100)), 1)
 	return shaped(ctx, dst, b, s.Head, func(f []float64) {
-		order := make([]int, d)
+		sorted := slices.Clone(f)
+		slices.Sort(sorted)
+		least := sorted[d-k]
 		var sum, kept float64
-		for j, v := range f {
-			order[j] = j
+		ties := k // how many features equal to the least are among the k largest
+		for at, v := range sorted {
 			sum += v
-		}
-		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(f[b], f[a]) })
-		for _, j := range order[:k] {
-			kept += f[j]
+			if at >= d-k {
+				kept += v
+			}
+			if v > least {
+				ties--
+			}
 		}
 		factor := 1.
 		if kept > 0 && (s.Shape == ASHS || s.Shape == Scale) {
 			factor = math.Exp(min(sum/kept, maxExp))
 		}
-		for at, j := range order {
+		for j, v := range f {
+			keep := v > least
+			if v == least && ties > 0 {
+				keep = true
+				ties--
+			}
 			switch {
-			case s.Shape == Scale || at < k && s.Shape != ASHB:
+			case s.Shape == Scale || keep && s.Shape != ASHB:
 				f[j] *= factor
-			case at < k:
+			case keep:
 				f[j] = sum / float64(k)
 			default:
 				f[j] = 0
