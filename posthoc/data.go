@@ -53,7 +53,7 @@ func Matrix[T float32 | float64](logits []T, classes int) func(from, to int) []f
 	}
 }
 
-// Every returns the rows 0, step, 2·step … of the data.
+// every returns the rows 0, step, 2·step … of the data.
 func (data *Data) every(step int) *Data {
 	if step == 1 {
 		return data

@@ -28,16 +28,14 @@ func problem(n, d, classes, present int) posthoc.Input {
 		panic(err)
 	}
 	x, labels := make([]float32, n*d), make([]int64, n)
-	wide := make([]float64, n*d)
 	for i := range n {
 		labels[i] = int64(i % present)
 		for j := range d {
 			x[i*d+j] = float32(math.Abs(float64(weights[int(labels[i])*d+j]) + rng.NormFloat64()))
-			wide[i*d+j] = float64(x[i*d+j])
 		}
 	}
 	logits := make([]float64, n*classes)
-	head.Logits(logits, wide)
+	head.Logits(logits, wide(x))
 	data := posthoc.NewData(x, d, labels, classes)
 	data.Logits = posthoc.Matrix(logits, classes)
 	return posthoc.Input{Train: data, Head: head}
@@ -184,21 +182,31 @@ func TestPrincipalSpaceTooLarge(t *testing.T) {
 	}
 }
 
-// TestAllFeaturesInThePrincipalSpace is where ViM's α divides by zero.
+// TestAllFeaturesInThePrincipalSpace is where ViM's α divides by zero, or by
+// what rounding left.
 func TestAllFeaturesInThePrincipalSpace(t *testing.T) {
-	data := posthoc.NewData(make([]float32, 3*4), 4, []int64{0, 1, 0}, 2)
-	head, err := posthoc.NewLinear(make([]float32, 8), []float32{1, 2})
+	few := problem(4, 12, 3, 3)
+	head, err := posthoc.NewLinear(make([]float32, 3*12), []float32{1, 2, 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := posthoc.FitViM(context.Background(), data, head, 2)
-	if err != nil {
-		t.Fatal(err)
+	zeros := posthoc.Input{Train: posthoc.NewData(make([]float32, 3*12), 12, nil, 3), Head: head}
+	for name, in := range map[string]posthoc.Input{"fewer rows than dimensions": few, "zeros": zeros} {
+		b := whole(few.Train)
+		in.Head.Logits(b.Logits, wide(b.Features))
+		got, want := score(t, fit(t, "vim", in), 4, b), score(t, posthoc.Energy{}, 4, b)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: scores %v, want the energies, %v", name, got, want)
+		}
 	}
-	b := posthoc.Batch{Features: []float32{1, 2, 3, 4}, Logits: []float64{1, 2}}
-	if got, want := score(t, s, 1, b)[0], score(t, posthoc.Energy{}, 1, b)[0]; got != want {
-		t.Errorf("score %g, want the energy, %g", got, want)
+}
+
+func wide(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
 	}
+	return out
 }
 
 // TestLogitsFarApart is what saturated softmax ties: the surer of two rows must

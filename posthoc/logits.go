@@ -198,7 +198,7 @@ func (s GEN) row(z []float64) float64 {
 // Source: Hendrycks et al., 2022 (OpenOOD: KLMatchingPostprocessor).
 type KLM struct {
 	Classes  int
-	LogMeans []float64 // [C, C], log q; the one-hot log for a class that no row is predicted as
+	LogMeans []float64 `cols:"Classes"` // [C, C], log q; the one-hot log for a class that no row is predicted as
 }
 
 // FitKLM fits KLM on the logits of data, which are those of validation rows in

@@ -17,7 +17,7 @@ import (
 // distances plain ones: (f−μ)ᵀ Σ⁺ (f−μ) = ‖W(f−μ)‖².
 type Gaussian struct {
 	Mean   []float64 // [D], μ
-	Whiten []float64 // [R, D], W with WᵀW = Σ⁺; R is the rank of Σ
+	Whiten []float64 `cols:"Mean"` // [R, D], W with WᵀW = Σ⁺; R is the rank of Σ
 }
 
 // newGaussian inverts a covariance. Where no eigenvalue is so small that the
@@ -63,23 +63,32 @@ func newGaussian(ctx context.Context, mean []float64, sigma *mat.SymDense) (*Gau
 // smallest is the share of the largest eigenvalue up to which others are noise.
 func smallest(d int) float64 { return float64(d) * 0x1p-52 }
 
-// eigen returns eigenvalues, ascending, and eigenvectors, in columns. It returns
-// as soon as the context is cancelled.
+// eigen returns eigenvalues, ascending, and eigenvectors, in columns.
 func eigen(ctx context.Context, sigma *mat.SymDense) ([]float64, *mat.Dense, error) {
 	var e mat.EigenSym
-	done := make(chan bool, 1)
-	go func() { done <- e.Factorize(sigma, true) }()
-	select {
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	case ok := <-done:
-		if !ok {
-			return nil, nil, errors.New("the eigenvalues of the features' covariance could not be found")
-		}
+	ok, err := await(ctx, func() bool { return e.Factorize(sigma, true) })
+	if err != nil {
+		return nil, nil, err
+	}
+	if !ok {
+		return nil, nil, errors.New("the eigenvalues of the features' covariance could not be found")
 	}
 	var vectors mat.Dense
 	e.VectorsTo(&vectors)
 	return e.Values(nil), &vectors, nil
+}
+
+// await returns do's answer, or the error of the context as soon as that is
+// cancelled: a factorisation, which takes up to minutes, does not look at it.
+func await(ctx context.Context, do func() bool) (bool, error) {
+	done := make(chan bool, 1)
+	go func() { done <- do() }()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case ok := <-done:
+		return ok, nil
+	}
 }
 
 // rank is R.
@@ -111,7 +120,7 @@ func (g *Gaussian) apply(f []float64) []float64 {
 type MDS struct {
 	L2     bool      // divide each row by its length first; zeros stay zeros
 	Within *Gaussian // the covariance, and the mean of all rows
-	Means  []float64 // [classes with rows, R], W(μ_c − μ)
+	Means  []float64 `cols:"Within"` // [classes with rows, R], W(μ_c − μ)
 }
 
 // FitMDS fits MDS, or MDS++ if l2.
@@ -279,7 +288,7 @@ func (data *Data) whole(ctx context.Context, l2 bool) (*Gaussian, error) {
 // Source: Wang et al., 2022 (OpenOOD: ResidualPostprocessor).
 type Residual struct {
 	Origin []float64 // [D], u
-	Basis  []float64 // [D−dim, D], Rᵀ
+	Basis  []float64 `cols:"Origin"` // [D−dim, D], Rᵀ
 }
 
 // FitResidual fits Residual with all but the dim first eigenvectors; 0 means
@@ -303,7 +312,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	if dim < 0 || dim >= d {
 		return nil, fmt.Errorf("a principal space of %d dimensions leaves nothing of %d features", dim, d)
 	}
-	u, err := origin(head)
+	u, err := origin(ctx, head)
 	if err != nil {
 		return nil, err
 	}
@@ -330,9 +339,15 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 }
 
 // origin returns −pinv(W)b.
-func origin(head *Linear) ([]float64, error) {
+func origin(ctx context.Context, head *Linear) ([]float64, error) {
 	var svd mat.SVD
-	if !svd.Factorize(mat.NewDense(head.Out, head.In, slices.Clone(head.Weights)), mat.SVDThin) {
+	ok, err := await(ctx, func() bool {
+		return svd.Factorize(mat.NewDense(head.Out, head.In, head.Weights), mat.SVDThin)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
 		return nil, errors.New("the singular values of the linear head's weights could not be found")
 	}
 	u := make([]float64, head.In)
@@ -341,7 +356,7 @@ func origin(head *Linear) ([]float64, error) {
 		return u, nil
 	}
 	var x mat.Dense
-	svd.SolveTo(&x, mat.NewDense(head.Out, 1, slices.Clone(head.Bias)), rank)
+	svd.SolveTo(&x, mat.NewDense(head.Out, 1, head.Bias), rank)
 	for j := range u {
 		u[j] = -x.At(j, 0)
 	}
@@ -369,7 +384,7 @@ func (s *Residual) score(scores, x []float64) {
 // ViM is virtual-logit matching: log Σ_c exp(z_c) − α‖Rᵀ(f−u)‖ with z = Wf + b,
 // the norm of [Residual], and α = mean max_c z_c / mean ‖Rᵀ(f−u)‖ over the
 // training rows. Reads features. If all training features lie in the principal
-// space, α is 0.
+// space but for rounding, as fewer rows than it has dimensions do, α is 0.
 //
 // Source: Wang et al., 2022 (OpenOOD: VIMPostprocessor).
 type ViM struct {
@@ -384,7 +399,7 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 	if err != nil {
 		return nil, err
 	}
-	top, length := make([]float64, data.N), make([]float64, data.N)
+	top, length, size := make([]float64, data.N), make([]float64, data.N), make([]float64, data.N)
 	err = eachBlock(ctx, data.N, blockRows, func(from, to int) {
 		x := make([]float64, (to-from)*data.D)
 		widen(x, data.Features(from, to))
@@ -395,16 +410,18 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 			top[i] = row[argmax(row)]
 		}
 		residual.score(length[from:to], x)
+		for i := from; i < to; i++ {
+			size[i] = norm(x[(i-from)*data.D : (i-from+1)*data.D]) // ‖f−u‖
+		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	var sumTop, sumLength float64
-	for i := range top {
-		sumTop += top[i]
-		sumLength -= length[i]
+	s := &ViM{Head: head, Residual: residual}
+	if l := -sum(length); l > 1e-10*sum(size) {
+		s.Alpha = sum(top) / l
 	}
-	return &ViM{Head: head, Residual: residual, Alpha: over(sumTop, sumLength)}, nil
+	return s, nil
 }
 
 func (s *ViM) Score(ctx context.Context, dst []float64, b Batch) error {

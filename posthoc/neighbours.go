@@ -273,7 +273,7 @@ func (h heap) add(v float64, k int) heap {
 type KNN struct {
 	K      int   // 0 means 50
 	Bank   *Data // its features alone are read
-	Memory int64 // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
+	Memory int64 `save:"-"` // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
 }
 
 // FitKNN returns KNN with all rows of the data as its bank.
@@ -282,7 +282,7 @@ func FitKNN(data *Data, k int) (*KNN, error) {
 		return nil, err
 	}
 	if k < 0 {
-		return nil, fmt.Errorf("K = %d nearest neighbours", k)
+		return nil, fmt.Errorf("%d nearest neighbours: it cannot be negative", k)
 	}
 	return &KNN{K: k, Bank: data}, nil
 }
@@ -310,7 +310,7 @@ type NNGuide struct {
 	K        int // 0 means 100; more than the bank has means all
 	Bank     *Data
 	Energies []float64 // [N], of the bank
-	Memory   int64     // as of KNN
+	Memory   int64     `save:"-"` // as of KNN
 }
 
 // FitNNGuide takes as the bank the given share of the training rows, at equal
@@ -327,7 +327,7 @@ func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide
 		share = 0.01
 	}
 	if k < 0 || !(share > 0 && share <= 1) {
-		return nil, fmt.Errorf("K = %d nearest neighbours in a share %g of the training rows", k, share)
+		return nil, fmt.Errorf("%d nearest neighbours in a share %g of the training rows: it lies in (0, 1]", k, share)
 	}
 	rows := max(share*float64(data.N), float64(k))
 	s := &NNGuide{K: k, Bank: data.every(max(int(float64(data.N)/rows), 1))}
@@ -350,11 +350,7 @@ func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
 		k = 100
 	}
 	return search{bank: s.Bank, weights: s.Energies, k: k, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
-		var sum float64
-		for _, v := range best {
-			sum += v
-		}
-		dst[i] = over(sum, float64(len(best))) * energy(b.Logits[i*classes:(i+1)*classes], 1)
+		dst[i] = over(sum(best), float64(len(best))) * energy(b.Logits[i*classes:(i+1)*classes], 1)
 	})
 }
 
@@ -364,7 +360,7 @@ func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
-	Bank *Data
+	Bank *Data `save:"logits"`
 }
 
 // FitRelation returns Relation with all rows of the data as its bank.

@@ -22,7 +22,7 @@ const (
 type SHE struct {
 	Metric   Metric // "" means InnerProduct
 	D        int
-	Patterns []float64 // [C, D]
+	Patterns []float64 `cols:"D"` // [C, D]
 }
 
 // FitSHE takes as the pattern of a class the mean of its rows that are
@@ -122,9 +122,9 @@ func over(a, b float64) float64 {
 //
 // Source: Liu and Qin, 2024 (OpenOOD: fDBDPostprocessor).
 type FDBD struct {
-	D         int
+	Classes   int
 	Mean      []float64 // [D], μ; zeros to divide by ‖f‖
-	Distances []float64 // [C, C], ‖w_c − w_y‖
+	Distances []float64 `cols:"Classes"` // [C, C], ‖w_c − w_y‖
 }
 
 // FitFDBD fits FDBD to the head, with the mean of the training features or, if
@@ -133,7 +133,7 @@ func FitFDBD(ctx context.Context, data *Data, head *Linear) (*FDBD, error) {
 	if err := head.need(); err != nil {
 		return nil, err
 	}
-	s := &FDBD{D: head.In, Mean: make([]float64, head.In), Distances: make([]float64, head.Out*head.Out)}
+	s := &FDBD{Classes: head.Out, Mean: make([]float64, head.In), Distances: make([]float64, head.Out*head.Out)}
 	if data != nil {
 		mean, err := data.mean(ctx, head)
 		if err != nil {
@@ -176,11 +176,11 @@ func (data *Data) fits(head *Linear) error {
 }
 
 func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
-	c := int(math.Sqrt(float64(len(s.Distances))))
+	c, d := s.Classes, len(s.Mean)
 	if _, err := b.classes(len(dst), c); err != nil {
 		return err
 	}
-	return eachFeatures(ctx, dst, b, s.D, false, func(scores, x []float64, at int) {
+	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, at int) {
 		for i := range scores {
 			z := b.Logits[(at+i)*c : (at+i+1)*c]
 			y := argmax(z)
@@ -188,7 +188,7 @@ func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
 			for k, v := range z {
 				sum += over(z[y]-v, s.Distances[y*c+k])
 			}
-			scores[i] = over(sum, distance(x[i*s.D:(i+1)*s.D], s.Mean))
+			scores[i] = over(sum, distance(x[i*d:(i+1)*d], s.Mean))
 		}
 	})
 }

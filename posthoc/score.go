@@ -145,6 +145,14 @@ func dot(a, b []float64) float64 {
 	return sum
 }
 
+func sum(x []float64) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
 // argmax returns the place of the largest value; of equal ones the first.
 func argmax(x []float64) int {
 	best := 0

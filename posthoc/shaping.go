@@ -112,7 +112,7 @@ type ASH struct {
 	Percentile float64 // 0 means OpenOOD's default: 85 of Scale, else 90
 }
 
-func (s *ASH) Score(ctx context.Context, dst []float64, b Batch) error {
+func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error {
 	percentile := 90.
 	if s.Shape == Scale {
 		percentile = 85
