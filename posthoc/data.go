@@ -25,7 +25,7 @@ import (
 type Data struct {
 	N, D     int
 	Classes  int                          // C
-	Labels   []int64                      // [N], each in [0, C); nil where no score needs them
+	Labels   []int64                      // [N], each in [0, C); nil where there are none
 	Features func(from, to int) []float32 // rows from … to−1, [·, D]; nil where there are none
 	Logits   func(from, to int) []float64 // the same rows' logits, [·, C]; nil where there are none
 
@@ -88,7 +88,7 @@ func (data *Data) need(features, logits, labels bool) error {
 	case labels && data.Labels == nil:
 		return fmt.Errorf("labels of the training rows: %w", ErrMissing)
 	}
-	if labels {
+	if data.Labels != nil {
 		if len(data.Labels) != data.N {
 			return fmt.Errorf("%d training rows have %d labels", data.N, len(data.Labels))
 		}
@@ -189,7 +189,7 @@ func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error
 func (data *Data) eachFeature(ctx context.Context, do func(key uint32)) error {
 	return data.blocks(ctx, func(from, to int) error {
 		for _, v := range data.Features(from, to) {
-			bits := math.Float32bits(v + 0) // −0 becomes 0
+			bits := math.Float32bits(v)
 			do(bits ^ (uint32(int32(bits)>>31) | 1<<31))
 		}
 		return nil

@@ -27,9 +27,15 @@
 //
 // Features are float32, as feature sets have them; everything else is float64,
 // and softmax probabilities that could vanish are kept as logarithms, so that
-// confident images do not tie. Covariances and quantiles are computed a block of
-// rows at a time; [KNN] and [NNGuide] go through their bank likewise, in memory
-// that does not grow with it, and are exact all the same.
+// confident images do not tie.
+//
+// # Memory
+//
+// Nothing grows with the training rows but 16 bytes for each; the rows
+// themselves may be mapped from a file. Covariances take a few matrices of D×D
+// float64 (less than 0.4 GB for 2,048 features), quantiles are counted. [KNN] and
+// [NNGuide] go through their bank block by block within Memory, and are exact all
+// the same. scripts/bench_scores shows how time and memory grow.
 //
 // # At the edges
 //

@@ -32,6 +32,7 @@ type MaxSoftmax struct {
 	Temperature float64 // T > 0; 0 means 1
 }
 
+// Score implements [Score].
 func (s MaxSoftmax) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return maxSoftmax(z, orOne(s.Temperature)) })
 }
@@ -124,6 +125,7 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 // Source: Hendrycks et al., 2022 (OpenOOD: MaxLogitPostprocessor).
 type MaxLogit struct{}
 
+// Score implements [Score].
 func (MaxLogit) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return z[argmax(z)] })
 }
@@ -135,6 +137,7 @@ type Energy struct {
 	Temperature float64 // T > 0; 0 means 1
 }
 
+// Score implements [Score].
 func (s Energy) Score(ctx context.Context, dst []float64, b Batch) error {
 	t := orOne(s.Temperature)
 	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return energy(z, t) })
@@ -156,6 +159,7 @@ type GEN struct {
 	M     int     // 0 means 100; more than C means C
 }
 
+// Score implements [Score].
 func (s GEN) Score(ctx context.Context, dst []float64, b Batch) error {
 	if s.Gamma == 0 {
 		s.Gamma = 0.1
@@ -241,6 +245,7 @@ func FitKLM(ctx context.Context, data *Data) (*KLM, error) {
 	return s, nil
 }
 
+// Score implements [Score].
 func (s *KLM) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachLogits(ctx, dst, b, s.Classes, func(z []float64) float64 {
 		z = possible(z)
@@ -275,6 +280,7 @@ type ODIN struct {
 	Epsilon     float64 // ε; 0 means 0.0014
 }
 
+// Score implements [Score].
 func (s ODIN) Score(ctx context.Context, dst []float64, b Batch) error {
 	if s.Temperature == 0 {
 		s.Temperature = 1000

@@ -161,6 +161,7 @@ func FitRMDS(ctx context.Context, data *Data, l2 bool) (*RMDS, error) {
 	return &RMDS{within, whole}, nil
 }
 
+// Score implements [Score].
 func (s *MDS) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachFeatures(ctx, dst, b, len(s.Within.Mean), s.L2, func(scores, x []float64, _ int) { s.score(scores, x) })
 }
@@ -188,6 +189,7 @@ func (s *MDS) score(scores, x []float64) {
 	}
 }
 
+// Score implements [Score].
 func (s *RMDS) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachFeatures(ctx, dst, b, len(s.Whole.Mean), s.MDS.L2, func(scores, x []float64, _ int) {
 		s.MDS.score(scores, x)
@@ -363,6 +365,7 @@ func origin(ctx context.Context, head *Linear) ([]float64, error) {
 	return u, nil
 }
 
+// Score implements [Score].
 func (s *Residual) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachFeatures(ctx, dst, b, len(s.Origin), false, func(scores, x []float64, _ int) { s.score(scores, x) })
 }
@@ -424,6 +427,7 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 	return s, nil
 }
 
+// Score implements [Score].
 func (s *ViM) Score(ctx context.Context, dst []float64, b Batch) error {
 	d, c := s.Head.Size()
 	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {

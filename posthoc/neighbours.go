@@ -87,7 +87,7 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 	values := make([]float64, n*k)
 	for i := range found {
 		found[i] = values[i*k : i*k : (i+1)*k]
-		if math.IsNaN(length[i] - length[i]) { // not a number or infinite
+		if !finite(length[i]) {
 			found[i], length[i] = found[i][:1], 0
 			found[i][0] = math.NaN()
 		}
@@ -97,12 +97,12 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 	for range workers {
 		rooms <- make([]float32, min(tileRows, n)*block)
 	}
+	var rows packed
 	for from := 0; from < s.bank.N; from += block {
-		rows, err := s.pack(ctx, from, min(from+block, s.bank.N))
-		if err != nil {
+		if err := s.pack(ctx, &rows, from, min(from+block, s.bank.N)); err != nil {
 			return err
 		}
-		err = eachBlock(ctx, n, tileRows, func(i, to int) {
+		err := eachBlock(ctx, n, tileRows, func(i, to int) {
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
@@ -135,9 +135,11 @@ type packed struct {
 	slack    float64   // how far a product can be from its exact value
 }
 
-func (s search) pack(ctx context.Context, from, to int) (*packed, error) {
+// pack puts the bank's rows from … to−1 into p, in the room that those before
+// had.
+func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 	d := s.bank.D
-	p := &packed{features: s.bank.Features(from, to)}
+	p.features, p.at, p.scale = s.bank.Features(from, to), p.at[:0], p.scale[:0]
 	length := make([]float64, to-from)
 	err := eachBlock(ctx, to-from, blockRows, func(i, end int) {
 		for ; i < end; i++ {
@@ -145,25 +147,25 @@ func (s search) pack(ctx context.Context, from, to int) (*packed, error) {
 		}
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	heaviest := 0.
 	for i, l := range length {
-		if !(l > 0) || math.IsInf(l, 1) {
-			continue
-		}
 		weight := 1.
 		if s.weights != nil {
 			weight = s.weights[from+i]
 		}
+		if l == 0 || !finite(l) || !finite(weight) {
+			continue
+		}
 		p.at, p.scale = append(p.at, i), append(p.scale, weight/l)
 		heaviest = max(heaviest, math.Abs(weight))
 	}
-	p.unit = make([]float32, len(p.at)*d)
+	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
 	p.slack = 2 * float64(d+4) * 0x1p-24 * heaviest
-	return p, eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
+	return eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
 		for ; m < end; m++ {
 			for j, v := range p.features[p.at[m]*d : (p.at[m]+1)*d] {
 				p.unit[m*d+j] = float32(float64(v) * p.scale[m])
@@ -179,57 +181,92 @@ type candidate struct {
 
 // merge adds to the K largest values found for the query x those of this block.
 func (p *packed) merge(found heap, product []float32, x []float32, length float64, k int) heap {
-	enough := math.Inf(-1) // a product below it is not among the K largest
+	floor := float32(math.Inf(-1)) // a product below it is not among the K largest
 	if len(found) == k {
-		enough = found[0] - p.slack
+		floor = float32(found[0] - p.slack)
 	}
-	limit := 4*k + 64
-	candidates := make([]candidate, 0, limit)
-	floor := float32(enough)
+	candidates := make([]candidate, 0, 4*k+64)
 	for i, v := range product {
 		if v < floor {
 			continue
 		}
-		if len(candidates) == limit {
-			slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.product, a.product) })
-			enough = max(enough, float64(candidates[k-1].product)-2*p.slack)
-			floor = float32(enough)
-			below := slices.IndexFunc(candidates, func(c candidate) bool { return c.product < floor })
-			if below >= 0 {
-				candidates = candidates[:below]
+		if len(candidates) == cap(candidates) {
+			candidates, floor = p.cut(candidates, k, floor)
+			if 2*len(candidates) > cap(candidates) { // too many within rounding of each other
+				candidates = slices.Grow(candidates, cap(candidates))
 			}
-			limit = max(limit, 2*len(candidates))
 		}
 		candidates = append(candidates, candidate{v, int32(i)})
 	}
-	// The best first, so that the K-th largest value rises early.
-	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.product, a.product) })
+	candidates, _ = p.cut(candidates, k, floor)
 	for _, c := range candidates {
-		if len(found) == k && float64(c.product) < found[0]-p.slack {
-			break
+		if len(found) < k || float64(c.product) >= found[0]-p.slack {
+			found = found.add(p.value(x, length, int(c.row)), k)
 		}
-		found = found.add(p.value(x, length, int(c.row)), k)
 	}
 	return found
+}
+
+// cut drops the candidates that cannot be among the K largest and returns the
+// product below which none can. The slack on either side is twice what rounding
+// needs, which leaves room for that of the floor itself.
+func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate, float32) {
+	if len(candidates) < k {
+		return candidates, floor
+	}
+	floor = max(floor, float32(float64(kthLargest(candidates, k))-2*p.slack))
+	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
+}
+
+// kthLargest returns the k-th largest product, 1 ≤ k ≤ len(c), by Hoare's
+// selection; it changes the order of c.
+func kthLargest(c []candidate, k int) float32 {
+	for {
+		pivot := c[len(c)/2].product
+		i, j := 0, len(c)-1
+		for i <= j {
+			for c[i].product > pivot {
+				i++
+			}
+			for c[j].product < pivot {
+				j--
+			}
+			if i <= j {
+				c[i], c[j] = c[j], c[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch { // c[:j+1] ≥ pivot, c[i:] ≤ pivot, what is between equals it
+		case k <= j+1:
+			c = c[:j+1]
+		case k > i:
+			c, k = c[i:], k-i
+		default:
+			return pivot
+		}
+	}
 }
 
 // value is weight·cosine of the query and a row, in float64: products of two
 // float32 are exact in it.
 func (p *packed) value(x []float32, length float64, row int) float64 {
 	d := len(x)
-	y := p.features[p.at[row]*d:]
-	y = y[:d]
-	var a, b float64 // two sums, for speed
-	j := 0
-	for ; j+1 < d; j += 2 {
-		a += float64(x[j]) * float64(y[j])
-		b += float64(x[j+1]) * float64(y[j+1])
+	y := p.features[p.at[row]*d : (p.at[row]+1)*d]
+	var sums [4]float64 // several sums, for speed
+	for len(x) >= 4 && len(y) >= 4 {
+		sums[0] += float64(x[0]) * float64(y[0])
+		sums[1] += float64(x[1]) * float64(y[1])
+		sums[2] += float64(x[2]) * float64(y[2])
+		sums[3] += float64(x[3]) * float64(y[3])
+		x, y = x[4:], y[4:]
 	}
-	if j < d {
-		a += float64(x[j]) * float64(y[j])
+	for j, v := range x {
+		sums[0] += float64(v) * float64(y[j])
 	}
-	return (a + b) / length * p.scale[row]
+	return (sums[0] + sums[1] + sums[2] + sums[3]) / length * p.scale[row]
 }
+
+func finite(v float64) bool { return v-v == 0 }
 
 // heap holds up to K values, the smallest first, each no larger than the two
 // below it.
@@ -271,12 +308,12 @@ func (h heap) add(v float64, k int) heap {
 //
 // Source: Sun et al., 2022 (OpenOOD: KNNPostprocessor).
 type KNN struct {
-	K      int   // 0 means 50
+	K      int
 	Bank   *Data // its features alone are read
 	Memory int64 `save:"-"` // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
 }
 
-// FitKNN returns KNN with all rows of the data as its bank.
+// FitKNN returns KNN with all rows of the data as its bank; k of 0 means 50.
 func FitKNN(data *Data, k int) (*KNN, error) {
 	if err := data.need(true, false, false); err != nil {
 		return nil, err
@@ -284,15 +321,15 @@ func FitKNN(data *Data, k int) (*KNN, error) {
 	if k < 0 {
 		return nil, fmt.Errorf("%d nearest neighbours: it cannot be negative", k)
 	}
-	return &KNN{K: k, Bank: data}, nil
-}
-
-func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
-	k := s.K
 	if k == 0 {
 		k = 50
 	}
-	return search{bank: s.Bank, k: k, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
+	return &KNN{K: k, Bank: data}, nil
+}
+
+// Score implements [Score].
+func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
+	return search{bank: s.Bank, k: s.K, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
 		dst[i] = -1
 		if len(best) > 0 {
 			dst[i] = min(2*best[len(best)-1]-2, 0)
@@ -307,15 +344,15 @@ func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
 //
 // Source: Park et al., 2023 (OpenOOD: NNGuidePostprocessor).
 type NNGuide struct {
-	K        int // 0 means 100; more than the bank has means all
+	K        int // more than the bank has means all
 	Bank     *Data
 	Energies []float64 // [N], of the bank
 	Memory   int64     `save:"-"` // as of KNN
 }
 
 // FitNNGuide takes as the bank the given share of the training rows, at equal
-// distances from each other, and no fewer than K; 0 means 0.01, 1 all. OpenOOD
-// takes the first rows of a shuffled order.
+// distances from each other, and no fewer than k. k of 0 means 100, a share of 0
+// means 0.01. OpenOOD takes the first rows of a shuffled order.
 func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide, error) {
 	if err := data.need(true, true, false); err != nil {
 		return nil, err
@@ -340,16 +377,13 @@ func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide
 	return s, err
 }
 
+// Score implements [Score].
 func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
 	classes, err := b.classes(len(dst), 0)
 	if err != nil {
 		return err
 	}
-	k := s.K
-	if k == 0 {
-		k = 100
-	}
-	return search{bank: s.Bank, weights: s.Energies, k: k, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
+	return search{bank: s.Bank, weights: s.Energies, k: s.K, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
 		dst[i] = over(sum(best), float64(len(best))) * energy(b.Logits[i*classes:(i+1)*classes], 1)
 	})
 }
@@ -371,6 +405,7 @@ func FitRelation(data *Data) (*Relation, error) {
 	return &Relation{data}, nil
 }
 
+// Score implements [Score].
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
 	const threshold = 0.03
 	classes, err := b.classes(len(dst), s.Bank.Classes)

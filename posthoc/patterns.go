@@ -72,6 +72,7 @@ func add(sum []float64, row []float32) {
 	}
 }
 
+// Score implements [Score].
 func (s *SHE) Score(ctx context.Context, dst []float64, b Batch) error {
 	c, err := b.classes(len(dst), len(s.Patterns)/s.D)
 	if err != nil {
@@ -175,6 +176,7 @@ func (data *Data) fits(head *Linear) error {
 	return nil
 }
 
+// Score implements [Score].
 func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
 	c, d := s.Classes, len(s.Mean)
 	if _, err := b.classes(len(dst), c); err != nil {
@@ -216,6 +218,7 @@ func FitNCI(ctx context.Context, data *Data, head *Linear, alpha float64) (*NCI,
 	return &NCI{Head: head, Mean: mean, Alpha: alpha}, nil
 }
 
+// Score implements [Score].
 func (s *NCI) Score(ctx context.Context, dst []float64, b Batch) error {
 	d, c := s.Head.Size()
 	if _, err := b.classes(len(dst), c); err != nil {
@@ -249,6 +252,7 @@ func l1(x []float64) float64 {
 // ones where the paper's are 1/C: a factor C).
 type GradNorm struct{ Head *Linear }
 
+// Score implements [Score].
 func (s GradNorm) Score(ctx context.Context, dst []float64, b Batch) error {
 	d, c := s.Head.Size()
 	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {

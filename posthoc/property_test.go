@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -191,6 +192,28 @@ func TestKNNIsExact(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestKNNAmongNearlyEqualRows has differences that float32 products do not see.
+func TestKNNAmongNearlyEqualRows(t *testing.T) {
+	const n, d, k = 3000, 64, 10
+	rng := rand.New(rand.NewPCG(9, 9))
+	bank := make([]float32, n*d)
+	for i := range bank {
+		bank[i] = float32(1+i%d) + 1e-4*float32(rng.NormFloat64())
+	}
+	s, err := posthoc.FitKNN(posthoc.NewData(bank, d, nil, 0), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, memory := range []int64{0, 1 << 20} {
+		s.Memory = memory
+		for i, got := range score(t, s, 5, posthoc.Batch{Features: bank[:5*d]}) {
+			if want := kthDistance(bank[i*d:(i+1)*d], bank, k); !(math.Abs(got-want) < 1e-15) {
+				t.Errorf("memory %d: row %d scores %g, want %g", memory, i, got, want)
+			}
+		}
+	}
 }
 
 func kthDistance(q, bank []float32, k int) float64 {

@@ -77,6 +77,7 @@ func orDefault(v, byDefault float64) float64 {
 	return v
 }
 
+// Score implements [Score].
 func (s *Clip) Score(ctx context.Context, dst []float64, b Batch) error {
 	return shaped(ctx, dst, b, s.Head, func(f []float64) {
 		for j, v := range f {
@@ -112,6 +113,7 @@ type ASH struct {
 	Percentile float64 // 0 means OpenOOD's default: 85 of Scale, else 90
 }
 
+// Score implements [Score].
 func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error {
 	percentile := 90.
 	if s.Shape == Scale {
@@ -197,6 +199,7 @@ func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) 
 	return &DICE{kept}, nil
 }
 
+// Score implements [Score].
 func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
 	return shaped(ctx, dst, b, s.Head, func([]float64) {})
 }

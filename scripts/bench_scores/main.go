@@ -94,7 +94,8 @@ func (o options) measure(ctx context.Context, table io.Writer, n int) (err error
 	if err != nil {
 		return err
 	}
-	knn, err := posthoc.FitKNN(data, o.k)
+	// Data of its own: the other keeps the covariances.
+	knn, err := posthoc.FitKNN(posthoc.NewData(all.Data[:n*o.dim], o.dim, nil, o.classes), o.k)
 	if err != nil {
 		return err
 	}
