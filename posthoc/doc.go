@@ -31,7 +31,7 @@
 //
 // # Memory
 //
-// Nothing grows with the training rows but 16 bytes for each; the rows
+// Nothing grows with the training rows but a few numbers for each; the rows
 // themselves may be mapped from a file. Covariances take a few matrices of D×D
 // float64 (less than 0.4 GB for 2,048 features), quantiles are counted. [KNN] and
 // [NNGuide] go through their bank block by block within Memory, and are exact all

@@ -279,7 +279,10 @@ func (data *Data) whole(ctx context.Context, l2 bool) (*Gaussian, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.whole, err = newGaussian(ctx, m.Mean, m.AddBetween(sigma))
+	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
+		return nil, err
+	}
+	s.whole, err = newGaussian(ctx, m.Mean, sigma)
 	return s.whole, err
 }
 
@@ -325,7 +328,9 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 		return nil, err
 	}
 	// About u it is the covariance about the mean, and how far the mean is from u.
-	sigma = m.AddBetween(sigma)
+	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
+		return nil, err
+	}
 	offset := mat.NewVecDense(d, slices.Clone(m.Mean))
 	offset.SubVec(offset, mat.NewVecDense(d, u))
 	sigma.SymRankOne(sigma, 1, offset)

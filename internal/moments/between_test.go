@@ -34,7 +34,10 @@ func TestAddBetween(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := m.AddBetween(within)
+	got, err := m.AddBetween(ctx, within)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := range d {
 		for j := range d {
 			if !(math.Abs(got.At(i, j)-want.At(i, j)) < 1e-12*(1+math.Abs(want.At(i, j)))) {

@@ -5,6 +5,7 @@ package moments
 
 import (
 	"context"
+	"math"
 
 	"gonum.org/v1/gonum/mat"
 
@@ -68,15 +69,15 @@ func (m *Moments) Total(ctx context.Context, r Rows) (*mat.SymDense, error) {
 // AddBetween turns the within-class covariance, in place, into that about the
 // mean of all rows, which it returns: Σ + 1/N Σ_c n_c (μ_c−μ)(μ_c−μ)ᵀ. It
 // spares a second pass over the rows where both are wanted.
-func (m *Moments) AddBetween(within *mat.SymDense) *mat.SymDense {
-	diff := mat.NewVecDense(len(m.Mean), nil)
+func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.SymDense, error) {
+	d := len(m.Mean)
+	var offsets []float64 // [classes with rows, D], √(n_c/N)·(μ_c−μ)
 	for c, n := range m.Counts {
-		if n > 0 {
-			diff.SubVec(mat.NewVecDense(len(m.Mean), m.Means[c]), mat.NewVecDense(len(m.Mean), m.Mean))
-			within.SymRankOne(within, float64(n)/float64(m.N), diff)
+		for j := 0; n > 0 && j < d; j++ {
+			offsets = append(offsets, math.Sqrt(float64(n)/float64(m.N))*(m.Means[c][j]-m.Mean[j]))
 		}
 	}
-	return within
+	return within, products.AddGram(ctx, len(offsets)/d, d, offsets, within.RawSymmetric().Data)
 }
 
 // block is how many rows are in float64 at once.
