@@ -182,6 +182,14 @@ func TestPrincipalSpaceTooLarge(t *testing.T) {
 	}
 }
 
+func TestDefaultPrincipalSpace(t *testing.T) {
+	for d, want := range map[int]int{1: 0, 64: 32, 767: 383, 768: 512, 2047: 512, 2048: 1000, 4096: 1000} {
+		if got := posthoc.Principal(d); got != want {
+			t.Errorf("%d of %d dimensions, want %d", got, d, want)
+		}
+	}
+}
+
 // TestAllFeaturesInThePrincipalSpace is where ViM's α divides by zero, or by
 // what rounding left.
 func TestAllFeaturesInThePrincipalSpace(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"mlrbfn/internal/npy"
 	"mlrbfn/internal/testenv"
+	"mlrbfn/metrics"
 	"mlrbfn/posthoc"
 )
 
@@ -189,6 +190,7 @@ func (g *golden) compare(t *testing.T, name string, score posthoc.Score, change 
 	if err := json.Unmarshal(text, &want); err != nil {
 		t.Fatal(err)
 	}
+	scores := map[string][]float64{}
 	for _, set := range sets {
 		var clean []float64
 		if err := json.Unmarshal(want.Clean[set], &clean); err != nil {
@@ -199,6 +201,7 @@ func (g *golden) compare(t *testing.T, name string, score posthoc.Score, change 
 		if err := score.Score(context.Background(), got, batch); err != nil {
 			t.Fatal(err)
 		}
+		scores[set] = got
 		worst := 0.
 		for i := range clean {
 			if diff := math.Abs(got[i] - clean[i]); !(diff <= worst) {
@@ -208,6 +211,36 @@ func (g *golden) compare(t *testing.T, name string, score posthoc.Score, change 
 		t.Logf("%s: at most %.1e off, %.1e allowed", set, worst, want.Tolerance.Float64)
 		if !(worst <= want.Tolerance.Float64) {
 			t.Errorf("%s: scores are up to %g off, at most %g is allowed", set, worst, want.Tolerance.Float64)
+		}
+	}
+	g.compareFigures(t, scores, want.Clean["metrics"])
+}
+
+// compareFigures holds what evaluation makes of the scores against the golden:
+// areas to 1e-9, shares exactly.
+func (g *golden) compareFigures(t *testing.T, scores map[string][]float64, text []byte) {
+	t.Helper()
+	var figures map[string]struct {
+		AUROC, AUPR_IN, AUPR_OUT, FPR95_ood_positive, FPR95_id_positive float64
+	}
+	if err := json.Unmarshal(text, &figures); err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range sets[1:] {
+		got, want := metrics.Evaluate(scores["id"], scores[set]), figures[set]
+		for _, f := range []struct {
+			name            string
+			got, want, near float64
+		}{
+			{"AUROC", got.AUROC, want.AUROC, 1e-9},
+			{"AUPR-In", got.AUPRIn, want.AUPR_IN, 1e-9},
+			{"AUPR-Out", got.AUPROut, want.AUPR_OUT, 1e-9},
+			{"FPR@95", got.FPR95, want.FPR95_ood_positive, 0},
+			{"FPR@95 (95% of ID)", got.FPR95ID, want.FPR95_id_positive, 0},
+		} {
+			if !(math.Abs(f.got-f.want) <= f.near) {
+				t.Errorf("%s: %s is %.12g, want %.12g", set, f.name, f.got, f.want)
+			}
 		}
 	}
 }

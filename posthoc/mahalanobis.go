@@ -305,14 +305,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	}
 	d := data.D
 	if dim == 0 {
-		switch {
-		case d >= 2048:
-			dim = 1000
-		case d >= 768:
-			dim = 512
-		default:
-			dim = d / 2
-		}
+		dim = principal(d)
 	}
 	if dim < 0 || dim >= d {
 		return nil, fmt.Errorf("a principal space of %d dimensions leaves nothing of %d features", dim, d)
@@ -343,6 +336,17 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 		s.Basis = append(s.Basis, mat.Col(nil, k, vectors)...)
 	}
 	return s, nil
+}
+
+// principal returns OpenOOD's size of the principal space of d features.
+func principal(d int) int {
+	switch {
+	case d >= 2048:
+		return 1000
+	case d >= 768:
+		return 512
+	}
+	return d / 2
 }
 
 // origin returns −pinv(W)b.
