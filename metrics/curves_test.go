@@ -83,7 +83,7 @@ func TestBootstrapCovers(t *testing.T) {
 	for trial := range trials {
 		id := normal(random, apart, 120)
 		ood := [][]float64{normal(random, 0, 80), normal(random, 0, 100)}
-		each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 200, Level: 0.9, Seed: uint64(trial)}, id, ood...)
+		each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 200, Level: 0.9, Seed: uint64(trial)}, metrics.Scores{ID: id, OOD: ood})
 		if i := each[0].AUROC; i.Low <= truth && truth <= i.High {
 			one++
 		}
@@ -99,6 +99,38 @@ func TestBootstrapCovers(t *testing.T) {
 	}
 }
 
+func of(id []float64, ood ...[]float64) metrics.Scores { return metrics.Scores{ID: id, OOD: ood} }
+
+// TestBootstrapOfRuns shows that runs meet the same drawn images: two runs that
+// rank images the same way are as uncertain as one, and two that err on other
+// images are less.
+func TestBootstrapOfRuns(t *testing.T) {
+	random := rand.New(rand.NewPCG(8, 8))
+	a, b := of(normal(random, 1, 300), normal(random, 0, 200)), of(normal(random, 1, 300), normal(random, 0, 200))
+	twice := of(slices.Clone(a.ID), slices.Clone(a.OOD[0]))
+	for _, scores := range [][]float64{twice.ID, twice.OOD[0]} {
+		for i := range scores {
+			scores[i] = math.Exp(scores[i])
+		}
+	}
+	_, one := metrics.Bootstrap(metrics.BootstrapOptions{}, a)
+	_, same := metrics.Bootstrap(metrics.BootstrapOptions{}, a, twice)
+	_, other := metrics.Bootstrap(metrics.BootstrapOptions{}, a, b)
+	if one != same {
+		t.Errorf("a run %v, with another of the same order %v", one, same)
+	}
+	width := func(i metrics.Interval) float64 { return i.High - i.Low }
+	if ratio := width(other.AUROC) / width(one.AUROC); ratio < 0.5 || ratio > 0.9 { // √½ is expected
+		t.Errorf("independent runs have an interval %v of one's", ratio)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("runs of different images were averaged")
+		}
+	}()
+	metrics.Bootstrap(metrics.BootstrapOptions{}, a, of(a.ID[:3], a.OOD...))
+}
+
 // TestBootstrapIsAResampling holds the quick way, counts on one sorted curve,
 // against the plain one: figures of drawn scores.
 func TestBootstrapIsAResampling(t *testing.T) {
@@ -111,7 +143,7 @@ func TestBootstrapIsAResampling(t *testing.T) {
 		ood[i] = math.Round(4*ood[i]) / 4
 	}
 	id[0], ood[0] = math.Inf(-1), math.Inf(-1)
-	each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 4000}, id, ood)
+	each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 4000}, of(id, ood))
 	draw := func(from []float64) []float64 {
 		to := make([]float64, len(from))
 		for i := range to {
@@ -142,7 +174,7 @@ func TestBootstrapRepeats(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	id, ood := normal(random, 1, 50), normal(random, 0, 50)
 	run := func(seed uint64) metrics.Intervals {
-		_, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 50, Seed: seed}, id, ood)
+		_, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 50, Seed: seed}, of(id, ood))
 		return mean
 	}
 	if run(1) != run(1) {
@@ -155,14 +187,14 @@ func TestBootstrapRepeats(t *testing.T) {
 
 func TestBootstrapWithoutAnAnswer(t *testing.T) {
 	nan := []float64{math.NaN()}
-	each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, []float64{1, 2}, nan, []float64{1})
+	each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, of([]float64{1, 2}, nan, []float64{1}))
 	if !math.IsNaN(each[0].AUROC.Low) || !math.IsNaN(mean.FPR95.High) || math.IsNaN(each[1].AUROC.Low) {
 		t.Errorf("%v, %v", each, mean)
 	}
-	if each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, nil); each != nil || !math.IsNaN(mean.AUROC.Low) {
+	if each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}); len(each) != 0 || !math.IsNaN(mean.AUROC.Low) {
 		t.Errorf("of nothing: %v, %v", each, mean)
 	}
-	if each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, nil, nil); !math.IsNaN(each[0].AUPROut.High) {
+	if each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, of(nil, nil)); !math.IsNaN(each[0].AUPROut.High) {
 		t.Errorf("of empty sets: %v", each)
 	}
 }
@@ -171,6 +203,6 @@ func BenchmarkBootstrap(b *testing.B) {
 	random := rand.New(rand.NewPCG(7, 8))
 	id, ood := normal(random, 1, 10_000), normal(random, 0, 10_000)
 	for b.Loop() {
-		metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 100}, id, ood)
+		metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 100}, of(id, ood))
 	}
 }

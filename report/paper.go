@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"mlrbfn/internal/atomicfile"
 )
 
 // Table is a table in the layout of the paper's: groups of the columns near-OOD,
@@ -92,6 +95,33 @@ func PaperTable(m Metric, studies []Study) Table {
 		}
 	}
 	return t
+}
+
+// WriteTables writes the paper's tables 2 to 4, AUROC, AUPR-Out and FPR@95, of
+// studies to tables.md and tables.tex under dir.
+func WriteTables(dir string, studies ...Study) error {
+	for file, write := range map[string]func(io.Writer, Table) error{"tables.md": Markdown, "tables.tex": LaTeX} {
+		err := atomicfile.Write(filepath.Join(dir, file), func(w io.Writer) error {
+			for i, m := range []Metric{AUROC, AUPROut, FPR95} {
+				if i > 0 {
+					if _, err := io.WriteString(w, "\n"); err != nil {
+						return err
+					}
+				}
+				t := PaperTable(m, studies)
+				t.Caption = m.Name + " and accuracy in per cent, mean and standard deviation over the seeds."
+				t.Label = "tab:" + strings.ToLower(strings.ReplaceAll(m.Name, "@", ""))
+				if err := write(w, t); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
+	}
+	return nil
 }
 
 // bold marks the best figure of every column of all lines, in their order.

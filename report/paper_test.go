@@ -72,6 +72,22 @@ func TestPaperTables(t *testing.T) {
 	}
 }
 
+func TestWriteTables(t *testing.T) {
+	dir := t.TempDir()
+	if err := report.WriteTables(dir, report.Study{Benchmark: "CIFAR10", Results: study("msp", [3]float64{86.74, 90.30, 98.13}, [3]float64{.5, 1.59, .09})}); err != nil {
+		t.Fatal(err)
+	}
+	for file, each := range map[string]string{"tables.md": "| msp |", "tables.tex": "\nmsp &"} {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil || strings.Count(string(text), each) != 3 {
+			t.Errorf("%s: %v\n%s", file, err, text)
+		}
+	}
+	if err := report.WriteTables(filepath.Join(dir, "none")); err == nil {
+		t.Error("tables were written to a folder that is not there")
+	}
+}
+
 // TestPaperTable1 makes the paper's first table of OpenOOD's leaderboards, and
 // holds it against the paper's figures.
 func TestPaperTable1(t *testing.T) {

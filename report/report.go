@@ -14,9 +14,11 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/metrics"
@@ -56,6 +58,8 @@ type Report struct {
 	Results []Row
 	// Intervals are confidence intervals to print below the means.
 	Intervals []Interval
+	// Confidence says what the intervals are, such as "95% of 1,000 resamples".
+	Confidence string
 
 	ID  Set   // the in-distribution test images
 	OOD []Set // the strangers, with the names that Results has
@@ -134,12 +138,39 @@ var assets embed.FS
 
 var page = template.Must(template.New("page.html").ParseFS(assets, "page.html"))
 
+// generator is in the head of every page that Write makes.
+const generator = `<meta name="generator" content="mlrbfn report">`
+
+// Check reports whether Write could write to dir, for a program that will have
+// something to report after long work: a report.html that this package did not
+// make is never replaced. Dir need not be there yet.
+func Check(dir string) error {
+	file := filepath.Join(dir, "report.html")
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !strings.Contains(string(text), generator) {
+		err = fmt.Errorf("%s is no report of this program", file)
+	}
+	if err == nil {
+		err = atomicfile.Check(file)
+	}
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
 // Write writes report.html, and its figures as figures/*.svg, under dir, which
 // is made if it is not there. SVG files under figures that an earlier report
 // left there and that this one does not have are removed.
 func Write(dir string, r Report) error {
 	if len(r.Results) == 0 {
 		return errors.New("report: no results")
+	}
+	if err := Check(dir); err != nil {
+		return err
 	}
 	v, err := newView(r)
 	if err != nil {

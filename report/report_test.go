@@ -105,6 +105,7 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	}
 	r.Intervals = []report.Interval{{Method: methodNames[0], Group: report.Near, Dataset: "mean",
 		Intervals: metrics.Intervals{AUROC: metrics.Interval{Low: 0.811, High: 0.899}}}}
+	r.Confidence = "95% of 1,000 resamples"
 	nan := math.NaN()
 	r.Published = []report.Line{{Method: "Best Post-hoc", Cells: []report.Cell{{Near: report.Value{Mean: .9064, Std: .002}, Far: report.Value{Mean: .9348, Std: nan}, Acc: report.Value{Mean: nan, Std: nan}}}}}
 	return r
@@ -401,5 +402,30 @@ func TestOldFiguresGo(t *testing.T) {
 	want := []string{"ablation-layers.svg", "depth.svg", "histogram-mlrbfn-cifar100.svg", "pr-cifar100.svg", "roc-cifar100.svg", "selective.svg"}
 	if err != nil || !slices.Equal(names, want) {
 		t.Errorf("figures %v, %v; want %v", names, err, want)
+	}
+}
+
+func TestForeignPageStays(t *testing.T) {
+	dir := t.TempDir()
+	r := synthetic(t, 1, 1, 1, 9, 9)
+	file := filepath.Join(dir, "report.html")
+	if err := os.WriteFile(file, []byte("mine"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{report.Check(dir), report.Write(dir, r)} {
+		if err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "mine" {
+		t.Errorf("the page is now %.40q, %v", text, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, r)
+	write(t, dir, r) // its own it replaces
+	if err := report.Check(filepath.Join(dir, "none", "yet")); err != nil {
+		t.Error(err)
 	}
 }
