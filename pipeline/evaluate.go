@@ -51,8 +51,10 @@ type EvaluateOptions struct {
 
 	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
 
-	Commands []string      // to repeat the evaluation with, for the report to show
-	Facts    []report.Fact // versions, dates and the like, for the report to show
+	// For the report to show.
+	Published []report.Line // results to compare with, each with one cell
+	Commands  []string      // to repeat the evaluation with
+	Facts     []report.Fact // versions, dates and the like
 
 	// Warn, where set, is told what is odd about the training features.
 	Warn func(string)

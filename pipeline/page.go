@@ -15,7 +15,8 @@ import (
 func (e *evaluation) writePage(figures []Figures) error {
 	id := e.id.sets[0]
 	r := report.Report{
-		Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
+		Published: e.opts.Published,
+		Labels:    e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
 		Facts: append(slices.Clone(e.opts.Facts),
 			report.Fact{Name: "training features", Value: strings.Join(e.train.dirs, ", ")},
 			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
@@ -49,7 +50,7 @@ func (e *evaluation) writePage(figures []Figures) error {
 		}
 	}
 	return errors.Join(report.Write(e.opts.Out, r),
-		report.WriteTables(e.opts.Out, report.Study{Benchmark: r.ID.Name, Results: r.Results}))
+		report.WriteTables(e.opts.Out, []report.Study{{Benchmark: r.ID.Name, Results: r.Results}}, r.Published))
 }
 
 // intervals are those of every method on every set and group.

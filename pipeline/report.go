@@ -63,8 +63,10 @@ func clearReport(dir string) error {
 		if !strings.HasPrefix(string(text), strings.Join(resultColumns, ",")+"\n") {
 			return fmt.Errorf("%s is no report of evaluate; choose another --out", results)
 		}
-		if err := os.Remove(results); err != nil {
-			return fmt.Errorf("report folder: %w", err)
+		for _, name := range []string{"results.csv", "report.html", "tables.md", "tables.tex"} {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("report folder: %w", err)
+			}
 		}
 	}
 	for _, method := range Methods {

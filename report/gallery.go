@@ -13,12 +13,16 @@ import (
 	_ "image/png"
 	"math"
 	"os"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	_ "golang.org/x/image/bmp"
 	"golang.org/x/image/draw"
 	_ "golang.org/x/image/tiff"
 	_ "golang.org/x/image/webp"
+	"gonum.org/v1/gonum/blas/blas32"
 )
 
 // gallery is the most extreme images of a set.
@@ -119,39 +123,38 @@ func (v *view) galleries() ([]gallery, error) {
 // nearest finds the k training images with the highest cosine to each item, in
 // one pass over the training features. A row of zeros has the cosine 0.
 func nearest(train Set, items []*galleryItem, k int, thumbnails thumbnails) {
-	type found struct {
-		row    int
-		cosine float64
-	}
 	best := make([][]found, len(items))
 	norms := make([]float64, len(items))
 	for q, item := range items {
 		norms[q] = math.Sqrt(dot(item.row, item.row))
 	}
-	for i := range train.N {
-		row := train.Row(i)
-		norm := math.Sqrt(dot(row, row))
-		for q, item := range items {
-			if len(item.row) != len(row) {
-				continue
-			}
-			f := found{row: i}
-			if scale := norm * norms[q]; scale > 0 {
-				f.cosine = dot(item.row, row) / scale
-			}
-			b := best[q]
-			if len(b) == k && f.cosine <= b[k-1].cosine {
-				continue
-			}
-			at, _ := slices.BinarySearchFunc(b, f, func(e, f found) int {
-				if e.cosine >= f.cosine {
-					return -1 // equal ones stay in the order of the rows
-				}
-				return 1
-			})
-			b = slices.Insert(b, at, f)
-			best[q] = b[:min(k, len(b))]
+	const block = 256 // rows that stay in the cache while all items meet them
+	rowNorms := make([]float64, block)
+	for from := 0; from < train.N; from += block {
+		to := min(from+block, train.N)
+		for i := from; i < to; i++ {
+			rowNorms[i-from] = math.Sqrt(dot(train.Row(i), train.Row(i)))
 		}
+		var next atomic.Int64
+		var workers sync.WaitGroup
+		for range min(runtime.GOMAXPROCS(0), len(items)) {
+			workers.Go(func() {
+				for q := int(next.Add(1)) - 1; q < len(items); q = int(next.Add(1)) - 1 {
+					for i := from; i < to; i++ {
+						row := train.Row(i)
+						if len(items[q].row) != len(row) {
+							continue
+						}
+						f := found{row: i}
+						if scale := rowNorms[i-from] * norms[q]; scale > 0 {
+							f.cosine = dot(items[q].row, row) / scale
+						}
+						best[q] = keep(best[q], f, k)
+					}
+				}
+			})
+		}
+		workers.Wait()
 	}
 	for q, item := range items {
 		for _, f := range best[q] {
@@ -160,22 +163,28 @@ func nearest(train Set, items []*galleryItem, k int, thumbnails thumbnails) {
 	}
 }
 
-// dot sums in four parts, which a processor adds at a time; float64 keeps the
-// order of neighbours that differ little.
+// found is a training image and its cosine to an item.
+type found struct {
+	row    int
+	cosine float64
+}
+
+// keep adds f to the best k, which come in order, equal ones as they came.
+func keep(best []found, f found, k int) []found {
+	if len(best) == k && f.cosine <= best[k-1].cosine {
+		return best
+	}
+	at := len(best)
+	for at > 0 && best[at-1].cosine < f.cosine {
+		at--
+	}
+	best = slices.Insert(best, at, f)
+	return best[:min(k, len(best))]
+}
+
+// dot sums in float64, which keeps the order of neighbours that differ little.
 func dot(a, b []float32) float64 {
-	var s0, s1, s2, s3 float64
-	b = b[:len(a)]
-	i := 0
-	for ; i+4 <= len(a); i += 4 {
-		s0 += float64(a[i]) * float64(b[i])
-		s1 += float64(a[i+1]) * float64(b[i+1])
-		s2 += float64(a[i+2]) * float64(b[i+2])
-		s3 += float64(a[i+3]) * float64(b[i+3])
-	}
-	for ; i < len(a); i++ {
-		s0 += float64(a[i]) * float64(b[i])
-	}
-	return s0 + s1 + s2 + s3
+	return blas32.DDot(blas32.Vector{N: len(a), Inc: 1, Data: a}, blas32.Vector{N: len(b), Inc: 1, Data: b})
 }
 
 // thumbnails keeps those that were made, as several images may have the same

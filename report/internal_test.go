@@ -240,3 +240,24 @@ func luminance(colour string) float64 {
 	}
 	return sum
 }
+
+// BenchmarkNearest searches 20,000 rows of 1,024 for the neighbours of 42 images.
+func BenchmarkNearest(b *testing.B) {
+	random := rand.New(rand.NewPCG(3, 3))
+	const d = 1024
+	rows := make([][]float32, 1000)
+	for i := range rows {
+		rows[i] = make([]float32, d)
+		for j := range rows[i] {
+			rows[i][j] = float32(random.NormFloat64())
+		}
+	}
+	train := Set{N: 20_000, Row: func(i int) []float32 { return rows[i%1000] }, Image: func(int) Image { return Image{} }}
+	for b.Loop() {
+		items := make([]*galleryItem, 42)
+		for i := range items {
+			items[i] = &galleryItem{row: rows[i]}
+		}
+		nearest(train, items, 3, thumbnails{})
+	}
+}

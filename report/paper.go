@@ -45,6 +45,9 @@ func (l Line) name() string {
 // Cell is the three figures of a line on a benchmark.
 type Cell struct{ Near, Far, Acc Value }
 
+// ours heads the lines of methods named mlrbfn….
+const ours = "Multi-layer Radial Basis Function Networks"
+
 // Study is an evaluation on one benchmark with one backbone.
 type Study struct {
 	Benchmark, Backbone string
@@ -62,7 +65,7 @@ func PaperTable(m Metric, studies []Study) Table {
 		backbones = add(backbones, s.Backbone)
 		methods = add(methods, order(s.Results, func(r Row) string { return r.Method })...)
 	}
-	ours := Section{Title: "Multi-layer Radial Basis Function Networks"}
+	mlrbfns := Section{Title: ours}
 	others := Section{Title: "Other methods on the same features"}
 	for _, method := range methods {
 		for _, backbone := range backbones {
@@ -83,13 +86,13 @@ func PaperTable(m Metric, studies []Study) Table {
 				continue
 			}
 			if strings.HasPrefix(method, "mlrbfn") {
-				ours.Lines = append(ours.Lines, line)
+				mlrbfns.Lines = append(mlrbfns.Lines, line)
 			} else {
 				others.Lines = append(others.Lines, line)
 			}
 		}
 	}
-	for _, s := range []Section{ours, others} {
+	for _, s := range []Section{mlrbfns, others} {
 		if len(s.Lines) > 0 {
 			t.Sections = append(t.Sections, s)
 		}
@@ -97,20 +100,39 @@ func PaperTable(m Metric, studies []Study) Table {
 	return t
 }
 
-// WriteTables writes the paper's tables 2 to 4, AUROC, AUPR-Out and FPR@95, of
-// studies to tables.md and tables.tex under dir.
-func WriteTables(dir string, studies ...Study) error {
+// PublishedTable lays studies out as the paper's first table does: the AUROC of
+// MLRBFNs, a line for each backbone, above published lines. These have a cell for
+// each benchmark of the studies, in the order in which they first appear.
+func PublishedTable(studies []Study, published []Line) Table {
+	t := PaperTable(AUROC, studies)
+	t.Sections = slices.DeleteFunc(t.Sections, func(s Section) bool { return s.Title != ours })
+	return Table{Benchmarks: t.Benchmarks, Sections: append(t.Sections, Section{Title: "OpenOOD v1.5 Benchmarks", Lines: published})}
+}
+
+// WriteTables writes the paper's tables of studies to tables.md and tables.tex
+// under dir: the first, unless nothing is published, then those of AUROC,
+// AUPR-Out and FPR@95.
+func WriteTables(dir string, studies []Study, published []Line) error {
+	const caption = " and accuracy in per cent, mean and standard deviation over the seeds."
+	var tables []Table
+	if len(published) > 0 {
+		t := PublishedTable(studies, published)
+		t.Caption, t.Label = AUROC.Name+caption, "tab:openood"
+		tables = append(tables, t)
+	}
+	for _, m := range []Metric{AUROC, AUPROut, FPR95} {
+		t := PaperTable(m, studies)
+		t.Caption, t.Label = m.Name+caption, "tab:"+strings.ToLower(strings.ReplaceAll(m.Name, "@", ""))
+		tables = append(tables, t)
+	}
 	for file, write := range map[string]func(io.Writer, Table) error{"tables.md": Markdown, "tables.tex": LaTeX} {
 		err := atomicfile.Write(filepath.Join(dir, file), func(w io.Writer) error {
-			for i, m := range []Metric{AUROC, AUPROut, FPR95} {
+			for i, t := range tables {
 				if i > 0 {
 					if _, err := io.WriteString(w, "\n"); err != nil {
 						return err
 					}
 				}
-				t := PaperTable(m, studies)
-				t.Caption = m.Name + " and accuracy in per cent, mean and standard deviation over the seeds."
-				t.Label = "tab:" + strings.ToLower(strings.ReplaceAll(m.Name, "@", ""))
 				if err := write(w, t); err != nil {
 					return err
 				}

@@ -74,16 +74,26 @@ func TestPaperTables(t *testing.T) {
 
 func TestWriteTables(t *testing.T) {
 	dir := t.TempDir()
-	if err := report.WriteTables(dir, report.Study{Benchmark: "CIFAR10", Results: study("msp", [3]float64{86.74, 90.30, 98.13}, [3]float64{.5, 1.59, .09})}); err != nil {
-		t.Fatal(err)
-	}
-	for file, each := range map[string]string{"tables.md": "| msp |", "tables.tex": "\nmsp &"} {
-		text, err := os.ReadFile(filepath.Join(dir, file))
-		if err != nil || strings.Count(string(text), each) != 3 {
-			t.Errorf("%s: %v\n%s", file, err, text)
+	studies := []report.Study{{Benchmark: "CIFAR10", Results: append(
+		study("msp", [3]float64{86.74, 90.30, 98.13}, [3]float64{.5, 1.59, .09}),
+		study("mlrbfn", [3]float64{96.01, 97.60, 97.79}, [3]float64{.34, .64, .04})...)}}
+	for _, published := range [][]report.Line{nil, {{Method: "Best", Cells: make([]report.Cell, 1)}}} {
+		if err := report.WriteTables(dir, studies, published); err != nil {
+			t.Fatal(err)
+		}
+		for file, names := range map[string][3]string{"tables.md": {"| msp |", "| mlrbfn |", "| Best |"}, "tables.tex": {"\nmsp &", "\nmlrbfn &", "\nBest &"}} {
+			text, err := os.ReadFile(filepath.Join(dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range []int{3, 3 + len(published), len(published)} {
+				if got := strings.Count(string(text), names[i]); got != want {
+					t.Errorf("%s has %q %d times, want %d:\n%s", file, names[i], got, want, text)
+				}
+			}
 		}
 	}
-	if err := report.WriteTables(filepath.Join(dir, "none")); err == nil {
+	if err := report.WriteTables(filepath.Join(dir, "none"), studies, nil); err == nil {
 		t.Error("tables were written to a folder that is not there")
 	}
 }

@@ -102,10 +102,8 @@ func (v *view) overall(method string) float64 {
 // the highest AUROC a style each; all others are drawn in grey.
 func (v *view) chooseStyles() {
 	ranked := slices.Clone(v.methods)
-	better := func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) } // NaN is last
-	slices.SortStableFunc(ranked, better)
+	slices.SortStableFunc(ranked, func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) }) // NaN is last
 	v.GalleryMethod = cmp.Or(v.Gallery, ranked[0])
-	slices.SortStableFunc(ranked[1:], better)
 	if at := slices.Index(ranked, v.methods[0]); at >= styles {
 		ranked[styles-1] = v.methods[0]
 	}
@@ -367,11 +365,10 @@ func scoreRange(sets ...[]float64) (low, high float64, ok bool) {
 	if low > high {
 		return 0, 1, false
 	}
-	if margin := 1e-9 * max(math.Abs(low), math.Abs(high), 1e-30); high-low < margin || math.IsInf(high-low, 0) {
-		// All the same, or too far apart for their difference to be a number.
-		if math.IsInf(high-low, 0) {
-			return -1e300, 1e300, true
-		}
+	switch width := high - low; {
+	case math.IsInf(width, 0):
+		return -1e300, 1e300, true
+	case width < 1e-9*max(math.Abs(low), math.Abs(high), 1e-30): // all the same
 		room := max(math.Abs(low)/2, 0.5)
 		return low - room, high + room, true
 	}

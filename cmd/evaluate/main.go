@@ -32,6 +32,7 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 	linear := f.String("head", "linear", "whose logits msp reads; this version knows `linear`")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	f.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in the report; 0 for none")
+	leaderboard := f.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	heads := cli.AddHeadFlags(f, 0, 1, 2)
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "train", "id", "out"); err != nil {
@@ -82,6 +83,13 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 		if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
 			return err
 		}
+	}
+	if *leaderboard != "" {
+		board, err := report.ReadLeaderboard(*leaderboard)
+		if err != nil {
+			return err
+		}
+		opts.Published = report.Benchmarks(nil, board)
 	}
 	progress := cli.NewProgress(stderr, "", *quiet)
 	opts.Progress = progress.Phase

@@ -50,12 +50,16 @@ var views = []struct {
 	{"phone-dark", 390, 12000, true, true},
 }
 
-// probe is added to a copy of the page. It tells whether the page fits, by what
-// element it does not, and whether a click sorts the first table.
+// probe is added to a copy of the page. It tells whether the page fits when
+// everything is unfolded, what does not, and whether a click sorts the first
+// table.
 const probe = `<script>addEventListener("load", () => {
+const closed = [...document.querySelectorAll("details:not([open])")];
+closed.forEach((d) => d.open = true);
 const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 const past = [...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, pre, .hidden, caption") &&
   e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map((e) => e.tagName + "." + e.className);
+closed.forEach((d) => d.open = false);
 const broken = [...document.images].filter((i) => i.complete && !i.naturalWidth).length;
 const table = document.querySelector("table.figures");
 table.tHead.rows[1].cells[0].querySelector("button").click();
