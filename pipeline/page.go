@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,7 +12,8 @@ import (
 	"mlrbfn/report"
 )
 
-// writePage writes report.html and its figures, and the paper's tables.
+// writePage writes report.html and its figures, with the ablation where there is
+// one in the folder, and the paper's tables.
 func (e *evaluation) writePage(figures []Figures) error {
 	id := e.id.sets[0]
 	r := report.Report{
@@ -19,13 +21,21 @@ func (e *evaluation) writePage(figures []Figures) error {
 		Labels:    e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
 		Facts: append(slices.Clone(e.opts.Facts),
 			report.Fact{Name: "training features", Value: strings.Join(e.train.dirs, ", ")},
-			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
-			report.Fact{Name: "SHA-256 of the backbone", Value: id.ModelSHA256},
 			report.Fact{Name: "seeds", Value: strings.Trim(fmt.Sprint(e.train.opts.Seeds), "[]")},
 		),
 	}
+	if id.Model != "" { // a set made elsewhere does not know it
+		r.Facts = append(r.Facts,
+			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
+			report.Fact{Name: "SHA-256 of the backbone", Value: id.ModelSHA256})
+	}
 	for _, f := range figures {
 		r.Results = append(r.Results, report.Row(f))
+	}
+	var err error
+	r.Ablation, err = report.ReadResults(filepath.Join(e.opts.Out, "ablation.csv"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	base := func(dir string) string { return filepath.Base(filepath.Clean(dir)) }
 	train, err := report.FeatureSet(base(e.train.dirs[0]), "train", e.train.sets...)
