@@ -377,6 +377,19 @@ for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
     assert abs(auroc - float(r["auroc"])) < 1e-12, (r, auroc)
 `, report)
 
+	page, err := os.ReadFile(filepath.Join(report, "report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"evaluate --train", "--seeds 3,4", "data:image/jpeg;base64,", "1000 resamples", "msp on ramps (near-OOD)", "Accuracy against coverage", "disc/", "nearest in training"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("report.html lacks %q", want)
+		}
+	}
+	if tables, err := os.ReadFile(filepath.Join(report, "tables.md")); err != nil || strings.Count(string(tables), "| mlrbfn |") != 3 {
+		t.Errorf("tables.md: %v\n%s", err, tables)
+	}
+
 	// A trained detector in place of training: the same figures as its own seed.
 	call(t, 0, "evaluate", append(args[:8:8], "--out", filepath.Join(dir, "r2"), "--detector", w.detector, "--methods", "mlrbfn", "--quiet")...)
 }

@@ -20,6 +20,7 @@ import (
 	"mlrbfn/internal/npy"
 	"mlrbfn/metrics"
 	"mlrbfn/posthoc"
+	"mlrbfn/report"
 )
 
 // Methods are the scores that Evaluate knows.
@@ -46,6 +47,13 @@ type EvaluateOptions struct {
 	Linear   head.TrainOptions // how the linear head is trained; Epochs 0 means 100
 
 	Out string // folder of the report
+
+	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
+
+	// For the report to show.
+	Published []report.Line // results to compare with, each with one cell
+	Commands  []string      // to repeat the evaluation with
+	Facts     []report.Fact // versions, dates and the like
 
 	// Warn, where set, is told what is odd about the training features.
 	Warn func(string)
@@ -80,8 +88,9 @@ func (f *Figures) values() []*float64 {
 }
 
 // Evaluate trains the heads that the methods need, once per seed, scores the
-// in-distribution test set and all sets of strangers, and writes results.csv
-// and the scores, scores/METHOD/SEED/DATASET.npy, under opts.Out.
+// in-distribution test set and all sets of strangers, and writes results.csv,
+// the scores, scores/METHOD/SEED/DATASET.npy, report.html with its figures, and
+// the paper's tables, tables.md and tables.tex, under opts.Out.
 func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 	e, err := openEvaluation(ctx, opts)
 	if err != nil {
@@ -89,7 +98,11 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 	}
 	defer e.close()
 	results := filepath.Join(opts.Out, "results.csv")
-	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), clearReport(opts.Out)); err != nil {
+	// Nothing is cleared before all is known to be writable.
+	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), report.Check(opts.Out)); err != nil {
+		return nil, err
+	}
+	if err := clearReport(opts.Out); err != nil {
 		return nil, err
 	}
 	var figures []Figures
@@ -104,7 +117,7 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 		}
 		figures = append(figures, rows...)
 	}
-	return figures, writeResults(results, figures)
+	return figures, errors.Join(writeResults(results, figures), e.writePage(figures))
 }
 
 // contender is a kind of head that is trained with every seed and measured.
@@ -143,6 +156,7 @@ type evaluation struct {
 	id       *table
 	idLabels []int64 // in the training classes; −1 where there is none
 	ood      []*table
+	runs     []report.Run // what was scored
 }
 
 // Check reports what is wrong with the methods and the names of the sets.
@@ -344,7 +358,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 	score := func(dataset string, x []float32) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, x)
 		if err == nil && e.opts.Out != "" {
-			err = writeScores(filepath.Join(e.opts.Out, "scores", method, r.seed, dataset+".npy"), scores)
+			err = writeScores(e.scoresFile(method, r.seed, dataset), scores)
 		}
 		scored++
 		e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed), scored, 1+len(e.ood))
@@ -354,6 +368,10 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 	if err != nil {
 		return nil, err
 	}
+	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: predicted, Scores: func(dataset string) ([]float64, error) {
+		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
+		return scores, err
+	}})
 	accuracy := e.accuracy(predicted)
 	var figures []Figures
 	for i, set := range e.opts.OOD {
@@ -440,6 +458,10 @@ func average(members []Figures, deviation bool) Figures {
 		}
 	}
 	return out
+}
+
+func (e *evaluation) scoresFile(method, seed, dataset string) string {
+	return filepath.Join(e.opts.Out, "scores", method, seed, dataset+".npy")
 }
 
 func writeScores(path string, scores []float64) error {

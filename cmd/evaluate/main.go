@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
+	"mlrbfn/report"
 )
 
 func main() { cli.Main("evaluate", run) }
@@ -28,6 +30,8 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 	methods := f.StringSlice("methods", []string{"all"}, "scores to compare: "+strings.Join(pipeline.Methods, ", "))
 	linear := f.String("head", "linear", "whose logits msp reads; this version knows `linear`")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
+	f.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in the report; 0 for none")
+	leaderboard := f.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	heads := cli.AddHeadFlags(f, 0, 1, 2)
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "train", "id", "out"); err != nil {
@@ -52,12 +56,27 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 	if opts.Train, err = heads.Options(); err != nil {
 		return err
 	}
+	if opts.Bootstrap < 0 {
+		return cli.Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
+	}
+	opts.Commands = []string{cli.CommandLine("evaluate", args)}
+	opts.Facts = []report.Fact{
+		{Name: "version", Value: cli.Version()},
+		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
+	}
 	opts.Train.Features = *train
 	opts.Train.Calibration.None = true // no threshold is set here
 	if *detector != "" {
 		if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
 			return err
 		}
+	}
+	if *leaderboard != "" {
+		board, err := report.ReadLeaderboard(*leaderboard)
+		if err != nil {
+			return err
+		}
+		opts.Published = report.Benchmarks(nil, board)
 	}
 	progress := cli.NewProgress(stderr, "", *quiet)
 	opts.Progress = progress.Phase
