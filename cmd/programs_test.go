@@ -346,7 +346,7 @@ func TestEvaluate(t *testing.T) {
 	}
 	report := filepath.Join(dir, "report")
 	args := []string{"--train", w.features, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
-		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--seeds", "3,4"}
+		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--seeds", "3,4", "--methods", "mlrbfn,msp,mds++,ensemble(gen,mds++)", "--memory", "16MiB"}
 	out, _ := call(t, 0, "evaluate", args...)
 	if !strings.Contains(out, "AUROC") || !strings.Contains(out, "mlrbfn") || !strings.Contains(out, "±") {
 		t.Errorf("the table:\n%s", out)
@@ -362,7 +362,7 @@ func TestEvaluate(t *testing.T) {
 	if got := strings.Join(records[0], ","); got != "method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc" {
 		t.Errorf("columns %s", got)
 	}
-	if len(records) != 1+2*4*4 { // methods × (ramps, more and both means) × (3, 4, mean, std)
+	if len(records) != 1+4*4*4 { // methods × (ramps, more and both means) × (3, 4, mean, std)
 		t.Errorf("%d rows:\n%s", len(records), text)
 	}
 	// NumPy computes the AUROC from the scores again.
@@ -381,7 +381,7 @@ for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"evaluate --train", "--seeds 3,4", "data:image/jpeg;base64,", "1000 resamples", "msp on ramps (near-OOD)", "Accuracy against coverage", "disc/", "nearest in training"} {
+	for _, want := range []string{"evaluate --train", "--seeds 3,4", "data:image/jpeg;base64,", "1000 resamples", "msp on ramps (near-OOD)", "Accuracy against coverage", "square/", "nearest in training"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("report.html lacks %q", want)
 		}

@@ -20,7 +20,11 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 2
+const detectorVersion = 3
+
+// plainVersion is the newest format that knows of no scores but the heads' own,
+// and what a detector without others is written in.
+const plainVersion = 2
 
 // ErrDetector is wrapped by the error of a file that is no detector, or not
 // one to be trusted.
@@ -32,6 +36,10 @@ type Detector struct {
 	Classes []string       // names, in the order of the heads' outputs
 	Heads   []*head.MLRBFN // one per seed; their confidences are averaged
 	Seeds   []uint64       // what each head was trained with
+
+	// Scoring gives the score to judge by in place of the heads' own; it may be
+	// nil. Class and confidence are the heads' all the same.
+	Scoring *Scoring
 
 	// Threshold is the score below which an image is out of distribution;
 	// −Inf where nothing is, for want of calibration images.
@@ -102,9 +110,18 @@ type metadata struct {
 	Conditioning *conditioning.Options `json:"conditioning"`
 	Training     TrainingRecord        `json:"training"`
 	History      [][]head.Epoch        `json:"history"`
+	Scores       *scoringRecord        `json:"scores,omitempty"` // nil: the heads' own
 }
 
 const metadataKey = "mlrbfn"
+
+// scoreName names the score that verdicts give.
+func (d *Detector) scoreName() string {
+	if d.Scoring == nil {
+		return OwnScore
+	}
+	return d.Scoring.Name
+}
 
 // Dim returns the number of features that the detector reads.
 func (d *Detector) Dim() int { return d.Heads[0].Dim() }
@@ -187,11 +204,23 @@ func (d *Detector) verdicts(ctx context.Context, x []float32) ([]Verdict, error)
 			return nil, err
 		}
 		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) { return d.Heads[h].Outputs(block) })
+		if err := d.rescore(ctx, scores, block); err != nil {
+			return nil, err
+		}
 		for i, score := range scores {
 			verdicts = append(verdicts, d.verdict(logConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
 		}
 	}
 	return verdicts, nil
+}
+
+// rescore puts the scores to judge the rows x by in the place of the heads' own.
+// It fails only when cancelled.
+func (d *Detector) rescore(ctx context.Context, scores []float64, x []float32) error {
+	if d.Scoring == nil {
+		return nil
+	}
+	return d.Scoring.score(ctx, scores, d.Scoring.batch(x), slices.Clone(scores))
 }
 
 // judge returns a function that judges one row of features [D] at a time and
@@ -206,6 +235,7 @@ func (d *Detector) judge() func(row []float32) Verdict {
 			predictors[h].Outputs(out[h], score[h], row)
 			return out[h], score[h]
 		})
+		_ = d.rescore(context.Background(), scores, row) // fails only when cancelled
 		return d.verdict(logConfidences, scores[0])
 	}
 }
@@ -257,10 +287,17 @@ func threshold(ascending []float64, tpr float64) float64 {
 // Save writes the detector to path, whole or not at all.
 func (d *Detector) Save(path string) error {
 	first := d.Heads[0]
+	scores, scoreTensors, err := d.Scoring.encode()
+	if err != nil {
+		return fmt.Errorf("save detector %s: %w", path, err)
+	}
 	meta := metadata{
-		Version: detectorVersion, Source: d.Source, Classes: d.Classes,
+		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper", NoRatio: first.NoRatio, NoProjections: first.NoProjections, Open: first.Open,
 		TargetTPR: d.TargetTPR, Seeds: d.Seeds, Training: d.Training, History: d.History,
+	}
+	if scores != nil {
+		meta.Version = detectorVersion
 	}
 	meta.Model = features.EncodePath(meta.Model)
 	if first.NoDepression {
@@ -284,6 +321,7 @@ func (d *Detector) Save(path string) error {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
+	tensors = append(tensors, scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, headTensors(h, headPrefix(i, len(d.Heads)))...)
@@ -467,7 +505,8 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	return d, nil
+	d.Scoring, err = readScoring(file, meta.Scores, d.Dim())
+	return d, err
 }
 
 // readOpen reads what an open head has beside its layers; a head of the

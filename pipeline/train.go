@@ -33,6 +33,14 @@ type TrainOptions struct {
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
 
+	// Scores names the score to judge by: "" or OwnScore is the heads' own;
+	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
+	// that the heads are trained on, and an ensemble put on one scale by the
+	// validation rows. Where it reads logits, they are those of a linear head
+	// that is trained as Linear says (Epochs 0 means 100) with the first seed.
+	Scores string
+	Linear head.TrainOptions
+
 	TargetTPR float64 `json:"-"` // share of in-distribution images that the threshold keeps; 0 means 0.95
 
 	// Checkpoint, where set, is the file that keeps the state of all heads
@@ -107,6 +115,7 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	}
 	defer data.Close()
 	opts = data.opts
+	raw := *data // not conditioned
 	condition, err := data.condition(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
@@ -130,6 +139,9 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		Classes: data.classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: opts.TargetTPR,
 		Source: sourceOf(data.sets[0]), History: trained.history,
 		Splits: map[string][]int{"validation": data.split.validation, "calibration": data.split.calibration},
+	}
+	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
 	}
 	if d.Scores, err = data.calibrate(ctx, d); err != nil {
 		return nil, nil, err
@@ -155,6 +167,30 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		SumLoss: opts.Head.SumLoss,
 	}
 	return d, result, nil
+}
+
+// fitScoring fits the score to judge by; nil is the heads' own. The data are not
+// conditioned.
+func (t *trainingData) fitScoring(ctx context.Context, own *Detector) (*Scoring, error) {
+	if t.opts.Scores == OwnScore {
+		return nil, nil
+	}
+	o := t.opts.Linear
+	o.Seed = t.opts.Seeds[0]
+	m, _, err := head.TrainMLP(ctx, head.MLPConfig{}, t.train, t.validation, len(t.classes), o)
+	if err != nil {
+		return nil, fmt.Errorf("the linear head: %w", err)
+	}
+	c, err := newClassifier(m)
+	if err != nil {
+		return nil, err
+	}
+	f := fitting{network: c.network, train: c.data(t.table, t.split.train, t.labels, len(t.classes))}
+	s, err := f.scoring(ctx, t.opts.Scores, t.scale(c, own))
+	if err == nil {
+		s.Classifier = c.network[0]
+	}
+	return s, err
 }
 
 // trainedHeads are the heads whose training ended well.
@@ -240,6 +276,22 @@ func openTrainingData(ctx context.Context, opts TrainOptions) (_ *trainingData, 
 	}
 	if opts.Train, err = opts.Train.WithDefaults(); err != nil {
 		return nil, err
+	}
+	if opts.Linear.Epochs == 0 {
+		opts.Linear.Epochs = 100
+	}
+	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
+		return nil, err
+	}
+	if opts.Scores == "" {
+		opts.Scores = OwnScore
+	}
+	_, ensemble, err := scoreParts(opts.Scores)
+	if err != nil {
+		return nil, err
+	}
+	if ensemble && opts.Validation.None {
+		return nil, errNoScale
 	}
 	if len(opts.Features) == 0 {
 		return nil, errors.New("no features to train on")

@@ -321,3 +321,19 @@ func TestCancelled(t *testing.T) {
 		}
 	}
 }
+
+// A score that reads features alone can be had without a classifier, and no
+// other can.
+func TestHeadless(t *testing.T) {
+	in := problem(60, 6, 3, 3)
+	bare := posthoc.Input{Train: posthoc.NewData(in.Train.Features(0, 60), 6, in.Train.Labels, 3)}
+	for _, name := range posthoc.Names() {
+		s, err := posthoc.Fit(context.Background(), name, bare)
+		if err == nil {
+			err = s.Score(context.Background(), make([]float64, 1), posthoc.Batch{Features: in.Train.Features(0, 1)})
+		}
+		if alone := err == nil; alone != posthoc.Headless(name) || !alone && !errors.Is(err, posthoc.ErrMissing) {
+			t.Errorf("%s without a classifier: %v", name, err)
+		}
+	}
+}

@@ -20,6 +20,12 @@ type Input struct {
 // Names lists the names that Fit knows, in alphabetical order.
 func Names() []string { return slices.Sorted(maps.Keys(fits)) }
 
+// Headless tells whether the score called name reads features alone: no
+// classifier has a say in it.
+func Headless(name string) bool {
+	return slices.Contains([]string{"knn", "mds", "mds++", "rmds", "rmds++"}, name)
+}
+
 // Fit fits the score called name with OpenOOD's defaults. The error wraps
 // ErrMissing if the input lacks what the score needs.
 func Fit(ctx context.Context, name string, in Input) (Score, error) {

@@ -6,29 +6,39 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
+	"mlrbfn/posthoc"
 	"mlrbfn/report"
 )
 
 func main() { cli.Main("evaluate", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	var opts pipeline.EvaluateOptions
+	opts := pipeline.EvaluateOptions{Memory: 1 << 30}
 	f := cli.Flags("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --far NAME=FEATURES… --out REPORT [flags]",
-		`Trains heads on the training features, scores the in-distribution test set and the
-sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group, and the
-accuracy. No image is set aside for calibration, as no threshold is set. Defaults
-are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
+		`Trains heads on the training features, fits scores, scores the in-distribution test
+set and the sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group,
+and the accuracy. No image is set aside for calibration, as no threshold is set.
+
+Methods are mlrbfn, the head's own score; the post-hoc scores
+`+lines(posthoc.Names())+`,
+fitted on all training images; and ensemble, or ensemble(A,B,…) of any of these,
+fitted on those that heads train on and put on one scale by the validation images.
+all leaves out, and says so, what cannot be fitted. --epochs is for the MLRBFN, the
+softmax network of --head trains for 100.`, stdout)
 	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := cli.AddSetFlags(f)
 	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn instead of training heads")
-	methods := f.StringSlice("methods", []string{"all"}, "scores to compare: "+strings.Join(pipeline.Methods, ", "))
-	linear := f.String("head", "linear", "whose logits msp reads; this version knows `linear`")
+	methods := f.String("methods", "all", "`METHODS` to compare, with commas between them")
+	network := f.String("head", "linear", "whose logits post-hoc scores read: `linear|mlp|backbone`, the last the feature sets' own logits.npy")
+	f.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	f.Var((*cli.Bytes)(&opts.Memory), "memory", "memory that scoring takes, about")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	f.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in the report; 0 for none")
 	leaderboard := f.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
@@ -40,15 +50,25 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 	if f.NArg() > 0 {
 		return cli.Usagef("unexpected argument %q", f.Arg(0))
 	}
-	if *linear != "linear" {
-		return cli.Usagef("--head %s: this version knows linear alone", *linear)
+	switch *network {
+	case "linear", "backbone":
+		if f.Changed("mlp-layers") {
+			return cli.Usagef("--mlp-layers goes with --head mlp")
+		}
+		opts.Softmax.Layers, opts.Backbone = 1, *network == "backbone"
+	case "mlp":
+		if opts.Softmax.Layers < 1 || opts.Softmax.Layers > 4 {
+			return cli.Usagef("--mlp-layers %d: it is 1 to 4", opts.Softmax.Layers)
+		}
+	default:
+		return cli.Usagef("--head %s: it is linear, mlp or backbone", *network)
 	}
 	var err error
 	if opts.OOD, err = sets.Sets(); err != nil {
 		return err
 	}
-	if !(len(*methods) == 1 && (*methods)[0] == "all") {
-		opts.Methods = *methods
+	if *methods != "all" {
+		opts.Methods = pipeline.SplitScores(*methods)
 	}
 	if err := opts.Check(); err != nil {
 		return cli.Usagef("%w", err)
@@ -87,4 +107,13 @@ are the paper's; --epochs is for the MLRBFN, a linear head trains for 100.`, std
 		return err
 	}
 	return pipeline.WriteTable(stdout, figures)
+}
+
+// lines lists names, a few to a line.
+func lines(names []string) string {
+	var all []string
+	for part := range slices.Chunk(names, 11) {
+		all = append(all, strings.Join(part, " "))
+	}
+	return strings.Join(all, "\n")
 }
