@@ -311,9 +311,33 @@ func TestTrainJSON(t *testing.T) {
 			t.Errorf("%s is %v", key, last[key])
 		}
 	}
+	if interval, ok := last["false_alarms"].([]any); !ok || len(interval) != 2 || last["scores"] != "mlrbfn" {
+		t.Errorf("false alarms %v of the score %v", last["false_alarms"], last["scores"])
+	}
 	if last["epochs"] != 3. || last["steps"] != 6. { // 72 rows, one batch, two heads
 		t.Errorf("%v", last)
 	}
+}
+
+// A detector that judges by an ensemble: its threshold is of that score.
+func TestTrainScores(t *testing.T) {
+	w := newWorld(t)
+	detector := filepath.Join(t.TempDir(), "d.safetensors")
+	out, _ := call(t, 0, "train", "--features", w.features, "--out", detector, "--epochs", "3", "--calibration", "0.3", "--max-false-alarms", "0.2", "--scores", "ensemble(gen,mds++)", "--quiet")
+	if !strings.Contains(out, "score ensemble(gen,mds++) keeps 80%") || !strings.Contains(out, "false alarms in the long run") {
+		t.Errorf("train:\n%s", out)
+	}
+	out, _ = call(t, 0, "detect", "--detector", detector, "--format", "jsonl", "--quiet", w.images)
+	flagged, rows := 0, lines(t, out)
+	for _, row := range rows {
+		if row["ood"].(bool) {
+			flagged++
+		}
+	}
+	if len(rows) == 0 || flagged > len(rows)/2 {
+		t.Errorf("%d of %d training images flagged", flagged, len(rows))
+	}
+	fails(t, 1, "ensemble(gen,mds++)", "export-onnx", "--detector", detector, "--out", filepath.Join(t.TempDir(), "d.onnx"))
 }
 
 func TestTrainIsDeterministic(t *testing.T) {
@@ -556,6 +580,12 @@ func TestClearErrors(t *testing.T) {
 	fails(t, 1, "twice", "train", "--features", w.features, "--val", w.features, "--out", out)
 	fails(t, 1, "train", "detect", "--detector", w.features, w.images)
 	fails(t, 2, "magic", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--methods", "magic", "--out", out)
+	fails(t, 2, "both", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--head", "both", "--out", out)
+	fails(t, 2, "--mlp-layers", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--mlp-layers", "3", "--out", out)
+	fails(t, 2, "512MiB", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--memory", "lots", "--out", out)
+	fails(t, 2, "magic", "train", "--features", w.features, "--scores", "ensemble(gen,magic)", "--out", out)
+	fails(t, 2, "one of them", "train", "--features", w.features, "--target-tpr", "0.9", "--max-false-alarms", "0.1", "--out", out)
+	fails(t, 2, "--max-false-alarms", "train", "--features", w.features, "--max-false-alarms", "2", "--out", out)
 	fails(t, 1, absent, "train", "--features", absent, "--out", out)
 	fails(t, 2, "--features", "train", "--out", out)
 	fails(t, 2, "--val", "train", "--features", w.features, "--out", out, "--val", "1.5")

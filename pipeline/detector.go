@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"mlrbfn/conditioning"
 	"mlrbfn/features"
 	"mlrbfn/head"
@@ -104,7 +106,9 @@ type metadata struct {
 	Open          bool     `json:"open,omitempty"` // the head that goes past the paper's
 	Threshold     *float64 `json:"threshold"`      // null: nothing is out of distribution
 	TargetTPR     float64  `json:"target_tpr"`
-	Seeds         []uint64 `json:"seeds"`
+	// FalseAlarms is that of the detector's method, for those who read the file.
+	FalseAlarms *[2]float64 `json:"false_alarms"`
+	Seeds       []uint64    `json:"seeds"`
 	// Conditioning says what the tensors conditioning.* are; null where there
 	// are none.
 	Conditioning *conditioning.Options `json:"conditioning"`
@@ -272,16 +276,38 @@ func pValue(ascending []float64, score float64) float64 {
 	return float64(1+notAbove) / float64(len(ascending)+1)
 }
 
+// rank returns which of n scores, counted from the lowest, is the threshold that
+// keeps the share tpr; 0 where n is too small to promise it.
+func rank(n int, tpr float64) int {
+	// A share like 1−0.9 falls just short of the number that it stands for.
+	return int(math.Floor((1-tpr)*float64(n+1) + 1e-9))
+}
+
+// FalseAlarms returns the interval that holds, with a chance of 95%, the share
+// of in-distribution images that the threshold flags. Over the choice of the n
+// calibration images that share is Beta(k, n+1−k) if its rank among their scores
+// is k and no scores tie; its mean is k/(n+1) ≤ 1−TargetTPR. It is nil where
+// nothing is flagged. It speaks of images like those, and of the share in the long
+// run: among few images chance adds its own.
+func (d *Detector) FalseAlarms() *[2]float64 {
+	n := len(d.Scores)
+	k := rank(n, d.TargetTPR)
+	if k < 1 || k > n {
+		return nil
+	}
+	share := distuv.Beta{Alpha: float64(k), Beta: float64(n + 1 - k)}
+	return &[2]float64{share.Quantile(0.025), share.Quantile(0.975)}
+}
+
 // threshold returns the ⌊(1−tpr)(n+1)⌋-th smallest of n scores, ascending: a
 // fresh in-distribution image scores below it with a chance of at most 1−tpr.
 // It is −Inf where that rank is 0: too few scores to promise it.
 func threshold(ascending []float64, tpr float64) float64 {
-	// A share like 1−0.9 falls just short of the number that it stands for.
-	rank := int(math.Floor((1-tpr)*float64(len(ascending)+1) + 1e-9))
-	if rank < 1 {
+	k := rank(len(ascending), tpr)
+	if k < 1 {
 		return math.Inf(-1)
 	}
-	return ascending[min(rank, len(ascending))-1]
+	return ascending[min(k, len(ascending))-1]
 }
 
 // Save writes the detector to path, whole or not at all.
@@ -294,7 +320,7 @@ func (d *Detector) Save(path string) error {
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper", NoRatio: first.NoRatio, NoProjections: first.NoProjections, Open: first.Open,
-		TargetTPR: d.TargetTPR, Seeds: d.Seeds, Training: d.Training, History: d.History,
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training, History: d.History,
 	}
 	if scores != nil {
 		meta.Version = detectorVersion

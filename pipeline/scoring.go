@@ -20,7 +20,11 @@ const ensembleName = "ensemble"
 
 // EnsembleParts are the scores that the ensemble without brackets adds up;
 // docs/ensemble.md says how they were found.
-var EnsembleParts = []string{OwnScore, "gen", "rmds++", "mds++"}
+var EnsembleParts = []string{OwnScore, "gen", "fdbd", "mds++"}
+
+// OwnWeight is how often the heads' own score counts in an ensemble: an open
+// head's is the sum of two.
+const OwnWeight = 2
 
 // SplitScores divides a list of names of scores at its commas, those within
 // brackets excepted.
@@ -59,6 +63,12 @@ func scoreParts(name string) (parts []string, ensemble bool, err error) {
 		}
 	}
 	return parts, ensemble, nil
+}
+
+// CheckScores reports what is wrong with the name of a score, or of an ensemble.
+func CheckScores(name string) error {
+	_, _, err := scoreParts(name)
+	return err
 }
 
 // Scoring is a score of images by what is not the heads' own score alone.
@@ -105,6 +115,9 @@ func (f fitting) scoring(ctx context.Context, name string, scale scaler) (*Scori
 			}
 			if err != nil {
 				return nil, fmt.Errorf("score %s of the validation images: %w", part, err)
+			}
+			if part == OwnScore {
+				p.Scale.Deviation /= OwnWeight
 			}
 		}
 		s.Parts = append(s.Parts, p)

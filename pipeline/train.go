@@ -13,6 +13,7 @@ import (
 	"mlrbfn/conditioning"
 	"mlrbfn/features"
 	"mlrbfn/head"
+	"mlrbfn/posthoc"
 )
 
 // TrainOptions says what to train a detector on, and how. A zero field takes
@@ -97,8 +98,13 @@ type TrainResult struct {
 	ValLoss        float64  `json:"val_loss"`     // the training loss without validation rows
 	ValAccuracy    *float64 `json:"val_accuracy"` // null without validation rows
 	Threshold      *float64 `json:"threshold"`    // null where nothing will be flagged
-	Rows           RowCount `json:"rows"`
-	Warnings       []string `json:"warnings"` // what a person should know
+	Scores         string   `json:"scores"`       // what the threshold is of
+
+	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
+	FalseAlarms *[2]float64 `json:"false_alarms"`
+
+	Rows     RowCount `json:"rows"`
+	Warnings []string `json:"warnings"` // what a person should know
 }
 
 // Train trains a detector on cached features: it sets rows aside for validation
@@ -148,7 +154,7 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	}
 	d.Threshold = threshold(d.Scores, opts.TargetTPR)
 
-	result.Rows = data.rows(len(d.Scores))
+	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.scoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.warnings...), trained.warnings...)
 	if math.IsInf(d.Threshold, -1) {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -187,10 +193,14 @@ func (t *trainingData) fitScoring(ctx context.Context, own *Detector) (*Scoring,
 	}
 	f := fitting{network: c.network, train: c.data(t.table, t.split.train, t.labels, len(t.classes))}
 	s, err := f.scoring(ctx, t.opts.Scores, t.scale(c, own))
-	if err == nil {
-		s.Classifier = c.network[0]
+	if err != nil {
+		return nil, err
 	}
-	return s, err
+	s.Classifier = c.network[0]
+	for _, p := range s.Parts {
+		posthoc.Detach(p.Score)
+	}
+	return s, nil
 }
 
 // trainedHeads are the heads whose training ended well.

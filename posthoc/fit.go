@@ -46,6 +46,28 @@ func Fit(ctx context.Context, name string, in Input) (Score, error) {
 	return s, nil
 }
 
+// Detach copies into memory the training rows that a score goes on reading when
+// it scores, so that what they were read from may be closed.
+func Detach(s Score) {
+	switch s := s.(type) {
+	case *KNN:
+		s.Bank = s.Bank.inMemory(false)
+	case *NNGuide:
+		s.Bank = s.Bank.inMemory(false)
+	case *Relation:
+		s.Bank = s.Bank.inMemory(true)
+	}
+}
+
+// inMemory returns a copy of the features and, if they are asked for, logits.
+func (data *Data) inMemory(logits bool) *Data {
+	own := NewData(slices.Clone(data.Features(0, data.N)), data.D, nil, data.Classes)
+	if logits {
+		own.Logits = Matrix(data.Logits(0, data.N), data.Classes)
+	}
+	return own
+}
+
 type fitter func(ctx context.Context, in Input) (Score, error)
 
 var fits = map[string]fitter{
