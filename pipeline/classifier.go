@@ -13,18 +13,23 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// classifier is a softmax network whose logits post-hoc scores read.
+// classifier is what gives the logits that post-hoc scores read.
 type classifier struct {
-	size    int         // classes
-	mlp     *head.MLP   // nil: the logits are the feature sets' own
-	network posthoc.MLP // nil where the weights are not known
+	size    int                         // classes
+	of      func(x []float32) []float64 // nil: the logits are the feature sets' own
+	network posthoc.MLP                 // nil where the weights are not known
 
 	predicted map[*table][]int // so far
+	train     *posthoc.Data    // all labelled rows, once they are asked for
 }
 
-// newClassifier returns that of a trained network.
-func newClassifier(m *head.MLP) (*classifier, error) {
-	c := &classifier{size: m.Classes(), mlp: m, predicted: map[*table][]int{}}
+func newClassifier(size int, of func(x []float32) []float64) *classifier {
+	return &classifier{size: size, of: of, predicted: map[*table][]int{}}
+}
+
+// networkClassifier returns that of a trained network.
+func networkClassifier(m *head.MLP) (*classifier, error) {
+	c := newClassifier(m.Classes(), m.Logits)
 	for _, l := range m.Layers {
 		layer, err := posthoc.NewLinear(l.Weights, l.Bias)
 		if err != nil {
@@ -38,7 +43,7 @@ func newClassifier(m *head.MLP) (*classifier, error) {
 // backboneClassifier returns the one that the features' backbone has, with its
 // weights where the training features have them.
 func (t *table) backboneClassifier() (*classifier, error) {
-	c := &classifier{size: len(t.classes), predicted: map[*table][]int{}}
+	c := newClassifier(len(t.classes), nil)
 	weights, bias, err := t.sets[0].Classifier()
 	if err != nil || weights == nil {
 		return c, err
@@ -96,8 +101,8 @@ func (c *classifier) each(ctx context.Context, t *table, from, to int, do func(a
 
 // logits returns those [n, C] of rows of a table, ascending.
 func (c *classifier) logits(t *table, rows []int) []float64 {
-	if c.mlp != nil {
-		return c.mlp.Logits(t.gather(rows))
+	if c.of != nil {
+		return c.of(t.gather(rows))
 	}
 	var logits []float64
 	for _, r := range rows {

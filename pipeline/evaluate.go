@@ -34,6 +34,9 @@ const (
 	Far  = "far"
 )
 
+// BackboneHead is the head of a feature set's own logits.
+const BackboneHead = "backbone"
+
 // OODSet is a feature set of images of none of the training classes.
 type OODSet struct{ Group, Name, Features string }
 
@@ -51,11 +54,13 @@ type EvaluateOptions struct {
 	// for its heads' own score and for the one that it judges by.
 	Detector *Detector
 
-	// Softmax is the network whose logits post-hoc scores read, with the zero
-	// value a linear layer, trained as Train.Linear says. With Backbone the
-	// logits are those of the backbone's own classifier.
-	Softmax  head.MLPConfig
-	Backbone bool
+	// Head says whose logits post-hoc scores read: "" those of Softmax, a
+	// network that is trained as Train.Linear says, with the zero value a
+	// linear layer; BackboneHead those of the backbone's own classifier;
+	// OwnScore the MLRBFN's log-confidences, which have no weights, so that
+	// scores that need these cannot be fitted.
+	Head    string
+	Softmax head.MLPConfig
 
 	Memory int64 // bytes that scoring takes, about; 0 means 1 GiB
 
@@ -212,6 +217,9 @@ func (o EvaluateOptions) Check() error {
 			return fmt.Errorf("method %s is named twice", m)
 		}
 	}
+	if !slices.Contains([]string{"", BackboneHead, OwnScore}, o.Head) {
+		return fmt.Errorf("head %q: it is %s, %s or none", o.Head, BackboneHead, OwnScore)
+	}
 	if len(o.OOD) == 0 {
 		return errors.New("no features of strangers to evaluate on")
 	}
@@ -283,7 +291,7 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 			return nil, fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
 		}
 	}
-	if opts.Backbone {
+	if opts.Head == BackboneHead {
 		for _, t := range append([]*table{e.train.table, e.id}, e.ood...) {
 			if err := t.checkLogits(len(e.train.classes)); err != nil {
 				return nil, err
@@ -370,7 +378,7 @@ func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained
 		if err != nil {
 			return trained{}, err
 		}
-		network, err := newClassifier(m)
+		network, err := networkClassifier(m)
 		return trained{classifier: network}, err
 	}
 	condition, err := rows.condition(ctx)

@@ -47,11 +47,11 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 		}
 		return runs, nil
 	}
-	networks, err := e.trainSoftmax(ctx)
+	networks, err := e.classifiers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	unseeded := !ensemble && (e.opts.Backbone || posthoc.Headless(method))
+	unseeded := !ensemble && (e.opts.Head == BackboneHead || posthoc.Headless(method))
 	var s *Scoring
 	var kept map[*table][]float64
 	if unseeded {
@@ -77,13 +77,21 @@ func (e *evaluation) trainHeads(ctx context.Context) (_ []trained, err error) {
 	return e.heads, err
 }
 
-// trainSoftmax returns the classifier of each seed; the backbone's is the same
-// for all.
-func (e *evaluation) trainSoftmax(ctx context.Context) (_ []trained, err error) {
+// classifiers returns the one of each seed whose logits scores read; the
+// backbone's is the same for all.
+func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
 	if e.softmax != nil {
 		return e.softmax, nil
 	}
-	if e.opts.Backbone {
+	switch e.opts.Head {
+	case OwnScore:
+		heads, err := e.trainHeads(ctx)
+		for _, h := range heads {
+			c := newClassifier(len(e.train.classes), h.heads.LogConfidences)
+			e.softmax = append(e.softmax, trained{classifier: c})
+		}
+		return e.softmax, err
+	case BackboneHead:
 		c, err := e.train.backboneClassifier()
 		if err != nil {
 			return nil, err
@@ -109,7 +117,10 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 		f.train = c.data(t.table, t.split.train, t.labels, classes)
 		return f.scoring(ctx, method, t.scale(c, own))
 	}
-	f.train = c.data(t.table, t.labelled(), t.labels, classes)
+	if c.train == nil { // what scores have in common is computed once
+		c.train = c.data(t.table, t.labelled(), t.labels, classes)
+	}
+	f.train = c.train
 	if t.held != nil {
 		f.val = c.data(t.held, t.validation.Rows, t.validation.Labels, classes)
 	}
@@ -138,6 +149,7 @@ func (t *trainingData) scale(c *classifier, own *Detector) scaler {
 		if len(rows) == 0 {
 			return head.Scale{}, errNoScale
 		}
+		rows = thin(rows, scaleRows)
 		b := posthoc.Batch{Features: from.gather(rows)}
 		scores := make([]float64, len(rows))
 		if p.Score == nil {
@@ -146,10 +158,28 @@ func (t *trainingData) scale(c *classifier, own *Detector) scaler {
 			}
 			return head.ScaleOf(scores), ctx.Err()
 		}
-		b.Logits = c.logits(from, rows)
+		if !posthoc.Headless(p.Name) {
+			b.Logits = c.logits(from, rows)
+		}
 		err := p.Score.Score(ctx, scores, b)
 		return head.ScaleOf(scores), err
 	}
+}
+
+// scaleRows is how many rows are enough for a mean and a deviation.
+const scaleRows = 10000
+
+// thin returns at most n rows, at equal distances.
+func thin(rows []int, n int) []int {
+	step := (len(rows) + n - 1) / n
+	if step < 2 {
+		return rows
+	}
+	var some []int
+	for i := 0; i < len(rows); i += step {
+		some = append(some, rows[i])
+	}
+	return some
 }
 
 // predictor scores by s, which reads the logits of c and the scores of own, and

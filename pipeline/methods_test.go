@@ -85,7 +85,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	train.Validation.Features, train.Calibration.None = set("val"), true
 	figures, err := Evaluate(context.Background(), EvaluateOptions{
 		Train: train, ID: set("id"), OOD: []OODSet{{Near, "near", set("near")}, {Far, "far", set("far")}},
-		Methods: methods, Backbone: true, Memory: 1 << 20, Out: out,
+		Methods: methods, Head: BackboneHead, Memory: 1 << 20, Out: out,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestEvaluateHeads(t *testing.T) {
 	}
 	train := openHead(set("train"))
 	train.Calibration.None = true
-	opts := EvaluateOptions{Train: train, ID: set("id"), OOD: []OODSet{{Far, "far", set("far")}}, Backbone: true, Out: t.TempDir(), Methods: []string{"vim"}}
+	opts := EvaluateOptions{Train: train, ID: set("id"), OOD: []OODSet{{Far, "far", set("far")}}, Head: BackboneHead, Out: t.TempDir(), Methods: []string{"vim"}}
 	if _, err := Evaluate(context.Background(), opts); !errors.Is(err, posthoc.ErrMissing) {
 		t.Errorf("vim without weights: %v", err)
 	}
@@ -155,7 +155,7 @@ func TestEvaluateHeads(t *testing.T) {
 		t.Errorf("measured %v, left out %v", methods, left)
 	}
 
-	opts.Backbone, opts.Softmax, opts.Methods = false, head.MLPConfig{Layers: 3, Hidden: 20}, []string{"vim", "odin", "gen", "ensemble"}
+	opts.Head, opts.Softmax, opts.Methods = "", head.MLPConfig{Layers: 3, Hidden: 20}, []string{"vim", "odin", "gen", "ensemble"}
 	if figures, err = Evaluate(context.Background(), opts); err != nil {
 		t.Fatal(err)
 	}
@@ -164,10 +164,25 @@ func TestEvaluateHeads(t *testing.T) {
 			t.Errorf("a network of three layers: %+v", f)
 		}
 	}
+	// The log-confidences of an MLRBFN are logits, of which the largest is the
+	// paper's score.
+	opts.Head, opts.Methods = OwnScore, []string{"mls", "gen", "she-ip"}
+	opts.Train.Head.Open, opts.Out = false, t.TempDir()
+	if figures, err = Evaluate(context.Background(), opts); err != nil {
+		t.Fatal(err)
+	}
+	opts.Methods, opts.Out = []string{OwnScore}, t.TempDir()
+	paper, err := Evaluate(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if figures[0].AUROC != paper[0].AUROC || figures[0].IDAcc != paper[0].IDAcc {
+		t.Errorf("the largest log-confidence: %+v, want %+v", figures[0], paper[0])
+	}
 	if err := os.Remove(filepath.Join(set("far"), "logits.npy")); err != nil {
 		t.Fatal(err)
 	}
-	opts.Backbone = true
+	opts.Head = BackboneHead
 	if _, err := Evaluate(context.Background(), opts); err == nil || !strings.Contains(err.Error(), "logits.npy") {
 		t.Errorf("strangers without logits: %v", err)
 	}
@@ -181,7 +196,7 @@ func TestTrainScores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{OwnScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "vim", "relation"} {
+	for _, name := range []string{OwnScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation"} {
 		opts := openHead(set("train"))
 		opts.Scores, opts.Calibration.Features = name, set("val")
 		d, result, err := Train(context.Background(), opts)
@@ -333,6 +348,14 @@ func TestCalibrationNeedsNewImages(t *testing.T) {
 	n := len(d.Scores)
 	if _, high := betaBinomial(len(x)/d.Dim(), rank(n, d.TargetTPR), n); flagged <= high {
 		t.Errorf("%d flagged, no more than %d: this backbone does not show what the others do", flagged, high)
+	}
+}
+
+func TestThin(t *testing.T) {
+	for n, want := range map[int][]int{9: {3, 4, 5, 6, 7}, 5: {3, 4, 5, 6, 7}, 4: {3, 5, 7}, 2: {3, 6}} {
+		if got := thin([]int{3, 4, 5, 6, 7}, n); !slices.Equal(got, want) {
+			t.Errorf("at most %d: %v", n, got)
+		}
 	}
 }
 

@@ -181,22 +181,30 @@ func (t *trainingData) fitScoring(ctx context.Context, own *Detector) (*Scoring,
 	if t.opts.Scores == OwnScore {
 		return nil, nil
 	}
-	o := t.opts.Linear
-	o.Seed = t.opts.Seeds[0]
-	m, _, err := head.TrainMLP(ctx, head.MLPConfig{}, t.train, t.validation, len(t.classes), o)
-	if err != nil {
-		return nil, fmt.Errorf("the linear head: %w", err)
-	}
-	c, err := newClassifier(m)
+	parts, _, err := scoreParts(t.opts.Scores)
 	if err != nil {
 		return nil, err
+	}
+	c := &classifier{}
+	if slices.ContainsFunc(parts, func(p string) bool { return p != OwnScore && !posthoc.Headless(p) }) {
+		o := t.opts.Linear
+		o.Seed = t.opts.Seeds[0]
+		m, _, err := head.TrainMLP(ctx, head.MLPConfig{}, t.train, t.validation, len(t.classes), o)
+		if err != nil {
+			return nil, fmt.Errorf("the linear head: %w", err)
+		}
+		if c, err = networkClassifier(m); err != nil {
+			return nil, err
+		}
 	}
 	f := fitting{network: c.network, train: c.data(t.table, t.split.train, t.labels, len(t.classes))}
 	s, err := f.scoring(ctx, t.opts.Scores, t.scale(c, own))
 	if err != nil {
 		return nil, err
 	}
-	s.Classifier = c.network[0]
+	if c.network != nil {
+		s.Classifier = c.network[0]
+	}
 	for _, p := range s.Parts {
 		posthoc.Detach(p.Score)
 	}

@@ -36,7 +36,7 @@ softmax network of --head trains for 100.`, stdout)
 	sets := cli.AddSetFlags(f)
 	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn instead of training heads")
 	methods := f.String("methods", "all", "`METHODS` to compare, with commas between them")
-	network := f.String("head", "linear", "whose logits post-hoc scores read: `linear|mlp|backbone`, the last the feature sets' own logits.npy")
+	network := f.String("head", "linear", "whose logits post-hoc scores read: `linear|mlp|backbone|mlrbfn`; the backbone's are the feature sets' own logits.npy, the MLRBFN's its log-confidences")
 	f.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
 	f.Var((*cli.Bytes)(&opts.Memory), "memory", "memory that scoring takes, about")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
@@ -51,17 +51,20 @@ softmax network of --head trains for 100.`, stdout)
 		return cli.Usagef("unexpected argument %q", f.Arg(0))
 	}
 	switch *network {
-	case "linear", "backbone":
-		if f.Changed("mlp-layers") {
-			return cli.Usagef("--mlp-layers goes with --head mlp")
-		}
-		opts.Softmax.Layers, opts.Backbone = 1, *network == "backbone"
 	case "mlp":
 		if opts.Softmax.Layers < 1 || opts.Softmax.Layers > 4 {
 			return cli.Usagef("--mlp-layers %d: it is 1 to 4", opts.Softmax.Layers)
 		}
+	case "linear", pipeline.BackboneHead, pipeline.OwnScore:
+		if f.Changed("mlp-layers") {
+			return cli.Usagef("--mlp-layers goes with --head mlp")
+		}
+		opts.Softmax.Layers = 1
+		if *network != "linear" {
+			opts.Head = *network
+		}
 	default:
-		return cli.Usagef("--head %s: it is linear, mlp or backbone", *network)
+		return cli.Usagef("--head %s: it is linear, mlp, backbone or mlrbfn", *network)
 	}
 	var err error
 	if opts.OOD, err = sets.Sets(); err != nil {
