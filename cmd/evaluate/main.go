@@ -29,12 +29,12 @@ Methods are mlrbfn, the head's own score; the post-hoc scores
 `+lines(posthoc.Names())+`,
 fitted on all training images; and ensemble, or ensemble(A,B,…) of any of these,
 fitted on those that heads train on and put on one scale by the validation images.
-all leaves out, and says so, what cannot be fitted. --epochs is for the MLRBFN, the
-softmax network of --head trains for 100.`, stdout)
+all leaves out, and says so, what cannot be fitted. --paper trains the paper's MLRBFN;
+--epochs is for the MLRBFN, the softmax network of --head trains for 100.`, stdout)
 	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := cli.AddSetFlags(f)
-	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn instead of training heads")
+	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn, and for the score that it judges by, instead of training")
 	methods := f.String("methods", "all", "`METHODS` to compare, with commas between them")
 	network := f.String("head", "linear", "whose logits post-hoc scores read: `linear|mlp|backbone|mlrbfn`; the backbone's are the feature sets' own logits.npy, the MLRBFN's its log-confidences")
 	f.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
