@@ -113,24 +113,21 @@ func (c *classifier) logits(t *table, rows []int) []float64 {
 	return logits
 }
 
-// gather returns the features of rows; without copying where they follow each
+// gather returns the features of rows, ascending; without copying where they follow each
 // other.
 func (t *table) gather(rows []int) []float32 {
-	if n := len(rows); n == 0 || rows[n-1]-rows[0] == n-1 { // they ascend
-		return t.x[first(rows)*t.d : (first(rows)+n)*t.d]
+	n := len(rows)
+	if n == 0 {
+		return nil
 	}
-	x := make([]float32, 0, len(rows)*t.d)
+	if rows[n-1]-rows[0] == n-1 {
+		return t.x[rows[0]*t.d : (rows[0]+n)*t.d]
+	}
+	x := make([]float32, 0, n*t.d)
 	for _, r := range rows {
 		x = append(x, t.x[r*t.d:(r+1)*t.d]...)
 	}
 	return x
-}
-
-func first(rows []int) int {
-	if len(rows) == 0 {
-		return 0
-	}
-	return rows[0]
 }
 
 // backboneLogits returns those that lie beside a row's features.
@@ -166,8 +163,8 @@ type fitting struct {
 	memory     int64
 }
 
-// data gives rows of a table, ascending, with the logits of the classifier.
-// labels are those of all rows of the table; nil where none are needed.
+// data gives rows of a table, ascending, with the logits of the classifier;
+// labels are those of all rows of the table.
 func (c *classifier) data(t *table, rows []int, labels []int64, classes int) *posthoc.Data {
 	data := &posthoc.Data{
 		N: len(rows), D: t.d, Classes: classes,

@@ -297,6 +297,11 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 				return nil, err
 			}
 		}
+		for _, set := range e.train.sets {
+			if !slices.Equal(set.Classes, e.train.classes) {
+				return nil, fmt.Errorf("features %s have other classes, or in another order, than all training features together: what their logits are of cannot be told", set.Dir)
+			}
+		}
 		if e.train.held != nil {
 			if err := e.train.held.checkLogits(len(e.train.classes)); err != nil {
 				return nil, err

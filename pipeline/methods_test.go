@@ -248,6 +248,55 @@ func TestTrainScores(t *testing.T) {
 	}
 }
 
+// The parts of an ensemble have the mean 0 and the deviation 1 on the validation
+// rows, the heads' own 2, and an image's score is their sum.
+func TestEnsembleScale(t *testing.T) {
+	set := openOOD(t)
+	opts := openHead(set("train"))
+	opts.Scores = "ensemble(mlrbfn,mds,gen)"
+	d, _, err := Train(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, _, err := npy.Read[float32](filepath.Join(set("train"), "features.npy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []float32
+	for _, r := range d.Splits["validation"] {
+		rows = append(rows, x[r*d.Dim():(r+1)*d.Dim()]...)
+	}
+	alone := *d
+	alone.Scoring = nil
+	sum := make([]float64, len(rows)/d.Dim())
+	for _, p := range d.Scoring.Parts {
+		scores := make([]float64, len(sum))
+		if p.Score == nil {
+			for i, v := range alone.Verdicts(rows) {
+				scores[i] = v.Score
+			}
+		} else if err := p.Score.Score(context.Background(), scores, d.Scoring.batch(rows)); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range scores {
+			scores[i] = p.Scale.Of(v)
+			sum[i] += scores[i]
+		}
+		want := 1.
+		if p.Name == OwnScore {
+			want = OwnWeight
+		}
+		if s := head.ScaleOf(scores); math.Abs(s.Mean) > 1e-6 || math.Abs(s.Deviation-want) > 1e-6 {
+			t.Errorf("%s: mean %g and deviation %g of the validation rows, want 0 and %g", p.Name, s.Mean, s.Deviation, want)
+		}
+	}
+	for i, v := range d.Verdicts(rows) {
+		if math.Abs(v.Score-sum[i]) > 1e-9*(1+math.Abs(sum[i])) {
+			t.Fatalf("row %d: score %g, want %g", i, v.Score, sum[i])
+		}
+	}
+}
+
 // betaBinomial returns the central 95% of how many of m images are flagged whose
 // rate of false alarms is Beta(k, n+1−k).
 func betaBinomial(m, k, n int) (low, high int) {

@@ -337,3 +337,22 @@ func TestHeadless(t *testing.T) {
 		}
 	}
 }
+
+// What a detached score was fitted on may be gone.
+func TestDetach(t *testing.T) {
+	for _, name := range []string{"knn", "nnguide", "relation"} {
+		in := problem(60, 6, 3, 3)
+		x, logits := slices.Clone(in.Train.Features(0, 5)), in.Train.Logits(0, 5)
+		s, err := posthoc.Fit(context.Background(), name, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := score(t, s, 5, posthoc.Batch{Features: x, Logits: logits})
+		posthoc.Detach(s)
+		clear(in.Train.Features(0, 60))
+		in.Train.Logits = nil
+		if got := score(t, s, 5, posthoc.Batch{Features: x, Logits: logits}); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}

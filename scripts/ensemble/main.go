@@ -370,8 +370,10 @@ func print(runs []*measured, tasks []string) {
 	}
 	row("z", strings.Join(pipeline.EnsembleParts, " ")+", fitted on all rows", over(runs, tasks, func(m *measured) figures { return m.figures(m.ensemble("z", pipeline.EnsembleParts, all)) }))
 
-	fmt.Println("\n| task | best single score near | far | mlrbfn | ensemble | to the best single | chosen without the task | near / far |\n|---|---|---|---|---|---|---|---|")
+	fmt.Println("\n| task | best single score near | far | mlrbfn | ensemble | to the best single | without mlrbfn | chosen without the task | near / far |\n|---|---|---|---|---|---|---|---|---|")
 	own, final := singles[pipeline.OwnScore], over(runs, tasks, func(m *measured) figures { return m.figures(m.ensemble("z", pipeline.EnsembleParts, "")) })
+	rest := slices.DeleteFunc(slices.Clone(pipeline.EnsembleParts), func(p string) bool { return p == pipeline.OwnScore })
+	without := over(runs, tasks, func(m *measured) figures { return m.figures(m.ensemble("z", rest, "")) })
 	var out results
 	for i, t := range tasks {
 		value := func(c candidate) float64 { f := c.mean(i); return f[0] + f[1] + c.worst(bestOf, i) }
@@ -382,9 +384,9 @@ func print(runs []*measured, tasks []string) {
 			return 1
 		})
 		out = append(out, chosen.results[i])
-		fmt.Printf("| %s | %s %.1f | %s %.1f | %v | %v | %+.1f / %+.1f | %s: %s | %v |\n", t, winner[i][0], bestOf[i][0], winner[i][1], bestOf[i][1],
-			own[i], final[i], final[i][0]-bestOf[i][0], final[i][1]-bestOf[i][1], chosen.rule, strings.Join(chosen.parts, " "), chosen.results[i])
+		fmt.Printf("| %s | %s %.1f | %s %.1f | %v | %v | %+.1f / %+.1f | %v | %s: %s | %v |\n", t, winner[i][0], bestOf[i][0], winner[i][1], bestOf[i][1],
+			own[i], final[i], final[i][0]-bestOf[i][0], final[i][1]-bestOf[i][1], without[i], chosen.rule, strings.Join(chosen.parts, " "), chosen.results[i])
 	}
-	fmt.Printf("| **mean** | %.2f | %.2f | %.2f / %.2f | %.2f / %.2f | | | %.2f / %.2f |\n", bestOf.mean(none)[0], bestOf.mean(none)[1],
-		own.mean(none)[0], own.mean(none)[1], final.mean(none)[0], final.mean(none)[1], out.mean(none)[0], out.mean(none)[1])
+	fmt.Printf("| **mean** | %.2f | %.2f | %.2f / %.2f | %.2f / %.2f | | %.2f / %.2f | | %.2f / %.2f |\n", bestOf.mean(none)[0], bestOf.mean(none)[1],
+		own.mean(none)[0], own.mean(none)[1], final.mean(none)[0], final.mean(none)[1], without.mean(none)[0], without.mean(none)[1], out.mean(none)[0], out.mean(none)[1])
 }
