@@ -310,9 +310,33 @@ func TestTrainJSON(t *testing.T) {
 			t.Errorf("%s is %v", key, last[key])
 		}
 	}
+	if interval, ok := last["false_alarms"].([]any); !ok || len(interval) != 2 || last["scores"] != "mlrbfn" {
+		t.Errorf("false alarms %v of the score %v", last["false_alarms"], last["scores"])
+	}
 	if last["epochs"] != 3. || last["steps"] != 6. { // 72 rows, one batch, two heads
 		t.Errorf("%v", last)
 	}
+}
+
+// A detector that judges by an ensemble: its threshold is of that score.
+func TestTrainScores(t *testing.T) {
+	w := newWorld(t)
+	detector := filepath.Join(t.TempDir(), "d.safetensors")
+	out, _ := call(t, 0, "train", "--features", w.features, "--out", detector, "--epochs", "3", "--calibration", "0.3", "--max-false-alarms", "0.2", "--scores", "ensemble(gen,mds++)", "--quiet")
+	if !strings.Contains(out, "score ensemble(gen,mds++) keeps 80%") || !strings.Contains(out, "false alarms in the long run") {
+		t.Errorf("train:\n%s", out)
+	}
+	out, _ = call(t, 0, "detect", "--detector", detector, "--format", "jsonl", "--quiet", w.images)
+	flagged, rows := 0, lines(t, out)
+	for _, row := range rows {
+		if row["ood"].(bool) {
+			flagged++
+		}
+	}
+	if len(rows) == 0 || flagged > len(rows)/2 {
+		t.Errorf("%d of %d training images flagged", flagged, len(rows))
+	}
+	fails(t, 1, "ensemble(gen,mds++)", "export-onnx", "--detector", detector, "--out", filepath.Join(t.TempDir(), "d.onnx"))
 }
 
 func TestTrainIsDeterministic(t *testing.T) {
@@ -345,7 +369,7 @@ func TestEvaluate(t *testing.T) {
 	}
 	report := filepath.Join(dir, "report")
 	args := []string{"--train", w.features, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
-		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--seeds", "3,4"}
+		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--seeds", "3,4", "--methods", "mlrbfn,msp,mds++,ensemble(gen,mds++)", "--memory", "16MiB"}
 	out, _ := call(t, 0, "evaluate", args...)
 	if !strings.Contains(out, "AUROC") || !strings.Contains(out, "mlrbfn") || !strings.Contains(out, "±") {
 		t.Errorf("the table:\n%s", out)
@@ -361,7 +385,7 @@ func TestEvaluate(t *testing.T) {
 	if got := strings.Join(records[0], ","); got != "method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc" {
 		t.Errorf("columns %s", got)
 	}
-	if len(records) != 1+2*4*4 { // methods × (ramps, more and both means) × (3, 4, mean, std)
+	if len(records) != 1+4*4*4 { // methods × (ramps, more and both means) × (3, 4, mean, std)
 		t.Errorf("%d rows:\n%s", len(records), text)
 	}
 	// NumPy computes the AUROC from the scores again.
@@ -375,6 +399,19 @@ for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
     auroc = ((a[:, None] > b) + 0.5 * (a[:, None] == b)).mean()
     assert abs(auroc - float(r["auroc"])) < 1e-12, (r, auroc)
 `, report)
+
+	page, err := os.ReadFile(filepath.Join(report, "report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"evaluate --train", "--seeds 3,4", "data:image/jpeg;base64,", "1000 resamples", "msp on ramps (near-OOD)", "Accuracy against coverage", "square/", "nearest in training"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("report.html lacks %q", want)
+		}
+	}
+	if tables, err := os.ReadFile(filepath.Join(report, "tables.md")); err != nil || strings.Count(string(tables), "| mlrbfn |") != 3 {
+		t.Errorf("tables.md: %v\n%s", err, tables)
+	}
 
 	// A trained detector in place of training: the same figures as its own seed.
 	call(t, 0, "evaluate", append(args[:8:8], "--out", filepath.Join(dir, "r2"), "--detector", w.detector, "--methods", "mlrbfn", "--quiet")...)
@@ -542,6 +579,12 @@ func TestClearErrors(t *testing.T) {
 	fails(t, 1, "twice", "train", "--features", w.features, "--val", w.features, "--out", out)
 	fails(t, 1, "train", "detect", "--detector", w.features, w.images)
 	fails(t, 2, "magic", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--methods", "magic", "--out", out)
+	fails(t, 2, "both", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--head", "both", "--out", out)
+	fails(t, 2, "--mlp-layers", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--mlp-layers", "3", "--out", out)
+	fails(t, 2, "512MiB", "evaluate", "--train", w.features, "--id", w.features, "--far", "a="+w.features, "--memory", "lots", "--out", out)
+	fails(t, 2, "magic", "train", "--features", w.features, "--scores", "ensemble(gen,magic)", "--out", out)
+	fails(t, 2, "one of them", "train", "--features", w.features, "--target-tpr", "0.9", "--max-false-alarms", "0.1", "--out", out)
+	fails(t, 2, "--max-false-alarms", "train", "--features", w.features, "--max-false-alarms", "2", "--out", out)
 	fails(t, 1, absent, "train", "--features", absent, "--out", out)
 	fails(t, 2, "--features", "train", "--out", out)
 	fails(t, 2, "--val", "train", "--features", w.features, "--out", out, "--val", "1.5")

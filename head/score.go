@@ -30,20 +30,17 @@ const (
 // Scale is the mean and the standard deviation of a number.
 type Scale struct{ Mean, Deviation float64 }
 
-func (s Scale) of(v float64) float64 { return (v - s.Mean) / s.Deviation }
+// Of returns (v − mean) / deviation.
+func (s Scale) Of(v float64) float64 { return (v - s.Mean) / s.Deviation }
 
-func (s *Score) valid() bool {
-	for _, v := range []float64{s.Nearness.Mean, s.Nearness.Deviation, s.Decision.Mean, s.Decision.Deviation} {
-		if notNumber(v) {
-			return false
-		}
-	}
-	return s.Nearness.Deviation > 0 && s.Decision.Deviation > 0
-}
+// Valid tells whether both are numbers and the deviation is positive.
+func (s Scale) Valid() bool { return !notNumber(s.Mean) && !notNumber(s.Deviation) && s.Deviation > 0 }
+
+func (s *Score) valid() bool { return s.Nearness.Valid() && s.Decision.Valid() }
 
 // of returns the score of a row.
 func (s *Score) of(m float64, l []float64) float64 {
-	return s.Nearness.of(-m) + s.Decision.of(decision(l))
+	return s.Nearness.Of(-m) + s.Decision.Of(decision(l))
 }
 
 // fitScore returns the score that conditioned in-distribution rows scale.
@@ -65,16 +62,16 @@ func (m *MLRBFN) fitScore(ctx context.Context, data Data) (*Score, error) {
 			decisions = append(decisions, decision(logits[i*classes:(i+1)*classes]))
 		}
 	}
-	score := &Score{scaleOf(nearness), scaleOf(decisions)}
+	score := &Score{ScaleOf(nearness), ScaleOf(decisions)}
 	if !score.valid() {
 		return nil, fmt.Errorf("%w: the score of the validation rows is %+v", ErrDiverged, *score)
 	}
 	return score, nil
 }
 
-// scaleOf returns the mean and the standard deviation (ddof 0) of v. Values
+// ScaleOf returns the mean and the standard deviation (ddof 0) of v. Values
 // that do not differ have the deviation 1.
-func scaleOf(v []float64) Scale {
+func ScaleOf(v []float64) Scale {
 	var s Scale
 	for _, a := range v {
 		s.Mean += a / float64(len(v))

@@ -28,7 +28,10 @@ type Result struct {
 // Evaluate computes all figures with one sort, in O(n log n). The arguments are
 // not changed.
 func Evaluate(id, ood []float64) Result {
-	c := newCurve(id, ood)
+	return newCurve(id, ood).result()
+}
+
+func (c curve) result() Result {
 	mirrored := c.mirror()
 	return Result{
 		AUROC:   c.auroc(),

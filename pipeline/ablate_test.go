@@ -39,8 +39,10 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 	if last != 6*20 {
 		t.Errorf("Progress ended at %d", last)
 	}
+	train := opts.Train
+	train.Linear = train.Train
 	want, err := Evaluate(context.Background(), EvaluateOptions{
-		Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Linear: opts.Train.Train,
+		Train: train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Methods: []string{"mlrbfn", "msp"},
 	})
 	if err != nil {
 		t.Fatal(err)

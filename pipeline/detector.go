@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"mlrbfn/conditioning"
 	"mlrbfn/features"
 	"mlrbfn/head"
@@ -20,7 +22,11 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 2
+const detectorVersion = 3
+
+// plainVersion is the newest format that knows of no scores but the heads' own,
+// and what a detector without others is written in.
+const plainVersion = 2
 
 // ErrDetector is wrapped by the error of a file that is no detector, or not
 // one to be trusted.
@@ -32,6 +38,10 @@ type Detector struct {
 	Classes []string       // names, in the order of the heads' outputs
 	Heads   []*head.MLRBFN // one per seed; their confidences are averaged
 	Seeds   []uint64       // what each head was trained with
+
+	// Scoring gives the score to judge by in place of the heads' own; it may be
+	// nil. Class and confidence are the heads' all the same.
+	Scoring *Scoring
 
 	// Threshold is the score below which an image is out of distribution;
 	// −Inf where nothing is, for want of calibration images.
@@ -96,15 +106,26 @@ type metadata struct {
 	Open          bool     `json:"open,omitempty"` // the head that goes past the paper's
 	Threshold     *float64 `json:"threshold"`      // null: nothing is out of distribution
 	TargetTPR     float64  `json:"target_tpr"`
-	Seeds         []uint64 `json:"seeds"`
+	// FalseAlarms is that of the detector's method, for those who read the file.
+	FalseAlarms *[2]float64 `json:"false_alarms"`
+	Seeds       []uint64    `json:"seeds"`
 	// Conditioning says what the tensors conditioning.* are; null where there
 	// are none.
 	Conditioning *conditioning.Options `json:"conditioning"`
 	Training     TrainingRecord        `json:"training"`
 	History      [][]head.Epoch        `json:"history"`
+	Scores       *scoringRecord        `json:"scores,omitempty"` // nil: the heads' own
 }
 
 const metadataKey = "mlrbfn"
+
+// scoreName names the score that verdicts give.
+func (d *Detector) scoreName() string {
+	if d.Scoring == nil {
+		return OwnScore
+	}
+	return d.Scoring.Name
+}
 
 // Dim returns the number of features that the detector reads.
 func (d *Detector) Dim() int { return d.Heads[0].Dim() }
@@ -187,11 +208,23 @@ func (d *Detector) verdicts(ctx context.Context, x []float32) ([]Verdict, error)
 			return nil, err
 		}
 		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) { return d.Heads[h].Outputs(block) })
+		if err := d.rescore(ctx, scores, block); err != nil {
+			return nil, err
+		}
 		for i, score := range scores {
 			verdicts = append(verdicts, d.verdict(logConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
 		}
 	}
 	return verdicts, nil
+}
+
+// rescore puts the scores to judge the rows x by in the place of the heads' own.
+// It fails only when cancelled.
+func (d *Detector) rescore(ctx context.Context, scores []float64, x []float32) error {
+	if d.Scoring == nil {
+		return nil
+	}
+	return d.Scoring.score(ctx, scores, d.Scoring.batch(x), slices.Clone(scores))
 }
 
 // judge returns a function that judges one row of features [D] at a time and
@@ -206,6 +239,7 @@ func (d *Detector) judge() func(row []float32) Verdict {
 			predictors[h].Outputs(out[h], score[h], row)
 			return out[h], score[h]
 		})
+		_ = d.rescore(context.Background(), scores, row) // fails only when cancelled
 		return d.verdict(logConfidences, scores[0])
 	}
 }
@@ -242,25 +276,54 @@ func pValue(ascending []float64, score float64) float64 {
 	return float64(1+notAbove) / float64(len(ascending)+1)
 }
 
+// rank returns which of n scores, counted from the lowest, is the threshold that
+// keeps the share tpr; 0 where n is too small to promise it.
+func rank(n int, tpr float64) int {
+	// A share like 1−0.9 falls just short of the number that it stands for.
+	return int(math.Floor((1-tpr)*float64(n+1) + 1e-9))
+}
+
+// FalseAlarms returns the interval that holds, with a chance of 95%, the share
+// of in-distribution images that the threshold flags. Over the choice of the n
+// calibration images that share is Beta(k, n+1−k) if its rank among their scores
+// is k and no scores tie; its mean is k/(n+1) ≤ 1−TargetTPR. It is nil where
+// nothing is flagged. It speaks of images like those, and of the share in the long
+// run: among few images chance adds its own.
+func (d *Detector) FalseAlarms() *[2]float64 {
+	n := len(d.Scores)
+	k := rank(n, d.TargetTPR)
+	if k < 1 || k > n {
+		return nil
+	}
+	share := distuv.Beta{Alpha: float64(k), Beta: float64(n + 1 - k)}
+	return &[2]float64{share.Quantile(0.025), share.Quantile(0.975)}
+}
+
 // threshold returns the ⌊(1−tpr)(n+1)⌋-th smallest of n scores, ascending: a
 // fresh in-distribution image scores below it with a chance of at most 1−tpr.
 // It is −Inf where that rank is 0: too few scores to promise it.
 func threshold(ascending []float64, tpr float64) float64 {
-	// A share like 1−0.9 falls just short of the number that it stands for.
-	rank := int(math.Floor((1-tpr)*float64(len(ascending)+1) + 1e-9))
-	if rank < 1 {
+	k := rank(len(ascending), tpr)
+	if k < 1 {
 		return math.Inf(-1)
 	}
-	return ascending[min(rank, len(ascending))-1]
+	return ascending[min(k, len(ascending))-1]
 }
 
 // Save writes the detector to path, whole or not at all.
 func (d *Detector) Save(path string) error {
 	first := d.Heads[0]
+	scores, scoreTensors, err := d.Scoring.encode()
+	if err != nil {
+		return fmt.Errorf("save detector %s: %w", path, err)
+	}
 	meta := metadata{
-		Version: detectorVersion, Source: d.Source, Classes: d.Classes,
+		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper", NoRatio: first.NoRatio, NoProjections: first.NoProjections, Open: first.Open,
-		TargetTPR: d.TargetTPR, Seeds: d.Seeds, Training: d.Training, History: d.History,
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training, History: d.History,
+	}
+	if scores != nil {
+		meta.Version = detectorVersion
 	}
 	meta.Model = features.EncodePath(meta.Model)
 	if first.NoDepression {
@@ -284,6 +347,7 @@ func (d *Detector) Save(path string) error {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
+	tensors = append(tensors, scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, headTensors(h, headPrefix(i, len(d.Heads)))...)
@@ -467,7 +531,8 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	return d, nil
+	d.Scoring, err = readScoring(file, meta.Scores, d.Dim())
+	return d, err
 }
 
 // readOpen reads what an open head has beside its layers; a head of the

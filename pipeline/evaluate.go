@@ -20,10 +20,12 @@ import (
 	"mlrbfn/internal/npy"
 	"mlrbfn/metrics"
 	"mlrbfn/posthoc"
+	"mlrbfn/report"
 )
 
-// Methods are the scores that Evaluate knows.
-var Methods = []string{"mlrbfn", "msp"}
+// Methods are the scores that Evaluate compares unless it is told others. It
+// also knows ensembles of any of them, "ensemble(A,B,…)".
+var Methods = slices.Concat([]string{OwnScore}, posthoc.Names(), []string{ensembleName})
 
 // Groups of out-of-distribution sets, by how near to the training classes they
 // are.
@@ -31,6 +33,9 @@ const (
 	Near = "near"
 	Far  = "far"
 )
+
+// BackboneHead is the head of a feature set's own logits.
+const BackboneHead = "backbone"
 
 // OODSet is a feature set of images of none of the training classes.
 type OODSet struct{ Group, Name, Features string }
@@ -41,11 +46,32 @@ type EvaluateOptions struct {
 	ID    string       // feature set of in-distribution test images
 	OOD   []OODSet
 
-	Detector *Detector         // a trained MLRBFN, which takes the place of training ones
-	Methods  []string          // nil means all of Methods
-	Linear   head.TrainOptions // how the linear head is trained; Epochs 0 means 100
+	// Methods are the scores to compare; nil means all of Methods but those
+	// that cannot be fitted, of which Warn is told.
+	Methods []string
+
+	// Detector, where set, is a trained one that takes the place of training,
+	// for its heads' own score and for the one that it judges by.
+	Detector *Detector
+
+	// Head says whose logits post-hoc scores read: "" those of Softmax, a
+	// network that is trained as Train.Linear says, with the zero value a
+	// linear layer; BackboneHead those of the backbone's own classifier;
+	// OwnScore the MLRBFN's log-confidences, which have no weights, so that
+	// scores that need these cannot be fitted.
+	Head    string
+	Softmax head.MLPConfig
+
+	Memory int64 // bytes that scoring takes, about; 0 means 1 GiB
 
 	Out string // folder of the report
+
+	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
+
+	// For the report to show.
+	Published []report.Line // results to compare with, each with one cell
+	Commands  []string      // to repeat the evaluation with
+	Facts     []report.Fact // versions, dates and the like
 
 	// Warn, where set, is told what is odd about the training features.
 	Warn func(string)
@@ -79,9 +105,17 @@ func (f *Figures) values() []*float64 {
 	return []*float64{&f.AUROC, &f.AUPROut, &f.AUPRIn, &f.FPR95, &f.FPR95ID, &f.IDAcc}
 }
 
-// Evaluate trains the heads that the methods need, once per seed, scores the
-// in-distribution test set and all sets of strangers, and writes results.csv
-// and the scores, scores/METHOD/SEED/DATASET.npy, under opts.Out.
+// Evaluate trains the heads that the methods need, once per seed, fits scores,
+// scores the in-distribution test set and all sets of strangers, and writes
+// results.csv, the scores, scores/METHOD/SEED/DATASET.npy, report.html with its
+// figures, and the paper's tables, tables.md and tables.tex, under opts.Out.
+//
+// A post-hoc score is fitted on all labelled training rows, ReAct's and KLM's
+// on the validation features where these are a set of their own. The parts of an
+// ensemble are fitted on the rows that heads train on: the validation rows, which
+// put them on one scale, must be new to all. Figures of a score that no seed
+// changes are the same for every seed; the accuracy is that of the seed's
+// softmax network.
 func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 	e, err := openEvaluation(ctx, opts)
 	if err != nil {
@@ -89,22 +123,32 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 	}
 	defer e.close()
 	results := filepath.Join(opts.Out, "results.csv")
-	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), clearReport(opts.Out)); err != nil {
+	// Nothing is cleared before all is known to be writable.
+	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), report.Check(opts.Out)); err != nil {
+		return nil, err
+	}
+	if err := clearReport(opts.Out); err != nil {
 		return nil, err
 	}
 	var figures []Figures
+	var measured []string
 	for _, method := range e.opts.Methods {
-		c := contender{name: method, head: e.train.opts.Head, train: e.train.opts.Train}
-		if method == "msp" {
-			c.softmax, c.train = &head.MLPConfig{}, e.opts.Linear
+		runs, err := e.prepare(ctx, method)
+		if opts.Methods == nil && errors.Is(err, errUnfit) && ctx.Err() == nil {
+			e.warn(fmt.Sprintf("%s is left out: %v", method, err))
+			continue
 		}
-		rows, err := e.figures(ctx, c)
 		if err != nil {
 			return nil, err
 		}
-		figures = append(figures, rows...)
+		rows, err := e.measureAll(ctx, method, runs)
+		if err != nil {
+			return nil, err
+		}
+		measured, figures = append(measured, method), append(figures, rows...)
 	}
-	return figures, writeResults(results, figures)
+	e.opts.Methods = measured
+	return figures, errors.Join(writeResults(results, figures), e.writePage(figures))
 }
 
 // contender is a kind of head that is trained with every seed and measured.
@@ -121,13 +165,27 @@ type contender struct {
 
 // figures returns what a contender comes to with each seed and over them.
 func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error) {
-	runs, err := e.run(ctx, c)
+	all, err := e.trainAll(ctx, c)
 	if err != nil {
 		return nil, err
 	}
+	var runs []run
+	for i, t := range all {
+		r := run{e.seed(i), nil}
+		if r.predict = t.heads.predict; t.heads == nil {
+			msp := &Scoring{Parts: []Part{{Name: "msp", Score: posthoc.MaxSoftmax{}, Scale: unscaled}}}
+			r.predict = e.predictor(msp, t.classifier, nil, nil)
+		}
+		runs = append(runs, r)
+	}
+	return e.measureAll(ctx, c.name, runs)
+}
+
+// measureAll returns what a method comes to with each seed and over them.
+func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]Figures, error) {
 	var perSeed []Figures
 	for _, r := range runs {
-		rows, err := e.measure(ctx, c.name, r)
+		rows, err := e.measure(ctx, method, r)
 		if err != nil {
 			return nil, err
 		}
@@ -143,14 +201,24 @@ type evaluation struct {
 	id       *table
 	idLabels []int64 // in the training classes; −1 where there is none
 	ood      []*table
+	runs     []report.Run // what was scored
+
+	// Trained when they are first asked for, one per seed.
+	heads, softmax []trained
 }
 
 // Check reports what is wrong with the methods and the names of the sets.
 func (o EvaluateOptions) Check() error {
 	for i, m := range o.Methods {
-		if !slices.Contains(Methods, m) || slices.Contains(o.Methods[:i], m) {
-			return fmt.Errorf("method %q: each once, of %s", m, strings.Join(Methods, ", "))
+		if _, _, err := scoreParts(m); err != nil {
+			return fmt.Errorf("method %s: %w", m, err)
 		}
+		if slices.Contains(o.Methods[:i], m) {
+			return fmt.Errorf("method %s is named twice", m)
+		}
+	}
+	if !slices.Contains([]string{"", BackboneHead, OwnScore}, o.Head) {
+		return fmt.Errorf("head %q: it is %s, %s or none", o.Head, BackboneHead, OwnScore)
 	}
 	if len(o.OOD) == 0 {
 		return errors.New("no features of strangers to evaluate on")
@@ -171,11 +239,11 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 	if opts.Methods == nil {
 		opts.Methods = Methods
 	}
-	if opts.Linear.Epochs == 0 {
-		opts.Linear.Epochs = 100
-	}
-	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
+	if opts.Softmax, err = opts.Softmax.WithDefaults(); err != nil {
 		return nil, err
+	}
+	if opts.Memory == 0 {
+		opts.Memory = 1 << 30
 	}
 	e := &evaluation{opts: opts}
 	defer func() {
@@ -223,13 +291,37 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 			return nil, fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
 		}
 	}
-	if opts.Warn != nil {
-		for _, w := range e.train.warnings {
-			opts.Warn(w)
+	if opts.Head == BackboneHead {
+		for _, t := range append([]*table{e.train.table, e.id}, e.ood...) {
+			if err := t.checkLogits(len(e.train.classes)); err != nil {
+				return nil, err
+			}
 		}
+		for _, set := range e.train.sets {
+			if !slices.Equal(set.Classes, e.train.classes) {
+				return nil, fmt.Errorf("features %s have other classes, or in another order, than all training features together: what their logits are of cannot be told", set.Dir)
+			}
+		}
+		if e.train.held != nil {
+			if err := e.train.held.checkLogits(len(e.train.classes)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, w := range e.train.warnings {
+		e.warn(w)
 	}
 	return e, nil
 }
+
+func (e *evaluation) warn(text string) {
+	if e.opts.Warn != nil {
+		e.opts.Warn(text)
+	}
+}
+
+// seed names the i-th.
+func (e *evaluation) seed(i int) string { return strconv.FormatUint(e.train.opts.Seeds[i], 10) }
 
 func (e *evaluation) close() {
 	tables := append([]*table{e.id}, e.ood...)
@@ -249,20 +341,19 @@ type run struct {
 	predict predictor
 }
 
-// predictor gives the scores [n] and classes [n] of rows of features [n, D].
-type predictor func(ctx context.Context, x []float32) (scores []float64, classes []int, err error)
+// predictor gives the scores [n] and classes [n] of a table's rows.
+type predictor func(ctx context.Context, t *table) (scores []float64, classes []int, err error)
 
-// run trains a contender with each seed.
-func (e *evaluation) run(ctx context.Context, c contender) ([]run, error) {
-	if c.softmax == nil && e.opts.Detector != nil {
-		seeds := make([]string, len(e.opts.Detector.Seeds))
-		for i, s := range e.opts.Detector.Seeds {
-			seeds[i] = strconv.FormatUint(s, 10)
-		}
-		return []run{{strings.Join(seeds, "+"), e.opts.Detector.predict}}, nil
-	}
+// trained is what a contender is with one seed.
+type trained struct {
+	heads      *Detector   // an MLRBFN
+	classifier *classifier // or a softmax network
+}
+
+// trainAll trains a contender with each seed.
+func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, error) {
 	seeds := e.train.opts.Seeds
-	runs := make([]run, len(seeds))
+	all := make([]trained, len(seeds))
 	var done atomic.Int64
 	if c.progress == nil {
 		c.progress = func(head.Epoch) { e.tell(c.name+": training", int(done.Add(1)), c.train.Epochs*len(seeds)) }
@@ -271,60 +362,45 @@ func (e *evaluation) run(ctx context.Context, c contender) ([]run, error) {
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, seed := range seeds {
 		group.Go(func() (err error) {
-			runs[i].seed = strconv.FormatUint(seed, 10)
-			runs[i].predict, err = e.fit(ctx, c, seed)
+			all[i], err = e.fit(ctx, c, seed)
 			return err
 		})
 	}
-	return runs, group.Wait()
+	return all, group.Wait()
 }
 
 // fit trains a contender with one seed. Every seed has a split of its own.
-func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (predictor, error) {
+func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained, error) {
 	o := c.train
-	o.Progress = c.progress
+	o.Progress, o.Seed = c.progress, seed
 	rows, err := e.train.resplit(seed)
 	if err != nil {
-		return nil, err
+		return trained{}, err
 	}
-	o.Seed = seed
 	classes := len(e.train.classes)
-	if c.softmax == nil {
-		condition, err := rows.condition(ctx)
+	if c.softmax != nil {
+		m, _, err := head.TrainMLP(ctx, *c.softmax, rows.train, rows.validation, classes, o)
 		if err != nil {
-			return nil, err
+			return trained{}, err
 		}
-		h, _, err := head.Train(ctx, c.head, rows.train, rows.validation, classes, o)
-		if err != nil {
-			return nil, err
-		}
-		h.Conditioning = condition
-		d := &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}
-		return d.predict, nil
+		network, err := networkClassifier(m)
+		return trained{classifier: network}, err
 	}
-	m, _, err := head.TrainMLP(ctx, *c.softmax, rows.train, rows.validation, classes, o)
+	condition, err := rows.condition(ctx)
 	if err != nil {
-		return nil, err
+		return trained{}, err
 	}
-	return func(ctx context.Context, x []float32) (scores []float64, predicted []int, err error) {
-		for block := range slices.Chunk(x, verdictBlock*e.train.d) {
-			if err := ctx.Err(); err != nil {
-				return nil, nil, err
-			}
-			logits := m.Logits(block)
-			scores = append(scores, posthoc.MSP(logits, classes)...)
-			for row := range slices.Chunk(logits, classes) {
-				at, _ := best(row)
-				predicted = append(predicted, at)
-			}
-		}
-		return scores, predicted, nil
-	}, nil
+	h, _, err := head.Train(ctx, c.head, rows.train, rows.validation, classes, o)
+	if err != nil {
+		return trained{}, err
+	}
+	h.Conditioning = condition
+	return trained{heads: &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}}, nil
 }
 
 // predict is a predictor by the detector's verdicts.
-func (d *Detector) predict(ctx context.Context, x []float32) (scores []float64, classes []int, err error) {
-	verdicts, err := d.verdicts(ctx, x)
+func (d *Detector) predict(ctx context.Context, t *table) (scores []float64, classes []int, err error) {
+	verdicts, err := d.verdicts(ctx, t.x)
 	for _, v := range verdicts {
 		scores, classes = append(scores, v.Score), append(classes, v.Label)
 	}
@@ -341,23 +417,27 @@ func (e *evaluation) tell(what string, done, total int) {
 // and returns the figures of each set and of the groups' means.
 func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
 	scored := 0
-	score := func(dataset string, x []float32) ([]float64, []int, error) {
-		scores, classes, err := r.predict(ctx, x)
+	score := func(dataset string, t *table) ([]float64, []int, error) {
+		scores, classes, err := r.predict(ctx, t)
 		if err == nil && e.opts.Out != "" {
-			err = writeScores(filepath.Join(e.opts.Out, "scores", method, r.seed, dataset+".npy"), scores)
+			err = writeScores(e.scoresFile(method, r.seed, dataset), scores)
 		}
 		scored++
 		e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed), scored, 1+len(e.ood))
 		return scores, classes, err
 	}
-	id, predicted, err := score("id", e.id.x)
+	id, predicted, err := score("id", e.id)
 	if err != nil {
 		return nil, err
 	}
+	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: predicted, Scores: func(dataset string) ([]float64, error) {
+		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
+		return scores, err
+	}})
 	accuracy := e.accuracy(predicted)
 	var figures []Figures
 	for i, set := range e.opts.OOD {
-		ood, _, err := score(set.Name, e.ood[i].x)
+		ood, _, err := score(set.Name, e.ood[i])
 		if err != nil {
 			return nil, err
 		}
@@ -440,6 +520,10 @@ func average(members []Figures, deviation bool) Figures {
 		}
 	}
 	return out
+}
+
+func (e *evaluation) scoresFile(method, seed, dataset string) string {
+	return filepath.Join(e.opts.Out, "scores", method, seed, dataset+".npy")
 }
 
 func writeScores(path string, scores []float64) error {

@@ -43,6 +43,9 @@ type ExportOptions struct {
 // The backbone must be the one of the training features, or the error wraps
 // [ErrOtherModel].
 func Export(ctx context.Context, opts ExportOptions) error {
+	if s := opts.Detector.Scoring; s != nil {
+		return fmt.Errorf("export detector: its score is %s, and only heads can be exported that judge by their own: train with --scores %s", s.Name, OwnScore)
+	}
 	var m *onnx.Model
 	var err error
 	if opts.WithBackbone {

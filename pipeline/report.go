@@ -76,8 +76,15 @@ func clearReport(dir string) error {
 	if err := clearResults(filepath.Join(dir, "results.csv")); err != nil {
 		return err
 	}
-	for _, method := range Methods {
-		scores, err := filepath.Glob(filepath.Join(dir, "scores", method, "*", "*.npy"))
+	methods, err := os.ReadDir(filepath.Join(dir, "scores"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("report folder: %w", err)
+	}
+	for _, method := range methods {
+		if _, _, err := scoreParts(method.Name()); err != nil {
+			continue // not ours
+		}
+		scores, err := filepath.Glob(filepath.Join(dir, "scores", method.Name(), "*", "*.npy"))
 		if err != nil {
 			return fmt.Errorf("report folder: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"mlrbfn/extractor"
 	"mlrbfn/features"
 	"mlrbfn/head"
+	"mlrbfn/posthoc"
 )
 
 // TrainOptions says what to train a detector on, and how. A zero field takes
@@ -40,6 +41,14 @@ type TrainOptions struct {
 	Head  head.Config       // Open is set by Paper
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
+
+	// Scores names the score to judge by: "" or OwnScore is the heads' own;
+	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
+	// that the heads are trained on, and an ensemble put on one scale by the
+	// validation rows. Where it reads logits, they are those of a linear head
+	// that is trained as Linear says (Epochs 0 means 100) with the first seed.
+	Scores string
+	Linear head.TrainOptions
 
 	TargetTPR float64 `json:"-"` // share of in-distribution images that the threshold keeps; 0 means 0.95
 
@@ -97,8 +106,13 @@ type TrainResult struct {
 	ValLoss        float64  `json:"val_loss"`     // the training loss without validation rows
 	ValAccuracy    *float64 `json:"val_accuracy"` // null without validation rows
 	Threshold      *float64 `json:"threshold"`    // null where nothing will be flagged
-	Rows           RowCount `json:"rows"`
-	Warnings       []string `json:"warnings"` // what a person should know
+	Scores         string   `json:"scores"`       // what the threshold is of
+
+	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
+	FalseAlarms *[2]float64 `json:"false_alarms"`
+
+	Rows     RowCount `json:"rows"`
+	Warnings []string `json:"warnings"` // what a person should know
 }
 
 // Train trains a detector on cached features: it sets rows aside for validation
@@ -115,6 +129,7 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	}
 	defer data.Close()
 	opts = data.opts
+	raw := *data // not conditioned
 	condition, err := data.condition(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
@@ -139,12 +154,15 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		Source: sourceOf(data.sets[0]), History: trained.history,
 		Splits: map[string][]int{"validation": data.split.validation, "calibration": data.split.calibration},
 	}
+	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
+	}
 	if d.Scores, err = data.calibrate(ctx, d); err != nil {
 		return nil, nil, err
 	}
 	d.Threshold = threshold(d.Scores, opts.TargetTPR)
 
-	result.Rows = data.rows(len(d.Scores))
+	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.scoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.warnings...), trained.warnings...)
 	if math.IsInf(d.Threshold, -1) {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -168,6 +186,42 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		SumLoss: opts.Head.SumLoss,
 	}
 	return d, result, nil
+}
+
+// fitScoring fits the score to judge by; nil is the heads' own. The data are not
+// conditioned.
+func (t *trainingData) fitScoring(ctx context.Context, own *Detector) (*Scoring, error) {
+	if t.opts.Scores == OwnScore {
+		return nil, nil
+	}
+	parts, _, err := scoreParts(t.opts.Scores)
+	if err != nil {
+		return nil, err
+	}
+	c := &classifier{}
+	if slices.ContainsFunc(parts, func(p string) bool { return p != OwnScore && !posthoc.Headless(p) }) {
+		o := t.opts.Linear
+		o.Seed = t.opts.Seeds[0]
+		m, _, err := head.TrainMLP(ctx, head.MLPConfig{}, t.train, t.validation, len(t.classes), o)
+		if err != nil {
+			return nil, fmt.Errorf("the linear head: %w", err)
+		}
+		if c, err = networkClassifier(m); err != nil {
+			return nil, err
+		}
+	}
+	f := fitting{network: c.network, train: c.data(t.table, t.split.train, t.labels, len(t.classes))}
+	s, err := f.scoring(ctx, t.opts.Scores, t.scale(c, own))
+	if err != nil {
+		return nil, err
+	}
+	if c.network != nil {
+		s.Classifier = c.network[0]
+	}
+	for _, p := range s.Parts {
+		posthoc.Detach(p.Score)
+	}
+	return s, nil
 }
 
 // trainedHeads are the heads whose training ended well.
@@ -277,6 +331,22 @@ func openTrainingData(ctx context.Context, opts TrainOptions) (_ *trainingData, 
 	}
 	if opts.Train, err = opts.Train.WithDefaults(); err != nil {
 		return nil, err
+	}
+	if opts.Linear.Epochs == 0 {
+		opts.Linear.Epochs = 100
+	}
+	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
+		return nil, err
+	}
+	if opts.Scores == "" {
+		opts.Scores = OwnScore
+	}
+	_, ensemble, err := scoreParts(opts.Scores)
+	if err != nil {
+		return nil, err
+	}
+	if ensemble && opts.Validation.None {
+		return nil, errNoScale
 	}
 	if len(opts.Features) == 0 {
 		return nil, errors.New("no features to train on")

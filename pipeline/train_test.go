@@ -184,19 +184,33 @@ func TestTrainRefuses(t *testing.T) {
 // beside it.
 func TestEvaluateFigures(t *testing.T) {
 	train := quick(clouds(t, 1, 100, twoLabels, two...))
-	train.Seeds, train.Calibration.None = []uint64{0, 1}, true
+	train.Seeds, train.Calibration.None, train.Linear = []uint64{0, 1}, true, train.Train
 	out := t.TempDir()
 	opts := EvaluateOptions{
-		Train: train, ID: clouds(t, 2, 30, twoLabels, two...), Out: out, Linear: train.Train,
+		Train: train, ID: clouds(t, 2, 30, twoLabels, two...), Out: out,
 		OOD: []OODSet{
 			{Near, "between", clouds(t, 3, 20, nil, [2]float64{2, 0})},
 			{Near, "beside", clouds(t, 4, 25, nil, [2]float64{0, 2})},
 			{Far, "away", clouds(t, 5, 30, nil, [2]float64{30, 30})},
 		},
 	}
+	left := map[string]string{}
+	opts.Warn = func(text string) {
+		method, why, _ := strings.Cut(text, " is left out: ")
+		left[method] = why
+	}
 	figures, err := Evaluate(context.Background(), opts)
 	if err != nil {
 		t.Fatal(err)
+	}
+	methods, _ := overview(figures)
+	for _, m := range Methods {
+		if slices.Contains(methods, m) == (left[m] != "") {
+			t.Errorf("%s: not either measured or left out: %q", m, left[m])
+		}
+	}
+	if len(left) != 1 || !strings.Contains(left["temperature"], "classified right") { // the classes are far apart
+		t.Errorf("left out: %v", left)
 	}
 	find := func(method, seed, group, dataset string) Figures {
 		i := slices.IndexFunc(figures, func(f Figures) bool {
@@ -207,7 +221,7 @@ func TestEvaluateFigures(t *testing.T) {
 		}
 		return figures[i]
 	}
-	for _, method := range Methods {
+	for _, method := range methods {
 		var nearMeans []float64
 		for _, seed := range []string{"0", "1"} {
 			read := func(name string) []float64 {
@@ -231,7 +245,7 @@ func TestEvaluateFigures(t *testing.T) {
 				t.Errorf("%s: the mean of near is %+v, want %g", method, mean, sum/2)
 			}
 			nearMeans = append(nearMeans, mean.AUROC)
-			if f := find(method, seed, Far, "away"); f.IDAcc < 0.9 || method == "mlrbfn" && f.AUROC < 0.99 {
+			if f := find(method, seed, Far, "away"); f.IDAcc < 0.9 || (method == "mlrbfn" || method == "ensemble") && f.AUROC < 0.99 {
 				t.Errorf("%s: %+v", method, f)
 			}
 		}
@@ -250,12 +264,21 @@ func TestEvaluateFigures(t *testing.T) {
 	if err := os.WriteFile(note, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	opts.Methods = []string{"mlrbfn"}
+	opts.Methods = []string{"mlrbfn", "ensemble(mds,msp)"}
 	if figures, err = Evaluate(context.Background(), opts); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := filepath.Glob(filepath.Join(out, "scores", "msp", "*")); err != nil || !slices.Equal(left, []string{note}) {
 		t.Errorf("left: %v, %v", left, err)
+	}
+	// Those of an ensemble are the parts' scores, scaled by the validation
+	// rows alone and added.
+	if got := find("ensemble(mds,msp)", "0", Far, "away").AUROC; got < 0.9 {
+		t.Errorf("an ensemble's AUROC is %g", got)
+	}
+	opts.Methods = []string{"mlrbfn", "temperature"}
+	if _, err := Evaluate(context.Background(), opts); err == nil || !strings.Contains(err.Error(), "temperature") {
+		t.Errorf("a method that cannot be fitted, named: %v", err)
 	}
 	theirs := t.TempDir()
 	if err := os.WriteFile(filepath.Join(theirs, "results.csv"), []byte("a,b\n"), 0o666); err != nil {

@@ -6,28 +6,42 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
+	"mlrbfn/posthoc"
+	"mlrbfn/report"
 )
 
 func main() { cli.Main("evaluate", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	var opts pipeline.EvaluateOptions
+	opts := pipeline.EvaluateOptions{Memory: 1 << 30}
 	f := cli.Flags("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --far NAME=FEATURES… --out REPORT [flags]",
-		`Trains heads on the training features, scores the in-distribution test set and the
-sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group, and the
-accuracy. No image is set aside for calibration, as no threshold is set. --paper
-trains the paper's MLRBFN; --epochs is for the MLRBFN, a linear head trains for 100.`, stdout)
+		`Trains heads on the training features, fits scores, scores the in-distribution test
+set and the sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group,
+and the accuracy. No image is set aside for calibration, as no threshold is set.
+
+Methods are mlrbfn, the head's own score; the post-hoc scores
+`+lines(posthoc.Names())+`,
+fitted on all training images; and ensemble, or ensemble(A,B,…) of any of these,
+fitted on those that heads train on and put on one scale by the validation images.
+all leaves out, and says so, what cannot be fitted. --paper trains the paper's MLRBFN;
+--epochs is for the MLRBFN, the softmax network of --head trains for 100.`, stdout)
 	train := f.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	f.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := cli.AddSetFlags(f)
-	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn instead of training heads")
-	methods := f.StringSlice("methods", []string{"all"}, "scores to compare: "+strings.Join(pipeline.Methods, ", "))
-	linear := f.String("head", "linear", "whose logits msp reads; this version knows `linear`")
+	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn, and for the score that it judges by, instead of training")
+	methods := f.String("methods", "all", "`METHODS` to compare, with commas between them")
+	network := f.String("head", "linear", "whose logits post-hoc scores read: `linear|mlp|backbone|mlrbfn`; the backbone's are the feature sets' own logits.npy, the MLRBFN's its log-confidences")
+	f.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	f.Var((*cli.Bytes)(&opts.Memory), "memory", "memory that scoring takes, about")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
+	f.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in the report; 0 for none")
+	leaderboard := f.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	heads := cli.AddHeadFlags(f, 0, 1, 2)
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "train", "id", "out"); err != nil {
@@ -36,15 +50,28 @@ trains the paper's MLRBFN; --epochs is for the MLRBFN, a linear head trains for 
 	if f.NArg() > 0 {
 		return cli.Usagef("unexpected argument %q", f.Arg(0))
 	}
-	if *linear != "linear" {
-		return cli.Usagef("--head %s: this version knows linear alone", *linear)
+	switch *network {
+	case "mlp":
+		if opts.Softmax.Layers < 1 || opts.Softmax.Layers > 4 {
+			return cli.Usagef("--mlp-layers %d: it is 1 to 4", opts.Softmax.Layers)
+		}
+	case "linear", pipeline.BackboneHead, pipeline.OwnScore:
+		if f.Changed("mlp-layers") {
+			return cli.Usagef("--mlp-layers goes with --head mlp")
+		}
+		opts.Softmax.Layers = 1
+		if *network != "linear" {
+			opts.Head = *network
+		}
+	default:
+		return cli.Usagef("--head %s: it is linear, mlp, backbone or mlrbfn", *network)
 	}
 	var err error
 	if opts.OOD, err = sets.Sets(); err != nil {
 		return err
 	}
-	if !(len(*methods) == 1 && (*methods)[0] == "all") {
-		opts.Methods = *methods
+	if *methods != "all" {
+		opts.Methods = pipeline.SplitScores(*methods)
 	}
 	if err := opts.Check(); err != nil {
 		return cli.Usagef("%w", err)
@@ -52,12 +79,27 @@ trains the paper's MLRBFN; --epochs is for the MLRBFN, a linear head trains for 
 	if opts.Train, err = heads.Options(); err != nil {
 		return err
 	}
+	if opts.Bootstrap < 0 {
+		return cli.Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
+	}
+	opts.Commands = []string{cli.CommandLine("evaluate", args)}
+	opts.Facts = []report.Fact{
+		{Name: "version", Value: cli.Version()},
+		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
+	}
 	opts.Train.Features = *train
 	opts.Train.Calibration.None = true // no threshold is set here
 	if *detector != "" {
 		if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
 			return err
 		}
+	}
+	if *leaderboard != "" {
+		board, err := report.ReadLeaderboard(*leaderboard)
+		if err != nil {
+			return err
+		}
+		opts.Published = report.Benchmarks(nil, board)
 	}
 	progress := cli.NewProgress(stderr, "", *quiet)
 	opts.Progress = progress.Phase
@@ -68,4 +110,13 @@ trains the paper's MLRBFN; --epochs is for the MLRBFN, a linear head trains for 
 		return err
 	}
 	return pipeline.WriteTable(stdout, figures)
+}
+
+// lines lists names, a few to a line.
+func lines(names []string) string {
+	var all []string
+	for part := range slices.Chunk(names, 11) {
+		all = append(all, strings.Join(part, " "))
+	}
+	return strings.Join(all, "\n")
 }

@@ -33,7 +33,8 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 	headFlags := cli.AddHeadFlags(f, 0)
 	calibration := f.String("calibration", "0.1", "part of the training images, or `FEATURES`, to set the threshold by; 0: none")
 	tpr := f.Float64("target-tpr", 0.95, "share of in-distribution images that the threshold keeps")
-	scores := f.StringSlice("scores", []string{"mlrbfn"}, "scores that the detector holds; this version knows mlrbfn")
+	alarms := f.Float64("max-false-alarms", 0.05, "share of in-distribution images that may be flagged: 1 − --target-tpr")
+	scores := f.String("scores", pipeline.OwnScore, "the score to judge by: `SCORE`, one of evaluate's methods, ensemble or ensemble(A,B,…)")
 	every := f.Duration("checkpoint-every", 30*time.Second, "how often the state of training is kept; 0: never, nor is one looked for")
 	resume := f.Bool("resume", false, "go on from DETECTOR.checkpoint, which must be there; --lr may differ")
 	restart := f.Bool("restart", false, "begin anew, whether or not there is DETECTOR.checkpoint")
@@ -45,10 +46,17 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 	if f.NArg() > 0 {
 		return cli.Usagef("unexpected argument %q; --features repeats for each set", f.Arg(0))
 	}
-	for _, s := range *scores {
-		if s != "mlrbfn" {
-			return cli.Usagef("--scores %s: this version knows mlrbfn alone", s)
+	if err := pipeline.CheckScores(*scores); err != nil {
+		return cli.Usagef("--scores: %w", err)
+	}
+	switch {
+	case f.Changed("max-false-alarms") && f.Changed("target-tpr"):
+		return cli.Usagef("--max-false-alarms and --target-tpr say the same thing: give one of them")
+	case f.Changed("max-false-alarms"):
+		if !(*alarms > 0 && *alarms < 1) {
+			return cli.Usagef("--max-false-alarms %g: a share lies between 0 and 1", *alarms)
 		}
+		*tpr = 1 - *alarms
 	}
 	opts, err := headFlags.Options()
 	if err != nil {
@@ -74,7 +82,7 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 	if *every > 0 {
 		opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 	}
-	opts.Features, opts.TargetTPR = *features, *tpr
+	opts.Features, opts.TargetTPR, opts.Scores = *features, *tpr, *scores
 	if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 		return cli.Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
 	}
@@ -187,7 +195,8 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		text += fmt.Sprintf(", validation accuracy %.4f (%d images)", *r.ValAccuracy, r.Rows.Validation)
 	}
 	if r.Threshold != nil {
-		text += fmt.Sprintf("\nthreshold %.4f on the score keeps %.4g%% of images like these (set by %d calibration images)", *r.Threshold, 100*d.TargetTPR, r.Rows.Calibration)
+		text += fmt.Sprintf("\nthreshold %.4f on the score %s keeps %.4g%% of images like these (set by %d calibration images)", *r.Threshold, r.Scores, 100*d.TargetTPR, r.Rows.Calibration)
+		text += fmt.Sprintf("\nfalse alarms in the long run: %.2g%% to %.2g%% of such images, with a chance of 95%%", 100*r.FalseAlarms[0], 100*r.FalseAlarms[1])
 	}
 	return text
 }

@@ -105,3 +105,10 @@ func TestProgress(t *testing.T) {
 	quiet.Update(1, 1, "")
 	quiet.Close()
 }
+
+func TestCommandLine(t *testing.T) {
+	got := CommandLine("evaluate", []string{"--near", "a=b/c", "--out", "my report", "it's", ""})
+	if want := `evaluate --near a=b/c --out 'my report' 'it'\''s' ''`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -5,10 +5,11 @@ package moments
 
 import (
 	"context"
+	"math"
 
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/blas64"
 	"gonum.org/v1/gonum/mat"
+
+	"mlrbfn/internal/products"
 )
 
 // Rows are feature rows to take moments of.
@@ -65,26 +66,44 @@ func (m *Moments) Total(ctx context.Context, r Rows) (*mat.SymDense, error) {
 	return covariance(ctx, r, func(int) []float64 { return m.Mean })
 }
 
+// AddBetween turns the within-class covariance, in place, into that about the
+// mean of all rows, which it returns: Σ + 1/N Σ_c n_c (μ_c−μ)(μ_c−μ)ᵀ. It
+// spares a second pass over the rows where both are wanted.
+func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.SymDense, error) {
+	d := len(m.Mean)
+	var offsets []float64 // [classes with rows, D], √(n_c/N)·(μ_c−μ)
+	for c, n := range m.Counts {
+		for j := 0; n > 0 && j < d; j++ {
+			offsets = append(offsets, math.Sqrt(float64(n)/float64(m.N))*(m.Means[c][j]-m.Mean[j]))
+		}
+	}
+	return within, products.AddGram(ctx, len(offsets)/d, d, offsets, within.RawSymmetric().Data)
+}
+
 // block is how many rows are in float64 at once.
 const block = 1024
 
 func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*mat.SymDense, error) {
-	sum := blas64.Symmetric{N: r.D, Stride: r.D, Uplo: blas.Upper, Data: make([]float64, r.D*r.D)}
-	x := blas64.General{Cols: r.D, Stride: r.D, Data: make([]float64, min(block, len(r.Index))*r.D)}
+	sum := make([]float64, r.D*r.D)
+	x := make([]float64, min(block, len(r.Index))*r.D)
 	for from := 0; from < len(r.Index); from += block {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		part := r.Index[from:min(from+block, len(r.Index))]
 		for i, at := range part {
-			row := x.Data[i*r.D : (i+1)*r.D]
+			row := x[i*r.D : (i+1)*r.D]
 			r.Read(row, at)
 			for j, mu := range centre(at) {
 				row[j] -= mu
 			}
 		}
-		x.Rows = len(part)
-		blas64.Syrk(blas.Trans, 1/float64(len(r.Index)), x, 1, sum)
+		if err := products.AddGram(ctx, len(part), r.D, x, sum); err != nil {
+			return nil, err
+		}
 	}
-	return mat.NewSymDense(r.D, sum.Data), nil
+	for i := range sum {
+		sum[i] /= float64(len(r.Index))
+	}
+	return mat.NewSymDense(r.D, sum), nil
 }

@@ -1,0 +1,208 @@
+package metrics_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"mlrbfn/metrics"
+
+	"pgregory.net/rapid"
+)
+
+// area is the trapezoid area under a curve.
+func area(points []metrics.Point) float64 {
+	sum := 0.0
+	for i := 1; i < len(points); i++ {
+		sum += (points[i].X - points[i-1].X) * (points[i].Y + points[i-1].Y) / 2
+	}
+	return sum
+}
+
+func TestAreasUnderCurvesAreTheFigures(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		score := rapid.OneOf(rapid.Just(math.Inf(-1)), rapid.Map(rapid.IntRange(0, 6), func(i int) float64 { return float64(i) }))
+		id := rapid.SliceOfN(score, 1, 30).Draw(t, "id")
+		ood := rapid.SliceOfN(score, 1, 30).Draw(t, "ood")
+		roc, pr := metrics.Curves(id, ood)
+		if got, want := area(roc), metrics.AUROC(id, ood); math.Abs(got-want) > 1e-12 {
+			t.Errorf("area under ROC %v, AUROC %v", got, want)
+		}
+		if got, want := area(pr), metrics.AUPROut(id, ood); math.Abs(got-want) > 1e-12 {
+			t.Errorf("area under PR %v, AUPROut %v", got, want)
+		}
+	})
+}
+
+func TestCurvesWithoutAnAnswer(t *testing.T) {
+	for _, id := range [][]float64{nil, {math.NaN()}} {
+		if roc, pr := metrics.Curves(id, []float64{1}); roc != nil || pr != nil {
+			t.Errorf("ID %v: curves %v and %v", id, roc, pr)
+		}
+	}
+}
+
+func TestSelective(t *testing.T) {
+	tests := []struct {
+		name         string
+		scores       []float64
+		pred, labels []int
+		want         []metrics.Point
+	}{
+		{"best first", []float64{3, 1, 2}, []int{0, 0, 0}, []int{0, 1, 0}, []metrics.Point{{1. / 3, 1}, {2. / 3, 1}, {1, 2. / 3}}},
+		{"ties together", []float64{1, 1, math.Inf(-1)}, []int{0, 1, 1}, []int{0, 0, 1}, []metrics.Point{{2. / 3, .5}, {1, 2. / 3}}},
+		{"no label", []float64{5, 1, math.NaN()}, []int{0, 1, 0}, []int{0, 1, -1}, []metrics.Point{{.5, 1}, {1, 1}}},
+		{"NaN", []float64{math.NaN(), 1}, []int{0, 0}, []int{0, 0}, nil},
+		{"nothing", nil, nil, nil, nil},
+	}
+	for _, test := range tests {
+		if got := metrics.Selective(test.scores, test.pred, test.labels); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// normal draws n scores around a mean.
+func normal(random *rand.Rand, mean float64, n int) []float64 {
+	scores := make([]float64, n)
+	for i := range scores {
+		scores[i] = mean + random.NormFloat64()
+	}
+	return scores
+}
+
+// TestBootstrapCovers draws sets whose AUROC is known: Φ(μ/√2) for normal scores
+// that lie μ apart. Of 400 exact intervals of 90%, 360 ± 6 would hold it;
+// percentile intervals are a little short for so few scores.
+func TestBootstrapCovers(t *testing.T) {
+	const trials, apart = 400, 1.0
+	truth := 0.5 * math.Erfc(-apart/2)
+	random := rand.New(rand.NewPCG(1, 2))
+	one, two := 0, 0
+	for trial := range trials {
+		id := normal(random, apart, 120)
+		ood := [][]float64{normal(random, 0, 80), normal(random, 0, 100)}
+		each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 200, Level: 0.9, Seed: uint64(trial)}, metrics.Scores{ID: id, OOD: ood})
+		if i := each[0].AUROC; i.Low <= truth && truth <= i.High {
+			one++
+		}
+		if i := mean.AUROC; i.Low <= truth && truth <= i.High {
+			two++
+		}
+	}
+	t.Logf("coverage of 90%% intervals: %.3f for a set, %.3f for the mean of two", float64(one)/trials, float64(two)/trials)
+	for _, covered := range []int{one, two} {
+		if covered < 330 || covered > 382 {
+			t.Errorf("%d of %d intervals of 90%% hold the true AUROC %.4f", covered, trials, truth)
+		}
+	}
+}
+
+func of(id []float64, ood ...[]float64) metrics.Scores { return metrics.Scores{ID: id, OOD: ood} }
+
+// TestBootstrapOfRuns shows that runs meet the same drawn images: two runs that
+// rank images the same way are as uncertain as one, and two that err on other
+// images are less.
+func TestBootstrapOfRuns(t *testing.T) {
+	random := rand.New(rand.NewPCG(8, 8))
+	a, b := of(normal(random, 1, 300), normal(random, 0, 200)), of(normal(random, 1, 300), normal(random, 0, 200))
+	twice := of(slices.Clone(a.ID), slices.Clone(a.OOD[0]))
+	for _, scores := range [][]float64{twice.ID, twice.OOD[0]} {
+		for i := range scores {
+			scores[i] = math.Exp(scores[i])
+		}
+	}
+	_, one := metrics.Bootstrap(metrics.BootstrapOptions{}, a)
+	_, same := metrics.Bootstrap(metrics.BootstrapOptions{}, a, twice)
+	_, other := metrics.Bootstrap(metrics.BootstrapOptions{}, a, b)
+	if one != same {
+		t.Errorf("a run %v, with another of the same order %v", one, same)
+	}
+	width := func(i metrics.Interval) float64 { return i.High - i.Low }
+	if ratio := width(other.AUROC) / width(one.AUROC); ratio < 0.5 || ratio > 0.9 { // √½ is expected
+		t.Errorf("independent runs have an interval %v of one's", ratio)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("runs of different images were averaged")
+		}
+	}()
+	metrics.Bootstrap(metrics.BootstrapOptions{}, a, of(a.ID[:3], a.OOD...))
+}
+
+// TestBootstrapIsAResampling holds the quick way, counts on one sorted curve,
+// against the plain one: figures of drawn scores.
+func TestBootstrapIsAResampling(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	id, ood := normal(random, 1, 90), normal(random, 0, 70)
+	for i := range id { // ties
+		id[i] = math.Round(4*id[i]) / 4
+	}
+	for i := range ood {
+		ood[i] = math.Round(4*ood[i]) / 4
+	}
+	id[0], ood[0] = math.Inf(-1), math.Inf(-1)
+	each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 4000}, of(id, ood))
+	draw := func(from []float64) []float64 {
+		to := make([]float64, len(from))
+		for i := range to {
+			to[i] = from[random.IntN(len(from))]
+		}
+		return to
+	}
+	var auroc, fpr, aupr []float64
+	for range 4000 {
+		r := metrics.Evaluate(draw(id), draw(ood))
+		auroc, fpr, aupr = append(auroc, r.AUROC), append(fpr, r.FPR95), append(aupr, r.AUPRIn)
+	}
+	for _, c := range []struct {
+		name string
+		got  metrics.Interval
+		all  []float64
+		tol  float64
+	}{{"AUROC", each[0].AUROC, auroc, 0.006}, {"FPR95", each[0].FPR95, fpr, 0.03}, {"AUPRIn", each[0].AUPRIn, aupr, 0.008}} {
+		slices.Sort(c.all)
+		low, high := c.all[100], c.all[3899]
+		if math.Abs(c.got.Low-low) > c.tol || math.Abs(c.got.High-high) > c.tol {
+			t.Errorf("%s: %v, want about [%v, %v]", c.name, c.got, low, high)
+		}
+	}
+}
+
+func TestBootstrapRepeats(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	id, ood := normal(random, 1, 50), normal(random, 0, 50)
+	run := func(seed uint64) metrics.Intervals {
+		_, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 50, Seed: seed}, of(id, ood))
+		return mean
+	}
+	if run(1) != run(1) {
+		t.Error("the same seed gave other intervals")
+	}
+	if run(1) == run(2) {
+		t.Error("another seed gave the same intervals")
+	}
+}
+
+func TestBootstrapWithoutAnAnswer(t *testing.T) {
+	nan := []float64{math.NaN()}
+	each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, of([]float64{1, 2}, nan, []float64{1}))
+	if !math.IsNaN(each[0].AUROC.Low) || !math.IsNaN(mean.FPR95.High) || math.IsNaN(each[1].AUROC.Low) {
+		t.Errorf("%v, %v", each, mean)
+	}
+	if each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}); len(each) != 0 || !math.IsNaN(mean.AUROC.Low) {
+		t.Errorf("of nothing: %v, %v", each, mean)
+	}
+	if each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, of(nil, nil)); !math.IsNaN(each[0].AUPROut.High) {
+		t.Errorf("of empty sets: %v", each)
+	}
+}
+
+func BenchmarkBootstrap(b *testing.B) {
+	random := rand.New(rand.NewPCG(7, 8))
+	id, ood := normal(random, 1, 10_000), normal(random, 0, 10_000)
+	for b.Loop() {
+		metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 100}, of(id, ood))
+	}
+}

@@ -1,0 +1,225 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mlrbfn/head"
+	"mlrbfn/posthoc"
+)
+
+// errUnfit is wrapped by the error of a score that cannot be fitted.
+var errUnfit = errors.New("it cannot be fitted")
+
+var errNoScale = errors.New("an ensemble needs validation images, which put its parts on one scale: --val is not 0")
+
+// prepare makes a method ready to score with each seed.
+func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) {
+	if d := e.opts.Detector; d != nil && (method == OwnScore || method == d.scoreName()) {
+		names := make([]string, len(d.Seeds))
+		for i, s := range d.Seeds {
+			names[i] = strconv.FormatUint(s, 10)
+		}
+		judge := *d
+		if method == OwnScore {
+			judge.Scoring = nil
+		}
+		return []run{{strings.Join(names, "+"), judge.predict}}, nil
+	}
+	parts, ensemble, err := scoreParts(method)
+	if err != nil {
+		return nil, err
+	}
+	heads := make([]trained, len(e.train.opts.Seeds))
+	if slices.Contains(parts, OwnScore) {
+		if heads, err = e.trainHeads(ctx); err != nil {
+			return nil, err
+		}
+	}
+	runs := make([]run, len(heads))
+	if method == OwnScore {
+		for i, h := range heads {
+			runs[i] = run{e.seed(i), h.heads.predict}
+		}
+		return runs, nil
+	}
+	networks, err := e.classifiers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unseeded := !ensemble && (e.opts.Head == BackboneHead || posthoc.Headless(method))
+	var s *Scoring
+	var kept map[*table][]float64
+	if unseeded {
+		kept = map[*table][]float64{}
+	}
+	for i := range runs {
+		if s == nil || !unseeded {
+			e.tell(method+": fitting", i, len(runs))
+			if s, err = e.scoring(ctx, method, ensemble, i, networks[i].classifier, heads[i].heads); err != nil {
+				return nil, fmt.Errorf("%w: %w", errUnfit, err)
+			}
+		}
+		runs[i] = run{e.seed(i), e.predictor(s, networks[i].classifier, heads[i].heads, kept)}
+	}
+	return runs, nil
+}
+
+// trainHeads returns the MLRBFN of each seed.
+func (e *evaluation) trainHeads(ctx context.Context) (_ []trained, err error) {
+	if e.heads == nil {
+		e.heads, err = e.trainAll(ctx, contender{name: OwnScore, head: e.train.opts.Head, train: e.train.opts.Train})
+	}
+	return e.heads, err
+}
+
+// classifiers returns the one of each seed whose logits scores read; the
+// backbone's is the same for all.
+func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
+	if e.softmax != nil {
+		return e.softmax, nil
+	}
+	switch e.opts.Head {
+	case OwnScore:
+		heads, err := e.trainHeads(ctx)
+		for _, h := range heads {
+			c := newClassifier(len(e.train.classes), h.heads.LogConfidences)
+			e.softmax = append(e.softmax, trained{classifier: c})
+		}
+		return e.softmax, err
+	case BackboneHead:
+		c, err := e.train.backboneClassifier()
+		if err != nil {
+			return nil, err
+		}
+		for range e.train.opts.Seeds {
+			e.softmax = append(e.softmax, trained{classifier: c})
+		}
+		return e.softmax, nil
+	}
+	e.softmax, err = e.trainAll(ctx, contender{name: "softmax head", softmax: &e.opts.Softmax, train: e.train.opts.Linear})
+	return e.softmax, err
+}
+
+// scoring fits a score, or the parts of an ensemble, for the i-th seed.
+func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *classifier, own *Detector) (*Scoring, error) {
+	t, err := e.train.resplit(e.train.opts.Seeds[i])
+	if err != nil {
+		return nil, err
+	}
+	classes := len(t.classes)
+	f := fitting{network: c.network, memory: e.opts.Memory}
+	if ensemble {
+		f.train = c.data(t.table, t.split.train, t.labels, classes)
+		return f.scoring(ctx, method, t.scale(c, own))
+	}
+	if c.train == nil { // what scores have in common is computed once
+		c.train = c.data(t.table, t.labelled(), t.labels, classes)
+	}
+	f.train = c.train
+	if t.held != nil {
+		f.val = c.data(t.held, t.validation.Rows, t.validation.Labels, classes)
+	}
+	return f.scoring(ctx, method, nil)
+}
+
+// labelled lists the rows with a label.
+func (t *trainingData) labelled() []int {
+	var rows []int
+	for i, y := range t.labels {
+		if y >= 0 {
+			rows = append(rows, i)
+		}
+	}
+	return rows
+}
+
+// scale returns what puts the parts of an ensemble on one scale: the scores of
+// the validation rows. The data are not conditioned.
+func (t *trainingData) scale(c *classifier, own *Detector) scaler {
+	return func(ctx context.Context, p Part) (head.Scale, error) {
+		from, rows := t.table, t.validation.Rows
+		if t.held != nil {
+			from = t.held
+		}
+		if len(rows) == 0 {
+			return head.Scale{}, errNoScale
+		}
+		rows = thin(rows, scaleRows)
+		b := posthoc.Batch{Features: from.gather(rows)}
+		scores := make([]float64, len(rows))
+		if p.Score == nil {
+			for i, v := range own.Verdicts(b.Features) {
+				scores[i] = v.Score
+			}
+			return head.ScaleOf(scores), ctx.Err()
+		}
+		if !posthoc.Headless(p.Name) {
+			b.Logits = c.logits(from, rows)
+		}
+		err := p.Score.Score(ctx, scores, b)
+		return head.ScaleOf(scores), err
+	}
+}
+
+// scaleRows is how many rows are enough for a mean and a deviation.
+const scaleRows = 10000
+
+// thin returns at most n rows, at equal distances.
+func thin(rows []int, n int) []int {
+	step := (len(rows) + n - 1) / n
+	if step < 2 {
+		return rows
+	}
+	var some []int
+	for i := 0; i < len(rows); i += step {
+		some = append(some, rows[i])
+	}
+	return some
+}
+
+// predictor scores by s, which reads the logits of c and the scores of own, and
+// classifies as own does, where it is a part, else as c. Scores are kept in kept
+// unless that is nil.
+func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector, kept map[*table][]float64) predictor {
+	return func(ctx context.Context, t *table) (scores []float64, classes []int, err error) {
+		var ownScores []float64
+		if own != nil {
+			ownScores, classes, err = own.predict(ctx, t)
+		} else {
+			classes, err = c.predict(ctx, t)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if scores, ok := kept[t]; ok {
+			return scores, classes, nil
+		}
+		n := len(t.labels)
+		scores = make([]float64, n)
+		// Features widened to float64 and logits are a quarter of the memory.
+		block := max(1, int(e.opts.Memory/4/8/int64(t.d+len(e.train.classes))))
+		for from := 0; from < n; from += block {
+			to := min(from+block, n)
+			b := posthoc.Batch{Features: t.x[from*t.d : to*t.d]}
+			if b.Logits, err = c.all(ctx, t, from, to); err != nil {
+				return nil, nil, err
+			}
+			var o []float64
+			if own != nil {
+				o = ownScores[from:to]
+			}
+			if err := s.score(ctx, scores[from:to], b, o); err != nil {
+				return nil, nil, err
+			}
+		}
+		if kept != nil {
+			kept[t] = scores
+		}
+		return scores, classes, nil
+	}
+}

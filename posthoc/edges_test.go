@@ -1,0 +1,358 @@
+package posthoc_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"mlrbfn/posthoc"
+)
+
+// problem is a small one with everything that a score may want: 3 classes of
+// rows that are not negative around a mean of their own, and the linear head
+// with those means as weights.
+func problem(n, d, classes, present int) posthoc.Input {
+	rng := rand.New(rand.NewPCG(5, 6))
+	weights, bias := make([]float32, classes*d), make([]float32, classes)
+	for i := range weights {
+		weights[i] = float32(rng.IntN(9))
+	}
+	for c := range bias {
+		bias[c] = -float32(c)
+	}
+	head, err := posthoc.NewLinear(weights, bias)
+	if err != nil {
+		panic(err)
+	}
+	x, labels := make([]float32, n*d), make([]int64, n)
+	for i := range n {
+		labels[i] = int64(i % present)
+		for j := range d {
+			x[i*d+j] = float32(math.Abs(float64(weights[int(labels[i])*d+j]) + rng.NormFloat64()))
+		}
+	}
+	logits := make([]float64, n*classes)
+	head.Logits(logits, wide(x))
+	data := posthoc.NewData(x, d, labels, classes)
+	data.Logits = posthoc.Matrix(logits, classes)
+	return posthoc.Input{Train: data, Head: head}
+}
+
+// right relabels rows to be of the class that the head predicts, one in ten
+// excepted, so that a temperature can be fitted.
+func (in *testInput) relabel() {
+	for i := range in.Train.Labels {
+		z := in.Train.Logits(i, i+1)
+		in.Train.Labels[i] = int64(slices.Index(z, slices.Max(z)))
+		if i%10 == 0 {
+			in.Train.Labels[i] = (in.Train.Labels[i] + 1) % int64(in.Train.Classes)
+		}
+	}
+}
+
+type testInput struct{ posthoc.Input }
+
+func score(t testing.TB, s posthoc.Score, n int, b posthoc.Batch) []float64 {
+	t.Helper()
+	scores := make([]float64, n)
+	if err := s.Score(context.Background(), scores, b); err != nil {
+		t.Fatal(err)
+	}
+	return scores
+}
+
+func fit(t testing.TB, name string, in posthoc.Input) posthoc.Score {
+	t.Helper()
+	s, err := posthoc.Fit(context.Background(), name, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func whole(data *posthoc.Data) posthoc.Batch {
+	return posthoc.Batch{Features: data.Features(0, data.N), Logits: data.Logits(0, data.N)}
+}
+
+// TestNoScoreIsLostAtTheEdges fits all scores where peers have given NaN,
+// infinities or nothing: fewer rows than K, a class without rows, a feature that
+// is always zero, a row of zeros among the training rows; and scores, beside
+// the training rows, features of zeros.
+func TestNoScoreIsLostAtTheEdges(t *testing.T) {
+	const n, d, classes = 30, 6, 4
+	in := testInput{problem(n, d, classes, classes-1)}
+	in.relabel()
+	for i, y := range in.Train.Labels {
+		if y == classes-1 {
+			in.Train.Labels[i] = 0
+		}
+		in.Train.Features(i, i+1)[2] = 0
+	}
+	clear(in.Train.Features(7, 8))
+	b := whole(in.Train)
+	b.Features = append(slices.Clone(b.Features), make([]float32, d)...)
+	zero := make([]float64, classes)
+	in.Head.Logits(zero, make([]float64, d))
+	b.Logits = append(b.Logits, zero...)
+	for _, name := range posthoc.Names() {
+		t.Run(name, func(t *testing.T) {
+			for i, s := range score(t, fit(t, name, in.Input), n+1, b) {
+				if math.IsNaN(s) || math.IsInf(s, 0) {
+					t.Errorf("row %d scores %g", i, s)
+				}
+			}
+		})
+	}
+}
+
+// TestZeros says what features of zeros score, which in OpenOOD is −3.4e38, −Inf,
+// +Inf and NaN.
+func TestZeros(t *testing.T) {
+	in := problem(30, 6, 3, 3)
+	norm, err := posthoc.FitFDBD(context.Background(), nil, in.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := posthoc.Batch{Features: make([]float32, in.Train.D), Logits: make([]float64, 3)}
+	in.Head.Logits(b.Logits, make([]float64, in.Train.D))
+	energy := score(t, posthoc.Energy{}, 1, b)[0]
+	for name, tt := range map[string]struct {
+		score posthoc.Score
+		want  float64
+	}{
+		"KNN: the distance to any direction": {fit(t, "knn", in), -1},
+		"NNGuide: no neighbours":             {fit(t, "nnguide", in), 0},
+		"fDBD by ‖f‖: as OOD as can be":      {norm, 0},
+		"SCALE: nothing to scale":            {fit(t, "scale", in), energy},
+		"ASH-S: nothing to scale":            {fit(t, "ash-s", in), energy},
+		"cosine to a pattern: no direction":  {fit(t, "she-cos", in), 0},
+		"relation: none":                     {fit(t, "relation", in), 0},
+	} {
+		if got := score(t, tt.score, 1, b)[0]; got != tt.want {
+			t.Errorf("%s: %g, want %g", name, got, tt.want)
+		}
+	}
+}
+
+// TestAClassWithoutRows changes no Mahalanobis score.
+func TestAClassWithoutRows(t *testing.T) {
+	in, more := problem(40, 5, 3, 3), problem(40, 5, 3, 3)
+	more.Train.Classes = 9
+	more.Train.Logits = nil
+	for _, name := range []string{"mds", "mds++", "rmds", "rmds++"} {
+		want := score(t, fit(t, name, in), 40, whole(in.Train))
+		got := score(t, fit(t, name, more), 40, whole(in.Train))
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, without the empty classes %v", name, got, want)
+		}
+	}
+}
+
+// TestBackgroundCovarianceIsDivided by N: then the mean of the squared distances
+// of the training rows, by the covariance of all of them, is D.
+func TestBackgroundCovarianceIsDivided(t *testing.T) {
+	const n, d = 90, 7
+	in := problem(n, d, 3, 3)
+	for _, suffix := range []string{"", "++"} {
+		within := score(t, fit(t, "mds"+suffix, in), n, whole(in.Train))
+		relative := score(t, fit(t, "rmds"+suffix, in), n, whole(in.Train))
+		var mean float64
+		for i := range within {
+			mean += (relative[i] - within[i]) / n
+		}
+		if math.Abs(mean-d) > 1e-9 {
+			t.Errorf("%q: the mean distance is %g, want %d", suffix, mean, d)
+		}
+	}
+}
+
+func TestPrincipalSpaceTooLarge(t *testing.T) {
+	in := problem(40, 5, 3, 3)
+	for _, dim := range []int{5, 512, -1} {
+		if _, err := posthoc.FitViM(context.Background(), in.Train, in.Head, dim); err == nil {
+			t.Errorf("%d dimensions of 5 features were taken", dim)
+		}
+	}
+	s, err := posthoc.FitResidual(context.Background(), in.Train, in.Head, 4)
+	if err != nil || len(s.Basis) != 5 {
+		t.Errorf("4 dimensions of 5 features leave a basis of %d values: %v", len(s.Basis), err)
+	}
+}
+
+func TestDefaultPrincipalSpace(t *testing.T) {
+	for d, want := range map[int]int{1: 0, 64: 32, 767: 383, 768: 512, 2047: 512, 2048: 1000, 4096: 1000} {
+		if got := posthoc.Principal(d); got != want {
+			t.Errorf("%d of %d dimensions, want %d", got, d, want)
+		}
+	}
+}
+
+// TestAllFeaturesInThePrincipalSpace is where ViM's α divides by zero, or by
+// what rounding left.
+func TestAllFeaturesInThePrincipalSpace(t *testing.T) {
+	few := problem(4, 12, 3, 3)
+	head, err := posthoc.NewLinear(make([]float32, 3*12), []float32{1, 2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeros := posthoc.Input{Train: posthoc.NewData(make([]float32, 3*12), 12, nil, 3), Head: head}
+	for name, in := range map[string]posthoc.Input{"fewer rows than dimensions": few, "zeros": zeros} {
+		b := whole(few.Train)
+		in.Head.Logits(b.Logits, wide(b.Features))
+		got, want := score(t, fit(t, "vim", in), 4, b), score(t, posthoc.Energy{}, 4, b)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: scores %v, want the energies, %v", name, got, want)
+		}
+	}
+}
+
+func wide(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// TestLogitsFarApart is what saturated softmax ties: the surer of two rows must
+// score higher, as far as float64 reaches, and impossible classes are no NaN.
+func TestLogitsFarApart(t *testing.T) {
+	inf := math.Inf(-1)
+	in := problem(30, 4, 3, 3)
+	for name, logits := range map[string][][]float64{ // from the least to the most ID
+		"msp":    {{inf, inf, inf}, {0, 0, inf}, {1, 0, inf}, {9, inf, inf}},
+		"gen":    {{inf, inf, inf}, {0, 0, inf}, {30, 0, 0}, {-1e5, -1e5 - 40, -2e5}, {60, 0, 0}, {600, 0, 0}, {6000, 0, 0}, {9, inf, inf}},
+		"mls":    {{inf, inf, inf}, {-1e5, -2e5, inf}, {0, 0, 0}},
+		"energy": {{inf, inf, inf}, {-1e5, -2e5, inf}, {-9, -9, -9}, {0, 0, 0}},
+		"klm":    {{inf, inf, inf}},
+		"odin":   {{0, 0, 0}},
+	} {
+		var scores []float64
+		for _, z := range logits {
+			b := posthoc.Batch{Logits: z, Features: make([]float32, 4)}
+			scores = append(scores, score(t, fit(t, name, in), 1, b)...)
+		}
+		for i, s := range scores {
+			if math.IsNaN(s) || i > 0 && !(scores[i-1] < s) {
+				t.Errorf("%s: scores of %v are %v: they should rise", name, logits, scores)
+				break
+			}
+		}
+	}
+	if s := posthoc.MSP([]float64{0, inf, math.NaN(), 0}, 2); s[0] != 1 || !math.IsNaN(s[1]) {
+		t.Errorf("MSP: %v, want 1 and NaN", s)
+	}
+}
+
+// TestNaN is passed on, and not taken for a neighbour.
+func TestNaN(t *testing.T) {
+	in := problem(30, 4, 3, 3)
+	b := whole(in.Train)
+	b.Features = slices.Clone(b.Features)
+	b.Features[1] = float32(math.NaN())
+	want := score(t, fit(t, "knn", in), 30, whole(in.Train))
+	for _, name := range []string{"knn", "nnguide", "mds", "mds++", "rmds", "vim", "react", "she-e", "fdbd"} {
+		if s := score(t, fit(t, name, in), 30, b)[0]; !math.IsNaN(s) {
+			t.Errorf("%s: a row with NaN scores %g", name, s)
+		}
+	}
+	if got := score(t, fit(t, "knn", in), 30, b); !slices.Equal(got[1:], want[1:]) {
+		t.Error("a row with NaN changed the scores of others")
+	}
+}
+
+func TestWhatIsMissing(t *testing.T) {
+	in := problem(30, 4, 3, 3)
+	bare := posthoc.Input{Train: posthoc.NewData(in.Train.Features(0, 30), 4, nil, 3)}
+	b := whole(in.Train)
+	for name, without := range map[string]posthoc.Batch{
+		"msp": {Features: b.Features}, "knn": {Logits: b.Logits}, "she-ip": {Features: b.Features}, "nnguide": {Logits: b.Logits},
+	} {
+		err := fit(t, name, in).Score(context.Background(), make([]float64, 30), without)
+		if !errors.Is(err, posthoc.ErrMissing) {
+			t.Errorf("%s scored without what it reads: %v", name, err)
+		}
+	}
+	for _, name := range []string{"vim", "odin", "klm", "mds", "she-e", "scale", "fdbd", "temperature"} {
+		if _, err := posthoc.Fit(context.Background(), name, bare); !errors.Is(err, posthoc.ErrMissing) {
+			t.Errorf("%s was fitted without what it needs: %v", name, err)
+		}
+	}
+	if _, err := posthoc.Fit(context.Background(), "nonsense", in); err == nil {
+		t.Error("a score that there is not was fitted")
+	}
+	if err := fit(t, "mds", in).Score(context.Background(), make([]float64, 30), posthoc.Batch{Features: b.Features[:60]}); err == nil {
+		t.Error("rows of another length were scored")
+	}
+	in.Train.Labels[3] = 3
+	if _, err := posthoc.Fit(context.Background(), "mds", in); err == nil {
+		t.Error("a label beyond the classes was taken")
+	}
+}
+
+// TestNoTemperature is the best for a head that is always right.
+func TestNoTemperature(t *testing.T) {
+	data := posthoc.NewData(make([]float32, 2), 1, []int64{0, 1}, 2)
+	data.Logits = posthoc.Matrix([]float64{3, 0, 0, 5}, 2)
+	if s, err := posthoc.FitTemperature(context.Background(), data); err == nil {
+		t.Errorf("T = %g", s.Temperature)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	in := testInput{problem(60, 4, 3, 3)}
+	in.relabel()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, name := range posthoc.Names() {
+		s := fit(t, name, in.Input)
+		if err := s.Score(ctx, make([]float64, 60), whole(in.Train)); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s scores on: %v", name, err)
+		}
+	}
+	fresh := testInput{problem(60, 4, 3, 3)}
+	fresh.relabel()
+	for _, name := range []string{"temperature", "klm", "mds", "rmds++", "vim", "residual", "react", "vra", "dice", "she-ip", "nnguide", "fdbd", "nci"} {
+		if _, err := posthoc.Fit(ctx, name, fresh.Input); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s fits on: %v", name, err)
+		}
+	}
+}
+
+// A score that reads features alone can be had without a classifier, and no
+// other can.
+func TestHeadless(t *testing.T) {
+	in := problem(60, 6, 3, 3)
+	bare := posthoc.Input{Train: posthoc.NewData(in.Train.Features(0, 60), 6, in.Train.Labels, 3)}
+	for _, name := range posthoc.Names() {
+		s, err := posthoc.Fit(context.Background(), name, bare)
+		if err == nil {
+			err = s.Score(context.Background(), make([]float64, 1), posthoc.Batch{Features: in.Train.Features(0, 1)})
+		}
+		if alone := err == nil; alone != posthoc.Headless(name) || !alone && !errors.Is(err, posthoc.ErrMissing) {
+			t.Errorf("%s without a classifier: %v", name, err)
+		}
+	}
+}
+
+// What a detached score was fitted on may be gone.
+func TestDetach(t *testing.T) {
+	for _, name := range []string{"knn", "nnguide", "relation"} {
+		in := problem(60, 6, 3, 3)
+		x, logits := slices.Clone(in.Train.Features(0, 5)), in.Train.Logits(0, 5)
+		s, err := posthoc.Fit(context.Background(), name, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := score(t, s, 5, posthoc.Batch{Features: x, Logits: logits})
+		posthoc.Detach(s)
+		clear(in.Train.Features(0, 60))
+		in.Train.Logits = nil
+		if got := score(t, s, 5, posthoc.Batch{Features: x, Logits: logits}); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}

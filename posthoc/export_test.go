@@ -1,0 +1,4 @@
+package posthoc
+
+// Principal is principal, for tests: to see it in a fitted score takes minutes.
+var Principal = principal

@@ -1,0 +1,113 @@
+package posthoc
+
+import (
+	"fmt"
+
+	"mlrbfn/internal/products"
+)
+
+// Linear is a linear head: the logits of features x are W·x + b.
+type Linear struct {
+	In, Out int
+	Weights []float64 `cols:"In"` // W [C, D]
+	Bias    []float64 // b [C]
+}
+
+// NewLinear returns the head with the weights [C, D] and bias [C].
+func NewLinear(weights, bias []float32) (*Linear, error) {
+	c := len(bias)
+	if c == 0 || len(weights) == 0 || len(weights)%c != 0 {
+		return nil, fmt.Errorf("a linear head of %d weights and %d biases", len(weights), c)
+	}
+	h := &Linear{In: len(weights) / c, Out: c, Weights: make([]float64, len(weights)), Bias: make([]float64, c)}
+	widen(h.Weights, weights)
+	widen(h.Bias, bias)
+	return h, nil
+}
+
+// need says whether there is a head.
+func (h *Linear) need() error {
+	if h == nil {
+		return fmt.Errorf("weights of a linear head: %w", ErrMissing)
+	}
+	return nil
+}
+
+// row returns w_c, the weights of a class.
+func (h *Linear) row(c int) []float64 { return h.Weights[c*h.In : (c+1)*h.In] }
+
+// Logits puts the logits of the rows x [n, D] into dst [n, C].
+func (h *Linear) Logits(dst, x []float64) {
+	products.NT(len(x)/h.In, h.Out, h.In, x, h.Weights, dst)
+	for i := range dst {
+		dst[i] += h.Bias[i%h.Out]
+	}
+}
+
+// Network is a differentiable head, as [ODIN] needs it. Its methods serve any
+// number of goroutines.
+type Network interface {
+	// Size returns how many features the network reads and how many logits it
+	// gives.
+	Size() (d, classes int)
+	// Logits puts the logits of the rows x [n, D] into dst [n, C].
+	Logits(dst, x []float64)
+	// InputGradient puts the gradients by the rows x [n, D] into dst [n, D],
+	// given those by their logits, g [n, C].
+	InputGradient(dst, x, g []float64)
+}
+
+// Size returns D and C.
+func (h *Linear) Size() (d, classes int) { return h.In, h.Out }
+
+// InputGradient puts gᵀW into dst.
+func (h *Linear) InputGradient(dst, _, g []float64) {
+	products.NN(len(g)/h.Out, h.In, h.Out, g, h.Weights, dst)
+}
+
+// MLP is a network of linear layers with ReLU between them.
+type MLP []*Linear
+
+// Size returns the inputs of the first layer and the outputs of the last.
+func (m MLP) Size() (d, classes int) { return m[0].In, m[len(m)-1].Out }
+
+// Logits puts the logits of the rows x [n, D] into dst [n, C].
+func (m MLP) Logits(dst, x []float64) {
+	inputs := m.inputs(x)
+	m[len(m)-1].Logits(dst, inputs[len(m)-1])
+}
+
+// Hidden returns what the last layer reads of the rows x [n, D]: the features
+// in whose space it is a linear head.
+func (m MLP) Hidden(x []float64) []float64 { return m.inputs(x)[len(m)-1] }
+
+// inputs returns what each layer reads.
+func (m MLP) inputs(x []float64) [][]float64 {
+	inputs := [][]float64{x}
+	for _, l := range m[:len(m)-1] {
+		y := make([]float64, len(x)/l.In*l.Out)
+		l.Logits(y, x)
+		for i, v := range y {
+			y[i] = max(v, 0)
+		}
+		inputs, x = append(inputs, y), y
+	}
+	return inputs
+}
+
+// InputGradient puts the gradients by x into dst; that of max(v, 0) is 0 at 0.
+func (m MLP) InputGradient(dst, x, g []float64) {
+	inputs := m.inputs(x)
+	for at := len(m) - 1; at > 0; at-- {
+		l := m[at]
+		below := make([]float64, len(inputs[at]))
+		l.InputGradient(below, nil, g)
+		for i, v := range inputs[at] {
+			if v <= 0 {
+				below[i] = 0
+			}
+		}
+		g = below
+	}
+	m[0].InputGradient(dst, nil, g)
+}

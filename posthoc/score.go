@@ -1,0 +1,165 @@
+package posthoc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Score is a fitted score. It does not change once made, so any number of
+// goroutines may use it. A single image is a batch of one row.
+type Score interface {
+	// Score puts the score of each row of b into dst [n]; higher is more
+	// in-distribution. The error is that of a cancelled context, or says that
+	// the batch lacks what the score reads (it wraps ErrMissing) or has rows of
+	// another length.
+	Score(ctx context.Context, dst []float64, b Batch) error
+}
+
+// Batch is n rows to score. Each score says which of the arrays it reads; the
+// other may be nil.
+type Batch struct {
+	Features []float32 // [n, D]
+	Logits   []float64 // [n, C], of any head; an MLRBFN's log-confidences too
+}
+
+// ErrMissing says that a score cannot be had from what there is: it needs
+// features, logits, labels or the weights of a linear head, and there are none.
+var ErrMissing = errors.New("missing")
+
+// blockRows is how many rows are worked on at once by one goroutine.
+const blockRows = 256
+
+// eachBlock calls do for the blocks of n rows, on all cores, until the context
+// is cancelled.
+func eachBlock(ctx context.Context, n, rows int, do func(from, to int)) error {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < n && ctx.Err() == nil; from += rows {
+		group.Go(func() error {
+			if ctx.Err() == nil {
+				do(from, min(from+rows, n))
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // do does not fail
+	return ctx.Err()
+}
+
+// eachLogits scores each row by its logits alone. classes is how many there
+// must be, 0 any number.
+func eachLogits(ctx context.Context, dst []float64, b Batch, classes int, score func(row []float64) float64) error {
+	classes, err := b.classes(len(dst), classes)
+	if err != nil {
+		return err
+	}
+	return eachBlock(ctx, len(dst), 4*blockRows, func(from, to int) {
+		for i := from; i < to; i++ {
+			dst[i] = score(b.Logits[i*classes : (i+1)*classes])
+		}
+	})
+}
+
+// eachFeatures gives the rows of b to score, a block at a time: x [n, d] is in
+// float64 and the callee's to change, and scores [n] takes the answers of the
+// rows that begin with the batch's row at.
+func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, score func(scores, x []float64, at int)) error {
+	if err := b.dim(len(dst), d); err != nil {
+		return err
+	}
+	return eachBlock(ctx, len(dst), blockRows, func(from, to int) {
+		x := make([]float64, (to-from)*d)
+		widen(x, b.Features[from*d:to*d])
+		if l2 {
+			normaliseRows(x, d)
+		}
+		score(dst[from:to], x, from)
+	})
+}
+
+// dim checks that there are n rows of d features.
+func (b Batch) dim(n, d int) error {
+	switch {
+	case n > 0 && len(b.Features) == 0:
+		return fmt.Errorf("features of %d rows to score: %w", n, ErrMissing)
+	case len(b.Features) != n*d:
+		return fmt.Errorf("%d rows to score have %d features: the score was fitted on rows of %d", n, len(b.Features), d)
+	}
+	return nil
+}
+
+// classes checks that there are n rows of logits, and of want classes unless
+// that is 0, and returns how many classes there are.
+func (b Batch) classes(n, want int) (int, error) {
+	switch {
+	case n == 0:
+		return want, nil
+	case len(b.Logits) == 0:
+		return 0, fmt.Errorf("logits of %d rows to score: %w", n, ErrMissing)
+	case len(b.Logits)%n != 0:
+		return 0, fmt.Errorf("%d rows to score have %d logits: it is no multiple", n, len(b.Logits))
+	case want != 0 && len(b.Logits) != n*want:
+		return 0, fmt.Errorf("rows to score have %d logits each: the score was fitted on %d classes", len(b.Logits)/n, want)
+	}
+	return len(b.Logits) / n, nil
+}
+
+func widen(dst []float64, src []float32) {
+	for i, v := range src {
+		dst[i] = float64(v)
+	}
+}
+
+// normaliseRows divides each row by its length; a row of zeros stays one.
+func normaliseRows(x []float64, d int) {
+	for i := 0; i < len(x); i += d {
+		row := x[i : i+d]
+		if length := norm(row); length != 0 {
+			for j := range row {
+				row[j] /= length
+			}
+		}
+	}
+}
+
+// norm returns ‖x‖₂. Squares of float32 values cannot overflow nor vanish in
+// float64.
+func norm[T float32 | float64](x []T) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += float64(v) * float64(v)
+	}
+	return math.Sqrt(sum)
+}
+
+func dot(a, b []float64) float64 {
+	var sum float64
+	for i, v := range a {
+		sum += v * b[i]
+	}
+	return sum
+}
+
+func sum(x []float64) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
+// argmax returns the place of the largest value; of equal ones the first.
+func argmax(x []float64) int {
+	best := 0
+	for i, v := range x {
+		if v > x[best] {
+			best = i
+		}
+	}
+	return best
+}

@@ -1,0 +1,249 @@
+package report
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"image"
+	"image/color"
+	_ "image/gif" // formats of thumbnails
+	"image/jpeg"
+	_ "image/png"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	_ "golang.org/x/image/bmp"
+	"golang.org/x/image/draw"
+	_ "golang.org/x/image/tiff"
+	_ "golang.org/x/image/webp"
+	"gonum.org/v1/gonum/blas/blas32"
+)
+
+// gallery is the most extreme images of a set.
+type gallery struct {
+	Title, Caption string
+	Items          []*galleryItem
+}
+
+// galleryItem is an image with its score and the training images nearest to it.
+type galleryItem struct {
+	picture
+	Score   string
+	Nearest []neighbour
+
+	row []float32
+}
+
+type neighbour struct {
+	picture
+	Cosine string
+}
+
+// picture is an image as the page shows it.
+type picture struct {
+	Image
+	Thumbnail template.URL // "" where the file could not be read
+}
+
+// extremes returns the places of the n lowest scores, or highest, in order.
+// NaNs are passed over, equal scores come in the order of the images.
+func extremes(scores []float64, n int, highest bool) []int {
+	var places []int
+	for i, s := range scores {
+		if !math.IsNaN(s) {
+			places = append(places, i)
+		}
+	}
+	slices.SortStableFunc(places, func(a, b int) int {
+		if highest {
+			a, b = b, a
+		}
+		return cmp.Compare(scores[a], scores[b])
+	})
+	return places[:min(n, len(places))]
+}
+
+// galleries shows the most OOD-looking test images and the most ID-looking
+// strangers of each set.
+func (v *view) galleries() ([]gallery, error) {
+	run, ok := v.firstRun(v.GalleryMethod)
+	if !ok {
+		return nil, nil
+	}
+	size := cmp.Or(v.GallerySize, 6)
+	thumbnails := thumbnails{}
+	var all []gallery
+	var items []*galleryItem
+	add := func(set Set, dataset, title, caption string, highest bool) error {
+		if set.Image == nil {
+			return nil
+		}
+		scores, err := v.scores(run, dataset)
+		if err != nil {
+			return err
+		}
+		g := gallery{Title: title, Caption: caption}
+		for _, i := range extremes(scores, size, highest) {
+			item := &galleryItem{picture: thumbnails.of(set.Image(i)), Score: tick(scores[i])}
+			if set.Row != nil {
+				item.row = set.Row(i)
+			}
+			g.Items = append(g.Items, item)
+		}
+		if len(g.Items) > 0 {
+			items = append(items, g.Items...)
+			all = append(all, g)
+		}
+		return nil
+	}
+	err := add(v.ID, "id", "Most OOD-looking of "+v.idName(),
+		"Images of the training classes with the lowest scores, lowest first.", false)
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range v.OOD {
+		err := add(set, set.Name, "Most ID-looking of "+set.Name,
+			"Strangers ("+set.Group+"-OOD) with the highest scores, highest first.", true)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if v.Train != nil && v.Train.Row != nil && v.Train.Image != nil {
+		nearest(*v.Train, items, cmp.Or(v.Neighbours, 3), thumbnails)
+	}
+	return all, nil
+}
+
+// nearest finds the k training images with the highest cosine to each item, in
+// one pass over the training features. A row of zeros has the cosine 0.
+func nearest(train Set, items []*galleryItem, k int, thumbnails thumbnails) {
+	best := make([][]found, len(items))
+	norms := make([]float64, len(items))
+	for q, item := range items {
+		norms[q] = math.Sqrt(dot(item.row, item.row))
+	}
+	const block = 256 // rows that stay in the cache while all items meet them
+	rowNorms := make([]float64, block)
+	for from := 0; from < train.N; from += block {
+		to := min(from+block, train.N)
+		for i := from; i < to; i++ {
+			rowNorms[i-from] = math.Sqrt(dot(train.Row(i), train.Row(i)))
+		}
+		var next atomic.Int64
+		var workers sync.WaitGroup
+		for range min(runtime.GOMAXPROCS(0), len(items)) {
+			workers.Go(func() {
+				for q := int(next.Add(1)) - 1; q < len(items); q = int(next.Add(1)) - 1 {
+					for i := from; i < to; i++ {
+						row := train.Row(i)
+						if len(items[q].row) != len(row) {
+							continue
+						}
+						f := found{row: i}
+						if scale := rowNorms[i-from] * norms[q]; scale > 0 {
+							f.cosine = dot(items[q].row, row) / scale
+						}
+						best[q] = keep(best[q], f, k)
+					}
+				}
+			})
+		}
+		workers.Wait()
+	}
+	for q, item := range items {
+		for _, f := range best[q] {
+			item.Nearest = append(item.Nearest, neighbour{thumbnails.of(train.Image(f.row)), fmt.Sprintf("%.3f", f.cosine)})
+		}
+	}
+}
+
+// found is a training image and its cosine to an item.
+type found struct {
+	row    int
+	cosine float64
+}
+
+// keep adds f to the best k, which come in order, equal ones as they came.
+func keep(best []found, f found, k int) []found {
+	if len(best) == k && f.cosine <= best[k-1].cosine {
+		return best
+	}
+	at := len(best)
+	for at > 0 && best[at-1].cosine < f.cosine {
+		at--
+	}
+	best = slices.Insert(best, at, f)
+	return best[:min(k, len(best))]
+}
+
+// dot sums in float64, which keeps the order of neighbours that differ little.
+func dot(a, b []float32) float64 {
+	return blas32.DDot(blas32.Vector{N: len(a), Inc: 1, Data: a}, blas32.Vector{N: len(b), Inc: 1, Data: b})
+}
+
+// thumbnails keeps those that were made, as several images may have the same
+// neighbours.
+type thumbnails map[string]template.URL
+
+func (t thumbnails) of(img Image) picture {
+	url, ok := t[img.File]
+	if !ok {
+		url = thumbnail(img.File)
+		t[img.File] = url
+	}
+	return picture{img, url}
+}
+
+const (
+	thumbnailSide   = 96
+	maxThumbnailed  = 1 << 26 // pixels of the image that is decoded
+	maxImageFile    = 1 << 28 // bytes
+	thumbnailJPEG   = 80      // quality
+	jpegURLAndColon = "data:image/jpeg;base64,"
+)
+
+// thumbnail returns an image as a small JPEG in a URL, or "" for a file that is
+// not there or cannot be shown: a report is made whatever became of the images.
+func thumbnail(file string) (url template.URL) {
+	defer func() {
+		if recover() != nil { // decoders of odd formats have panicked before
+			url = ""
+		}
+	}()
+	info, err := os.Stat(file)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxImageFile {
+		return ""
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	config, _, err := image.DecodeConfig(bytes.NewReader(data))
+	if err != nil || config.Width < 1 || config.Height < 1 || config.Width > maxThumbnailed/config.Height {
+		return ""
+	}
+	from, _, err := image.Decode(bytes.NewReader(data))
+	if err != nil {
+		return ""
+	}
+	size := from.Bounds().Size()
+	scale := float64(thumbnailSide) / float64(max(size.X, size.Y))
+	to := image.NewRGBA(image.Rect(0, 0, max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))))
+	draw.Draw(to, to.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)
+	var scaler draw.Scaler = draw.CatmullRom
+	if scale > 1 {
+		scaler = draw.NearestNeighbor // small images are shown as they are
+	}
+	scaler.Scale(to, to.Bounds(), from, from.Bounds(), draw.Over, nil)
+	var b bytes.Buffer
+	if err := jpeg.Encode(&b, to, &jpeg.Options{Quality: thumbnailJPEG}); err != nil {
+		return ""
+	}
+	return template.URL(jpegURLAndColon + base64.StdEncoding.EncodeToString(b.Bytes()))
+}

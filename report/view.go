@@ -1,0 +1,429 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/metrics"
+)
+
+// view is a report as the page's template reads it.
+type view struct {
+	Report
+	Style            template.CSS
+	Script           template.JS
+	Question, Answer string
+	Summary          table
+	PerSet           []table
+	Histograms       []panel // one for each method
+	ROC, PR          panel
+	Selective        []figure
+	AblationTable    *table
+	AblationFigures  []figure
+	PublishedTable   *table
+	Galleries        []gallery
+	GalleryMethod    string
+	Others           bool // some methods are drawn in grey
+
+	results results
+	methods []string       // in the order of the results
+	style   map[string]int // of the methods that have one
+}
+
+// panel is figures below one heading.
+type panel struct {
+	Title   string
+	Figures []figure
+}
+
+// figure is drawn on the page and kept as a file.
+type figure struct {
+	File    string
+	Caption string
+	SVG     template.HTML
+}
+
+func newView(r Report) (*view, error) {
+	css, err := assets.ReadFile("style.css")
+	if err != nil {
+		return nil, err
+	}
+	script, err := assets.ReadFile("sort.js")
+	if err != nil {
+		return nil, err
+	}
+	r.Title = cmp.Or(r.Title, "Out-of-distribution detection")
+	v := &view{
+		Report: r, Style: template.CSS(pageColours() + string(css) + chartCSS), Script: template.JS(script),
+		results: index(r.Results), methods: order(r.Results, func(row Row) string { return row.Method }),
+	}
+	v.chooseStyles()
+	v.lead()
+	v.Summary = v.summary(r.Results)
+	v.perSet()
+	if err := v.drawRuns(); err != nil {
+		return nil, err
+	}
+	if len(r.Ablation) > 0 {
+		t := v.summary(r.Ablation)
+		v.AblationTable, v.AblationFigures = &t, ablationFigures(r.Ablation)
+	}
+	if len(r.Published) > 0 {
+		v.PublishedTable = publishedTable(r.Published)
+	}
+	v.Galleries, err = v.galleries()
+	return v, err
+}
+
+// overall is a method's mean AUROC over all sets of both groups.
+func (v *view) overall(method string) float64 {
+	var sum float64
+	var n int
+	for _, r := range v.Results {
+		if r.Method == method && r.Seed == "mean" && r.Dataset != "mean" && !math.IsNaN(r.AUROC) {
+			sum, n = sum+r.AUROC, n+1
+		}
+	}
+	return sum / float64(n)
+}
+
+// chooseStyles gives the first method, whom the report is about, and those with
+// the highest AUROC a style each; all others are drawn in grey.
+func (v *view) chooseStyles() {
+	ranked := slices.Clone(v.methods)
+	slices.SortStableFunc(ranked, func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) }) // NaN is last
+	v.GalleryMethod = cmp.Or(v.Gallery, ranked[0])
+	if at := slices.Index(ranked, v.methods[0]); at >= styles {
+		ranked[styles-1] = v.methods[0]
+	}
+	v.style = map[string]int{}
+	for i, m := range ranked[:min(styles, len(ranked))] {
+		v.style[m] = i
+	}
+	v.Others = len(v.methods) > styles
+}
+
+func (v *view) class(method string) string {
+	if s, ok := v.style[method]; ok {
+		return "s" + strconv.Itoa(s)
+	}
+	return "rest"
+}
+
+func (v *view) idName() string { return cmp.Or(v.ID.Name, "the in-distribution test set") }
+
+// groups are those that the results have, near first.
+func groups(rows []Row) []string {
+	found := order(rows, func(r Row) string { return r.Group })
+	slices.SortFunc(found, func(a, b string) int { return strings.Compare(b, a) })
+	return found
+}
+
+// sets are the names of a group's sets.
+func sets(rows []Row, group string) []string {
+	return order(slices.DeleteFunc(slices.Clone(rows), func(r Row) bool {
+		return r.Group != group || r.Dataset == "mean"
+	}), func(r Row) string { return r.Dataset })
+}
+
+// lead says what the page asks and what came out.
+func (v *view) lead() {
+	var strangers, answers []string
+	for _, group := range groups(v.Results) {
+		strangers = append(strangers, fmt.Sprintf("%s-OOD (%s)", group, strings.Join(sets(v.Results, group), ", ")))
+		if m, value, ok := v.winner(func(m string) Value { return v.results.value(AUROC, m, group, "mean") }); ok {
+			answers = append(answers, fmt.Sprintf("on %s-OOD %s is best with a mean AUROC of %s%%", group, m, percent(value)))
+		}
+	}
+	v.Question = fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from strangers of none of them: %s?",
+		v.idName(), count(v.Results[0].NID), strings.Join(strangers, " and "))
+	if m, value, ok := v.winner(v.results.accuracy); ok {
+		answers = append(answers, fmt.Sprintf("the highest accuracy on the training classes is %s%% (%s)", percent(value), m))
+	}
+	if len(answers) > 0 {
+		v.Answer = strings.ToUpper(answers[0][:1]) + strings.Join(answers, "; ")[1:] + "."
+	}
+}
+
+// winner is the method with the highest value.
+func (v *view) winner(of func(method string) Value) (method string, value float64, ok bool) {
+	for _, m := range v.methods {
+		if x := of(m).Mean; !math.IsNaN(x) && (!ok || x > value) {
+			method, value, ok = m, x, true
+		}
+	}
+	return method, value, ok
+}
+
+func count(n int) string {
+	text := strconv.Itoa(n)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	if n == 1 {
+		return text + " image"
+	}
+	return text + " images"
+}
+
+// firstRun is the run of a method that is drawn.
+func (v *view) firstRun(method string) (Run, bool) {
+	i := slices.IndexFunc(v.Runs, func(r Run) bool { return r.Method == method && r.Scores != nil })
+	if i < 0 {
+		return Run{}, false
+	}
+	return v.Runs[i], true
+}
+
+func (v *view) scores(r Run, dataset string) ([]float64, error) {
+	scores, err := r.Scores(dataset)
+	if err != nil {
+		return nil, fmt.Errorf("scores of %s, seed %s, %s: %w", r.Method, r.Seed, dataset, err)
+	}
+	want := v.ID.N
+	if i := slices.IndexFunc(v.OOD, func(s Set) bool { return s.Name == dataset }); i >= 0 {
+		want = v.OOD[i].N
+	}
+	if want != 0 && len(scores) != want {
+		return nil, fmt.Errorf("scores of %s, seed %s, %s: there are %d, the set has %d images", r.Method, r.Seed, dataset, len(scores), want)
+	}
+	return scores, nil
+}
+
+// curvePoints is how many points of a curve are kept.
+const curvePoints = 160
+
+// drawn is a method's curve in a figure with others.
+type drawn struct {
+	method string
+	area   float64 // under all of its points
+	points []metrics.Point
+}
+
+// drawRuns draws what needs scores, one method after the other.
+func (v *view) drawRuns() error {
+	roc, pr := make([][]drawn, len(v.OOD)), make([][]drawn, len(v.OOD))
+	var selective []drawn
+	for _, method := range v.methods {
+		run, ok := v.firstRun(method)
+		if !ok {
+			continue
+		}
+		id, err := v.scores(run, "id")
+		if err != nil {
+			return err
+		}
+		if run.Predicted != nil && v.Labels != nil {
+			if len(run.Predicted) != len(id) || len(v.Labels) != len(id) {
+				return fmt.Errorf("%s, seed %s: %d predictions and %d labels for %d scores", method, run.Seed, len(run.Predicted), len(v.Labels), len(id))
+			}
+			points := metrics.Selective(id, run.Predicted, v.Labels)
+			selective = append(selective, drawn{method, area(points), thin(points, curvePoints)})
+		}
+		histograms := panel{Title: fmt.Sprintf("%s (seed %s)", method, run.Seed)}
+		for s, set := range v.OOD {
+			ood, err := v.scores(run, set.Name)
+			if err != nil {
+				return err
+			}
+			r, p := metrics.Curves(id, ood)
+			roc[s] = append(roc[s], drawn{method, area(r), thin(r, curvePoints)})
+			pr[s] = append(pr[s], drawn{method, area(p), thin(p, curvePoints)})
+			histograms.Figures = append(histograms.Figures, v.histogram(method, set, id, ood, area(r)))
+		}
+		if len(histograms.Figures) > 0 {
+			v.Histograms = append(v.Histograms, histograms)
+		}
+	}
+	for s, set := range v.OOD {
+		if len(roc[s]) == 0 {
+			continue
+		}
+		v.ROC.Figures = append(v.ROC.Figures, v.lines("roc-"+set.Name, fmt.Sprintf("ROC, %s (%s-OOD)", set.Name, set.Group),
+			"AUROC", "strangers caught, %", v.idName()+" flagged, %", []metrics.Point{{X: 0, Y: 0}, {X: 1, Y: 1}}, roc[s]))
+		v.PR.Figures = append(v.PR.Figures, v.lines("pr-"+set.Name, fmt.Sprintf("Precision and recall, %s (%s-OOD)", set.Name, set.Group),
+			"AUPR-Out", "precision, %", "recall (strangers caught), %", nil, pr[s]))
+	}
+	if len(selective) > 0 {
+		v.Selective = []figure{v.lines("selective", "Accuracy against coverage, "+v.idName(),
+			"the mean accuracy", "accuracy of the accepted, %", "share accepted, %", nil, selective)}
+	}
+	return nil
+}
+
+func area(points []metrics.Point) float64 {
+	if len(points) == 0 {
+		return math.NaN()
+	}
+	sum := 0.0
+	for i, p := range points[1:] {
+		sum += (p.X - points[i].X) * (p.Y + points[i].Y) / 2
+	}
+	return sum
+}
+
+// lines draws curves of all methods in one figure; the y axis begins at 0
+// unless all of the curves lie high.
+func (v *view) lines(file, title, areaName, yLabel, xLabel string, chance []metrics.Point, curves []drawn) figure {
+	slices.SortStableFunc(curves, func(a, b drawn) int { return cmp.Compare(b.area, a.area) })
+	lowest := 1.0
+	var legend []legendEntry
+	var description []string
+	others := 0
+	for _, d := range curves {
+		for _, p := range d.points {
+			if p.X >= 0.02 { // the first few images make any accuracy
+				lowest = min(lowest, p.Y)
+			}
+		}
+		text := fmt.Sprintf("%s %s", d.method, percent(d.area))
+		description = append(description, text)
+		if v.class(d.method) == "rest" {
+			others++
+			continue
+		}
+		legend = append(legend, legendEntry{class: v.class(d.method), text: text})
+	}
+	if others > 0 {
+		legend = append(legend, legendEntry{class: "rest", text: fmt.Sprintf("%d others", others)})
+	}
+	c := newChart(fmt.Sprintf("%s; %s in per cent: %s.", title, areaName, strings.Join(description, ", ")), 220+legendHeight(len(legend)), legendHeight(len(legend)))
+	c.xMax, c.yMax = 1, 1
+	if chance == nil && lowest > 0.5 {
+		c.yMin = math.Floor(lowest*20) / 20
+		if c.yMin >= 1 {
+			c.yMin = 0.95
+		}
+	}
+	c.axes(xLabel, yLabel, ticks(0, 1, 5), ticks(c.yMin, 1, 5), 100, 100)
+	c.curve("chance", "chance", chance)
+	for _, grey := range []bool{true, false} { // the styled lie above
+		for _, d := range slices.Backward(curves) {
+			if class := v.class(d.method); (class == "rest") == grey {
+				c.curve(class, fmt.Sprintf("%s: %s %s%%", d.method, areaName, percent(d.area)), d.points)
+			}
+		}
+	}
+	c.legend(legend)
+	return figure{File: fileName(file), Caption: fmt.Sprintf("%s; in the legend %s in per cent.", title, areaName), SVG: template.HTML(c.end())}
+}
+
+const bins = 40
+
+// histogram draws how the scores of both sets are spread.
+func (v *view) histogram(method string, set Set, id, ood []float64, auroc float64) figure {
+	title := fmt.Sprintf("%s on %s (%s-OOD), AUROC %s%%", method, set.Name, set.Group, percent(auroc))
+	c := newChart("Histogram of scores: "+title+".", 190, 36)
+	c.top = 40
+	low, high, ok := scoreRange(id, ood)
+	c.xMin, c.xMax, c.yMin = low, high, 0
+	idShares, oodShares := histogram(id, low, high), histogram(ood, low, high)
+	c.yMax = 1.05 * max(slices.Max(idShares), slices.Max(oodShares))
+	if !ok {
+		c.yMax = 1
+	}
+	c.axes("score (higher: more in-distribution)", "", ticks(low, high, 5), ticks(0, c.yMax, 4), 1, 100)
+	c.bars("id", idShares)
+	c.bars("ood", oodShares)
+	for i, key := range []struct {
+		class, name string
+		n           int
+	}{{"id", v.idName(), len(id)}, {"ood", set.Name, len(ood)}} {
+		x := 4 + float64(i)*178
+		fmt.Fprintf(c, `<rect class="bars %s" x="%s" y="7" width="20" height="11"/>`, key.class, short(x))
+		c.text("key", x+26, 16, "start", fmt.Sprintf("%s (%d)", clip(key.name, 17), key.n))
+	}
+	c.text("label", 4, c.top-6, "start", "share of the set, %")
+	if !ok {
+		c.text("key", c.width/2, (c.top+c.height-c.bottom)/2, "middle", "no finite scores to draw")
+	}
+	return figure{File: fileName("histogram-" + method + "-" + set.Name), Caption: title + ".", SVG: template.HTML(c.end())}
+}
+
+// scoreRange is where nearly all finite scores lie: all but the lowest and
+// highest half of a per cent of either set, at least a little wide.
+func scoreRange(sets ...[]float64) (low, high float64, ok bool) {
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, scores := range sets {
+		finite := slices.DeleteFunc(slices.Clone(scores), func(s float64) bool { return math.IsNaN(s) || math.IsInf(s, 0) })
+		if n := len(finite); n > 0 {
+			slices.Sort(finite)
+			low, high = min(low, finite[n/200]), max(high, finite[n-1-n/200])
+		}
+	}
+	if low > high {
+		return 0, 1, false
+	}
+	switch width := high - low; {
+	case math.IsInf(width, 0):
+		return -1e300, 1e300, true
+	case width < 1e-9*max(math.Abs(low), math.Abs(high), 1e-30): // all the same
+		room := max(math.Abs(low)/2, 0.5)
+		return low - room, high + room, true
+	}
+	return low, high, true
+}
+
+// histogram is the share of scores in each of equal bins; the outermost hold
+// everything beyond. NaN is in none.
+func histogram(scores []float64, low, high float64) []float64 {
+	shares := make([]float64, bins)
+	for _, s := range scores {
+		if math.IsNaN(s) {
+			continue
+		}
+		at := (s - low) / (high - low) * bins
+		shares[int(min(max(at, 0), bins-1))] += 1 / float64(len(scores))
+	}
+	return shares
+}
+
+// fileName makes a file's name of names that may hold anything.
+func fileName(name string) string { return url.PathEscape(name) + ".svg" }
+
+// figureFile matches the names that writeFigures gives, and hardly any other.
+var figureFile = regexp.MustCompile(`^(roc-.+|pr-.+|histogram-.+|selective|ablation-layers)\.svg$`)
+
+// figures lists every figure of the page.
+func (v *view) figures() (all []figure) {
+	for _, p := range v.Histograms {
+		all = append(all, p.Figures...)
+	}
+	return slices.Concat(all, v.ROC.Figures, v.PR.Figures, v.Selective, v.AblationFigures)
+}
+
+// writeFigures replaces the figures of an earlier report.
+func (v *view) writeFigures(dir string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if figureFile.MatchString(file.Name()) {
+			if err := os.Remove(filepath.Join(dir, file.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for _, f := range v.figures() {
+		err := atomicfile.Write(filepath.Join(dir, f.File), func(w io.Writer) error {
+			_, err := io.WriteString(w, standalone(string(f.SVG)))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
