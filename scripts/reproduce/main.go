@@ -73,8 +73,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's figures beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
-Logits are those of a linear head, and once more of an MLP of four layers; MLRBFNs
-are trained with our settings, and once more with the paper's.
+Logits are those of a linear head, and for MSP, MLS, energy, GEN, ODIN and SHE once
+more of an MLP of four layers; MLRBFNs are trained with our settings, and once more
+with the paper's.
 What an earlier run has done, with the same options, is not done again.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's figures of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
@@ -272,11 +273,12 @@ func (e *experiment) findSets() error {
 			if path == "" {
 				have = append(have, s)
 			} else {
-				e.note("%s is left out: there is no %s; %s", s.name, path, remedy)
+				e.note("%s is left out: there is no %s", s.name, path)
 			}
 		}
 		return have, nil
 	}
+	strangers := len(e.near) + len(e.far)
 	var err error
 	if e.val != nil {
 		val, err := left([]set{*e.val})
@@ -296,6 +298,9 @@ func (e *experiment) findSets() error {
 	}
 	if len(e.near)+len(e.far) == 0 {
 		return fmt.Errorf("%s: no set of strangers is there; %s", e.title, remedy)
+	}
+	if len(e.near)+len(e.far) < strangers {
+		e.note("near and far are means over the sets that are there, the paper's over all; %s", remedy)
 	}
 	return nil
 }

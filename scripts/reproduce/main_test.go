@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"mlrbfn/internal/cli"
 	"mlrbfn/internal/testenv"
+	"mlrbfn/posthoc"
 )
 
 // miniature lays out OpenOOD's data root for CIFAR-10 with few images, without
@@ -100,6 +102,7 @@ func TestReproduce(t *testing.T) {
 	}
 	for _, want := range []string{
 		"svhn is left out: there is no " + filepath.Join(data, "benchmark_imglist", "cifar10", "test_svhn.txt"),
+		"means over the sets that are there, the paper's over all; OpenOOD's scripts/download/download.py",
 		"over the seeds 0,1; MLRBFNs trained for 2 epochs",
 		"\n| the paper's MSP | DINOv2 | – | 86.74 ± 0.50 | – | 90.30 ± 1.59 | – | 98.13 ± 0.09 |\n",
 		"\n| the paper's RMDS | CLIP | – | 17.33 ± 0.00 | – | 8.50 ± 0.00 | – | 95.92 ± 0.09 |\n",
@@ -198,6 +201,14 @@ func TestGrids(t *testing.T) {
 			if path, err := s.absent(data); path != "" || err != nil {
 				t.Errorf("%s: %s is not there: %v", key, path, err)
 			}
+		}
+	}
+}
+
+func TestReadLogits(t *testing.T) {
+	for _, m := range readLogits {
+		if !slices.Contains(posthoc.Names(), m) {
+			t.Errorf("there is no score %s", m)
 		}
 	}
 }
