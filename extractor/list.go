@@ -35,6 +35,10 @@ type ListOptions struct {
 	// ListFile, where not empty, names an OpenOOD list: one "path label" a
 	// line. Only its images are listed.
 	ListFile string
+	// NamesFile, where not empty, names another list with the same integers,
+	// whose folders name the classes: OpenOOD's list of ImageNet's test images
+	// has one folder for all.
+	NamesFile string
 }
 
 // An Item is one image: a file, or a part of an idx file.
@@ -120,7 +124,7 @@ func List(opts ListOptions) (*Listing, error) {
 	case !info.IsDir():
 		return listIDX(opts.Root)
 	case opts.ListFile != "":
-		err = l.readList(opts.ListFile)
+		err = l.readList(opts.ListFile, opts.NamesFile)
 	default:
 		if err = l.walkRoot(info); errors.Is(err, ErrNoImages) {
 			switch file, several := findIDX(opts.Root); {
@@ -239,20 +243,44 @@ type entry struct {
 	label int64  // −1 where there is none
 }
 
-// readList lists the images that an OpenOOD list names.
-func (l *Listing) readList(file string) error {
+// readEntries reads an OpenOOD list.
+func readEntries(file string) ([]entry, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("list: %w", err)
+		return nil, fmt.Errorf("list: %w", err)
 	}
 	entries, err := parseList(string(text))
 	if err != nil {
-		return fmt.Errorf("list %s: %w", file, err)
+		return nil, fmt.Errorf("list %s: %w", file, err)
 	}
 	if len(entries) == 0 {
-		return fmt.Errorf("%w in the list %s; it needs a \"path label\" a line", ErrNoImages, file)
+		return nil, fmt.Errorf("%w in the list %s; it needs a \"path label\" a line", ErrNoImages, file)
+	}
+	return entries, nil
+}
+
+// readList lists the images that an OpenOOD list names, with the names of
+// classes that another list gives, if any.
+func (l *Listing) readList(file, namesFile string) error {
+	entries, err := readEntries(file)
+	if err != nil {
+		return err
 	}
 	names := classNames(entries)
+	if namesFile != "" {
+		others, err := readEntries(namesFile)
+		if err != nil {
+			return err
+		}
+		given := classNames(others)
+		for label := range names {
+			name, ok := given[label]
+			if !ok {
+				return fmt.Errorf("list %s: label %d is not in %s, which names the classes", file, label, namesFile)
+			}
+			names[label] = name
+		}
+	}
 	labels := slices.Sorted(maps.Keys(names))
 	for _, label := range labels {
 		l.Classes = append(l.Classes, names[label])

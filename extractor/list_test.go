@@ -222,6 +222,25 @@ func TestListFile(t *testing.T) {
 	}
 }
 
+// OpenOOD's list of ImageNet's test images has one folder for all classes.
+func TestListNames(t *testing.T) {
+	root := tree(t, "val/1.png", "val/2.png")
+	opts := ListOptions{
+		Root: root, ListFile: listFile(t, "val/1.png 1\nval/2.png 0\n"),
+		NamesFile: listFile(t, "train/tench/1.png 0\ntrain/shark/2.png 1\ntrain/hen/3.png 2\n"),
+	}
+	l, err := List(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := show(l), []string{"val/1.png shark", "val/2.png tench"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	opts.NamesFile = listFile(t, "train/tench/1.png 0\n")
+	_, err = List(opts)
+	wantError(t, err, "label 1", opts.ListFile, opts.NamesFile)
+}
+
 func TestClassNames(t *testing.T) {
 	for _, test := range []struct {
 		name, list string

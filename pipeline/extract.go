@@ -22,6 +22,7 @@ type ExtractOptions struct {
 	Model  string // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
 	Images string // folder of images, one subfolder per class or flat; or an idx file of images
 	List   string // OpenOOD list of the images to take; "" takes all
+	Names  string // another list, whose folders name the classes of List; "" for List itself
 	Out    string // folder of the feature set
 	Force  bool   // replace a set of another model, preprocessing or image folder, a damaged or an unfinished one
 
@@ -53,7 +54,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 			return nil, err
 		}
 	}
-	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
+	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names})
 	if err != nil {
 		return nil, err
 	}

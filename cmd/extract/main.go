@@ -36,6 +36,7 @@ with the labels beside them.`, stdout)
 	f.StringVar(&opts.Images, "images", "", "`DIR` of images, or an idx file of them")
 	f.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write the feature set to")
 	f.StringVar(&opts.List, "list", "", "take only the images of an OpenOOD list, a `FILE` of lines: path label")
+	f.StringVar(&opts.Names, "names", "", "with --list, name the classes as in another list, a `FILE` with the same labels (ImageNet's train list for its test list)")
 	f.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the output that is the embedding (default: the first of image_embeds, pooler_output, features, embedding, last_hidden_state, or the only output)")
 	f.StringVar(&opts.Backbone.Pool, "pool", "", "how last_hidden_state becomes one vector: `cls|mean` (default cls)")
 	size := f.String("size", "", "pixels: resize to `N|WxH`, whatever the aspect ratio, bicubic (default: images keep their size, which must be the same)")
@@ -52,6 +53,9 @@ with the labels beside them.`, stdout)
 	}
 	if f.NArg() > 0 {
 		return cli.Usagef("unexpected argument %q", f.Arg(0))
+	}
+	if opts.Names != "" && opts.List == "" {
+		return cli.Usagef("--names goes with --list")
 	}
 	if err := checkModelFlags(f, opts.Model == extractor.PixelsName); err != nil {
 		return err
