@@ -14,9 +14,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"mlrbfn/features"
@@ -114,19 +116,22 @@ type measured struct {
 
 const validation, id = "validation", "id"
 
+func taskName(backbone string, on data) string { return backbone + ", " + on.name }
+
 // measure fits and scores all that is tried.
-func measure(ctx context.Context, root, backbone string, on data, seed uint64) (*measured, error) {
+func (m *measured) measure(ctx context.Context, root, backbone string, seed uint64) error {
+	on := m.data
 	dir := func(set string) string { return filepath.Join(root, backbone, set) }
 	opts := pipeline.TrainOptions{
 		Features: []string{dir(on.train)}, Calibration: pipeline.Share{None: true}, Seeds: []uint64{seed},
 	}
 	own, _, err := pipeline.Train(ctx, opts)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	train, err := features.Open(dir(on.train))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer train.Close()
 	held := map[int]bool{}
@@ -147,11 +152,11 @@ func measure(ctx context.Context, root, backbone string, on data, seed uint64) (
 	classes := len(train.Classes)
 	linear, _, err := head.TrainMLP(ctx, head.MLPConfig{}, part(false), part(true), classes, head.TrainOptions{Epochs: 100, Seed: seed})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	network, err := posthoc.NewLinear(linear.Layers[0].Weights, linear.Layers[0].Bias)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	fitted := map[string]posthoc.Input{}
 	for suffix, rows := range map[string][]float32{"": x[false], all: train.Features()} {
@@ -164,12 +169,11 @@ func measure(ctx context.Context, root, backbone string, on data, seed uint64) (
 		fitted[suffix] = posthoc.Input{Train: data, Head: network}
 	}
 
-	m := &measured{task: backbone + ", " + on.name, data: on, scores: map[string]map[string][]float64{}}
 	batches := map[string]posthoc.Batch{validation: {Features: x[true]}}
 	for name, set := range sets(on) {
 		s, err := features.Open(dir(set))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer s.Close()
 		batches[name] = posthoc.Batch{Features: s.Features()}
@@ -197,18 +201,18 @@ func measure(ctx context.Context, root, backbone string, on data, seed uint64) (
 			}
 			s, err := posthoc.Fit(ctx, name, in)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			for set, b := range batches {
 				scores := make([]float64, len(b.Features)/train.D)
 				if err := s.Score(ctx, scores, b); err != nil {
-					return nil, err
+					return err
 				}
 				add(name+suffix, set, scores)
 			}
 		}
 	}
-	return m, nil
+	return nil
 }
 
 // all marks scores that were fitted on the validation rows too.
@@ -307,18 +311,24 @@ func main() {
 	defer stop()
 	var runs []*measured
 	var tasks []string
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, b := range backbones {
 		for _, on := range b.on {
+			tasks = append(tasks, taskName(b.name, on))
 			for seed := range *seeds {
-				m, err := measure(ctx, *root, b.name, on, uint64(seed))
-				if err != nil {
-					log.Fatal(err)
-				}
+				m := &measured{task: taskName(b.name, on), data: on, scores: map[string]map[string][]float64{}}
 				runs = append(runs, m)
-				log.Printf("%s, seed %d", m.task, seed)
+				group.Go(func() error {
+					err := m.measure(ctx, *root, b.name, uint64(seed))
+					log.Printf("%s, seed %d", m.task, seed)
+					return err
+				})
 			}
-			tasks = append(tasks, runs[len(runs)-1].task)
 		}
+	}
+	if err := group.Wait(); err != nil {
+		log.Fatal(err)
 	}
 	print(runs, tasks)
 }
