@@ -414,31 +414,3 @@ func BenchmarkPredict(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)*1024/b.Elapsed().Seconds(), "rows/s")
 }
-
-// TestStandardisedMLP: on features of very different scales it learns what a
-// network on the raw ones does not, and still reads the raw ones.
-func TestStandardisedMLP(t *testing.T) {
-	data := blobs(300, 4, 3, 1)
-	for i := range data.X {
-		data.X[i] = data.X[i]*float32(math.Pow(10, float64(i%4)-3)) + 20
-	}
-	right := func(cfg MLPConfig) int {
-		m, _, err := TrainMLP(t.Context(), cfg, data, Data{}, 3, TrainOptions{Epochs: 40, LR: 0.01})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		for i, logits := 0, m.Logits(data.X); i < 300; i++ {
-			if int64(argmax(logits[i*3:(i+1)*3])) == data.Labels[i] {
-				n++
-			}
-		}
-		return n
-	}
-	for _, layers := range []int{1, 2} {
-		raw, standardised := right(MLPConfig{Layers: layers}), right(MLPConfig{Layers: layers, Standardise: true})
-		if standardised < 285 || raw > standardised {
-			t.Errorf("%d layers: %d of 300 right on raw features, %d on standardised ones", layers, raw, standardised)
-		}
-	}
-}

@@ -4,19 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math"
-
-	"mlrbfn/conditioning"
 )
 
 // MLPConfig is the shape of an MLP. A zero field takes its default.
 type MLPConfig struct {
 	Layers int // linear layers, the last one included; 0 means 1, a linear classifier
 	Hidden int // outputs of each hidden layer; 0 means 100, as many as an MLRBFN's have
-
-	// Standardise trains on features of mean 0 and deviation 1, on which Adam
-	// gets further, and puts both into the first layer afterwards: the network
-	// reads features as they are all the same.
-	Standardise bool
 }
 
 // WithDefaults fills in the zero fields and refuses what cannot be.
@@ -59,9 +52,6 @@ func TrainMLP(ctx context.Context, cfg MLPConfig, train, val Data, classes int, 
 	if opts, err = opts.WithDefaults(); err != nil {
 		return nil, nil, err
 	}
-	if cfg.Standardise {
-		return trainStandardised(ctx, cfg, train, val, classes, opts)
-	}
 	rng := newRand(opts.Seed)
 	m := &MLP{}
 	for in, left := train.D, cfg.Layers; left > 0; left-- {
@@ -85,41 +75,6 @@ func TrainMLP(ctx context.Context, cfg MLPConfig, train, val Data, classes int, 
 	}
 	for i, l := range t.layers {
 		m.Layers[i].Weights, m.Layers[i].Bias = l.weights, l.bias
-	}
-	return m, epochs, nil
-}
-
-// trainStandardised is TrainMLP on standardised rows.
-func trainStandardised(ctx context.Context, cfg MLPConfig, train, val Data, classes int, opts TrainOptions) (*MLP, []Epoch, error) {
-	if err := checkBoth(train, val, classes); err != nil {
-		return nil, nil, err
-	}
-	c, err := conditioning.Fit(ctx, conditioning.Data{
-		X: train.X, D: train.D, Labels: train.Labels, Rows: train.Rows, Classes: classes,
-	}, conditioning.Data{}, conditioning.Options{Kind: conditioning.Standardise})
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, data := range []*Data{&train, &val} {
-		if *data, err = data.Conditioned(ctx, c); err != nil {
-			return nil, nil, err
-		}
-	}
-	cfg.Standardise = false
-	m, epochs, err := TrainMLP(ctx, cfg, train, val, classes, opts)
-	if err != nil {
-		return nil, epochs, err
-	}
-	first := m.Layers[0]
-	for o := range first.Out { // W·((x−μ)·s) + b = (W·s)·x + b − (W·s)·μ
-		bias := float64(first.Bias[o])
-		row := first.Weights[o*first.In : (o+1)*first.In]
-		for j := range row {
-			w := float64(row[j]) * float64(c.Scale[j])
-			bias -= w * float64(c.Mean[j])
-			row[j] = float32(w)
-		}
-		first.Bias[o] = float32(bias)
 	}
 	return m, epochs, nil
 }

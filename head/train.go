@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-
-	"mlrbfn/conditioning"
 )
 
 // ErrDiverged is wrapped by the error of a training run whose loss stopped
@@ -377,16 +375,6 @@ func (d Data) gather(x []float32, labels []int, rows []int) {
 		copy(x[i*d.D:(i+1)*d.D], d.X[r*d.D:(r+1)*d.D])
 		labels[i] = int(d.Labels[r])
 	}
-}
-
-// Conditioned returns the rows of d alone, conditioned by c.
-func (d Data) Conditioned(ctx context.Context, c *conditioning.Conditioning) (Data, error) {
-	x, err := c.Rows(ctx, d.X, d.Rows)
-	out := Data{X: x, D: c.Out(), Labels: make([]int64, len(d.Rows)), Rows: make([]int, len(d.Rows))}
-	for i, r := range d.Rows {
-		out.Labels[i], out.Rows[i] = d.Labels[r], i
-	}
-	return out, err
 }
 
 // checkBoth checks the rows to train and to validate on.

@@ -202,7 +202,7 @@ func (t *trainingData) fitScoring(ctx context.Context, own *Detector) (*Scoring,
 	if slices.ContainsFunc(parts, func(p string) bool { return p != OwnScore && !posthoc.Headless(p) }) {
 		o := t.opts.Linear
 		o.Seed = t.opts.Seeds[0]
-		m, _, err := head.TrainMLP(ctx, head.MLPConfig{Standardise: true}, t.train, t.validation, len(t.classes), o)
+		m, _, err := head.TrainMLP(ctx, head.MLPConfig{}, t.train, t.validation, len(t.classes), o)
 		if err != nil {
 			return nil, fmt.Errorf("the linear head: %w", err)
 		}
@@ -414,9 +414,15 @@ func (t *trainingData) condition(ctx context.Context) (*conditioning.Conditionin
 		return nil, err
 	}
 	for _, data := range []*head.Data{&t.train, &t.validation} {
-		if *data, err = data.Conditioned(ctx, c); err != nil {
+		x, err := c.Rows(ctx, data.X, data.Rows)
+		if err != nil {
 			return nil, err
 		}
+		conditioned := head.Data{X: x, D: c.Out(), Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows))}
+		for i, r := range data.Rows {
+			conditioned.Labels[i], conditioned.Rows[i] = data.Labels[r], i
+		}
+		*data = conditioned
 	}
 	return c, nil
 }

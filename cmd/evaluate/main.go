@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/head"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
@@ -20,7 +19,7 @@ import (
 func main() { cli.Main("evaluate", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	opts := pipeline.EvaluateOptions{Memory: 1 << 30, Softmax: head.MLPConfig{Standardise: true}}
+	opts := pipeline.EvaluateOptions{Memory: 1 << 30}
 	f := cli.Flags("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --far NAME=FEATURES… --out REPORT [flags]",
 		`Trains heads on the training features, fits scores, scores the in-distribution test
 set and the sets of strangers, and reports AUROC, AUPR and FPR@95 per set and group,
