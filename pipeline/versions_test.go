@@ -27,7 +27,9 @@ var versionRows = []float32{
 //
 //   - 1, as of commit 5b31f56: --layers 2 --centroids 6 --projection 4
 //     --epochs 20 --batch 32 --lr 0.02 --seeds 0,1, the paper's head;
-//   - 2, the first with the open head: --centroids 6 --epochs 5.
+//   - 2, the first with the open head: --centroids 6 --epochs 5;
+//   - 3, the first with other scores, on rows like those: --scores ensemble
+//     --centroids 6 --epochs 5.
 //
 // The files stay as they are: what was trained once is read for ever.
 var versions = map[string]struct {
@@ -51,6 +53,14 @@ var versions = map[string]struct {
 		{"1", 1, 1.0095675736884138e-05, -20.446090497917787, true, 1. / 31},
 		{"1", 1, 5.1236389037797005e-152, -229.5879334038276, true, 1. / 31},
 		{"0", 0, 6.007214882590175e-15, -26.684565875074885, true, 1. / 31},
+	}},
+	"version3.safetensors": {true, 1, -7.260688018779753, []Verdict{
+		{"0", 0, 0.9999968400516162, 7.112483713807489, false, 29. / 31},
+		{"1", 1, 0.999703144031389, 7.107022128889807, false, 29. / 31},
+		{"2", 2, 0.9996879551019835, 2.3727871916724332, false, 23. / 31},
+		{"1", 1, 5.677695664563825e-06, -35.24420614546034, true, 1. / 31},
+		{"1", 1, 0, -1529.5865022814878, true, 1. / 31},
+		{"1", 1, 8.870342975768935e-12, -79.40461090694434, true, 1. / 31},
 	}},
 }
 
