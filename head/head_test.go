@@ -414,3 +414,28 @@ func BenchmarkPredict(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)*1024/b.Elapsed().Seconds(), "rows/s")
 }
+
+// TestRepresentations: without depression log φ_c is −β⁺_c ‖r−c‖² of the last
+// layer's input r.
+func TestRepresentations(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := drawHead(t, 2)
+		m.NoDepression = true
+		const n = 3
+		x := drawRows(t, m, n)
+		r, l := m.Representations(x), m.LogConfidences(x)
+		last := m.Layers[len(m.Layers)-1]
+		if m.Width() != last.In || len(r) != n*last.In {
+			t.Fatalf("%d values of %d rows of width %d", len(r), n, m.Width())
+		}
+		widths, _ := last.Widths()
+		for i := range n {
+			for c := range last.N {
+				want := -widths[c] * float64(distance(2, r[i*last.In:(i+1)*last.In], last.Centroids[c*last.In:(c+1)*last.In]))
+				if got := l[i*last.N+c]; math.Abs(got-want) > 1e-4*(1+math.Abs(want)) {
+					t.Fatalf("row %d, class %d: log φ is %g, and of the representation %g", i, c, got, want)
+				}
+			}
+		}
+	})
+}

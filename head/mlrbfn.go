@@ -345,3 +345,22 @@ func (m *MLRBFN) Outputs(x []float32) (logConfidences, scores []float64) {
 	wg.Wait()
 	return logConfidences, scores
 }
+
+// Representations returns what the last layer reads of the rows x [n, d]: φ of
+// the layer before it, or an open head's first features as its hidden layers
+// have moved them; [n, R] with R = Width.
+func (m *MLRBFN) Representations(x []float32) []float32 {
+	d, width := m.Dim(), m.Width()
+	p := m.NewPredictor()
+	out := make([]float32, len(x)/d*width)
+	for to := out; len(x) > 0; {
+		b := min(predictBatch, len(x)/d)
+		p.forward(x[:b*d], b)
+		convert(to, p.net.last().in[:b*width])
+		x, to = x[b*d:], to[b*width:]
+	}
+	return out
+}
+
+// Width returns R, the number of values that the last layer reads.
+func (m *MLRBFN) Width() int { return m.Layers[len(m.Layers)-1].In }

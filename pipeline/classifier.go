@@ -19,6 +19,11 @@ type classifier struct {
 	of      func(x []float32) []float64 // nil: the logits are the feature sets' own
 	network posthoc.MLP                 // nil where the weights are not known
 
+	// represent gives what scores read in the place of features [n, D], so many
+	// values a row; nil leaves features as they are.
+	represent func(x []float32) []float32
+	width     int
+
 	predicted map[*table][]int // so far
 	train     *posthoc.Data    // all labelled rows, once they are asked for
 }
@@ -54,6 +59,14 @@ func (t *table) backboneClassifier() (*classifier, error) {
 	}
 	c.network = posthoc.MLP{last}
 	return c, err
+}
+
+// features returns what scores read of rows of features.
+func (c *classifier) features(x []float32) []float32 {
+	if c.represent == nil {
+		return x
+	}
+	return c.represent(x)
 }
 
 // all returns the logits of the rows from … to−1, computed on all cores.
@@ -168,8 +181,11 @@ type fitting struct {
 func (c *classifier) data(t *table, rows []int, labels []int64, classes int) *posthoc.Data {
 	data := &posthoc.Data{
 		N: len(rows), D: t.d, Classes: classes,
-		Features: func(from, to int) []float32 { return t.gather(rows[from:to]) },
+		Features: func(from, to int) []float32 { return c.features(t.gather(rows[from:to])) },
 		Logits:   func(from, to int) []float64 { return c.logits(t, rows[from:to]) },
+	}
+	if c.represent != nil {
+		data.D = c.width
 	}
 	for _, r := range rows {
 		data.Labels = append(data.Labels, labels[r])

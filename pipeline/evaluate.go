@@ -57,8 +57,9 @@ type EvaluateOptions struct {
 	// Head says whose logits post-hoc scores read: "" those of Softmax, a
 	// network that is trained as Train.Linear says, with the zero value a
 	// linear layer; BackboneHead those of the backbone's own classifier;
-	// OwnScore the MLRBFN's log-confidences, which have no weights, so that
-	// scores that need these cannot be fitted.
+	// OwnScore the MLRBFN's log-confidences, with what its last layer reads as
+	// features; there are no weights, so that scores that need these cannot be
+	// fitted.
 	Head    string
 	Softmax head.MLPConfig
 

@@ -51,7 +51,7 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 	if err != nil {
 		return nil, err
 	}
-	unseeded := !ensemble && (e.opts.Head == BackboneHead || posthoc.Headless(method))
+	unseeded := !ensemble && (e.opts.Head == BackboneHead || e.opts.Head != OwnScore && posthoc.Headless(method))
 	var s *Scoring
 	var kept map[*table][]float64
 	if unseeded {
@@ -88,6 +88,8 @@ func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
 		heads, err := e.trainHeads(ctx)
 		for _, h := range heads {
 			c := newClassifier(len(e.train.classes), h.heads.LogConfidences)
+			own := h.heads.Heads[0] // of this seed alone
+			c.represent, c.width = own.Representations, own.Width()
 			e.softmax = append(e.softmax, trained{classifier: c})
 		}
 		return e.softmax, err
@@ -158,6 +160,7 @@ func (t *trainingData) scale(c *classifier, own *Detector) scaler {
 			}
 			return head.ScaleOf(scores), ctx.Err()
 		}
+		b.Features = c.features(b.Features)
 		if !posthoc.Headless(p.Name) {
 			b.Logits = c.logits(from, rows)
 		}
@@ -205,7 +208,7 @@ func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector, kept ma
 		block := max(1, int(e.opts.Memory/4/8/int64(t.d+len(e.train.classes))))
 		for from := 0; from < n; from += block {
 			to := min(from+block, n)
-			b := posthoc.Batch{Features: t.x[from*t.d : to*t.d]}
+			b := posthoc.Batch{Features: c.features(t.x[from*t.d : to*t.d])}
 			if b.Logits, err = c.all(ctx, t, from, to); err != nil {
 				return nil, nil, err
 			}

@@ -36,7 +36,7 @@ all leaves out, and says so, what cannot be fitted. --paper trains the paper's M
 	sets := cli.AddSetFlags(f)
 	detector := f.String("detector", "", "use a trained `DETECTOR` for mlrbfn, and for the score that it judges by, instead of training")
 	methods := f.String("methods", "all", "`METHODS` to compare, with commas between them")
-	network := f.String("head", "linear", "whose logits post-hoc scores read: `linear|mlp|backbone|mlrbfn`; the backbone's are the feature sets' own logits.npy, the MLRBFN's its log-confidences")
+	network := f.String("head", "linear", "whose logits post-hoc scores read: `linear|mlp|backbone|mlrbfn`; the backbone's are the feature sets' own logits.npy, the MLRBFN's its log-confidences, and what its last layer reads the features")
 	f.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
 	f.Var((*cli.Bytes)(&opts.Memory), "memory", "memory that scoring takes, about")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
