@@ -74,7 +74,7 @@ type EvaluateOptions struct {
 	Commands  []string      // to repeat the evaluation with
 	Facts     []report.Fact // versions, dates and the like
 
-	// Warn, where set, is told what is odd about the training features.
+	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
 
 	// Progress, where set, is told what is being done, and how many of how
@@ -311,6 +311,9 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 	}
 	for _, w := range e.train.warnings {
 		e.warn(w)
+	}
+	if n := e.train.repeated(e.id); n > 0 {
+		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all figures flatter", n, e.id.sets[0].N))
 	}
 	return e, nil
 }

@@ -2,8 +2,10 @@ package pipeline
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"slices"
 	"time"
@@ -527,6 +529,33 @@ func (t *trainingData) rows(calibration int) RowCount {
 	}
 }
 
+// repeated counts the rows of another table that are, to the bit, also rows of
+// this one: copies of images, whatever their folders are called.
+func (t *trainingData) repeated(other *table) int {
+	seed, counts := maphash.MakeSeed(), map[uint64]int{} // hashes, as all rows may not fit into memory
+	var bytes []byte
+	each := func(x []float32, visit func(hash uint64)) {
+		for row := range slices.Chunk(x, t.d) {
+			bytes = bytes[:0]
+			for _, v := range row {
+				bytes = binary.LittleEndian.AppendUint32(bytes, math.Float32bits(v))
+			}
+			visit(maphash.Bytes(seed, bytes))
+		}
+	}
+	each(other.x, func(hash uint64) { counts[hash]++ })
+	n := 0
+	count := func(hash uint64) {
+		n += counts[hash]
+		delete(counts, hash)
+	}
+	each(t.x, count)
+	if t.held != nil {
+		each(t.held.x, count)
+	}
+	return n
+}
+
 // calibrate returns the detector's scores of the calibration rows, ascending.
 // Features of their own need no labels.
 func (t *trainingData) calibrate(ctx context.Context, d *Detector) ([]float64, error) {
@@ -539,6 +568,11 @@ func (t *trainingData) calibrate(ctx context.Context, d *Detector) ([]float64, e
 		defer own.Close()
 		if err := features.SameSpace(t.sets[0], own.sets[0]); err != nil {
 			return nil, err
+		}
+		if n := t.repeated(own); n > 0 {
+			t.warnings = append(t.warnings, fmt.Sprintf(
+				"%d of %d calibration images are also images to train on or to validate by, which score higher than new ones: more images will be flagged than is promised",
+				n, len(own.labels)))
 		}
 		x, rows = own.x, make([]int, len(own.labels))
 		for i := range rows {

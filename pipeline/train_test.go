@@ -88,6 +88,16 @@ func TestTrainSharesOutTheRows(t *testing.T) {
 			opts: with([]string{main}, func(o *TrainOptions) { o.Validation.Features, o.Calibration.Features = extra, unlabelled }),
 			want: RowCount{200, 40, 120, 0},
 		},
+		"calibration images that are copies": {
+			opts: with([]string{main}, func(o *TrainOptions) { o.Calibration.Features = clouds(t, 1, 100, twoLabels, two...) }),
+			want: RowCount{180, 20, 200, 0}, warns: "200 of 200 calibration images",
+		},
+		"validation images that calibrate again": {
+			opts: with([]string{main}, func(o *TrainOptions) {
+				o.Validation.Features, o.Calibration.Features = extra, clouds(t, 2, 20, twoLabels, two...)
+			}),
+			want: RowCount{200, 40, 40, 0}, warns: "40 of 40 calibration images",
+		},
 		"two sets": {opts: quick(main, extra), want: RowCount{192, 24, 24, 0}},
 		"rows without a label": {
 			opts: quick(mixed), want: RowCount{80, 10, 10, 50}, warns: "without a label", noThresh: true,
@@ -389,6 +399,26 @@ func TestLogAdd(t *testing.T) {
 	for _, tt := range [][3]float64{{0, 0, math.Ln2}, {-1000, -1000, -1000 + math.Ln2}, {inf, -3, -3}, {-3, inf, -3}, {inf, inf, inf}} {
 		if got := logAdd(tt[0], tt[1]); got != tt[2] {
 			t.Errorf("log(e^%g + e^%g) = %g, want %g", tt[0], tt[1], got, tt[2])
+		}
+	}
+}
+
+// TestEvaluateSaysThatItTestsOnTrainingImages: a copy of them under another name.
+func TestEvaluateSaysThatItTestsOnTrainingImages(t *testing.T) {
+	for seed, leaks := range map[uint64]bool{1: true, 2: false} {
+		train := quick(clouds(t, 1, 100, twoLabels, two...))
+		train.Calibration.None = true
+		var warnings []string
+		_, err := Evaluate(context.Background(), EvaluateOptions{
+			Train: train, ID: clouds(t, seed, 100, twoLabels, two...), Out: t.TempDir(), Methods: []string{"knn"},
+			OOD:  []OODSet{{Far, "away", clouds(t, 3, 5, nil, [2]float64{9, 9})}},
+			Warn: func(text string) { warnings = append(warnings, text) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(warnings, func(w string) bool { return strings.HasPrefix(w, "200 of 200") }); got != leaks {
+			t.Errorf("leaks %v: warnings %q", leaks, warnings)
 		}
 	}
 }

@@ -299,6 +299,20 @@ func TestSameInputSamePage(t *testing.T) {
 	}
 }
 
+// TestAccuracyOfOneHead: scores that read one head share its accuracy, and none
+// of them is said to be the best alone.
+func TestAccuracyOfOneHead(t *testing.T) {
+	r := synthetic(t, 3, 2, 1, 200, 100)
+	for i := range r.Results {
+		if r.Results[i].IDAcc = 0.9; r.Results[i].Method == "mlrbfn" {
+			r.Results[i].IDAcc = 0.8
+		}
+	}
+	if page := write(t, t.TempDir(), r); !strings.Contains(page, "is 90.00% (msp and 1 more)") {
+		t.Error("the page does not name the scores of one accuracy together")
+	}
+}
+
 func TestBestOfAColumn(t *testing.T) {
 	r := synthetic(t, 3, 2, 2, 200, 100)
 	page := write(t, t.TempDir(), r)

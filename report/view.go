@@ -149,6 +149,11 @@ func (v *view) lead() {
 	v.Question = fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from strangers of none of them: %s?",
 		v.idName(), count(v.Results[0].NID), strings.Join(strangers, " and "))
 	if m, value, ok := v.winner(v.results.accuracy); ok {
+		// A head's accuracy is that of every score that reads it.
+		alike := slices.DeleteFunc(slices.Clone(v.methods), func(m string) bool { return percent(v.results.accuracy(m).Mean) != percent(value) })
+		if len(alike) > 1 {
+			m = fmt.Sprintf("%s and %d more", m, len(alike)-1)
+		}
 		answers = append(answers, fmt.Sprintf("the highest accuracy on the training classes is %s%% (%s)", percent(value), m))
 	}
 	if len(answers) > 0 {
