@@ -22,11 +22,10 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/blas64"
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/moments"
+	"mlrbfn/internal/products"
 )
 
 // Kind says what W is made of.
@@ -265,14 +264,7 @@ func (c *Conditioning) Apply(dst, x []float64) {
 			c.wide[i] = float64(w)
 		}
 	})
-	// Slabs of this size gonum multiplies on the calling goroutine.
-	const rows, cols = 64, 192
-	for i := 0; i < n; i += rows {
-		for j := 0; j < e; j += cols {
-			blas64.Implementation().Dgemm(blas.NoTrans, blas.NoTrans, min(rows, n-i), min(cols, e-j), d,
-				1, x[i*d:], d, c.wide[j:], e, 0, dst[i*e+j:], e)
-		}
-	}
+	products.NN(n, e, d, x, c.wide, dst)
 }
 
 // Rows returns the rows of x [N, D] that index names, conditioned and rounded

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"image/color"
-	"io"
 	"math"
 	"path/filepath"
 	"slices"
@@ -13,14 +12,10 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/figures"
 )
 
-// Colours that colour-blind eyes tell apart too.
-var (
-	blue      = color.NRGBA{0x00, 0x72, 0xb2, 0xff}
-	vermilion = color.NRGBA{0xd5, 0x5e, 0x00, 0xff}
-)
+var blue, vermilion = figures.Palette[0], figures.Palette[1]
 
 // groupStyles tell near from far, whatever the colour.
 var groupStyles = []struct {
@@ -60,8 +55,8 @@ func (percent) Ticks(low, high float64) []plot.Tick {
 }
 
 // drawAblation draws the figures that there is something for.
-func drawAblation(dir string, figures []Figures, opts AblateOptions, layers int) error {
-	_, means := overview(figures)
+func drawAblation(dir string, rows []Figures, opts AblateOptions, layers int) error {
+	_, means := overview(rows)
 	if len(opts.Depths) > 0 {
 		p, err := depthPlot(means, opts.Depths)
 		if err != nil {
@@ -182,23 +177,12 @@ var figureFormats = []string{"png", "svg"}
 
 // saveFigure writes a figure to path, to which it adds the formats' extensions.
 func saveFigure(p *plot.Plot, width, height vg.Length, path string) error {
+	var files []string
+	for _, format := range figureFormats {
+		files = append(files, path+"."+format)
+	}
 	if err := mkdirFor(path); err != nil {
 		return err
 	}
-	for _, format := range figureFormats {
-		image, err := draw.NewFormattedCanvas(width, height, format)
-		if err != nil {
-			return err
-		}
-		const margin = 2 * vg.Millimeter
-		p.Draw(draw.Crop(draw.New(image), margin, -margin, margin, -margin))
-		err = atomicfile.Write(path+"."+format, func(w io.Writer) error {
-			_, err := image.WriteTo(w)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return figures.Save(width, height, []*plot.Plot{p}, files...)
 }

@@ -242,7 +242,8 @@ func TestLogitsFarApart(t *testing.T) {
 			}
 		}
 	}
-	if s := posthoc.MSP([]float64{0, inf, math.NaN(), 0}, 2); s[0] != 1 || !math.IsNaN(s[1]) {
+	b := posthoc.Batch{Logits: []float64{0, inf, math.NaN(), 0}}
+	if s := score(t, posthoc.MaxSoftmax{}, 2, b); s[0] != 1 || !math.IsNaN(s[1]) {
 		t.Errorf("MSP: %v, want 1 and NaN", s)
 	}
 }

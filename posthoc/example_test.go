@@ -9,10 +9,12 @@ import (
 	"mlrbfn/posthoc"
 )
 
-func ExampleMSP() {
+func ExampleMaxSoftmax() {
 	// Two rows of three logits: a confident one and one that cannot decide.
-	fmt.Printf("%.4f\n", posthoc.MSP([]float64{9, 1, 2, 5, 5, 5}, 3))
-	// Output: [0.9988 0.3333]
+	scores := make([]float64, 2)
+	err := posthoc.MaxSoftmax{}.Score(context.Background(), scores, posthoc.Batch{Logits: []float64{9, 1, 2, 5, 5, 5}})
+	fmt.Printf("%.4f %v\n", scores, err)
+	// Output: [0.9988 0.3333] <nil>
 }
 
 // Two classes of features, a row near one of them and one near neither.

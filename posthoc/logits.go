@@ -63,15 +63,6 @@ func orOne(t float64) float64 {
 	return t
 }
 
-// MSP returns [MaxSoftmax] at temperature 1 of each row of logits [N, C].
-func MSP(logits []float64, classes int) []float64 {
-	scores := make([]float64, len(logits)/classes)
-	for i := range scores {
-		scores[i] = maxSoftmax(logits[i*classes:(i+1)*classes], 1)
-	}
-	return scores
-}
-
 // FitTemperature finds the T that minimises the mean −log softmax(z/T)_y of
 // rows with logits and labels, by Newton's method in 1/T, and returns
 // MaxSoftmax with it. The rows must not be those that the head was trained on:

@@ -8,15 +8,9 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-)
 
-// palette has a colour per class, told apart by colour-blind eyes too.
-var palette = [classes]color.NRGBA{
-	{0x00, 0x72, 0xb2, 0xff}, // blue
-	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
-	{0x00, 0x9e, 0x73, 0xff}, // green
-	{0xcc, 0x79, 0xa7, 0xff}, // purple
-}
+	"mlrbfn/internal/figures"
+)
 
 // drawFigure writes the paper's figure to files: the background in the colour
 // of the predicted class, the darker the more confident, the data on top.
@@ -28,7 +22,7 @@ func drawFigure(n *network, points []point, labels []int64, title string, files 
 			x := left + (right-left)*(float64(column)+0.5)/pixels
 			y := top - (top-bottom)*(float64(row)+0.5)/pixels
 			class, confidence := n.judge(point{x, y})
-			background.SetNRGBA(column, row, shade(palette[class], 0.75*confidence))
+			background.SetNRGBA(column, row, shade(figures.Palette[class], 0.75*confidence))
 		}
 	}
 	p := plot.New()
@@ -48,15 +42,10 @@ func drawFigure(n *network, points []point, labels []int64, title string, files 
 		}
 		scatter.Shape = draw.CircleGlyph{}
 		scatter.Radius = vg.Points(1.2)
-		scatter.Color = palette[class]
+		scatter.Color = figures.Palette[class]
 		p.Add(scatter)
 	}
-	for _, file := range files {
-		if err := p.Save(12*vg.Centimeter, 12*vg.Centimeter, file); err != nil {
-			return err
-		}
-	}
-	return nil
+	return figures.Save(12*vg.Centimeter, 12*vg.Centimeter, []*plot.Plot{p}, files...)
 }
 
 // shade mixes white with a share of c.

@@ -1,73 +1,69 @@
 // Package products is where the scores' and the moments' matrix products
-// happen, so that faster kernels have one seam to fit into. Matrices are
-// row-major and dense.
+// happen: those of the package kernels, for any number of goroutines. Matrices
+// are row-major and dense.
 package products
 
 import (
 	"context"
 	"runtime"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/blas32"
 	"gonum.org/v1/gonum/blas/blas64"
+
+	"mlrbfn/internal/kernels"
 )
 
 // Real is a type that products are computed in.
-type Real interface{ float32 | float64 }
-
-// gonum's Gemm starts goroutines of its own from four 64×64 blocks on. Slabs of
-// three stay on the calling goroutine: callers share out rows themselves.
-const (
-	slabRows = 64
-	slabCols = 192
-)
+type Real = kernels.Real
 
 // NT sets C = A·Bᵀ with A [m,k], B [n,k], C [m,n].
 func NT[T Real](m, n, k int, a, b, c []T) {
-	slabs(m, n, func(i, j, rows, cols int) {
-		gemm(blas.NoTrans, blas.Trans, rows, cols, k, a[i*k:], k, b[j*k:], k, 0, c[i*n+j:], n)
-	})
+	borrow(func(p kernels.Products[T]) { p.NT(m, n, k, 1, a, b, 0, c) })
 }
 
 // NN sets C = A·B with A [m,k], B [k,n], C [m,n].
 func NN[T Real](m, n, k int, a, b, c []T) {
-	slabs(m, n, func(i, j, rows, cols int) {
-		gemm(blas.NoTrans, blas.NoTrans, rows, cols, k, a[i*k:], k, b[j:], n, 0, c[i*n+j:], n)
-	})
+	borrow(func(p kernels.Products[T]) { p.NN(m, n, k, 1, a, b, 0, c) })
+}
+
+// idle32 and idle64 hold products between calls, as each serves one
+// goroutine and keeps room to work in.
+var idle32, idle64 sync.Pool
+
+func borrow[T Real](do func(kernels.Products[T])) {
+	pool := &idle32
+	if _, wide := any(T(0)).(float64); wide {
+		pool = &idle64
+	}
+	p, ok := pool.Get().(kernels.Products[T])
+	if !ok {
+		p = kernels.NewProducts[T]()
+	}
+	defer pool.Put(p)
+	do(p)
 }
 
 // AddGram adds the upper triangle of XᵀX, X [n,d], to sum [d,d]. What it leaves
 // below the diagonal is not defined. Tiles of the sum are shared out over all
 // cores, so that the result does not depend on how many there are.
 func AddGram(ctx context.Context, n, d int, x, sum []float64) error {
+	// gonum computes tiles of this size on the calling goroutine.
+	const tileRows, tileCols = 64, 192
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
-	slabs(d, d, func(i, j, rows, cols int) {
-		if j+cols <= i {
-			return // below the diagonal
+	for i := 0; i < d; i += tileRows {
+		for j := 0; j < d; j += tileCols {
+			rows, cols := min(tileRows, d-i), min(tileCols, d-j)
+			if j+cols <= i {
+				continue // below the diagonal
+			}
+			group.Go(func() error {
+				blas64.Implementation().Dgemm(blas.Trans, blas.NoTrans, rows, cols, n, 1, x[i:], d, x[j:], d, 1, sum[i*d+j:], d)
+				return ctx.Err()
+			})
 		}
-		group.Go(func() error {
-			gemm(blas.Trans, blas.NoTrans, rows, cols, n, x[i:], d, x[j:], d, 1, sum[i*d+j:], d)
-			return ctx.Err()
-		})
-	})
+	}
 	return group.Wait()
-}
-
-func slabs(m, n int, each func(i, j, rows, cols int)) {
-	for i := 0; i < m; i += slabRows {
-		for j := 0; j < n; j += slabCols {
-			each(i, j, min(slabRows, m-i), min(slabCols, n-j))
-		}
-	}
-}
-
-func gemm[T Real](tA, tB blas.Transpose, m, n, k int, a []T, lda int, b []T, ldb int, beta T, c []T, ldc int) {
-	switch a := any(a).(type) {
-	case []float32:
-		blas32.Implementation().Sgemm(tA, tB, m, n, k, 1, a, lda, any(b).([]float32), ldb, float32(beta), any(c).([]float32), ldc)
-	case []float64:
-		blas64.Implementation().Dgemm(tA, tB, m, n, k, 1, a, lda, any(b).([]float64), ldb, float64(beta), any(c).([]float64), ldc)
-	}
 }
