@@ -52,15 +52,9 @@ func fitDensity(ctx context.Context, train, val Data, classes int) (*Density, er
 	if len(val.Rows) == 0 {
 		val = train
 	}
-	m := density.measure()
-	distances := make([]float64, len(val.Rows))
-	row := make([]float64, val.D)
-	for i, r := range val.Rows {
-		if i%64 == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		convert(row, val.X[r*val.D:(r+1)*val.D])
-		m.distances(distances[i:i+1], row, 1)
+	distances, err := density.distances(ctx, val)
+	if err != nil {
+		return nil, err
 	}
 	density.Middle, density.Radius = quantile(distances, 0.5), quantile(distances, 0.99)
 	return density, nil
@@ -111,27 +105,37 @@ func (m *measure) distances(dst, z []float64, b int) {
 	}
 }
 
-// reduce turns conditioned rows into what an open head's layers read: the first
-// e features, and log dep₀ [n, e+1].
-func (d *Density) reduce(ctx context.Context, data Data, e int) (Data, error) {
-	out := Data{D: e + 1, X: make([]float32, len(data.Rows)*(e+1)), Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows))}
-	m := d.measure()
-	z, distance := make([]float64, predictBatch*data.D), make([]float64, predictBatch)
-	for from := 0; from < len(data.Rows); from += predictBatch {
+// distances returns m of the rows of data, conditioned.
+func (d *Density) distances(ctx context.Context, data Data) ([]float64, error) {
+	m, out := d.measure(), make([]float64, len(data.Rows))
+	z := make([]float64, predictBatch*data.D)
+	for from := 0; from < len(out); from += predictBatch {
 		if err := ctx.Err(); err != nil {
-			return out, err
+			return nil, err
 		}
-		part := data.Rows[from:min(from+predictBatch, len(data.Rows))]
+		part := data.Rows[from:min(from+predictBatch, len(out))]
 		for i, r := range part {
 			convert(z[i*data.D:], data.X[r*data.D:(r+1)*data.D])
 		}
-		m.distances(distance, z, len(part))
-		for i, r := range part {
-			at := from + i
-			copy(out.X[at*(e+1):], data.X[r*data.D:r*data.D+e])
-			out.X[at*(e+1)+e] = float32(d.logDep(distance[i]))
-			out.Labels[at], out.Rows[at] = data.Labels[r], at
-		}
+		m.distances(out[from:], z, len(part))
+	}
+	return out, nil
+}
+
+// reduce turns conditioned rows into what an open head's layers read: the first
+// e features, and log dep₀ [n, e+1].
+func (d *Density) reduce(ctx context.Context, data Data, e int) (Data, error) {
+	n := len(data.Rows)
+	out := Data{D: e + 1, X: make([]float32, n*(e+1)), Labels: make([]int64, n), Rows: make([]int, n)}
+	distances, err := d.distances(ctx, data)
+	if err != nil {
+		return out, err
+	}
+	for i, r := range data.Rows {
+		row := out.X[i*(e+1) : (i+1)*(e+1)]
+		copy(row, data.X[r*data.D:r*data.D+e])
+		row[e] = float32(d.logDep(distances[i]))
+		out.Labels[i], out.Rows[i] = data.Labels[r], i
 	}
 	return out, nil
 }

@@ -1,5 +1,6 @@
-// Package kernels does the arithmetic of a head in training: matrix products
-// and what happens to each element between them. All matrices are row-major.
+// Package kernels does the arithmetic of a head in training, matrix products
+// and what happens to each element between them, and the products of scores.
+// All matrices are row-major.
 //
 // float32 is computed by AVX-512 or AVX2 with FMA where the processor has
 // them, by assembly that asm generates; everything else by plain Go, which is
