@@ -77,6 +77,7 @@ type TrainingRecord struct {
 	Batch       int      `json:"batch"`
 	LR          float64  `json:"lr"`
 	Patience    int      `json:"patience"`
+	Schedule    string   `json:"schedule"`
 	Validation  string   `json:"validation"`  // the fraction or the feature set
 	Calibration string   `json:"calibration"` // likewise
 	Balance     bool     `json:"balance"`     // every class was shown equally often

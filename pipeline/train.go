@@ -131,15 +131,15 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	}
 	defer data.Close()
 	opts = data.opts
+	// Before conditioning, which takes long and numbers the rows anew.
+	kept, err := data.openCheckpoint(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	raw := *data // not conditioned
 	condition, err := data.condition(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
-	}
-
-	kept, err := data.openCheckpoint(ctx)
-	if err != nil {
-		return nil, nil, err
 	}
 	start := time.Now()
 	trained, err := data.trainHeads(ctx, kept)
@@ -183,7 +183,7 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 	}
 	d.Training = TrainingRecord{
 		Features: opts.Features, Layers: opts.Head.Layers, Centroids: opts.Head.Centroids, Projection: opts.Head.Projection,
-		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Patience: opts.Train.Patience, Balance: opts.Train.Balance,
+		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
 		SumLoss: opts.Head.SumLoss,
 	}
