@@ -10,6 +10,7 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/onnx"
 )
 
 // TensorInfo describes one input or output of a graph.
@@ -49,6 +50,24 @@ func tensorInfos(infos []ort.InputOutputInfo) []TensorInfo {
 			tensors[i].Type = "float32"
 		default:
 			tensors[i].Type = strings.ToLower(strings.TrimPrefix(info.DataType.String(), "ONNX_TENSOR_ELEMENT_DATA_TYPE_"))
+		}
+	}
+	return tensors
+}
+
+// elementTypes names the elements of tensors as TensorInfo has them, at the
+// numbers of onnx.proto.
+var elementTypes = []string{
+	1: "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "double",
+	"uint32", "uint64", "complex64", "complex128", "bfloat16",
+}
+
+func declaredInfos(declarations []onnx.Declaration) []TensorInfo {
+	tensors := make([]TensorInfo, len(declarations))
+	for i, d := range declarations {
+		tensors[i] = TensorInfo{Name: d.Name, Type: "unknown", Shape: d.Shape}
+		if d.Element > 0 && d.Element < onnx.Element(len(elementTypes)) {
+			tensors[i].Type = elementTypes[d.Element]
 		}
 	}
 	return tensors

@@ -18,8 +18,10 @@ import (
 	"strings"
 
 	ort "github.com/yalue/onnxruntime_go"
+	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/onnx"
 )
 
 // ModelOptions says how to use a model; the zero value is the usual way.
@@ -105,10 +107,20 @@ func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 	if err := InitRuntime(""); err != nil {
 		return nil, err
 	}
-	if m.SHA256, err = hashGraph(file); err != nil {
-		return nil, err
+	// A large file takes about as long to hash as to load.
+	var hash errgroup.Group
+	hash.Go(func() (err error) {
+		m.SHA256, err = hashGraph(file)
+		return err
+	})
+	err = m.open(opts)
+	if hashErr := hash.Wait(); hashErr != nil {
+		return nil, errors.Join(hashErr, m.Close())
 	}
-	if err := m.open(opts); err != nil {
+	if err == nil {
+		err = m.takeFingerprint()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", file, errors.Join(err, m.Close()))
 	}
 	return m, nil
@@ -215,7 +227,7 @@ func (m *Model) open(opts ModelOptions) error {
 			m.input.batch = 1
 		}
 	}
-	return m.takeFingerprint()
+	return nil
 }
 
 func size(d int64) string {
@@ -225,9 +237,13 @@ func size(d int64) string {
 	return strconv.FormatInt(d, 10)
 }
 
-// inspect reads the declarations of inputs and outputs. The wrapper can do so
-// only by loading the whole graph; without optimisation that is quick.
+// inspect reads the declarations of inputs and outputs. Where the file leaves
+// some to be inferred onnxruntime is asked, which the wrapper can do only by
+// loading the whole graph a second time.
 func (m *Model) inspect() error {
+	if err := m.readDeclarations(); err != nil || m.Outputs != nil {
+		return err
+	}
 	options, err := ort.NewSessionOptions()
 	if err != nil {
 		return err
@@ -241,6 +257,21 @@ func (m *Model) inspect() error {
 		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
 	}
 	m.Inputs, m.Outputs = tensorInfos(inputs), tensorInfos(outputs)
+	return nil
+}
+
+// readDeclarations takes inputs and outputs from the file, if it declares all of
+// them in full.
+func (m *Model) readDeclarations() (err error) {
+	data, unmap, err := mapFile(m.File)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unmap()) }()
+	inputs, outputs, ok := onnx.Declarations(data)
+	if ok {
+		m.Inputs, m.Outputs = declaredInfos(inputs), declaredInfos(outputs)
+	}
 	return nil
 }
 
@@ -271,7 +302,7 @@ func (m *Model) newSession(opts ModelOptions) error {
 	}
 	m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
 	if err != nil {
-		return fmt.Errorf("cannot be loaded: %w", err)
+		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
 	}
 	return nil
 }

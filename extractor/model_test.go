@@ -7,8 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
+
+	ort "github.com/yalue/onnxruntime_go"
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/testenv"
@@ -258,4 +261,43 @@ func TestHashIsThatOfTheFiles(t *testing.T) {
 	}
 	_, err = hashGraph(file)
 	wantError(t, err, file)
+}
+
+// What a file declares is what onnxruntime says of it, so that its word can be
+// taken without loading the graph; but onnxruntime may infer more dimensions.
+func TestDeclarations(t *testing.T) {
+	if err := InitRuntime(testenv.Runtime(t)); err != nil {
+		t.Fatal(err)
+	}
+	check := func(t *testing.T, file string) {
+		declared := &Model{File: file}
+		if err := declared.readDeclarations(); err != nil {
+			t.Fatal(err)
+		}
+		inputs, outputs, err := ort.GetInputOutputInfo(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range append(tensorInfos(inputs), tensorInfos(outputs)...) {
+			got := slices.Concat(declared.Inputs, declared.Outputs)[i]
+			for d := range want.Shape {
+				if got.Shape[d] < 0 {
+					want.Shape[d] = -1
+				}
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%v, onnxruntime says %v", got, want)
+			}
+		}
+	}
+	t.Run("backbone", func(t *testing.T) { check(t, filepath.Join(testenv.Backbone(t), "model.onnx")) })
+	t.Run("shared", func(t *testing.T) {
+		files, err := filepath.Glob(filepath.Join(testenv.Shared(t, "models"), "*", "model.onnx"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(files, err)
+		}
+		for _, file := range files {
+			t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) { check(t, file) })
+		}
+	})
 }

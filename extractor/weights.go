@@ -20,19 +20,11 @@ func externalWeights(file string) (names []string, err error) {
 			err = fmt.Errorf("look for the weights of %s: %w", file, err)
 		}
 	}()
-	f, err := os.Open(file)
+	data, unmap, err := mapFile(file)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || info.Size() == 0 {
-		return nil, err
-	}
-	data, err := mmap.Map(f, mmap.RDONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, data.Unmap()) }()
+	defer func() { err = errors.Join(err, unmap()) }()
 	names = onnx.ExternalFiles(data)
 	for _, name := range names {
 		if !filepath.IsLocal(name) {
@@ -40,4 +32,19 @@ func externalWeights(file string) (names []string, err error) {
 		}
 	}
 	return names, nil
+}
+
+// mapFile maps a file into memory, to read until unmap is called.
+func mapFile(file string) (data []byte, unmap func() error, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 { // nothing to map
+		return nil, func() error { return nil }, err
+	}
+	mapped, err := mmap.Map(f, mmap.RDONLY, 0)
+	return mapped, mapped.Unmap, err
 }

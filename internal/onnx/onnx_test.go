@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -175,8 +176,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestParseNeverPanics changes bytes of a file that has everything.
-func TestParseNeverPanics(t *testing.T) {
+// TestNothingPanics changes bytes of a file that has everything.
+func TestNothingPanics(t *testing.T) {
 	m, err := New(17, "test", "")
 	if err != nil {
 		t.Fatal(err)
@@ -193,6 +194,7 @@ func TestParseNeverPanics(t *testing.T) {
 				changed[rapid.IntRange(0, len(changed)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "to")
 			}
 		}
+		Declarations(changed)
 		m, err := Parse(changed, dir, "y", "x")
 		if err != nil {
 			return
@@ -212,5 +214,25 @@ func TestMetadataIsReplaced(t *testing.T) {
 	m.SetMetadata("a", "new")
 	if got := written(t, m); bytes.Contains(got, []byte("old")) || !bytes.Contains(got, entry("a", "new")) || !bytes.Contains(got, entry("b", "kept")) {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestDeclarations(t *testing.T) {
+	weight := bytesField(graphInput, valueInfo("w", Float, []int{3}))
+	inputs, outputs, ok := Declarations(file(17, weight, tensorField("w")))
+	x := Declaration{"x", Float, []int64{-1, 3}}
+	y := Declaration{"y", Float, []int64{-1, 3}}
+	if !ok || !reflect.DeepEqual(inputs, []Declaration{x}) || !reflect.DeepEqual(outputs, []Declaration{y}) {
+		t.Errorf("inputs %v, outputs %v, %v", inputs, outputs, ok)
+	}
+	for name, data := range map[string][]byte{
+		"not a model":           []byte("not a model"),
+		"empty":                 nil,
+		"an output of no shape": file(17, bytesField(graphOutput, message(stringField(1, "z")))),
+		"an output of no type":  file(17, bytesField(graphOutput, valueInfo("z", 0, nil))),
+	} {
+		if _, _, ok := Declarations(data); ok {
+			t.Errorf("%s: declares everything", name)
+		}
 	}
 }
