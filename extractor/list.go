@@ -60,6 +60,9 @@ type Item struct {
 	number int         // of the image in it
 }
 
+// InIDX tells whether the image is a part of an idx file.
+func (item *Item) InIDX() bool { return item.idx != nil }
+
 // A Listing is what [List] found.
 type Listing struct {
 	// Root is the folder as it was given; that of an idx file is where it lies.

@@ -5,13 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/setaside"
 )
 
 // ErrOtherModel is wrapped by the error of a backbone that is not the one that
@@ -24,6 +31,17 @@ type DetectOptions struct {
 	Model    string   // folder of the backbone; "" takes the detector's own
 	Paths    []string // image files, folders of them, and idx files of images
 
+	// More, unless nil, is asked for further paths when those before are judged. It waits
+	// until there are some, and returns io.EOF at the end.
+	More func(context.Context) ([]string, error)
+
+	// SetAside, unless "", is a folder into which the files of images that are out of
+	// distribution are moved or, with Copy, copied; see internal/setaside. One in
+	// a folder of Paths keeps its path within, another its own path if that is
+	// relative, or else its name. Images that lie in SetAside already are passed over.
+	SetAside string
+	Copy     bool
+
 	Backbone extractor.ModelOptions   // only Device and IntraOpThreads count, the rest is the detector's
 	Run      extractor.ExtractOptions // workers, batch, progress
 }
@@ -33,19 +51,31 @@ type Judgement struct {
 	Path string // as the image was named, or folder and path within, with forward slashes; features.EncodePath makes it UTF-8
 	Verdict
 	Err error // why there is no verdict
+
+	SetAside    string // where the image was moved or copied to; "" if it was not
+	SetAsideErr error  // why not, though it should have been
 }
 
 // DetectStats counts judgements.
-type DetectStats struct{ Images, OOD, Failed int }
+type DetectStats struct {
+	Images, OOD, Failed int
+	Kept                int // out of distribution, but not set aside as they should have been
+}
 
 // Detect judges all images under opts.Paths and gives each judgement to sink,
-// in the order of the paths and, within a folder, of the names. An image that
-// cannot be read is a judgement with an error and stops nothing; an idx file that
-// cannot is an error.
+// in the order of the paths and, within a folder, of the names, as soon as those
+// before it are done. An image that cannot be read is a judgement with an error
+// and stops nothing; an idx file that cannot is an error.
 func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (_ DetectStats, err error) {
-	items, err := listPaths(opts.Paths)
+	// Paths that cannot be are told before a model is loaded.
+	items, err := listPaths(opts.Paths, opts.SetAside, opts.More == nil)
 	if err != nil {
 		return DetectStats{}, err
+	}
+	if opts.SetAside != "" {
+		if err := os.MkdirAll(opts.SetAside, 0o777); err != nil {
+			return DetectStats{}, fmt.Errorf("folder for images that are set aside: %w", err)
+		}
 	}
 	model, err := opts.Detector.openModel(opts.Model, opts.Backbone)
 	if err != nil {
@@ -54,25 +84,151 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 	defer func() { err = errors.Join(err, model.Close()) }()
 
 	var stats DetectStats
-	inOrder := ordered(func(j Judgement) error {
-		stats.Images++
-		switch {
-		case j.Err != nil:
-			stats.Failed++
-		case j.OOD:
-			stats.OOD++
-		}
-		return sink(j)
+	j := newJudging(ctx, opts.Detector, func(r extractor.Result, v Verdict) error {
+		return sink(stats.add(opts.judgement(r, v)))
 	})
-	judge := opts.Detector.judge()
-	_, err = model.Extract(ctx, items, opts.Run, func(r extractor.Result) error {
-		j := Judgement{Path: r.Item.Path, Err: r.Err}
-		if r.Err == nil {
-			j.Verdict = judge(r.Features)
+	err = j.wait(func(ctx context.Context) error {
+		done := 0
+		for {
+			run := opts.Run
+			if progress := run.Progress; progress != nil {
+				run.Progress = func(n, failed, total int) { progress(done+n, failed, done+total) }
+			}
+			_, err := model.Extract(ctx, items, run, func(r extractor.Result) error {
+				r.Index += done
+				return j.judge(ctx, r)
+			})
+			done += len(items)
+			if err != nil || opts.More == nil {
+				return err
+			}
+			more, err := opts.More(ctx)
+			if err == io.EOF {
+				return nil
+			}
+			if err == nil {
+				items, err = listPaths(more, opts.SetAside, false)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		return inOrder(r.Index, j)
 	})
 	return stats, err
+}
+
+// add counts a judgement and returns it.
+func (s *DetectStats) add(j Judgement) Judgement {
+	s.Images++
+	switch {
+	case j.Err != nil:
+		s.Failed++
+	case j.OOD:
+		s.OOD++
+		if j.SetAsideErr != nil {
+			s.Kept++
+		}
+	}
+	return j
+}
+
+// judgement is what became of an image, which it sets aside if it is to be.
+func (opts *DetectOptions) judgement(r extractor.Result, v Verdict) Judgement {
+	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err}
+	if j.Err == nil && j.OOD && opts.SetAside != "" {
+		j.SetAside, j.SetAsideErr = opts.setAside(r.Item)
+	}
+	return j
+}
+
+// setAside moves or copies an image's file, unless it is another by now.
+func (opts *DetectOptions) setAside(item extractor.Item) (to string, err error) {
+	if item.InIDX() {
+		return "", errors.New("an image in an idx file has no file of its own")
+	}
+	info, err := os.Stat(item.File)
+	if err != nil {
+		return "", err
+	}
+	if info.Size() != item.Bytes || info.ModTime().UnixNano() != item.MTime {
+		return "", fmt.Errorf("%s changed since it was judged", item.File)
+	}
+	if opts.Copy {
+		return setaside.Copy(item.File, opts.SetAside, filepath.FromSlash(item.Path))
+	}
+	return setaside.Move(item.File, opts.SetAside, filepath.FromSlash(item.Path))
+}
+
+// pathOf is how judgements name an image. An item's own path is what it is called
+// when it is set aside.
+func pathOf(item extractor.Item) string {
+	if item.InIDX() {
+		return path.Join(path.Dir(filepath.ToSlash(item.File)), item.Path)
+	}
+	return filepath.ToSlash(item.File)
+}
+
+// judging judges images on all cores and passes the verdicts on in order.
+type judging struct {
+	results chan extractor.Result
+	group   *errgroup.Group
+	ctx     context.Context
+}
+
+// newJudging starts it; sink gets the result and, where that has features, the verdict on
+// each image, in the order of their indices, one at a time.
+func newJudging(ctx context.Context, d *Detector, sink func(extractor.Result, Verdict) error) *judging {
+	workers := runtime.GOMAXPROCS(0)
+	j := &judging{results: make(chan extractor.Result, workers)}
+	j.group, j.ctx = errgroup.WithContext(ctx)
+	type judged struct {
+		extractor.Result
+		Verdict
+	}
+	var mu sync.Mutex
+	inOrder := ordered(func(v judged) error { return sink(v.Result, v.Verdict) })
+	for range workers {
+		j.group.Go(func() error {
+			var judge func(row []float32) Verdict // takes memory, and not all may be needed
+			for r := range j.results {
+				v := judged{Result: r}
+				if r.Err == nil {
+					if judge == nil {
+						judge = d.judge()
+					}
+					v.Verdict = judge(r.Features)
+				}
+				mu.Lock()
+				err := inOrder(r.Index, v)
+				mu.Unlock()
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return j
+}
+
+// judge takes the result of an image, whose slices it copies.
+func (j *judging) judge(ctx context.Context, r extractor.Result) error {
+	r.Features, r.Logits = slices.Clone(r.Features), nil
+	select {
+	case j.results <- r:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait runs what gives the results and returns when all are judged.
+func (j *judging) wait(feed func(context.Context) error) error {
+	j.group.Go(func() error {
+		defer close(j.results)
+		return feed(j.ctx)
+	})
+	return j.group.Wait()
 }
 
 // ordered returns a function that takes values in any order and gives them to
@@ -170,9 +326,10 @@ func (s Source) appliesEXIF() (bool, error) {
 }
 
 // listPaths lists image files as they are named, and folders and idx files with
-// all the images in them. A path that is absent is an image that cannot be read,
-// unless there is nothing else.
-func listPaths(paths []string) ([]extractor.Item, error) {
+// all the images in them, but those in the folder apart, unless "". A path that
+// is absent is an image that cannot be read; where these are all paths, one of
+// them must be there.
+func listPaths(paths []string, apart string, all bool) ([]extractor.Item, error) {
 	var items []extractor.Item
 	var missing error
 	found := false
@@ -181,36 +338,43 @@ func listPaths(paths []string) ([]extractor.Item, error) {
 		switch {
 		case err != nil:
 			missing = err
-			items = append(items, extractor.Item{Path: filepath.ToSlash(p), File: p, Label: -1})
+			items = append(items, extractor.Item{Path: named(p), File: p, Label: -1})
 		case !info.IsDir() && !extractor.IsIDX(p):
 			found = true
 			items = append(items, extractor.Item{
-				Path: filepath.ToSlash(p), File: p, Label: -1,
+				Path: named(p), File: p, Label: -1,
 				Bytes: info.Size(), MTime: info.ModTime().UnixNano(),
 			})
 		default:
 			listing, err := extractor.List(extractor.ListOptions{Root: p})
-			if err != nil && !errors.Is(err, extractor.ErrEmptyClass) && !(errors.Is(err, extractor.ErrNoImages) && len(paths) > 1) {
+			if err != nil && !errors.Is(err, extractor.ErrEmptyClass) && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
 				return nil, err
 			}
 			if listing == nil {
 				continue
 			}
 			found = true
-			folder := filepath.ToSlash(p)
-			if !info.IsDir() {
-				folder = path.Dir(folder)
-			}
-			for _, item := range listing.Items {
-				item.Path = path.Join(folder, item.Path)
-				items = append(items, item)
-			}
+			items = append(items, listing.Items...)
 			for _, e := range listing.Errors {
-				items = append(items, extractor.Item{Path: path.Join(folder, e.Path), File: filepath.Join(p, filepath.FromSlash(e.Path)), Label: -1})
+				items = append(items, extractor.Item{Path: e.Path, File: filepath.Join(p, filepath.FromSlash(e.Path)), Label: -1})
 			}
 		}
 	}
+	if apart != "" {
+		apart, err := filepath.Abs(apart)
+		if err != nil {
+			return nil, err
+		}
+		items = slices.DeleteFunc(items, func(item extractor.Item) bool {
+			file, err := filepath.Abs(item.File)
+			if err == nil {
+				file, err = filepath.Rel(apart, file)
+			}
+			return err == nil && filepath.IsLocal(file)
+		})
+	}
 	switch {
+	case !all:
 	case !found && errors.Is(missing, fs.ErrNotExist):
 		return nil, fmt.Errorf("nothing to look at: %w", missing)
 	case !found && missing != nil:
@@ -219,4 +383,13 @@ func listPaths(paths []string) ([]extractor.Item, error) {
 		return nil, fmt.Errorf("%w under the given paths", extractor.ErrNoImages)
 	}
 	return items, nil
+}
+
+// named is what an image that was named by itself is called when it is set
+// aside.
+func named(p string) string {
+	if p = filepath.Clean(p); !filepath.IsLocal(p) {
+		p = filepath.Base(p)
+	}
+	return filepath.ToSlash(p)
 }

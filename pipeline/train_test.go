@@ -383,9 +383,9 @@ func TestListPaths(t *testing.T) {
 			for _, p := range tt.want {
 				want = append(want, in(p))
 			}
-			items, err := listPaths(paths)
+			items, err := listPaths(paths, "", true)
 			for _, item := range items {
-				got = append(got, item.Path)
+				got = append(got, pathOf(item))
 			}
 			if !errors.Is(err, tt.err) || tt.err == nil && !slices.Equal(got, want) {
 				t.Errorf("got %v, %v; want %v, %v", got, err, want, tt.err)

@@ -3,12 +3,17 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -24,12 +29,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("detect", "--detector DETECTOR [flags] PATH…",
 		`Judges images, and all images in folders: class, confidence, and whether the image
 is out of distribution (OOD). The p-value is the chance that an image like the
-training images scores as low.`, stdout)
+training images scores as low. The PATH - takes further paths from standard
+input, a line each, and judges them as they come.`, stdout)
 	detector := f.String("detector", "", "the file `DETECTOR` that train wrote")
 	f.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
 	format := f.String("format", "table", "what is printed for each image: `table|jsonl|csv`")
 	asJSON := f.Bool("json", false, "the same as --format jsonl")
 	threshold := f.Float64("threshold", 0, "`score` below which an image is OOD (default: the detector's)")
+	null := f.BoolP("null", "0", false, "paths on standard input end with a NUL byte, as find -print0 writes them")
+	moveOOD := f.String("move-ood", "", "move OOD images into the folder `DIR`, never over another file")
+	copyOOD := f.String("copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
 	failOnOOD := f.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
 	images := cli.AddRunFlags(f, &opts.Run, &opts.Backbone)
 	quiet := f.Bool("quiet", false, "show neither progress nor the summary")
@@ -42,12 +51,18 @@ training images scores as low.`, stdout)
 	if *asJSON {
 		*format = "jsonl"
 	}
-	show, err := newPrinter(*format, stdout)
+	show, err := newPrinter(*format, *moveOOD+*copyOOD != "", stdout)
 	if err != nil {
 		return err
 	}
 	if err := images.Check(); err != nil {
 		return err
+	}
+	switch opts.SetAside = *moveOOD; {
+	case *moveOOD != "" && *copyOOD != "":
+		return cli.Usagef("--move-ood and --copy-ood exclude each other")
+	case *copyOOD != "":
+		opts.SetAside, opts.Copy = *copyOOD, true
 	}
 	if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
 		return err
@@ -64,11 +79,20 @@ training images scores as low.`, stdout)
 	if err := images.LoadRuntime(); err != nil {
 		return err
 	}
-	opts.Paths = f.Args()
+	for _, arg := range f.Args() {
+		if arg != "-" {
+			opts.Paths = append(opts.Paths, arg)
+		} else if opts.More == nil {
+			opts.More = readPaths(os.Stdin, *null)
+		}
+	}
 	progress := cli.NewProgress(stderr, "images", *quiet || cli.IsTerminal(stdout))
 	opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
 	stats, err := pipeline.Detect(ctx, opts, func(j pipeline.Judgement) error {
-		j.Path = features.EncodePath(j.Path)
+		if j.SetAsideErr != nil && !*quiet {
+			fmt.Fprintf(stderr, "detect: warning: %v\n", j.SetAsideErr)
+		}
+		j.Path, j.SetAside = features.EncodePath(j.Path), features.EncodePath(filepath.ToSlash(j.SetAside))
 		return show(j)
 	})
 	progress.Close()
@@ -78,18 +102,95 @@ training images scores as low.`, stdout)
 	if !*quiet {
 		fmt.Fprintf(stderr, "%d images: %d in distribution, %d out of distribution, %d unreadable\n",
 			stats.Images, stats.Images-stats.OOD-stats.Failed, stats.OOD, stats.Failed)
+		if opts.SetAside != "" {
+			fmt.Fprintf(stderr, "%d images set aside in %s, %d could not be\n", stats.OOD-stats.Kept, opts.SetAside, stats.Kept)
+		}
 	}
 	switch {
 	case *failOnOOD && stats.OOD > 0:
 		return fmt.Errorf("%w: %d", cli.ErrOOD, stats.OOD)
 	case stats.Failed > 0:
 		return fmt.Errorf("%w: %d", cli.ErrPartial, stats.Failed)
+	case stats.Kept > 0:
+		return fmt.Errorf("%w: %d", cli.ErrKept, stats.Kept)
 	}
 	return nil
 }
 
-// newPrinter returns a function that prints judgements in a format.
-func newPrinter(format string, w io.Writer) (func(pipeline.Judgement) error, error) {
+// maxPath bounds the length of a path on standard input, in bytes.
+const maxPath = 1 << 20
+
+// readPaths returns what gives the paths that r has, as [pipeline.DetectOptions]
+// wants it: a line each, or null-terminated.
+func readPaths(r io.Reader, null bool) func(context.Context) ([]string, error) {
+	const most = 1024 // paths at a time
+	var failed error
+	paths := make(chan string, most)
+	go func() { // ends with r, or else with the program
+		defer close(paths)
+		lines := bufio.NewScanner(r)
+		lines.Buffer(nil, maxPath)
+		if null {
+			lines.Split(splitNull)
+		}
+		for lines.Scan() {
+			if lines.Text() != "" {
+				paths <- lines.Text()
+			}
+		}
+		if failed = lines.Err(); errors.Is(failed, bufio.ErrTooLong) {
+			failed = fmt.Errorf("a path of more than %d bytes; --null takes paths that end with a NUL byte", maxPath)
+		}
+	}()
+	return func(ctx context.Context) ([]string, error) {
+		var some []string
+		for {
+			var path string
+			var ok bool
+			if some == nil {
+				select {
+				case path, ok = <-paths:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			} else {
+				select {
+				case path, ok = <-paths:
+				default:
+					return some, nil
+				}
+			}
+			switch {
+			case ok:
+				some = append(some, path)
+			case some != nil:
+				return some, nil
+			case failed != nil:
+				return nil, fmt.Errorf("paths on standard input: %w", failed)
+			default:
+				return nil, io.EOF
+			}
+			if len(some) == most {
+				return some, nil
+			}
+		}
+	}
+}
+
+// splitNull is a [bufio.SplitFunc] for what ends with a NUL byte.
+func splitNull(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if at := bytes.IndexByte(data, 0); at >= 0 {
+		return at + 1, data[:at], nil
+	}
+	if atEOF && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}
+
+// newPrinter returns a function that prints judgements in a format, with the
+// places where images were set aside if they are.
+func newPrinter(format string, aside bool, w io.Writer) (func(pipeline.Judgement) error, error) {
 	switch format {
 	case "table":
 		header := false
@@ -128,7 +229,9 @@ func newPrinter(format string, w io.Writer) (func(pipeline.Judgement) error, err
 				Score      float64 `json:"score"`
 				OOD        bool    `json:"ood"`
 				PValue     float64 `json:"p_value"`
-			}{j.Path, j.Class, j.Confidence, j.Score, j.OOD, j.PValue})
+				SetAside   string  `json:"set_aside,omitempty"`
+				Error      string  `json:"set_aside_error,omitempty"`
+			}{j.Path, j.Class, j.Confidence, j.Score, j.OOD, j.PValue, j.SetAside, text(j.SetAsideErr)})
 		}, nil
 	case "csv":
 		out := csv.NewWriter(w)
@@ -143,18 +246,34 @@ func newPrinter(format string, w io.Writer) (func(pipeline.Judgement) error, err
 		return func(j pipeline.Judgement) error {
 			if !header {
 				header = true
-				if err := row("path", "class", "confidence", "score", "ood", "p_value", "error"); err != nil {
+				names := []string{"path", "class", "confidence", "score", "ood", "p_value", "error"}
+				if aside {
+					names = append(names, "set_aside")
+				}
+				if err := row(names...); err != nil {
 					return err
 				}
 			}
-			if j.Err != nil {
-				return row(j.Path, "", "", "", "", "", strings.ToValidUTF8(j.Err.Error(), "\ufffd"))
+			cells := []string{j.Path, "", "", "", "", "", text(errors.Join(j.Err, j.SetAsideErr))}
+			if j.Err == nil {
+				number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+				copy(cells[1:], []string{j.Class, number(j.Confidence), number(j.Score), strconv.FormatBool(j.OOD), number(j.PValue)})
 			}
-			number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-			return row(j.Path, j.Class, number(j.Confidence), number(j.Score), strconv.FormatBool(j.OOD), number(j.PValue), "")
+			if aside {
+				cells = append(cells, j.SetAside)
+			}
+			return row(cells...)
 		}, nil
 	}
 	return nil, cli.Usagef("--format %s: it is table, jsonl or csv", format)
+}
+
+// text returns what an error says, "" for none, in UTF-8.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.ToValidUTF8(err.Error(), "\ufffd")
 }
 
 // printable quotes a name that would disturb a terminal or the table.

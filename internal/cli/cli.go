@@ -22,7 +22,7 @@ const (
 	done        = 0
 	failed      = 1
 	usage       = 2
-	partial     = 3 // done, but some images could not be read
+	partial     = 3 // done, but for some images that could not be read, or set aside
 	foundOOD    = 4 // detect --fail-on-ood found some
 	interrupted = 130
 )
@@ -31,6 +31,8 @@ const (
 var (
 	// ErrPartial says that all is done but for images that could not be read.
 	ErrPartial = errors.New("some images could not be read")
+	// ErrKept says that all is done but for images that could not be set aside.
+	ErrKept = errors.New("some images could not be set aside")
 	// ErrOOD says that images are out of distribution and somebody wanted to
 	// know.
 	ErrOOD = errors.New("some images are out of distribution")
@@ -70,7 +72,7 @@ func exitCode(err error) int {
 		return usage
 	case errors.Is(err, ErrOOD):
 		return foundOOD
-	case errors.Is(err, ErrPartial):
+	case errors.Is(err, ErrPartial), errors.Is(err, ErrKept):
 		return partial
 	}
 	return failed

@@ -1,0 +1,118 @@
+package cmd_test
+
+import (
+	"bufio"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDetectFollowsItsInput: a path is judged while standard input is still
+// open, and the verdict can be read.
+func TestDetectFollowsItsInput(t *testing.T) {
+	w := newWorld(t)
+	cmd := program(t, "detect", "--detector", w.detector, "--json", "--quiet", filepath.Join(w.images, "disc", "00.png"), "-")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(pipe)
+	expect := func(paths ...string) {
+		t.Helper()
+		for _, path := range paths {
+			line, err := out.ReadString('\n')
+			if err != nil || !strings.Contains(line, `"path":"`+filepath.ToSlash(path)+`"`) {
+				t.Fatalf("%q, %v; want the verdict on %s", line, err, path)
+			}
+		}
+	}
+	expect(filepath.Join(w.images, "disc", "00.png"))
+	square := filepath.Join(w.images, "square", "03.png")
+	fmt.Fprintln(in, square)
+	expect(square)
+	fmt.Fprintf(in, "\n%s\n%s", filepath.Join(w.dir, "gone.png"), square)
+	in.Close()
+	expect(filepath.Join(w.dir, "gone.png"), square)
+	if rest, err := out.ReadString('\n'); rest != "" {
+		t.Errorf("and then %q, %v", rest, err)
+	}
+	if cmd.Wait(); cmd.ProcessState.ExitCode() != 3 {
+		t.Errorf("exit code %d, want 3 for the image that is gone", cmd.ProcessState.ExitCode())
+	}
+}
+
+// TestDetectSetsAside: strangers are moved and copied, nothing is ever lost.
+func TestDetectSetsAside(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	in := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
+	files := func(folder string) (names []string) {
+		err := filepath.WalkDir(in(folder), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				rel, _ := filepath.Rel(in(folder), path)
+				names = append(names, filepath.ToSlash(rel))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	for i, name := range []string{"a.png", "new\nline.png", "sub/a.png"} {
+		picture(t, in("new", filepath.FromSlash(name)), 2, uint64(i))
+	}
+	write(t, in("new", "bad.png"), "no picture")
+	detect := func(code int, stdin string, args ...string) []map[string]any {
+		t.Helper()
+		cmd := program(t, "detect", append([]string{"--detector", w.detector, "--json", "--quiet", "--threshold", "100"}, args...)...)
+		cmd.Stdin, cmd.Dir = strings.NewReader(stdin), dir
+		out, _ := finish(t, cmd, code)
+		return lines(t, out)
+	}
+	all := []string{"a.png", "bad.png", "new\nline.png", "sub/a.png"}
+	ood := []string{"a.png", "new\nline.png", "sub/a.png"}
+
+	for range 2 { // the second run finds the copies and makes none
+		rows := detect(3, "", "--copy-ood", in("copies"), in("new"))
+		if got := files("copies"); !slices.Equal(got, ood) || !slices.Equal(files("new"), all) {
+			t.Fatalf("copied %q", got)
+		}
+		if want := filepath.ToSlash(in("copies", "a.png")); rows[0]["set_aside"] != want || rows[1]["set_aside"] != nil {
+			t.Errorf("%v", rows)
+		}
+	}
+	// Paths of a pipe keep their folders; a folder within the images is passed over.
+	detect(0, "new/sub/a.png\x00new/new\nline.png\x00", "-0", "--move-ood", "new/aside", "-")
+	if got, want := files("new"), []string{"a.png", "aside/new/new\nline.png", "aside/new/sub/a.png", "bad.png"}; !slices.Equal(got, want) {
+		t.Fatalf("%q, want %q", got, want)
+	}
+	write(t, in("new", "aside", "a.png"), "mine")
+	if rows := detect(3, "", "--move-ood", "new/aside", "new"); len(rows) != 2 || rows[0]["set_aside"] != "new/aside/a (2).png" {
+		t.Errorf("%v", rows)
+	}
+	if text, err := os.ReadFile(in("new", "aside", "a.png")); string(text) != "mine" {
+		t.Errorf("written over: %q, %v", text, err)
+	}
+	// A link cannot be moved: it stays, and the program says so.
+	if err := os.Symlink(in("new", "aside", "a (2).png"), in("link.png")); err != nil {
+		t.Skip(err)
+	}
+	if rows := detect(3, "", "--move-ood", "other", "link.png"); rows[0]["ood"] != true || rows[0]["set_aside_error"] == nil {
+		t.Errorf("%v", rows)
+	}
+	write(t, in("file"), "")
+	fails(t, 2, "exclude", "detect", "--detector", w.detector, "--move-ood", "a", "--copy-ood", "b", dir)
+	fails(t, 1, "set aside", "detect", "--detector", w.detector, "--move-ood", in("file"), dir)
+}
