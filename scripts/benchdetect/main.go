@@ -1,0 +1,263 @@
+// Benchdetect measures what detection takes, in turn with what it cannot do
+// without: decoding and the model's run for an image, loading the model at the
+// start, extraction for a folder. It prints medians. Run it by
+// scripts/bench_detect.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/npy"
+	"mlrbfn/pipeline"
+)
+
+var (
+	modelDir = flag.String("model", filepath.Join("models", "efficientnet-lite0"), "folder of the model")
+	images   = flag.String("images", "", "folder of photographs (default: MLRBFN_SHARED's, or else set-up's)")
+	rounds   = flag.Int("rounds", 5, "times that everything is measured, in turn")
+	copies   = flag.Int("copies", 1000, "images in the folder that is extracted and detected")
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("bench_detect: ")
+	flag.Parse()
+	if err := bench(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func bench(ctx context.Context) error {
+	photos, err := findPhotos()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "bench_detect")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if out, err := exec.Command("go", "build", "-o", dir, "./cmd/extract", "./cmd/detect").CombinedOutput(); err != nil {
+		return fmt.Errorf("building: %w\n%s", err, out)
+	}
+	model, err := extractor.OpenModel(*modelDir, extractor.ModelOptions{})
+	if err != nil {
+		return err
+	}
+	defer model.Close()
+	detector, err := train(ctx, dir, model.Dim())
+	if err != nil {
+		return err
+	}
+	folder := filepath.Join(dir, "photos")
+	if err := repeat(photos, folder); err != nil {
+		return err
+	}
+	runner, err := model.NewRunner(1)
+	if err != nil {
+		return err
+	}
+	defer runner.Close()
+
+	measured := map[string][]float64{}
+	note := func(what string, per int, do func() error) error {
+		start := time.Now()
+		if err := do(); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		ms := time.Since(start).Seconds() * 1000 / float64(per)
+		measured[what] = append(measured[what], ms)
+		return nil
+	}
+	program := func(name string, args ...string) func() error {
+		return func() error {
+			var says bytes.Buffer
+			cmd := exec.CommandContext(ctx, filepath.Join(dir, name), args...)
+			cmd.Stderr = &says
+			if err := cmd.Run(); err != nil {
+				return fmt.Errorf("%w: %s", err, says.String())
+			}
+			return nil
+		}
+	}
+	verdict := []string{"--detector", detector, "--model", *modelDir, "--json", "--quiet"}
+	for round := range *rounds {
+		log.Printf("round %d of %d", round+1, *rounds)
+		features := filepath.Join(dir, "features")
+		err := errors.Join(
+			note("decode", len(photos), func() error { return each(photos, decode(ctx)) }),
+			note("run", len(photos), func() error {
+				return each(photos, func(extractor.Item) error { return runner.Run(ctx, 1) })
+			}),
+			note("verdict", len(photos), func() error { return judge(ctx, detector, model, photos) }),
+			note("load", 1, func() error { return load(model) }),
+			note("detect one", 1, program("detect", append(verdict, photos[0].File)...)),
+			note("extract folder", *copies, program("extract", "--model", *modelDir, "--images", folder, "--out", features, "--quiet")),
+			note("detect folder", *copies, program("detect", append(verdict, folder)...)),
+			os.RemoveAll(features),
+		)
+		if err != nil {
+			return err
+		}
+	}
+
+	ms := func(what string) float64 { return median(measured[what]) }
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "one of %d photographs, one thread\tms\t\n", len(photos))
+	fmt.Fprintf(w, "decoding\t%.2f\t\n", ms("decode"))
+	fmt.Fprintf(w, "the model's own run\t%.2f\t\n", ms("run"))
+	fmt.Fprintf(w, "from file to verdict\t%.2f\t%.2f× of both together\n", ms("verdict"), ms("verdict")/(ms("decode")+ms("run")))
+	fmt.Fprintf(w, "\nstart of the program\tms\t\n")
+	fmt.Fprintf(w, "onnxruntime loads the model\t%.0f\t\n", ms("load"))
+	fmt.Fprintf(w, "detect judges one image\t%.0f\t%.0f ms beside loading and the verdict\n", ms("detect one"), ms("detect one")-ms("load")-ms("verdict"))
+	fmt.Fprintf(w, "\na folder of %d photographs, all cores\timages/s\t\n", *copies)
+	fmt.Fprintf(w, "extract\t%.0f\t\n", 1000/ms("extract folder"))
+	fmt.Fprintf(w, "detect\t%.0f\t%.2f× of extract\n", 1000/ms("detect folder"), ms("extract folder")/ms("detect folder"))
+	return w.Flush()
+}
+
+// findPhotos lists the photographs to judge.
+func findPhotos() ([]extractor.Item, error) {
+	root := *images
+	if root == "" {
+		shared := os.Getenv("MLRBFN_SHARED")
+		if shared == "" {
+			shared = filepath.Join("..", "shared")
+		}
+		root = filepath.Join(shared, "data", "images", "imagenet_samples")
+		if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
+			root = filepath.Join(".setup", "photos")
+		}
+	}
+	listing, err := extractor.List(extractor.ListOptions{Root: root})
+	if err != nil {
+		return nil, err
+	}
+	return listing.Items, nil
+}
+
+// repeat fills a folder with so many copies of the photographs.
+func repeat(photos []extractor.Item, folder string) error {
+	if err := os.Mkdir(folder, 0o777); err != nil {
+		return err
+	}
+	for i := range *copies {
+		from := photos[i%len(photos)].File
+		data, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, fmt.Sprintf("%05d%s", i, filepath.Ext(from))), data, 0o666)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// train makes a detector of made-up features of ten classes, which takes as long
+// to judge by as any.
+func train(ctx context.Context, dir string, d int) (file string, err error) {
+	const n, classes = 2000, 10
+	rng := rand.New(rand.NewPCG(1, 2))
+	x, labels := make([]float32, n*d), make([]int64, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64() + float64(i/d%classes*(i%d%classes))/5)
+	}
+	for i := range labels {
+		labels[i] = int64(i % classes)
+	}
+	features := filepath.Join(dir, "made-up")
+	err = errors.Join(os.Mkdir(features, 0o777),
+		npy.WriteFile(filepath.Join(features, "features.npy"), x, n, d),
+		npy.WriteFile(filepath.Join(features, "labels.npy"), labels, n))
+	if err != nil {
+		return "", err
+	}
+	detector, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{features}})
+	if err != nil {
+		return "", err
+	}
+	file = filepath.Join(dir, "detector.safetensors")
+	return file, detector.Save(file)
+}
+
+func each(photos []extractor.Item, do func(extractor.Item) error) error {
+	for _, photo := range photos {
+		if err := do(photo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func decode(ctx context.Context) func(extractor.Item) error {
+	return func(photo extractor.Item) error {
+		data, err := os.ReadFile(photo.File)
+		if err == nil {
+			_, err = preprocess.Decode(ctx, data, preprocess.DecodeOptions{})
+		}
+		return err
+	}
+}
+
+// judge takes every photograph from its file to a verdict, on one core.
+func judge(ctx context.Context, file string, model *extractor.Model, photos []extractor.Item) error {
+	detector, err := pipeline.LoadDetector(file)
+	if err != nil {
+		return err
+	}
+	_, err = model.Extract(ctx, photos, extractor.ExtractOptions{Workers: 1, Batch: 1}, func(r extractor.Result) error {
+		if r.Err == nil {
+			detector.Verdicts(r.Features)
+		}
+		return r.Err
+	})
+	return err
+}
+
+// load makes a session of the model's graph and nothing else.
+func load(model *extractor.Model) error {
+	options, err := ort.NewSessionOptions()
+	if err != nil {
+		return err
+	}
+	defer options.Destroy()
+	if err := options.SetIntraOpNumThreads(1); err != nil {
+		return err
+	}
+	var inputs, outputs []string
+	for _, in := range model.Inputs {
+		inputs = append(inputs, in.Name)
+	}
+	for _, out := range model.Outputs {
+		outputs = append(outputs, out.Name)
+	}
+	session, err := ort.NewDynamicAdvancedSession(model.File, inputs, outputs, options)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", strings.TrimSpace(model.File), err)
+	}
+	return session.Destroy()
+}
+
+func median(x []float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
