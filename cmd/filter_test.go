@@ -3,6 +3,7 @@ package cmd_test
 import (
 	"bufio"
 	"fmt"
+	"image/png"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -115,4 +116,42 @@ func TestDetectSetsAside(t *testing.T) {
 	write(t, in("file"), "")
 	fails(t, 2, "exclude", "detect", "--detector", w.detector, "--move-ood", "a", "--copy-ood", "b", dir)
 	fails(t, 1, "set aside", "detect", "--detector", w.detector, "--move-ood", in("file"), dir)
+}
+
+func TestCheck(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	drawn := filepath.Join(dir, "seen.png")
+	out, _ := call(t, 0, "extract", "--check", "--model", w.model, "--images", w.images, "--check-images", "9", "--picture", drawn, "--json")
+	r := lines(t, out)[0]
+	if r["d"] != 1280. || r["logits"] != 1000. || r["output"] != "features" || len(r["images"].([]any)) != 9 || len(r["channels"].([]any)) != 3 {
+		t.Errorf("%v", r)
+	}
+	f, err := os.Open(drawn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if c, err := png.DecodeConfig(f); err != nil || c.Width != 3*224 || c.Height != 3*224 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if out, _ := call(t, 0, "extract", "--check", "--model", w.model); !strings.Contains(out, "no images were looked at") || !strings.Contains(out, "shorter edge is 256") {
+		t.Error(out)
+	}
+	// All images alike, and one that is none.
+	same, err := os.ReadFile(filepath.Join(w.images, "disc", "00.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a.png", "b.png", "c.png"} {
+		write(t, filepath.Join(dir, "same", name), string(same))
+	}
+	write(t, filepath.Join(dir, "same", "d.png"), "none")
+	out, stderr := call(t, 1, "extract", "--check", "--model", w.model, "--images", filepath.Join(dir, "same"), "--picture", drawn)
+	if !strings.Contains(out, "all images have the same features") || !strings.Contains(out, "1 of 4 images could not be read") || !strings.Contains(stderr, "probably wrong") {
+		t.Error(out, stderr)
+	}
+	fails(t, 2, "--check", "extract", "--model", w.model, "--images", w.images, "--out", dir, "--against", w.model)
+	fails(t, 2, "--check", "extract", "--check", "--model", "pixels", "--images", w.images)
+	fails(t, 2, "--out", "extract", "--model", w.model, "--images", w.images)
 }

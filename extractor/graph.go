@@ -163,6 +163,21 @@ func chooseOutput(outputs []TensorInfo, output, pool string) (TensorInfo, error)
 	return outputs[at], nil
 }
 
+// whyOutput says why chooseOutput chose name.
+func whyOutput(name string, opts ModelOptions) string {
+	switch {
+	case opts.Output != "":
+		return "as --output says"
+	case opts.Pool != "":
+		return "as --pool is for it"
+	case name == tokens:
+		return "as there is no " + strings.Join(embeddings, ", ")
+	case slices.Contains(embeddings, name):
+		return "the first that there is of " + strings.Join(embeddings, ", ")
+	}
+	return "the only output"
+}
+
 // hasLogits tells whether the outputs hold a classifier's logits [N, C] apart
 // from the embedding.
 func hasLogits(outputs []TensorInfo, embedding string) bool {

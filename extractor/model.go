@@ -64,6 +64,7 @@ type Model struct {
 	outputs     []tensor // the embedding and, where there are any, the logits
 	pool        pooling
 	applyEXIF   bool
+	why         string
 	fingerprint string
 }
 
@@ -199,7 +200,7 @@ func (m *Model) open(opts ModelOptions) error {
 	if err != nil {
 		return err
 	}
-	m.outputs = []tensor{{TensorInfo: embedding}}
+	m.outputs, m.why = []tensor{{TensorInfo: embedding}}, whyOutput(embedding.Name, opts)
 	if hasLogits(m.Outputs, embedding.Name) {
 		at := slices.IndexFunc(m.Outputs, func(t TensorInfo) bool { return t.Name == logits })
 		m.outputs = append(m.outputs, tensor{TensorInfo: m.Outputs[at]})
@@ -493,6 +494,9 @@ func (m *Model) LogitsDim() int {
 
 // Output is the name of the output that is the embedding.
 func (m *Model) Output() string { return m.outputs[0].Name }
+
+// Why says why that output was chosen.
+func (m *Model) Why() string { return m.why }
 
 // Pool says how that output becomes one vector: "cls" or "mean" over tokens or
 // space, "" where it is one already.

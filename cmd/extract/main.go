@@ -45,11 +45,22 @@ with the labels beside them.`, stdout)
 	f.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "pixels: standard deviation to divide by, one or one per channel")
 	exif := f.String("exif", "ignore", "EXIF orientation of JPEGs: `ignore|apply`")
 	f.BoolVar(&opts.Force, "force", false, "replace a feature set of another model, preprocessing or image folder, a damaged or an unfinished one")
+	var c checkFlags
+	f.BoolVar(&c.on, "check", false, "write no features: show what the model does to some of the images, and whether it is right")
+	f.StringVar(&c.against, "against", "", "with --check, compare with another `MODEL`, such as the one that this was quantised from")
+	f.StringVar(&c.picture, "picture", "check.png", "with --check, `FILE` for a picture of what the model sees")
+	f.IntVar(&c.images, "check-images", 48, "with --check, images to look at")
 	images := cli.AddRunFlags(f, &opts.Run, &opts.Backbone)
 	asJSON := f.Bool("json", false, "print the outcome as one JSON object")
 	quiet := f.Bool("quiet", false, "show no progress")
-	if err := cli.Parse(f, args, "model", "images", "out"); err != nil {
+	if err := cli.Parse(f, args, "model"); err != nil {
 		return err
+	}
+	if err := c.check(f.Changed, opts.Model == extractor.PixelsName); err != nil {
+		return err
+	}
+	if !c.on && (opts.Images == "" || opts.Out == "") {
+		return cli.Usagef("--images and --out are needed")
 	}
 	if f.NArg() > 0 {
 		return cli.Usagef("unexpected argument %q", f.Arg(0))
@@ -81,6 +92,9 @@ with the labels beside them.`, stdout)
 	}
 	if err := images.LoadRuntime(); err != nil {
 		return err
+	}
+	if c.on {
+		return runCheck(ctx, opts, c, *asJSON, stdout)
 	}
 	progress := cli.NewProgress(stderr, "images", *quiet)
 	opts.Run.Progress = func(done, failed, total int) {

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"image"
 	"math"
+	"strings"
 )
 
 // Version is the version of the arithmetic: it goes up whenever the tensor of
@@ -238,6 +239,29 @@ func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
 		}
 	}
 	return nil
+}
+
+// String says what is done to an image, in order.
+func (s *Spec) String() string {
+	var b strings.Builder
+	if s.Grey {
+		b.WriteString("made grey, ")
+	}
+	switch s.Resize {
+	case None:
+	case Exact:
+		fmt.Fprintf(&b, "refused unless of %d×%d pixels, ", s.Width, s.Height)
+	case Squash:
+		fmt.Fprintf(&b, "resized to %d×%d whatever their shape (%s), ", s.ResizeWidth, s.ResizeHeight, s.Filter)
+	case Shortest:
+		fmt.Fprintf(&b, "resized so that the shorter edge is %d (%s), ", s.ResizeHeight, s.Filter)
+	case Cover:
+		fmt.Fprintf(&b, "resized to cover %d×%d (%s), ", s.ResizeWidth, s.ResizeHeight, s.Filter)
+	case Contain:
+		fmt.Fprintf(&b, "resized to fit into %d×%d (%s), ", s.ResizeWidth, s.ResizeHeight, s.Filter)
+	}
+	fmt.Fprintf(&b, "cropped or padded in the centre to %d×%d, times %.6g, minus %v, divided by %v", s.Width, s.Height, s.Scale, s.Mean, s.Std)
+	return b.String()
 }
 
 // Channels is the number of channels of a tensor: 1 where the pipeline is grey,
