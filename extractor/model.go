@@ -28,8 +28,10 @@ type ModelOptions struct {
 	// DESIGN.md says: image_embeds, pooler_output, features, embedding,
 	// last_hidden_state, or the only one that there is.
 	Output string
-	// Pool is "cls" or "mean" and says how tokens become one vector; without
-	// Output it also selects last_hidden_state. "" is cls for tokens.
+	// Pool says how tokens become one vector: "cls" takes the first, "mean" the
+	// mean of those of the image's patches, without the class token and
+	// registers; without Output it also selects last_hidden_state. "" is cls for
+	// tokens, mean where every token is a patch's.
 	Pool string
 	// ApplyEXIF turns images as their EXIF orientation says. It is off by
 	// default because the reference (Pillow) ignores it; it is part of the
@@ -71,7 +73,7 @@ type tensor struct {
 	row []int64
 }
 
-// graphs are the names that a graph may have inside a model's folder, in order.
+// graphs are the names that a model's folder is searched for, in order.
 var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 
 // OpenModel opens the model in the folder dir: the first of model.onnx,
@@ -128,7 +130,14 @@ func findGraph(dir string) (file string, folders []string, err error) {
 				return file, []string{dir}, nil
 			}
 		}
-		return "", nil, fmt.Errorf("model folder %s has none of %s; export a model into it or name an .onnx file", dir, strings.Join(graphs, ", "))
+		switch others := graphsIn(dir); len(others) {
+		case 0:
+			return "", nil, fmt.Errorf("model folder %s has none of %s; export a model into it or name an .onnx file", dir, strings.Join(graphs, ", "))
+		case 1:
+			return others[0], []string{dir}, nil
+		default:
+			return "", nil, fmt.Errorf("model folder %s has none of %s; choose one of its graphs: --model %s", dir, strings.Join(graphs, ", "), strings.Join(others, ", --model "))
+		}
 	}
 	if filepath.Ext(dir) != ".onnx" {
 		return "", nil, fmt.Errorf("model %s is neither a folder nor an .onnx file", dir)
@@ -142,6 +151,33 @@ func findGraph(dir string) (file string, folders []string, err error) {
 		folders = append(folders, filepath.Dir(folder))
 	}
 	return dir, folders, nil
+}
+
+// graphsIn returns the paths of all ONNX files of a model's folder, in its onnx
+// folder too.
+func graphsIn(dir string) []string {
+	var found []string
+	for _, folder := range []string{dir, filepath.Join(dir, "onnx")} {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			continue
+		}
+		for _, entry := range entries {
+			file := filepath.Join(folder, entry.Name())
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && filepath.Ext(file) == ".onnx" {
+				found = append(found, file)
+			}
+		}
+	}
+	return found
+}
+
+// visionGraphs returns the graphs beside file, or in the onnx folder beside it,
+// that are called after the vision part of a model.
+func visionGraphs(file string) []string {
+	return slices.DeleteFunc(graphsIn(filepath.Dir(file)), func(other string) bool {
+		return other == file || !strings.Contains(filepath.Base(other), "vision")
+	})
 }
 
 // hashGraph returns the hex SHA-256 of the graph file followed by the files that
@@ -176,7 +212,7 @@ func (m *Model) open(opts ModelOptions) error {
 		return err
 	}
 	var err error
-	if m.input, err = chooseInput(m.Inputs); err != nil {
+	if m.input, err = chooseInput(m.Inputs, visionGraphs(m.File)); err != nil {
 		return err
 	}
 	height, width := m.Spec.Height, m.Spec.Width
@@ -202,7 +238,7 @@ func (m *Model) open(opts ModelOptions) error {
 	if err := m.measure(); err != nil {
 		return err
 	}
-	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout)
+	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout, height, width)
 	if err != nil {
 		return fmt.Errorf("output %s %w", embedding, err)
 	}
@@ -488,6 +524,10 @@ func (m *Model) PoolAxes() []int64 {
 	return []int64{2, 3}
 }
 
+// PoolSkip is how many tokens come before those that the mean is taken over: the
+// class token and registers.
+func (m *Model) PoolSkip() int { return m.pool.skip }
+
 // Layout is the order of the values of an image in [Runner.Input].
 func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 
@@ -498,7 +538,7 @@ func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 func (m *Model) Fingerprint() string { return m.fingerprint }
 
 func (m *Model) takeFingerprint() (err error) {
-	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.Spec, m.applyEXIF, preprocess.Version}.fingerprint()
+	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.PoolSkip(), m.Spec, m.applyEXIF, preprocess.Version}.fingerprint()
 	return err
 }
 
@@ -507,6 +547,7 @@ type recipe struct {
 	ModelSHA256 string           `json:"model_sha256"`
 	Output      string           `json:"output"`
 	Pool        string           `json:"pool"`
+	PoolSkip    int              `json:"pool_skip,omitempty"`
 	Preprocess  *preprocess.Spec `json:"preprocess"`
 	EXIF        bool             `json:"exif"`
 	Version     int              `json:"preprocess_version"`
