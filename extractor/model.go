@@ -37,8 +37,12 @@ type ModelOptions struct {
 	// default because the reference (Pillow) ignores it; it is part of the
 	// fingerprint.
 	ApplyEXIF bool
-	// Device is one of [Devices]; "" is cpu.
+	// Device is where the model runs, as [CheckDevice] has it; "" is cpu. It may
+	// change the last bits of features.
 	Device string
+	// Provider is the file of an execution provider that is a library of its own,
+	// a plug-in of onnxruntime; "" takes those of the onnxruntime library.
+	Provider string
 	// IntraOpThreads is how many threads one run may use; 0 is 1, which is
 	// the fastest with one worker per core.
 	IntraOpThreads int
@@ -298,7 +302,7 @@ func (m *Model) newSession(opts ModelOptions) error {
 	); err != nil {
 		return err
 	}
-	if err := useDevice(options, opts.Device); err != nil {
+	if err := useDevice(options, opts.Device, opts.Provider); err != nil {
 		return err
 	}
 	names := make([]string, len(m.outputs))
@@ -308,40 +312,6 @@ func (m *Model) newSession(opts ModelOptions) error {
 	m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
 	if err != nil {
 		return fmt.Errorf("cannot be loaded: %w", err)
-	}
-	return nil
-}
-
-// Devices are where a model can run; all but the first need a library built
-// for it.
-var Devices = []string{"cpu", "cuda", "tensorrt", "coreml", "openvino", "directml"}
-
-// useDevice adds the execution provider of device to the options.
-func useDevice(options *ort.SessionOptions, device string) error {
-	var err error
-	switch device {
-	case "", "cpu":
-	case "cuda":
-		var o *ort.CUDAProviderOptions
-		if o, err = ort.NewCUDAProviderOptions(); err == nil {
-			err = errors.Join(options.AppendExecutionProviderCUDA(o), o.Destroy())
-		}
-	case "tensorrt":
-		var o *ort.TensorRTProviderOptions
-		if o, err = ort.NewTensorRTProviderOptions(); err == nil {
-			err = errors.Join(options.AppendExecutionProviderTensorRT(o), o.Destroy())
-		}
-	case "coreml":
-		err = options.AppendExecutionProviderCoreMLV2(nil)
-	case "openvino":
-		err = options.AppendExecutionProviderOpenVINO(nil)
-	case "directml":
-		err = options.AppendExecutionProviderDirectML(0)
-	default:
-		return fmt.Errorf("unknown device %q; it is one of %s", device, strings.Join(Devices, ", "))
-	}
-	if err != nil {
-		return fmt.Errorf("the onnxruntime library cannot use device %s: %w; use --device cpu, or a library built for it with --onnxruntime FILE", device, err)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ type DetectOptions struct {
 	Model    string   // folder of the backbone; "" takes the detector's own
 	Paths    []string // image files, folders of them, and idx files of images
 
-	Backbone extractor.ModelOptions   // only Device and IntraOpThreads count, the rest is the detector's
+	Backbone extractor.ModelOptions   // only Device, Provider and IntraOpThreads count, the rest is the detector's
 	Run      extractor.ExtractOptions // workers, batch, progress
 }
 

@@ -130,7 +130,7 @@ with the labels beside them.`, stdout)
 func checkModelFlags(f *pflag.FlagSet, pixels bool) error {
 	names, kind := []string{"size", "channels", "mean", "std"}, "goes with --model pixels alone"
 	if pixels {
-		names, kind = []string{"output", "pool", "device", "onnxruntime"}, "has no meaning with --model pixels"
+		names, kind = []string{"output", "pool", "device", "provider", "onnxruntime"}, "has no meaning with --model pixels"
 	}
 	for _, name := range names {
 		if f.Changed(name) {
