@@ -83,6 +83,30 @@ func patterned(t *testing.T, m *Model, n int) [][]float32 {
 	return rows
 }
 
+// TestExportInAHubsCache: Hugging Face's cache holds links to files of other
+// names, those with weights too.
+func TestExportInAHubsCache(t *testing.T) {
+	cache := t.TempDir()
+	for _, name := range []string{"preprocessor_config.json", "onnx/model.onnx", "onnx/model.onnx_data"} {
+		data, err := os.ReadFile(filepath.Join(exports, "external", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blob, link := filepath.Join(cache, "blobs", "of-"+filepath.Base(name)), filepath.Join(cache, "snapshots", "main", name)
+		write(t, blob, string(data))
+		write(t, link+".folder", "")
+		if err := os.Symlink(blob, link); err != nil {
+			t.Skip(err)
+		}
+	}
+	linked := openTest(t, filepath.Join(cache, "snapshots", "main"), ModelOptions{})
+	plain := openTest(t, filepath.Join(exports, "external"), ModelOptions{})
+	if linked.Fingerprint() != plain.Fingerprint() {
+		t.Error("the fingerprint depends on where files are")
+	}
+	near(t, "features", patterned(t, linked, 1)[0], patterned(t, plain, 1)[0])
+}
+
 // TestExportsThatCannotBeUsed: what to do instead is said.
 func TestExportsThatCannotBeUsed(t *testing.T) {
 	if err := InitRuntime(testenv.Runtime(t)); err != nil {
