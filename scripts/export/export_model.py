@@ -46,7 +46,7 @@ OPSET = 18  # what PyTorch's exporter writes without converting; onnxruntime has
 ONE_FILE = 2**31 - 2**20  # bytes of weights; protobuf's bound leaves no more in model.onnx
 TOLERANCE = 1e-4  # PyTorch against onnxruntime, of the largest output where that is above 1
 COSINE = 0.9999  # extract against the library's processor with PyTorch
-CENTRED = 0.999  # the same less the pictures' mean, in which random networks bury what tells them apart
+CENTRED = 0.99  # the same less the pictures' mean, in which random networks bury what tells pictures apart
 
 ROOT = Path(__file__).resolve().parents[2]
 

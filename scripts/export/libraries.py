@@ -298,6 +298,7 @@ def transformers_parts(request: Request):
 def from_transformers(request: Request) -> Backbone:
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     config, processor = transformers_parts(request)
     if request.size:
         processor.size, processor.crop_size = resized(processor, request.size)
