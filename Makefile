@@ -6,10 +6,10 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test lint race demo bench fuzz clean
+.PHONY: help setup build test lint race demo bench fuzz export-check clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
 
 setup:  ## bring onnxruntime, Python packages and the default backbone (once)
 	@scripts/setup
@@ -43,6 +43,14 @@ fuzz: setup  ## run each fuzz target for FUZZTIME
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 	  done; \
 	done
+
+# No part of CI, which must do without PyTorch: its packages are gigabytes, and
+# all exports take half an hour. For a nightly run, and after changes to the
+# exporters, the preprocessing or what models are accepted; EXPORTS=short takes the
+# smallest of each library.
+EXPORTS ?= all
+export-check: setup  ## export CLIP, DINOv2, ResNet and others with random weights and prove it
+	@scripts/export_model --self-test $(EXPORTS)
 
 clean:  ## remove what set-up, building and the demonstration made
 	rm -rf .setup bin demo models/efficientnet-lite0/model.onnx

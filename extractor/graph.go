@@ -92,11 +92,15 @@ type imageInput struct {
 
 // chooseInput finds the input that takes images: the only one there is, float
 // with four dimensions and three channels. Where neither place for the channels
-// is declared they come first, as in everything that PyTorch exports.
-func chooseInput(inputs []TensorInfo) (imageInput, error) {
+// is declared they come first, as in everything that PyTorch exports. vision
+// names graphs to take instead of one that wants text too.
+func chooseInput(inputs []TensorInfo, vision []string) (imageInput, error) {
 	if len(inputs) != 1 {
-		return imageInput{}, fmt.Errorf("takes %d inputs (%s), but there is only an image to give it; "+
-			"name the graph of the vision part alone, such as onnx/vision_model.onnx, or export that", len(inputs), list(inputs))
+		instead := "export its vision part alone (as onnx/vision_model.onnx, say)"
+		if len(vision) > 0 {
+			instead = "take its vision part alone: --model " + strings.Join(vision, ", or --model ")
+		}
+		return imageInput{}, fmt.Errorf("takes %d inputs (%s), but there is only an image to give it; %s", len(inputs), list(inputs), instead)
 	}
 	in := imageInput{TensorInfo: inputs[0], layout: preprocess.NCHW}
 	s := in.Shape
@@ -105,7 +109,7 @@ func chooseInput(inputs []TensorInfo) (imageInput, error) {
 	}
 	in.batch = s[0]
 	switch {
-	case s[1] == 3 || s[1] < 0 && s[3] < 0:
+	case s[1] == 3 || s[1] < 0 && s[3] != 3:
 		in.height, in.width = s[2], s[3]
 	case s[3] == 3:
 		in.layout = preprocess.NHWC
@@ -187,27 +191,36 @@ func hasLogits(outputs []TensorInfo, embedding string) bool {
 }
 
 // pooling makes one row of features from what the graph puts out for one image:
-// feature d is the mean over positions p of out[p·posStride + d·dimStride].
+// feature d is the mean over positions p of out[(skip+p)·posStride + d·dimStride].
 type pooling struct {
 	name                 string // "", "cls" or "mean"
-	dim, positions       int
+	dim, skip, positions int
 	posStride, dimStride int
 }
 
 // newPooling plans the pooling of an output of the given shape without its
-// batch dimension. [D] stays as it is; of [T, D] tokens the first (cls, the
-// default) or the mean is taken; an image-shaped output is averaged over space,
-// with its channels where the input has them unless sizes of 1 tell otherwise.
-func newPooling(row []int64, pool string, layout preprocess.Layout) (pooling, error) {
+// batch dimension. [D] stays as it is; of [T, D] tokens the first (cls) or the
+// mean of the patches (mean) is taken, where nothing is asked for the first if
+// there is one apart from the patches; an image-shaped output is averaged over
+// space, with its channels where the input has them unless sizes of 1 tell
+// otherwise. Images have height×width pixels.
+func newPooling(row []int64, pool string, layout preprocess.Layout, height, width int) (pooling, error) {
 	switch {
 	case len(row) == 1 && pool == "":
-		return pooling{"", int(row[0]), 1, 0, 1}, nil
+		return pooling{"", int(row[0]), 0, 1, 0, 1}, nil
 	case len(row) == 1:
 		return pooling{}, fmt.Errorf("is one vector per image, which leaves nothing to pool; leave --pool out")
-	case len(row) == 2 && pool == "mean":
-		return pooling{pool, int(row[1]), int(row[0]), int(row[1]), 1}, nil
 	case len(row) == 2:
-		return pooling{"cls", int(row[1]), 1, 0, 1}, nil
+		tokens, dim := int(row[0]), int(row[1])
+		leading, known := leadingTokens(tokens, height, width)
+		patchesOnly := known && leading == 0
+		switch {
+		case pool == "cls" && patchesOnly:
+			return pooling{}, fmt.Errorf("has %d tokens, one for each patch of the image and none for the class; use --pool mean", tokens)
+		case pool == "mean" || pool == "" && patchesOnly:
+			return pooling{"mean", dim, leading, tokens - leading, dim, 1}, nil
+		}
+		return pooling{"cls", dim, 0, 1, 0, 1}, nil
 	case len(row) == 3 && pool == "cls":
 		return pooling{}, errors.New("is a map without a class token; use --pool mean")
 	case len(row) == 3:
@@ -216,12 +229,36 @@ func newPooling(row []int64, pool string, layout preprocess.Layout) (pooling, er
 			channelsLast = row[0]*row[1] == 1
 		}
 		if channelsLast {
-			return pooling{"mean", int(row[2]), int(row[0] * row[1]), int(row[2]), 1}, nil
+			return pooling{"mean", int(row[2]), 0, int(row[0] * row[1]), int(row[2]), 1}, nil
 		}
 		area := int(row[1] * row[2])
-		return pooling{"mean", int(row[0]), area, 1, area}, nil
+		return pooling{"mean", int(row[0]), 0, area, 1, area}, nil
 	}
 	return pooling{}, fmt.Errorf("has %d dimensions, where 2, 3 or 4 are known what to do with; choose another with --output", len(row)+1)
+}
+
+// leadingTokens tells how many of the tokens of an image come before those of
+// its patches: the class token and registers, which say nothing of any place and
+// are no part of a mean. The patches are the finest grid of squares that has no
+// more cells than there are tokens. It is not known (and 0) where that leaves
+// more than the 16 tokens that no network exceeds, or half of them.
+func leadingTokens(tokens, height, width int) (leading int, known bool) {
+	const most = 16
+	cells := func(side int) int { return (height / side) * (width / side) }
+	fits := func(side int) bool {
+		rest := tokens - cells(side)
+		return rest >= 0 && rest <= most && rest < cells(side)
+	}
+	for side := 2; 2*side <= min(height, width); side++ {
+		if height%side == 0 && width%side == 0 && fits(side) {
+			return tokens - cells(side), true
+		}
+	}
+	// Patches of 14 pixels are in use where they leave a border out: 27×27 of 384.
+	if side := 14; 2*side <= min(height, width) && fits(side) {
+		return tokens - cells(side), true
+	}
+	return 0, false
 }
 
 // apply writes the features of one image into dst, which holds p.dim of them.
@@ -229,7 +266,7 @@ func (p pooling) apply(dst, out []float32) {
 	for d := range dst {
 		var sum float64
 		for i := range p.positions {
-			sum += float64(out[i*p.posStride+d*p.dimStride])
+			sum += float64(out[(p.skip+i)*p.posStride+d*p.dimStride])
 		}
 		dst[d] = float32(sum / float64(p.positions))
 	}

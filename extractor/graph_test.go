@@ -73,7 +73,7 @@ func TestChooseInput(t *testing.T) {
 		{"none", nil, 0, nil, []string{"0 inputs"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			in, err := chooseInput(test.inputs)
+			in, err := chooseInput(test.inputs, nil)
 			if test.wrong != nil {
 				wantError(t, err, test.wrong...)
 				return
@@ -112,7 +112,7 @@ func TestPooling(t *testing.T) {
 		{"five dimensions", []int64{3, 2, 2, 1}, "", preprocess.NCHW, nil, "", "--output"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p, err := newPooling(test.row, test.pool, test.layout)
+			p, err := newPooling(test.row, test.pool, test.layout, 10, 14)
 			if test.wrong != "" {
 				wantError(t, err, test.wrong)
 				return

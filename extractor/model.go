@@ -30,15 +30,21 @@ type ModelOptions struct {
 	// DESIGN.md says: image_embeds, pooler_output, features, embedding,
 	// last_hidden_state, or the only one that there is.
 	Output string
-	// Pool is "cls" or "mean" and says how tokens become one vector; without
-	// Output it also selects last_hidden_state. "" is cls for tokens.
+	// Pool says how tokens become one vector: "cls" takes the first, "mean" the
+	// mean of those of the image's patches, without the class token and
+	// registers; without Output it also selects last_hidden_state. "" is cls for
+	// tokens, mean where every token is a patch's.
 	Pool string
 	// ApplyEXIF turns images as their EXIF orientation says. It is off by
 	// default because the reference (Pillow) ignores it; it is part of the
 	// fingerprint.
 	ApplyEXIF bool
-	// Device is one of [Devices]; "" is cpu.
+	// Device is where the model runs, as [CheckDevice] has it; "" is cpu. It may
+	// change the last bits of features.
 	Device string
+	// Provider is the file of an execution provider that is a library of its own,
+	// a plug-in of onnxruntime; "" takes those of the onnxruntime library.
+	Provider string
 	// IntraOpThreads is how many threads one run may use; 0 is 1, which is
 	// the fastest with one worker per core.
 	IntraOpThreads int
@@ -74,7 +80,7 @@ type tensor struct {
 	row []int64
 }
 
-// graphs are the names that a graph may have inside a model's folder, in order.
+// graphs are the names that a model's folder is searched for, in order.
 var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 
 // OpenModel opens the model in the folder dir: the first of model.onnx,
@@ -141,7 +147,14 @@ func findGraph(dir string) (file string, folders []string, err error) {
 				return file, []string{dir}, nil
 			}
 		}
-		return "", nil, fmt.Errorf("model folder %s has none of %s; export a model into it or name an .onnx file", dir, strings.Join(graphs, ", "))
+		switch others := graphsIn(dir); len(others) {
+		case 0:
+			return "", nil, fmt.Errorf("model folder %s has none of %s; export a model into it or name an .onnx file", dir, strings.Join(graphs, ", "))
+		case 1:
+			return others[0], []string{dir}, nil
+		default:
+			return "", nil, fmt.Errorf("model folder %s has none of %s; choose one of its graphs: --model %s", dir, strings.Join(graphs, ", "), strings.Join(others, ", --model "))
+		}
 	}
 	if filepath.Ext(dir) != ".onnx" {
 		return "", nil, fmt.Errorf("model %s is neither a folder nor an .onnx file", dir)
@@ -155,6 +168,33 @@ func findGraph(dir string) (file string, folders []string, err error) {
 		folders = append(folders, filepath.Dir(folder))
 	}
 	return dir, folders, nil
+}
+
+// graphsIn returns the paths of all ONNX files of a model's folder, in its onnx
+// folder too.
+func graphsIn(dir string) []string {
+	var found []string
+	for _, folder := range []string{dir, filepath.Join(dir, "onnx")} {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			continue
+		}
+		for _, entry := range entries {
+			file := filepath.Join(folder, entry.Name())
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && filepath.Ext(file) == ".onnx" {
+				found = append(found, file)
+			}
+		}
+	}
+	return found
+}
+
+// visionGraphs returns the graphs beside file, or in the onnx folder beside it,
+// that are called after the vision part of a model.
+func visionGraphs(file string) []string {
+	return slices.DeleteFunc(graphsIn(filepath.Dir(file)), func(other string) bool {
+		return other == file || !strings.Contains(filepath.Base(other), "vision")
+	})
 }
 
 // hashGraph returns the hex SHA-256 of the graph file followed by the files that
@@ -189,7 +229,7 @@ func (m *Model) open(opts ModelOptions) error {
 		return err
 	}
 	var err error
-	if m.input, err = chooseInput(m.Inputs); err != nil {
+	if m.input, err = chooseInput(m.Inputs, visionGraphs(m.File)); err != nil {
 		return err
 	}
 	height, width := m.Spec.Height, m.Spec.Width
@@ -215,7 +255,7 @@ func (m *Model) open(opts ModelOptions) error {
 	if err := m.measure(); err != nil {
 		return err
 	}
-	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout)
+	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout, height, width)
 	if err != nil {
 		return fmt.Errorf("output %s %w", embedding, err)
 	}
@@ -294,7 +334,7 @@ func (m *Model) newSession(opts ModelOptions) error {
 	); err != nil {
 		return err
 	}
-	if err := useDevice(options, opts.Device); err != nil {
+	if err := useDevice(options, opts.Device, opts.Provider); err != nil {
 		return err
 	}
 	names := make([]string, len(m.outputs))
@@ -304,40 +344,6 @@ func (m *Model) newSession(opts ModelOptions) error {
 	m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
 	if err != nil {
 		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
-	}
-	return nil
-}
-
-// Devices are where a model can run; all but the first need a library built
-// for it.
-var Devices = []string{"cpu", "cuda", "tensorrt", "coreml", "openvino", "directml"}
-
-// useDevice adds the execution provider of device to the options.
-func useDevice(options *ort.SessionOptions, device string) error {
-	var err error
-	switch device {
-	case "", "cpu":
-	case "cuda":
-		var o *ort.CUDAProviderOptions
-		if o, err = ort.NewCUDAProviderOptions(); err == nil {
-			err = errors.Join(options.AppendExecutionProviderCUDA(o), o.Destroy())
-		}
-	case "tensorrt":
-		var o *ort.TensorRTProviderOptions
-		if o, err = ort.NewTensorRTProviderOptions(); err == nil {
-			err = errors.Join(options.AppendExecutionProviderTensorRT(o), o.Destroy())
-		}
-	case "coreml":
-		err = options.AppendExecutionProviderCoreMLV2(nil)
-	case "openvino":
-		err = options.AppendExecutionProviderOpenVINO(nil)
-	case "directml":
-		err = options.AppendExecutionProviderDirectML(0)
-	default:
-		return fmt.Errorf("unknown device %q; it is one of %s", device, strings.Join(Devices, ", "))
-	}
-	if err != nil {
-		return fmt.Errorf("the onnxruntime library cannot use device %s: %w; use --device cpu, or a library built for it with --onnxruntime FILE", device, err)
 	}
 	return nil
 }
@@ -523,6 +529,10 @@ func (m *Model) PoolAxes() []int64 {
 	return []int64{2, 3}
 }
 
+// PoolSkip is how many tokens come before those that the mean is taken over: the
+// class token and registers.
+func (m *Model) PoolSkip() int { return m.pool.skip }
+
 // Layout is the order of the values of an image in [Runner.Input].
 func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 
@@ -533,7 +543,7 @@ func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 func (m *Model) Fingerprint() string { return m.fingerprint }
 
 func (m *Model) takeFingerprint() (err error) {
-	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.Spec, m.applyEXIF, preprocess.Version}.fingerprint()
+	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.PoolSkip(), m.Spec, m.applyEXIF, preprocess.Version}.fingerprint()
 	return err
 }
 
@@ -542,6 +552,7 @@ type recipe struct {
 	ModelSHA256 string           `json:"model_sha256"`
 	Output      string           `json:"output"`
 	Pool        string           `json:"pool"`
+	PoolSkip    int              `json:"pool_skip,omitempty"`
 	Preprocess  *preprocess.Spec `json:"preprocess"`
 	EXIF        bool             `json:"exif"`
 	Version     int              `json:"preprocess_version"`

@@ -62,7 +62,7 @@ func TestOpenModelErrors(t *testing.T) {
 		{"pool without tokens", good, ModelOptions{Pool: "mean"}, []string{"last_hidden_state", "--pool"}},
 		{"pool for a vector", good, ModelOptions{Output: "features", Pool: "mean"}, []string{"features", "leave --pool out"}},
 		{"unknown device", good, ModelOptions{Device: "tpu"}, []string{`"tpu"`, "cuda"}},
-		{"device that the library lacks", good, ModelOptions{Device: "openvino"}, []string{"openvino", "--device cpu"}},
+		{"device that the library lacks", good, ModelOptions{Device: "openvino:GPU"}, []string{"openvino:GPU", "it can use cpu.", "onnxruntime-openvino", "--onnxruntime FILE"}},
 		{"not a graph", []byte("no graph"), ModelOptions{}, []string{"cannot be loaded"}},
 		{"size of another model", graph([]TensorInfo{floats("image", -1, 3, 8, 6)}, []TensorInfo{floats("features", -1, 3, 8, 6)}, node("Identity", "image", "features")),
 			ModelOptions{}, []string{"8×6", "6×8"}},

@@ -113,7 +113,7 @@ func NewPixels(spec *preprocess.Spec, applyEXIF bool) (*Pixels, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, fmt.Errorf("pixels: %w", err)
 	}
-	fingerprint, err := recipe{"", PixelsName, "", spec, applyEXIF, preprocess.Version}.fingerprint()
+	fingerprint, err := recipe{Output: PixelsName, Preprocess: spec, EXIF: applyEXIF, Version: preprocess.Version}.fingerprint()
 	return &Pixels{spec, applyEXIF, fingerprint}, err
 }
 

@@ -174,7 +174,8 @@ func linkerFolders(config string) []string {
 // is one per process, and the wrapper does not guard it.
 var loaded struct {
 	sync.Mutex
-	path string
+	path      string
+	providers []string // files of plug-ins
 }
 
 // InitRuntime loads the onnxruntime library that [FindRuntime] finds and makes

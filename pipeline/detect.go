@@ -42,7 +42,7 @@ type DetectOptions struct {
 	SetAside string
 	Copy     bool
 
-	Backbone extractor.ModelOptions   // only Device and IntraOpThreads count, the rest is the detector's
+	Backbone extractor.ModelOptions   // only Device, Provider and IntraOpThreads count, the rest is the detector's
 	Run      extractor.ExtractOptions // workers, batch, progress
 }
 

@@ -120,7 +120,7 @@ func mergeBackbone(model *extractor.Model, opts ExportOptions) (*onnx.Model, err
 		m.DropOutputs()
 	}
 	in := model.Inputs[0]
-	features := addPooling(m, m.Value(model.Output()), model.Pool(), model.PoolAxes())
+	features := addPooling(m, m.Value(model.Output()), model)
 	addDetector(m, opts.Detector, features, int(in.Shape[0]))
 	m.Prune()
 

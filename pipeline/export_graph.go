@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/extractor"
 	"mlrbfn/head"
 	"mlrbfn/internal/onnx"
 )
@@ -217,12 +218,19 @@ func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
 	return m.Op("Div", count, m.Doubles([]float64{float64(len(scores) + 1)}))
 }
 
-// addPooling adds the features [batch, D] of a backbone's output, as
-// extraction makes them: the mean over the axes that are given, or the first of
-// its tokens, rounded to float32.
-func addPooling(m *onnx.Model, output onnx.Value, pool string, axes []int64) onnx.Value {
+// addPooling adds the features [batch, D] of a backbone's output, as extraction
+// makes them: a mean, or the first of its tokens, rounded to float32.
+func addPooling(m *onnx.Model, output onnx.Value, model *extractor.Model) onnx.Value {
+	axes, skip := model.PoolAxes(), model.PoolSkip()
+	if skip > 0 {
+		var patches []int64
+		for i := int64(skip); i < model.Embedding().Shape[1]; i++ {
+			patches = append(patches, i)
+		}
+		output = m.Node("Gather", []onnx.Value{output, m.Int64s(patches...)}, onnx.Int("axis", 1))
+	}
 	switch {
-	case pool == "cls":
+	case model.Pool() == "cls":
 		output = m.Node("Gather", []onnx.Value{output, m.Int64s(0)}, onnx.Int("axis", 1)) // [batch, 1, D]
 	case len(axes) > 0:
 		output = m.Reduce("ReduceMean", m.Cast(output, onnx.Double), false, axes...)

@@ -503,8 +503,12 @@ conv = n("Conv", ["x", "k"], ["features"])
 save("map", [conv], ("features", ["batch", 6, 6, 6]), weights={"k": f32(6, 3, 3, 3)})
 save("map-last", [n("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]), n("Conv", ["t", "k"], ["y"]), n("Transpose", ["y"], ["features"], perm=[0, 2, 3, 1])],
      ("features", ["batch", 6, 7, 5]), shape=("batch", 8, 8, 3), weights={"k": f32(5, 3, 3, 2)})
-tokens = [n("Conv", ["x", "k"], ["y"], strides=[4, 4]), n("Reshape", ["y", "s"], ["z"]), n("Transpose", ["z"], ["last_hidden_state"], perm=[0, 2, 1])]
-save("tokens", tokens, ("last_hidden_state", ["batch", 4, 6]), weights={"k": f32(6, 3, 4, 4), "s": np.array([0, 6, -1])})
+patches = [n("Conv", ["x", "k"], ["y"], strides=[4, 4]), n("Reshape", ["y", "s"], ["z"])]
+columns = lambda v: n("Transpose", [v], ["last_hidden_state"], perm=[0, 2, 1])
+w_tokens = {"k": f32(6, 3, 4, 4), "s": np.array([0, 6, -1])}
+save("patches", patches + [columns("z")], ("last_hidden_state", ["batch", 4, 6]), weights=w_tokens)
+save("tokens", patches + [n("ReduceMax", ["z"], ["class"], axes=[2]), n("Concat", ["class", "z"], ["all"], axis=2), columns("all")],
+     ("last_hidden_state", ["batch", 5, 6]), weights=w_tokens)
 # The head's own names, values and a classifier of theirs that goes.
 save("names", pool + [n("MatMul", ["pooled", "w"], ["score"]), n("Add", ["score", "mlrbfn/constant_1"], ["mlrbfn/Cast_1"]), n("Identity", ["mlrbfn/Cast_1"], ["features"]),
      n("MatMul", ["features", "class"], ["logits"])], out, weights={"w": w["w"], "mlrbfn/constant_1": w["b"], "class": f32(6, 9)},

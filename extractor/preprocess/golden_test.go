@@ -1,6 +1,7 @@
 package preprocess
 
 import (
+	"bytes"
 	"encoding/json"
 	"image"
 	"image/png"
@@ -60,6 +61,10 @@ func readPNG(t testing.TB, path string) *image.NRGBA {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return asNRGBA(img)
+}
+
+func asNRGBA(img image.Image) *image.NRGBA {
 	dst := image.NewNRGBA(img.Bounds())
 	for y := range dst.Rect.Dy() {
 		for x := range dst.Rect.Dx() {
@@ -234,6 +239,73 @@ func TestPipelinesEqualPython(t *testing.T) {
 		}
 		if d := compare(t, got, readPNG(t, filepath.Join("testdata", c.Expected))); d.worst > 0 {
 			t.Errorf("%s: off by up to %d levels, %.1f%% of values", c.Expected, d.worst, 100*d.off)
+		}
+	}
+}
+
+// TestProcessorsEqualPython compares configurations drawn at random, as the
+// libraries save them, with what their processors make of images of random sizes
+// (scripts/gen_processors_golden.py). MLRBFN_PROCESSORS names a file with others.
+func TestProcessorsEqualPython(t *testing.T) {
+	file := "testdata/processors.json"
+	if other := os.Getenv("MLRBFN_PROCESSORS"); other != "" {
+		file = other
+	}
+	var golden struct {
+		Cases []struct {
+			File          string
+			Config        json.RawMessage
+			Width, Height int
+			Seed          uint32
+			Crop          []byte
+			Values        [][4]float64
+		}
+	}
+	if err := json.Unmarshal(readFile(t, file), &golden); err != nil {
+		t.Fatal(err)
+	}
+	if len(golden.Cases) == 0 {
+		t.Fatal("no cases")
+	}
+	for i, c := range golden.Cases {
+		spec, err := Parse(c.File, c.Config)
+		if err != nil {
+			t.Errorf("case %d: %v\n%s", i, err, c.Config)
+			continue
+		}
+		img := image.NewNRGBA(image.Rect(0, 0, c.Width, c.Height))
+		state := c.Seed
+		for at := range img.Pix {
+			if img.Pix[at] = 255; at%4 < 3 {
+				state = state*1664525 + 1013904223
+				img.Pix[at] = uint8(state >> 24)
+			}
+		}
+		crop, err := spec.Crop(img)
+		if err != nil {
+			t.Errorf("case %d, %d×%d: %v\n%s", i, c.Width, c.Height, err, c.Config)
+			continue
+		}
+		want, err := png.Decode(bytes.NewReader(c.Crop))
+		if err != nil {
+			t.Fatal(err)
+		}
+		levels := 0
+		if strings.Contains(string(c.Config), "DINOv3") { // which resizes in floating point
+			levels = 1
+		}
+		if d := compare(t, crop, asNRGBA(want)); d.worst > levels {
+			t.Errorf("case %d, %d×%d: off by up to %d levels\n%s", i, c.Width, c.Height, d.worst, c.Config)
+		}
+		x := make([]float32, 3*spec.Height*spec.Width)
+		if err := spec.Tensor(x, img, NCHW); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range c.Values {
+			ch, at := int(v[0]), int(v[1])*spec.Width+int(v[2])
+			if got := float64(x[ch*spec.Height*spec.Width+at]); math.Abs(got-v[3]) > 1e-5*max(1, math.Abs(v[3]))+float64(levels)*1.01*spec.Scale/spec.Std[ch] {
+				t.Errorf("case %d: value at %v is %v, want %v\n%s", i, v[:3], got, v[3], c.Config)
+			}
 		}
 	}
 }

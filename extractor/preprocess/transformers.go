@@ -20,12 +20,23 @@ type processor struct {
 	noCrop    bool // do_center_crop is false by default
 	resample  int  // -1 where the versions disagree
 	mean, std perChannel
+	vague     []string // what else the versions disagree on
 
 	convNext     bool // crop_pct instead of a crop
+	poolFormer   bool // crop_pct before the crop
+	levit        bool // resizes to 256/224 of size
 	efficientNet bool // rescale_offset, include_top
+	floating     bool // resizes in floating point: with bilinear weights within a level of Pillow
 }
 
 var processors = map[string]processor{
+	"Beit":         {square: true, crop: 224, resample: 3, mean: half, std: half, vague: []string{"size", "do_center_crop"}},
+	"Blip":         {size: edges{Height: 384, Width: 384}, square: true, resample: 3, mean: clipMean, std: clipStd},
+	"ChineseCLIP":  {size: edges{Shortest: 224}, crop: 224, resample: 3, mean: clipMean, std: clipStd},
+	"DINOv3ViT":    {size: edges{Height: 224, Width: 224}, square: true, resample: 2, mean: imagenetMean, std: imagenetStd, floating: true},
+	"Levit":        {size: edges{Shortest: 224}, crop: 224, resample: 3, mean: imagenetMean, std: imagenetStd, levit: true},
+	"PoolFormer":   {size: edges{Shortest: 224}, crop: 224, resample: 3, mean: imagenetMean, std: imagenetStd, poolFormer: true},
+	"Pvt":          {size: edges{Height: 224, Width: 224}, square: true, resample: -1, mean: imagenetMean, std: imagenetStd},
 	"CLIP":         {size: edges{Shortest: 224}, crop: 224, resample: 3, mean: clipMean, std: clipStd},
 	"Bit":          {size: edges{Shortest: 224}, crop: 224, resample: 3, mean: clipMean, std: clipStd},
 	"ViT":          {size: edges{Height: 224, Width: 224}, square: true, resample: 2, mean: half, std: half},
@@ -93,7 +104,9 @@ func (e edges) resolve(field string, square bool) (edges, error) {
 // typeless are the image processors that AutoImageProcessor of transformers
 // 5.23 takes, by model_type, where a configuration does not name its own.
 var typeless = map[string]string{
-	"clip": "CLIP", "altclip": "CLIP", "groupvit": "CLIP", "metaclip_2": "CLIP", "mlcd": "CLIP",
+	"clip": "CLIP", "altclip": "CLIP", "groupvit": "CLIP", "metaclip_2": "CLIP", "mlcd": "CLIP", "aimv2": "CLIP", "aimv2_vision_model": "CLIP",
+	"beit": "Beit", "data2vec-vision": "Beit", "blip": "Blip", "blip-2": "Blip", "chinese_clip": "ChineseCLIP", "dinov3_vit": "DINOv3ViT",
+	"levit": "Levit", "poolformer": "PoolFormer", "pvt": "Pvt", "pvt_v2": "Pvt",
 	"bit": "Bit", "dinov2": "Bit", "focalnet": "Bit", "hiera": "Bit", "pixio": "Bit",
 	"vit": "ViT", "dinat": "ViT", "ijepa": "ViT", "swiftformer": "ViT", "swin": "ViT", "swinv2": "ViT", "vit_mae": "ViT", "vit_msn": "ViT",
 	"deit":         "DeiT",
@@ -149,6 +162,12 @@ func parseTransformers(data []byte, fields map[string]json.RawMessage, modelType
 		return nil, err
 	}
 
+	for _, field := range kind.vague {
+		if value := string(fields[field]); value == "" || value == "null" {
+			return nil, fmt.Errorf("%s is missing, and versions of transformers differ in what %s does then; add it", field, name)
+		}
+	}
+
 	s := &Spec{Resize: None, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	if or(cfg.DoResize, true) {
 		if cfg.Resample == nil && kind.resample == -1 {
@@ -160,11 +179,18 @@ func parseTransformers(data []byte, fields map[string]json.RawMessage, modelType
 			return nil, fmt.Errorf("resample is %v, want 0 to %d", code, len(filters)-1)
 		}
 		s.Filter = filters[int(code)]
+		if kind.floating && s.Filter != Bilinear && s.Filter != Nearest {
+			return nil, fmt.Errorf("resample is %v: %s resizes in floating point, beyond black and white, and only bilinear (2) and nearest (0) are supported then", code, name)
+		}
 		size, err := or(cfg.Size, kind.size).resolve("size", or(cfg.DefaultToSquare, kind.square))
 		if err != nil {
 			return nil, err
 		}
-		if err := kind.resize(s, size, or(cfg.CropPct, 224./256)); err != nil {
+		pct := 224. / 256
+		if kind.poolFormer {
+			pct = 0.9
+		}
+		if err := kind.resize(s, size, or(cfg.CropPct, pct)); err != nil {
 			return nil, err
 		}
 	}
@@ -227,7 +253,18 @@ func (p processor) resize(s *Spec, size edges, cropPct float64) error {
 		return nil
 	case p.convNext:
 		size = edges{Height: size.Shortest, Width: size.Shortest}
-	case size.Shortest != 0:
+	case p.poolFormer && (size.Shortest != 0 || size.Height == size.Width):
+		edge, err := divided(max(size.Shortest, size.Height), cropPct)
+		if err != nil {
+			return err
+		}
+		size = edges{Shortest: edge}
+	case p.poolFormer:
+		return fmt.Errorf("size must give shortest_edge")
+	case p.levit && size.Shortest != 0:
+		size.Shortest = int(256. / 224 * float64(size.Shortest))
+	}
+	if size.Shortest != 0 {
 		s.Resize, s.ResizeHeight, s.ResizeWidth = Shortest, size.Shortest, size.Shortest
 		return nil
 	}
@@ -245,7 +282,7 @@ func (p processor) refuse(name string, fields map[string]json.RawMessage) error 
 	steps := map[string]bool{
 		"do_resize": true, "do_rescale": true, "do_normalize": true,
 		"do_center_crop": p.crop > 0,
-		"crop_pct":       p.convNext,
+		"crop_pct":       p.convNext || p.poolFormer,
 		"rescale_offset": p.efficientNet,
 		"include_top":    p.efficientNet,
 	}

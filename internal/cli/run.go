@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -20,7 +19,8 @@ type RunFlags struct {
 func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extractor.ModelOptions) *RunFlags {
 	f.IntVar(&run.Batch, "batch", extractor.DefaultBatch, "images that go through the model at once")
 	f.IntVar(&run.Workers, "workers", 0, "images worked on at once (default: one per core)")
-	f.StringVar(&backbone.Device, "device", "cpu", "where the model runs: `"+strings.Join(extractor.Devices, "|")+"`")
+	f.StringVar(&backbone.Device, "device", "cpu", "where the model runs: `"+strings.Join(extractor.Devices(), "|")+"`; which of several: cuda:1")
+	f.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime that brings the device (default: the library's own)")
 	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
 	return &RunFlags{run, backbone, AddLibraryFlag(f)}
 }
@@ -37,8 +37,12 @@ func (r *RunFlags) Check() error {
 		return Usagef("--batch %d: it is positive", r.run.Batch)
 	case r.run.Workers < 0 || r.run.MaxPixels < 0:
 		return Usagef("--workers %d --max-pixels %d: neither is negative", r.run.Workers, r.run.MaxPixels)
-	case !slices.Contains(extractor.Devices, r.backbone.Device):
-		return Usagef("--device %s: it is one of %s", r.backbone.Device, strings.Join(extractor.Devices, ", "))
+	}
+	if err := extractor.CheckDevice(r.backbone.Device); err != nil {
+		return Usagef("--device: %v", err)
+	}
+	if r.backbone.Provider != "" && r.backbone.Device == "cpu" {
+		return Usagef("--provider goes with the --device that it brings")
 	}
 	return nil
 }
