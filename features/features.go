@@ -25,6 +25,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 )
 
 // Version is the version of the format that this package writes, and the newest
@@ -92,6 +94,20 @@ type Meta struct {
 type Shard struct {
 	Index int `json:"index"` // from 1 to Count
 	Count int `json:"count"`
+}
+
+// maxShards bounds how many parts a whole can have.
+const maxShards = 1 << 16
+
+// ParseShard reads what String writes.
+func ParseShard(text string) (Shard, error) {
+	i, n, ok := strings.Cut(text, "/")
+	index, indexErr := strconv.Atoi(i)
+	count, countErr := strconv.Atoi(n)
+	if !ok || indexErr != nil || countErr != nil || index < 1 || index > count || count > maxShards {
+		return Shard{}, fmt.Errorf("%q is no shard: it is i/n with i from 1 to n, and n at most %d", text, maxShards)
+	}
+	return Shard{index, count}, nil
 }
 
 // Holds tells whether the image with the given path belongs to the shard. That
