@@ -427,6 +427,8 @@ func (w *Writer) release(done bool) error {
 	}
 	if done {
 		errs = append(errs, w.removeSets())
+	} else { // half a set is of no use, and may be what fills the disk
+		errs = append(errs, disk.RemoveAll(w.partial(newDir)))
 	}
 	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
 		// The lock alone. It goes before it is given up: a run that comes now

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -110,7 +111,7 @@ with the labels beside them.`, stdout)
 	}
 	result, err := pipeline.Extract(ctx, opts)
 	progress.Close()
-	if errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
 		fmt.Fprintln(stderr, "extract: what was done is kept; the same command goes on from there")
 	}
 	if err != nil {
