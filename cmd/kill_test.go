@@ -1,3 +1,5 @@
+//go:build unix
+
 package cmd_test
 
 import (
@@ -7,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,9 +37,6 @@ func sameSet(t *testing.T, a, b string) {
 // that of a run that was never interrupted, and some images are changed, so that
 // the runs to come update a set. Whenever there is a set it is whole.
 func TestKilledExtraction(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("Windows has no signal to send")
-	}
 	rng := rand.New(rand.NewPCG(*killSeed, 0))
 	dir := t.TempDir()
 	images, out, once := filepath.Join(dir, "images"), filepath.Join(dir, "set"), filepath.Join(dir, "once")
@@ -124,9 +122,6 @@ func TestKilledExtraction(t *testing.T) {
 
 // TestTwoExtractionsOntoOneSet: the second says so and stops.
 func TestTwoExtractionsOntoOneSet(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("Windows has no signal to send")
-	}
 	w := newWorld(t)
 	out := filepath.Join(t.TempDir(), "set")
 	args := []string{"--model", w.model, "--images", w.images, "--out", out, "--workers", "1", "--quiet"}
