@@ -294,6 +294,9 @@ func (l *lister) visit(entry fs.DirEntry, rel string, label int, above []fs.File
 		case err != nil:
 			fail(err)
 		case image:
+			if strings.HasSuffix(file, rel) {
+				rel = file[len(file)-len(rel):] // a million paths need not be in memory twice
+			}
 			l.add(Item{Path: rel, File: file, Label: label, Bytes: info.Size(), MTime: info.ModTime().UnixNano()})
 		default:
 			l.Skipped++

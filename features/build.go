@@ -307,13 +307,14 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 // read fills values with the columns of a row from first on: 0 for its features,
 // D for its logits.
 func (w *Writer) read(values []float32, l location, first int) error {
-	if !l.old {
+	row, old := l.inOld()
+	if !old {
 		return w.journal.read(values, l.row, first)
 	}
 	from := w.old.Features()
 	if first > 0 {
 		from, _ = w.old.Logits()
 	}
-	copy(values, from[l.row*len(values):])
+	copy(values, from[row*len(values):])
 	return nil
 }

@@ -61,9 +61,11 @@ type Writer struct {
 type location struct {
 	bytes, mtime int64
 	sha256       [32]byte
-	row          int // in the journal; in the old set if old
-	old          bool
+	row          int // in the journal, or ^ that in the old set: there are millions of these
 }
+
+// inOld returns the row of the old set, if it is one of that.
+func (l location) inOld() (row int, ok bool) { return ^l.row, l.row < 0 }
 
 // partialDir returns the folder of the work on the set in dir.
 func partialDir(dir string) string { return filepath.Clean(dir) + ".partial" }
@@ -108,7 +110,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	row := 0
 	w.journal, err = openJournal(w.partial(""), head, options.Force, func(line journalLine) (err error) {
 		img := line.image()
-		w.known[img.Path], err = locate(img, row, false)
+		w.known[img.Path], err = locate(img, row)
 		row++
 		return err
 	})
@@ -222,7 +224,7 @@ func (w *Writer) readOld(ctx context.Context) error {
 		if err = imageErr; err != nil {
 			break
 		}
-		if w.known[img.Path], err = locate(img, row, true); err != nil {
+		if w.known[img.Path], err = locate(img, ^row); err != nil {
 			err = old.damaged(imagesFile, "%w", err)
 			break
 		}
@@ -298,8 +300,8 @@ func (w *Writer) unlessForced(err error) error {
 }
 
 // locate returns the location of an image's row.
-func locate(img Image, row int, old bool) (location, error) {
-	l := location{bytes: img.Bytes, mtime: img.MTime, row: row, old: old}
+func locate(img Image, row int) (location, error) {
+	l := location{bytes: img.Bytes, mtime: img.MTime, row: row}
 	if n, err := hex.Decode(l.sha256[:], []byte(img.SHA256)); err != nil || n != len(l.sha256) {
 		return location{}, fmt.Errorf("image %s has %q for its SHA-256", img.Path, img.SHA256)
 	}
@@ -325,7 +327,7 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 		return fmt.Errorf("features: %d features and %d logits of %s, want %d and %d", len(features), len(logits), img.Path, w.header.D, w.header.LogitsDim)
 	}
 	line := journalLine{Path: EncodePath(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
-	l, err := locate(img, w.journal.n, false)
+	l, err := locate(img, w.journal.n)
 	if err != nil {
 		return fmt.Errorf("features: %w", err)
 	}

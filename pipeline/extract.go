@@ -109,9 +109,10 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 // returns it and the folder that their paths are relative to.
 func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (backbone, Source, string, error) {
 	items, complete, err := found.wait(ctx, firstImages)
-	if err == nil && complete == nil && (opts.Shard.Count > 0 || extractor.IsIDX(items[0].File)) {
+	sized := opts.Model != extractor.PixelsName || opts.Pixels.Width > 0
+	if err == nil && complete == nil && (extractor.IsIDX(items[0].File) || opts.Shard.Count > 0 && !sized) {
 		// An idx file is listed at once, and has a say in how it is treated; the
-		// first image of all, which tells the size of pixels, may be of another
+		// first image of all, which tells the size of pixels, may be in another
 		// shard.
 		_, complete, err = found.wait(ctx, math.MaxInt)
 	}
@@ -246,7 +247,7 @@ func (e *extraction) total(left int) int {
 	if complete == nil {
 		return 0
 	}
-	return e.done + left + len(waiting)
+	return e.done + left + waiting
 }
 
 // commit makes the set.
@@ -261,6 +262,9 @@ func (e *extraction) commit() (*ExtractResult, error) {
 	}
 	slices.SortFunc(e.result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })
 	set := features.Contents{Classes: all.Classes, Failed: e.result.Failed}
+	// Millions, perhaps: room for them is made once.
+	n := len(all.Items) / max(shard.Count, 1)
+	set.Images, set.Labels = make([]features.Image, 0, n+n/8), make([]int64, 0, n+n/8)
 	paths := sha256.New()
 	for i, item := range all.Items {
 		if shard.Count > 0 {

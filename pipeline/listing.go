@@ -13,7 +13,8 @@ type listing struct {
 	wake chan struct{} // has a value when something has changed
 
 	mu       sync.Mutex
-	items    []extractor.Item          // found, and neither taken nor known
+	blocks   [][]extractor.Item        // found, and neither taken nor known; in blocks, to let go of them one by one
+	n        int                       // images in blocks
 	known    func(extractor.Item) bool // nothing is to be done of those; nil knows none
 	complete *extractor.Listing        // nil until all are found
 }
@@ -56,18 +57,32 @@ func (l *listing) add(item extractor.Item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.known == nil || !l.known(item) {
-		l.items = append(l.items, item)
+		l.push(item)
 		l.changed()
 	}
 }
 
+func (l *listing) push(item extractor.Item) {
+	last := len(l.blocks) - 1
+	if last < 0 || len(l.blocks[last]) == cap(l.blocks[last]) {
+		l.blocks = append(l.blocks, make([]extractor.Item, 0, firstImages))
+		last++
+	}
+	l.blocks[last] = append(l.blocks[last], item)
+	l.n++
+}
+
 // wait waits until there are n images to take, or no more to come, and returns
-// all of them, and the listing if it is complete.
+// the first of them, and the listing if it is complete.
 func (l *listing) wait(ctx context.Context, n int) ([]extractor.Item, *extractor.Listing, error) {
 	for {
-		items, complete := l.look()
-		if len(items) >= n || complete != nil {
-			return items, complete, nil
+		if left, complete := l.look(); left >= n || complete != nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.n == 0 {
+				return nil, complete, nil
+			}
+			return l.blocks[0], complete, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -77,12 +92,12 @@ func (l *listing) wait(ctx context.Context, n int) ([]extractor.Item, *extractor
 	}
 }
 
-// look returns the images that there are to take, and the listing if it is
+// look returns how many images there are to take, and the listing if it is
 // complete.
-func (l *listing) look() ([]extractor.Item, *extractor.Listing) {
+func (l *listing) look() (int, *extractor.Listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.items, l.complete
+	return l.n, l.complete
 }
 
 // take takes images, a multiple of unit and mostImages at most unless they are
@@ -93,12 +108,20 @@ func (l *listing) take(ctx context.Context, unit int) ([]extractor.Item, error) 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(len(l.items), max(mostImages/unit, 1)*unit)
+	n := min(l.n, max(mostImages/unit, 1)*unit)
 	if l.complete == nil {
 		n -= n % unit
 	}
-	taken := l.items[:n:n]
-	l.items = l.items[n:]
+	taken := make([]extractor.Item, 0, n)
+	for len(taken) < n {
+		first := l.blocks[0]
+		part := min(n-len(taken), len(first))
+		taken = append(taken, first[:part]...)
+		if l.blocks[0] = first[part:]; part == len(first) {
+			l.blocks = l.blocks[1:]
+		}
+	}
+	l.n -= n
 	return taken, nil
 }
 
@@ -106,12 +129,13 @@ func (l *listing) take(ctx context.Context, unit int) ([]extractor.Item, error) 
 func (l *listing) leaveOut(known func(extractor.Item) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.known = known
-	var items []extractor.Item
-	for _, item := range l.items {
-		if !known(item) {
-			items = append(items, item)
+	blocks := l.blocks
+	l.known, l.blocks, l.n = known, nil, 0
+	for _, block := range blocks {
+		for _, item := range block {
+			if !known(item) {
+				l.push(item)
+			}
 		}
 	}
-	l.items = items
 }
