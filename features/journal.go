@@ -27,6 +27,9 @@ const (
 	newSuffix       = ".new"         // of journalHeadFile while it is written
 )
 
+// journalVersion is that of the journal's format, which is not that of a set.
+const journalVersion = 1
+
 // syncEvery is how much work a power failure may cost. A killed process loses
 // nothing: every row is handed to the system at once.
 const syncEvery = 2 * time.Second

@@ -106,7 +106,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err := w.readOld(ctx); err != nil {
 		return nil, err
 	}
-	head := journalHead{Version, header.Fingerprint, EncodePath(header.Root), header.D, header.LogitsDim}
+	head := journalHead{journalVersion, header.Fingerprint, EncodePath(header.Root), header.D, header.LogitsDim}
 	row := 0
 	w.journal, err = openJournal(w.partial(""), head, options.Force, func(line journalLine) (err error) {
 		img := line.image()
