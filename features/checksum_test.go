@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"mlrbfn/features"
-	"mlrbfn/internal/disk"
 )
 
 // openWholly opens and verifies a set.
@@ -51,8 +50,7 @@ func shard(t testing.TB, dir string, index int) {
 // file at every length: on opening, or for the values of features and logits on
 // verifying.
 func TestEveryAlteredByteIsNoticed(t *testing.T) {
-	disk.SetFault(func(string, string) error { return nil }) // nothing need be synced
-	defer disk.SetFault(nil)
+	withoutSync(t)
 	dir := filepath.Join(t.TempDir(), "set")
 	shard(t, dir, 1)
 	check(t, openWholly(t, dir, true))

@@ -60,6 +60,13 @@ func withoutExchange(fault disk.Fault) disk.Fault {
 	}
 }
 
+// withoutSync spares a test the time that syncing takes where it makes no
+// difference.
+func withoutSync(t testing.TB) {
+	disk.SetFault(func(string, string) error { return nil })
+	t.Cleanup(func() { disk.SetFault(nil) })
+}
+
 // attempt extracts the pictures onto dir while fault is in force.
 func attempt(t testing.TB, dir string, pictures []picture, failed features.Failure, fault disk.Fault) error {
 	t.Helper()

@@ -133,7 +133,7 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 
 // recover reads the valid part and cuts off the rest.
 func (j *journal) recover(each func(journalLine) error) error {
-	rows, lines := bufio.NewReaderSize(j.rows, 1<<20), bufio.NewReaderSize(j.lines, maxLine)
+	rows, lines := bufio.NewReaderSize(j.rows, 1<<17), bufio.NewReaderSize(j.lines, maxLine)
 	for {
 		text, err := lines.ReadSlice('\n')
 		if err == nil {

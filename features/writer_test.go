@@ -572,6 +572,7 @@ func TestWithoutExchange(t *testing.T) {
 // of the journal end anywhere in what was written, independently, as after a
 // power failure; sometimes a stretch of them is overwritten, too.
 func TestInterruptedRunsGiveTheSameBytes(t *testing.T) {
+	withoutSync(t)
 	var pictures []picture
 	for i := range 12 {
 		pictures = append(pictures, picture{fmt.Sprintf("cat/%d%%ff.png", i), int64(i % 2), i})

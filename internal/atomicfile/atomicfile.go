@@ -87,7 +87,7 @@ func Create(path string, fill func(io.Writer) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	w := bufio.NewWriterSize(f, 1<<20)
+	w := bufio.NewWriterSize(f, 1<<17)
 	if err := fill(w); err != nil {
 		return err
 	}
