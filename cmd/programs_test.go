@@ -671,7 +671,7 @@ func TestLibrary(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for name, flag := range map[string]string{"extract": "--exif", "train": "--target-tpr", "detect": "--threshold", "evaluate": "--methods", "ablate": "--depths", "export-onnx": "--with-backbone"} {
+	for name, flag := range map[string]string{"extract": "--exif", "train": "--target-tpr", "detect": "--threshold", "evaluate": "--methods", "ablate": "--depths", "export-onnx": "--with-backbone", "merge": "--force"} {
 		out, stderr := call(t, 0, name, "--help")
 		if !strings.HasPrefix(out, "usage: "+name) || !strings.Contains(out, flag) || stderr != "" {
 			t.Errorf("%s --help prints\n%s%s", name, out, stderr)

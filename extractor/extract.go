@@ -258,6 +258,17 @@ func (item *Item) decode(ctx context.Context, data []byte, opts preprocess.Decod
 	return fromIDX(item.idx, item.number), nil
 }
 
+// SHA256 returns the hash of the item's content as a [Result] has it, and the
+// item with the size and time of the file that was read.
+func (item Item) SHA256() (string, Item, error) {
+	data, err := read(&item)
+	if err != nil {
+		return "", item, err
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), item, nil
+}
+
 // read reads the item's file and notes its size and time; of an idx file, which
 // is in memory, it returns the item's pixels.
 func read(item *Item) ([]byte, error) {

@@ -2,6 +2,7 @@ package extractor
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,10 @@ type ListOptions struct {
 	// whose folders name the classes: OpenOOD's list of ImageNet's test images
 	// has one folder for all.
 	NamesFile string
+	// Found, where not nil, is given each image as soon as it is found, in the
+	// order of Items, so that work on a huge tree can begin before it is listed.
+	// The image's Label is not settled yet. An error ends the listing.
+	Found func(Item) error
 }
 
 // An Item is one image: a file, or a part of an idx file.
@@ -92,7 +97,34 @@ func (e ListError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) 
 
 func (e ListError) Unwrap() error { return e.Err }
 
-// List finds the images of a folder.
+// lister is at work on a listing.
+type lister struct {
+	*Listing
+	ctx   context.Context
+	found func(Item) error
+	err   error // that ends it
+}
+
+// add lists an image.
+func (l *lister) add(item Item) {
+	l.Items = append(l.Items, item)
+	if l.found != nil && l.err == nil {
+		l.err = l.found(item)
+	}
+}
+
+// stopped tells whether there is a reason not to go on.
+func (l *lister) stopped() bool {
+	if l.err == nil {
+		l.err = l.ctx.Err()
+	}
+	return l.err != nil
+}
+
+// List is [ListContext] without a context.
+func List(opts ListOptions) (*Listing, error) { return ListContext(context.Background(), opts) }
+
+// ListContext finds the images of a folder.
 //
 // Of a tree DIR/class/…/image the first folder is the class; images that lie in
 // DIR itself have no label. Every file is looked at: it is an image by its name
@@ -113,19 +145,19 @@ func (e ListError) Unwrap() error { return e.Err }
 // come from the idx file of labels beside it, where there is one with the usual
 // name, and classes are called by those of their integers that occur. The whole
 // file is read into memory, and an error where it or its labels are broken.
-func List(opts ListOptions) (*Listing, error) {
+func ListContext(ctx context.Context, opts ListOptions) (*Listing, error) {
 	info, err := os.Stat(opts.Root)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w; name the folder that they are in", err)
 	}
-	l := &Listing{Root: opts.Root}
+	l := &lister{Listing: &Listing{Root: opts.Root}, ctx: ctx, found: opts.Found}
 	switch {
 	case !info.IsDir() && opts.ListFile != "":
 		return nil, fmt.Errorf("images: %s is a file; a list needs the folder that its paths start from", opts.Root)
 	case !info.IsDir() && !idx.IsImages(opts.Root):
 		return nil, fmt.Errorf("images: %s is a file; name the folder that they are in, or an idx file of images", opts.Root)
 	case !info.IsDir():
-		return listIDX(opts.Root)
+		err = l.readIDX(opts.Root)
 	case opts.ListFile != "":
 		err = l.readList(opts.ListFile, opts.NamesFile)
 	default:
@@ -134,38 +166,52 @@ func List(opts ListOptions) (*Listing, error) {
 			case several != nil:
 				return nil, several
 			case file != "":
-				return listIDX(file)
+				err = l.readIDX(file)
 			}
 		}
+	}
+	if l.err != nil {
+		return nil, l.err
 	}
 	if err != nil && !errors.Is(err, ErrEmptyClass) {
 		return nil, err
 	}
-	slices.SortStableFunc(l.Items, func(a, b Item) int { return cmp.Compare(a.Path, b.Path) })
-	return l, err
+	return l.Listing, err
+}
+
+// readIDX lists an idx file.
+func (l *lister) readIDX(file string) error {
+	listing, err := listIDX(file)
+	if err != nil {
+		return err
+	}
+	items := listing.Items
+	l.Listing, listing.Items = listing, nil
+	for _, item := range items {
+		l.add(item)
+	}
+	return nil
 }
 
 // walkRoot lists a folder whose own entries decide the classes.
-func (l *Listing) walkRoot(root fs.FileInfo) error {
+func (l *lister) walkRoot(root fs.FileInfo) error {
 	entries, err := os.ReadDir(l.Root)
 	if err != nil {
 		return fmt.Errorf("images: %w; make the folder readable", err)
 	}
 	var empty []string
-	for _, entry := range entries {
+	for _, entry := range inOrder(l.Root, entries) {
 		before, errorsBefore := len(l.Items), len(l.Errors)
 		isDir := l.visit(entry, "", len(l.Classes), []fs.FileInfo{root})
 		switch {
 		case !isDir:
-			for i := before; i < len(l.Items); i++ {
-				l.Items[i].Label = -1
-			}
 		case len(l.Items) > before:
 			l.Classes = append(l.Classes, entry.Name())
 		case len(l.Errors) == errorsBefore && !strings.HasPrefix(entry.Name(), "."):
 			empty = append(empty, entry.Name())
 		}
 	}
+	l.sortClasses()
 	if len(l.Items) == 0 {
 		if len(l.Errors) > 0 {
 			return fmt.Errorf("%w in %s: %w", ErrNoImages, l.Root, l.Errors[0])
@@ -178,10 +224,48 @@ func (l *Listing) walkRoot(root fs.FileInfo) error {
 	return nil
 }
 
+// sortClasses puts the classes, which come in the order of their images, into
+// that of their names.
+func (l *Listing) sortClasses() {
+	if slices.IsSorted(l.Classes) {
+		return // but for names like "cat" and "cat-2" always
+	}
+	walked := slices.Clone(l.Classes)
+	slices.Sort(l.Classes)
+	for i, item := range l.Items {
+		if item.Label >= 0 {
+			l.Items[i].Label, _ = slices.BinarySearch(l.Classes, walked[item.Label])
+		}
+	}
+}
+
+// inOrder sorts the entries of a folder so that a walk meets all paths in the
+// order of their bytes: a folder counts as its name and a slash.
+func inOrder(folder string, entries []fs.DirEntry) []fs.DirEntry {
+	slash := make(map[fs.DirEntry]string)
+	for _, e := range entries {
+		isDir := e.IsDir()
+		if e.Type()&fs.ModeSymlink != 0 {
+			info, err := os.Stat(filepath.Join(folder, e.Name()))
+			isDir = err == nil && info.IsDir()
+		}
+		if isDir {
+			slash[e] = "/"
+		}
+	}
+	if len(slash) > 0 { // else they are sorted by name
+		slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name()+slash[a], b.Name()+slash[b]) })
+	}
+	return entries
+}
+
 // visit lists one entry of the folder rel ("" is the root), and all below it
 // where it is a folder, which it then reports. above are the folders that it
 // lies in.
-func (l *Listing) visit(entry fs.DirEntry, rel string, label int, above []fs.FileInfo) (isDir bool) {
+func (l *lister) visit(entry fs.DirEntry, rel string, label int, above []fs.FileInfo) (isDir bool) {
+	if l.stopped() {
+		return false
+	}
 	rel = path.Join(rel, entry.Name())
 	file := filepath.Join(l.Root, filepath.FromSlash(rel))
 	fail := func(err error) { l.Errors = append(l.Errors, ListError{rel, err}) }
@@ -198,19 +282,25 @@ func (l *Listing) visit(entry fs.DirEntry, rel string, label int, above []fs.Fil
 			fail(err)
 		}
 		above = append(above, info)
-		for _, entry := range entries {
+		for _, entry := range inOrder(file, entries) {
 			l.visit(entry, rel, label, above)
 		}
 		return true
 	case !info.Mode().IsRegular():
 		l.Skipped++ // a socket or a device; reading one might never end
 	default:
+		if rel == entry.Name() {
+			label = -1 // it lies in no class
+		}
 		image, err := isImage(file)
 		switch {
 		case err != nil:
 			fail(err)
 		case image:
-			l.Items = append(l.Items, Item{Path: rel, File: file, Label: label, Bytes: info.Size(), MTime: info.ModTime().UnixNano()})
+			if strings.HasSuffix(file, rel) {
+				rel = file[len(file)-len(rel):] // a million paths need not be in memory twice
+			}
+			l.add(Item{Path: rel, File: file, Label: label, Bytes: info.Size(), MTime: info.ModTime().UnixNano()})
 		default:
 			l.Skipped++
 		}
@@ -264,7 +354,7 @@ func readEntries(file string) ([]entry, error) {
 
 // readList lists the images that an OpenOOD list names, with the names of
 // classes that another list gives, if any.
-func (l *Listing) readList(file, namesFile string) error {
+func (l *lister) readList(file, namesFile string) error {
 	entries, err := readEntries(file)
 	if err != nil {
 		return err
@@ -288,8 +378,12 @@ func (l *Listing) readList(file, namesFile string) error {
 	for _, label := range labels {
 		l.Classes = append(l.Classes, names[label])
 	}
+	slices.SortFunc(entries, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
 	var missing int
 	for _, e := range entries {
+		if l.stopped() {
+			return l.err
+		}
 		item := Item{Path: e.path, File: filepath.Join(l.Root, filepath.FromSlash(e.path)), Label: -1}
 		if e.label >= 0 {
 			item.Label, _ = slices.BinarySearch(labels, e.label)
@@ -299,7 +393,7 @@ func (l *Listing) readList(file, namesFile string) error {
 		} else {
 			missing++
 		}
-		l.Items = append(l.Items, item)
+		l.add(item)
 	}
 	if missing == len(entries) {
 		return fmt.Errorf("%w: none of the %d files that the list %s names is in %s (%q …); name the folder that its paths start from",

@@ -8,63 +8,120 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
 	"unicode/utf8"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/disk"
 	"mlrbfn/internal/npy"
 )
 
-// build is a set that is being put together in a folder of its own.
+// build is what the files of a set are written from, row by row, so that they
+// need not be in memory. Each sequence has meta.N values and is asked for once;
+// after an error it ends.
 type build struct {
-	w      *Writer
-	dir    string
-	meta   Meta
-	images []Image // of the rows, as they were listed
-	labels []int64
-	failed []Failure
+	meta     Meta
+	features iter.Seq2[[]float32, error]
+	logits   iter.Seq2[[]float32, error] // nil where there are none
+	columns  int                         // of logits
+	labels   iter.Seq2[int64, error]
+	images   iter.Seq2[Image, error]
+	places   iter.Seq2[int64, error] // nil but for a shard
+	failed   []Failure
 }
 
-// newBuild checks the arguments of Commit and gathers what each row is made of.
-func (w *Writer) newBuild(listing []Image, labels []int64, classes []string, failed []Failure) (*build, error) {
-	if len(labels) != len(listing) {
-		return nil, fmt.Errorf("%d labels for %d images", len(labels), len(listing))
+// write writes and syncs all files of the set in a new folder and completes
+// meta. The classifier is taken over from old, a set of the same model, unless
+// that is nil.
+func (b *build) write(dir string, old *Set) error {
+	if err := disk.RemoveAll(dir); err != nil {
+		return err
 	}
-	b := &build{w: w, dir: w.partial(newDir), failed: slices.Clone(failed)}
-	// In an order that does not depend on which worker was quicker.
-	slices.SortFunc(b.failed, func(a, b Failure) int {
+	if err := disk.Mkdir(dir); err != nil {
+		return err
+	}
+	b.meta.Version, b.meta.Files = Version, map[string]Sum{}
+	file := func(name string, fill func(w io.Writer) error) (err error) {
+		b.meta.Files[name], err = create(filepath.Join(dir, name), fill)
+		return err
+	}
+	sortFailures(b.failed)
+	// Rows and images first: they tell what is missing.
+	err := file(featuresFile, func(w io.Writer) error { return writeRows(w, b.features, b.meta.N, b.meta.D) })
+	if err == nil && b.logits != nil {
+		err = file(logitsFile, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns) })
+	}
+	if err == nil {
+		err = file(imagesFile, func(w io.Writer) error { return writeLines(w, b.images, Image.encoded) })
+	}
+	if err == nil {
+		err = file(labelsFile, func(w io.Writer) error { return writeNumbers(w, b.labels, b.meta.N) })
+	}
+	if err == nil && b.places != nil {
+		err = file(placesFile, func(w io.Writer) error { return writeNumbers(w, b.places, b.meta.N) })
+	}
+	if err == nil {
+		err = file(errorsFile, func(w io.Writer) error { return writeLines(w, each(b.failed), Failure.encoded) })
+	}
+	if err == nil && old != nil {
+		err = errors.Join(copyFile(filepath.Join(dir, weightFile), old.path(weightFile)), copyFile(filepath.Join(dir, biasFile), old.path(biasFile)))
+	}
+	if err != nil {
+		return err
+	}
+	text, err := b.meta.encode()
+	if err == nil {
+		b.meta, err = parseMeta(text) // as a reader will see it
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Join(dir, metaFile), err)
+	}
+	err = atomicfile.Create(filepath.Join(dir, metaFile), func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(dir)
+}
+
+// each makes a sequence of a slice.
+func each[T any](all []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, v := range all {
+			if !yield(v, nil) {
+				return
+			}
+		}
+	}
+}
+
+// sortFailures puts them in an order that does not depend on which worker was
+// quicker.
+func sortFailures(failed []Failure) {
+	slices.SortFunc(failed, func(a, b Failure) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Error, b.Error))
 	})
-	left := make(map[string]bool, len(failed))
-	for _, f := range failed {
-		left[f.Path] = true
+}
+
+// encoded returns what is written of an image.
+func (img Image) encoded() Image {
+	img.Path = EncodePath(img.Path)
+	if img.Label != nil {
+		label := readable(*img.Label)
+		img.Label = &label
 	}
-	for i, img := range listing {
-		if left[img.Path] {
-			continue
-		}
-		l, ok := w.known[img.Path]
-		if !ok || l.bytes != img.Bytes || l.mtime != img.MTime {
-			return nil, fmt.Errorf("there is no row of %s as it is now, and it has not failed", img.Path)
-		}
-		if labels[i] < -1 || labels[i] >= int64(len(classes)) {
-			return nil, fmt.Errorf("label %d of %s is none of the %d classes", labels[i], img.Path, len(classes))
-		}
-		b.images = append(b.images, img)
-		b.labels = append(b.labels, labels[i])
-	}
-	h := w.header
-	b.meta = Meta{
-		Version: Version, N: len(b.images), D: h.D, Classes: []string{}, Root: h.Root, Model: h.Model,
-		ModelSHA256: h.ModelSHA256, Output: h.Output, Pool: h.Pool, Preprocess: h.Preprocess,
-		Fingerprint: h.Fingerprint, Tool: h.Tool,
-	}
-	for _, class := range classes {
-		b.meta.Classes = append(b.meta.Classes, readable(class))
-	}
-	return b, nil
+	return img
+}
+
+// encoded returns what is written of a failure.
+func (f Failure) encoded() Failure {
+	f.Path = EncodePath(f.Path)
+	return f
 }
 
 // readable makes a name UTF-8 that is a folder's and may be anything.
@@ -75,126 +132,62 @@ func readable(name string) string {
 	return EncodePath(name)
 }
 
-// write writes and syncs all files. The classifier is taken over from old, a set
-// of the same model, unless that is nil.
-func (b *build) write(old *Set) error {
-	if err := os.RemoveAll(b.dir); err != nil {
+// writeRows writes a matrix [n, columns].
+func writeRows(w io.Writer, rows iter.Seq2[[]float32, error], n, columns int) error {
+	out, err := npy.NewWriter[float32](w, n, columns)
+	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(b.dir, 0o777); err != nil {
-		return err
-	}
-	if err := b.writeMatrix(featuresFile, 0, b.meta.D); err != nil {
-		return err
-	}
-	if c := b.w.header.LogitsDim; c > 0 {
-		if err := b.writeMatrix(logitsFile, b.meta.D, c); err != nil {
-			return err
+	for row, err := range rows {
+		if err == nil {
+			err = out.Write(row)
 		}
-	}
-	if old != nil {
-		for _, name := range []string{weightFile, biasFile} {
-			if err := copyFile(b.path(name), old.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-	}
-	err := atomicfile.Create(b.path(labelsFile), func(w io.Writer) error {
-		out, err := npy.NewWriter[int64](w, len(b.labels))
 		if err != nil {
 			return err
 		}
-		return out.Write(b.labels)
-	})
-	if err != nil {
-		return err
 	}
-	err = writeLines(b.path(imagesFile), b.images, func(img Image) Image {
-		sha := b.w.known[img.Path].sha256
-		img.SHA256 = hex.EncodeToString(sha[:])
-		img.Path = EncodePath(img.Path)
-		if img.Label != nil {
-			label := readable(*img.Label)
-			img.Label = &label
-		}
-		return img
-	})
-	if err != nil {
-		return err
-	}
-	err = writeLines(b.path(errorsFile), b.failed, func(f Failure) Failure {
-		f.Path = EncodePath(f.Path)
-		return f
-	})
-	if err != nil {
-		return err
-	}
-	text, err := b.meta.encode()
-	if err != nil {
-		return fmt.Errorf("write %s: %w", b.path(metaFile), err)
-	}
-	err = atomicfile.Create(b.path(metaFile), func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(b.dir)
+	return out.Close()
 }
 
-func (b *build) path(name string) string { return filepath.Join(b.dir, name) }
-
-// writeMatrix writes some columns of all rows.
-func (b *build) writeMatrix(name string, first, columns int) error {
-	return atomicfile.Create(b.path(name), func(w io.Writer) error {
-		out, err := npy.NewWriter[float32](w, len(b.images), columns)
+// writeNumbers writes n numbers.
+func writeNumbers(w io.Writer, numbers iter.Seq2[int64, error], n int) error {
+	out, err := npy.NewWriter[int64](w, n)
+	if err != nil {
+		return err
+	}
+	one := make([]int64, 1)
+	for v, err := range numbers {
+		if one[0] = v; err == nil {
+			err = out.Write(one)
+		}
 		if err != nil {
 			return err
 		}
-		values := make([]float32, columns)
-		for _, img := range b.images {
-			if err := b.w.read(values, b.w.known[img.Path], first); err != nil {
-				return err
-			}
-			if err := out.Write(values); err != nil {
-				return err
-			}
-		}
-		return out.Close()
-	})
+	}
+	return out.Close()
 }
 
-// read fills values with the columns of a row from first on: 0 for its features,
-// D for its logits.
-func (w *Writer) read(values []float32, l location, first int) error {
-	if !l.old {
-		return w.journal.read(values, l.row, first)
+// writeLines writes one JSON object a line.
+func writeLines[T any](w io.Writer, all iter.Seq2[T, error], encoded func(T) T) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for v, err := range all {
+		if err == nil {
+			err = enc.Encode(encoded(v))
+		}
+		if err != nil {
+			return err
+		}
 	}
-	from := w.old.Features()
-	if first > 0 {
-		from, _ = w.old.Logits()
-	}
-	copy(values, from[l.row*len(values):])
 	return nil
 }
 
-// writeLines writes a file of one JSON object a line.
-func writeLines[T any](path string, all []T, encode func(T) T) error {
-	return atomicfile.Create(path, func(w io.Writer) error {
-		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false)
-		for _, v := range all {
-			if err := enc.Encode(encode(v)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
+// copyFile copies a file, if it is there.
 func copyFile(to, from string) error {
 	f, err := os.Open(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -203,4 +196,125 @@ func copyFile(to, from string) error {
 		_, err := io.Copy(w, f)
 		return err
 	})
+}
+
+// Contents is what Commit makes a set of.
+type Contents struct {
+	// Images are those of the listing that belong to the set, in its order.
+	// Path, Label, Bytes and MTime count.
+	Images []Image
+	// Labels are those of Images: −1 or an index into Classes.
+	Labels  []int64
+	Classes []string
+	// Failed are the images that have no row, and what else could not be read.
+	Failed []Failure
+	// Part and Places are of a shard only: the whole that it is part of, and the
+	// place of each of Images in it.
+	Part   *Part
+	Places []int64
+}
+
+// newBuild checks the arguments of Commit. What it returns reads them and the
+// rows of w.
+func (w *Writer) newBuild(c Contents) (*build, error) {
+	if len(c.Labels) != len(c.Images) {
+		return nil, fmt.Errorf("%d labels for %d images", len(c.Labels), len(c.Images))
+	}
+	if c.Part != nil && len(c.Places) != len(c.Images) {
+		return nil, fmt.Errorf("%d places for %d images", len(c.Places), len(c.Images))
+	}
+	if (c.Part == nil) != (w.header.Shard == Shard{}) || c.Part != nil && c.Part.Shard != w.header.Shard {
+		return nil, fmt.Errorf("the contents are not those of shard %q", w.header.Shard)
+	}
+	left := make(map[string]bool, len(c.Failed))
+	for _, f := range c.Failed {
+		left[f.Path] = true
+	}
+	n := 0
+	for i, img := range c.Images {
+		if left[img.Path] {
+			continue
+		}
+		n++
+		l, ok := w.known[img.Path]
+		if !ok || l.bytes != img.Bytes || l.mtime != img.MTime {
+			return nil, fmt.Errorf("there is no row of %s as it is now, and it has not failed", img.Path)
+		}
+		if c.Labels[i] < -1 || c.Labels[i] >= int64(len(c.Classes)) {
+			return nil, fmt.Errorf("label %d of %s is none of the %d classes", c.Labels[i], img.Path, len(c.Classes))
+		}
+	}
+	// rows calls yield with the place in c.Images of each row.
+	rows := func(yield func(int) bool) {
+		for i, img := range c.Images {
+			if !left[img.Path] && !yield(i) {
+				return
+			}
+		}
+	}
+	matrix := func(first, columns int) iter.Seq2[[]float32, error] {
+		return func(yield func([]float32, error) bool) {
+			values := make([]float32, columns)
+			for i := range rows {
+				err := w.read(values, w.known[c.Images[i].Path], first)
+				if !yield(values, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+	numbers := func(of []int64) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) {
+			for i := range rows {
+				if !yield(of[i], nil) {
+					return
+				}
+			}
+		}
+	}
+	h := w.header
+	b := &build{
+		meta: Meta{
+			N: n, D: h.D, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
+			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Shard: c.Part,
+		},
+		features: matrix(0, h.D),
+		labels:   numbers(c.Labels),
+		images: func(yield func(Image, error) bool) {
+			for i := range rows {
+				img := c.Images[i]
+				sha := w.known[img.Path].sha256
+				img.SHA256 = hex.EncodeToString(sha[:])
+				if !yield(img, nil) {
+					return
+				}
+			}
+		},
+		failed: slices.Clone(c.Failed),
+	}
+	if h.LogitsDim > 0 {
+		b.logits, b.columns = matrix(h.D, h.LogitsDim), h.LogitsDim
+	}
+	if c.Part != nil {
+		b.places = numbers(c.Places)
+	}
+	for _, class := range c.Classes {
+		b.meta.Classes = append(b.meta.Classes, readable(class))
+	}
+	return b, nil
+}
+
+// read fills values with the columns of a row from first on: 0 for its features,
+// D for its logits.
+func (w *Writer) read(values []float32, l location, first int) error {
+	row, old := l.inOld()
+	if !old {
+		return w.journal.read(values, l.row, first)
+	}
+	from := w.old.Features()
+	if first > 0 {
+		from, _ = w.old.Logits()
+	}
+	copy(values, from[row*len(values):])
+	return nil
 }

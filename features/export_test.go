@@ -2,9 +2,6 @@ package features
 
 import "bytes"
 
-// Exchange lets a test do as if folders could not change places.
-var Exchange = &exchange
-
 // ParseMeta is what reads features.json, EncodeMeta what writes it.
 var ParseMeta, EncodeMeta = parseMeta, Meta.encode
 

@@ -8,25 +8,32 @@
 //	logits.npy     float32 [N, C], where the backbone has a classifier
 //	images.jsonl   one [Image] a line, in the order of the rows
 //	errors.jsonl   one [Failure] a line: images that could not be read
-//	features.json  the [Meta]
+//	positions.npy  int64 [N], of a shard alone: each row's place in the whole
+//	features.json  the [Meta], with the checksums of all these
 //
 // [Open] reads one, also one made elsewhere, which needs features.npy alone.
 // [Create] writes one; it can be interrupted at any moment and goes on from
-// there when it is called again.
+// there when it is called again. [Merge] makes one of shards.
 package features
 
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 )
 
 // Version is the version of the format that this package writes, and the newest
 // that it reads.
-const Version = 1
+//
+// Version 1 had no checksums, and no shards.
+const Version = 2
 
 // Names of a set's files. The last two hold the weight [C, D] and the bias [C]
 // of the backbone's own classifier; this package reads and keeps them, and does
@@ -37,6 +44,7 @@ const (
 	logitsFile   = "logits.npy"
 	imagesFile   = "images.jsonl"
 	errorsFile   = "errors.jsonl"
+	placesFile   = "positions.npy"
 	metaFile     = "features.json"
 	weightFile   = "fc_weight.npy"
 	biasFile     = "fc_bias.npy"
@@ -56,6 +64,8 @@ var (
 	// ErrOtherImages says that a set would be replaced by one of the images in
 	// another folder.
 	ErrOtherImages = errors.New("made of images in another folder")
+	// ErrOtherShard says that a set is another part of a whole than was wanted.
+	ErrOtherShard = errors.New("not the part that was asked for")
 	// ErrLocked says that another process is writing to the set.
 	ErrLocked = errors.New("another extract is writing to it")
 )
@@ -63,17 +73,66 @@ var (
 // Meta is features.json. A set made elsewhere has N, D and Classes alone.
 type Meta struct {
 	Version     int             `json:"version"`
-	N           int             `json:"n"`            // rows
-	D           int             `json:"d"`            // features of a row
-	Classes     []string        `json:"classes"`      // names of the labels 0, 1, …
-	Root        string          `json:"root"`         // folder that images' paths are relative to
-	Model       string          `json:"model"`        // folder of the model; "pixels" for pixels themselves
-	ModelSHA256 string          `json:"model_sha256"` // of its ONNX file
-	Output      string          `json:"output"`       // output of the model that is the embedding
-	Pool        string          `json:"pool"`         // how the output was pooled; "" if it was not
-	Preprocess  json.RawMessage `json:"preprocess"`   // how images were preprocessed; null if unknown
-	Fingerprint string          `json:"fingerprint"`  // of model, output, pooling and preprocessing together
-	Tool        string          `json:"tool"`         // program and version that made the set
+	N           int             `json:"n"`                // rows
+	D           int             `json:"d"`                // features of a row
+	Classes     []string        `json:"classes"`          // names of the labels 0, 1, …
+	Root        string          `json:"root"`             // folder that images' paths are relative to
+	Model       string          `json:"model"`            // folder of the model; "pixels" for pixels themselves
+	ModelSHA256 string          `json:"model_sha256"`     // of its ONNX file
+	Output      string          `json:"output"`           // output of the model that is the embedding
+	Pool        string          `json:"pool"`             // how the output was pooled; "" if it was not
+	Preprocess  json.RawMessage `json:"preprocess"`       // how images were preprocessed; null if unknown
+	Fingerprint string          `json:"fingerprint"`      // of model, output, pooling and preprocessing together
+	Tool        string          `json:"tool"`             // program and version that made the set
+	Shard       *Part           `json:"shard,omitempty"`  // which part of a whole it is; nil for a whole set
+	Files       map[string]Sum  `json:"files,omitempty"`  // checksums of the other files that it was made with, by name
+	SHA256      string          `json:"sha256,omitempty"` // of features.json itself, with 64 zeros in the place of these digits
+}
+
+// Shard says which of several parts of a listing a set is made of. The zero
+// value is all of it.
+type Shard struct {
+	Index int `json:"index"` // from 1 to Count
+	Count int `json:"count"`
+}
+
+// maxShards bounds how many parts a whole can have.
+const maxShards = 1 << 16
+
+// ParseShard reads what String writes.
+func ParseShard(text string) (Shard, error) {
+	i, n, ok := strings.Cut(text, "/")
+	index, indexErr := strconv.Atoi(i)
+	count, countErr := strconv.Atoi(n)
+	if !ok || indexErr != nil || countErr != nil || index < 1 || index > count || count > maxShards {
+		return Shard{}, fmt.Errorf("%q is no shard: it is i/n with i from 1 to n, and n at most %d", text, maxShards)
+	}
+	return Shard{index, count}, nil
+}
+
+// Holds tells whether the image with the given path belongs to the shard. That
+// depends on the path alone: more images do not move others between shards.
+func (s Shard) Holds(path string) bool {
+	if s.Count == 0 {
+		return true
+	}
+	sum := sha256.Sum256([]byte(path))
+	return binary.LittleEndian.Uint64(sum[:])%uint64(s.Count) == uint64(s.Index-1)
+}
+
+// String returns i/n, or "" for the zero value.
+func (s Shard) String() string {
+	if s.Count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d", s.Index, s.Count)
+}
+
+// Part is a Shard of a listing that is known.
+type Part struct {
+	Shard
+	Images  int    `json:"images"`  // in the whole listing
+	Listing string `json:"listing"` // SHA-256 of its paths, which all shards of one whole share
 }
 
 // Image is a line of images.jsonl.
@@ -105,6 +164,13 @@ func parseMeta(data []byte) (Meta, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
+	// Damage before all that it may have done.
+	if m.Version > 1 && !sealed(data, m.SHA256) {
+		return Meta{}, fmt.Errorf("%w: it was altered or cut short: its checksum does not match", ErrDamaged)
+	}
+	if m.Version == 1 && (m.SHA256 != "" || m.Files != nil || m.Shard != nil) {
+		return Meta{}, fmt.Errorf("%w: it says that it has version 1, which had no checksums", ErrDamaged)
+	}
 	if m.Version < 1 || m.N < 0 || m.D < 1 {
 		return Meta{}, fmt.Errorf("%w: version %d, n %d or d %d cannot be", ErrDamaged, m.Version, m.N, m.D)
 	}
@@ -116,15 +182,19 @@ func parseMeta(data []byte) (Meta, error) {
 	return m, nil
 }
 
-// encode is the inverse of parseMeta.
+// encode is the inverse of parseMeta; it computes the checksum.
 func (m Meta) encode() ([]byte, error) {
+	m.SHA256 = noSum
 	m.Root, m.Model = EncodePath(m.Root), EncodePath(m.Model)
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	err := enc.Encode(m)
-	return b.Bytes(), err
+	if err := enc.Encode(m); err != nil {
+		return nil, err
+	}
+	seal(b.Bytes())
+	return b.Bytes(), nil
 }
 
 // maxLine bounds a line of images.jsonl and errors.jsonl.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/disk"
 )
 
 // Names of a journal's files.
@@ -23,7 +24,11 @@ const (
 	journalHeadFile = "journal.json" // what the rows were made with
 	journalRowsFile = "rows.f32"     // rows, one after another
 	journalLineFile = "rows.jsonl"   // one journalLine for each row
+	newSuffix       = ".new"         // of journalHeadFile while it is written
 )
+
+// journalVersion is that of the journal's format, which is not that of a set.
+const journalVersion = 1
 
 // syncEvery is how much work a power failure may cost. A killed process loses
 // nothing: every row is handed to the system at once.
@@ -65,7 +70,7 @@ func (l journalLine) sum(row []byte) uint32 {
 // what a crash leaves of it is valid up to the first line that is torn or whose
 // row is missing or differs.
 type journal struct {
-	rows, lines *os.File
+	rows, lines *disk.File
 	n           int    // rows
 	end         int64  // of the lines, in bytes
 	row         []byte // scratch, of a row's size
@@ -93,10 +98,17 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 		if err := removeJournal(dir); err != nil {
 			return nil, err
 		}
-		err = atomicfile.Write(headPath, func(w io.Writer) error {
+		// Under a name that a killed run cannot leave for good.
+		err = atomicfile.Create(headPath+newSuffix, func(w io.Writer) error {
 			_, err := w.Write(want)
 			return err
 		})
+		if err == nil {
+			err = disk.Rename(headPath+newSuffix, headPath)
+		}
+		if err == nil {
+			err = atomicfile.SyncDir(dir)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -107,10 +119,10 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 			err = errors.Join(err, j.close())
 		}
 	}()
-	if j.rows, err = os.OpenFile(filepath.Join(dir, journalRowsFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+	if j.rows, err = disk.OpenFile(filepath.Join(dir, journalRowsFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, err
 	}
-	if j.lines, err = os.OpenFile(filepath.Join(dir, journalLineFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+	if j.lines, err = disk.OpenFile(filepath.Join(dir, journalLineFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, err
 	}
 	if err := j.recover(each); err != nil {
@@ -121,7 +133,7 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 
 // recover reads the valid part and cuts off the rest.
 func (j *journal) recover(each func(journalLine) error) error {
-	rows, lines := bufio.NewReaderSize(j.rows, 1<<20), bufio.NewReaderSize(j.lines, maxLine)
+	rows, lines := bufio.NewReaderSize(j.rows, 1<<17), bufio.NewReaderSize(j.lines, maxLine)
 	for {
 		text, err := lines.ReadSlice('\n')
 		if err == nil {
@@ -200,7 +212,7 @@ func (j *journal) read(values []float32, row, first int) error {
 // close closes what is open.
 func (j *journal) close() error {
 	var errs []error
-	for _, f := range []*os.File{j.rows, j.lines} {
+	for _, f := range []*disk.File{j.rows, j.lines} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -211,8 +223,8 @@ func (j *journal) close() error {
 // removeJournal removes the journal in the folder dir, if there is one.
 func removeJournal(dir string) error {
 	// The head goes last: without rows it does no harm.
-	for _, name := range []string{journalLineFile, journalRowsFile, journalHeadFile} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, name := range []string{journalLineFile, journalRowsFile, journalHeadFile + newSuffix, journalHeadFile} {
+		if err := disk.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,8 +26,10 @@ type Set struct {
 }
 
 // Open opens the feature set in the folder dir and checks that its files agree
-// with each other; the lines of images.jsonl are counted when they are read.
-// Features and logits are mapped, so that a set may be larger than memory.
+// with each other and with their checksums; of features and logits it compares
+// size and header, and Verify the rest. Features and logits are mapped, so that
+// a set may be larger than memory. A set of version 1 has no checksums; the
+// lines of its images.jsonl are counted when they are read.
 //
 // A folder that holds features.npy and no features.json was made elsewhere: it
 // has no fingerprint, the label −1 everywhere unless there is a labels.npy (of
@@ -46,6 +49,9 @@ func Open(dir string) (_ *Set, err error) {
 		return nil, err
 	}
 	if err := s.readMeta(); err != nil {
+		return nil, err
+	}
+	if err := s.checkSums(); err != nil {
 		return nil, err
 	}
 	if s.features, err = s.mapMatrix(featuresFile); err != nil {
@@ -122,6 +128,11 @@ func (s *Set) mapMatrix(name string) (*npy.Mapped, error) {
 	}
 	if len(m.Shape) != 2 {
 		return nil, errors.Join(s.damaged(name, "it has shape %v, want two dimensions", m.Shape), m.Close())
+	}
+	if _, ours := s.Files[name]; ours {
+		if err := s.checkHeader(name, m.Shape); err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
 	}
 	return m, nil
 }
@@ -211,37 +222,44 @@ func (s *Set) Classifier() (weight, bias []float32, err error) {
 // have none; then the result is nil.
 func (s *Set) Images() ([]Image, error) {
 	var images []Image
-	err := s.eachImage(func(img Image) error {
+	for img, err := range s.eachImage() {
+		if err != nil {
+			return nil, err
+		}
 		images = append(images, img)
-		return nil
-	})
-	return images, err
+	}
+	return images, nil
 }
 
-// eachImage calls each for every image, in the order of the rows, and fails if
+// eachImage gives every image, in the order of the rows, and last an error if
 // there are not N of them.
-func (s *Set) eachImage(each func(Image) error) error {
-	f, err := os.Open(s.path(imagesFile))
-	if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
-		return nil
+func (s *Set) eachImage() iter.Seq2[Image, error] {
+	return func(yield func(Image, error) bool) {
+		f, err := os.Open(s.path(imagesFile))
+		if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if err != nil {
+			yield(Image{}, fmt.Errorf("%w: %w", ErrDamaged, err))
+			return
+		}
+		defer f.Close()
+		n, enough := 0, errors.New("enough")
+		err = readLines(f, func(img Image) error {
+			img.Path = DecodePath(img.Path)
+			if n++; !yield(img, nil) {
+				return enough
+			}
+			return nil
+		})
+		switch {
+		case err == enough:
+		case err != nil:
+			yield(Image{}, fmt.Errorf("%s: %w", f.Name(), err))
+		case n != s.N:
+			yield(Image{}, s.damaged(imagesFile, "it has %d lines, %s has %d rows", n, featuresFile, s.N))
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
-	defer f.Close()
-	n := 0
-	err = readLines(f, func(img Image) error {
-		img.Path = DecodePath(img.Path)
-		n++
-		return each(img)
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	if n != s.N {
-		return s.damaged(imagesFile, "it has %d lines, %s has %d rows", n, featuresFile, s.N)
-	}
-	return nil
 }
 
 // Errors reads errors.jsonl: the images that could not be read when the set was

@@ -90,7 +90,19 @@ func TestSetMadeElsewhere(t *testing.T) {
 	})
 }
 
-// TestOpenRefuses breaks a good set in one way at a time.
+// withoutChecksums makes a set one of version 1.
+func withoutChecksums(t testing.TB, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, "features.json")
+	text, err := os.ReadFile(path)
+	check(t, err)
+	at := bytes.Index(text, []byte(",\n  \"files\""))
+	text = append(bytes.Replace(text[:at], []byte(`"version": 2`), []byte(`"version": 1`), 1), "\n}\n"...)
+	check(t, os.WriteFile(path, text, 0o666))
+}
+
+// TestOpenRefuses breaks a good set of version 1, which has no checksums that
+// would tell, in one way at a time.
 func TestOpenRefuses(t *testing.T) {
 	put := func(name, text string) func(string) error {
 		return func(dir string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666) }
@@ -142,7 +154,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"logits of one dimension", matrix("logits.npy", 4), features.ErrDamaged, "logits.npy"},
 		{"fewer logits", matrix("logits.npy", 3, 3), features.ErrDamaged, "has 3 rows"},
 		{"label without a class", edit(",\n    \"cat\"", ""), features.ErrDamaged, "label 1 of row 1"},
-		{"newer version", edit(`"version": 1`, `"version": 2`), features.ErrVersion, "features.json"},
+		{"newer version", edit(`"version": 1`, `"version": 3`), features.ErrVersion, "features.json"},
 		{"newer version, all else unknown", put("features.json", `{"version": 7, "n": {}}`), features.ErrVersion, "version 7"},
 		{"no version", put("features.json", "{}"), features.ErrDamaged, "version 0"},
 		{"no JSON", put("features.json", "{"), features.ErrDamaged, "features.json"},
@@ -153,6 +165,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "set")
 			commit(t, create(t, dir, header, features.Options{}), four)
+			withoutChecksums(t, dir)
 			check(t, test.spoil(dir))
 			_, err := features.Open(dir)
 			if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), dir) {
@@ -181,6 +194,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "set")
 			commit(t, create(t, dir, header, features.Options{}), four)
+			withoutChecksums(t, dir)
 			check(t, test.spoil(dir))
 			s := open(t, dir)
 			_, err1 := s.Images()
@@ -237,13 +251,14 @@ func TestSameSpace(t *testing.T) {
 	}
 }
 
-// TestPython reads every part of a set with NumPy and json.
+// TestPython reads every part of a set with NumPy and json, and recomputes the
+// checksums with hashlib.
 func TestPython(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	w := create(t, dir, header, features.Options{})
 	commit(t, w, four, features.Failure{Path: "odd/\xff.png", Error: "cut short"})
 	got := testenv.Python(t, `
-import json, sys, numpy as np
+import hashlib, json, os, sys, numpy as np
 dir = sys.argv[1]
 for name in "features", "logits", "labels":
     a = np.load(f"{dir}/{name}.npy", mmap_mode="r", allow_pickle=False)
@@ -251,7 +266,14 @@ for name in "features", "logits", "labels":
 for name in "images", "errors":
     for line in open(f"{dir}/{name}.jsonl", encoding="utf-8"):
         print(sorted(json.loads(line).items()))
-print(json.load(open(f"{dir}/features.json", encoding="utf-8")))
+read = lambda name: open(f"{dir}/{name}", "rb").read()
+sha = lambda data: hashlib.sha256(data).hexdigest()
+meta = json.loads(read("features.json"))
+files = meta.pop("files")
+print(sorted(os.listdir(dir)) == sorted([*files, "features.json"]), files == {name: {"bytes": len(read(name)), "sha256": sha(read(name))} for name in files})
+sum = meta.pop("sha256")
+print(sha(read("features.json").replace(sum.encode(), b"0" * 64)) == sum)
+print(meta)
 `, dir)
 	sha := strings.Repeat("0a", 32)
 	want := `features float32 (4, 2) [1.5, -1.0, 2.5, -2.0]
@@ -262,7 +284,9 @@ labels int64 (4,) [0, 1, -1, 1]
 [('bytes', 103), ('label', None), ('mtime', 1700000000123456789), ('path', '3.png'), ('sha256', '` + sha + `')]
 [('bytes', 104), ('label', 'cat'), ('mtime', 1700000000123456789), ('path', 'cat/100%.png'), ('sha256', '` + sha + `')]
 [('error', 'cut short'), ('path', 'odd/%FF.png')]
-{'version': 1, 'n': 4, 'd': 2, 'classes': ['ant & bee', 'cat'], 'root': 'photos', 'model': 'models/tiny', 'model_sha256': 'abc', 'output': 'features', 'pool': 'cls', 'preprocess': {'size': 224}, 'fingerprint': 'f1', 'tool': 'mlrbfn test'}
+True True
+True
+{'version': 2, 'n': 4, 'd': 2, 'classes': ['ant & bee', 'cat'], 'root': 'photos', 'model': 'models/tiny', 'model_sha256': 'abc', 'output': 'features', 'pool': 'cls', 'preprocess': {'size': 224}, 'fingerprint': 'f1', 'tool': 'mlrbfn test'}
 `
 	if got != want {
 		t.Errorf("python printed\n%swant\n%s", got, want)
@@ -307,6 +331,11 @@ func FuzzEncodePath(f *testing.F) {
 func FuzzParseMeta(f *testing.F) {
 	f.Add([]byte(`{"version":1,"n":2,"d":3,"classes":["a"],"root":"r%FF","preprocess":{"size": 224}}`))
 	f.Add([]byte(`{"version":2}`))
+	sealed, err := features.EncodeMeta(features.Meta{Version: features.Version, N: 1, D: 2, Files: map[string]features.Sum{"features.npy": {Bytes: 136}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(sealed)
 	f.Add([]byte(`{"version":1,"n":-1,"preprocess":null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		meta, err := features.ParseMeta(data)
@@ -316,6 +345,7 @@ func FuzzParseMeta(f *testing.F) {
 			}
 			return
 		}
+		meta.Version = features.Version // there is no way to write an older one
 		text, err := features.EncodeMeta(meta)
 		if err != nil {
 			t.Fatal(err)
@@ -328,7 +358,7 @@ func FuzzParseMeta(f *testing.F) {
 		if meta.Preprocess == nil {
 			meta.Preprocess = json.RawMessage("null")
 		}
-		if !reflect.DeepEqual(meta, again) {
+		if meta.SHA256 = again.SHA256; !reflect.DeepEqual(meta, again) {
 			t.Fatalf("%+v became %+v", meta, again)
 		}
 	})

@@ -1,6 +1,7 @@
 package features
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/disk"
 )
 
 // Header is what is known of a set before the first image: what all rows have
@@ -29,13 +31,14 @@ type Header struct {
 	Preprocess  json.RawMessage // nil is written as null
 	Fingerprint string          // must not be empty
 	Tool        string
+	Shard       Shard // zero for a whole set
 }
 
 // Options change what Create puts up with. The zero value is the careful one.
 type Options struct {
-	// Force lets a feature set with another fingerprint or root, a damaged
-	// one, or the work of an unfinished run on one be replaced. What is no
-	// feature set is never replaced.
+	// Force lets a feature set with another fingerprint or root, another shard,
+	// a damaged one, or the work of an unfinished run on one be replaced. What
+	// is no feature set is never replaced.
 	Force bool
 }
 
@@ -58,9 +61,11 @@ type Writer struct {
 type location struct {
 	bytes, mtime int64
 	sha256       [32]byte
-	row          int // in the journal; in the old set if old
-	old          bool
+	row          int // in the journal, or ^ that in the old set: there are millions of these
 }
+
+// inOld returns the row of the old set, if it is one of that.
+func (l location) inOld() (row int, ok bool) { return ^l.row, l.row < 0 }
 
 // partialDir returns the folder of the work on the set in dir.
 func partialDir(dir string) string { return filepath.Clean(dir) + ".partial" }
@@ -78,18 +83,49 @@ const (
 // run before has left there, and rows of a set that stands at dir already, are
 // used again if fingerprint, root and dimensions are the same: Has tells which.
 // With another fingerprint or root they are an error unless Force, which throws
-// the former away and lets Commit replace the latter. Nothing at dir changes
-// before Commit.
+// the former away and lets Commit replace the latter. The set at dir is read
+// wholly and compared with its checksums, so that damage is not handed on.
+// Nothing at dir changes before Commit.
 //
 // The error wraps ErrLocked if another process is at it, ErrFingerprint,
-// ErrOtherImages, or ErrNotSet if dir holds anything that is not a feature
-// set's.
-func Create(dir string, header Header, options Options) (_ *Writer, err error) {
+// ErrOtherImages, ErrOtherShard, ErrDamaged, or ErrNotSet if dir holds anything
+// that is not a feature set's; it is ctx's if that is cancelled.
+func Create(ctx context.Context, dir string, header Header, options Options) (_ *Writer, err error) {
 	if header.D < 1 || header.LogitsDim < 0 || header.Fingerprint == "" {
 		return nil, fmt.Errorf("features: header with %d features, %d logits and fingerprint %q", header.D, header.LogitsDim, header.Fingerprint)
 	}
+	w, err := begin(dir, header, options)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if err := w.readOld(ctx); err != nil {
+		return nil, err
+	}
+	head := journalHead{journalVersion, header.Fingerprint, EncodePath(header.Root), header.D, header.LogitsDim}
+	row := 0
+	w.journal, err = openJournal(w.partial(""), head, options.Force, func(line journalLine) (err error) {
+		img := line.image()
+		w.known[img.Path], err = locate(img, row)
+		row++
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// begin locks the folder of work on the set at dir and finishes what was begun
+// there.
+func begin(dir string, header Header, options Options) (*Writer, error) {
 	// The folder itself is replaced, not a link to it.
-	if dir, err = filepath.Abs(dir); err != nil {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
 		return nil, err
 	}
 	if target, err := filepath.EvalSymlinks(dir); err == nil {
@@ -99,27 +135,8 @@ func Create(dir string, header Header, options Options) (_ *Writer, err error) {
 	if w.lock, err = acquire(partialDir(dir)); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.Close())
-		}
-	}()
 	if err := w.tidy(); err != nil {
-		return nil, err
-	}
-	if err := w.readOld(); err != nil {
-		return nil, err
-	}
-	head := journalHead{Version, header.Fingerprint, EncodePath(header.Root), header.D, header.LogitsDim}
-	row := 0
-	w.journal, err = openJournal(partialDir(dir), head, options.Force, func(line journalLine) (err error) {
-		img := line.image()
-		w.known[img.Path], err = locate(img, row, false)
-		row++
-		return err
-	})
-	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
 }
@@ -166,7 +183,7 @@ func (w *Writer) partial(name string) string { return filepath.Join(partialDir(w
 // tidy finishes what a Commit that was interrupted has begun.
 func (w *Writer) tidy() error {
 	if _, err := os.Lstat(w.dir); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(w.partial(oldDir), w.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := disk.Rename(w.partial(oldDir), w.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -174,12 +191,12 @@ func (w *Writer) tidy() error {
 }
 
 func (w *Writer) removeSets() error {
-	return errors.Join(os.RemoveAll(w.partial(newDir)), os.RemoveAll(w.partial(oldDir)))
+	return errors.Join(disk.RemoveAll(w.partial(newDir)), disk.RemoveAll(w.partial(oldDir)))
 }
 
 // readOld opens the set that stands at dir and notes its rows, if they can be
 // used.
-func (w *Writer) readOld() error {
+func (w *Writer) readOld(ctx context.Context) error {
 	old, err := w.inspect()
 	if old == nil || err != nil {
 		return err
@@ -195,14 +212,24 @@ func (w *Writer) readOld() error {
 		}
 		return err
 	}
+	if old.Version > 1 {
+		if err := old.Verify(ctx); ctx.Err() != nil {
+			return errors.Join(err, old.Close())
+		} else if err != nil {
+			return errors.Join(w.unlessForced(err), old.Close())
+		}
+	}
 	row := 0
-	err = old.eachImage(func(img Image) (err error) {
-		if w.known[img.Path], err = locate(img, row, true); err != nil {
-			return old.damaged(imagesFile, "%w", err)
+	for img, imageErr := range old.eachImage() {
+		if err = imageErr; err != nil {
+			break
+		}
+		if w.known[img.Path], err = locate(img, ^row); err != nil {
+			err = old.damaged(imagesFile, "%w", err)
+			break
 		}
 		row++
-		return nil
-	})
+	}
 	if err == nil {
 		w.old = old
 		return nil
@@ -223,7 +250,7 @@ func (w *Writer) inspect() (*Set, error) {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case featuresFile, labelsFile, logitsFile, imagesFile, errorsFile, metaFile, weightFile, biasFile:
+		case featuresFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, metaFile, weightFile, biasFile:
 		default:
 			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; choose another --out", w.dir, ErrNotSet, e.Name())
 		}
@@ -235,6 +262,9 @@ func (w *Writer) inspect() (*Set, error) {
 	if err != nil {
 		return nil, w.unlessForced(err)
 	}
+	if shard := old.shard(); shard != w.header.Shard && !w.options.Force {
+		return nil, errors.Join(fmt.Errorf("%s is %w; use --force to replace it or another --out", w.dir, otherShard(shard)), old.Close())
+	}
 	if old.Fingerprint == w.header.Fingerprint {
 		return old, nil
 	}
@@ -242,6 +272,22 @@ func (w *Writer) inspect() (*Set, error) {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%s was %w; use --force to replace it or another --out", w.dir, ErrFingerprint)
+}
+
+// shard returns the part of a whole that the set is.
+func (s *Set) shard() Shard {
+	if s.Shard == nil {
+		return Shard{}
+	}
+	return s.Shard.Shard
+}
+
+// otherShard is the error of a set that is that shard and was to be another.
+func otherShard(shard Shard) error {
+	if shard == (Shard{}) {
+		return fmt.Errorf("%w: it is a whole set", ErrOtherShard)
+	}
+	return fmt.Errorf("%w: it is shard %s", ErrOtherShard, shard)
 }
 
 // unlessForced returns the error of reading a set that is to be replaced, or nil
@@ -254,8 +300,8 @@ func (w *Writer) unlessForced(err error) error {
 }
 
 // locate returns the location of an image's row.
-func locate(img Image, row int, old bool) (location, error) {
-	l := location{bytes: img.Bytes, mtime: img.MTime, row: row, old: old}
+func locate(img Image, row int) (location, error) {
+	l := location{bytes: img.Bytes, mtime: img.MTime, row: row}
 	if n, err := hex.Decode(l.sha256[:], []byte(img.SHA256)); err != nil || n != len(l.sha256) {
 		return location{}, fmt.Errorf("image %s has %q for its SHA-256", img.Path, img.SHA256)
 	}
@@ -281,7 +327,7 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 		return fmt.Errorf("features: %d features and %d logits of %s, want %d and %d", len(features), len(logits), img.Path, w.header.D, w.header.LogitsDim)
 	}
 	line := journalLine{Path: EncodePath(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
-	l, err := locate(img, w.journal.n, false)
+	l, err := locate(img, w.journal.n)
 	if err != nil {
 		return fmt.Errorf("features: %w", err)
 	}
@@ -292,24 +338,51 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 	return nil
 }
 
-// Commit makes the set of the rows and puts it into place whole, then closes w.
-//
-// The set has one row for each image of listing, in that order, but for those
-// that failed names; Path, Label, Bytes and MTime of listing count, and for
-// each Has must be true. labels are those of listing, −1 or an index into
-// classes. Where the operating system can let two folders change places, there
-// is a set at dir at every moment if there was one before.
-//
-// The bytes of the set depend on the header, the rows and the arguments alone,
-// and not on interruptions. A listing that is empty or has failed whole makes a
-// set without rows. After an error the journal is kept, and Close is due.
-func (w *Writer) Commit(listing []Image, labels []int64, classes []string, failed []Failure) (Meta, error) {
+// Touch says that the file of an image whose row is there now has this size and
+// time, and still the content that the row was made of.
+func (w *Writer) Touch(path string, bytes, mtime int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	set, err := w.newBuild(listing, labels, classes, failed)
+	l := w.known[path]
+	l.bytes, l.mtime = bytes, mtime
+	w.known[path] = l
+}
+
+// SHA256 returns the hash of the file that the row of an image was made of, in
+// hexadecimal, or "" where there is no row.
+func (w *Writer) SHA256(path string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, ok := w.known[path]
+	if !ok {
+		return ""
+	}
+	return hex.EncodeToString(l.sha256[:])
+}
+
+// Commit makes the set of the rows and puts it into place whole, then closes w.
+//
+// The set has one row for each of the images, in their order, but for those
+// that failed; for each Has must be true. Where the operating system can let two
+// folders change places, there is a set at dir at every moment if there was one
+// before.
+//
+// The bytes of the set depend on the header, the rows and the arguments alone,
+// and not on interruptions. Contents without images, or whose images have all
+// failed, make a set without rows. After an error the journal is kept, and Close
+// is due.
+func (w *Writer) Commit(c Contents) (Meta, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	set, err := w.newBuild(c)
 	if err != nil {
 		return Meta{}, fmt.Errorf("features: %w", err)
 	}
+	return w.finish(set)
+}
+
+// finish writes a set, puts it into place and closes w.
+func (w *Writer) finish(set *build) (Meta, error) {
 	// What is at dir may have changed since Create.
 	old, err := w.inspect()
 	if err != nil {
@@ -318,10 +391,10 @@ func (w *Writer) Commit(listing []Image, labels []int64, classes []string, faile
 	if old != nil {
 		defer old.Close()
 	}
-	if err := set.write(old); err != nil {
+	if err := set.write(w.partial(newDir), old); err != nil {
 		return Meta{}, err
 	}
-	if err := place(set.dir, w.dir, w.partial(oldDir)); err != nil {
+	if err := place(w.partial(newDir), w.dir, w.partial(oldDir)); err != nil {
 		return Meta{}, fmt.Errorf("put the new set into place: %w", err)
 	}
 	return set.meta, w.release(true)
@@ -356,12 +429,14 @@ func (w *Writer) release(done bool) error {
 	}
 	if done {
 		errs = append(errs, w.removeSets())
+	} else { // half a set is of no use, and may be what fills the disk
+		errs = append(errs, disk.RemoveAll(w.partial(newDir)))
 	}
 	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
 		// The lock alone. It goes before it is given up: a run that comes now
 		// finds another or none. One that puts its own there keeps the folder.
-		errs = append(errs, os.Remove(w.partial(lockFile)))
-		if err := os.Remove(w.partial("")); !errors.Is(err, fs.ErrExist) {
+		errs = append(errs, disk.Remove(w.partial(lockFile)))
+		if err := disk.Remove(w.partial("")); !errors.Is(err, fs.ErrExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -370,15 +445,12 @@ func (w *Writer) release(done bool) error {
 	return errors.Join(errs...)
 }
 
-// exchange is a variable for tests of what is done where it is not to be had.
-var exchange = renameExchange
-
 // place puts the folder from at the name to. What was there changes places with
 // it, or goes to aside.
 func place(from, to, aside string) error {
-	err := os.Rename(from, to) // never replaces a folder
+	err := disk.Rename(from, to) // never replaces a folder
 	if _, statErr := os.Lstat(to); err != nil && statErr == nil {
-		err = exchange(from, to)
+		err = disk.Exchange(from, to)
 		if err != nil {
 			err = swapBySteps(from, to, aside)
 		}
@@ -392,11 +464,11 @@ func place(from, to, aside string) error {
 // swapBySteps does what exchange does not: if it is killed half-way, tidy
 // restores what was there.
 func swapBySteps(from, to, aside string) error {
-	if err := os.Rename(to, aside); err != nil {
+	if err := disk.Rename(to, aside); err != nil {
 		return err
 	}
-	if err := os.Rename(from, to); err != nil {
-		return errors.Join(err, os.Rename(aside, to))
+	if err := disk.Rename(from, to); err != nil {
+		return errors.Join(err, disk.Rename(aside, to))
 	}
 	return nil
 }

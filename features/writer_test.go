@@ -1,6 +1,7 @@
 package features_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"mlrbfn/features"
+	"mlrbfn/internal/disk"
 	"mlrbfn/internal/npy"
 
 	"pgregory.net/rapid"
@@ -58,7 +60,7 @@ func add(w *features.Writer, p picture) error {
 
 func create(t testing.TB, dir string, h features.Header, o features.Options) *features.Writer {
 	t.Helper()
-	w, err := features.Create(dir, h, o)
+	w, err := features.Create(t.Context(), dir, h, o)
 	check(t, err)
 	t.Cleanup(func() { check(t, w.Close()) })
 	return w
@@ -81,7 +83,7 @@ func finish(w *features.Writer, pictures []picture, failed ...features.Failure) 
 		img.SHA256 = "" // the listing does not know it
 		listing, labels = append(listing, img), append(labels, p.label)
 	}
-	meta, err := w.Commit(listing, labels, classes, failed)
+	meta, err := w.Commit(features.Contents{Images: listing, Labels: labels, Classes: classes, Failed: failed})
 	if err == nil && meta.N > len(pictures) {
 		err = fmt.Errorf("meta says %+v", meta)
 	}
@@ -180,7 +182,7 @@ func TestWriteAndRead(t *testing.T) {
 func TestAWriterIsForOne(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	w := create(t, dir, header, features.Options{})
-	if _, err := features.Create(dir, header, features.Options{}); !errors.Is(err, features.ErrLocked) || !strings.Contains(err.Error(), dir) {
+	if _, err := features.Create(t.Context(), dir, header, features.Options{}); !errors.Is(err, features.ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a second writer: %v", err)
 	}
 	check(t, add(w, four[0]), w.Close(), w.Close())
@@ -201,7 +203,7 @@ func TestWritersTakeTurns(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for done := 0; done < 5; {
-				w, err := features.Create(dir, header, features.Options{})
+				w, err := features.Create(t.Context(), dir, header, features.Options{})
 				if errors.Is(err, features.ErrLocked) {
 					continue
 				}
@@ -262,7 +264,7 @@ func TestCreateRefuses(t *testing.T) {
 	} {
 		h := header
 		spoil(&h)
-		if _, err := features.Create(filepath.Join(t.TempDir(), "set"), h, features.Options{}); err == nil {
+		if _, err := features.Create(t.Context(), filepath.Join(t.TempDir(), "set"), h, features.Options{}); err == nil {
 			t.Errorf("header %+v was taken", h)
 		}
 	}
@@ -304,7 +306,7 @@ func TestWhatStandsThereAlready(t *testing.T) {
 		{"a damaged set", both(set(header), file("features.npy", "")), features.ErrDamaged, nil},
 		{"a set with damaged images", both(set(header), file("images.jsonl", "{")), features.ErrDamaged, nil},
 		{"a set with a damaged hash", both(set(header), file("images.jsonl", "{}\n")), features.ErrDamaged, nil},
-		{"a set of a newer version", both(set(header), file("features.json", `{"version":2}`)), features.ErrVersion, nil},
+		{"a set of a newer version", both(set(header), file("features.json", `{"version":3}`)), features.ErrVersion, nil},
 		{"a set and something else", both(set(header), file("notes.txt", "mine")), features.ErrNotSet, features.ErrNotSet},
 		{"a folder of something else", file("notes.txt", "mine"), features.ErrNotSet, features.ErrNotSet},
 		{"a folder with labels alone", file("labels.npy", "mine"), features.ErrNotSet, features.ErrNotSet},
@@ -323,7 +325,7 @@ func TestWhatStandsThereAlready(t *testing.T) {
 					return
 				}
 				before := contents(t, filepath.Dir(dir))
-				_, err := features.Create(dir, header, features.Options{Force: force})
+				_, err := features.Create(t.Context(), dir, header, features.Options{Force: force})
 				if !errors.Is(err, want) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "another --out") && want != features.ErrNotSet {
 					t.Errorf("got %v, want %v", err, want)
 				}
@@ -376,7 +378,7 @@ func TestRowsOfTheSetThatStandsThere(t *testing.T) {
 	t.Run("not under another root", func(t *testing.T) {
 		h := header
 		h.Root = "other"
-		if _, err := features.Create(dir, h, features.Options{}); !errors.Is(err, features.ErrOtherImages) {
+		if _, err := features.Create(t.Context(), dir, h, features.Options{}); !errors.Is(err, features.ErrOtherImages) {
 			t.Errorf("got %v", err)
 		}
 		if w := create(t, dir, h, features.Options{Force: true}); four[0].known(w) {
@@ -392,7 +394,7 @@ func TestRowsOfTheSetThatStandsThere(t *testing.T) {
 		}
 		img := four[0].image()
 		check(t, w.Append(img, []float32{1, 2}, nil))
-		_, err := w.Commit([]features.Image{img}, []int64{0}, classes, nil)
+		_, err := w.Commit(features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: classes})
 		check(t, err)
 		absent(t, filepath.Join(dir, "logits.npy"))
 		if _, err := os.Stat(weight); err != nil {
@@ -418,7 +420,7 @@ func TestAJournalOfAnotherModelIsThrownAwayByForce(t *testing.T) {
 	check(t, add(w, four[0]), w.Close())
 	other := header
 	other.Fingerprint = "f2"
-	if _, err := features.Create(dir, other, features.Options{}); !errors.Is(err, features.ErrFingerprint) {
+	if _, err := features.Create(t.Context(), dir, other, features.Options{}); !errors.Is(err, features.ErrFingerprint) {
 		t.Errorf("without force: %v", err)
 	}
 	w = create(t, dir, other, features.Options{Force: true})
@@ -437,7 +439,7 @@ func TestSomebodysPartialFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	theirs := filepath.Join(dir+".partial", "old", "a.txt")
 	check(t, os.MkdirAll(filepath.Dir(theirs), 0o777), os.WriteFile(theirs, []byte("theirs"), 0o666))
-	if _, err := features.Create(dir, header, features.Options{Force: true}); !errors.Is(err, features.ErrNotSet) {
+	if _, err := features.Create(t.Context(), dir, header, features.Options{Force: true}); !errors.Is(err, features.ErrNotSet) {
 		t.Errorf("got %v", err)
 	}
 	if text, err := os.ReadFile(theirs); err != nil || string(text) != "theirs" {
@@ -482,7 +484,7 @@ func TestAppendAndCommitRefuse(t *testing.T) {
 			for _, p := range test.listing {
 				listing = append(listing, p.image())
 			}
-			if _, err := w.Commit(listing, test.labels, classes, nil); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := w.Commit(features.Contents{Images: listing, Labels: test.labels, Classes: classes}); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
@@ -499,7 +501,7 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	img := four[1].image()
 	img.Label = &class
 	check(t, add(w, four[1]))
-	_, err := w.Commit([]features.Image{img}, []int64{0}, []string{class}, nil)
+	_, err := w.Commit(features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{class}})
 	check(t, err)
 	s := open(t, dir)
 	images, err := s.Images()
@@ -527,10 +529,16 @@ func TestOutIsALink(t *testing.T) {
 
 // TestWithoutExchange covers systems where folders cannot change places.
 func TestWithoutExchange(t *testing.T) {
-	defer func(saved func(a, b string) error) { *features.Exchange = saved }(*features.Exchange)
+	noExchange := func(op, _ string) error {
+		if op == "exchange" {
+			return errors.ErrUnsupported
+		}
+		return nil
+	}
+	disk.SetFault(noExchange)
+	defer disk.SetFault(nil)
 	dir := filepath.Join(t.TempDir(), "set")
 	commit(t, create(t, dir, header, features.Options{}), four[:2])
-	*features.Exchange = func(string, string) error { return errors.ErrUnsupported }
 	commit(t, create(t, dir, header, features.Options{}), four)
 	if s := open(t, dir); s.N != 4 {
 		t.Errorf("%d rows", s.N)
@@ -539,16 +547,21 @@ func TestWithoutExchange(t *testing.T) {
 
 	// Killed between the two renames: the old set comes back.
 	before := contents(t, dir)
-	*features.Exchange = func(string, string) error {
-		check(t, os.Rename(dir, dir+".partial/old"), os.RemoveAll(dir+".partial/new"))
-		return errors.ErrUnsupported
-	}
+	aside := false
+	disk.SetFault(func(op, path string) error {
+		if aside {
+			return errKilled
+		}
+		aside = op == "rename" && filepath.Base(path) == "old"
+		return noExchange(op, path)
+	})
 	w := create(t, dir, header, features.Options{})
-	if err := finish(w, four[:1]); err == nil {
-		t.Fatal("no error")
+	if err := finish(w, four[:1]); !errors.Is(err, errKilled) {
+		t.Fatal(err)
 	}
-	check(t, w.Close())
+	w.Close()
 	absent(t, dir)
+	disk.SetFault(noExchange)
 	check(t, create(t, dir, header, features.Options{}).Close())
 	if after := contents(t, dir); !mapsEqual(before, after) {
 		t.Error("the old set did not come back")
@@ -559,6 +572,7 @@ func TestWithoutExchange(t *testing.T) {
 // of the journal end anywhere in what was written, independently, as after a
 // power failure; sometimes a stretch of them is overwritten, too.
 func TestInterruptedRunsGiveTheSameBytes(t *testing.T) {
+	withoutSync(t)
 	var pictures []picture
 	for i := range 12 {
 		pictures = append(pictures, picture{fmt.Sprintf("cat/%d%%ff.png", i), int64(i % 2), i})
@@ -630,7 +644,7 @@ func BenchmarkCommit(b *testing.B) {
 				check(b, w.Append(img, values, nil))
 			}
 		}
-		_, err := w.Commit(listing, labels, classes, nil)
+		_, err := w.Commit(features.Contents{Images: listing, Labels: labels, Classes: classes})
 		check(b, err)
 		b.StopTimer()
 		check(b, os.RemoveAll(dir))
@@ -647,7 +661,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 
-	w, err := features.Create(filepath.Join(dir, "set"), features.Header{D: 2, Fingerprint: "model and preprocessing"}, features.Options{})
+	w, err := features.Create(context.Background(), filepath.Join(dir, "set"), features.Header{D: 2, Fingerprint: "model and preprocessing"}, features.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -659,7 +673,7 @@ func Example() {
 		err = w.Append(img, []float32{0.25, -1}, nil)
 	}
 	if err == nil {
-		_, err = w.Commit([]features.Image{img}, []int64{0}, []string{cat}, nil)
+		_, err = w.Commit(features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{cat}})
 	}
 	if err != nil {
 		fmt.Println(err)

@@ -3,11 +3,18 @@ package pipeline
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
@@ -19,16 +26,21 @@ const tool = "mlrbfn extract"
 
 // ExtractOptions says which images to extract with which model to where.
 type ExtractOptions struct {
-	Model  string // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
-	Images string // folder of images, one subfolder per class or flat; or an idx file of images
-	List   string // OpenOOD list of the images to take; "" takes all
-	Names  string // another list, whose folders name the classes of List; "" for List itself
-	Out    string // folder of the feature set
-	Force  bool   // replace a set of another model, preprocessing or image folder, a damaged or an unfinished one
+	Model  string         // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
+	Images string         // folder of images, one subfolder per class or flat; or an idx file of images
+	List   string         // OpenOOD list of the images to take; "" takes all
+	Names  string         // another list, whose folders name the classes of List; "" for List itself
+	Out    string         // folder of the feature set
+	Shard  features.Shard // which part of the images to take; zero for all
+	Force  bool           // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
+	Verify bool           // tell by their content, and not by size and time, which images have changed
 
-	Backbone extractor.ModelOptions   // of an ONNX model
-	Pixels   extractor.PixelOptions   // of extractor.PixelsName
-	Run      extractor.ExtractOptions // Progress counts new images only
+	Backbone extractor.ModelOptions // of an ONNX model
+	Pixels   extractor.PixelOptions // of extractor.PixelsName
+	// Run is how to extract. Its Progress counts images that are new or, with
+	// Verify, looked at, and is called with 0 of them before the first; the total
+	// is 0 until all images are listed.
+	Run extractor.ExtractOptions
 }
 
 // ExtractResult tells what an extraction came to.
@@ -40,11 +52,19 @@ type ExtractResult struct {
 	Failed  []features.Failure // images that could not be read
 }
 
+const (
+	// firstImages are listed before all else, so that it is known at once what
+	// is wrong with a small folder.
+	firstImages = 1 << 10
+	// mostImages are extracted in one go.
+	mostImages = 1 << 16
+)
+
 // Extract computes the features of a folder of images and writes them as a
-// feature set. Images that an earlier run onto the same set has done, finished
-// or not, are not done again. An image that cannot be read is listed in the
-// result and in the set, and stops nothing; only where none could be read is
-// that an error.
+// feature set, beginning before all are listed. Images that an earlier run onto
+// the same set has done, finished or not, are not done again. An image that
+// cannot be read is listed in the result and in the set, and stops nothing; only
+// where none could be read is that an error, and of a shard not even then.
 //
 // When ctx is cancelled it returns ctx.Err(), and what was done is kept for the
 // next run.
@@ -54,74 +74,231 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 			return nil, err
 		}
 	}
-	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names})
-	if err != nil {
-		return nil, err
-	}
-	model, source, err := openBackbone(ctx, opts, listing)
+	ctx, cancel := context.WithCancelCause(ctx)
+	found, wait := list(ctx, cancel, opts)
+	defer func() {
+		cancel(nil)
+		wait()
+		if errors.Is(err, context.Canceled) {
+			err = context.Cause(ctx) // which may be that the listing failed
+		}
+	}()
+	model, source, root, err := openBackboneFor(ctx, opts, found)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	root, err := filepath.Abs(listing.Root) // needed again from other working directories
-	if err != nil {
-		return nil, fmt.Errorf("image folder: %w", err)
-	}
 	header := features.Header{
 		D: model.Dim(), LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
-		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool,
+		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 	}
-	w, err := features.Create(opts.Out, header, features.Options{Force: opts.Force})
+	w, err := features.Create(ctx, opts.Out, header, features.Options{Force: opts.Force})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-
-	result := &ExtractResult{Skipped: listing.Skipped}
-	for _, e := range listing.Errors {
-		result.Failed = append(result.Failed, features.Failure{Path: e.Path, Error: e.Err.Error()})
-	}
-	var todo []extractor.Item
-	for _, item := range listing.Items {
-		if !w.Has(item.Path, item.Bytes, item.MTime) {
-			todo = append(todo, item)
-		}
-	}
-	result.Reused = len(listing.Items) - len(todo)
-	changed := map[string]extractor.Item{} // files that are not as they were listed
-	_, err = model.Extract(ctx, todo, opts.Run, func(r extractor.Result) error {
-		if r.Err != nil {
-			result.Failed = append(result.Failed, features.Failure{Path: r.Item.Path, Error: r.Err.Error()})
-			return nil
-		}
-		result.New++
-		if r.Item != todo[r.Index] {
-			changed[r.Item.Path] = r.Item
-		}
-		image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
-		return w.Append(image, r.Features, r.Logits)
-	})
-	if err != nil {
+	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]extractor.Item)}
+	if err := e.run(ctx); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })
-	if result.New+result.Reused == 0 {
-		return nil, fmt.Errorf("none of the %d images under %s gave features; the first: %s: %s", len(listing.Items), opts.Images, result.Failed[0].Path, result.Failed[0].Error)
+	return e.commit()
+}
+
+// openBackboneFor opens the model as soon as there are images to tell how, and
+// returns it and the folder that their paths are relative to.
+func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (backbone, Source, string, error) {
+	items, complete, err := found.wait(ctx, firstImages)
+	sized := opts.Model != extractor.PixelsName || opts.Pixels.Width > 0
+	if err == nil && complete == nil && (extractor.IsIDX(items[0].File) || opts.Shard.Count > 0 && !sized) {
+		// An idx file is listed at once, and has a say in how it is treated; the
+		// first image of all, which tells the size of pixels, may be in another
+		// shard.
+		_, complete, err = found.wait(ctx, math.MaxInt)
 	}
-	images, labels := make([]features.Image, len(listing.Items)), make([]int64, len(listing.Items))
-	for i, item := range listing.Items {
-		if now, ok := changed[item.Path]; ok {
-			item = now
+	if err != nil {
+		return nil, Source{}, "", err
+	}
+	if complete == nil {
+		complete = &extractor.Listing{Root: opts.Images, Items: items}
+	}
+	root, err := filepath.Abs(complete.Root) // needed again from other working directories
+	if err != nil {
+		return nil, Source{}, "", fmt.Errorf("image folder: %w", err)
+	}
+	model, source, err := openBackbone(ctx, opts, complete)
+	return model, source, root, err
+}
+
+// extraction is an Extract at work.
+type extraction struct {
+	opts   ExtractOptions
+	model  backbone
+	w      *features.Writer
+	found  *listing
+	now    map[string]extractor.Item // images that are not as they were listed, by path
+	result ExtractResult
+	done   int // images of found that are through
+}
+
+// run makes the rows that are missing.
+func (e *extraction) run(ctx context.Context) error {
+	if !e.opts.Verify {
+		e.found.leaveOut(func(item extractor.Item) bool { return e.w.Has(item.Path, item.Bytes, item.MTime) })
+	}
+	if e.opts.Run.Progress != nil {
+		e.opts.Run.Progress(0, 0, e.total(0))
+	}
+	// Whole batches at a time: which images share one does not depend on how fast
+	// they were found.
+	batch := max(cmp.Or(e.opts.Run.Batch, extractor.DefaultBatch), 1)
+	unit := (firstImages + batch - 1) / batch * batch
+	for {
+		items, err := e.found.take(ctx, unit)
+		if err != nil || len(items) == 0 {
+			return err
 		}
-		images[i] = features.Image{Path: item.Path, Bytes: item.Bytes, MTime: item.MTime}
-		labels[i] = int64(item.Label)
+		if e.opts.Verify {
+			if items, err = e.compare(ctx, items); err != nil {
+				return err
+			}
+		}
+		if err := e.extract(ctx, items); err != nil {
+			return err
+		}
+	}
+}
+
+// extract makes the rows of some images.
+func (e *extraction) extract(ctx context.Context, items []extractor.Item) error {
+	run, failed := e.opts.Run, len(e.result.Failed)
+	if report := e.opts.Run.Progress; report != nil {
+		run.Progress = func(done, failedNow, _ int) {
+			report(e.done+done, failed+failedNow, e.total(len(items)))
+		}
+	}
+	_, err := e.model.Extract(ctx, items, run, func(r extractor.Result) error {
+		if r.Err != nil {
+			e.result.Failed = append(e.result.Failed, features.Failure{Path: r.Item.Path, Error: r.Err.Error()})
+			return nil
+		}
+		e.result.New++
+		if r.Item != items[r.Index] {
+			e.now[r.Item.Path] = r.Item
+		}
+		image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
+		return e.w.Append(image, r.Features, r.Logits)
+	})
+	e.done += len(items)
+	return err
+}
+
+// compare returns those of some images whose content is not that which their
+// rows were made of.
+func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]extractor.Item, error) {
+	var mu sync.Mutex
+	before := e.done
+	same := make([]bool, len(items))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(cmp.Or(e.opts.Run.Workers, runtime.GOMAXPROCS(0)))
+	for i, item := range items {
+		want := e.w.SHA256(item.Path)
+		if want == "" {
+			continue
+		}
+		group.Go(func() error {
+			if groupCtx.Err() != nil {
+				return groupCtx.Err()
+			}
+			sum, now, err := item.SHA256()
+			if err != nil || sum != want {
+				return nil // the extraction sees to it
+			}
+			same[i] = true
+			mu.Lock()
+			defer mu.Unlock()
+			e.w.Touch(now.Path, now.Bytes, now.MTime)
+			if now != item {
+				e.now[now.Path] = now
+			}
+			e.done++
+			if e.opts.Run.Progress != nil {
+				e.opts.Run.Progress(e.done, len(e.result.Failed), e.total(len(items)-e.done+before))
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var changed []extractor.Item
+	for i, item := range items {
+		if !same[i] {
+			changed = append(changed, item)
+		}
+	}
+	return changed, nil
+}
+
+// total returns the number of all images that there are to do, given how many of
+// those that were taken are left; 0 while they are not all known.
+func (e *extraction) total(left int) int {
+	waiting, complete := e.found.look()
+	if complete == nil {
+		return 0
+	}
+	return e.done + left + waiting
+}
+
+// commit makes the set.
+func (e *extraction) commit() (*ExtractResult, error) {
+	_, all := e.found.look()
+	shard, lost := e.opts.Shard, len(e.result.Failed)
+	e.result.Skipped = all.Skipped
+	for _, failure := range all.Errors {
+		if shard.Holds(failure.Path) {
+			e.result.Failed = append(e.result.Failed, features.Failure{Path: failure.Path, Error: failure.Err.Error()})
+		}
+	}
+	slices.SortFunc(e.result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })
+	set := features.Contents{Classes: all.Classes, Failed: e.result.Failed}
+	// Millions, perhaps: room for them is made once.
+	n := len(all.Items) / max(shard.Count, 1)
+	set.Images, set.Labels = make([]features.Image, 0, n+n/8), make([]int64, 0, n+n/8)
+	paths := sha256.New()
+	for i, item := range all.Items {
+		if shard.Count > 0 {
+			fmt.Fprintf(paths, "%s\x00", item.Path)
+		}
+		if !shard.Holds(item.Path) {
+			continue
+		}
+		if now, ok := e.now[item.Path]; ok {
+			item.Bytes, item.MTime = now.Bytes, now.MTime
+		}
+		image := features.Image{Path: item.Path, Bytes: item.Bytes, MTime: item.MTime}
 		if item.Label >= 0 {
-			images[i].Label = &listing.Classes[item.Label]
+			image.Label = &all.Classes[item.Label]
+		}
+		set.Images = append(set.Images, image)
+		set.Labels = append(set.Labels, int64(item.Label))
+		if shard.Count > 0 {
+			set.Places = append(set.Places, int64(i))
 		}
 	}
-	result.Meta, err = w.Commit(images, labels, listing.Classes, result.Failed)
-	return result, err
+	if shard.Count > 0 {
+		set.Part = &features.Part{Shard: shard, Images: len(all.Items), Listing: hex.EncodeToString(paths.Sum(nil))}
+	}
+	if shard.Count == 0 && lost == len(set.Images) {
+		first := e.result.Failed[0]
+		return nil, fmt.Errorf("none of the %d images under %s gave features; the first: %s: %s", lost, e.opts.Images, first.Path, first.Error)
+	}
+	var err error
+	if e.result.Meta, err = e.w.Commit(set); err != nil {
+		return nil, err
+	}
+	e.result.Reused = e.result.Meta.N - e.result.New
+	return &e.result, nil
 }
 
 // apart refuses a feature set inside the folder of images, where it would be

@@ -2,9 +2,12 @@ package pipeline
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"mlrbfn/internal/testenv"
@@ -133,4 +136,30 @@ print(json.dumps({
 			t.Errorf("row %d: score %g and confidence %g, NumPy has %g and %g", i, want.Score, want.Confidence, got.Score[i], got.Confidence[i])
 		}
 	}
+}
+
+// TestEveryAlteredByteOfADetectorIsNoticed flips every byte of a file and cuts it
+// at every length.
+func TestEveryAlteredByteOfADetectorIsNoticed(t *testing.T) {
+	good, err := os.ReadFile(filepath.Join("testdata", "version2.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "detector")
+	refused := func(what string, at int, bad []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, bad, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadDetector(path); !errors.Is(err, ErrDetector) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s %d: %v", what, at, err)
+		}
+	}
+	for i := range good {
+		bad := slices.Clone(good)
+		bad[i] ^= 1 << (i % 8)
+		refused("another byte", i, bad)
+		refused("cut at", i, good[:i])
+	}
+	refused("a byte more than", len(good), append(slices.Clone(good), ' '))
 }

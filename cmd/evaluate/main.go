@@ -43,6 +43,7 @@ all leaves out, and says so, what cannot be fitted. --paper trains the paper's M
 	f.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in the report; 0 for none")
 	leaderboard := f.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	heads := cli.AddHeadFlags(f, 0, 1, 2)
+	verify := f.Bool("verify", false, "read the feature sets wholly first and compare them with their checksums")
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "train", "id", "out"); err != nil {
 		return err
@@ -89,6 +90,18 @@ all leaves out, and says so, what cannot be fitted. --paper trains the paper's M
 	}
 	opts.Train.Features = *train
 	opts.Train.Calibration.None = true // no threshold is set here
+	if *verify {
+		sets := append(slices.Clone(*train), opts.ID)
+		for _, set := range opts.OOD {
+			sets = append(sets, set.Features)
+		}
+		if v := opts.Train.Validation.Features; v != "" {
+			sets = append(sets, v)
+		}
+		if err := pipeline.Verify(ctx, sets...); err != nil {
+			return err
+		}
+	}
 	if *detector != "" {
 		if opts.Detector, err = pipeline.LoadDetector(*detector); err != nil {
 			return err

@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/features"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
 )
@@ -27,7 +29,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := cli.Flags("extract", "--model DIR --images DIR --out FEATURES [flags]",
 		`Runs every image of a folder through an exported ONNX model, once, and keeps the
 features. DIR/class/…/image is a labelled tree, a flat folder is unlabelled.
-Images that an earlier run has done are not done again.
+Onto a feature set that is there already only images that are new or have another
+size or time than before are run, and those that are gone are dropped. After an
+interruption the same command goes on from there.
+
+With --shard i/n it takes a share of the images, the same whatever else is in the
+folder; n runs, on one machine or on many, and `+"`merge --out FEATURES SHARD…`"+` give the
+set that one run over all would have given.
 
 With --model pixels the features are the pixels themselves, (x/255 − mean)/std,
 channel by channel and row by row. MNIST's idx files (.gz too) are read as well,
@@ -44,7 +52,9 @@ with the labels beside them.`, stdout)
 	f.Float64SliceVar(&opts.Pixels.Mean, "mean", []float64{0}, "pixels: mean to subtract, one or one per channel")
 	f.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "pixels: standard deviation to divide by, one or one per channel")
 	exif := f.String("exif", "ignore", "EXIF orientation of JPEGs: `ignore|apply`")
-	f.BoolVar(&opts.Force, "force", false, "replace a feature set of another model, preprocessing or image folder, a damaged or an unfinished one")
+	shard := f.String("shard", "", "take the share `i/n` of the images, i from 1 to n")
+	f.BoolVar(&opts.Verify, "verify", false, "tell by reading them, and not by size and time, which images have changed")
+	f.BoolVar(&opts.Force, "force", false, "replace a feature set of another model, preprocessing, image folder or shard, a damaged or an unfinished one")
 	var c checkFlags
 	f.BoolVar(&c.on, "check", false, "write no features: show what the model does to some of the images, and whether it is right")
 	f.StringVar(&c.against, "against", "", "with --check, compare with another `MODEL`, such as the one that this was quantised from")
@@ -87,6 +97,12 @@ with the labels beside them.`, stdout)
 	default:
 		return cli.Usagef("--exif %s: it is ignore or apply", *exif)
 	}
+	if f.Changed("shard") {
+		var err error
+		if opts.Shard, err = features.ParseShard(*shard); err != nil {
+			return cli.Usagef("--shard: %w", err)
+		}
+	}
 	if err := images.Check(); err != nil {
 		return err
 	}
@@ -98,6 +114,9 @@ with the labels beside them.`, stdout)
 	}
 	progress := cli.NewProgress(stderr, "images", *quiet)
 	opts.Run.Progress = func(done, failed, total int) {
+		if done == 0 {
+			progress.Begin(0)
+		}
 		note := ""
 		if failed > 0 {
 			note = fmt.Sprintf("%d unreadable", failed)
@@ -106,7 +125,7 @@ with the labels beside them.`, stdout)
 	}
 	result, err := pipeline.Extract(ctx, opts)
 	progress.Close()
-	if errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
 		fmt.Fprintln(stderr, "extract: what was done is kept; the same command goes on from there")
 	}
 	if err != nil {

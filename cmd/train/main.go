@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 	every := f.Duration("checkpoint-every", 30*time.Second, "how often the state of training is kept; 0: never, nor is one looked for")
 	resume := f.Bool("resume", false, "go on from DETECTOR.checkpoint, which must be there; --lr may differ")
 	restart := f.Bool("restart", false, "begin anew, whether or not there is DETECTOR.checkpoint")
+	verify := f.Bool("verify", false, "read the feature sets wholly first and compare them with their checksums")
 	asJSON := f.Bool("json", false, "print the outcome as one JSON object")
 	quiet := f.Bool("quiet", false, "show no progress")
 	if err := cli.Parse(f, args, "features", "out"); err != nil {
@@ -88,6 +90,17 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 	}
 	if err := atomicfile.Check(*out); err != nil {
 		return err
+	}
+	if *verify {
+		sets := slices.Clone(*features)
+		for _, share := range []pipeline.Share{opts.Validation, opts.Calibration} {
+			if share.Features != "" {
+				sets = append(sets, share.Features)
+			}
+		}
+		if err := pipeline.Verify(ctx, sets...); err != nil {
+			return err
+		}
 	}
 
 	progress := cli.NewProgress(stderr, "epochs", *quiet)

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"mlrbfn/internal/disk"
 )
 
 // Write creates the file at path, or replaces it, with what fill writes.
@@ -26,10 +28,10 @@ func Write(path string, fill func(io.Writer) error) error {
 		err = Create(temp, fill)
 	}
 	if err == nil {
-		err = os.Rename(temp, path)
+		err = disk.Rename(temp, path)
 	}
 	if err != nil {
-		if removeErr := os.Remove(temp); !errors.Is(removeErr, os.ErrNotExist) {
+		if removeErr := disk.Remove(temp); !errors.Is(removeErr, os.ErrNotExist) {
 			err = errors.Join(err, removeErr)
 		}
 		return fmt.Errorf("write %s: %w", path, err)
@@ -80,12 +82,12 @@ func Check(path string) error {
 // its place whole. An existing file is an error; what a failure leaves behind is
 // not removed.
 func Create(path string, fill func(io.Writer) error) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := disk.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	w := bufio.NewWriterSize(f, 1<<20)
+	w := bufio.NewWriterSize(f, 1<<17)
 	if err := fill(w); err != nil {
 		return err
 	}
@@ -102,7 +104,7 @@ func SyncDir(dir string) (err error) {
 	if runtime.GOOS == "windows" {
 		return nil
 	}
-	f, err := os.Open(dir)
+	f, err := disk.OpenFile(dir, os.O_RDONLY, 0)
 	if err != nil {
 		return fmt.Errorf("sync folder: %w", err)
 	}

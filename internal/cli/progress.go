@@ -53,7 +53,8 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Update says that done of total units are done, with a note on them.
+// Update says that done of total units are done, with a note on them. A total of
+// 0 is one that is not known yet.
 func (p *Progress) Update(done, total int, note string) {
 	if p == nil {
 		return
@@ -135,14 +136,23 @@ func (p *Progress) render(done, total int, note string) string {
 		full := width * done / total
 		fmt.Fprintf(&b, "[%s%s] ", strings.Repeat("█", full), strings.Repeat("·", width-full))
 	}
-	fmt.Fprintf(&b, "%d/%d", done, total)
+	fmt.Fprintf(&b, "%d", done)
+	if total > 0 {
+		fmt.Fprintf(&b, "/%d", total)
+	}
 	if p.unit != "" {
 		b.WriteString(" " + p.unit)
 	}
 	if done > p.before {
 		rate := float64(done-p.before) / elapsed.Seconds()
-		left := time.Duration(float64(total-done) / rate * float64(time.Second))
-		fmt.Fprintf(&b, ", %.4g/s, %s left", rate, left.Round(time.Second))
+		fmt.Fprintf(&b, ", %.4g/s", rate)
+		if total > 0 {
+			left := time.Duration(float64(total-done) / rate * float64(time.Second))
+			fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
+		}
+	}
+	if total == 0 {
+		b.WriteString(", more are being found")
 	}
 	if note != "" {
 		b.WriteString(", " + note)

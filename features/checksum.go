@@ -1,0 +1,157 @@
+package features
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/npy"
+)
+
+// ErrNoChecksums says that a set cannot be verified: it was made elsewhere, or
+// by version 1 of the format.
+var ErrNoChecksums = errors.New("it has no checksums")
+
+// Sum is what features.json says of another file of the set.
+type Sum struct {
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"` // 64 lower-case hexadecimal digits
+}
+
+// noSum stands in the place of the checksum of features.json while that is
+// computed.
+var noSum = strings.Repeat("0", 2*sha256.Size)
+
+// seal puts the checksum into the text of a features.json that has noSum in its
+// place. It is the last field, so that no other can be taken for it.
+func seal(text []byte) {
+	sum := sha256.Sum256(text)
+	hex.Encode(text[bytes.LastIndex(text, []byte(noSum)):], sum[:])
+}
+
+// sealed tells whether the text of a features.json is as seal left it, given
+// the checksum that it names.
+func sealed(text []byte, sum string) bool {
+	at := bytes.LastIndex(text, []byte(sum))
+	if len(sum) != len(noSum) || at < 0 {
+		return false
+	}
+	again := slices.Concat(text[:at], []byte(noSum), text[at+len(sum):])
+	seal(again)
+	return bytes.Equal(again, text)
+}
+
+// create writes a new file as atomicfile.Create does and returns its sum.
+func create(path string, fill func(io.Writer) error) (Sum, error) {
+	hash := sha256.New()
+	counted := &counter{}
+	err := atomicfile.Create(path, func(w io.Writer) error { return fill(io.MultiWriter(w, hash, counted)) })
+	return Sum{counted.n, hex.EncodeToString(hash.Sum(nil))}, err
+}
+
+type counter struct{ n int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.n += int64(len(p))
+	return len(p), nil
+}
+
+// matrices are the files that may be larger than memory: on opening only their
+// size and header are looked at.
+var matrices = []string{featuresFile, logitsFile}
+
+// checkSums compares the files that features.json names with what it says, as
+// far as that is quick.
+func (s *Set) checkSums() error {
+	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
+		sum := s.Files[name]
+		if !filepath.IsLocal(name) {
+			return s.damaged(metaFile, "it names the file %q", name)
+		}
+		info, err := os.Stat(s.path(name))
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if info.Size() != sum.Bytes {
+			return s.damaged(name, "it has %d bytes, %s says %d: it was cut short or altered", info.Size(), metaFile, sum.Bytes)
+		}
+		if slices.Contains(matrices, name) {
+			continue
+		}
+		if err := s.checkSum(context.Background(), name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSum reads a file wholly and compares its checksum.
+func (s *Set) checkSum(ctx context.Context, name string) (err error) {
+	f, err := os.Open(s.path(name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	hash, block := sha256.New(), make([]byte, 1<<16)
+	for err == nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var n int
+		n, err = f.Read(block)
+		hash.Write(block[:n])
+	}
+	if err != io.EOF {
+		return err
+	}
+	if hex.EncodeToString(hash.Sum(nil)) != s.Files[name].SHA256 {
+		return s.damaged(name, "it was altered: its checksum is not that in %s", metaFile)
+	}
+	return nil
+}
+
+// checkHeader compares the header of a matrix of this package's own making,
+// byte by byte, with the one that it wrote: another type of the same size would
+// be read without complaint.
+func (s *Set) checkHeader(name string, shape []int) error {
+	var want bytes.Buffer
+	if _, err := npy.NewWriter[float32](&want, shape...); err != nil {
+		return err
+	}
+	f, err := os.Open(s.path(name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	have := make([]byte, want.Len())
+	if _, err := io.ReadFull(f, have); err != nil || !bytes.Equal(have, want.Bytes()) {
+		return s.damaged(name, "its header was altered")
+	}
+	return nil
+}
+
+// Verify reads all files of the set and compares them with the checksums that
+// were written with them, which Open does for all but features and logits. The
+// error wraps ErrDamaged and names the first file that differs, or
+// ErrNoChecksums; it is ctx's if that is cancelled.
+func (s *Set) Verify(ctx context.Context) error {
+	if s.Version < 2 {
+		return fmt.Errorf("%s cannot be verified: %w; an `extract` onto it gives it some", s.Dir, ErrNoChecksums)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
+		if err := s.checkSum(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

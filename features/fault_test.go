@@ -1,0 +1,177 @@
+package features_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"mlrbfn/features"
+	"mlrbfn/internal/disk"
+
+	"pgregory.net/rapid"
+)
+
+// errKilled is what every operation says once a run has been killed.
+var errKilled = errors.New("killed")
+
+// failures are the ways in which operation at of a run can go wrong, and all
+// that come after it.
+var failures = map[string]func(at int) disk.Fault{
+	"killed": func(at int) disk.Fault {
+		return counted(func(n int, _ string) error { return when(n >= at, errKilled) })
+	},
+	"disk full": func(at int) disk.Fault {
+		return counted(func(n int, op string) error {
+			return when(n >= at && op != "remove" && op != "rename" && op != "exchange" && op != "truncate", syscall.ENOSPC)
+		})
+	},
+	"one failure": func(at int) disk.Fault {
+		return counted(func(n int, _ string) error { return when(n == at, syscall.EIO) })
+	},
+}
+
+func when(yes bool, err error) error {
+	if yes {
+		return err
+	}
+	return nil
+}
+
+// counted is a fault that knows how many operations came before.
+func counted(fault func(n int, op string) error) disk.Fault {
+	n := -1
+	return func(op, _ string) error {
+		n++
+		return fault(n, op)
+	}
+}
+
+// withoutExchange makes a fault that cannot exchange folders either.
+func withoutExchange(fault disk.Fault) disk.Fault {
+	return func(op, path string) error {
+		if err := fault(op, path); err != nil || op != "exchange" {
+			return err
+		}
+		return errors.ErrUnsupported
+	}
+}
+
+// withoutSync spares a test the time that syncing takes where it makes no
+// difference.
+func withoutSync(t testing.TB) {
+	disk.SetFault(func(string, string) error { return nil })
+	t.Cleanup(func() { disk.SetFault(nil) })
+}
+
+// attempt extracts the pictures onto dir while fault is in force.
+func attempt(t testing.TB, dir string, pictures []picture, failed features.Failure, fault disk.Fault) error {
+	t.Helper()
+	if fault == nil {
+		fault = func(string, string) error { return nil } // nor does it sync
+	}
+	disk.SetFault(fault)
+	defer disk.SetFault(nil)
+	w, err := features.Create(t.Context(), dir, header, features.Options{})
+	if err != nil {
+		return err
+	}
+	err = finish(w, pictures, failed)
+	return errors.Join(err, w.Close())
+}
+
+// TestEveryOperationFails lets each operation on disk of an extraction fail, in
+// each of the ways, and the next run continue: the set is that of a run without
+// failures, and until then the old one can be read.
+func TestEveryOperationFails(t *testing.T) {
+	before := []picture{{"ant & bee/1.png", 0, 1}, {"gone.png", -1, 9}, {"cat/100%.png", 1, 5}}
+	failed := features.Failure{Path: four[1].path, Error: "cut short"}
+	once := filepath.Join(t.TempDir(), "once")
+	check(t, attempt(t, once, four, failed, nil))
+	tests := map[string]struct {
+		prepare  func(dir string) error
+		exchange bool
+	}{
+		"no set":                       {func(string) error { return nil }, true},
+		"a set":                        {func(dir string) error { return attempt(t, dir, before, features.Failure{}, nil) }, true},
+		"a set, folders do not change": {func(dir string) error { return attempt(t, dir, before, features.Failure{}, nil) }, false},
+		"an unfinished set": {func(dir string) error {
+			w := create(t, dir, header, features.Options{})
+			return errors.Join(add(w, four[3]), add(w, before[2]), w.Close())
+		}, true},
+	}
+	for name, test := range tests {
+		for way, failure := range failures {
+			t.Run(name+", "+way, func(t *testing.T) {
+				parent, at, step := t.TempDir(), 0, 1
+				if testing.Short() {
+					step = 7
+				}
+				for ; ; at += step {
+					dir := filepath.Join(parent, fmt.Sprint(at))
+					check(t, test.prepare(dir))
+					_, noSet := os.Stat(dir)
+					fault, reached := failure(at), false
+					seen := disk.Fault(func(op, path string) error {
+						err := fault(op, path)
+						reached = reached || err != nil
+						return err
+					})
+					if !test.exchange {
+						seen = withoutExchange(seen)
+					}
+					err := attempt(t, dir, four, failed, seen)
+					if !reached {
+						check(t, err)
+						break
+					}
+					if noSet == nil && test.exchange {
+						s, err := features.Open(dir)
+						if err != nil {
+							t.Fatalf("after operation %d the old set is lost: %v", at, err)
+						}
+						check(t, s.Verify(t.Context()), s.Close())
+					}
+					if err := attempt(t, dir, four, failed, nil); err != nil {
+						t.Fatalf("after operation %d: %v", at, err)
+					}
+					sameContents(t, once, dir)
+					absent(t, dir+".partial")
+				}
+				if at < 20 {
+					t.Errorf("%d operations, want more", at)
+				}
+			})
+		}
+	}
+}
+
+// TestFailureAfterFailure lets several runs fail one after another.
+func TestFailureAfterFailure(t *testing.T) {
+	failed := features.Failure{Path: four[1].path, Error: "cut short"}
+	once := filepath.Join(t.TempDir(), "once")
+	check(t, attempt(t, once, four, failed, nil))
+	parent, run := t.TempDir(), 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		dir := filepath.Join(parent, fmt.Sprint(run))
+		if rapid.Bool().Draw(rt, "old set") {
+			check(t, attempt(t, dir, four[2:], features.Failure{}, nil))
+		}
+		exchange := rapid.Bool().Draw(rt, "exchange")
+		for range rapid.IntRange(1, 5).Draw(rt, "failures") {
+			way := rapid.SampledFrom([]string{"killed", "disk full", "one failure"}).Draw(rt, "way")
+			fault := failures[way](rapid.IntRange(0, 60).Draw(rt, "at"))
+			if !exchange {
+				fault = withoutExchange(fault)
+			}
+			_ = attempt(t, dir, slices.Clone(four), failed, fault) // it may succeed as well
+		}
+		check(t, attempt(t, dir, four, failed, nil))
+		sameContents(t, once, dir)
+		absent(t, dir+".partial")
+	})
+}

@@ -1,0 +1,138 @@
+// Package disk holds the operations that change what lies on disk, for code
+// that must survive being killed in the middle of any of them, or seeing it
+// fail. They are those of package os, and a test can make each fail.
+package disk
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+)
+
+// A Fault is asked before every operation whether it fails: op is its name, as
+// in an fs.PathError, and path what it changes. An error makes the operation
+// fail with it, torn as a crash would tear it: half of the bytes are written,
+// one file of a folder is removed. While a Fault is in force nothing is really
+// synced, since what dies of it is a process and not the machine. It may be called
+// from several goroutines.
+type Fault func(op, path string) error
+
+var fault atomic.Pointer[Fault]
+
+// SetFault puts a Fault in force, for tests; nil takes it away.
+func SetFault(f Fault) {
+	if f == nil {
+		fault.Store(nil)
+		return
+	}
+	fault.Store(&f)
+}
+
+// fails returns the error that the operation is to fail with, if any.
+func fails(op, path string) error {
+	f := fault.Load()
+	if f == nil {
+		return nil
+	}
+	if err := (*f)(op, path); err != nil {
+		return &fs.PathError{Op: op, Path: path, Err: err}
+	}
+	return nil
+}
+
+// File is an open file that is written to.
+type File struct{ *os.File }
+
+// OpenFile is os.OpenFile, for writing.
+func OpenFile(path string, flag int, mode fs.FileMode) (*File, error) {
+	if err := fails("open", path); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, flag, mode)
+	if err != nil {
+		return nil, err
+	}
+	return &File{f}, nil
+}
+
+// Write is os.File's.
+func (f *File) Write(p []byte) (int, error) {
+	if err := fails("write", f.Name()); err != nil {
+		n, _ := f.File.Write(p[:len(p)/2])
+		return n, err
+	}
+	return f.File.Write(p)
+}
+
+// WriteAt is os.File's.
+func (f *File) WriteAt(p []byte, at int64) (int, error) {
+	if err := fails("write", f.Name()); err != nil {
+		n, _ := f.File.WriteAt(p[:len(p)/2], at)
+		return n, err
+	}
+	return f.File.WriteAt(p, at)
+}
+
+// Truncate is os.File's.
+func (f *File) Truncate(size int64) error {
+	if err := fails("truncate", f.Name()); err != nil {
+		return err
+	}
+	return f.File.Truncate(size)
+}
+
+// Sync is os.File's.
+func (f *File) Sync() error {
+	if err := fails("sync", f.Name()); err != nil {
+		return err
+	}
+	if fault.Load() != nil {
+		return nil
+	}
+	return f.File.Sync()
+}
+
+// Mkdir is os.Mkdir with all permissions less the umask.
+func Mkdir(path string) error {
+	if err := fails("mkdir", path); err != nil {
+		return err
+	}
+	return os.Mkdir(path, 0o777)
+}
+
+// Rename is os.Rename.
+func Rename(from, to string) error {
+	if err := fails("rename", to); err != nil {
+		return err
+	}
+	return os.Rename(from, to)
+}
+
+// Exchange lets two names change places in one step, where the operating system
+// can do it; elsewhere the error wraps errors.ErrUnsupported.
+func Exchange(a, b string) error {
+	if err := fails("exchange", b); err != nil {
+		return err
+	}
+	return exchange(a, b)
+}
+
+// Remove is os.Remove.
+func Remove(path string) error {
+	if err := fails("remove", path); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// RemoveAll is os.RemoveAll.
+func RemoveAll(path string) error {
+	if err := fails("remove", path); err != nil {
+		if entries, readErr := os.ReadDir(path); readErr == nil && len(entries) > 0 {
+			os.Remove(filepath.Join(path, entries[0].Name()))
+		}
+		return err
+	}
+	return os.RemoveAll(path)
+}

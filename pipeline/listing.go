@@ -1,0 +1,141 @@
+package pipeline
+
+import (
+	"context"
+	"sync"
+
+	"mlrbfn/extractor"
+)
+
+// listing is a listing of images in the making: they are taken from it while
+// more are being found.
+type listing struct {
+	wake chan struct{} // has a value when something has changed
+
+	mu       sync.Mutex
+	blocks   [][]extractor.Item        // found, and neither taken nor known; in blocks, to let go of them one by one
+	n        int                       // images in blocks
+	known    func(extractor.Item) bool // nothing is to be done of those; nil knows none
+	complete *extractor.Listing        // nil until all are found
+}
+
+// list begins to list images, those that belong to the shard. If that fails it
+// cancels ctx with the error. The function that it returns waits for the end.
+func list(ctx context.Context, cancel context.CancelCauseFunc, opts ExtractOptions) (*listing, func()) {
+	l, done := &listing{wake: make(chan struct{}, 1)}, make(chan struct{})
+	go func() {
+		defer close(done)
+		all, err := extractor.ListContext(ctx, extractor.ListOptions{
+			Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names,
+			Found: func(item extractor.Item) error {
+				if opts.Shard.Holds(item.Path) {
+					l.add(item)
+				}
+				return nil
+			},
+		})
+		if err != nil {
+			cancel(err)
+			return
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.complete = all
+		l.changed()
+	}()
+	return l, func() { <-done }
+}
+
+func (l *listing) changed() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *listing) add(item extractor.Item) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known == nil || !l.known(item) {
+		l.push(item)
+		l.changed()
+	}
+}
+
+func (l *listing) push(item extractor.Item) {
+	last := len(l.blocks) - 1
+	if last < 0 || len(l.blocks[last]) == cap(l.blocks[last]) {
+		l.blocks = append(l.blocks, make([]extractor.Item, 0, firstImages))
+		last++
+	}
+	l.blocks[last] = append(l.blocks[last], item)
+	l.n++
+}
+
+// wait waits until there are n images to take, or no more to come, and returns
+// the first of them, and the listing if it is complete.
+func (l *listing) wait(ctx context.Context, n int) ([]extractor.Item, *extractor.Listing, error) {
+	for {
+		if left, complete := l.look(); left >= n || complete != nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.n == 0 {
+				return nil, complete, nil
+			}
+			return l.blocks[0], complete, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		case <-l.wake:
+		}
+	}
+}
+
+// look returns how many images there are to take, and the listing if it is
+// complete.
+func (l *listing) look() (int, *extractor.Listing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n, l.complete
+}
+
+// take takes images, a multiple of unit and mostImages at most unless they are
+// the last; with none left the listing is complete.
+func (l *listing) take(ctx context.Context, unit int) ([]extractor.Item, error) {
+	if _, _, err := l.wait(ctx, unit); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(l.n, max(mostImages/unit, 1)*unit)
+	if l.complete == nil {
+		n -= n % unit
+	}
+	taken := make([]extractor.Item, 0, n)
+	for len(taken) < n {
+		first := l.blocks[0]
+		part := min(n-len(taken), len(first))
+		taken = append(taken, first[:part]...)
+		if l.blocks[0] = first[part:]; part == len(first) {
+			l.blocks = l.blocks[1:]
+		}
+	}
+	l.n -= n
+	return taken, nil
+}
+
+// leaveOut says of which images nothing is to be done.
+func (l *listing) leaveOut(known func(extractor.Item) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	blocks := l.blocks
+	l.known, l.blocks, l.n = known, nil, 0
+	for _, block := range blocks {
+		for _, item := range block {
+			if !known(item) {
+				l.push(item)
+			}
+		}
+	}
+}
