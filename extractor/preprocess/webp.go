@@ -1,0 +1,110 @@
+package preprocess
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"image"
+
+	"golang.org/x/image/webp"
+
+	"mlrbfn/internal/pillow"
+)
+
+// webpPicture is a WebP, or the first frame of an animated one.
+type webpPicture struct {
+	still         []byte // a file of one image
+	frame         image.Rectangle
+	width, height int // of the canvas
+}
+
+func openWebP(data []byte) (pillow.Picture, error) {
+	p := &webpPicture{still: data}
+	const flags, animation = 20, 1 << 1
+	if len(data) >= 30 && string(data[12:16]) == "VP8X" && data[flags]&animation != 0 {
+		p.width, p.height = 1+little24(data[24:]), 1+little24(data[27:])
+		return p, p.readFrame(data)
+	}
+	config, err := webp.DecodeConfig(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	p.width, p.height = config.Width, config.Height
+	if p.width <= 0 || p.height <= 0 {
+		return nil, fmt.Errorf("its size is %d×%d", p.width, p.height)
+	}
+	p.frame = image.Rect(0, 0, p.width, p.height)
+	return p, nil
+}
+
+func little24(b []byte) int { return int(b[0]) | int(b[1])<<8 | int(b[2])<<16 }
+
+// webpChunks calls f with the chunks of a WebP, or those of a frame, until it
+// returns false. One that is cut short is left out.
+func webpChunks(data []byte, f func(kind string, body []byte) bool) {
+	for len(data) >= 8 {
+		kind, length := string(data[:4]), int(binary.LittleEndian.Uint32(data[4:]))
+		data = data[8:]
+		if length > len(data) || !f(kind, data[:length]) {
+			return
+		}
+		data = data[min(length+length%2, len(data)):]
+	}
+}
+
+// readFrame makes a file of the first frame. Its alpha is of no interest.
+func (p *webpPicture) readFrame(data []byte) error {
+	const fileHeader, frameHeader = 12, 16
+	webpChunks(data[fileHeader:], func(kind string, body []byte) bool {
+		if kind != "ANMF" || len(body) < frameHeader {
+			return kind != "ANMF"
+		}
+		at := image.Pt(2*little24(body), 2*little24(body[3:]))
+		p.frame = image.Rectangle{at, at.Add(image.Pt(1+little24(body[6:]), 1+little24(body[9:])))}
+		p.still = nil
+		webpChunks(body[frameHeader:], func(kind string, pixels []byte) bool {
+			if kind != "VP8 " && kind != "VP8L" {
+				return true
+			}
+			chunk := append([]byte(kind), binary.LittleEndian.AppendUint32(nil, uint32(len(pixels)))...)
+			chunk = append(append(chunk, pixels...), make([]byte, len(pixels)%2)...)
+			p.still = append([]byte("RIFF"), binary.LittleEndian.AppendUint32(nil, uint32(len(chunk)+4))...)
+			p.still = append(append(p.still, "WEBP"...), chunk...)
+			return false
+		})
+		return false
+	})
+	if p.frame.Empty() || p.still == nil {
+		return errors.New("its first frame is missing or cut short")
+	}
+	if !p.frame.In(image.Rect(0, 0, p.width, p.height)) {
+		return fmt.Errorf("its first frame, %v, does not lie in its canvas of %d×%d", p.frame, p.width, p.height)
+	}
+	return nil
+}
+
+func (p *webpPicture) Size() (width, height int) { return p.width, p.height }
+
+func (p *webpPicture) Pixels(ctx context.Context) (*image.NRGBA, error) {
+	decoded, err := webp.Decode(newReader(ctx, p.still))
+	if err != nil {
+		return nil, err
+	}
+	if size := decoded.Bounds().Size(); size != p.frame.Size() {
+		return nil, fmt.Errorf("its header says %v, its pixels are %v", p.frame.Size(), size)
+	}
+	img, err := rgb(ctx, decoded, true)
+	if err != nil || img.Rect == image.Rect(0, 0, p.width, p.height) {
+		return img, err
+	}
+	canvas := image.NewNRGBA(image.Rect(0, 0, p.width, p.height))
+	for i := 3; i < len(canvas.Pix); i += 4 {
+		canvas.Pix[i] = 255
+	}
+	for y := range img.Rect.Dy() {
+		copy(canvas.Pix[canvas.PixOffset(p.frame.Min.X, p.frame.Min.Y+y):], img.Pix[y*img.Stride:][:img.Stride])
+	}
+	return canvas, nil
+}
