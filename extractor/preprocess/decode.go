@@ -43,7 +43,8 @@ type format struct {
 var formats = []format{
 	{"JPEG", "\xff\xd8\xff", openJPEG},
 	{"PNG", "\x89PNG\r\n\x1a\n", pillow.OpenPNG},
-	{"GIF", "GIF8?a", pillow.OpenGIF},
+	{"GIF", "GIF87a", pillow.OpenGIF},
+	{"GIF", "GIF89a", pillow.OpenGIF},
 	{"BMP", "BM????\x00\x00\x00\x00", pillow.OpenBMP},
 	{"BMP", "BM????????????\x0c\x00\x00\x00", pillow.OpenBMP},
 	{"BMP", "BM????????????\x28\x00\x00\x00", pillow.OpenBMP},

@@ -83,17 +83,19 @@ var faxCodes = sync.OnceValue(func() *faxTables {
 	return t
 })
 
-var errFax = errors.New("a code of CCITT that is not defined")
-
-// fax decodes the CCITT compressions of TIFF.
+// fax decodes the CCITT compressions of TIFF. A code that is not defined is an
+// error: libtiff goes on with the next row, but then leaves pixels as it finds
+// its memory, other ones at every call.
 type fax struct {
 	data  []byte
-	at    int // bits
+	at    int // bits read
+	end   int // of all bits, with zeros that were taken for such
 	codes *faxTables
 	width int
-	// The changes of colour of this and the last row, by their columns; the
-	// first is that to black.
-	row, above []int
+	cur   []int // runs of this row, white and black in turn
+	ref   []int // of the row above
+	a0    int   // pixels of this row so far
+	run   int   // pixels of a run that is not at its end
 }
 
 // Kinds of CCITT compression, as TIFF numbers them.
@@ -103,48 +105,66 @@ const (
 	faxGroup4 = 4
 )
 
+var errFax = errors.New("a CCITT code that is not defined")
+
 // decodeFax decodes rows to bits, black ones set. twoD tells that group 3 uses
 // two dimensions.
 func decodeFax(ctx context.Context, data []byte, compression, width, rows int, twoD bool) ([]byte, error) {
 	stride := (width + 7) / 8
 	out := make([]byte, rows*stride)
-	f := &fax{data: data, codes: faxCodes(), width: width}
+	f := &fax{data: data, end: 8 * len(data), codes: faxCodes(), width: width, ref: []int{width}}
 	for y := range rows {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		var err error
-		f.row, f.above = f.above[:0], f.row
-		switch {
-		case compression == faxGroup4:
-			err = f.row2D()
-		case compression == faxRuns:
-			f.at = (f.at + 7) &^ 7
-			err = f.row1D()
-		default:
-			if err = f.endOfLine(); err != nil {
-				break
-			}
-			if twoD && f.peek(1) == 0 {
-				f.at++
-				err = f.row2D()
-				break
-			}
-			if twoD {
-				f.at++
-			}
-			err = f.row1D()
-		}
-		if err != nil {
+		if err := f.row(compression, twoD); err != nil {
 			return nil, err
 		}
 		f.draw(out[y*stride:][:stride])
+		if compression == faxRuns {
+			f.at = (f.at + 7) &^ 7
+		}
+		f.value(0) // as a change for the next row to refer to
+		f.cur, f.ref = f.ref, f.cur
 	}
 	return out, nil
 }
 
-// peek returns the next n bits, at most 16, with zeros behind the end.
-func (f *fax) peek(n int) int {
+// row reads one row.
+func (f *fax) row(compression int, twoD bool) error {
+	f.cur, f.a0, f.run = f.cur[:0], 0, 0
+	if compression == faxGroup3 {
+		if err := f.endOfLine(); err != nil {
+			return err
+		}
+		if twoD {
+			oneD, err := f.peek(1)
+			if err != nil {
+				return err
+			}
+			f.at++
+			twoD = oneD == 0
+		}
+	}
+	var err error
+	if compression == faxGroup4 || compression == faxGroup3 && twoD {
+		err = f.row2D()
+	} else {
+		err = f.row1D()
+	}
+	f.fit()
+	return err
+}
+
+// peek returns the next n bits, at most 16, filled up with zeros where some of
+// them are there.
+func (f *fax) peek(n int) (int, error) {
+	if f.at+n > f.end {
+		if f.at >= f.end {
+			return 0, errTruncated
+		}
+		f.end = f.at + n
+	}
 	bits := 0
 	for i := range 3 {
 		bits <<= 8
@@ -152,15 +172,16 @@ func (f *fax) peek(n int) int {
 			bits |= int(f.data[at])
 		}
 	}
-	return bits >> (24 - f.at%8 - n) & (1<<n - 1)
+	return bits >> (24 - f.at%8 - n) & (1<<n - 1), nil
 }
 
-// code reads a code.
-func (f *fax) code(t *faxTable) (int, error) {
-	c := t[f.peek(13)]
-	if f.at >= 8*len(f.data) {
-		return 0, errTruncated
+// code reads a code of at most n bits.
+func (f *fax) code(t *faxTable, n int) (int, error) {
+	bits, err := f.peek(n)
+	if err != nil {
+		return 0, err
 	}
+	c := t[bits<<(13-n)]
 	if c.bits == 0 {
 		return 0, errFax
 	}
@@ -171,108 +192,173 @@ func (f *fax) code(t *faxTable) (int, error) {
 // endOfLine goes behind the next mark of an end of line: eleven zeros or more
 // and a one.
 func (f *fax) endOfLine() error {
-	for f.peek(11) != 0 {
+	for {
+		zeros, err := f.peek(11)
+		if err != nil {
+			return err
+		}
+		if zeros == 0 {
+			break
+		}
 		f.at++
 	}
-	for f.peek(1) == 0 {
-		if f.at++; f.at >= 8*len(f.data) {
-			return errTruncated
+	for {
+		bit, err := f.peek(1)
+		if err != nil {
+			return err
+		}
+		f.at++
+		if bit == 1 {
+			return nil
 		}
 	}
-	f.at++
-	return nil
 }
 
-// run reads a run of pixels of a colour, 0 for white.
-func (f *fax) run(colour int) (int, error) {
-	sum := 0
-	for {
-		n, err := f.code(&f.codes.runs[colour])
-		if err != nil {
-			return 0, err
+// value ends a run with n more pixels.
+func (f *fax) value(n int) {
+	f.cur = append(f.cur, f.run+n)
+	f.a0 += n
+	f.run = 0
+}
+
+// fit makes a row as long as the image is wide.
+func (f *fax) fit() {
+	if f.run != 0 {
+		f.value(0)
+	}
+	for f.a0 > f.width && len(f.cur) > 0 {
+		f.a0 -= f.cur[len(f.cur)-1]
+		f.cur = f.cur[:len(f.cur)-1]
+	}
+	if f.a0 < f.width {
+		f.a0 = max(0, f.a0)
+		if len(f.cur)%2 == 1 {
+			f.value(0)
 		}
-		sum = min(sum+n, f.width)
-		if n < 64 {
-			return sum, nil
+		f.value(f.width - f.a0)
+	}
+}
+
+// oneRun reads a run of a colour, 0 for white.
+func (f *fax) oneRun(colour int) error {
+	for {
+		n, err := f.code(&f.codes.runs[colour], 12+colour)
+		switch {
+		case err != nil:
+			return err
+		case n < 64:
+			f.value(n)
+			return nil
+		}
+		f.a0 += n
+		f.run += n
+		if f.a0 > 2*f.width+1<<12 { // no number of pixels; it would not end
+			return errFax
 		}
 	}
 }
 
 // row1D reads a row of runs.
 func (f *fax) row1D() error {
-	for a, colour := 0, 0; a < f.width; colour ^= 1 {
-		n, err := f.run(colour)
-		if err != nil {
+	for colour := 0; ; colour ^= 1 {
+		if err := f.oneRun(colour); err != nil {
 			return err
 		}
-		a = min(a+n, f.width)
-		f.row = append(f.row, a)
+		if f.a0 >= f.width {
+			return nil
+		}
+		if n := len(f.cur); n > 1 && colour == 1 && f.cur[n-1] == 0 && f.cur[n-2] == 0 {
+			f.cur = f.cur[:n-2]
+		}
 	}
-	return nil
 }
 
 // row2D reads a row that is told by its differences from the last.
 func (f *fax) row2D() error {
-	a, colour, next := 0, 0, 0
-	first := true // no pixel has been told: a change in column 0 counts
-	above := func(i int) int {
-		if i < len(f.above) {
-			return f.above[i]
+	at := 0 // of the next run above
+	above := func() int {
+		if at < len(f.ref) {
+			return f.ref[at]
 		}
-		return f.width
+		return 0
 	}
-	for a < f.width {
-		// b is the next change above to the other colour.
-		for next > 0 && above(next-1) > a {
-			next--
+	next := func() int {
+		n := above()
+		at++
+		return n
+	}
+	b1 := next() // where the colour changes above
+	catchUp := func() {
+		for len(f.cur) > 0 && b1 <= f.a0 && b1 < f.width && at < len(f.ref) {
+			b1 += next()
+			b1 += next()
 		}
-		for next < len(f.above) && (f.above[next] < a || f.above[next] == a && !first) {
-			next++
+	}
+	for f.a0 < f.width {
+		if len(f.cur) > 2*f.width+4 {
+			return errFax
 		}
-		b := next
-		if b%2 != colour {
-			b++
-		}
-		mode, err := f.code(&f.codes.modes)
+		mode, err := f.code(&f.codes.modes, 7)
 		if err != nil {
 			return err
 		}
 		switch mode {
 		case faxPass:
-			a = above(b + 1)
+			catchUp()
+			b1 += next()
+			f.run += b1 - f.a0
+			f.a0 = b1
+			b1 += next()
 		case faxHorizontal:
-			for range 2 {
-				n, err := f.run(colour)
-				if err != nil {
-					return err
-				}
-				a = min(a+n, f.width)
-				f.row = append(f.row, a)
-				colour ^= 1
+			colour := len(f.cur) % 2
+			if err := f.oneRun(colour); err != nil {
+				return err
 			}
+			if err := f.oneRun(1 - colour); err != nil {
+				return err
+			}
+			catchUp()
 		default:
-			to := above(b) + mode - faxVertical
-			if to < a {
+			catchUp()
+			by := mode - faxVertical
+			if by < 0 && b1 < f.a0-by {
 				return errFax
 			}
-			a = min(to, f.width)
-			f.row = append(f.row, a)
-			colour ^= 1
+			f.value(b1 - f.a0 + by)
+			if by >= 0 {
+				b1 += next()
+			} else {
+				at--
+				b1 -= above()
+			}
 		}
-		first = false
+	}
+	if f.run != 0 {
+		if f.run+f.a0 < f.width { // a vertical mode is due
+			bit, err := f.peek(1)
+			if err != nil {
+				return err
+			}
+			if bit == 0 {
+				return errFax
+			}
+			f.at++
+		}
+		f.value(0)
 	}
 	return nil
 }
 
 // draw sets the bits of the row's black pixels.
 func (f *fax) draw(dst []byte) {
-	for i := 0; i < len(f.row); i += 2 {
-		end := f.width
-		if i+1 < len(f.row) {
-			end = f.row[i+1]
+	x := 0
+	for i, n := range f.cur {
+		end := min(x+max(n, 0), f.width)
+		if i%2 == 1 {
+			for b := x; b < end; b++ {
+				dst[b/8] |= 0x80 >> (b % 8)
+			}
 		}
-		for x := f.row[i]; x < end; x++ {
-			dst[x/8] |= 0x80 >> (x % 8)
-		}
+		x = end
 	}
 }

@@ -114,8 +114,8 @@ func OpenGIF(data []byte) (Picture, error) {
 func (g *gif) Size() (width, height int) { return g.width, g.height }
 
 func (g *gif) Pixels(ctx context.Context) (*image.NRGBA, error) {
-	frame, err := g.frame.within(g.width, g.height)
-	if err != nil {
+	frame := g.frame
+	if err := frame.within(g.width, g.height); err != nil {
 		return nil, err
 	}
 	// A code of 12 bits makes at most as many pixels.
@@ -158,8 +158,8 @@ func (g *gif) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	return img, nil
 }
 
-// codes decodes the first n pixels. As for Pillow the mark of the end has no
-// meaning, and a block of data is used only if all of it is there.
+// codes decodes the first n pixels. As for Pillow a block of data is used only
+// if all of it is there.
 func (g *gif) codes(ctx context.Context, n int) ([]uint8, error) {
 	const maxBits, table = 12, 1 << 12
 	if g.codeBits > maxBits {
@@ -202,7 +202,7 @@ func (g *gif) codes(ctx context.Context, n int) ([]uint8, error) {
 			free, size, before = clear+2, g.codeBits+1, -1
 			continue
 		case code == end:
-			continue
+			return nil, errTruncated
 		case before < 0 && code > clear || before >= 0 && code > free:
 			return nil, errors.New("a code that was not defined")
 		}

@@ -103,8 +103,9 @@ func readIFD(data []byte) (*ifd, error) {
 			continue
 		}
 		n := uint(at+4, word)
-		if n > length {
-			continue // more than the file has
+		if n > length { // what a file cannot hold counts against all that follow
+			outside = length
+			continue
 		}
 		from := at + 4 + word
 		if n*size > word {

@@ -33,17 +33,13 @@ var errTruncated = errors.New("the file is cut short")
 // rectangle is the part of an image that a frame covers, in pixels.
 type rectangle struct{ x0, y0, x1, y1 int }
 
-// within returns r where it lies in an image of the given size. One without
-// width and height at the origin stands for the whole, as for Pillow's
-// decoders, which take zeros for a default.
-func (r rectangle) within(width, height int) (rectangle, error) {
-	if r.x1 == 0 && r.x0 == 0 {
-		return rectangle{0, 0, width, height}, nil
-	}
+// within is an error where r is empty or does not lie in an image of the given
+// size.
+func (r rectangle) within(width, height int) error {
 	if r.x0 < 0 || r.y0 < 0 || r.x1 <= r.x0 || r.y1 <= r.y0 || r.x1 > width || r.y1 > height {
-		return r, fmt.Errorf("the frame from %d, %d to %d, %d does not lie in the image of %d×%d", r.x0, r.y0, r.x1, r.y1, width, height)
+		return fmt.Errorf("the frame from %d, %d to %d, %d does not lie in the image of %d×%d", r.x0, r.y0, r.x1, r.y1, width, height)
 	}
-	return r, nil
+	return nil
 }
 
 // palette is the RGB of each index; what a file does not give is black.

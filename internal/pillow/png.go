@@ -258,8 +258,11 @@ func (p *png) check() error {
 func (p *png) Size() (width, height int) { return p.width, p.height }
 
 func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
-	frame, err := p.frame.within(p.width, p.height)
-	if err != nil {
+	frame := p.frame
+	if frame == (rectangle{}) {
+		frame = rectangle{0, 0, p.width, p.height}
+	}
+	if err := frame.within(p.width, p.height); err != nil {
 		return nil, err
 	}
 	copied := *p // pixels may be asked for again
@@ -280,8 +283,9 @@ func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	}
 	err = p.passes(ctx, img, frame, passes, stream)
 	if err == nil {
-		// The checksum counts where it is there.
-		if _, tail := stream.Read(make([]byte, 1)); errors.Is(tail, zlib.ErrChecksum) {
+		// What follows counts as far as zlib reads on without more pixels: a
+		// wrong checksum does, a missing one does not.
+		if n, tail := stream.Read(make([]byte, 1)); n == 0 && source.err == nil && tail != io.EOF && !errors.Is(tail, io.ErrUnexpectedEOF) {
 			err = tail
 		}
 	}

@@ -83,6 +83,18 @@ func OpenTIFF(data []byte, jpeg JPEG) (*TIFF, error) {
 		planar:      dir.int(tagPlanar, 1) == 2,
 		extra:       dir.ints(tagExtraSamples),
 	}
+	for tag := range dir.tags {
+		switch tag {
+		case tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFillOrder, tagStripOffsets, tagSamples, tagRowsPerStrip,
+			tagPlanar, tagTileWidth, tagTileHeight, tagTileOffsets, tagExtraSamples, tagSampleFormat:
+			if len(dir.ints(tag)) == 0 {
+				return nil, fmt.Errorf("tag %d is no whole number", tag)
+			}
+		}
+	}
+	if len(dir.ints(tagPhotometric)) > 1 {
+		t.photometric = tiffWhiteIsZero // as if there were none
+	}
 	if t.width < 1 || t.height < 1 || t.width > math.MaxUint32 || t.height > math.MaxUint32 {
 		return nil, fmt.Errorf("its size is %d×%d", t.width, t.height)
 	}
@@ -182,6 +194,8 @@ func (t *TIFF) supported() error {
 		return fmt.Errorf("compression %d is not supported", t.compression)
 	}
 	switch {
+	case t.compression != tiffNone && t.int(tagPlanar, 1) != 1 && !t.planar:
+		return fmt.Errorf("PlanarConfiguration %d is not known", t.int(tagPlanar, 1))
 	case t.compression == tiffJPEG && t.bits != 8:
 		return fmt.Errorf("JPEG compression of %d bits is not supported", t.bits)
 	case t.photometric == tiffYCbCr && t.samples == 3 && (t.compression != tiffJPEG || t.planar):
@@ -230,8 +244,29 @@ func (t *TIFF) readTiles() error {
 	if len(t.offsets) == 0 || t.tileWidth < 1 || t.tileHeight < 1 || t.tileWidth > t.width+slack {
 		return fmt.Errorf("%d strips or tiles of %d×%d pixels are not supported", len(t.offsets), t.tileWidth, t.tileHeight)
 	}
+	if size, direct := t.mapped(); direct && len(t.offsets) == 1 && t.offsets[0] <= len(t.data)-size {
+		t.tileHeight = t.height
+	}
 	t.tileHeight = min(t.tileHeight, t.height)
 	return nil
+}
+
+// mapped returns how many bytes an image has that Pillow maps into memory from
+// where its only strip begins, however many rows that claims; and whether it is
+// of the kind.
+func (t *TIFF) mapped() (size int, direct bool) {
+	size = t.width * t.height * t.samples * t.bits / 8
+	little := t.order == binary.ByteOrder(binary.LittleEndian)
+	switch {
+	case t.compression != tiffNone || t.tileWidth != t.width || t.int(tagFillOrder, 1) != 1:
+	case t.samples == 1 && t.bits == 8:
+		direct = t.photometric != tiffWhiteIsZero
+	case t.samples == 1 && t.bits == 16:
+		direct = t.format == tiffUnsigned && little || t.photometric == tiffBlackIsZero && t.format == tiffUnsigned
+	case t.samples == 4 && t.bits == 8:
+		direct = len(t.extra) == 0 || t.extra[0] > 1
+	}
+	return size, direct
 }
 
 // Size returns the width and height as stored; an orientation may turn them.
