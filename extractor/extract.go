@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -27,6 +28,10 @@ const maxFileBytes = 1 << 30
 // do not make a core faster, and leave cores idle when there are few images.
 const DefaultBatch = 4
 
+// DefaultImageTimeout is how long one image may take to decode: far more than
+// the largest does that is allowed.
+const DefaultImageTimeout = 2 * time.Minute
+
 // ExtractOptions tunes an extraction; the zero value is the usual way. None of
 // it but Batch can change a feature.
 type ExtractOptions struct {
@@ -39,6 +44,9 @@ type ExtractOptions struct {
 	// MaxPixels bounds the size of a decoded image, and of all those that are
 	// in memory together; 0 is preprocess's bound.
 	MaxPixels int64
+	// ImageTimeout bounds how long one image may take to decode; 0 is
+	// [DefaultImageTimeout]. A decoder that takes longer is left behind.
+	ImageTimeout time.Duration
 	// Progress is called after every image with the numbers of those done,
 	// of those of them that failed, and of all. Calls do not overlap.
 	Progress func(done, failed, total int)
@@ -112,8 +120,11 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 	if opts.Workers == 0 {
 		opts.Workers = runtime.GOMAXPROCS(0)
 	}
-	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 {
-		return Stats{}, fmt.Errorf("batch %d, workers %d and pixels %d must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels)
+	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
+		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
+	}
+	if opts.ImageTimeout == 0 {
+		opts.ImageTimeout = DefaultImageTimeout
 	}
 	var (
 		mu    sync.Mutex
@@ -153,7 +164,7 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 					err = closeErr
 				}
 			}()
-			w := worker{m, runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.upright()}, pixels}
+			w := worker{m, runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.upright()}, pixels, opts.ImageTimeout}
 			for {
 				from := int(next.Add(1)-1) * batch
 				if from >= len(items) {
@@ -175,6 +186,7 @@ type worker struct {
 	runner runner
 	decode preprocess.DecodeOptions
 	pixels *semaphore.Weighted // all workers' images together have at most decode.MaxPixels
+	limit  time.Duration       // for decoding an image
 }
 
 // block delivers the results of consecutive items, the first of which has the
@@ -232,8 +244,13 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 		}
 		defer w.pixels.Release(size)
 	}
-	img, err := r.Item.decode(ctx, data, w.decode)
+	timed, cancel := context.WithTimeout(ctx, w.limit)
+	defer cancel()
+	img, err := r.Item.decode(timed, data, w.decode)
 	if err != nil {
+		if timed.Err() != nil && ctx.Err() == nil {
+			return fmt.Errorf("it takes more than %v to decode, which --image-timeout can raise: %w", w.limit, err)
+		}
 		return err
 	}
 	return w.model.prepare(dst, img)

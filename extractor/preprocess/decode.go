@@ -67,7 +67,11 @@ var formats = []format{
 	{name: "AVIF", magic: "????ftypavi"},
 	{name: "JPEG XL", magic: "\x00\x00\x00\x0cJXL "},
 	{name: "JPEG 2000", magic: "\x00\x00\x00\x0cjP  "},
+	{name: "JPEG 2000", magic: "\xff\x4f\xff\x51"},
 	{name: "Photoshop", magic: "8BPS"},
+	{name: "Radiance HDR", magic: "#?RADIANCE"},
+	{name: "Radiance HDR", magic: "#?RGBE"},
+	{name: "farbfeld", magic: "farbfeld"},
 	{name: "OpenEXR", magic: "v/1\x01"},
 }
 
