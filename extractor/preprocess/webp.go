@@ -21,6 +21,11 @@ type webpPicture struct {
 }
 
 func openWebP(data []byte) (pillow.Picture, error) {
+	size := 8 + int64(binary.LittleEndian.Uint32(data[4:])) // which libwebp insists on
+	if size > int64(len(data)) {
+		return nil, fmt.Errorf("%d of %d bytes are missing", size-int64(len(data)), size)
+	}
+	data = data[:size]
 	p := &webpPicture{still: data}
 	const flags, animation = 20, 1 << 1
 	if len(data) >= 30 && string(data[12:16]) == "VP8X" && data[flags]&animation != 0 {

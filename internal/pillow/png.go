@@ -275,6 +275,9 @@ func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	img := image.NewNRGBA(image.Rect(0, 0, p.width, p.height))
 	p.palette.paint(row(img, 0), make([]uint8, p.width)) // where no pixels come to lie
 	for y := 1; y < p.height; y++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		copy(row(img, y), row(img, 0))
 	}
 	passes := []pass{{0, 0, 1, 1}}

@@ -283,6 +283,9 @@ func (t *TIFF) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	if t.planar {
 		planes, perPlane = t.samples, 1
 	}
+	if t.planar && t.compression == tiffNone && len(t.offsets) > tiles*planes {
+		return nil, fmt.Errorf("%d strips or tiles, of which %d are too many", len(t.offsets), len(t.offsets)-tiles*planes)
+	}
 	img := image.NewNRGBA(image.Rect(0, 0, t.width, t.height))
 	stride := (t.tileWidth*perPlane*t.bits + 7) / 8
 	line := make([]byte, stride*planes)
