@@ -249,7 +249,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	img, err := r.Item.decode(timed, data, w.decode)
 	if err != nil {
 		if timed.Err() != nil && ctx.Err() == nil {
-			return fmt.Errorf("it takes more than %v to decode, which --image-timeout can raise: %w", w.limit, err)
+			return fmt.Errorf("decoding takes more than %v, which --image-timeout can raise: %w", w.limit, err)
 		}
 		return err
 	}

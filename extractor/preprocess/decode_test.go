@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mlrbfn/internal/pillow"
 )
@@ -162,6 +163,29 @@ func TestDecodeStops(t *testing.T) {
 	}
 }
 
+// stuck is an image whose pixels never come, whatever its context says.
+type stuck struct{ released chan struct{} }
+
+func (stuck) Size() (width, height int) { return 1, 1 }
+
+func (s stuck) Pixels(context.Context) (*image.NRGBA, error) {
+	<-s.released
+	return nil, errors.New("released")
+}
+
+// TestDecodeLeavesAStuckDecoderBehind: an image must not stop a run for ever.
+func TestDecodeLeavesAStuckDecoderBehind(t *testing.T) {
+	defer func(saved []format) { formats = saved }(formats)
+	s := stuck{make(chan struct{})}
+	defer close(s.released)
+	formats = []format{{"JPEG", "x", func([]byte) (pillow.Picture, error) { return s, nil }}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := Decode(ctx, []byte("x"), DecodeOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v, want that the time is over", err)
+	}
+}
+
 func TestSize(t *testing.T) {
 	for _, file := range decodeFiles(t) {
 		data := readFile(t, file)
@@ -235,6 +259,24 @@ func FuzzDecode(f *testing.F) {
 		for i := 3; i < len(img.Pix); i += 4 {
 			if img.Pix[i] != 255 {
 				t.Fatalf("pixel %d is not opaque", i/4)
+			}
+		}
+	})
+}
+
+func FuzzOrientation(f *testing.F) {
+	for _, file := range decodeFiles(f) {
+		if strings.HasPrefix(filepath.Base(file), "exif") || strings.HasPrefix(filepath.Base(file), "orientation") {
+			f.Add(readFile(f, file))
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if turn := pillow.Orientation(data); turn < 0 || turn > 8 {
+			t.Errorf("EXIF orientation %d", turn)
+		}
+		if format := sniff(data); format != nil {
+			if turn := orientation(format.name, data); turn < 1 || turn > 8 {
+				t.Errorf("orientation %d of a %s", turn, format.name)
 			}
 		}
 	})
