@@ -377,11 +377,14 @@ func unfilter(row, above []uint8, size int) error {
 			row[i] += uint8((int(row[i-size]) + int(above[i])) / 2)
 		}
 	case 4:
-		for i := range min(size, len(row)) {
-			row[i] += above[i]
-		}
-		for i := size; i < len(row); i++ {
-			row[i] += paeth(int(row[i-size]), int(above[i]), int(above[i-size]))
+		above = above[:len(row)]
+		for lane := range min(size, len(row)) {
+			left, corner := 0, 0
+			for i := lane; i < len(row); i += size {
+				up := int(above[i])
+				left = int(row[i] + paeth(left, up, corner))
+				row[i], corner = uint8(left), up
+			}
 		}
 	default:
 		return fmt.Errorf("filter %d is not known", filter)
@@ -392,8 +395,9 @@ func unfilter(row, above []uint8, size int) error {
 // paeth is the one of a pixel's neighbours left, above and left above that is
 // the nearest to left + above − left above.
 func paeth(left, above, corner int) uint8 {
-	distance := func(v int) int { return max(v, -v) }
-	a, b, c := distance(above-corner), distance(left-corner), distance(left+above-2*corner)
+	a, b := above-corner, left-corner
+	c := a + b
+	a, b, c = max(a, -a), max(b, -b), max(c, -c)
 	switch {
 	case a <= b && a <= c:
 		return uint8(left)
@@ -406,10 +410,7 @@ func paeth(left, above, corner int) uint8 {
 // convert writes a row of pixels, step bytes apart. samples has room for one of
 // each pixel.
 func (p *png) convert(dst []uint8, step int, src, samples []uint8) {
-	put := func(i int, r, g, b uint8) {
-		pixel := dst[i*step : i*step+4 : i*step+4]
-		pixel[0], pixel[1], pixel[2], pixel[3] = r, g, b, 255
-	}
+	put := func(i int, r, g, b uint8) { set(dst[i*step:], 0, r, g, b) }
 	wide := int(p.depth) / 8 // bytes of a sample; 0 where it is less than one
 	switch p.colour {
 	case pngPalette:
@@ -442,7 +443,7 @@ func (p *png) convert(dst []uint8, step int, src, samples []uint8) {
 			size = 4 * wide
 		}
 		for i := range samples {
-			pixel := src[size*i:]
+			pixel := src[size*i:][:size]
 			put(i, pixel[0], pixel[wide], pixel[2*wide])
 		}
 	}
