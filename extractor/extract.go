@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -235,8 +236,9 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(data)
-	r.SHA256 = hex.EncodeToString(sum[:])
+	if r.SHA256, err = hash(ctx, data); err != nil {
+		return err
+	}
 	width, height, err := r.Item.size(data)
 	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else decode says why
 		if err := w.pixels.Acquire(ctx, size); err != nil {
@@ -254,6 +256,19 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 		return err
 	}
 	return w.model.prepare(dst, img)
+}
+
+// hash returns the SHA-256 of data in hex, or ctx's error once it is cancelled.
+func hash(ctx context.Context, data []byte) (string, error) {
+	const block = 1 << 22
+	h := sha256.New()
+	for part := range slices.Chunk(data, block) {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		h.Write(part)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // size returns the width and height of an image, given what read returned.

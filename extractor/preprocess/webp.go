@@ -26,6 +26,9 @@ func openWebP(data []byte) (pillow.Picture, error) {
 		return nil, fmt.Errorf("%d of %d bytes are missing", size-int64(len(data)), size)
 	}
 	data = data[:size]
+	if err := checkChunks(data); err != nil {
+		return nil, err
+	}
 	p := &webpPicture{still: data}
 	const flags, animation = 20, 1 << 1
 	if len(data) >= 30 && string(data[12:16]) == "VP8X" && data[flags]&animation != 0 {
@@ -42,6 +45,23 @@ func openWebP(data []byte) (pillow.Picture, error) {
 	}
 	p.frame = image.Rect(0, 0, p.width, p.height)
 	return p, nil
+}
+
+// checkChunks refuses a WebP whose chunks do not fit in it, as libwebp does: of
+// an extended one all of them, of another the pixels and what follows them.
+func checkChunks(data []byte) error {
+	const fileHeader, header = 12, 8
+	extended := string(data[fileHeader:][:4]) == "VP8X"
+	for at, n := fileHeader, 0; at < len(data) && (extended || n < 2); n++ {
+		if len(data)-at < header {
+			return errors.New("it ends within a chunk")
+		}
+		length := int(binary.LittleEndian.Uint32(data[at+4:]))
+		if at += header + length + length%2; at > len(data) {
+			return fmt.Errorf("its chunk of %d bytes goes beyond its end", length)
+		}
+	}
+	return nil
 }
 
 func little24(b []byte) int { return int(b[0]) | int(b[1])<<8 | int(b[2])<<16 }
