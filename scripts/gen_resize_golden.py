@@ -403,3 +403,6 @@ for name, options in (("exif.png", {"exif": turned}), ("exif-xmp.png", {"pnginfo
                       ("exif-xmp.webp", {"xmp": xmp, "lossless": True}), ("exif-xmp.jpg", {"xmp": xmp, "quality": 95})):
     lying.save(f"{OUT}/decode/{name}", **options)
     expect(name, transpose=True)
+put(picture(24, 18).convert("YCbCr"), "ycbcr.tif", compression="tiff_lzw")
+blocks = samples(9, 12, 6).astype(np.uint8).tobytes()  # of 2x2 pixels: four of luma, Cb, Cr
+tiff("ycbcr-subsampled.tif", [8] * 3, 6, [blocks[y * 36:y * 36 + 36] for y in range(18)], _256=24, _257=18, _259=8, _530=[2, 2])

@@ -45,14 +45,13 @@ type field struct {
 
 // Types of TIFF.
 const (
-	typeByte      = 1
-	typeShort     = 3
-	typeLong      = 4
-	typeSLong     = 9
-	typeSShort    = 8
-	typeIFD       = 13
-	typeLong8     = 16
-	typeUndefined = 7
+	typeShort    = 3
+	typeLong     = 4
+	typeRational = 5
+	typeSShort   = 8
+	typeSLong    = 9
+	typeIFD      = 13
+	typeLong8    = 16
 )
 
 // fieldSizes are the bytes of a value of each type.

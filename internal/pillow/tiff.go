@@ -198,8 +198,10 @@ func (t *TIFF) supported() error {
 		return fmt.Errorf("PlanarConfiguration %d is not known", t.int(tagPlanar, 1))
 	case t.compression == tiffJPEG && t.bits != 8:
 		return fmt.Errorf("JPEG compression of %d bits is not supported", t.bits)
-	case t.photometric == tiffYCbCr && t.samples == 3 && (t.compression != tiffJPEG || t.planar):
-		return errors.New("colours as YCbCr are not supported without JPEG compression")
+	case t.photometric == tiffYCbCr && t.samples == 3 && (t.planar || t.compression != tiffNone && t.compression != tiffJPEG && !t.usualYCbCr()):
+		return errors.New("colours as YCbCr in planes, or of other than the usual coefficients, are not supported")
+	case t.photometric == tiffYCbCr && t.samples == 3 && t.predicted() && t.int(tagPredictor, 1) != 1:
+		return errors.New("a predictor of YCbCr is not supported")
 	case t.planar && t.samples > 1 && t.bits < 8:
 		return fmt.Errorf("planes of %d bits are not supported", t.bits)
 	}
@@ -295,8 +297,11 @@ func (t *TIFF) Pixels(ctx context.Context) (*image.NRGBA, error) {
 		var sources []io.Reader
 		for plane := range planes {
 			source, err := t.source(ctx, plane*tiles+i, tiles*planes, stride, height, perPlane)
+			if err == nil && t.photometric == tiffYCbCr && t.samples == 3 && t.compression != tiffJPEG {
+				source, err = t.readYCbCr(source, stride, height)
+			}
 			if err != nil {
-				return nil, err
+				return nil, early(err)
 			}
 			sources = append(sources, source)
 		}
@@ -307,10 +312,7 @@ func (t *TIFF) Pixels(ctx context.Context) (*image.NRGBA, error) {
 			for plane, source := range sources {
 				part := line[plane*stride:][:stride]
 				if _, err := io.ReadFull(source, part); err != nil {
-					if err == io.EOF || err == io.ErrUnexpectedEOF {
-						err = errTruncated
-					}
-					return nil, err
+					return nil, early(err)
 				}
 				t.unpredict(part, perPlane)
 			}
@@ -367,6 +369,14 @@ func (t *TIFF) source(ctx context.Context, number, all, stride, rows, perPlane i
 	}
 	decoded, err := decodeFax(ctx, data, t.compression, t.tileWidth, rows, t.int(tagGroup3Options, 0)&1 != 0)
 	return bytes.NewReader(decoded), err
+}
+
+// early is err; where it says that data end too early, in the words used here.
+func early(err error) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return errTruncated
+	}
+	return err
 }
 
 // blank reads as zeros without end, or as ones.
