@@ -60,8 +60,7 @@ func jpegMetadata(data []byte) (exif, xmp []byte) {
 
 // webpMetadata returns the EXIF and XMP chunks of a WebP.
 func webpMetadata(data []byte) (exif, xmp []byte) {
-	const fileHeader = 12
-	webpChunks(data[fileHeader:], func(kind string, body []byte) bool {
+	webpChunks(data[webpHeader:], func(kind string, body []byte) bool {
 		switch kind {
 		case "EXIF":
 			exif = body

@@ -39,7 +39,10 @@ func (p *jpegPicture) Pixels(ctx context.Context) (*image.NRGBA, error) {
 }
 
 // decodeTIFFJPEG is the pillow.JPEG of strips of a TIFF.
-func decodeTIFFJPEG(ctx context.Context, data []byte, colour bool) (samples []byte, width, height, perPixel int, err error) {
+func decodeTIFFJPEG(ctx context.Context, data []byte, maxPixels int, colour bool) (samples []byte, width, height, perPixel int, err error) {
+	if config, err := jpeg.DecodeConfig(bytes.NewReader(data)); err == nil && config.Width*config.Height > maxPixels {
+		return nil, 0, 0, 0, fmt.Errorf("a JPEG of %d×%d pixels where %d fit", config.Width, config.Height, maxPixels)
+	}
 	// Go asks for an Adobe marker to tell what four colours are.
 	const beginning, adobe = 2, "\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 	decoded, err := jpeg.Decode(newReader(ctx, data))

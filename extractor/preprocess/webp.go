@@ -13,6 +13,8 @@ import (
 	"mlrbfn/internal/pillow"
 )
 
+const webpHeader = 12 // of a WebP: the bytes before its chunks
+
 // webpPicture is a WebP, or the first frame of an animated one.
 type webpPicture struct {
 	still         []byte // a file of one image
@@ -44,15 +46,18 @@ func openWebP(data []byte) (pillow.Picture, error) {
 		return nil, fmt.Errorf("its size is %d×%d", p.width, p.height)
 	}
 	p.frame = image.Rect(0, 0, p.width, p.height)
+	if still(data[webpHeader:], p.frame.Size()) == nil { // which is as much memory as it takes
+		return nil, fmt.Errorf("its canvas is %d×%d, its pixels are not", p.width, p.height)
+	}
 	return p, nil
 }
 
 // checkChunks refuses a WebP whose chunks do not fit in it, as libwebp does: of
 // an extended one all of them, of another the pixels and what follows them.
 func checkChunks(data []byte) error {
-	const fileHeader, header = 12, 8
-	extended := string(data[fileHeader:][:4]) == "VP8X"
-	for at, n := fileHeader, 0; at < len(data) && (extended || n < 2); n++ {
+	const header = 8
+	extended := string(data[webpHeader:][:4]) == "VP8X"
+	for at, n := webpHeader, 0; at < len(data) && (extended || n < 2); n++ {
 		if len(data)-at < header {
 			return errors.New("it ends within a chunk")
 		}
@@ -79,26 +84,36 @@ func webpChunks(data []byte, f func(kind string, body []byte) bool) {
 	}
 }
 
-// readFrame makes a file of the first frame. Its alpha is of no interest.
+// still makes a file of the first image among chunks, without its alpha, which
+// is of no interest; nil where there is none of the given size.
+func still(chunks []byte, size image.Point) []byte {
+	var file []byte
+	webpChunks(chunks, func(kind string, pixels []byte) bool {
+		if kind != "VP8 " && kind != "VP8L" {
+			return true
+		}
+		chunk := append([]byte(kind), binary.LittleEndian.AppendUint32(nil, uint32(len(pixels)))...)
+		chunk = append(append(chunk, pixels...), make([]byte, len(pixels)%2)...)
+		file = append([]byte("RIFF"), binary.LittleEndian.AppendUint32(nil, uint32(len(chunk)+4))...)
+		file = append(append(file, "WEBP"...), chunk...)
+		return false
+	})
+	if config, err := webp.DecodeConfig(bytes.NewReader(file)); err != nil || image.Pt(config.Width, config.Height) != size {
+		return nil
+	}
+	return file
+}
+
+// readFrame makes a file of the first frame.
 func (p *webpPicture) readFrame(data []byte) error {
-	const fileHeader, frameHeader = 12, 16
-	webpChunks(data[fileHeader:], func(kind string, body []byte) bool {
+	const frameHeader = 16
+	webpChunks(data[webpHeader:], func(kind string, body []byte) bool {
 		if kind != "ANMF" || len(body) < frameHeader {
 			return kind != "ANMF"
 		}
 		at := image.Pt(2*little24(body), 2*little24(body[3:]))
 		p.frame = image.Rectangle{at, at.Add(image.Pt(1+little24(body[6:]), 1+little24(body[9:])))}
-		p.still = nil
-		webpChunks(body[frameHeader:], func(kind string, pixels []byte) bool {
-			if kind != "VP8 " && kind != "VP8L" {
-				return true
-			}
-			chunk := append([]byte(kind), binary.LittleEndian.AppendUint32(nil, uint32(len(pixels)))...)
-			chunk = append(append(chunk, pixels...), make([]byte, len(pixels)%2)...)
-			p.still = append([]byte("RIFF"), binary.LittleEndian.AppendUint32(nil, uint32(len(chunk)+4))...)
-			p.still = append(append(p.still, "WEBP"...), chunk...)
-			return false
-		})
+		p.still = still(body[frameHeader:], p.frame.Size())
 		return false
 	})
 	if p.frame.Empty() || p.still == nil {

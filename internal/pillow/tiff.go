@@ -43,10 +43,10 @@ const (
 	tiffFloat    = 3
 )
 
-// A JPEG decodes the JPEG that a strip of a TIFF is to samples of 8 bits, row
-// by row and pixel by pixel. colour tells to convert YCbCr to RGB; else samples
-// stay as they are.
-type JPEG func(ctx context.Context, data []byte, colour bool) (samples []byte, width, height, perPixel int, err error)
+// A JPEG decodes the JPEG that a strip of a TIFF is, of at most maxPixels, to
+// samples of 8 bits, row by row and pixel by pixel. colour tells to convert
+// YCbCr to RGB; else samples stay as they are.
+type JPEG func(ctx context.Context, data []byte, maxPixels int, colour bool) (samples []byte, width, height, perPixel int, err error)
 
 // A TIFF is the first image of a TIFF or BigTIFF file, read as by Pillow's
 // TiffImagePlugin and libtiff.
@@ -242,8 +242,10 @@ func (t *TIFF) readTiles() error {
 		t.offsets, t.counts = t.ints(tagTileOffsets), t.ints(tagTileByteCounts)
 		t.tileWidth, t.tileHeight = t.int(tagTileWidth, 0), t.int(tagTileHeight, 0)
 	}
-	const slack = 1 << 16 // that a tile may be wider than the image
-	if len(t.offsets) == 0 || t.tileWidth < 1 || t.tileHeight < 1 || t.tileWidth > t.width+slack {
+	// A tile may be larger than the image, but not so that it takes memory for
+	// many.
+	const slack = 1 << 22
+	if len(t.offsets) == 0 || t.tileWidth < 1 || t.tileHeight < 1 || t.tileWidth > (2*t.width*t.height+slack)/min(t.tileHeight, t.height) {
 		return fmt.Errorf("%d strips or tiles of %d×%d pixels are not supported", len(t.offsets), t.tileWidth, t.tileHeight)
 	}
 	if size, direct := t.mapped(); direct && len(t.offsets) == 1 && t.offsets[0] <= len(t.data)-size {
@@ -426,7 +428,9 @@ func (t *TIFF) readJPEG(ctx context.Context, data []byte, stride, rows, perPlane
 	if tables := t.tags[tagJPEGTables].data; len(tables) > 2*marker && len(data) > marker {
 		data = slices.Concat(data[:marker], tables[marker:len(tables)-marker], data[marker:])
 	}
-	samples, width, height, n, err := t.jpeg(ctx, data, t.photometric == tiffYCbCr)
+	const slack = 64 // that a JPEG may be larger along an edge
+	maxPixels := (stride/perPlane + slack) * (rows + slack)
+	samples, width, height, n, err := t.jpeg(ctx, data, maxPixels, t.photometric == tiffYCbCr)
 	if err != nil {
 		return nil, err
 	}
