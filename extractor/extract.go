@@ -46,7 +46,8 @@ type ExtractOptions struct {
 	// in memory together; 0 is preprocess's bound.
 	MaxPixels int64
 	// ImageTimeout bounds how long one image may take to decode; 0 is
-	// [DefaultImageTimeout]. A decoder that takes longer is left behind.
+	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
+	// its memory until it ends.
 	ImageTimeout time.Duration
 	// Progress is called after every image with the numbers of those done,
 	// of those of them that failed, and of all. Calls do not overlap.

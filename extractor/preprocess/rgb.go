@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"image"
+
+	"mlrbfn/internal/pillow"
 )
 
 // row writes row y of an image, counted from 0, as opaque RGBA to dst.
@@ -62,8 +64,8 @@ func rows(img image.Image, video bool) (row, error) {
 		return func(dst []uint8, y int) {
 			src := img.Pix[y*img.Stride:][:4*w]
 			for x := range w {
-				light := 255 - int(src[4*x+3])
-				set(dst, x, lit(src[4*x], light), lit(src[4*x+1], light), lit(src[4*x+2], light))
+				r, g, b := pillow.CMYK(src[4*x], src[4*x+1], src[4*x+2], src[4*x+3])
+				set(dst, x, r, g, b)
 			}
 		}, nil
 	}
@@ -73,13 +75,6 @@ func rows(img image.Image, video bool) (row, error) {
 func set(dst []uint8, x int, r, g, b uint8) {
 	pixel := dst[4*x : 4*x+4 : 4*x+4]
 	pixel[0], pixel[1], pixel[2], pixel[3] = r, g, b, 255
-}
-
-// lit returns what an ink leaves of the light that black lets through, rounded
-// as Pillow's cmyk2rgb does.
-func lit(ink uint8, light int) uint8 {
-	product := int(ink)*light + 128
-	return uint8(light - (product+product>>8)>>8)
 }
 
 // grey returns a grey copy of an image, with the fixed-point ITU-R 601-2 luma of

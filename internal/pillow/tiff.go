@@ -50,6 +50,12 @@ type JPEG func(ctx context.Context, data []byte, maxPixels int, colour bool) (sa
 
 // A TIFF is the first image of a TIFF or BigTIFF file, read as by Pillow's
 // TiffImagePlugin and libtiff.
+//
+// It is read as it is meant where Pillow 13 garbles it: big-endian signed or
+// floating-point samples behind a compression, whose bytes it swaps once more,
+// and uncompressed grey, palette, RGBA or CMYK in one strip with an orientation
+// of a quarter turn, of which it takes the height for the width. YCbCr without a
+// compression may be one level off.
 type TIFF struct {
 	*ifd
 	data          []byte
@@ -248,7 +254,7 @@ func (t *TIFF) readTiles() error {
 	if len(t.offsets) == 0 || t.tileWidth < 1 || t.tileHeight < 1 || t.tileWidth > (2*t.width*t.height+slack)/min(t.tileHeight, t.height) {
 		return fmt.Errorf("%d strips or tiles of %d×%d pixels are not supported", len(t.offsets), t.tileWidth, t.tileHeight)
 	}
-	if size, direct := t.mapped(); direct && len(t.offsets) == 1 && t.offsets[0] <= len(t.data)-size {
+	if size, direct := t.mapped(); direct && len(t.offsets) == 1 && t.offsets[0] >= 0 && t.offsets[0] <= len(t.data)-size {
 		t.tileHeight = t.height
 	}
 	t.tileHeight = min(t.tileHeight, t.height)
@@ -341,9 +347,12 @@ func (t *TIFF) source(ctx context.Context, number, all, stride, rows, perPlane i
 	for t.compression == tiffNone && number+all < len(t.offsets) {
 		number += all
 	}
-	data := t.data[min(t.offsets[number], len(t.data)):]
+	if t.offsets[number] < 0 || t.offsets[number] > len(t.data) {
+		return nil, errTruncated
+	}
+	data := t.data[t.offsets[number]:]
 	if t.compression != tiffNone && number < len(t.counts) {
-		if t.counts[number] > len(data) {
+		if t.counts[number] < 0 || t.counts[number] > len(data) {
 			return nil, errTruncated
 		}
 		data = data[:t.counts[number]]
@@ -506,8 +515,8 @@ func (t *TIFF) convert(dst, src []byte, n int) {
 		high := t.high(size)
 		for x := range n {
 			pixel := src[x*t.samples*size:]
-			light := 255 - int(pixel[3*size+high])
-			set(dst, x, lit(pixel[high], light), lit(pixel[size+high], light), lit(pixel[2*size+high], light))
+			r, g, b := CMYK(pixel[high], pixel[size+high], pixel[2*size+high], pixel[3*size+high])
+			set(dst, x, r, g, b)
 		}
 	case t.photometric == tiffYCbCr && t.samples == 3:
 		for x := range n {
@@ -591,9 +600,13 @@ func straight(r, g, b, a uint8) (uint8, uint8, uint8) {
 	return divide(r), divide(g), divide(b)
 }
 
-// lit returns what an ink leaves of the light that black lets through, rounded
-// as by Pillow's cmyk2rgb.
-func lit(ink uint8, light int) uint8 {
-	product := int(ink)*light + 128
-	return uint8(light - (product+product>>8)>>8)
+// CMYK converts amounts of ink as Pillow does without a colour profile, rounded
+// as by its cmyk2rgb.
+func CMYK(c, m, y, k uint8) (r, g, b uint8) {
+	light := 255 - int(k) // that black lets through
+	lit := func(ink uint8) uint8 {
+		product := int(ink)*light + 128
+		return uint8(light - (product+product>>8)>>8)
+	}
+	return lit(c), lit(m), lit(y)
 }
