@@ -11,8 +11,10 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -27,6 +29,10 @@ const maxFileBytes = 1 << 30
 // do not make a core faster, and leave cores idle when there are few images.
 const DefaultBatch = 4
 
+// DefaultImageTimeout is how long one image may take to decode: far more than
+// the largest does that is allowed.
+const DefaultImageTimeout = 2 * time.Minute
+
 // ExtractOptions tunes an extraction; the zero value is the usual way. None of
 // it but Batch can change a feature.
 type ExtractOptions struct {
@@ -39,6 +45,10 @@ type ExtractOptions struct {
 	// MaxPixels bounds the size of a decoded image, and of all those that are
 	// in memory together; 0 is preprocess's bound.
 	MaxPixels int64
+	// ImageTimeout bounds how long one image may take to decode; 0 is
+	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
+	// its memory until it ends.
+	ImageTimeout time.Duration
 	// Progress is called after every image with the numbers of those done,
 	// of those of them that failed, and of all. Calls do not overlap.
 	Progress func(done, failed, total int)
@@ -112,8 +122,11 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 	if opts.Workers == 0 {
 		opts.Workers = runtime.GOMAXPROCS(0)
 	}
-	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 {
-		return Stats{}, fmt.Errorf("batch %d, workers %d and pixels %d must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels)
+	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
+		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
+	}
+	if opts.ImageTimeout == 0 {
+		opts.ImageTimeout = DefaultImageTimeout
 	}
 	var (
 		mu    sync.Mutex
@@ -153,7 +166,7 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 					err = closeErr
 				}
 			}()
-			w := worker{m, runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.upright()}, pixels}
+			w := worker{m, runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.upright()}, pixels, opts.ImageTimeout}
 			for {
 				from := int(next.Add(1)-1) * batch
 				if from >= len(items) {
@@ -175,6 +188,7 @@ type worker struct {
 	runner runner
 	decode preprocess.DecodeOptions
 	pixels *semaphore.Weighted // all workers' images together have at most decode.MaxPixels
+	limit  time.Duration       // for decoding an image
 }
 
 // block delivers the results of consecutive items, the first of which has the
@@ -223,8 +237,9 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(data)
-	r.SHA256 = hex.EncodeToString(sum[:])
+	if r.SHA256, err = hash(ctx, data); err != nil {
+		return err
+	}
 	width, height, err := r.Item.size(data)
 	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else decode says why
 		if err := w.pixels.Acquire(ctx, size); err != nil {
@@ -232,11 +247,29 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 		}
 		defer w.pixels.Release(size)
 	}
-	img, err := r.Item.decode(ctx, data, w.decode)
+	timed, cancel := context.WithTimeout(ctx, w.limit)
+	defer cancel()
+	img, err := r.Item.decode(timed, data, w.decode)
 	if err != nil {
+		if timed.Err() != nil && ctx.Err() == nil {
+			return fmt.Errorf("decoding takes more than %v, which --image-timeout can raise: %w", w.limit, err)
+		}
 		return err
 	}
 	return w.model.prepare(dst, img)
+}
+
+// hash returns the SHA-256 of data in hex, or ctx's error once it is cancelled.
+func hash(ctx context.Context, data []byte) (string, error) {
+	const block = 1 << 22
+	h := sha256.New()
+	for part := range slices.Chunk(data, block) {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		h.Write(part)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // size returns the width and height of an image, given what read returned.

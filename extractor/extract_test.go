@@ -301,6 +301,17 @@ func TestExtractPassesOverBrokenImages(t *testing.T) {
 	}
 }
 
+func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	results, stats := collect(t, m, greys(t, 5), ExtractOptions{ImageTimeout: 1})
+	if stats.Done != 5 || stats.Failed != 5 {
+		t.Errorf("%+v, want 5 failures", stats)
+	}
+	for _, r := range results {
+		wantError(t, r.Err, "--image-timeout", context.DeadlineExceeded.Error())
+	}
+}
+
 func TestExtractRefusesWhatIsNotFinite(t *testing.T) {
 	items := greys(t, 20)
 	m := openTest(t, testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3)},

@@ -308,9 +308,6 @@ func (l *lister) visit(entry fs.DirEntry, rel string, label int, above []fs.File
 	return false
 }
 
-// headBytes is how much of a file is read to tell whether it is an image.
-const headBytes = 16
-
 // isImage tells whether the file is an image by its name or else its content.
 func isImage(file string) (bool, error) {
 	name := filepath.Base(file)
@@ -322,7 +319,7 @@ func isImage(file string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	head := make([]byte, headBytes)
+	head := make([]byte, preprocess.HeadBytes)
 	n, err := io.ReadFull(f, head)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 		return false, err

@@ -21,7 +21,7 @@ import sys
 import zlib
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
 OUT = sys.argv[1]
 for sub in ("resize", "decode", "pipelines"):
@@ -266,3 +266,143 @@ put(picture(17, 33).convert("L"), "jpeg-grey-17x33.jpg", quality=90)
 put(picture(17, 33), "jpeg-rgb-17x33.jpg", quality=90, keep_rgb=True)
 for w, h in ((1, 1), (2, 3), (17, 33), (16, 18)):
     put(picture(w, h), f"lossy-{w}x{h}.webp", quality=80)
+
+
+# --- variants that Go's decoders refuse or read otherwise
+def tiff(name, bits, photometric, rows, order="<", version=42, **more):
+    """A TIFF by hand of rows of bytes, in strips of two rows; more are its other tags by number."""
+    h, strips = len(rows), [b"".join(rows[at:at + 2]) for at in range(0, len(rows), 2)]
+    tags = {256: 13, 257: h, 258: bits, 259: 1, 262: photometric, 277: len(bits), 278: 2, **{int(k[1:]): v for k, v in more.items()}}
+    compress = {1: bytes, 8: zlib.compress}[tags[259]]
+    turn = bytes(int(f"{v:08b}"[::-1], 2) for v in range(256)) if tags.get(266) == 2 else bytes(range(256))
+    data = bytearray()
+    offsets, counts = [], []
+    for strip in strips:
+        strip = compress(strip).translate(turn)
+        offsets.append(8 + len(data))
+        counts.append(len(strip))
+        data += strip + b"\0" * (len(strip) % 2)
+    tags[273], tags[279] = offsets, counts
+    directory, values = bytearray(), bytearray()
+    at = 8 + len(data)
+    beyond = at + 2 + 12 * len(tags) + 4
+    for tag, value in sorted(tags.items()):
+        value = [value] if isinstance(value, int) else value
+        field = struct.pack(f"{order}{len(value)}L", *value)
+        if len(field) > 4:
+            values, field = values + field, struct.pack(order + "L", beyond + len(values))
+        directory += struct.pack(order + "HHL", tag, 4, len(value)) + field
+    head = {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HL", version, at)
+    write(name, bytes(head + data + struct.pack(order + "H", len(tags)) + directory + bytes(4) + values))
+
+
+def pack(values, bits):
+    """Rows of samples of a few bits each."""
+    return [int("".join(f"{v:0{bits}b}" for v in row).ljust(-(-len(row) * bits // 8) * 8, "0"), 2).to_bytes(-(-len(row) * bits // 8), "big") for row in values]
+
+
+def samples(*shape, below=256):
+    return rng.integers(0, below, shape)
+
+
+for bits in (1, 2, 4):
+    tiff(f"white-is-zero-{bits}.tif", [bits], 0, pack(samples(9, 13, below=1 << bits), bits))
+    tiff(f"fill-order-{bits}.tif", [bits], 1, pack(samples(9, 13, below=1 << bits), bits), _266=2)
+tiff("grey12.tif", [12], 1, pack(samples(9, 13, below=600), 12))
+for order, named in (("<", "little"), (">", "big")):
+    tiff(f"signed16-{named}.tif", [16], 1, [r.astype(order + "i2").tobytes() for r in samples(9, 13, below=700) - 200], order, _339=2)
+    tiff(f"signed32-{named}.tif", [32], 1, [r.astype(order + "i4").tobytes() for r in samples(9, 13, below=700) - 200], order, _339=2)
+    tiff(f"float-{named}.tif", [32], 1, [(r * 1.7 - 90).astype(order + "f4").tobytes() for r in samples(9, 13)], order, _339=3)
+    tiff(f"rgb16-{named}.tif", [16] * 3, 2, [r.astype(order + "u2").tobytes() for r in deep(9, 13, 3)], order)
+    difference = np.diff(deep(9, 13, 3).astype(np.int64), axis=1, prepend=0) % 65536
+    tiff(f"predicted16-{named}.tif", [16] * 3, 2, [r.astype(order + "u2").tobytes() for r in difference], order, _259=8, _317=2)
+    bytewise = (samples(9, 13) * 1.3 - 40).astype(">f4").view(np.uint8).reshape(9, 13, 4).transpose(0, 2, 1).reshape(9, 52)
+    if order == "<":  # of the other order Pillow 13 swaps the bytes once more, where there is a compression
+        tiff("predicted-float.tif", [32], 1, [np.diff(r.astype(np.int64), prepend=0).astype(np.uint8).tobytes() for r in bytewise], order, _259=8, _317=3, _339=3)
+tiff("planes.tif", [8] * 3, 2, [r.astype(np.uint8).tobytes() for r in samples(24, 13)], _257=8, _259=8, _284=2)
+tiff("planes16.tif", [16] * 3, 2, [r.astype("<u2").tobytes() for r in deep(24, 13)], _257=8, _259=8, _284=2)
+tiff("extra-plane.tif", [8] * 2, 1, [r.astype(np.uint8).tobytes() for r in samples(16, 13)], _257=8, _259=8, _284=2, _338=0)
+tiff("grey-alpha.tif", [8] * 2, 1, [r.astype(np.uint8).tobytes() for r in samples(9, 13, 2)], _338=2)
+tiff("cmyk16.tif", [16] * 4, 5, [r.astype("<u2").tobytes() for r in deep(9, 13, 4)])
+tiff("missing-strips.tif", [8], 0, [r.astype(np.uint8).tobytes() for r in samples(4, 13)], _257=9)
+tiff("repeated.tif", [8], 0, [r.astype(np.uint8).tobytes() for r in samples(16, 13)], _257=8)
+tiff("palette-alpha.tif", [8] * 2, 3, [r.astype(np.uint8).tobytes() for r in samples(9, 13, 2)], _338=2, _320=[int(v) for v in samples(768, below=65536)])
+put(small.convert("CMYK"), "cmyk.tif", compression="packbits")
+put(picture(40, 21).convert("1"), "runs.tif", compression="tiff_ccitt")
+put(picture(40, 21).convert("1"), "group3-two-dimensions.tif", compression="group3", tiffinfo={292: 1})
+put(small, "big.tif", big_tiff=True, compression="tiff_adobe_deflate")
+
+
+def bmp(name, header, bits, compression, pixels, palette=b"", masks=b"", height=9, colours=0):
+    """A BMP by hand, 13 pixels wide; a header of 12 bytes is OS/2's."""
+    if header == 12:
+        fields = struct.pack("<LHHHH", 12, 13, height, 1, bits)
+    else:
+        fields = struct.pack("<LllHHLLllLL", header, 13, height, 1, bits, compression, len(pixels), 0, 0, colours, 0)
+    fields = (fields + masks).ljust(header, b"\0")
+    at = 14 + len(fields) + len(palette)
+    write(name, b"BM" + struct.pack("<LLL", at + len(pixels), 0, at) + fields + palette + pixels)
+
+
+def aligned(rows):
+    return b"".join(r + bytes(-len(r) % 4) for r in rows)
+
+
+table = samples(256, 4).astype(np.uint8).tobytes()
+bmp("core.bmp", 12, 4, 0, aligned(pack(samples(9, 13, below=16), 4)), b"".join(table[4 * i:4 * i + 3] for i in range(16)))
+bmp("few-colours.bmp", 40, 8, 0, aligned([r.astype(np.uint8).tobytes() for r in samples(9, 13)]), table[:40], colours=10)
+bmp("grey.bmp", 40, 8, 0, aligned([r.astype(np.uint8).tobytes() for r in samples(9, 13)]), b"".join(bytes([i, i, i, 0]) for i in range(256)))
+wide = aligned([r.astype("<u2").tobytes() for r in samples(9, 13, below=65536)])
+bmp("555.bmp", 40, 16, 0, wide)
+bmp("565.bmp", 40, 16, 3, wide, masks=struct.pack("<LLL", 0xF800, 0x7E0, 0x1F))
+bmp("565-v4.bmp", 108, 16, 3, wide, masks=struct.pack("<LLLL", 0xF800, 0x7E0, 0x1F, 0))
+quads = samples(9, 13 * 4).astype(np.uint8).tobytes()
+bmp("top-down.bmp", 40, 32, 0, quads, height=-9)
+for place, masks in (("xbgr", (0xFF000000, 0xFF0000, 0xFF00, 0)), ("rgba", (0xFF, 0xFF00, 0xFF0000, 0xFF000000)), ("bgar", (0xFF000000, 0xFF00, 0xFF, 0xFF0000))):
+    bmp(f"{place}.bmp", 56, 32, 3, quads, masks=struct.pack("<LLLL", *masks))
+runs8 = b"".join(bytes([5, int(samples(1)[0]), 0, 5, *map(int, samples(5)), 0, 3, int(samples(1)[0]), 0, 0]) for _ in range(6)) + b"\0\2\4\1" + b"\x09\x07\0\0" + b"\x0d\x08\0\0" + b"\0\1"
+bmp("runs8.bmp", 40, 8, 1, runs8, table)
+runs4 = b"".join(bytes([6, int(samples(1)[0]), 0, 7, *map(int, samples(4)), 0, 0]) for _ in range(7)) + b"\0\2\3\1" + b"\x0a\x57\0\1"
+bmp("runs4.bmp", 40, 4, 2, runs4, table[:64])
+
+put(palette, "interlaced.gif", interlace=1)
+put(picture(24, 18).quantize(200), "many.gif")
+
+
+def png(name, header, *chunks):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    write(name, b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", *header)) + b"".join(chunk(*c) for c in chunks))
+
+
+adam7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+for bits in (1, 2, 4, 8):
+    plane = samples(9, 13, below=1 << bits)
+    rows = b"".join(b"\0" + row for x, y, dx, dy in adam7 if plane[y::dy, x::dx].size for row in pack(plane[y::dy, x::dx], bits))
+    png(f"interlaced-{bits}.png", (13, 9, bits, 0, 0, 0, 1), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+rows = b"".join(bytes([y % 5]) + samples(39).astype(np.uint8).tobytes() for y in range(9))
+png("filters.png", (13, 9, 8, 2, 0, 0, 0), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+png("ends-early.png", (13, 12, 8, 2, 0, 0, 0), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+png("no-checksum.png", (13, 9, 8, 2, 0, 0, 0), (b"IDAT", zlib.compress(rows)[:-4]))
+png("short-palette.png", (13, 9, 8, 3, 0, 0, 0), (b"PLTE", table[:30]), (b"IDAT", zlib.compress(b"".join(b"\0" + samples(13, below=20).astype(np.uint8).tobytes() for _ in range(9)))), (b"IEND", b""))
+control = struct.pack(">IIIIIHHBB", 0, 6, 5, 4, 3, 1, 10, 0, 0)
+part = zlib.compress(b"".join(b"\0" + samples(18).astype(np.uint8).tobytes() for _ in range(5)))
+png("animated.png", (13, 9, 8, 2, 0, 0, 0), (b"acTL", struct.pack(">II", 1, 0)), (b"fcTL", control), (b"IDAT", part), (b"IEND", b""))
+
+frames = [picture(20, 16), picture(20, 16)]
+put(frames[0], "animated.webp", save_all=True, append_images=frames[1:], lossless=True)
+put(frames[0].convert("RGBA"), "animated-lossy.webp", save_all=True, append_images=frames[1:], quality=80)
+
+turned = Image.Exif()
+turned[0x112] = 6
+xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
+lying = Image.fromarray(np.stack([quarters] * 3, -1))
+text = PngImagePlugin.PngInfo()
+text.add_itxt("XML:com.adobe.xmp", xmp.decode())
+for name, options in (("exif.png", {"exif": turned}), ("exif-xmp.png", {"pnginfo": text}), ("exif.webp", {"exif": turned, "lossless": True}),
+                      ("exif-xmp.webp", {"xmp": xmp, "lossless": True}), ("exif-xmp.jpg", {"xmp": xmp, "quality": 95})):
+    lying.save(f"{OUT}/decode/{name}", **options)
+    expect(name, transpose=True)
+put(picture(24, 18).convert("YCbCr"), "ycbcr.tif", compression="tiff_lzw")
+blocks = samples(9, 12, 6).astype(np.uint8).tobytes()  # of 2x2 pixels: four of luma, Cb, Cr
+tiff("ycbcr-subsampled.tif", [8] * 3, 6, [blocks[y * 36:y * 36 + 36] for y in range(18)], _256=24, _257=18, _259=8, _530=[2, 2])

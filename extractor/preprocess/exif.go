@@ -5,33 +5,71 @@ import (
 	"context"
 	"encoding/binary"
 	"image"
+	"regexp"
+
+	"mlrbfn/internal/pillow"
 )
 
-// exif returns the EXIF block of a JPEG, which has the form of a TIFF file; nil
-// where there is none.
-func exif(jpeg []byte) []byte {
+// orientation returns the orientation that a file's EXIF block gives, or else
+// its XMP, 1 to 8, as Pillow's getexif does; 1, upright, where there is none.
+func orientation(format string, data []byte) int {
+	var exif, xmp []byte
+	switch format {
+	case "JPEG":
+		exif, xmp = jpegMetadata(data)
+	case "PNG":
+		exif, xmp = pillow.PNGMetadata(data)
+	case "WebP":
+		exif, xmp = webpMetadata(data)
+	}
+	value := pillow.Orientation(bytes.TrimPrefix(exif, []byte(exifHeader)))
+	if match := xmpOrientation.FindSubmatch(xmp); value == 0 && match != nil {
+		value = int(match[1][0] - '0')
+	}
+	if value < 1 || value > 8 {
+		return 1
+	}
+	return value
+}
+
+const exifHeader = "Exif\x00\x00"
+
+var xmpOrientation = regexp.MustCompile(`tiff:Orientation(?:="|>)([0-9])`)
+
+// jpegMetadata returns the EXIF and XMP blocks of a JPEG; nil where there are
+// none.
+func jpegMetadata(data []byte) (exif, xmp []byte) {
 	const startOfScan, app1 = 0xda, 0xe1
-	for at := 2; at+4 <= len(jpeg) && jpeg[at] == 0xff && jpeg[at+1] != startOfScan; {
-		segment := jpeg[at+4:]
-		length := int(binary.BigEndian.Uint16(jpeg[at+2:])) - 2
+	for at := 2; at+4 <= len(data) && data[at] == 0xff && data[at+1] != startOfScan; {
+		segment := data[at+4:]
+		length := int(binary.BigEndian.Uint16(data[at+2:])) - 2
 		if length < 0 || length > len(segment) {
-			return nil
+			break
 		}
-		if block, ok := bytes.CutPrefix(segment[:length], []byte("Exif\x00\x00")); ok && jpeg[at+1] == app1 {
-			return block
+		segment = segment[:length]
+		if bytes.HasPrefix(segment, []byte(exifHeader)) && data[at+1] == app1 && exif == nil {
+			exif = segment
+		}
+		if block, ok := bytes.CutPrefix(segment, []byte("http://ns.adobe.com/xap/1.0/\x00")); ok && data[at+1] == app1 {
+			xmp = block
 		}
 		at += 4 + length
 	}
-	return nil
+	return exif, xmp
 }
 
-// orientation returns the orientation tag of a TIFF file or EXIF block, 1 to 8;
-// 1, upright, where there is none.
-func orientation(tiff []byte) int {
-	if value := tag(tiff, tagOrientation, 1); value >= 1 && value <= 8 {
-		return value
-	}
-	return 1
+// webpMetadata returns the EXIF and XMP chunks of a WebP.
+func webpMetadata(data []byte) (exif, xmp []byte) {
+	webpChunks(data[webpHeader:], func(kind string, body []byte) bool {
+		switch kind {
+		case "EXIF":
+			exif = body
+		case "XMP ":
+			xmp = body
+		}
+		return true
+	})
+	return exif, xmp
 }
 
 // upright undoes an orientation: Pillow's ImageOps.exif_transpose.

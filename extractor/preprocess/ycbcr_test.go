@@ -42,11 +42,11 @@ func TestUpsamplingReadsOnlyTheImage(t *testing.T) {
 				copy(planes.to[y*planes.stride:], planes.from[y*planes.original:][:planes.original])
 			}
 		}
-		want, err := rgb(t.Context(), exact, video, false)
+		want, err := rgb(t.Context(), exact, video)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := rgb(t.Context(), padded.SubImage(exact.Rect), video, false)
+		got, err := rgb(t.Context(), padded.SubImage(exact.Rect), video)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extr
 	f.StringVar(&backbone.Device, "device", "cpu", "where the model runs: `"+strings.Join(extractor.Devices(), "|")+"`; which of several: cuda:1")
 	f.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime that brings the device (default: the library's own)")
 	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
+	f.DurationVar(&run.ImageTimeout, "image-timeout", extractor.DefaultImageTimeout, "give up an image that takes `TIME` to decode")
 	return &RunFlags{run, backbone, AddLibraryFlag(f)}
 }
 
@@ -37,6 +38,8 @@ func (r *RunFlags) Check() error {
 		return Usagef("--batch %d: it is positive", r.run.Batch)
 	case r.run.Workers < 0 || r.run.MaxPixels < 0:
 		return Usagef("--workers %d --max-pixels %d: neither is negative", r.run.Workers, r.run.MaxPixels)
+	case r.run.ImageTimeout <= 0:
+		return Usagef("--image-timeout %v: it is positive", r.run.ImageTimeout)
 	}
 	if err := extractor.CheckDevice(r.backbone.Device); err != nil {
 		return Usagef("--device: %v", err)
