@@ -10,13 +10,9 @@ import (
 	"io"
 	"math"
 	"os"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
 	"mlrbfn/extractor/preprocess"
@@ -25,9 +21,8 @@ import (
 // maxFileBytes bounds what is read of one file into memory.
 const maxFileBytes = 1 << 30
 
-// DefaultBatch is the number of images that go through the session at once: more
-// do not make a core faster, and leave cores idle when there are few images.
-const DefaultBatch = 4
+// maxIdle bounds the room for a file that a worker keeps for the next.
+const maxIdle = 1 << 24
 
 // DefaultImageTimeout is how long one image may take to decode: far more than
 // the largest does that is allowed.
@@ -37,10 +32,11 @@ const DefaultImageTimeout = 2 * time.Minute
 // it but Batch can change a feature.
 type ExtractOptions struct {
 	// Workers is how many images are worked on at once; 0 is one for each
-	// processor.
+	// processor, or fewer with more threads each where that proves faster.
 	Workers int
-	// Batch is how many images go through the session at once; 0 is
-	// [DefaultBatch]. It may change the last bits of features.
+	// Batch is how many images go through the session at once; 0 is one, or
+	// more where that proves faster and the same to the bit. A batch that is
+	// asked for may change the last bits of features.
 	Batch int
 	// MaxPixels bounds the size of a decoded image, and of all those that are
 	// in memory together; 0 is preprocess's bound.
@@ -52,6 +48,9 @@ type ExtractOptions struct {
 	// Progress is called after every image with the numbers of those done,
 	// of those of them that failed, and of all. Calls do not overlap.
 	Progress func(done, failed, total int)
+	// Chosen is called once, when it is settled how most of the images are
+	// worked on. With many of them that is after the first.
+	Chosen func(Plan)
 }
 
 // A Result is what became of one image. Its slices are valid during the call
@@ -88,6 +87,19 @@ type model interface {
 	prepare(dst []float32, img *image.NRGBA) error
 	// upright tells whether images are turned as their EXIF orientation says.
 	upright() bool
+	// threads is how many threads a run may use, or 0 where there is no
+	// session and so nothing to choose. freeThreads tells whether it may be
+	// chosen, and withThreads is the same model with another number, which
+	// must be closed as well.
+	threads() int
+	freeThreads() bool
+	withThreads(n int) (model, error)
+	// batchSizes are the sizes of batches that may be worth a try, in order,
+	// and exact whether their features must be the same as those of an image
+	// alone to the bit.
+	batchSizes() []int
+	exact() bool
+	Close() error
 }
 
 // runner is what one worker runs images with; see [Runner].
@@ -116,126 +128,130 @@ func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, 
 
 // extract is the one loop behind the models' Extract.
 func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
-	if opts.Batch == 0 {
-		opts.Batch = DefaultBatch
-	}
-	if opts.Workers == 0 {
-		opts.Workers = runtime.GOMAXPROCS(0)
-	}
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
 	}
 	if opts.ImageTimeout == 0 {
 		opts.ImageTimeout = DefaultImageTimeout
 	}
-	var (
-		mu    sync.Mutex
-		stats Stats
-		next  atomic.Int64
-	)
-	deliver := func(r Result) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if err := sink(r); err != nil {
-			return err
-		}
-		stats.Done++
-		if r.Err != nil {
-			stats.Failed++
-		}
-		if opts.Progress != nil {
-			opts.Progress(stats.Done, stats.Failed, len(items))
-		}
-		return nil
-	}
 	if opts.MaxPixels == 0 {
 		opts.MaxPixels = preprocess.DefaultMaxPixels
 	}
-	pixels := semaphore.NewWeighted(opts.MaxPixels)
-	batch := m.Batch(opts.Batch)
-	blocks := (len(items) + batch - 1) / batch
-	group, groupCtx := errgroup.WithContext(ctx)
-	for range min(opts.Workers, blocks) {
-		group.Go(func() (err error) {
-			runner, err := m.newRunner(batch)
-			if err != nil {
-				return err
-			}
-			defer func() {
-				if closeErr := runner.Close(); err == nil {
-					err = closeErr
-				}
-			}()
-			w := worker{m, runner, preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, ApplyEXIF: m.upright()}, pixels, opts.ImageTimeout}
-			for {
-				from := int(next.Add(1)-1) * batch
-				if from >= len(items) {
-					return nil
-				}
-				if err := w.block(groupCtx, from, items[from:min(from+batch, len(items))], deliver); err != nil {
-					return err
-				}
-			}
-		})
-	}
-	err := group.Wait()
-	return stats, err
+	e := &extraction{model: m, items: items, opts: opts, sink: sink, tuning: usualTuning, pixels: semaphore.NewWeighted(opts.MaxPixels)}
+	err := e.run(ctx)
+	return e.stats, err
 }
 
 // worker is what one goroutine of an extraction owns.
 type worker struct {
-	model  model
+	*extraction
 	runner runner
 	decode preprocess.DecodeOptions
-	pixels *semaphore.Weighted // all workers' images together have at most decode.MaxPixels
-	limit  time.Duration       // for decoding an image
+	file   []byte // room for one
 }
 
-// block delivers the results of consecutive items, the first of which has the
-// given index. Images that fail leave no gap in the batch.
-func (w *worker) block(ctx context.Context, index int, items []Item, deliver func(Result) error) error {
-	results := make([]Result, 0, len(items))
-	for i, item := range items {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		r := Result{Index: index + i, Item: item}
-		if r.Err = w.load(ctx, &r, w.runner.Input(len(results))); r.Err != nil {
-			if ctx.Err() != nil { // it is not the image's fault
-				return ctx.Err()
-			}
-			if err := deliver(r); err != nil {
-				return err
-			}
-			continue
-		}
-		results = append(results, r)
-	}
-	if len(results) == 0 {
-		return nil
+// block delivers the results of the items from:to.
+func (w *worker) block(ctx context.Context, from, to int) error {
+	results, err := w.loadAll(ctx, from, to)
+	if err != nil || len(results) == 0 {
+		return err
 	}
 	if err := w.runner.Run(ctx, len(results)); err != nil {
 		return err
 	}
 	for i, r := range results {
-		r.Features, r.Logits = w.runner.Features(i), w.runner.Logits(i)
-		if !finite(r.Features) || !finite(r.Logits) {
-			r.Features, r.Logits = nil, nil
-			r.Err = errors.New("the model's output for it is not finite")
-		}
-		if err := deliver(r); err != nil {
+		if err := w.finished(r, i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// comparison is what became of n images as a batch and one by one.
+type comparison struct {
+	n             int
+	batch, single time.Duration // for an image; the shortest
+	same          bool          // the features
+}
+
+// compare is block, but runs the images both together and one by one. It is the
+// latter whose results are delivered.
+func (w *worker) compare(ctx context.Context, from, to int) (c comparison, err error) {
+	results, err := w.loadAll(ctx, from, to)
+	if err != nil || len(results) == 0 {
+		return comparison{same: true}, err
+	}
+	c.n = len(results)
+	start := time.Now()
+	err = w.runner.Run(ctx, c.n)
+	c.batch = time.Since(start) / time.Duration(c.n)
+	if ctx.Err() != nil {
+		return c, ctx.Err()
+	}
+	c.same = err == nil // else the graph cannot take so many
+	var together [][]float32
+	for i := range results {
+		together = append(together, slices.Concat(w.runner.Features(i), w.runner.Logits(i)))
+	}
+	for i, r := range results {
+		copy(w.runner.Input(0), w.runner.Input(i))
+		start := time.Now()
+		if err := w.runner.Run(ctx, 1); err != nil {
+			return c, err
+		}
+		if t := time.Since(start); i == 0 || t < c.single {
+			c.single = t
+		}
+		c.same = c.same && agree(together[i], slices.Concat(w.runner.Features(0), w.runner.Logits(0)), w.model.exact())
+		if err := w.finished(r, 0); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// loadAll makes the runner's input of the items from:to and returns their
+// results so far. Images that fail are delivered and leave no gap.
+func (w *worker) loadAll(ctx context.Context, from, to int) ([]Result, error) {
+	results := make([]Result, 0, to-from)
+	for i := from; i < to; i++ {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		r := Result{Index: i, Item: w.items[i]}
+		if r.Err = w.load(ctx, &r, w.runner.Input(len(results))); r.Err != nil {
+			if ctx.Err() != nil { // it is not the image's fault
+				return nil, ctx.Err()
+			}
+			if err := w.deliver(r); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+// finished delivers the result of image i of the last run.
+func (w *worker) finished(r Result, i int) error {
+	r.Features, r.Logits = w.runner.Features(i), w.runner.Logits(i)
+	if !finite(r.Features) || !finite(r.Logits) {
+		r.Features, r.Logits = nil, nil
+		r.Err = errors.New("the model's output for it is not finite")
+	}
+	return w.deliver(r)
+}
+
 // load reads, hashes, decodes and preprocesses r's image into dst. While it does
 // so the image's pixels count against those that all workers may hold.
 func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
-	data, err := read(&r.Item)
+	data, err := read(&r.Item, w.file)
 	if err != nil {
 		return err
+	}
+	if r.Item.idx == nil && len(data) <= maxIdle {
+		w.file = data
 	}
 	if r.SHA256, err = hash(ctx, data); err != nil {
 		return err
@@ -247,12 +263,13 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 		}
 		defer w.pixels.Release(size)
 	}
-	timed, cancel := context.WithTimeout(ctx, w.limit)
+	timed, cancel := context.WithTimeout(ctx, w.opts.ImageTimeout)
 	defer cancel()
 	img, err := r.Item.decode(timed, data, w.decode)
 	if err != nil {
 		if timed.Err() != nil && ctx.Err() == nil {
-			return fmt.Errorf("decoding takes more than %v, which --image-timeout can raise: %w", w.limit, err)
+			w.file = nil // the decoder that was left behind may still read it
+			return fmt.Errorf("decoding takes more than %v, which --image-timeout can raise: %w", w.opts.ImageTimeout, err)
 		}
 		return err
 	}
@@ -294,7 +311,7 @@ func (item *Item) decode(ctx context.Context, data []byte, opts preprocess.Decod
 // SHA256 returns the hash of the item's content as a [Result] has it, and the
 // item with the size and time of the file that was read.
 func (item Item) SHA256() (string, Item, error) {
-	data, err := read(&item)
+	data, err := read(&item, nil)
 	if err != nil {
 		return "", item, err
 	}
@@ -303,8 +320,8 @@ func (item Item) SHA256() (string, Item, error) {
 }
 
 // read reads the item's file and notes its size and time; of an idx file, which
-// is in memory, it returns the item's pixels.
-func read(item *Item) ([]byte, error) {
+// is in memory, it returns the item's pixels. It may use room.
+func read(item *Item, room []byte) ([]byte, error) {
 	if item.idx != nil {
 		return item.idx.At(item.number), nil
 	}
@@ -324,12 +341,26 @@ func read(item *Item) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data := make([]byte, info.Size())
+	data := slices.Grow(room[:0], int(info.Size()))[:info.Size()]
 	if _, err := io.ReadFull(f, data); err != nil {
 		return nil, fmt.Errorf("the file changed while it was read: %w", err)
 	}
 	item.Bytes, item.MTime = info.Size(), info.ModTime().UnixNano()
 	return data, nil
+}
+
+// agree tells whether two images' values are the same, or, unless exact, nearly.
+func agree(a, b []float32, exact bool) bool {
+	if exact {
+		return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
+	}
+	// Kernels for other sizes may round otherwise, half floats by 1/2048.
+	var largest, change float64
+	for i, v := range a {
+		largest = max(largest, math.Abs(float64(b[i])))
+		change = max(change, math.Abs(float64(v-b[i])))
+	}
+	return change <= 0.01*largest
 }
 
 // finite tells whether no value is infinite or NaN.

@@ -327,18 +327,6 @@ func TestExtractRefusesWhatIsNotFinite(t *testing.T) {
 	}
 }
 
-func TestExtractDoesNotDependOnWorkers(t *testing.T) {
-	m := openTest(t, testenv.Shared(t, "models", "vit-tiny-p16"), ModelOptions{})
-	items := goldenItems(t)
-	one, _ := collect(t, m, items, ExtractOptions{Workers: 1})
-	four, _ := collect(t, m, items, ExtractOptions{Workers: 4})
-	for i := range one {
-		if !slices.Equal(one[i].Features, four[i].Features) || !slices.Equal(one[i].Logits, four[i].Logits) || one[i].SHA256 != four[i].SHA256 {
-			t.Errorf("%s differs between 1 and 4 workers", items[i].Path)
-		}
-	}
-}
-
 // TestExtractBoundsPixels: images of the largest size allowed take turns, and
 // larger ones are refused.
 func TestExtractBoundsPixels(t *testing.T) {
@@ -433,7 +421,7 @@ func TestExtractNamesAModelThatFails(t *testing.T) {
 	m := openTest(t, testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 2)},
 		mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"),
 		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), ModelOptions{})
-	_, err := m.Extract(t.Context(), greys(t, 4), ExtractOptions{}, func(Result) error { return nil })
+	_, err := m.Extract(t.Context(), greys(t, 4), ExtractOptions{Batch: 4}, func(Result) error { return nil })
 	wantError(t, err, m.File, "--batch 1")
 }
 

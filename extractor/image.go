@@ -9,7 +9,7 @@ import (
 
 // Image reads and decodes the image of an item.
 func (item Item) Image(ctx context.Context, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
-	data, err := read(&item)
+	data, err := read(&item, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"image"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -45,8 +44,8 @@ type ModelOptions struct {
 	// Provider is the file of an execution provider that is a library of its own,
 	// a plug-in of onnxruntime; "" takes those of the onnxruntime library.
 	Provider string
-	// IntraOpThreads is how many threads one run may use; 0 is 1, which is
-	// the fastest with one worker per core.
+	// IntraOpThreads is how many threads one run may use; 0 is 1, or more
+	// with fewer workers where a long extraction finds that faster.
 	IntraOpThreads int
 }
 
@@ -69,7 +68,7 @@ type Model struct {
 	input       imageInput
 	outputs     []tensor // the embedding and, where there are any, the logits
 	pool        pooling
-	applyEXIF   bool
+	options     ModelOptions
 	why         string
 	fingerprint string
 }
@@ -97,7 +96,7 @@ func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
 		return nil, fmt.Errorf("unknown pooling %q; --pool is cls or mean", opts.Pool)
 	}
-	m := &Model{applyEXIF: opts.ApplyEXIF}
+	m := &Model{options: opts}
 	file, folders, err := findGraph(dir)
 	if err != nil {
 		return nil, err
@@ -249,7 +248,7 @@ func (m *Model) open(opts ModelOptions) error {
 	// would no longer arrive.
 	restore := saveSignals()
 	defer restore()
-	if err := m.newSession(opts); err != nil {
+	if err := m.newSession(); err != nil {
 		return err
 	}
 	if err := m.measure(); err != nil {
@@ -317,7 +316,7 @@ func (m *Model) readDeclarations() (err error) {
 }
 
 // newSession makes the one session that all runners share.
-func (m *Model) newSession(opts ModelOptions) error {
+func (m *Model) newSession() error {
 	options, err := ort.NewSessionOptions()
 	if err != nil {
 		return err
@@ -326,7 +325,7 @@ func (m *Model) newSession(opts ModelOptions) error {
 	// One thread per run and as many runs as cores gives about twice the
 	// images per second of one run on all cores.
 	if err := errors.Join(
-		options.SetIntraOpNumThreads(max(1, opts.IntraOpThreads)),
+		options.SetIntraOpNumThreads(m.threads()),
 		options.SetInterOpNumThreads(1),
 		// What goes wrong comes back as an error; it need not be printed too,
 		// least of all when a run is cancelled.
@@ -334,7 +333,7 @@ func (m *Model) newSession(opts ModelOptions) error {
 	); err != nil {
 		return err
 	}
-	if err := useDevice(options, opts.Device, opts.Provider); err != nil {
+	if err := useDevice(options, m.options.Device, m.options.Provider); err != nil {
 		return err
 	}
 	names := make([]string, len(m.outputs))
@@ -459,13 +458,7 @@ func (m *Model) needsToBeAlone() (bool, error) {
 	if err := r.Run(ctx, 2); err != nil {
 		return true, nil
 	}
-	// Kernels for other sizes may round otherwise, half floats by 1/2048.
-	var largest, change float64
-	for i, v := range r.Features(0) {
-		largest = max(largest, math.Abs(float64(alone[i])))
-		change = max(change, math.Abs(float64(v-alone[i])))
-	}
-	return change > 0.01*largest, nil
+	return !agree(r.Features(0), alone, false), nil
 }
 
 // Batch is how many images a run has where batch are wanted: that many, or the
@@ -543,7 +536,7 @@ func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 func (m *Model) Fingerprint() string { return m.fingerprint }
 
 func (m *Model) takeFingerprint() (err error) {
-	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.PoolSkip(), m.Spec, m.applyEXIF, preprocess.Version}.fingerprint()
+	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.PoolSkip(), m.Spec, m.options.ApplyEXIF, preprocess.Version}.fingerprint()
 	return err
 }
 
@@ -570,7 +563,29 @@ func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
 	return m.Spec.Tensor(dst, img, m.input.layout)
 }
 
-func (m *Model) upright() bool { return m.applyEXIF }
+func (m *Model) upright() bool { return m.options.ApplyEXIF }
+
+func (m *Model) threads() int { return max(1, m.options.IntraOpThreads) }
+
+func (m *Model) freeThreads() bool { return m.options.IntraOpThreads == 0 && m.onCPU() }
+
+func (m *Model) withThreads(n int) (model, error) {
+	other := *m
+	other.options.IntraOpThreads = n
+	return &other, other.newSession()
+}
+
+func (m *Model) onCPU() bool { return m.options.Device == "" || m.options.Device == "cpu" }
+
+// exact is what CPUs do, as a rule; other devices round by the size of a batch.
+func (m *Model) exact() bool { return m.onCPU() }
+
+func (m *Model) batchSizes() []int {
+	if m.onCPU() {
+		return batchSizes
+	}
+	return deviceBatchSizes
+}
 
 // Close frees the session.
 func (m *Model) Close() error {

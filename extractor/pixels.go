@@ -75,7 +75,7 @@ func (o PixelOptions) Spec(ctx context.Context, l *Listing) (*preprocess.Spec, e
 func firstSize(ctx context.Context, items []Item, applyEXIF bool) (image.Point, error) {
 	var first error
 	for _, item := range items {
-		data, err := read(&item)
+		data, err := read(&item, nil)
 		if err == nil {
 			var img *image.NRGBA
 			if img, err = item.decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, ApplyEXIF: applyEXIF}); err == nil {
@@ -150,6 +150,13 @@ func (p *Pixels) prepare(dst []float32, img *image.NRGBA) error {
 }
 
 func (p *Pixels) upright() bool { return p.applyEXIF }
+
+// Pixels have no session, and nothing to choose.
+func (p *Pixels) threads() int                   { return 0 }
+func (p *Pixels) freeThreads() bool              { return false }
+func (p *Pixels) withThreads(int) (model, error) { return p, nil }
+func (p *Pixels) batchSizes() []int              { return nil }
+func (p *Pixels) exact() bool                    { return true }
 
 // pixelRunner has nothing to run: what goes in comes out.
 type pixelRunner struct {

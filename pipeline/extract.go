@@ -149,9 +149,9 @@ func (e *extraction) run(ctx context.Context) error {
 	if e.opts.Run.Progress != nil {
 		e.opts.Run.Progress(0, 0, e.total(0))
 	}
-	// Whole batches at a time: which images share one does not depend on how fast
-	// they were found.
-	batch := max(cmp.Or(e.opts.Run.Batch, extractor.DefaultBatch), 1)
+	// Whole batches at a time, if their size was asked for: which images share one
+	// does not depend on how fast they were found.
+	batch := max(e.opts.Run.Batch, 1)
 	unit := (firstImages + batch - 1) / batch * batch
 	for {
 		items, err := e.found.take(ctx, unit)

@@ -123,6 +123,11 @@ with the labels beside them.`, stdout)
 		}
 		progress.Update(done, total, note)
 	}
+	var plan *extractor.Plan
+	opts.Run.Chosen = func(p extractor.Plan) {
+		plan = &p
+		progress.Say("extract: " + p.String())
+	}
 	result, err := pipeline.Extract(ctx, opts)
 	progress.Close()
 	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
@@ -140,7 +145,9 @@ with the labels beside them.`, stdout)
 			Reused  int    `json:"reused"`
 			Failed  int    `json:"failed"`
 			Skipped int    `json:"skipped"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped})
+
+			Plan *extractor.Plan `json:"plan,omitempty"`
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, plan})
 	} else {
 		_, err = fmt.Fprintf(stdout, "%s: %d images × %d features, %d classes (%d new, %d known, %d unreadable, %d files that are no images)\n",
 			opts.Out, result.Meta.N, result.Meta.D, len(result.Meta.Classes), result.New, result.Reused, len(result.Failed), result.Skipped)

@@ -170,10 +170,7 @@ func TestResizeEqualsPillow(t *testing.T) {
 	for _, file := range files {
 		want := readPNG(t, file)
 		filter, _, _ := strings.Cut(filepath.Base(file), "_")
-		got, err := resize(source, want.Rect.Dx(), want.Rect.Dy(), want.Rect, Filter(filter))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := resized(t, source, want.Rect.Dx(), want.Rect.Dy(), want.Rect, Filter(filter))
 		if d := compare(t, got, want); d.worst > 0 {
 			t.Errorf("%s: off by up to %d levels", file, d.worst)
 		}

@@ -12,15 +12,19 @@
 // Nothing is guessed: a configuration that this package does not know to the
 // letter is an error.
 //
-// The package starts no goroutines, keeps no state and may be called from many.
+// The package starts no goroutines and may be called from many. It keeps room to
+// work in between images, nothing else.
 package preprocess
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"image"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 )
 
 // Version is the version of the arithmetic: it goes up whenever the tensor of
@@ -159,6 +163,25 @@ func (s *Spec) Validate() error {
 // img is so elongated that the libraries fail too: an edge would shrink to
 // nothing, or the work would not fit into memory.
 func (s *Spec) Crop(img *image.NRGBA) (*image.NRGBA, error) {
+	var room workroom
+	return room.crop(s, img)
+}
+
+// A workroom holds what making a tensor takes, to be used again for the next
+// image. The zero value is ready.
+type workroom struct {
+	resizer
+	out []uint8
+}
+
+// workrooms are those that nobody uses just now.
+var workrooms = sync.Pool{New: func() any { return new(workroom) }}
+
+// maxIdle bounds the bytes that an unused workroom may hold.
+const maxIdle = 1 << 26
+
+// crop is Spec.Crop. The result is valid until the next.
+func (r *workroom) crop(s *Spec, img *image.NRGBA) (*image.NRGBA, error) {
 	if err := s.Validate(); err != nil {
 		return nil, fmt.Errorf("preprocessing: %w", err)
 	}
@@ -177,31 +200,27 @@ func (s *Spec) Crop(img *image.NRGBA) (*image.NRGBA, error) {
 		return nil, fmt.Errorf("image of %d×%d pixels is too elongated to fit into %d×%d",
 			img.Rect.Dx(), img.Rect.Dy(), s.ResizeWidth, s.ResizeHeight)
 	}
+	n := 4 * s.Width * s.Height
+	r.out = slices.Grow(r.out[:0], n)[:n]
+	out := &image.NRGBA{Pix: r.out, Stride: 4 * s.Width, Rect: image.Rect(0, 0, s.Width, s.Height)}
 	x, y := s.Rounding.origin(width, s.Width), s.Rounding.origin(height, s.Height)
-	seen := image.Rect(x, y, x+s.Width, y+s.Height).Intersect(image.Rect(0, 0, width, height))
-	part := img
+	seen := out.Rect.Add(image.Pt(x, y)).Intersect(image.Rect(0, 0, width, height))
+	place := seen.Sub(image.Pt(x, y)) // of what is seen in the output
+	if place != out.Rect {
+		for i := range s.Width * s.Height {
+			set(out.Pix, i, s.Fill[0], s.Fill[1], s.Fill[2])
+		}
+	}
+	to := crop(out, place)
 	if (image.Point{X: width, Y: height}) != img.Rect.Max {
-		var err error
-		if part, err = resize(img, width, height, seen, s.Filter); err != nil {
-			return nil, err
-		}
-		if part.Rect.Max == (image.Point{X: s.Width, Y: s.Height}) {
-			return part, nil
-		}
-	} else {
-		part = img.SubImage(seen).(*image.NRGBA)
+		return out, r.resize(to, img, width, height, seen, s.Filter)
 	}
-
-	out := image.NewNRGBA(image.Rect(0, 0, s.Width, s.Height))
-	for i := 0; i < len(out.Pix); i += 4 {
-		copy(out.Pix[i:], s.Fill[:])
-		out.Pix[i+3] = 255
-	}
+	from := crop(img, seen)
 	for row := range seen.Dy() {
-		from := part.Pix[row*part.Stride:]
-		to := out.Pix[out.PixOffset(seen.Min.X-x, seen.Min.Y-y+row):]
-		for i := 0; i < 4*seen.Dx(); i += 4 {
-			copy(to[i:i+3], from[i:i+3])
+		pixels := to.Pix[row*to.Stride:][:4*seen.Dx()]
+		copy(pixels, from.Pix[row*from.Stride:])
+		for i := 3; i < len(pixels); i += 4 {
+			pixels[i] = 255
 		}
 	}
 	return out, nil
@@ -216,29 +235,41 @@ func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
 	if n := channels * s.Height * s.Width; len(dst) != n {
 		return fmt.Errorf("tensor has room for %d values, want %d×%d×%d = %d", len(dst), channels, s.Height, s.Width, n)
 	}
-	crop, err := s.Crop(img)
-	if err != nil {
-		return err
-	}
-	step, plane := 1, s.Height*s.Width
-	switch layout {
-	case NCHW:
-	case NHWC:
-		step, plane = channels, 1
-	default:
+	if layout != NCHW && layout != NHWC {
 		return fmt.Errorf("unknown layout %d", layout)
 	}
+	room := workrooms.Get().(*workroom)
+	crop, err := room.crop(s, img)
+	if err == nil {
+		s.normalise(dst, crop.Pix, layout)
+	}
+	if cap(room.out)+cap(room.between) <= maxIdle {
+		workrooms.Put(room)
+	}
+	return err
+}
+
+// normalise writes the values of pixels to dst.
+func (s *Spec) normalise(dst []float32, pixels []uint8, layout Layout) {
 	levels := s.levels()
-	for i := range s.Height * s.Width {
-		pixel := crop.Pix[4*i : 4*i+3 : 4*i+3]
-		at := i * step
-		dst[at] = levels[0][pixel[0]]
-		if channels == 3 {
-			dst[at+plane] = levels[1][pixel[1]]
-			dst[at+2*plane] = levels[2][pixel[2]]
+	switch {
+	case s.Grey: // one channel: the layouts are the same
+		for i := range dst {
+			dst[i] = levels[0][pixels[4*i]]
+		}
+	case layout == NHWC:
+		for len(dst) >= 3 && len(pixels) >= 4 {
+			dst[0], dst[1], dst[2] = levels[0][pixels[0]], levels[1][pixels[1]], levels[2][pixels[2]]
+			dst, pixels = dst[3:], pixels[4:]
+		}
+	default:
+		plane := s.Height * s.Width
+		r, g, b := dst[:plane], dst[plane:2*plane], dst[2*plane:3*plane]
+		for i := range r {
+			pixel := binary.LittleEndian.Uint32(pixels[4*i:])
+			r[i], g[i], b[i] = levels[0][uint8(pixel)], levels[1][uint8(pixel>>8)], levels[2][uint8(pixel>>16)]
 		}
 	}
-	return nil
 }
 
 // String says what is done to an image, in order.

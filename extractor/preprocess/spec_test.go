@@ -110,14 +110,8 @@ func TestPartOfResizeIsPartOfWhole(t *testing.T) {
 		w, h := rapid.IntRange(1, 80).Draw(t, "width"), rapid.IntRange(1, 80).Draw(t, "height")
 		x, y := rapid.IntRange(0, w-1).Draw(t, "x"), rapid.IntRange(0, h-1).Draw(t, "y")
 		part := image.Rect(x, y, rapid.IntRange(x+1, w).Draw(t, "right"), rapid.IntRange(y+1, h).Draw(t, "bottom"))
-		whole, err := resize(img, w, h, image.Rect(0, 0, w, h), filter)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := resize(img, w, h, part, filter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		whole := resized(t, img, w, h, image.Rect(0, 0, w, h), filter)
+		got := resized(t, img, w, h, part, filter)
 		for row := range part.Dy() {
 			a, b := got.Pix[got.PixOffset(0, row):], whole.Pix[whole.PixOffset(part.Min.X, part.Min.Y+row):]
 			for i := range 4 * part.Dx() {

@@ -74,6 +74,20 @@ func (p *Progress) Update(done, total int, note string) {
 	}
 }
 
+// Say shows a line that stays, above the bar.
+func (p *Progress) Say(line string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.terminal {
+		line = "\r\033[K" + line
+	}
+	fmt.Fprintln(p.w, line)
+	p.last = "" // the bar is shown anew
+}
+
 // Phase is Update for work in several phases, each of which counts from the
 // start; what names the phase.
 func (p *Progress) Phase(what string, done, total int) {

@@ -17,8 +17,9 @@ type RunFlags struct {
 
 // AddRunFlags adds the flags, which set fields of run and backbone.
 func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extractor.ModelOptions) *RunFlags {
-	f.IntVar(&run.Batch, "batch", extractor.DefaultBatch, "images that go through the model at once")
-	f.IntVar(&run.Workers, "workers", 0, "images worked on at once (default: one per core)")
+	f.IntVar(&run.Batch, "batch", 0, "images that one worker puts through the model at once (default: 1, or more where a short measurement finds that faster and the same to the bit)")
+	f.IntVar(&run.Workers, "workers", 0, "images worked on at once (default: one per core, or fewer with more threads each where a long run finds that faster)")
+	f.IntVar(&backbone.IntraOpThreads, "threads", 0, "threads that the model may use for each of them (default: 1, or as above)")
 	f.StringVar(&backbone.Device, "device", "cpu", "where the model runs: `"+strings.Join(extractor.Devices(), "|")+"`; which of several: cuda:1")
 	f.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime that brings the device (default: the library's own)")
 	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse larger images (default: Pillow's bound, 178,956,970)")
@@ -34,10 +35,8 @@ func AddLibraryFlag(f *pflag.FlagSet) *string {
 // Check checks the flags, after Parse.
 func (r *RunFlags) Check() error {
 	switch {
-	case r.run.Batch < 1:
-		return Usagef("--batch %d: it is positive", r.run.Batch)
-	case r.run.Workers < 0 || r.run.MaxPixels < 0:
-		return Usagef("--workers %d --max-pixels %d: neither is negative", r.run.Workers, r.run.MaxPixels)
+	case r.run.Batch < 0 || r.run.Workers < 0 || r.backbone.IntraOpThreads < 0 || r.run.MaxPixels < 0:
+		return Usagef("--batch %d --workers %d --threads %d --max-pixels %d: none is negative", r.run.Batch, r.run.Workers, r.backbone.IntraOpThreads, r.run.MaxPixels)
 	case r.run.ImageTimeout <= 0:
 		return Usagef("--image-timeout %v: it is positive", r.run.ImageTimeout)
 	}

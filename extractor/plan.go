@@ -1,0 +1,295 @@
+package extractor
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"mlrbfn/extractor/preprocess"
+)
+
+// A Plan says how an extraction uses the machine.
+type Plan struct {
+	Workers int `json:"workers"` // images that are worked on at once
+	Batch   int `json:"batch"`   // images that one of them puts through the model at once
+	Threads int `json:"threads"` // threads that such a run may use
+	// Measured says that the plan was the fastest of several; otherwise it is
+	// what was asked for, or the rule where there was little to do: batches of
+	// one, one thread, a worker for each core.
+	Measured bool `json:"measured"`
+}
+
+func (p Plan) String() string {
+	how := "not measured"
+	if p.Measured {
+		how = "measured"
+	}
+	return fmt.Sprintf("%d worker(s), %d image(s) a batch, %d thread(s) a run (%s)", p.Workers, p.Batch, max(1, p.Threads), how)
+}
+
+// tuning says how much of an extraction may go into finding the best plan.
+type tuning struct {
+	// part is the part of the time that is left which all sizes of batches, or
+	// one number of threads, may take to be tried, and most a bound for it.
+	part float64
+	most time.Duration
+	// threads is the least time that must be left to try other numbers of
+	// threads, each of which needs a session of its own.
+	threads time.Duration
+}
+
+var usualTuning = tuning{0.01, 10 * time.Second, 2 * time.Minute}
+
+// batchSizes are tried on a CPU, deviceBatchSizes elsewhere. On a CPU larger
+// ones than these are slower: they leave the cache.
+var batchSizes, deviceBatchSizes = []int{2, 4, 8}, []int{4, 16, 64}
+
+// gain is by how much another plan must be faster to be preferred to the rule.
+const gain = 1.02
+
+// extraction is one run of Extract.
+type extraction struct {
+	model  model
+	items  []Item
+	opts   ExtractOptions
+	sink   func(Result) error
+	tuning tuning
+	pixels *semaphore.Weighted // all workers' images together have at most opts.MaxPixels
+
+	next  atomic.Int64 // the first item that no worker has taken
+	mu    sync.Mutex   // guards the sink and what follows
+	stats Stats
+}
+
+// take hands out up to n consecutive items, as from:to.
+func (e *extraction) take(n int) (from, to int) {
+	to = int(e.next.Add(int64(n)))
+	return min(to-n, len(e.items)), min(to, len(e.items))
+}
+
+// left is how many items no worker has taken.
+func (e *extraction) left() int { return max(0, len(e.items)-int(e.next.Load())) }
+
+// deliver hands one result to the sink.
+func (e *extraction) deliver(r Result) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.sink(r); err != nil {
+		return err
+	}
+	e.stats.Done++
+	if r.Err != nil {
+		e.stats.Failed++
+	}
+	if e.opts.Progress != nil {
+		e.opts.Progress(e.stats.Done, e.stats.Failed, len(e.items))
+	}
+	return nil
+}
+
+// run chooses a plan while it does the first items, and does the others by it.
+func (e *extraction) run(ctx context.Context) error {
+	if len(e.items) == 0 {
+		return ctx.Err()
+	}
+	plan := Plan{e.opts.Workers, e.opts.Batch, e.model.threads(), false}
+	if plan.Workers == 0 {
+		plan.Workers = max(1, runtime.GOMAXPROCS(0)/max(1, plan.Threads))
+	}
+	free := plan.Batch == 0 && e.model.Batch(2) == 2 // to choose the batch
+	plan.Batch = e.model.Batch(max(1, plan.Batch))
+	plan.Workers = min(plan.Workers, (len(e.items)+plan.Batch-1)/plan.Batch)
+	if plan.Threads == 0 || e.left() <= 4*plan.Workers*plan.Batch {
+		return e.finish(ctx, plan)
+	}
+	rate, err := e.try(ctx, plan, 0) // which warms up, too
+	if err != nil {
+		return err
+	}
+	if free {
+		if plan, err = e.chooseBatch(ctx, plan, rate); err != nil {
+			return err
+		}
+	}
+	if e.opts.Workers == 0 && e.model.freeThreads() && e.remaining(rate) >= e.tuning.threads {
+		return e.chooseThreads(ctx, plan, rate)
+	}
+	return e.finish(ctx, plan)
+}
+
+// remaining is the time that the items left will take at so many a second.
+func (e *extraction) remaining(rate float64) time.Duration {
+	return time.Duration(float64(e.left()) / rate * float64(time.Second))
+}
+
+// budget is how long trying out may take.
+func (e *extraction) budget(rate float64) time.Duration {
+	return min(time.Duration(e.tuning.part*float64(e.remaining(rate))), e.tuning.most)
+}
+
+// finish does all that is left.
+func (e *extraction) finish(ctx context.Context, plan Plan) error {
+	if e.opts.Chosen != nil {
+		e.opts.Chosen(plan)
+	}
+	return e.work(ctx, plan, func(ctx context.Context, w *worker) error {
+		for {
+			from, to := e.take(plan.Batch)
+			if from == to {
+				return nil
+			}
+			if err := w.block(ctx, from, to); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// try works by a plan for a time, at least two batches a worker, and returns
+// how many images it does a second.
+func (e *extraction) try(ctx context.Context, plan Plan, during time.Duration) (rate float64, err error) {
+	var mu sync.Mutex
+	start := time.Now()
+	err = e.work(ctx, plan, func(ctx context.Context, w *worker) error {
+		done := 0
+		began := time.Now()
+		for blocks := 0; blocks < 2 || time.Since(start) < during; blocks++ {
+			from, to := e.take(plan.Batch)
+			if from == to {
+				break
+			}
+			if err := w.block(ctx, from, to); err != nil {
+				return err
+			}
+			done += to - from
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		// Worker by worker, so that it does not matter that some end early.
+		rate += float64(done) / time.Since(began).Seconds()
+		return nil
+	})
+	return rate, err
+}
+
+// work lets a plan's workers do something.
+func (e *extraction) work(ctx context.Context, plan Plan, do func(context.Context, *worker) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for range plan.Workers {
+		group.Go(func() (err error) {
+			runner, err := e.model.newRunner(plan.Batch)
+			if err != nil {
+				return err
+			}
+			defer func() {
+				if closeErr := runner.Close(); err == nil {
+					err = closeErr
+				}
+			}()
+			return do(ctx, &worker{
+				extraction: e,
+				runner:     runner,
+				decode:     preprocess.DecodeOptions{MaxPixels: e.opts.MaxPixels, ApplyEXIF: e.model.upright()},
+			})
+		})
+	}
+	return group.Wait()
+}
+
+// chooseBatch runs the same images one by one and in batches, all workers at
+// once, as they will run later, and puts the size that takes the least time into
+// the plan. Sizes that change a feature are out of the question: what an image's
+// features are must not depend on how fast the machine was.
+func (e *extraction) chooseBatch(ctx context.Context, plan Plan, rate float64) (Plan, error) {
+	sizes, budget := e.model.batchSizes(), e.budget(rate)
+	for n := len(sizes); n > 0; n-- {
+		// A trial is a batch and its images one by one.
+		if trial := 2 * sizes[n-1] * plan.Workers; float64(trial)/rate < budget.Seconds() {
+			sizes = sizes[:n]
+			break
+		}
+		sizes = sizes[:n-1]
+	}
+	if len(sizes) == 0 {
+		return plan, nil
+	}
+	var (
+		mu    sync.Mutex
+		times = map[int]time.Duration{} // the shortest for an image
+		unfit = map[int]bool{}
+		turn  atomic.Int64
+		start = time.Now()
+		trial = plan
+	)
+	note := func(size int, t time.Duration) {
+		if before, ok := times[size]; !ok || t < before {
+			times[size] = t
+		}
+	}
+	trial.Batch = slices.Max(sizes)
+	err := e.work(ctx, trial, func(ctx context.Context, w *worker) error {
+		for time.Since(start) < budget {
+			size := sizes[int(turn.Add(1)-1)%len(sizes)]
+			from, to := e.take(size)
+			if from == to {
+				return nil
+			}
+			c, err := w.compare(ctx, from, to)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			if c.n == size {
+				note(size, c.batch)
+				note(1, c.single)
+			}
+			unfit[size] = unfit[size] || !c.same
+			mu.Unlock()
+		}
+		return nil
+	})
+	plan.Measured = true
+	for _, size := range sizes {
+		if t, ok := times[size]; ok && !unfit[size] && gain*float64(t) < float64(times[plan.Batch]) {
+			plan.Batch = size
+		}
+	}
+	return plan, err
+}
+
+// chooseThreads tries fewer workers whose runs have more threads, as long as
+// that does more images a second, and does what is left.
+func (e *extraction) chooseThreads(ctx context.Context, plan Plan, rate float64) (err error) {
+	during := e.budget(rate)
+	if rate, err = e.try(ctx, plan, during); err != nil {
+		return err
+	}
+	plan.Measured = true
+	cores, usual := plan.Workers, e.model
+	for threads := 2; threads <= cores; threads *= 2 {
+		other, err := usual.withThreads(threads)
+		if err != nil {
+			break // for want of memory, say; the plan at hand works
+		}
+		defer other.Close()
+		last, next := e.model, plan
+		e.model, next.Workers, next.Threads = other, cores/threads, threads
+		now, err := e.try(ctx, next, during)
+		if err != nil {
+			return err
+		}
+		if now < gain*rate {
+			e.model = last
+			break
+		}
+		plan, rate = next, now
+	}
+	return e.finish(ctx, plan)
+}

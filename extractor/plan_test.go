@@ -1,0 +1,109 @@
+package extractor
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/testenv"
+)
+
+// tuned extracts as a long run does: it tries all batches for a while, and all
+// numbers of threads.
+func tuned(t *testing.T, m *Model, items []Item, workers int) ([]Result, Plan) {
+	t.Helper()
+	results := make([]Result, len(items))
+	var plan Plan
+	chosen := 0
+	e := &extraction{
+		model: m, items: items,
+		opts: ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, Chosen: func(p Plan) { plan, chosen = p, chosen+1 }},
+		sink: func(r Result) error {
+			r.Features, r.Logits = slices.Clone(r.Features), slices.Clone(r.Logits)
+			results[r.Index] = r
+			return nil
+		},
+		tuning: tuning{part: 1000, most: 200 * time.Millisecond},
+		pixels: semaphore.NewWeighted(preprocess.DefaultMaxPixels),
+	}
+	if err := e.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if e.stats.Done != len(items) || chosen != 1 {
+		t.Fatalf("%d of %d images done, %d plans chosen", e.stats.Done, len(items), chosen)
+	}
+	return results, plan
+}
+
+// TestFeaturesDoNotDependOnThePlan: whatever a machine finds the fastest, the
+// features are the same to the bit. On that rests that an extraction which was
+// interrupted ends as one that was not.
+func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
+	for _, dir := range []string{
+		testenv.Shared(t, "models", "vit-tiny-p16"),
+		testenv.Shared(t, "models", "vit-tiny-p16-int8"),
+		testenv.Shared(t, "models", "resnet20-cifar10"),
+		testenv.Shared(t, "models", "squeezenet11-fp16io"),
+	} {
+		items := goldenItems(t)[:24]
+		m := openTest(t, dir, ModelOptions{})
+		want, _ := collect(t, m, items, ExtractOptions{Workers: 1})
+		check := func(what string, got []Result) {
+			for i, r := range got {
+				if !agree(r.Features, want[i].Features, true) || !agree(r.Logits, want[i].Logits, true) || r.SHA256 != want[i].SHA256 {
+					t.Errorf("%s, %s: %s differs from one worker and no batches", dir, what, items[i].Path)
+					return
+				}
+			}
+		}
+		got, plan := tuned(t, m, items, 0)
+		if !plan.Measured {
+			t.Errorf("%s: nothing was measured", dir)
+		}
+		check(fmt.Sprint("tuned: ", plan), got)
+		got, plan = tuned(t, m, items, 3)
+		if plan.Workers != 3 || plan.Threads != 1 {
+			t.Errorf("%s: 3 workers were asked for: %v", dir, plan)
+		}
+		check(fmt.Sprint("tuned: ", plan), got)
+		got, _ = collect(t, m, items, ExtractOptions{Workers: 2, Batch: 5})
+		check("batches of 5", got)
+		got, _ = collect(t, openTest(t, dir, ModelOptions{IntraOpThreads: 2}), items, ExtractOptions{})
+		check("2 threads", got)
+	}
+}
+
+// TestOnlyBatchesThatWorkAreChosen: trying out a size of batches that the graph
+// cannot take costs no image.
+func TestOnlyBatchesThatWorkAreChosen(t *testing.T) {
+	// Rows of [n,2] plus zeros [n] go for one and two images only.
+	m := openTest(t, testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 2)},
+		mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"),
+		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), ModelOptions{})
+	results, plan := tuned(t, m, slices.Repeat(greys(t, 25), 20), 2)
+	if plan.Batch > 2 {
+		t.Errorf("plan: %v", plan)
+	}
+	for i, r := range results {
+		if want := float64(10*(i%25))/127.5 - 1; r.Err != nil || math.Abs(float64(r.Features[0])-want) > 1e-5 {
+			t.Fatalf("image %d: %v, %v; want %g", i, r.Features, r.Err, want)
+		}
+	}
+}
+
+// TestFewImagesAreNotMeasured: what takes a moment is done by the rule.
+func TestFewImagesAreNotMeasured(t *testing.T) {
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	for _, n := range []int{1, 3, 25} {
+		var plan Plan
+		collect(t, m, greys(t, n), ExtractOptions{Chosen: func(p Plan) { plan = p }})
+		if plan.Measured || plan.Batch != 1 || plan.Threads != 1 || plan.Workers < 1 || plan.Workers > n {
+			t.Errorf("%d images: %v", n, plan)
+		}
+	}
+}
