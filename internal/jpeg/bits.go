@@ -1,0 +1,110 @@
+package jpeg
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+const (
+	// mcuBytes bounds what one MCU takes: 10 blocks of 64 coefficients, each a
+	// code that fits none, which counts for 17 bits, and 15 bits of value.
+	mcuBytes  = 10*64*4 + 16
+	windowLen = 16 << 10
+)
+
+// bitReader reads the bits of an entropy-coded segment. What lies beyond its
+// end reads as zeros.
+type bitReader struct {
+	bits uint64 // the next bits, the first in the highest place
+	n    int    // how many of them are valid
+	at   int    // the byte of window that follows them
+	end  int    // where the bytes of the segment end that are in window
+	// complete says that all of the segment is in window, cut that the file
+	// ends with it, and dry that more bits were read than it has.
+	complete, cut, dry bool
+	window             [windowLen + mcuBytes]byte
+}
+
+// begin starts a segment at the current position of m.
+func (r *bitReader) begin() {
+	r.bits, r.n, r.at, r.end = 0, 0, 0, 0
+	r.complete, r.cut = false, false
+}
+
+// ensure makes at least one MCU of the segment, or all that is left of it, with
+// the zeros behind it, available in the window.
+func (r *bitReader) ensure(m *markers) {
+	if r.complete || r.end-r.at >= mcuBytes {
+		return
+	}
+	// Bytes that bits holds need no place; the rest moves to the front.
+	r.end = copy(r.window[:], r.window[r.at:r.end])
+	r.at = 0
+	for r.end < windowLen && !r.complete {
+		if m.pending != 0 {
+			r.complete = true
+			break
+		}
+		rest := m.data[m.pos:]
+		run := rest[:min(len(rest), windowLen-r.end)]
+		stop := bytes.IndexByte(run, 0xff)
+		if stop < 0 {
+			r.end += copy(r.window[r.end:], run)
+			m.pos += len(run)
+			if len(run) == len(rest) {
+				r.complete, r.cut = true, true
+			}
+			continue
+		}
+		r.end += copy(r.window[r.end:], run[:stop])
+		m.pos += stop
+		code := stop + 1
+		for code < len(rest) && rest[code] == 0xff {
+			code++
+		}
+		if code == len(rest) {
+			r.complete, r.cut = true, true
+			break
+		}
+		m.pos += code - stop + 1
+		if rest[code] != 0 {
+			m.pending = rest[code]
+		} else {
+			r.window[r.end] = 0xff
+			r.end++
+		}
+	}
+	if r.complete {
+		clear(r.window[r.end:])
+	}
+}
+
+// fill loads as many whole bytes as fit: at least 56 bits are valid then.
+func (r *bitReader) fill() {
+	r.bits |= binary.BigEndian.Uint64(r.window[r.at:]) >> uint(r.n)
+	r.at += (63 - r.n) >> 3
+	r.n |= 56
+}
+
+// endMCU notes whether more bits were read than the segment has: libjpeg goes on
+// with zeros up to the next marker, but waits for more if the file has none.
+func (r *bitReader) endMCU() error {
+	if r.complete && 8*r.at-r.n > 8*r.end {
+		r.dry = true
+		if r.cut {
+			return ErrTruncated
+		}
+	}
+	return nil
+}
+
+// take returns the next n bits, 0 ≤ n ≤ 16.
+func (r *bitReader) take(n uint) int {
+	if r.n < 16 {
+		r.fill()
+	}
+	v := r.bits >> (64 - n) // 0 for n = 0
+	r.bits <<= n
+	r.n -= int(n)
+	return int(v)
+}
