@@ -127,6 +127,8 @@ func (m *markers) findNext() error {
 		return ErrTruncated
 	case m.data[m.pos] != 0xff || m.data[m.pos+1] != mSOI:
 		return errors.New("no SOI marker where the image should begin")
+	case m.pos == 0 && len(m.data) > 2 && m.data[2] != 0xff:
+		return errors.New("no marker after SOI")
 	}
 	m.pending = mSOI
 	m.pos += 2
@@ -189,6 +191,9 @@ func (m *markers) act(marker uint8) error {
 		}
 		return fmt.Errorf("unexpected marker 0x%02x", marker)
 	}
+	if marker >= mSOF0 && marker <= mSOF10 && marker != mDHT && m.frame && len(m.data)-m.pos >= 8 {
+		return errors.New("a second frame") // whatever its length
+	}
 	b, err := m.payload()
 	if err != nil {
 		return err
@@ -208,9 +213,6 @@ var processes = map[uint8]string{
 }
 
 func (m *markers) readFrame(b []byte, progressive, arithmetic bool) error {
-	if m.frame {
-		return errors.New("a second frame")
-	}
 	if len(b) < 6 {
 		return errors.New("the frame header is too short")
 	}
