@@ -192,16 +192,19 @@ func (a *arithmetic) acs(c *component, b *block, first, last int, low uint) {
 	}
 }
 
+// block decodes a block of a sequential scan.
+func (a *arithmetic) block(c *component, b *block) {
+	if !a.broken && a.dcDifference(c) {
+		b[0] = int16(c.dcBefore)
+		a.acs(c, b, 1, 63, 0)
+	}
+}
+
 // decoder returns what decodes a block of a scan.
 func (a *arithmetic) decoder(d *decoder) func(*component, *block) {
 	switch {
 	case !d.progressive:
-		return func(c *component, b *block) {
-			if !a.broken && a.dcDifference(c) {
-				b[0] = int16(c.dcBefore)
-				a.acs(c, b, 1, 63, 0)
-			}
-		}
+		return a.block
 	case d.first == 0 && d.high == 0:
 		return func(c *component, b *block) {
 			if !a.broken && a.dcDifference(c) {

@@ -22,13 +22,15 @@ type bitReader struct {
 	// complete says that all of the segment is in window, cut that the file
 	// ends with it, and dry that more bits were read than it has.
 	complete, cut, dry bool
-	window             [windowLen + mcuBytes]byte
+	// loaded is how many bits of a cut segment libjpeg would have taken.
+	loaded int
+	window [windowLen + mcuBytes]byte
 }
 
 // begin starts a segment at the current position of m.
 func (r *bitReader) begin() {
 	r.bits, r.n, r.at, r.end = 0, 0, 0, 0
-	r.complete, r.cut = false, false
+	r.complete, r.cut, r.loaded = false, false, 0
 }
 
 // ensure makes at least one MCU of the segment, or all that is left of it, with
@@ -86,16 +88,10 @@ func (r *bitReader) fill() {
 	r.n |= 56
 }
 
-// endMCU notes whether more bits were read than the segment has: libjpeg goes on
-// with zeros up to the next marker, but waits for more if the file has none.
-func (r *bitReader) endMCU() error {
-	if r.complete && 8*r.at-r.n > 8*r.end {
-		r.dry = true
-		if r.cut {
-			return ErrTruncated
-		}
-	}
-	return nil
+// endMCU notes whether more bits were read than the segment has, up to whose
+// end libjpeg goes on with zeros.
+func (r *bitReader) endMCU() {
+	r.dry = r.dry || r.complete && 8*r.at-r.n > 8*r.end
 }
 
 // take returns the next n bits, 0 ≤ n ≤ 16.
@@ -107,4 +103,75 @@ func (r *bitReader) take(n uint) int {
 	r.bits <<= n
 	r.n -= int(n)
 	return int(v)
+}
+
+// blockOfCut is block for a segment that the file ends with: it returns
+// ErrTruncated where libjpeg would wait for more of the file.
+func (r *bitReader) blockOfCut(b *block, dc, ac *decoderTable, dcBefore *int32) error {
+	size, err := r.symbolOfCut(dc)
+	if err != nil {
+		return err
+	}
+	v, err := r.valueOfCut(size)
+	if err != nil {
+		return err
+	}
+	*dcBefore += int32(v)
+	b[0] = int16(*dcBefore)
+	for k := 1; k < 64; k++ {
+		s, err := r.symbolOfCut(ac)
+		if err != nil {
+			return err
+		}
+		if s&15 == 0 && s>>4 < 15 {
+			return nil
+		}
+		k += int(s >> 4)
+		if s&15 == 0 {
+			continue
+		}
+		if v, err = r.valueOfCut(s & 15); err != nil {
+			return err
+		}
+		b[natural[k&127]&63] = int16(v)
+	}
+	return nil
+}
+
+func (r *bitReader) symbolOfCut(t *decoderTable) (uint8, error) {
+	const look = 8 // bits that libjpeg looks up at once
+	from := 8*r.at - r.n
+	s := r.symbol(t)
+	l := 8*r.at - r.n - from
+	r.load(from, look)
+	if l > look {
+		r.load(from, look+1)
+		for i := look + 1; i < l; i++ {
+			r.load(from+i, 1)
+		}
+	}
+	return s, r.waits()
+}
+
+func (r *bitReader) valueOfCut(size uint8) (int, error) {
+	if size == 0 {
+		return 0, nil
+	}
+	r.load(8*r.at-r.n, int(size))
+	return extend(r.take(uint(size)), int(size)), r.waits()
+}
+
+// load does what libjpeg does before it reads n bits: unless it has them it
+// takes whole bytes until it has 57 bits or more.
+func (r *bitReader) load(from, n int) {
+	if r.loaded < from+n {
+		r.loaded = (from + 57 + 7) &^ 7
+	}
+}
+
+func (r *bitReader) waits() error {
+	if r.loaded > 8*r.end {
+		return ErrTruncated
+	}
+	return nil
 }

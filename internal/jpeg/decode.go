@@ -209,7 +209,7 @@ func (d *decoder) setUp() error {
 		c.line = sized(c.line, c.stride*8*d.maxH/c.h)
 	}
 	d.mcuRows = over(d.height, 8*d.maxV)
-	d.several = len(d.scan) < len(d.components) || d.progressive || d.arithmetic
+	d.several = len(d.scan) < len(d.components) || d.progressive
 	if !d.arithmetic && !d.progressive {
 		// Frames of Motion JPEG leave the tables out.
 		for i := range 2 {
@@ -323,7 +323,7 @@ func (d *decoder) beginMCU() (hasBits bool, err error) {
 		d.toGo--
 	}
 	switch {
-	case d.arith.truncated:
+	case d.arithmetic && d.arith.truncated:
 		return false, ErrTruncated
 	case d.arithmetic:
 		return true, nil
@@ -360,12 +360,20 @@ func (d *decoder) sampleRow(row int) error {
 			return err
 		}
 		for _, c := range d.scan {
-			dc, ac := &d.dcTables[c.dcIndex], &d.acTables[c.acIndex]
+			dc, ac := &d.dcTables[c.dcIndex&3], &d.acTables[c.acIndex&3] // arithmetic coding may have others
 			for v := range c.v {
 				to := c.plane[(carried*c.v+8*v)*8*c.stride:]
 				for h := range c.h {
-					hasAC := false
-					if hasBits {
+					hasAC := hasBits
+					switch {
+					case !hasBits:
+					case d.arithmetic:
+						d.arith.block(c, &b)
+					case d.reader.cut:
+						if err := d.reader.blockOfCut(&b, dc, ac, &c.dcBefore); err != nil {
+							return err
+						}
+					default:
 						hasAC = d.reader.block(&b, dc, ac, &c.dcBefore)
 					}
 					at := to[8*(x*c.h+h):]
@@ -379,9 +387,10 @@ func (d *decoder) sampleRow(row int) error {
 				}
 			}
 		}
-		if err := d.reader.endMCU(); err != nil {
-			return err
-		}
+		d.reader.endMCU()
+	}
+	if d.arithmetic && d.arith.truncated {
+		return ErrTruncated
 	}
 	return nil
 }

@@ -47,6 +47,7 @@ type markers struct {
 	pos  int
 	// pending is a marker that was found but not acted upon, or 0.
 	pending uint8
+	length  int // of the segment at hand
 
 	started, frame bool // SOI, SOF seen
 	progressive    bool
@@ -82,20 +83,29 @@ func (m *markers) next() error {
 	return ErrTruncated
 }
 
-// payload returns the bytes of the segment at pos and moves beyond it.
+// payload returns the bytes of the segment at pos, or those of them that the
+// file has, and moves beyond it.
 func (m *markers) payload() ([]byte, error) {
 	if len(m.data)-m.pos < 2 {
 		return nil, ErrTruncated
 	}
-	n := int(m.data[m.pos])<<8 | int(m.data[m.pos+1])
-	start := m.pos + 2
-	// A length that does not even cover itself counts as an empty segment.
-	end := start + max(n-2, 0)
-	if end > len(m.data) {
-		return nil, ErrTruncated
+	// A length that does not even cover itself counts as that of nothing.
+	m.length = max(int(m.data[m.pos])<<8|int(m.data[m.pos+1])-2, 0)
+	m.pos += 2
+	b := m.data[m.pos:]
+	if len(b) > m.length {
+		b = b[:m.length]
 	}
-	m.pos = end
-	return m.data[start:end], nil
+	m.pos += len(b)
+	return b, nil
+}
+
+// short says why a segment, of which there is b, has less than it should.
+func (m *markers) short(b []byte, what string) error {
+	if len(b) < m.length {
+		return ErrTruncated
+	}
+	return fmt.Errorf("%s of a wrong length", what)
 }
 
 // until reads markers up to and including the next SOS or EOI, which it
@@ -191,14 +201,19 @@ func (m *markers) act(marker uint8) error {
 		}
 		return fmt.Errorf("unexpected marker 0x%02x", marker)
 	}
-	if marker >= mSOF0 && marker <= mSOF10 && marker != mDHT && m.frame && len(m.data)-m.pos >= 8 {
-		return errors.New("a second frame") // whatever its length
-	}
 	b, err := m.payload()
 	if err != nil {
 		return err
 	}
-	return segment(b)
+	// What is wrong with the beginning comes before that the end is lacking:
+	// behind the image only the former is an error.
+	if err := segment(b); err != nil {
+		return err
+	}
+	if len(b) < m.length {
+		return ErrTruncated
+	}
+	return nil
 }
 
 var processes = map[uint8]string{
@@ -213,8 +228,11 @@ var processes = map[uint8]string{
 }
 
 func (m *markers) readFrame(b []byte, progressive, arithmetic bool) error {
-	if len(b) < 6 {
-		return errors.New("the frame header is too short")
+	switch {
+	case len(b) < 6:
+		return m.short(b, "a frame header")
+	case m.frame:
+		return errors.New("a second frame")
 	}
 	m.progressive, m.arithmetic = progressive, arithmetic
 	m.height, m.width = int(b[1])<<8|int(b[2]), int(b[3])<<8|int(b[4])
@@ -228,8 +246,8 @@ func (m *markers) readFrame(b []byte, progressive, arithmetic bool) error {
 		return fmt.Errorf("its size is %d×%d, above %d", m.width, m.height, maxSide)
 	case n != 1 && n != 3 && n != 4:
 		return fmt.Errorf("%d components are not supported, only 1, 3 and 4", n)
-	case len(b) != 6+3*n:
-		return errors.New("the frame header has a wrong length")
+	case m.length != 6+3*n, len(b) < m.length:
+		return m.short(b, "a frame header")
 	}
 	for i := range n {
 		c := &m.components[:n][i]
@@ -248,15 +266,18 @@ func (m *markers) readScan(b []byte) error {
 	if !m.frame {
 		return errors.New("a scan before the frame header")
 	}
-	n := 0
-	if len(b) > 0 {
-		n = int(b[0])
+	if len(b) == 0 {
+		return m.short(b, "a scan header")
 	}
-	if n < 1 || n > 4 || len(b) != 4+2*n {
-		return errors.New("the scan header has a wrong length")
+	n := int(b[0])
+	if n < 1 || n > 4 || m.length != 4+2*n {
+		return errors.New("a scan header of a wrong length")
 	}
 	m.scan = m.scan[:0]
 	for i := range n {
+		if len(b) < 3+2*i {
+			return ErrTruncated
+		}
 		id, tables := b[1+2*i], b[2+2*i]
 		var c *component
 		for j := range m.components {
@@ -277,6 +298,9 @@ func (m *markers) readScan(b []byte) error {
 		c.dcIndex, c.acIndex = int(tables>>4), int(tables&15)
 		m.scan = append(m.scan, c)
 	}
+	if len(b) < m.length {
+		return ErrTruncated
+	}
 	m.first, m.last = int(b[1+2*n]), int(b[2+2*n])
 	m.high, m.low = uint(b[3+2*n]>>4), uint(b[3+2*n]&15)
 	m.nextRestart = 0
@@ -285,7 +309,7 @@ func (m *markers) readScan(b []byte) error {
 }
 
 func (m *markers) readHuffman(b []byte) error {
-	for len(b) > 16-2 && len(b) >= 17 {
+	for len(b) >= 17 {
 		index := int(b[0])
 		var t table
 		n := 0
@@ -295,7 +319,7 @@ func (m *markers) readHuffman(b []byte) error {
 		}
 		b = b[17:]
 		if n > 256 || n > len(b) {
-			return errors.New("a Huffman table is broken")
+			return m.short(b, "a Huffman table")
 		}
 		copy(t.symbols[:], b[:n])
 		t.defined = true
@@ -311,7 +335,7 @@ func (m *markers) readHuffman(b []byte) error {
 		to[index] = t
 	}
 	if len(b) != 0 {
-		return errors.New("Huffman tables of a wrong length")
+		return m.short(b, "a Huffman table")
 	}
 	return nil
 }
@@ -325,7 +349,7 @@ func (m *markers) readQuantization(b []byte) error {
 			n = 128
 		}
 		if len(b) < n {
-			return errors.New("a quantization table is too short")
+			return m.short(b, "a quantization table")
 		}
 		if index >= len(m.quants) {
 			return fmt.Errorf("quantization table %d, want 0 to 3", index)
@@ -359,14 +383,14 @@ func (m *markers) readConditioning(b []byte) error {
 		}
 	}
 	if len(b) != 0 {
-		return errors.New("arithmetic conditioning of a wrong length")
+		return m.short(b, "arithmetic conditioning")
 	}
 	return nil
 }
 
 func (m *markers) readRestart(b []byte) error {
-	if len(b) != 2 {
-		return errors.New("a restart interval of a wrong length")
+	if m.length != 2 || len(b) < 2 {
+		return m.short(b, "a restart interval")
 	}
 	m.restart = int(b[0])<<8 | int(b[1])
 	return nil

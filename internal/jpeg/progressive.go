@@ -88,9 +88,7 @@ func (d *decoder) coefficients(ctx context.Context) error {
 				if hasBits {
 					d.lastGood = y / c.v
 					decode(c, &c.coefs[y*c.stride+x])
-					if err := d.reader.endMCU(); err != nil {
-						return err
-					}
+					d.reader.endMCU()
 				}
 			}
 		}
@@ -117,9 +115,7 @@ func (d *decoder) coefficients(ctx context.Context) error {
 					}
 				}
 			}
-			if err := d.reader.endMCU(); err != nil {
-				return err
-			}
+			d.reader.endMCU()
 		}
 	}
 	return nil
