@@ -1,3 +1,5 @@
+//go:build !amd64 || noasm
+
 package jpeg
 
 func transform(dst []uint8, stride int, b *block, quant *[64]uint16) {
