@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"slices"
 	"sync"
 )
 
@@ -63,21 +64,23 @@ type component struct {
 // decoder is what decoding needs besides the image. It is used again.
 type decoder struct {
 	markers
-	reader    bitReader
-	dcTables  [4]decoderTable
-	acTables  [4]decoderTable
-	arith     arithmetic
-	all       [4]component
-	maxH      int
-	maxV      int
-	mcuRows   int
-	img       *image.NRGBA
-	row       int // the next of the image
-	toGo      int // MCUs up to the next restart
-	eobRun    int
-	lastGood  int // the last row of MCUs that had data
-	several   bool
-	converted [2][]uint8
+	reader   bitReader
+	dcTables [4]decoderTable
+	acTables [4]decoderTable
+	arith    arithmetic
+	all      [4]component
+	maxH     int
+	maxV     int
+	mcuRows  int
+	pix      []uint8 // of the image
+	row      int     // the next of it
+	raw      bool    // whether pix is to have the components as they are
+	asYCC    bool    // or, of three, converted to RGB whatever the file says
+	toGo     int     // MCUs up to the next restart
+	eobRun   int
+	lastGood int // the last row of MCUs that had data
+	several  bool
+	line     []uint8 // room for a row of RGBA
 }
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
@@ -91,14 +94,14 @@ func (d *decoder) release() {
 			c.coefs = nil
 		}
 	}
-	d.data, d.img = nil, nil
+	d.data, d.pix = nil, nil
 	decoders.Put(d)
 }
 
 // reset prepares for a file.
 func (d *decoder) reset(data []byte) {
 	d.markers = markers{data: data, components: d.all[:0], scan: d.scan[:0]}
-	d.row, d.several = 0, false
+	d.row, d.several, d.raw, d.asYCC = 0, false, false, false
 }
 
 // header reads up to the first scan.
@@ -121,7 +124,7 @@ func (d *decoder) header() error {
 // Config is what a file's header says.
 type Config struct {
 	Width, Height int // in pixels
-	Components    int // 1 for grey, 3 for YCbCr or RGB, 4 for CMYK or YCCK
+	Components    int // 1 for grey, 3 for YCbCr or RGB, 4 for CMYK or YCCK; or 2
 }
 
 // DecodeConfig reads the header of a file, up to where its first scan begins.
@@ -157,21 +160,46 @@ func Decode(ctx context.Context, data []byte, reuse *image.NRGBA) (*image.NRGBA,
 	if err := d.header(); err != nil {
 		return nil, err
 	}
+	if len(d.components) == 2 {
+		return nil, errors.New("2 components are not supported, only 1, 3 and 4")
+	}
+	img := canvas(reuse, d.width, d.height)
+	d.pix = img.Pix
+	if err := d.decode(ctx); err != nil {
+		return nil, err
+	}
+	return img, nil
+}
+
+// Samples decodes a JPEG that is a part of another file, as libtiff does for
+// Pillow: to the samples of its components in turn, one byte each, which are
+// converted from YCbCr to RGB if ycc is set and there are three. Of one that is
+// cut short the rest is grey.
+func Samples(ctx context.Context, data []byte, ycc bool) (samples []byte, config Config, err error) {
+	d := decoders.Get().(*decoder)
+	defer d.release()
+	d.reset(slices.Concat(data, []byte{0xff, mEOI}))
+	if err := d.header(); err != nil {
+		return nil, Config{}, err
+	}
+	n := len(d.components)
+	d.raw, d.asYCC = true, ycc && n == 3
+	d.pix = make([]byte, d.width*d.height*n)
+	if err := d.decode(ctx); err != nil {
+		return nil, Config{}, err
+	}
+	return d.pix, Config{d.width, d.height, n}, nil
+}
+
+// decode reads the image behind the header.
+func (d *decoder) decode(ctx context.Context) error {
 	if err := d.setUp(); err != nil {
-		return nil, err
+		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	d.img = canvas(reuse, d.width, d.height)
-	decode := d.onePass
 	if d.several {
-		decode = d.allScans
+		return d.allScans(ctx)
 	}
-	if err := decode(ctx); err != nil {
-		return nil, err
-	}
-	return d.img, nil
+	return d.onePass(ctx)
 }
 
 // canvas returns an image of a size, in the memory of reuse if that has room.

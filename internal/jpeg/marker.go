@@ -3,6 +3,7 @@ package jpeg
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // The second bytes of markers (T.81, table B.1).
@@ -47,7 +48,6 @@ type markers struct {
 	pos  int
 	// pending is a marker that was found but not acted upon, or 0.
 	pending uint8
-	length  int // of the segment at hand
 
 	started, frame bool // SOI, SOF seen
 	progressive    bool
@@ -83,29 +83,50 @@ func (m *markers) next() error {
 	return ErrTruncated
 }
 
-// payload returns the bytes of the segment at pos, or those of them that the
-// file has, and moves beyond it.
-func (m *markers) payload() ([]byte, error) {
-	if len(m.data)-m.pos < 2 {
+// segment is what follows a marker: bytes of it that the file has, and how many
+// more it claims to have, which may be negative.
+type segment struct {
+	b    []byte
+	left int
+	what string
+}
+
+// take returns the next n bytes.
+func (s *segment) take(n int) ([]byte, error) {
+	switch {
+	case n > s.left:
+		return nil, s.wrong()
+	case n > len(s.b):
 		return nil, ErrTruncated
 	}
-	// A length that does not even cover itself counts as that of nothing.
-	m.length = max(int(m.data[m.pos])<<8|int(m.data[m.pos+1])-2, 0)
-	m.pos += 2
-	b := m.data[m.pos:]
-	if len(b) > m.length {
-		b = b[:m.length]
-	}
-	m.pos += len(b)
+	b := s.b[:n]
+	s.b, s.left = s.b[n:], s.left-n
 	return b, nil
 }
 
-// short says why a segment, of which there is b, has less than it should.
-func (m *markers) short(b []byte, what string) error {
-	if len(b) < m.length {
+func (s *segment) wrong() error { return fmt.Errorf("%s of a wrong length", s.what) }
+
+// segment reads the segment at pos, and moves beyond it.
+func (m *markers) segment(what string, read func(*segment) error) error {
+	if len(m.data)-m.pos < 2 {
 		return ErrTruncated
 	}
-	return fmt.Errorf("%s of a wrong length", what)
+	s := segment{what: what, left: int(m.data[m.pos])<<8 | int(m.data[m.pos+1]) - 2}
+	m.pos += 2
+	n := max(s.left, 0)
+	missing := n > len(m.data)-m.pos
+	n = min(n, len(m.data)-m.pos)
+	s.b = m.data[m.pos:][:n]
+	m.pos += n
+	// What is wrong with the beginning comes before that the end is lacking:
+	// behind the image only the former is an error.
+	if err := read(&s); err != nil {
+		return err
+	}
+	if missing {
+		return ErrTruncated
+	}
+	return nil
 }
 
 // until reads markers up to and including the next SOS or EOI, which it
@@ -161,59 +182,39 @@ func (m *markers) act(marker uint8) error {
 	case marker == mEOI, marker == mTEM, marker >= mRST0 && marker <= mRST7:
 		return nil
 	}
-	var segment func([]byte) error
+	isFrame := marker == mSOF0 || marker == mSOF1 || marker == mSOF2 || marker == mSOF9 || marker == mSOF10
 	switch {
-	case marker == mSOF0, marker == mSOF1:
-		segment = func(b []byte) error { return m.readFrame(b, false, false) }
-	case marker == mSOF2:
-		segment = func(b []byte) error { return m.readFrame(b, true, false) }
-	case marker == mSOF9:
-		segment = func(b []byte) error { return m.readFrame(b, false, true) }
-	case marker == mSOF10:
-		segment = func(b []byte) error { return m.readFrame(b, true, true) }
+	case isFrame && m.frame:
+		return errors.New("a second frame")
+	case isFrame:
+		m.progressive = marker == mSOF2 || marker == mSOF10
+		m.arithmetic = marker >= mSOF9
+		return m.segment("a frame header", m.readFrame)
 	case marker == mDHT:
-		segment = m.readHuffman
+		return m.segment("a Huffman table", m.readHuffman)
 	case marker == mDAC:
-		segment = m.readConditioning
+		return m.segment("arithmetic conditioning", m.readConditioning)
 	case marker == mDQT:
-		segment = m.readQuantization
+		return m.segment("a quantization table", m.readQuantization)
 	case marker == mDRI:
-		segment = m.readRestart
+		return m.segment("a restart interval", m.readRestart)
 	case marker == mSOS:
-		segment = m.readScan
-	case marker == mAPP0:
-		segment = func(b []byte) error {
-			m.jfif = m.jfif || len(b) >= 14 && string(b[:5]) == "JFIF\x00"
-			return nil
-		}
-	case marker == mAPP14:
-		segment = func(b []byte) error {
-			if len(b) >= 12 && string(b[:5]) == "Adobe" {
-				m.adobe, m.transform = true, b[11]
+		return m.segment("a scan header", m.readScan)
+	case marker >= mAPP0 && marker <= mAPP15, marker == mCOM, marker == mDNL:
+		return m.segment("", func(s *segment) error {
+			switch {
+			case marker == mAPP0 && len(s.b) >= 14 && string(s.b[:5]) == "JFIF\x00":
+				m.jfif = true
+			case marker == mAPP14 && len(s.b) >= 12 && string(s.b[:5]) == "Adobe":
+				m.adobe, m.transform = true, s.b[11]
 			}
 			return nil
-		}
-	case marker >= mAPP0 && marker <= mAPP15, marker == mCOM, marker == mDNL:
-		segment = func([]byte) error { return nil }
-	default:
-		if name, ok := processes[marker]; ok {
-			return fmt.Errorf("%s is not supported", name)
-		}
-		return fmt.Errorf("unexpected marker 0x%02x", marker)
+		})
 	}
-	b, err := m.payload()
-	if err != nil {
-		return err
+	if name, ok := processes[marker]; ok {
+		return fmt.Errorf("%s is not supported", name)
 	}
-	// What is wrong with the beginning comes before that the end is lacking:
-	// behind the image only the former is an error.
-	if err := segment(b); err != nil {
-		return err
-	}
-	if len(b) < m.length {
-		return ErrTruncated
-	}
-	return nil
+	return fmt.Errorf("unexpected marker 0x%02x", marker)
 }
 
 var processes = map[uint8]string{
@@ -227,14 +228,11 @@ var processes = map[uint8]string{
 	0xcf: "hierarchical JPEG",
 }
 
-func (m *markers) readFrame(b []byte, progressive, arithmetic bool) error {
-	switch {
-	case len(b) < 6:
-		return m.short(b, "a frame header")
-	case m.frame:
-		return errors.New("a second frame")
+func (m *markers) readFrame(s *segment) error {
+	b, err := s.take(6)
+	if err != nil {
+		return err
 	}
-	m.progressive, m.arithmetic = progressive, arithmetic
 	m.height, m.width = int(b[1])<<8|int(b[2]), int(b[3])<<8|int(b[4])
 	n := int(b[5])
 	switch {
@@ -244,153 +242,163 @@ func (m *markers) readFrame(b []byte, progressive, arithmetic bool) error {
 		return fmt.Errorf("its size is %d×%d", m.width, m.height)
 	case m.width > maxSide || m.height > maxSide:
 		return fmt.Errorf("its size is %d×%d, above %d", m.width, m.height, maxSide)
-	case n != 1 && n != 3 && n != 4:
+	case n < 1 || n > 4:
 		return fmt.Errorf("%d components are not supported, only 1, 3 and 4", n)
-	case m.length != 6+3*n, len(b) < m.length:
-		return m.short(b, "a frame header")
+	case s.left != 3*n:
+		return s.wrong()
 	}
-	for i := range n {
-		c := &m.components[:n][i]
-		c.id, c.h, c.v, c.quantIndex = b[6+3*i], int(b[7+3*i]>>4), int(b[7+3*i]&15), int(b[8+3*i])
+	m.components = m.components[:n]
+	for i := range m.components {
+		if b, err = s.take(3); err != nil {
+			return err
+		}
+		c := &m.components[i]
+		c.id, c.h, c.v, c.quantIndex = b[0], int(b[1]>>4), int(b[1]&15), int(b[2])
 		c.quantKnown = false
 		if c.h < 1 || c.h > 4 || c.v < 1 || c.v > 4 {
 			return fmt.Errorf("sampling factors are %d×%d, want 1 to 4", c.h, c.v)
 		}
 	}
-	m.components = m.components[:n]
 	m.frame = true
 	return nil
 }
 
-func (m *markers) readScan(b []byte) error {
+func (m *markers) readScan(s *segment) error {
 	if !m.frame {
 		return errors.New("a scan before the frame header")
 	}
-	if len(b) == 0 {
-		return m.short(b, "a scan header")
+	b, err := s.take(1)
+	if err != nil {
+		return err
 	}
 	n := int(b[0])
-	if n < 1 || n > 4 || m.length != 4+2*n {
-		return errors.New("a scan header of a wrong length")
+	if n < 1 || n > 4 || s.left != 2*n+3 {
+		return s.wrong()
 	}
 	m.scan = m.scan[:0]
-	for i := range n {
-		if len(b) < 3+2*i {
-			return ErrTruncated
+	for range n {
+		if b, err = s.take(2); err != nil {
+			return err
 		}
-		id, tables := b[1+2*i], b[2+2*i]
 		var c *component
-		for j := range m.components {
+		for j := len(m.scan); j < len(m.components) && c == nil; j++ {
 			// An id that several components share means them in turn.
-			if m.components[j].id == id && j >= len(m.scan) {
+			if m.components[j].id == b[0] {
 				c = &m.components[j]
-				break
 			}
 		}
-		if c == nil {
-			return fmt.Errorf("a scan of component %d, which does not exist", id)
+		if c == nil || slices.Contains(m.scan, c) {
+			return fmt.Errorf("a scan of component %d, which there is not or already", b[0])
 		}
-		for _, other := range m.scan {
-			if other == c {
-				return fmt.Errorf("a scan has component %d twice", id)
-			}
-		}
-		c.dcIndex, c.acIndex = int(tables>>4), int(tables&15)
+		c.dcIndex, c.acIndex = int(b[1]>>4), int(b[1]&15)
 		m.scan = append(m.scan, c)
 	}
-	if len(b) < m.length {
-		return ErrTruncated
+	if b, err = s.take(3); err != nil {
+		return err
 	}
-	m.first, m.last = int(b[1+2*n]), int(b[2+2*n])
-	m.high, m.low = uint(b[3+2*n]>>4), uint(b[3+2*n]&15)
+	m.first, m.last = int(b[0]), int(b[1])
+	m.high, m.low = uint(b[2]>>4), uint(b[2]&15)
 	m.nextRestart = 0
 	m.scans++
 	return nil
 }
 
-func (m *markers) readHuffman(b []byte) error {
-	for len(b) >= 17 {
-		index := int(b[0])
-		var t table
+func (m *markers) readHuffman(s *segment) error {
+	for s.left > 16 {
+		b, err := s.take(17)
+		if err != nil {
+			return err
+		}
+		t := table{counts: [17]uint8(b), defined: true}
+		t.counts[0] = 0
 		n := 0
-		for i := 1; i <= 16; i++ {
-			t.counts[i] = b[i]
-			n += int(b[i])
+		for _, count := range t.counts {
+			n += int(count)
 		}
-		b = b[17:]
-		if n > 256 || n > len(b) {
-			return m.short(b, "a Huffman table")
+		if n > len(t.symbols) {
+			return errors.New("a Huffman table is broken")
 		}
-		copy(t.symbols[:], b[:n])
-		t.defined = true
-		b = b[n:]
-		to := &m.dc
-		if index&0x10 != 0 {
-			index -= 0x10
-			to = &m.ac
+		symbols, err := s.take(n)
+		if err != nil {
+			return err
 		}
-		if index >= len(to) {
-			return fmt.Errorf("Huffman table %d, want 0 to 3", index)
+		copy(t.symbols[:], symbols)
+		switch index := b[0]; {
+		case index < 4:
+			m.dc[index] = t
+		case index >= 16 && index < 16+4:
+			m.ac[index-16] = t
+		default:
+			return fmt.Errorf("Huffman table %d, want 0 to 3 or 16 to 19", index)
 		}
-		to[index] = t
 	}
-	if len(b) != 0 {
-		return m.short(b, "a Huffman table")
+	if s.left != 0 {
+		return s.wrong()
 	}
 	return nil
 }
 
-func (m *markers) readQuantization(b []byte) error {
-	for len(b) > 0 {
-		index, wide := int(b[0]&15), b[0]>>4 != 0
-		b = b[1:]
-		n := 64
-		if wide {
-			n = 128
+func (m *markers) readQuantization(s *segment) error {
+	for s.left > 0 {
+		b, err := s.take(1)
+		if err != nil {
+			return err
 		}
-		if len(b) < n {
-			return m.short(b, "a quantization table")
+		index, size := int(b[0]&15), 1
+		if b[0]>>4 != 0 {
+			size = 2
 		}
 		if index >= len(m.quants) {
 			return fmt.Errorf("quantization table %d, want 0 to 3", index)
 		}
+		if b, err = s.take(64 * size); err != nil {
+			return err
+		}
 		for i := range 64 {
-			v := uint16(b[i%n])
-			if wide {
-				v = uint16(b[2*i])<<8 | uint16(b[2*i+1])
+			v := uint16(b[i*size])
+			if size == 2 {
+				v = v<<8 | uint16(b[i*size+1])
 			}
 			m.quants[index][natural[i]] = v
 		}
 		m.quantDefined[index] = true
-		b = b[n:]
+	}
+	if s.left != 0 {
+		return s.wrong()
 	}
 	return nil
 }
 
-func (m *markers) readConditioning(b []byte) error {
-	for ; len(b) >= 2; b = b[2:] {
-		index, v := int(b[0]), b[1]
-		switch {
+func (m *markers) readConditioning(s *segment) error {
+	for s.left > 0 {
+		b, err := s.take(2)
+		if err != nil {
+			return err
+		}
+		switch index, v := b[0], b[1]; {
 		case index >= 32:
 			return fmt.Errorf("arithmetic conditioning table %d, want 0 to 31", index)
 		case index >= 16:
 			m.lowest[index-16] = v
+		case v&15 > v>>4:
+			return errors.New("arithmetic conditioning is broken")
 		default:
-			if v&15 > v>>4 {
-				return errors.New("the arithmetic conditioning is broken")
-			}
 			m.smallest[index], m.largest[index] = v&15, v>>4
 		}
 	}
-	if len(b) != 0 {
-		return m.short(b, "arithmetic conditioning")
+	if s.left != 0 {
+		return s.wrong()
 	}
 	return nil
 }
 
-func (m *markers) readRestart(b []byte) error {
-	if m.length != 2 || len(b) < 2 {
-		return m.short(b, "a restart interval")
+func (m *markers) readRestart(s *segment) error {
+	if s.left != 2 {
+		return s.wrong()
+	}
+	b, err := s.take(2)
+	if err != nil {
+		return err
 	}
 	m.restart = int(b[0])<<8 | int(b[1])
 	return nil

@@ -17,7 +17,7 @@ func (d *decoder) emit(mcuRow int) {
 			for j := range d.components {
 				d.components[j].widen(d, mcuRow, d.row)
 			}
-			d.convert(d.img.Pix[d.row*d.img.Stride:][:4*d.width])
+			d.convert()
 			d.row++
 		}
 	}
@@ -104,36 +104,58 @@ func interpolatePlain(dst, near, far []uint8, even, odd int) {
 	pair[1] = uint8((4*this + odd) >> 4)
 }
 
-// convert writes a row of the image from the lines of the components.
-func (d *decoder) convert(dst []uint8) {
-	c := d.components
-	a := c[0].wide
-	if len(c) == 1 {
-		for x, v := range a[:d.width] {
+// convert writes a row of the image from the rows of the components.
+func (d *decoder) convert() {
+	c, w := d.components, d.width
+	size := 4
+	if d.raw {
+		size = len(c)
+	}
+	dst := d.pix[d.row*size*w:][:size*w]
+	a := c[0].wide[:w]
+	switch {
+	case d.raw && d.asYCC:
+		line := sized(d.line, 4*w)
+		colours(line, a, c[1].wide[:w], c[2].wide[:w])
+		for x := range w {
+			copy(dst[3*x:3*x+3], line[4*x:])
+		}
+		d.line = line
+		return
+	case d.raw:
+		for i := range c {
+			for x, v := range c[i].wide[:w] {
+				dst[x*size+i] = v
+			}
+		}
+		return
+	case len(c) == 1:
+		for x, v := range a {
 			set(dst, x, v, v, v)
 		}
 		return
 	}
-	switch b, r := c[1].wide, c[2].wide; {
-	case d.hasYCC():
-		colours(dst, a[:d.width], b[:d.width], r[:d.width])
-	default:
-		for x, v := range a[:d.width] {
-			set(dst, x, v, b[x], r[x])
+	b, e := c[1].wide[:w], c[2].wide[:w]
+	ycc := d.hasYCC()
+	if ycc {
+		colours(dst, a, b, e)
+	} else {
+		for x, v := range a {
+			set(dst, x, v, b[x], e[x])
 		}
 	}
-	if len(c) == 4 {
-		// Adobe's inks are inverted, and Pillow takes all for Adobe's.
-		black := c[3].wide
-		ycc := d.hasYCC()
-		for x, k := range black[:d.width] {
-			pixel := dst[4*x:][:3]
-			for i, ink := range pixel {
-				if !ycc {
-					ink = 255 - ink
-				}
-				pixel[i] = lit(ink, int(k))
+	if len(c) < 4 {
+		return
+	}
+	// Pillow takes all inks for Adobe's, which are inverted. Converted to RGB,
+	// which is what is left of the light, they are so already.
+	for x, light := range c[3].wide[:w] {
+		pixel := dst[4*x:][:3]
+		for i, ink := range pixel {
+			if !ycc {
+				ink = 255 - ink
 			}
+			pixel[i] = lit(ink, int(light))
 		}
 	}
 }
