@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"image"
 	"image/gif"
-	"image/jpeg"
 	"image/png"
 	"io"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 	"golang.org/x/image/bmp"
 	"golang.org/x/image/tiff"
 	"golang.org/x/image/webp"
+
+	"mlrbfn/internal/jpeg"
 )
 
 // DefaultMaxPixels is the number of pixels above which Pillow calls an image a
@@ -46,7 +47,7 @@ type format struct {
 }
 
 var formats = []format{
-	{"JPEG", "\xff\xd8\xff", jpeg.Decode, jpeg.DecodeConfig},
+	{"JPEG", "\xff\xd8\xff", decodeJPEG, configJPEG},
 	{"PNG", "\x89PNG\r\n\x1a\n", png.Decode, png.DecodeConfig},
 	{"GIF", "GIF8?a", gif.Decode, gif.DecodeConfig},
 	{"BMP", "BM????\x00\x00\x00\x00", bmp.Decode, bmp.DecodeConfig},
@@ -135,7 +136,7 @@ func (f *format) size(data []byte) (image.Config, error) {
 	if f.name == "GIF" {
 		data, _ = plainGIF(data)
 	}
-	config, err := f.config(bytes.NewReader(data))
+	config, err := f.config(newReader(context.Background(), data))
 	if err != nil {
 		return image.Config{}, fmt.Errorf("cannot read %s: %w", f.name, err)
 	}
@@ -162,18 +163,12 @@ func (f *format) recover(err *error) {
 // its canvas; the orientation of a TIFF is applied, that of a JPEG only with
 // ApplyEXIF. CMYK is converted as Pillow does without a colour profile.
 //
-// Lossless formats and WebP equal Pillow to the bit. JPEG has its chroma
-// interpolated and its colours converted to the bit as by libjpeg-turbo, but
-// Go's inverse transform rounds otherwise: of a photograph 2 to 3% of the values
-// differ, nearly all by one level, and so far none by more than three. Chroma
-// that is subsampled in a JPEG of CMYK or RGB, both rare, is replicated where
-// Pillow interpolates it.
+// All formats equal Pillow to the bit.
 //
 // Files that are cut short or broken are errors, also where a decoder panics,
 // and so are images above MaxPixels, which is checked before pixels are read,
-// animated WebP, TIFF with what Go's decoder would misread, and progressive
-// JPEG that has both restart markers and subsampled chroma, which Go's decoder
-// cannot follow.
+// animated WebP, and TIFF with what Go's decoder would misread. A JPEG with broken
+// data is one where Pillow says so; else it becomes what libjpeg-turbo makes of it.
 //
 // Once ctx is cancelled Decode returns an error that wraps ctx.Err(), at the
 // next read or row of pixels. For the largest images that can take a second,
@@ -234,30 +229,43 @@ func (f *format) pixels(ctx context.Context, data []byte, config image.Config, a
 		return nil, fmt.Errorf("its header says %d×%d, its pixels are %d×%d",
 			config.Width, config.Height, size.X, size.Y)
 	}
+	if img, ok := decoded.(*image.NRGBA); ok && f.name == "JPEG" {
+		if applyEXIF {
+			return upright(ctx, img, orientation(exif(data)))
+		}
+		return img, nil
+	}
 	// Pillow reads 16-bit grey, with or without a transparent grey, as "I;16".
 	grey16 := f.name == "PNG" && data[24] == 16 && data[25] == 0
 	img, err := rgb(ctx, decoded, f.name == "WebP", grey16)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case f.name == "TIFF":
+	if f.name == "TIFF" {
 		return upright(ctx, img, orientation(data))
-	case f.name == "JPEG" && applyEXIF:
-		return upright(ctx, img, orientation(exif(data)))
 	}
 	return img, nil
+}
+
+func configJPEG(r io.Reader) (image.Config, error) {
+	c, err := jpeg.DecodeConfig(r.(*reader).whole)
+	return image.Config{Width: c.Width, Height: c.Height}, err
+}
+
+func decodeJPEG(r io.Reader) (image.Image, error) {
+	return jpeg.Decode(r.(*reader).ctx, r.(*reader).whole, nil)
 }
 
 // reader reads a file until its context is cancelled. It has no ReadByte, so
 // that decoders read in blocks and the context is not asked for every byte.
 type reader struct {
-	ctx  context.Context
-	data *bytes.Reader
+	ctx   context.Context
+	whole []byte
+	data  *bytes.Reader
 }
 
 func newReader(ctx context.Context, data []byte) *reader {
-	return &reader{ctx, bytes.NewReader(data)}
+	return &reader{ctx, data, bytes.NewReader(data)}
 }
 
 func (r *reader) Read(p []byte) (int, error) {

@@ -25,7 +25,7 @@ import (
 // Version is the version of the arithmetic: it goes up whenever the tensor of
 // some image changes for the same Spec, so that features of before and after
 // are not mixed.
-const Version = 1
+const Version = 2
 
 // MaxSide is the largest height or width that a Spec may resize or crop to.
 const MaxSide = 8192
