@@ -237,7 +237,7 @@ func (f *format) pixels(ctx context.Context, data []byte, config image.Config, a
 	}
 	// Pillow reads 16-bit grey, with or without a transparent grey, as "I;16".
 	grey16 := f.name == "PNG" && data[24] == 16 && data[25] == 0
-	img, err := rgb(ctx, decoded, f.name == "WebP", grey16)
+	img, err := rgb(ctx, decoded, grey16)
 	if err != nil {
 		return nil, err
 	}

@@ -251,7 +251,7 @@ func TestCMYK(t *testing.T) {
 	img.SetCMYK(0, 0, color.CMYK{C: 0, M: 128, Y: 255, K: 0})
 	img.SetCMYK(1, 0, color.CMYK{C: 10, M: 77, Y: 200, K: 100})
 	img.SetCMYK(2, 0, color.CMYK{C: 1, M: 2, Y: 3, K: 255})
-	got, err := rgb(t.Context(), img, false, false)
+	got, err := rgb(t.Context(), img, false)
 	if err != nil {
 		t.Fatal(err)
 	}

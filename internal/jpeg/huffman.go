@@ -158,7 +158,7 @@ func (r *bitReader) block(b *block, dc, ac *decoderTable, dcBefore *int32) bool 
 	if r.n < 32 {
 		r.fill()
 	}
-	bits, n := r.bits, r.n
+	bits, n, at := r.bits, r.n, r.at
 	e := dc.look[bits>>(64-lookBits)]
 	if e >= 1<<16 {
 		*dcBefore += int32(int16(e >> 16))
@@ -181,8 +181,8 @@ func (r *bitReader) block(b *block, dc, ac *decoderTable, dcBefore *int32) bool 
 	k := 1
 	for k < 64 {
 		if n < 32 {
-			bits |= binary.BigEndian.Uint64(r.window[r.at:]) >> uint(n)
-			r.at += (63 - n) >> 3
+			bits |= binary.BigEndian.Uint64(r.window[at:]) >> (uint(n) & 63)
+			at += (63 - n) >> 3
 			n |= 56
 		}
 		e := ac.look[bits>>(64-lookBits)]
@@ -214,6 +214,6 @@ func (r *bitReader) block(b *block, dc, ac *decoderTable, dcBefore *int32) bool 
 		n -= size
 		k++
 	}
-	r.bits, r.n = bits, n
+	r.bits, r.n, r.at = bits, n, at
 	return k > 1
 }

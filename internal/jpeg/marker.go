@@ -1,6 +1,7 @@
 package jpeg
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -73,14 +74,19 @@ type markers struct {
 
 // next finds the next marker from pos on and makes it pending.
 func (m *markers) next() error {
-	for i := m.pos; i+1 < len(m.data); i++ {
-		if m.data[i] == 0xff && m.data[i+1] != 0xff && m.data[i+1] != 0 {
-			m.pending, m.pos = m.data[i+1], i+2
+	for {
+		at := bytes.IndexByte(m.data[m.pos:], 0xff)
+		if at < 0 || m.pos+at+1 == len(m.data) {
+			m.pos = len(m.data)
+			return ErrTruncated
+		}
+		m.pos += at + 1
+		if code := m.data[m.pos]; code != 0 && code != 0xff {
+			m.pending = code
+			m.pos++
 			return nil
 		}
 	}
-	m.pos = len(m.data)
-	return ErrTruncated
 }
 
 // segment is what follows a marker: bytes of it that the file has, and how many

@@ -63,42 +63,42 @@ func transformPlain(dst []uint8, stride int, b *block, quant *[64]uint16) {
 		}
 	} else {
 		for x := range 8 {
-			var in [8]int16
-			for y := range in {
-				in[y] = b[8*y+x] * int16(quant[8*y+x])
-			}
-			for y, v := range dct(&in) {
-				work[8*y+x] = int16(min(max((v+1<<10)>>11, -1<<15), 1<<15-1))
-			}
+			in := func(y int) int16 { return b[8*y+x] * int16(quant[8*y+x]) }
+			out := func(y int, v int32) { work[8*y+x] = int16(min(max((v+1<<10)>>11, -1<<15), 1<<15-1)) }
+			v0, v1, v2, v3, v4, v5, v6, v7 := dct(in(0), in(1), in(2), in(3), in(4), in(5), in(6), in(7))
+			out(0, v0)
+			out(1, v1)
+			out(2, v2)
+			out(3, v3)
+			out(4, v4)
+			out(5, v5)
+			out(6, v6)
+			out(7, v7)
 		}
 	}
 	for y := range 8 {
+		in := work[8*y:][:8]
 		out := dst[y*stride:][:8]
-		for x, v := range dct((*[8]int16)(work[8*y:])) {
-			out[x] = sample((v + 1<<17) >> 18)
-		}
+		v0, v1, v2, v3, v4, v5, v6, v7 := dct(in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7])
+		const half = 1 << 17
+		out[0], out[1], out[2], out[3] = sample((v0+half)>>18), sample((v1+half)>>18), sample((v2+half)>>18), sample((v3+half)>>18)
+		out[4], out[5], out[6], out[7] = sample((v4+half)>>18), sample((v5+half)>>18), sample((v6+half)>>18), sample((v7+half)>>18)
 	}
 }
 
-func dct(in *[8]int16) [8]int32 {
-	wide := func(v int16) int32 { return int32(v) }
-	sum, difference := wide(in[0]+in[4])<<13, wide(in[0]-in[4])<<13
-	a, b := wide(in[2]), wide(in[6])
-	e2 := a*4433 + b*(4433-15137)
-	e3 := a*(4433+6270) + b*4433
-	even := [4]int32{sum + e3, difference + e2, difference - e2, sum - e3}
+// dct transforms eight coefficients, in registers.
+func dct(in0, in1, in2, in3, in4, in5, in6, in7 int16) (o0, o1, o2, o3, o4, o5, o6, o7 int32) {
+	a, b := int32(in2), int32(in6)
+	e2, e3 := a*4433+b*(4433-15137), a*(4433+6270)+b*4433
+	sum, difference := int32(in0+in4)<<13, int32(in0-in4)<<13
+	p0, p3 := sum+e3, sum-e3
+	p1, p2 := difference+e2, difference-e2
 
-	a, b = wide(in[7]+in[3]), wide(in[5]+in[1])
-	z3 := a*(9633-16069) + b*9633
-	z4 := a*9633 + b*(9633-3196)
-	a, b = wide(in[7]), wide(in[1])
-	o0 := a*(2446-7373) - b*7373 + z3
-	o3 := -a*7373 + b*(12299-7373) + z4
-	a, b = wide(in[5]), wide(in[3])
-	o1 := a*(16819-20995) - b*20995 + z4
-	o2 := -a*20995 + b*(25172-20995) + z3
-	return [8]int32{
-		even[0] + o3, even[1] + o2, even[2] + o1, even[3] + o0,
-		even[3] - o0, even[2] - o1, even[1] - o2, even[0] - o3,
-	}
+	a, b = int32(in7+in3), int32(in5+in1)
+	z3, z4 := a*(9633-16069)+b*9633, a*9633+b*(9633-3196)
+	a, b = int32(in7), int32(in1)
+	q0, q3 := a*(2446-7373)-b*7373+z3, b*(12299-7373)-a*7373+z4
+	a, b = int32(in5), int32(in3)
+	q1, q2 := a*(16819-20995)-b*20995+z4, b*(25172-20995)-a*20995+z3
+	return p0 + q3, p1 + q2, p2 + q1, p3 + q0, p3 - q0, p2 - q1, p1 - q2, p0 - q3
 }

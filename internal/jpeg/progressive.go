@@ -9,8 +9,12 @@ import (
 func (d *decoder) allScans(ctx context.Context) error {
 	for i := range d.components {
 		c := &d.components[i]
-		c.coefs = sized(c.coefs, c.stride*d.mcuRows*c.v)
-		clear(c.coefs)
+		if n := c.stride * d.mcuRows * c.v; n <= cap(c.coefs) {
+			c.coefs = c.coefs[:n]
+			clear(c.coefs)
+		} else {
+			c.coefs = make([]block, n) // which the system zeroes once it is touched
+		}
 	}
 	d.lastGood = 0
 	for marker := uint8(mSOS); marker != mEOI; {
