@@ -46,7 +46,9 @@ type component struct {
 	quant                  [64]uint16
 	quantKnown             bool
 
-	coefs []block // of files of several scans
+	// coefs are the rows of blocks of a file of several scans.
+	coefs [][]block
+	store []block // room for them
 	// known is how far each coefficient is known: up to this bit, or -1 for
 	// not at all; knownBefore is the same before the last scan.
 	known, knownBefore [64]int8
@@ -85,14 +87,9 @@ type decoder struct {
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
-// maxKept is how many bytes of coefficients a decoder keeps for the next image.
-const maxKept = 32 << 20
-
 func (d *decoder) release() {
 	for i := range d.all {
-		if c := &d.all[i]; len(c.coefs) > maxKept/128 {
-			c.coefs = nil
-		}
+		clear(d.all[i].coefs)
 	}
 	d.data, d.pix = nil, nil
 	decoders.Put(d)

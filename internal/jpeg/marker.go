@@ -335,7 +335,7 @@ func (m *markers) readHuffman(s *segment) error {
 		case index >= 16 && index < 16+4:
 			m.ac[index-16] = t
 		default:
-			return fmt.Errorf("Huffman table %d, want 0 to 3 or 16 to 19", index)
+			return fmt.Errorf("a Huffman table %d, want 0 to 3 or 16 to 19", index)
 		}
 	}
 	if s.left != 0 {

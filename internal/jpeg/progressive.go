@@ -8,12 +8,8 @@ import (
 // allScans decodes a file of several scans: all coefficients, then the samples.
 func (d *decoder) allScans(ctx context.Context) error {
 	for i := range d.components {
-		c := &d.components[i]
-		if n := c.stride * d.mcuRows * c.v; n <= cap(c.coefs) {
-			c.coefs = c.coefs[:n]
-			clear(c.coefs)
-		} else {
-			c.coefs = make([]block, n) // which the system zeroes once it is touched
+		if err := d.components[i].makeRoom(ctx, d.mcuRows); err != nil {
+			return err
 		}
 	}
 	d.lastGood = 0
@@ -47,10 +43,34 @@ func (d *decoder) allScans(ctx context.Context) error {
 	return nil
 }
 
+// makeRoom makes room for the coefficients of all MCUs: what is kept for the
+// next image if that is not much, else row by row, as memory for the largest
+// images takes a second to clear.
+func (c *component) makeRoom(ctx context.Context, mcuRows int) error {
+	const kept = 1 << 18 // blocks of 128 bytes
+	rows := mcuRows * c.v
+	c.coefs = sized(c.coefs, rows)
+	if rows*c.stride <= kept {
+		c.store = sized(c.store, rows*c.stride)
+		clear(c.store)
+	}
+	for y := range c.coefs {
+		if rows*c.stride <= kept {
+			c.coefs[y] = c.store[y*c.stride:][:c.stride]
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c.coefs[y] = make([]block, c.stride)
+	}
+	return nil
+}
+
 // samplesOf transforms a row of MCUs.
 func (c *component) samplesOf(row int) {
 	for v := range c.v {
-		coefs := c.coefs[(row*c.v+v)*c.stride:][:c.stride]
+		coefs := c.coefs[row*c.v+v]
 		to := c.plane[(carried*c.v+8*v)*8*c.stride:]
 		for x := range coefs {
 			transform(to[8*x:], 8*c.stride, &coefs[x], &c.quant)
@@ -91,7 +111,7 @@ func (d *decoder) coefficients(ctx context.Context) error {
 				}
 				if hasBits {
 					d.lastGood = y / c.v
-					decode(c, &c.coefs[y*c.stride+x])
+					decode(c, &c.coefs[y][x])
 					d.reader.endMCU()
 				}
 			}
@@ -113,7 +133,7 @@ func (d *decoder) coefficients(ctx context.Context) error {
 			d.lastGood = row
 			for _, c := range d.scan {
 				for v := range c.v {
-					blocks := c.coefs[(row*c.v+v)*c.stride+x*c.h:][:c.h]
+					blocks := c.coefs[row*c.v+v][x*c.h:][:c.h]
 					for h := range blocks {
 						decode(c, &blocks[h])
 					}

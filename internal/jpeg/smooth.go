@@ -76,7 +76,7 @@ func (c *component) smoothSamples(d *decoder, row int) {
 		// How libjpeg counts, which in the last row is not where at is.
 		counted, rows := row*high+v, high*d.mcuRows
 		var around [5][]block
-		line := func(y int) []block { return c.coefs[y*c.stride:][:c.blocksWide] }
+		line := func(y int) []block { return c.coefs[y][:c.blocksWide] }
 		around[2] = line(at)
 		around[1], around[3] = around[2], around[2]
 		if counted > 0 {
