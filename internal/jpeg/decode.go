@@ -139,8 +139,8 @@ func DecodeConfig(data []byte) (Config, error) {
 //
 //	Image.open(file).convert("RGB")
 //
-// into reuse, whose memory it takes if that is large enough; nil is fine. It
-// fails where Pillow does: for a file that is cut short, but not for one with
+// in the memory of reuse, which it returns, if that is large enough; nil is fine.
+// It fails where Pillow does: for a file that is cut short, but not for one with
 // broken data, of which it makes what libjpeg-turbo would. What it does not
 // support it names.
 //
@@ -284,25 +284,18 @@ func (d *decoder) beginScan() error {
 			return err
 		}
 	}
-	needDC, needAC := d.needs()
-	for _, c := range d.scan {
-		if d.arithmetic {
-			break
-		}
-		if needDC {
-			if c.dcIndex >= len(d.dc) {
-				return errors.New("a Huffman table is missing")
+	if !d.arithmetic {
+		needDC, needAC := d.needs()
+		for _, c := range d.scan {
+			if needDC {
+				if err := build(&d.dcTables, &d.dc, c.dcIndex, true); err != nil {
+					return err
+				}
 			}
-			if err := d.dcTables[c.dcIndex].build(&d.dc[c.dcIndex], true); err != nil {
-				return err
-			}
-		}
-		if needAC {
-			if c.acIndex >= len(d.ac) {
-				return errors.New("a Huffman table is missing")
-			}
-			if err := d.acTables[c.acIndex].build(&d.ac[c.acIndex], false); err != nil {
-				return err
+			if needAC {
+				if err := build(&d.acTables, &d.ac, c.acIndex, false); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -368,7 +361,7 @@ func (d *decoder) onePass(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := d.sampleRow(row); err != nil {
+		if err := d.sampleRow(); err != nil {
 			return err
 		}
 		d.emit(row)
@@ -377,7 +370,7 @@ func (d *decoder) onePass(ctx context.Context) error {
 }
 
 // sampleRow decodes a row of MCUs to samples.
-func (d *decoder) sampleRow(row int) error {
+func (d *decoder) sampleRow() error {
 	var b block
 	for x := range d.components[0].stride / d.components[0].h {
 		hasBits, err := d.beginMCU()

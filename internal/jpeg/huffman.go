@@ -3,6 +3,7 @@ package jpeg
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/bits"
 )
 
@@ -43,14 +44,25 @@ type decoderTable struct {
 	offset [18]int32
 }
 
-// build prepares a table, unless it is of already.
-func (t *decoderTable) build(of *table, dc bool) error {
-	if !of.defined {
+// build prepares the decoding of a file's table.
+func build(tables *[4]decoderTable, of *[4]table, index int, dc bool) error {
+	if index >= len(of) || !of[index].defined {
 		return errors.New("a Huffman table is missing")
 	}
-	if t.valid && t.of == *of {
-		return checkDC(of, dc)
+	if t := &tables[index]; !t.valid || t.of != of[index] {
+		if err := t.build(&of[index]); err != nil {
+			return err
+		}
 	}
+	for i, symbol := range of[index].symbols[:of[index].size()] {
+		if dc && symbol > 15 {
+			return fmt.Errorf("symbol %d of a Huffman table for DC is %d, above 15", i, symbol)
+		}
+	}
+	return nil
+}
+
+func (t *decoderTable) build(of *table) error {
 	t.valid = false
 	t.of = *of
 	clear(t.look[:])
@@ -76,22 +88,6 @@ func (t *decoderTable) build(of *table, dc bool) error {
 	}
 	t.most[17] = 1 << 20
 	t.valid = true
-	return checkDC(of, dc)
-}
-
-func checkDC(of *table, dc bool) error {
-	if !dc {
-		return nil
-	}
-	n := 0
-	for _, c := range of.counts {
-		n += int(c)
-	}
-	for _, s := range of.symbols[:n] {
-		if s > 15 {
-			return errors.New("a Huffman table for DC has a symbol above 15")
-		}
-	}
 	return nil
 }
 

@@ -43,6 +43,13 @@ type table struct {
 	defined bool
 }
 
+func (t *table) size() (n int) {
+	for _, count := range t.counts {
+		n += int(count)
+	}
+	return n
+}
+
 // markers reads what lies between the entropy-coded segments of a file.
 type markers struct {
 	data []byte
@@ -317,10 +324,7 @@ func (m *markers) readHuffman(s *segment) error {
 		}
 		t := table{counts: [17]uint8(b), defined: true}
 		t.counts[0] = 0
-		n := 0
-		for _, count := range t.counts {
-			n += int(count)
-		}
+		n := t.size()
 		if n > len(t.symbols) {
 			return errors.New("a Huffman table is broken")
 		}

@@ -47,7 +47,7 @@ func (d *decoder) allScans(ctx context.Context) error {
 // next image if that is not much, else row by row, as memory for the largest
 // images takes a second to clear.
 func (c *component) makeRoom(ctx context.Context, mcuRows int) error {
-	const kept = 1 << 18 // blocks of 128 bytes
+	const kept = 1 << 16 // blocks of 128 bytes
 	rows := mcuRows * c.v
 	c.coefs = sized(c.coefs, rows)
 	if rows*c.stride <= kept {
