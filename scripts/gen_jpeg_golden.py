@@ -3,8 +3,9 @@
 
     scripts/gen_jpeg_golden.py internal/jpeg/testdata/golden.zip ../shared/data
 
-needs Pillow 13 with libjpeg-turbo 3, numpy, and cjpeg (Debian: libjpeg-turbo-progs), which
-makes what Pillow does not: any sampling, arithmetic coding, restarts, incomplete progressions.
+needs Pillow 13 with libjpeg-turbo 3, numpy, and what makes files that Pillow does not: cjpeg
+(Debian: libjpeg-turbo-progs) any sampling, arithmetic coding, restarts, incomplete progressions,
+imagecodecs lossless ones and YCCK.
 golden.json in the archive has, for each file, the size and the SHA-256 of the bytes of convert("RGB"), or
 null where Pillow raises an error. Files that begin with "broken-" are others, damaged. shared.json
 has the same for JPEGs of the folder of outside witnesses, which stay there.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import zipfile
 
+import imagecodecs
 import numpy as np
 from PIL import Image, features
 
@@ -81,6 +83,14 @@ for kind, options in KINDS.items():
 for i in range(3):
     for progressive in (False, True):
         picture(33, 22).convert("CMYK").save(OUT / f"cmyk-{i}-{progressive}.jpg", subsampling=i, progressive=progressive)
+for predictor in range(1, 8):
+    for name, image in ("rgb", np.asarray(picture(25, 17))), ("grey", np.asarray(picture(19, 14).convert("L"))):
+        data = imagecodecs.jpeg8_encode(image, lossless=True, predictor=predictor)
+        (OUT / f"lossless-{name}-{predictor}.jpg").write_bytes(data)
+for sampling in ("444", "422", "420"):
+    data = imagecodecs.jpeg8_encode(np.asarray(picture(33, 22).convert("CMYK")), level=85, colorspace="CMYK",
+                                    outcolorspace="YCCK", subsampling=sampling)
+    (OUT / f"ycck-{sampling}.jpg").write_bytes(data)
 # Saturated coefficients: a table of quantization that makes them too large.
 for i, name in enumerate(sorted(p for p in OUT.glob("*-1x1-*.jpg"))[:4]):
     data = bytearray(name.read_bytes())

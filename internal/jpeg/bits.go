@@ -170,7 +170,7 @@ func (r *bitReader) load(from, n int) {
 }
 
 func (r *bitReader) waits() error {
-	if r.loaded > 8*r.end {
+	if r.cut && r.loaded > 8*r.end {
 		return ErrTruncated
 	}
 	return nil

@@ -1,7 +1,7 @@
 // Package jpeg decodes JPEG files to the very pixels that Pillow 13, which is
 // libjpeg-turbo 3, makes of them.
 //
-// It reads 8-bit baseline, extended and progressive JPEG of grey, YCbCr, RGB,
+// It reads 8-bit baseline, extended, progressive and lossless JPEG of grey, YCbCr, RGB,
 // CMYK and YCCK colours with any sampling that libjpeg-turbo reads, coded by
 // Huffman or arithmetically. The arithmetic is that of libjpeg-turbo's defaults:
 // the accurate integer transform, interpolated ("fancy") chroma, fixed-point
@@ -61,6 +61,12 @@ type component struct {
 
 	dcBefore int32
 	context  int // of arithmetic coding
+
+	// Of a lossless file: all samples, how many of them an MCU has across and
+	// down, and those of a row before prediction and the row above.
+	full               []uint8
+	boxH, boxV         int
+	differences, above []int32
 }
 
 // decoder is what decoding needs besides the image. It is used again.
@@ -193,7 +199,10 @@ func (d *decoder) decode(ctx context.Context) error {
 	if err := d.setUp(); err != nil {
 		return err
 	}
-	if d.several {
+	switch {
+	case d.predicted:
+		return d.lossless(ctx)
+	case d.several:
 		return d.allScans(ctx)
 	}
 	return d.onePass(ctx)
@@ -235,7 +244,7 @@ func (d *decoder) setUp() error {
 	}
 	d.mcuRows = over(d.height, 8*d.maxV)
 	d.several = len(d.scan) < len(d.components) || d.progressive
-	if !d.arithmetic && !d.progressive {
+	if !d.arithmetic && !d.progressive && !d.predicted {
 		// Frames of Motion JPEG leave the tables out.
 		for i := range 2 {
 			if !d.dc[i].defined {
@@ -269,7 +278,7 @@ func (d *decoder) beginScan() error {
 	blocks := 0
 	for _, c := range d.scan {
 		blocks += c.h * c.v
-		if !c.quantKnown {
+		if !c.quantKnown && !d.predicted {
 			if c.quantIndex >= len(d.quants) || !d.quantDefined[c.quantIndex] {
 				return errors.New("a quantization table is missing")
 			}
@@ -288,12 +297,16 @@ func (d *decoder) beginScan() error {
 		needDC, needAC := d.needs()
 		for _, c := range d.scan {
 			if needDC {
-				if err := build(&d.dcTables, &d.dc, c.dcIndex, true); err != nil {
+				largest := uint8(15)
+				if d.predicted {
+					largest = 16
+				}
+				if err := build(&d.dcTables, &d.dc, c.dcIndex, largest); err != nil {
 					return err
 				}
 			}
 			if needAC {
-				if err := build(&d.acTables, &d.ac, c.acIndex, false); err != nil {
+				if err := build(&d.acTables, &d.ac, c.acIndex, 255); err != nil {
 					return err
 				}
 			}
@@ -306,7 +319,7 @@ func (d *decoder) beginScan() error {
 
 // needs returns which statistics or codes a scan has.
 func (d *decoder) needs() (dc, ac bool) {
-	return !d.progressive || d.first == 0 && d.high == 0, !d.progressive || d.first > 0
+	return !d.progressive || d.first == 0 && d.high == 0, !d.predicted && (!d.progressive || d.first > 0)
 }
 
 // begin prepares for a segment of entropy-coded data.

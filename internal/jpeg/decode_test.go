@@ -136,7 +136,6 @@ func TestErrors(t *testing.T) {
 		{"too wide", change(frame+7, 0xff, 0xff), "above 65500"},
 		{"two components", change(frame+9, 2), "wrong length"},
 		{"lossless", change(frame+1, 0xcb), "lossless JPEG with arithmetic coding is not supported"},
-		{"lossless in Huffman codes", change(frame+1, 0xc3), "lossless JPEG is not supported"},
 		{"hierarchical", change(frame+1, 0xc5), "hierarchical JPEG is not supported"},
 		{"sampling", change(frame+11, 0x51), "sampling factors are 5×1"},
 		{"fraction", change(frame+11, 0x32, 0, 2, 0x21), "sampling of 2×1 beside 3×2"},

@@ -44,8 +44,9 @@ type decoderTable struct {
 	offset [18]int32
 }
 
-// build prepares the decoding of a file's table.
-func build(tables *[4]decoderTable, of *[4]table, index int, dc bool) error {
+// build prepares the decoding of a file's table, whose symbols may be up to
+// largest.
+func build(tables *[4]decoderTable, of *[4]table, index int, largest uint8) error {
 	if index >= len(of) || !of[index].defined {
 		return errors.New("a Huffman table is missing")
 	}
@@ -55,8 +56,8 @@ func build(tables *[4]decoderTable, of *[4]table, index int, dc bool) error {
 		}
 	}
 	for i, symbol := range of[index].symbols[:of[index].size()] {
-		if dc && symbol > 15 {
-			return fmt.Errorf("symbol %d of a Huffman table for DC is %d, above 15", i, symbol)
+		if symbol > largest {
+			return fmt.Errorf("symbol %d of a Huffman table is %d, above %d", i, symbol, largest)
 		}
 	}
 	return nil

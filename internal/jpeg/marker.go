@@ -12,6 +12,7 @@ const (
 	mSOF0  = 0xc0 // baseline
 	mSOF1  = 0xc1 // extended sequential
 	mSOF2  = 0xc2 // progressive
+	mSOF3  = 0xc3 // lossless
 	mDHT   = 0xc4
 	mSOF9  = 0xc9 // sequential, arithmetic coding
 	mSOF10 = 0xca // progressive, arithmetic coding
@@ -60,6 +61,7 @@ type markers struct {
 	started, frame bool // SOI, SOF seen
 	progressive    bool
 	arithmetic     bool
+	predicted      bool // lossless
 	width, height  int
 	components     []component
 	scan           []*component
@@ -195,13 +197,14 @@ func (m *markers) act(marker uint8) error {
 	case marker == mEOI, marker == mTEM, marker >= mRST0 && marker <= mRST7:
 		return nil
 	}
-	isFrame := marker == mSOF0 || marker == mSOF1 || marker == mSOF2 || marker == mSOF9 || marker == mSOF10
+	isFrame := marker == mSOF0 || marker == mSOF1 || marker == mSOF2 || marker == mSOF3 || marker == mSOF9 || marker == mSOF10
 	switch {
 	case isFrame && m.frame:
 		return errors.New("a second frame")
 	case isFrame:
 		m.progressive = marker == mSOF2 || marker == mSOF10
 		m.arithmetic = marker >= mSOF9
+		m.predicted = marker == mSOF3
 		return m.segment("a frame header", m.readFrame)
 	case marker == mDHT:
 		return m.segment("a Huffman table", m.readHuffman)
@@ -231,7 +234,6 @@ func (m *markers) act(marker uint8) error {
 }
 
 var processes = map[uint8]string{
-	0xc3: "lossless JPEG",
 	0xc5: "hierarchical JPEG",
 	0xc6: "hierarchical JPEG",
 	0xc7: "hierarchical JPEG",

@@ -42,9 +42,9 @@ func (c *component) widen(d *decoder, mcuRow, y int) {
 	own := y / down
 	near := c.samples(mcuRow, own)
 	far := near
-	// libjpeg does not interpolate columns of images that are no wider than
+	// libjpeg does not interpolate lossless chroma, nor columns of images that are no wider than
 	// two samples, and then does not interpolate rows either.
-	smooth := right == 1 && down == 2 || right == 2 && down <= 2 && c.width > 2
+	smooth := (right == 1 && down == 2 || right == 2 && down <= 2 && c.width > 2) && !d.predicted
 	if smooth && down == 2 {
 		far = c.samples(mcuRow, min(max(own-1+y%2*2, 0), c.height-1))
 	}
@@ -167,6 +167,8 @@ func (d *decoder) hasYCC() bool {
 	switch {
 	case len(c) == 4:
 		return d.adobe && d.transform != 0
+	case d.predicted:
+		return false
 	case d.jfif:
 		return true
 	case d.adobe:
