@@ -59,19 +59,16 @@ func goldenFeatures(t *testing.T, dir, name string) {
 	if name == "efficientnet-lite0" { // the one that is converted here: all of it is checked
 		logits = read(name+"-logits.npy", m.LogitsDim())
 	}
-	worst := map[bool]float64{true: 1, false: 1}
+	worst := 1.0
 	_, err := m.Extract(t.Context(), items, ExtractOptions{}, func(r Result) error {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Item.Path, r.Err)
 			return nil
 		}
-		least, lossless := 0.999, filepath.Ext(r.Item.Path) == ".png"
-		if lossless {
-			least = 0.9999
-		}
+		const least = 0.9999
 		check := func(what string, got, want []float32) {
 			cos := cosine(got, want[r.Index*len(got):(r.Index+1)*len(got)])
-			if worst[lossless] = min(worst[lossless], cos); !(cos >= least) {
+			if worst = min(worst, cos); !(cos >= least) {
 				t.Errorf("%s: %s have cosine %.6f to the reference, want %g", r.Item.Path, what, cos, least)
 			}
 		}
@@ -84,7 +81,7 @@ func goldenFeatures(t *testing.T, dir, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("worst cosine: %.7f lossless, %.7f others", worst[true], worst[false])
+	t.Logf("worst cosine: %.7f", worst)
 }
 
 // goldenItems are the images of shared/oracle/golden/features.

@@ -125,8 +125,10 @@ with the labels beside them.`, stdout)
 	}
 	var plan *extractor.Plan
 	opts.Run.Chosen = func(p extractor.Plan) {
+		if plan == nil || *plan != p { // of many images it is settled more than once
+			progress.Say("extract: " + p.String())
+		}
 		plan = &p
-		progress.Say("extract: " + p.String())
 	}
 	result, err := pipeline.Extract(ctx, opts)
 	progress.Close()

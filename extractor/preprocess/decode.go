@@ -159,17 +159,12 @@ func (f *format) recover(err *error) {
 // formats only with ApplyEXIF. CMYK is converted as Pillow does without a colour
 // profile.
 //
-// Lossless formats and WebP equal Pillow to the bit. JPEG has its chroma
-// interpolated and its colours converted to the bit as by libjpeg-turbo, but
-// Go's inverse transform rounds otherwise: of a photograph 2 to 3% of the values
-// differ, nearly all by one level, and so far none by more than three. Chroma
-// that is subsampled in a JPEG of CMYK or RGB, both rare, is replicated where
-// Pillow interpolates it.
+// All formats equal Pillow to the bit.
 //
 // Files that are cut short or broken are errors where they are for Pillow, also
 // where a decoder panics, and so are images above MaxPixels, which is checked
-// before pixels are read, and progressive JPEG that has both restart markers and
-// subsampled chroma, which Go's decoder cannot follow.
+// before pixels are read. A JPEG with broken data that Pillow reads becomes what
+// libjpeg-turbo makes of it.
 //
 // Once ctx is cancelled Decode returns an error that wraps ctx.Err(). Decoders
 // stop at the next read or row of pixels; one that does not is left behind to
@@ -229,17 +224,18 @@ func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture
 	return upright(ctx, img, turn)
 }
 
-func openTIFF(data []byte) (pillow.Picture, error) { return pillow.OpenTIFF(data, decodeTIFFJPEG) }
+func openTIFF(data []byte) (pillow.Picture, error) { return pillow.OpenTIFF(data) }
 
 // reader reads a file until its context is cancelled. It has no ReadByte, so
 // that decoders read in blocks and the context is not asked for every byte.
 type reader struct {
-	ctx  context.Context
-	data *bytes.Reader
+	ctx   context.Context
+	whole []byte
+	data  *bytes.Reader
 }
 
 func newReader(ctx context.Context, data []byte) *reader {
-	return &reader{ctx, bytes.NewReader(data)}
+	return &reader{ctx, data, bytes.NewReader(data)}
 }
 
 func (r *reader) Read(p []byte) (int, error) {

@@ -12,9 +12,8 @@ import (
 type row func(dst []uint8, y int)
 
 // rgb converts what a decoder returned to an opaque image that begins at 0, 0,
-// as Pillow's convert("RGB") would. video says that YCbCr has the video range
-// of WebP, not JPEG's full range.
-func rgb(ctx context.Context, img image.Image, video bool) (*image.NRGBA, error) {
+// as Pillow's convert("RGB") would. YCbCr is that of WebP.
+func rgb(ctx context.Context, img image.Image) (*image.NRGBA, error) {
 	size := image.Rectangle{Max: img.Bounds().Size()}
 	var dst *image.NRGBA
 	if fresh, ok := img.(*image.NRGBA); ok { // from a decoder: ours to change
@@ -22,7 +21,7 @@ func rgb(ctx context.Context, img image.Image, video bool) (*image.NRGBA, error)
 	} else {
 		dst = image.NewNRGBA(size)
 	}
-	convert, err := rows(img, video)
+	convert, err := rows(img)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +36,7 @@ func rgb(ctx context.Context, img image.Image, video bool) (*image.NRGBA, error)
 
 // rows returns what converts the rows of img. For an NRGBA they are converted
 // in place.
-func rows(img image.Image, video bool) (row, error) {
+func rows(img image.Image) (row, error) {
 	w := img.Bounds().Dx()
 	switch img := img.(type) {
 	case *image.NRGBA:
@@ -47,9 +46,9 @@ func rows(img image.Image, video bool) (row, error) {
 			}
 		}, nil
 	case *image.YCbCr:
-		return fromYCbCr(img, video), nil
+		return fromYCbCr(img), nil
 	case *image.NYCbCrA:
-		return fromYCbCr(&img.YCbCr, video), nil
+		return fromYCbCr(&img.YCbCr), nil
 	case *image.Gray:
 		return func(dst []uint8, y int) {
 			for x, v := range img.Pix[y*img.Stride:][:w] {

@@ -135,7 +135,7 @@ func (p *webpPicture) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	if size := decoded.Bounds().Size(); size != p.frame.Size() {
 		return nil, fmt.Errorf("its header says %v, its pixels are %v", p.frame.Size(), size)
 	}
-	img, err := rgb(ctx, decoded, true)
+	img, err := rgb(ctx, decoded)
 	if err != nil || img.Rect == image.Rect(0, 0, p.width, p.height) {
 		return img, err
 	}

@@ -14,6 +14,8 @@ import (
 	"slices"
 
 	"golang.org/x/image/tiff/lzw"
+
+	"mlrbfn/internal/jpeg"
 )
 
 // Compressions of TIFF.
@@ -43,11 +45,6 @@ const (
 	tiffFloat    = 3
 )
 
-// A JPEG decodes the JPEG that a strip of a TIFF is, of at most maxPixels, to
-// samples of 8 bits, row by row and pixel by pixel. colour tells to convert
-// YCbCr to RGB; else samples stay as they are.
-type JPEG func(ctx context.Context, data []byte, maxPixels int, colour bool) (samples []byte, width, height, perPixel int, err error)
-
 // A TIFF is the first image of a TIFF or BigTIFF file, read as by Pillow's
 // TiffImagePlugin and libtiff.
 //
@@ -59,7 +56,6 @@ type JPEG func(ctx context.Context, data []byte, maxPixels int, colour bool) (sa
 type TIFF struct {
 	*ifd
 	data          []byte
-	jpeg          JPEG
 	width, height int
 	compression   int
 	photometric   int
@@ -76,13 +72,13 @@ type TIFF struct {
 }
 
 // OpenTIFF reads the directory of a TIFF file.
-func OpenTIFF(data []byte, jpeg JPEG) (*TIFF, error) {
+func OpenTIFF(data []byte) (*TIFF, error) {
 	dir, err := readIFD(data)
 	if err != nil {
 		return nil, err
 	}
 	t := &TIFF{
-		ifd: dir, data: data, jpeg: jpeg,
+		ifd: dir, data: data,
 		width: dir.int(tagWidth, 0), height: dir.int(tagHeight, 0),
 		compression: dir.int(tagCompression, tiffNone),
 		photometric: dir.int(tagPhotometric, tiffWhiteIsZero),
@@ -439,16 +435,19 @@ func (t *TIFF) readJPEG(ctx context.Context, data []byte, stride, rows, perPlane
 	}
 	const slack = 64 // that a JPEG may be larger along an edge
 	maxPixels := (stride/perPlane + slack) * (rows + slack)
-	samples, width, height, n, err := t.jpeg(ctx, data, maxPixels, t.photometric == tiffYCbCr)
+	if c, err := jpeg.DecodeConfig(data); err == nil && c.Width*c.Height > maxPixels {
+		return nil, fmt.Errorf("a JPEG of %d×%d pixels where %d fit", c.Width, c.Height, maxPixels)
+	}
+	samples, c, err := jpeg.Samples(ctx, data, t.photometric == tiffYCbCr)
 	if err != nil {
 		return nil, err
 	}
-	if n != perPlane || width*n < stride {
-		return nil, fmt.Errorf("the JPEG in it has %d×%d pixels of %d samples, too few for %d×%d of %d", width, height, n, stride/perPlane, rows, perPlane)
+	if c.Components != perPlane || c.Width*c.Components < stride {
+		return nil, fmt.Errorf("the JPEG in it has %d×%d pixels of %d samples, too few for %d×%d of %d", c.Width, c.Height, c.Components, stride/perPlane, rows, perPlane)
 	}
 	out := make([]byte, rows*stride) // what a JPEG lacks at its end is blank for libtiff
-	for y := range min(rows, height) {
-		copy(out[y*stride:][:stride], samples[y*width*n:])
+	for y := range min(rows, c.Height) {
+		copy(out[y*stride:][:stride], samples[y*c.Width*c.Components:])
 	}
 	return bytes.NewReader(out), nil
 }

@@ -49,7 +49,7 @@ func TestTIFFUnsupported(t *testing.T) {
 			}
 		}
 		file := tiffFile(all)
-		_, err := OpenTIFF(file, nil)
+		_, err := OpenTIFF(file)
 		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
 			t.Errorf("%s: error is %v, want one about %q", tt.name, err, tt.says)
 		}

@@ -1,0 +1,53 @@
+package jpeg
+
+import (
+	"image"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mlrbfn/internal/testenv"
+)
+
+// photograph is a JPEG of 500×375 pixels with 4:2:0 chroma, of ImageNet.
+func photographs(b *testing.B) [][]byte {
+	b.Helper()
+	dir := testenv.Shared(b, "data/images/imagenet_samples")
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*", "*"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var found [][]byte
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if c, err := DecodeConfig(data); err == nil && c == (Config{500, 375, 3}) {
+			found = append(found, data)
+		}
+	}
+	if len(found) == 0 {
+		b.Skip("no photograph of 500×375 in " + dir)
+	}
+	return found
+}
+
+func BenchmarkDecode(b *testing.B) {
+	files := photographs(b)
+	size := 0
+	for _, f := range files {
+		size += len(f)
+	}
+	b.Logf("%d files, %d bytes on average", len(files), size/len(files))
+	var img *image.NRGBA
+	var err error
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if img, err = Decode(b.Context(), files[i%len(files)], img); err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+}

@@ -1,0 +1,444 @@
+// Package jpeg decodes JPEG files to the very pixels that Pillow 13, which is
+// libjpeg-turbo 3, makes of them.
+//
+// It reads 8-bit baseline, extended, progressive and lossless JPEG of grey, YCbCr, RGB,
+// CMYK and YCCK colours with any sampling that libjpeg-turbo reads, coded by
+// Huffman or arithmetically. The arithmetic is that of libjpeg-turbo's defaults:
+// the accurate integer transform, interpolated ("fancy") chroma, fixed-point
+// colours, and smoothed blocks where a progressive file lacks coefficients; for
+// broken data, where its C and its vector code differ, that of the latter.
+// Nothing here is translated from it but what decides about pixels: the
+// constants of the transform (T. Loeffler, A. Ligtenberg and G. Moschytz,
+// ICASSP 1989) and of smoothing, the rounding, and what becomes of broken files.
+package jpeg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"slices"
+	"sync"
+)
+
+// maxSide is the largest width and height that libjpeg decodes.
+const maxSide = 65500
+
+// maxScans bounds how often the blocks of a file are gone through. An encoder
+// makes about ten scans; each coefficient could have 14 of its own.
+const maxScans = 1000
+
+// block holds the coefficients of 8×8 samples, in rows.
+type block [64]int16
+
+// component is one of the planes of an image.
+type component struct {
+	id               uint8
+	h, v             int // sampling factors
+	quantIndex       int
+	dcIndex, acIndex int // tables of the scan
+
+	// blocksWide and blocksHigh are the size that holds samples; stride and
+	// the rows of coefs go on to whole MCUs.
+	blocksWide, blocksHigh int
+	stride                 int
+	width, height          int // in samples
+	quant                  [64]uint16
+	quantKnown             bool
+
+	// coefs are the rows of blocks of a file of several scans.
+	coefs [][]block
+	store []block // room for them
+	// known is how far each coefficient is known: up to this bit, or -1 for
+	// not at all; knownBefore is the same before the last scan.
+	known, knownBefore [64]int8
+
+	// plane holds the samples of a row of MCUs, below the carried rows of the
+	// one before.
+	plane []uint8
+	// wide is a row at the width of the image; line has room for one.
+	wide, line []uint8
+
+	dcBefore int32
+	context  int // of arithmetic coding
+
+	// Of a lossless file: all samples, how many of them an MCU has across and
+	// down, and those of a row before prediction and the row above.
+	full               []uint8
+	boxH, boxV         int
+	differences, above []int32
+}
+
+// decoder is what decoding needs besides the image. It is used again.
+type decoder struct {
+	markers
+	reader   bitReader
+	dcTables [4]decoderTable
+	acTables [4]decoderTable
+	arith    arithmetic
+	all      [4]component
+	maxH     int
+	maxV     int
+	mcuRows  int
+	pix      []uint8 // of the image
+	row      int     // the next of it
+	raw      bool    // whether pix is to have the components as they are
+	asYCC    bool    // or, of three, converted to RGB whatever the file says
+	toGo     int     // MCUs up to the next restart
+	eobRun   int
+	lastGood int // the last row of MCUs that had data
+	several  bool
+	line     []uint8 // room for a row of RGBA
+}
+
+var decoders = sync.Pool{New: func() any { return new(decoder) }}
+
+func (d *decoder) release() {
+	for i := range d.all {
+		clear(d.all[i].coefs)
+	}
+	d.data, d.pix = nil, nil
+	decoders.Put(d)
+}
+
+// reset prepares for a file.
+func (d *decoder) reset(data []byte) {
+	d.markers = markers{data: data, components: d.all[:0], scan: d.scan[:0]}
+	d.row, d.several, d.raw, d.asYCC = 0, false, false, false
+}
+
+// header reads up to the first scan.
+func (d *decoder) header() error {
+	for {
+		marker, err := d.until()
+		if err != nil {
+			return err
+		}
+		if marker == mSOS {
+			return nil
+		}
+		if d.frame {
+			return errors.New("the file has no image data")
+		}
+		d.started = false // tables for the image that is to follow
+	}
+}
+
+// Config is what a file's header says.
+type Config struct {
+	Width, Height int // in pixels
+	Components    int // 1 for grey, 3 for YCbCr or RGB, 4 for CMYK or YCCK; or 2
+}
+
+// DecodeConfig reads the header of a file, up to where its first scan begins.
+func DecodeConfig(data []byte) (Config, error) {
+	d := decoders.Get().(*decoder)
+	defer d.release()
+	d.reset(data)
+	if err := d.header(); err != nil {
+		return Config{}, err
+	}
+	return Config{d.width, d.height, len(d.components)}, nil
+}
+
+// Decode decodes a file to opaque pixels, those of Pillow's
+//
+//	Image.open(file).convert("RGB")
+//
+// in the memory of reuse, which it returns, if that is large enough; nil is fine.
+// It fails where Pillow does: for a file that is cut short, but not for one with
+// broken data, of which it makes what libjpeg-turbo would. What it does not
+// support it names.
+//
+// The size of an image is not bounded here: see DecodeConfig. Decode takes four
+// bytes for each of its pixels, and for files of several scans two more for
+// each sample.
+//
+// Once ctx is cancelled Decode returns ctx.Err() within the time that 65,500×32
+// pixels take.
+func Decode(ctx context.Context, data []byte, reuse *image.NRGBA) (*image.NRGBA, error) {
+	d := decoders.Get().(*decoder)
+	defer d.release()
+	d.reset(data)
+	if err := d.header(); err != nil {
+		return nil, err
+	}
+	if len(d.components) == 2 {
+		return nil, errors.New("2 components are not supported, only 1, 3 and 4")
+	}
+	img := canvas(reuse, d.width, d.height)
+	d.pix = img.Pix
+	if err := d.decode(ctx); err != nil {
+		return nil, err
+	}
+	return img, nil
+}
+
+// Samples decodes a JPEG that is a part of another file, as libtiff does for
+// Pillow: to the samples of its components in turn, one byte each, which are
+// converted from YCbCr to RGB if ycc is set and there are three. Of one that is
+// cut short the rest is grey.
+func Samples(ctx context.Context, data []byte, ycc bool) (samples []byte, config Config, err error) {
+	d := decoders.Get().(*decoder)
+	defer d.release()
+	d.reset(slices.Concat(data, []byte{0xff, mEOI}))
+	if err := d.header(); err != nil {
+		return nil, Config{}, err
+	}
+	n := len(d.components)
+	d.raw, d.asYCC = true, ycc && n == 3
+	d.pix = make([]byte, d.width*d.height*n)
+	if err := d.decode(ctx); err != nil {
+		return nil, Config{}, err
+	}
+	return d.pix, Config{d.width, d.height, n}, nil
+}
+
+// decode reads the image behind the header.
+func (d *decoder) decode(ctx context.Context) error {
+	if err := d.setUp(); err != nil {
+		return err
+	}
+	switch {
+	case d.predicted:
+		return d.lossless(ctx)
+	case d.several:
+		return d.allScans(ctx)
+	}
+	return d.onePass(ctx)
+}
+
+// canvas returns an image of a size, in the memory of reuse if that has room.
+func canvas(reuse *image.NRGBA, w, h int) *image.NRGBA {
+	if reuse == nil || cap(reuse.Pix) < 4*w*h {
+		return image.NewNRGBA(image.Rect(0, 0, w, h))
+	}
+	*reuse = image.NRGBA{Pix: reuse.Pix[:4*w*h], Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
+	return reuse
+}
+
+// setUp derives from the header how blocks and planes lie.
+func (d *decoder) setUp() error {
+	d.maxH, d.maxV = 1, 1
+	for i := range d.components {
+		d.maxH, d.maxV = max(d.maxH, d.components[i].h), max(d.maxV, d.components[i].v)
+	}
+	for i := range d.components {
+		c := &d.components[i]
+		if len(d.components) == 1 {
+			c.h, c.v, d.maxH, d.maxV = 1, 1, 1, 1 // a lone component has no others to lie beside
+		}
+		if d.maxH%c.h != 0 || d.maxV%c.v != 0 {
+			return fmt.Errorf("sampling of %d×%d beside %d×%d is not supported", c.h, c.v, d.maxH, d.maxV)
+		}
+		c.width = over(d.width*c.h, d.maxH)
+		c.height = over(d.height*c.v, d.maxV)
+		c.blocksWide = over(c.width, 8)
+		c.blocksHigh = over(c.height, 8)
+		c.stride = over(d.width, 8*d.maxH) * c.h
+		for k := range c.known {
+			c.known[k], c.knownBefore[k] = -1, -1
+		}
+		c.plane = sized(c.plane, (carried+8)*c.v*c.stride*8)
+		c.line = sized(c.line, c.stride*8*d.maxH/c.h)
+	}
+	d.mcuRows = over(d.height, 8*d.maxV)
+	d.several = len(d.scan) < len(d.components) || d.progressive
+	if !d.arithmetic && !d.progressive && !d.predicted {
+		// Frames of Motion JPEG leave the tables out.
+		for i := range 2 {
+			if !d.dc[i].defined {
+				d.dc[i] = standardDC[i]
+			}
+			if !d.ac[i].defined {
+				d.ac[i] = standardAC[i]
+			}
+		}
+	}
+	return nil
+}
+
+// over divides and rounds up.
+func over(a, b int) int { return (a + b - 1) / b }
+
+// sized returns a slice of n values, of unknown content, in the memory of s if
+// that has room.
+func sized[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// beginScan prepares for the scan whose header was just read.
+func (d *decoder) beginScan() error {
+	if d.scans > maxScans {
+		return fmt.Errorf("more than %d scans", maxScans)
+	}
+	blocks := 0
+	for _, c := range d.scan {
+		blocks += c.h * c.v
+		if !c.quantKnown && !d.predicted {
+			if c.quantIndex >= len(d.quants) || !d.quantDefined[c.quantIndex] {
+				return errors.New("a quantization table is missing")
+			}
+			c.quant, c.quantKnown = d.quants[c.quantIndex], true
+		}
+	}
+	if len(d.scan) > 1 && blocks > 10 {
+		return fmt.Errorf("%d blocks in an MCU, want 10 at most", blocks)
+	}
+	if d.progressive {
+		if err := d.beginProgressive(); err != nil {
+			return err
+		}
+	}
+	if !d.arithmetic {
+		needDC, needAC := d.needs()
+		for _, c := range d.scan {
+			if needDC {
+				largest := uint8(15)
+				if d.predicted {
+					largest = 16
+				}
+				if err := build(&d.dcTables, &d.dc, c.dcIndex, largest); err != nil {
+					return err
+				}
+			}
+			if needAC {
+				if err := build(&d.acTables, &d.ac, c.acIndex, 255); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	d.begin()
+	d.reader.dry = false
+	return nil
+}
+
+// needs returns which statistics or codes a scan has.
+func (d *decoder) needs() (dc, ac bool) {
+	return !d.progressive || d.first == 0 && d.high == 0, !d.predicted && (!d.progressive || d.first > 0)
+}
+
+// begin prepares for a segment of entropy-coded data.
+func (d *decoder) begin() {
+	dc, ac := d.needs()
+	for _, c := range d.scan {
+		c.dcBefore, c.context = 0, 0
+		if d.arithmetic {
+			d.arith.clear(c, dc, ac)
+		}
+	}
+	d.reader.begin()
+	d.arith.begin(&d.markers)
+	d.eobRun = 0
+	d.toGo = d.restart
+}
+
+// beginMCU handles restarts and makes the bits of an MCU available. Of one that
+// has none nothing is to be read.
+func (d *decoder) beginMCU() (hasBits bool, err error) {
+	r := &d.reader
+	if d.restart > 0 {
+		if d.toGo == 0 {
+			if err := d.restartMarker(); err != nil {
+				return false, err
+			}
+			d.begin()
+			if d.pending == 0 {
+				r.dry = false
+			}
+		}
+		d.toGo--
+	}
+	switch {
+	case d.arithmetic && d.arith.truncated:
+		return false, ErrTruncated
+	case d.arithmetic:
+		return true, nil
+	case r.dry:
+		return false, nil
+	}
+	r.ensure(&d.markers)
+	return true, nil
+}
+
+// onePass decodes a file of one scan, a row of MCUs at a time.
+func (d *decoder) onePass(ctx context.Context) error {
+	if err := d.beginScan(); err != nil {
+		return err
+	}
+	for row := range d.mcuRows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := d.sampleRow(); err != nil {
+			return err
+		}
+		d.emit(row)
+	}
+	return d.finish()
+}
+
+// sampleRow decodes a row of MCUs to samples.
+func (d *decoder) sampleRow() error {
+	var b block
+	for x := range d.components[0].stride / d.components[0].h {
+		hasBits, err := d.beginMCU()
+		if err != nil {
+			return err
+		}
+		for _, c := range d.scan {
+			dc, ac := &d.dcTables[c.dcIndex&3], &d.acTables[c.acIndex&3] // arithmetic coding may have others
+			for v := range c.v {
+				to := c.plane[(carried*c.v+8*v)*8*c.stride:]
+				for h := range c.h {
+					hasAC := hasBits
+					switch {
+					case !hasBits:
+					case d.arithmetic:
+						d.arith.block(c, &b)
+					case d.reader.cut:
+						if err := d.reader.blockOfCut(&b, dc, ac, &c.dcBefore); err != nil {
+							return err
+						}
+					default:
+						hasAC = d.reader.block(&b, dc, ac, &c.dcBefore)
+					}
+					at := to[8*(x*c.h+h):]
+					if hasAC {
+						transform(at, 8*c.stride, &b, &c.quant)
+						b = block{}
+					} else {
+						flat(at, 8*c.stride, b[0]*int16(c.quant[0]))
+						b[0] = 0
+					}
+				}
+			}
+		}
+		d.reader.endMCU()
+	}
+	if d.arithmetic && d.arith.truncated {
+		return ErrTruncated
+	}
+	return nil
+}
+
+// finish reads what follows the image of a single scan. As Pillow hands
+// libjpeg blocks of a file, what is wrong beyond a block is not noticed.
+func (d *decoder) finish() error {
+	const blockLen = 1 << 16
+	d.data = d.data[:min(len(d.data), over(d.pos, blockLen)*blockLen)]
+	marker, err := d.until()
+	switch {
+	case errors.Is(err, ErrTruncated):
+		return nil
+	case err != nil:
+		return err
+	case marker == mSOS:
+		return errors.New("a second scan of the whole image")
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package jpeg
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"image"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/testenv"
+)
+
+// pixels is what Pillow makes of a file.
+type pixels struct {
+	Width, Height int
+	SHA256        string // of RGB
+}
+
+// golden returns the files of testdata/golden.zip, which
+// scripts/gen_jpeg_golden.py writes.
+func golden(t testing.TB) map[string][]byte {
+	t.Helper()
+	archive, err := zip.OpenReader("testdata/golden.zip")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	files := map[string][]byte{}
+	for _, f := range archive.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[f.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+	}
+	return files
+}
+
+// answers returns what Pillow makes of files, nil for an error.
+func answers(t testing.TB, files map[string][]byte, name string) map[string]*pixels {
+	t.Helper()
+	var found map[string]*pixels
+	if err := json.Unmarshal(files[name], &found); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 100 {
+		t.Fatalf("%s has %d files only", name, len(found))
+	}
+	return found
+}
+
+// check compares what Decode makes of a file with what Pillow does.
+func check(t *testing.T, name string, data []byte, want *pixels) {
+	t.Helper()
+	img, err := Decode(t.Context(), data, nil)
+	if (err != nil) != (want == nil) {
+		t.Errorf("%s: error is %v, Pillow makes of it %v", name, err, want)
+		return
+	}
+	if err != nil {
+		return
+	}
+	config, err := DecodeConfig(data)
+	if err != nil || config.Width != want.Width || config.Height != want.Height {
+		t.Errorf("%s: header says %v (%v), want %d×%d", name, config, err, want.Width, want.Height)
+	}
+	if img.Rect != image.Rect(0, 0, want.Width, want.Height) {
+		t.Errorf("%s: image is %v, want %d×%d", name, img.Rect, want.Width, want.Height)
+	}
+	var rgb []byte
+	for i := 0; i < len(img.Pix); i += 4 {
+		rgb = append(rgb, img.Pix[i:i+3]...)
+		if img.Pix[i+3] != 255 {
+			t.Fatalf("%s: pixel %d is not opaque", name, i/4)
+		}
+	}
+	if sum := sha256.Sum256(rgb); hex.EncodeToString(sum[:]) != want.SHA256 {
+		t.Errorf("%s: pixels differ from Pillow's", name)
+	}
+}
+
+// TestEqualsPillow: files of every kind, sound and broken, have the pixels of
+// Pillow 13, or are errors where Pillow raises one.
+func TestEqualsPillow(t *testing.T) {
+	files := golden(t)
+	onEachPath(t, func(t *testing.T) {
+		for name, want := range answers(t, files, "golden.json") {
+			check(t, name, files[name], want)
+		}
+	})
+}
+
+// TestSharedEqualsPillow does the same for odd files of other projects and
+// photographs.
+func TestSharedEqualsPillow(t *testing.T) {
+	dir := testenv.Shared(t, "data")
+	for name, want := range answers(t, golden(t), "shared.json") {
+		data, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, name, data, want)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	file := anyFile(t, "sequential-1x1")
+	frame := bytes.Index(file, []byte{0xff, mSOF0})
+	change := func(at int, b ...byte) []byte {
+		changed := bytes.Clone(file)
+		copy(changed[at:], b)
+		return changed
+	}
+	tests := []struct {
+		name string
+		data []byte
+		want string
+	}{
+		{"empty", nil, "cut short"},
+		{"header only", file[:frame], "cut short"},
+		{"half", file[:len(file)/2], "cut short"},
+		{"text", []byte("no image"), "no SOI"},
+		{"12 bits", change(frame+4, 12), "12-bit samples are not supported"},
+		{"no height", change(frame+5, 0, 0), "×0"},
+		{"too wide", change(frame+7, 0xff, 0xff), "above 65500"},
+		{"two components", change(frame+9, 2), "wrong length"},
+		{"lossless", change(frame+1, 0xcb), "lossless JPEG with arithmetic coding is not supported"},
+		{"hierarchical", change(frame+1, 0xc5), "hierarchical JPEG is not supported"},
+		{"sampling", change(frame+11, 0x51), "sampling factors are 5×1"},
+		{"fraction", change(frame+11, 0x32, 0, 2, 0x21), "sampling of 2×1 beside 3×2"},
+		{"quantization", change(frame+12, 7), "quantization table is missing"},
+	}
+	for _, tt := range tests {
+		img, err := Decode(t.Context(), tt.data, nil)
+		if img != nil || err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error is %v, want one about %q", tt.name, err, tt.want)
+		}
+		if errors.Is(err, ErrTruncated) != (tt.want == "cut short") {
+			t.Errorf("%s: error %v is ErrTruncated or is not", tt.name, err)
+		}
+	}
+}
+
+func anyFile(t testing.TB, prefix string) []byte {
+	t.Helper()
+	for name, data := range golden(t) {
+		if strings.HasPrefix(name, prefix) {
+			return data
+		}
+	}
+	t.Fatalf("no file %s*", prefix)
+	return nil
+}
+
+// TestScanBomb: a few bytes of a file can ask for all blocks to be gone through.
+func TestScanBomb(t *testing.T) {
+	file := anyFile(t, "scans-dc-1x1")
+	scan := bytes.Index(file, []byte{0xff, mSOS})
+	body := file[scan : len(file)-2]
+	bomb := append(bytes.Clone(file[:len(file)-2]), bytes.Repeat(body, maxScans)...)
+	bomb = append(bomb, 0xff, mEOI)
+	if _, err := Decode(t.Context(), bomb, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 scans") {
+		t.Errorf("error is %v, want one about scans", err)
+	}
+}
+
+// countdown is a context that is cancelled after it was asked a number of times.
+type countdown struct {
+	context.Context
+	left int
+}
+
+func (c *countdown) Err() error {
+	if c.left == 0 {
+		return context.Canceled
+	}
+	c.left--
+	return nil
+}
+
+// TestStops: wherever the context is cancelled Decode returns its error, and it
+// asks at every row of MCUs.
+func TestStops(t *testing.T) {
+	for name, data := range golden(t) {
+		config, err := DecodeConfig(data)
+		if err != nil || strings.HasPrefix(name, "broken") {
+			continue
+		}
+		for asked := 0; ; asked++ {
+			img, err := Decode(&countdown{t.Context(), asked}, data, nil)
+			if err == nil {
+				if asked < config.Height/32 {
+					t.Errorf("%s: the context was asked %d times for %d rows", name, asked, config.Height)
+				}
+				break
+			}
+			if img != nil || !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: after %d questions the error is %v", name, asked, err)
+			}
+		}
+	}
+}
+
+// TestReuse: an image goes into memory that is there, and nothing of what was
+// decoded before is left in it.
+func TestReuse(t *testing.T) {
+	files := golden(t)
+	var names []string
+	for name, want := range answers(t, files, "golden.json") {
+		if want != nil {
+			names = append(names, name)
+		}
+	}
+	room := image.NewNRGBA(image.Rect(0, 0, 100, 100))
+	for _, name := range names {
+		want, err := Decode(t.Context(), files[name], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range room.Pix[:cap(room.Pix)] {
+			room.Pix[:cap(room.Pix)][i] = 99
+		}
+		got, err := Decode(t.Context(), files[name], room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Rect != want.Rect || got.Stride != want.Stride || !bytes.Equal(got.Pix, want.Pix) {
+			t.Errorf("%s: the image differs in memory that is used again", name)
+		}
+		if fits := len(want.Pix) <= cap(room.Pix); fits != (&got.Pix[0] == &room.Pix[0]) {
+			t.Errorf("%s: memory is taken: %v, want %v", name, !fits, fits)
+		}
+	}
+}
+
+// TestSamples: the components as they are, or colours whatever the file says.
+func TestSamples(t *testing.T) {
+	file := anyFile(t, "rgb-sequential")
+	img, err := Decode(t.Context(), file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, config, err := Samples(t.Context(), file, false)
+	if err != nil || config != (Config{img.Rect.Dx(), img.Rect.Dy(), 3}) {
+		t.Fatalf("samples are %v (%v), want %v", config, err, img.Rect)
+	}
+	converted, _, err := Samples(t.Context(), file, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rgba := make([]uint8, 4)
+	for i := range config.Width * config.Height {
+		p := plain[3*i : 3*i+3]
+		if !bytes.Equal(p, img.Pix[4*i:4*i+3]) {
+			t.Fatalf("samples of pixel %d are %v, want %v", i, p, img.Pix[4*i:4*i+3])
+		}
+		coloursPlain(rgba, p[:1], p[1:2], p[2:3])
+		if !bytes.Equal(converted[3*i:3*i+3], rgba[:3]) {
+			t.Fatalf("colours of pixel %d are %v, want %v", i, converted[3*i:3*i+3], rgba[:3])
+		}
+	}
+	if _, _, err := Samples(t.Context(), file[:len(file)/2], false); err != nil {
+		t.Errorf("of a strip that is cut short: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for name, data := range golden(f) {
+		if strings.HasSuffix(name, ".jpg") {
+			f.Add(data)
+		}
+	}
+	const limit = 1 << 18
+	f.Fuzz(func(t *testing.T, data []byte) {
+		config, err := DecodeConfig(data)
+		if err == nil && config.Width*config.Height > limit {
+			return
+		}
+		img, decodeErr := Decode(t.Context(), data, nil)
+		if decodeErr != nil {
+			return
+		}
+		if err != nil || img.Rect != image.Rect(0, 0, config.Width, config.Height) {
+			t.Errorf("image is %v, its header says %v (%v)", img.Rect, config, err)
+		}
+		onEachPath(t, func(t *testing.T) {
+			again, err := Decode(t.Context(), data, nil)
+			if err != nil || !bytes.Equal(again.Pix, img.Pix) {
+				t.Errorf("pixels differ between paths (%v)", err)
+			}
+		})
+	})
+}

@@ -1,0 +1,190 @@
+package jpeg
+
+// carried is how many groups of rows, those that become maxV rows of the image,
+// a plane keeps of the row of MCUs before: a group is written when the next is
+// known, and needs the one before it.
+const carried = 2
+
+// emit writes the rows of the image that are known once the samples of a row of
+// MCUs are: all up to its last group but one.
+func (d *decoder) emit(mcuRow int) {
+	first, last := 8*mcuRow-1, 8*mcuRow+6
+	if mcuRow == d.mcuRows-1 {
+		last++
+	}
+	for group := max(first, 0); group <= last; group++ {
+		for i := 0; i < d.maxV && d.row < d.height; i++ {
+			for j := range d.components {
+				d.components[j].widen(d, mcuRow, d.row)
+			}
+			d.convert()
+			d.row++
+		}
+	}
+	for i := range d.components {
+		c := &d.components[i]
+		n := carried * c.v * 8 * c.stride
+		copy(c.plane[:n], c.plane[len(c.plane)-n:])
+	}
+}
+
+// samples returns row y of the component, of which the plane holds those of a
+// row of MCUs and the carried ones above it.
+func (c *component) samples(mcuRow, y int) []uint8 {
+	at := y - 8*c.v*mcuRow + carried*c.v
+	return c.plane[at*8*c.stride:][:c.width]
+}
+
+// widen makes row y of the image. Chroma that is halved is interpolated
+// between the centres of samples, other replicated.
+func (c *component) widen(d *decoder, mcuRow, y int) {
+	right, down := d.maxH/c.h, d.maxV/c.v
+	own := y / down
+	near := c.samples(mcuRow, own)
+	far := near
+	// libjpeg does not interpolate lossless chroma, nor columns of images that are no wider than
+	// two samples, and then does not interpolate rows either.
+	smooth := (right == 1 && down == 2 || right == 2 && down <= 2 && c.width > 2) && !d.predicted
+	if smooth && down == 2 {
+		far = c.samples(mcuRow, min(max(own-1+y%2*2, 0), c.height-1))
+	}
+	c.wide = c.line
+	switch {
+	case right == 1 && down == 1:
+		c.wide = near
+		return
+	case !smooth:
+		replicate(c.line, near, right)
+	case right == 1:
+		blend(c.line, near, far, 1+y%2)
+	case down == 1:
+		// Rounded down and up in turn where libjpeg does, in sixteenths.
+		interpolate(c.line, near, far, 4, 8)
+	default:
+		interpolate(c.line, near, far, 8, 7)
+	}
+}
+
+func replicate(dst, src []uint8, times int) {
+	if times == 1 {
+		copy(dst, src)
+		return
+	}
+	for i, v := range src {
+		for j := range times {
+			dst[times*i+j] = v
+		}
+	}
+}
+
+// blend makes a row between two, nearer to near.
+func blend(dst, near, far []uint8, bias int) {
+	far, dst = far[:len(near)], dst[:len(near)]
+	for i, v := range near {
+		dst[i] = uint8((3*int(v) + int(far[i]) + bias) >> 2)
+	}
+}
+
+// interpolatePlain makes a row twice as wide from the nearest row of samples and the
+// next nearest, with weights 3:1 across rows and columns; the two are the same
+// where only columns are halved. even and odd round the columns, in sixteenths.
+func interpolatePlain(dst, near, far []uint8, even, odd int) {
+	far, dst = far[:len(near)], dst[:2*len(near)]
+	this := 3*int(near[0]) + int(far[0])
+	last := this
+	for x := 1; x < len(near); x++ {
+		next := 3*int(near[x]) + int(far[x])
+		pair := dst[2*x-2 : 2*x : 2*x]
+		pair[0] = uint8((3*this + last + even) >> 4)
+		pair[1] = uint8((3*this + next + odd) >> 4)
+		last, this = this, next
+	}
+	pair := dst[2*len(near)-2:]
+	pair[0] = uint8((3*this + last + even) >> 4)
+	pair[1] = uint8((4*this + odd) >> 4)
+}
+
+// convert writes a row of the image from the rows of the components.
+func (d *decoder) convert() {
+	c, w := d.components, d.width
+	size := 4
+	if d.raw {
+		size = len(c)
+	}
+	dst := d.pix[d.row*size*w:][:size*w]
+	a := c[0].wide[:w]
+	switch {
+	case d.raw && d.asYCC:
+		line := sized(d.line, 4*w)
+		colours(line, a, c[1].wide[:w], c[2].wide[:w])
+		for x := range w {
+			copy(dst[3*x:3*x+3], line[4*x:])
+		}
+		d.line = line
+		return
+	case d.raw:
+		for i := range c {
+			for x, v := range c[i].wide[:w] {
+				dst[x*size+i] = v
+			}
+		}
+		return
+	case len(c) == 1:
+		for x, v := range a {
+			set(dst, x, v, v, v)
+		}
+		return
+	}
+	b, e := c[1].wide[:w], c[2].wide[:w]
+	ycc := d.hasYCC()
+	if ycc {
+		colours(dst, a, b, e)
+	} else {
+		for x, v := range a {
+			set(dst, x, v, b[x], e[x])
+		}
+	}
+	if len(c) < 4 {
+		return
+	}
+	// Pillow takes all inks for Adobe's, which are inverted. Converted to RGB,
+	// which is what is left of the light, they are so already.
+	for x, light := range c[3].wide[:w] {
+		pixel := dst[4*x:][:3]
+		for i, ink := range pixel {
+			if !ycc {
+				ink = 255 - ink
+			}
+			pixel[i] = lit(ink, int(light))
+		}
+	}
+}
+
+// hasYCC reports whether the components are luma and chroma, by the rules of
+// libjpeg.
+func (d *decoder) hasYCC() bool {
+	c := d.components
+	switch {
+	case len(c) == 4:
+		return d.adobe && d.transform != 0
+	case d.predicted:
+		return false
+	case d.jfif:
+		return true
+	case d.adobe:
+		return d.transform != 0
+	}
+	return c[0].id != 'R' || c[1].id != 'G' || c[2].id != 'B'
+}
+
+func set(dst []uint8, x int, r, g, b uint8) {
+	pixel := dst[4*x : 4*x+4 : 4*x+4]
+	pixel[0], pixel[1], pixel[2], pixel[3] = r, g, b, 255
+}
+
+// lit returns what an ink leaves of the light that black lets through, rounded
+// as Pillow's cmyk2rgb does.
+func lit(ink uint8, light int) uint8 {
+	product := int(ink)*light + 128
+	return uint8(light - (product+product>>8)>>8)
+}
