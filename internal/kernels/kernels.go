@@ -14,6 +14,7 @@
 package kernels
 
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
+//go:generate go run -C asm . -wide -out ../wide_amd64.s -declarations ../widestubs_amd64.go
 
 import (
 	"fmt"
@@ -97,6 +98,9 @@ type Vectors[T Real] interface {
 // NewProducts returns products for one goroutine.
 func NewProducts[T Real]() Products[T] {
 	if p, ok := any(chosen.products()).(Products[T]); ok {
+		return p
+	}
+	if p, ok := any(wideProducts{wideKernels: &chosenWide}).(Products[T]); ok {
 		return p
 	}
 	return &plainProducts[T]{}

@@ -77,7 +77,8 @@ func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.Sy
 			offsets = append(offsets, math.Sqrt(float64(n)/float64(m.N))*(m.Means[c][j]-m.Mean[j]))
 		}
 	}
-	return within, products.AddGram(ctx, len(offsets)/d, d, offsets, within.RawSymmetric().Data)
+	products.AddGram(len(offsets)/d, d, offsets, within.RawSymmetric().Data)
+	return within, ctx.Err()
 }
 
 // block is how many rows are in float64 at once.
@@ -98,9 +99,7 @@ func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*m
 				row[j] -= mu
 			}
 		}
-		if err := products.AddGram(ctx, len(part), r.D, x, sum); err != nil {
-			return nil, err
-		}
+		products.AddGram(len(part), r.D, x, sum)
 	}
 	for i := range sum {
 		sum[i] /= float64(len(r.Index))
