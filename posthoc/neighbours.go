@@ -1,8 +1,10 @@
 package posthoc
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"runtime"
@@ -405,33 +407,127 @@ func FitRelation(data *Data) (*Relation, error) {
 	return &Relation{data}, nil
 }
 
-// Score implements [Score].
+// relationThreshold is what a relation must exceed to count.
+const relationThreshold = 0.03
+
+// Score implements [Score]. A relation is no stronger than ⟨p, p_j⟩, so that a
+// block of queries leaves out the training rows that are of other classes than
+// any of them may be: the more alike a block's predictions, the more these are.
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
-	const threshold = 0.03
 	classes, err := b.classes(len(dst), s.Bank.Classes)
 	if err != nil {
 		return err
 	}
-	return eachFeatures(ctx, dst, b, s.Bank.D, true, func(scores, x []float64, at int) {
-		n := len(scores)
-		p := softmaxRows(b.Logits[at*classes:(at+n)*classes], classes)
-		clear(scores)
-		cosines, likeness := make([]float64, n*blockRows), make([]float64, n*blockRows)
-		bank := make([]float64, blockRows*s.Bank.D)
-		for from := 0; from < s.Bank.N && ctx.Err() == nil; from += blockRows {
-			to := min(from+blockRows, s.Bank.N)
-			m := to - from
-			widen(bank, s.Bank.Features(from, to))
-			normaliseRows(bank[:m*s.Bank.D], s.Bank.D)
-			products.NT(n, m, s.Bank.D, x, bank, cosines)
-			products.NT(n, m, classes, p, softmaxRows(s.Bank.Logits(from, to), classes), likeness)
-			for i := range n * m {
-				if v := cosines[i] * likeness[i]; v > threshold {
-					scores[i/m] += v
-				}
-			}
+	d := s.Bank.D
+	if err := b.dim(len(dst), d); err != nil {
+		return err
+	}
+	queries := relatives{d, classes, b.Features, make([]float64, len(dst)), make([]float64, len(b.Logits))}
+	likely := make([][]byte, len(dst))
+	err = eachBlock(ctx, len(dst), blockRows, func(from, to int) {
+		queries.fill(from, b.Logits[from*classes:to*classes])
+		for i := from; i < to; i++ {
+			likely[i] = likelyClasses(queries.probabilities(i))
 		}
 	})
+	if err != nil {
+		return err
+	}
+	order := make([]int, len(dst))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return bytes.Compare(likely[a], likely[b]) })
+
+	clear(dst)
+	return s.Bank.blocks(ctx, func(from, to int) error {
+		m := to - from
+		bank := relatives{d, classes, s.Bank.Features(from, to), make([]float64, m), make([]float64, m*classes)}
+		err := eachBlock(ctx, m, blockRows/2, func(at, end int) {
+			bank.fill(at, s.Bank.Logits(from+at, from+end))
+		})
+		if err != nil {
+			return err
+		}
+		return eachBlock(ctx, len(dst), 2*blockRows, func(at, end int) {
+			relate(dst, order[at:end], queries, bank)
+		})
+	})
+}
+
+// likelyClasses returns a key that sorts rows of similar predictions together:
+// the classes that are probable enough to count, the likeliest first.
+func likelyClasses(p []float64) []byte {
+	var likely []int
+	for c, v := range p {
+		if v > relationThreshold {
+			likely = append(likely, c)
+		}
+	}
+	slices.SortStableFunc(likely, func(a, b int) int { return cmp.Compare(p[b], p[a]) })
+	var key []byte
+	for _, c := range likely {
+		key = binary.BigEndian.AppendUint32(key, uint32(c))
+	}
+	return key
+}
+
+// relatives are rows with what [Relation] compares.
+type relatives struct {
+	d, classes int
+	features   []float32 // [n, D]
+	length     []float64 // [n]
+	p          []float64 // [n, C], softmax of the logits
+}
+
+// fill computes lengths and probabilities of the rows from at on.
+func (r relatives) fill(at int, logits []float64) {
+	copy(r.p[at*r.classes:], softmaxRows(logits, r.classes))
+	for i := at; i < at+len(logits)/r.classes; i++ {
+		r.length[i] = norm(r.features[i*r.d : (i+1)*r.d])
+	}
+}
+
+func (r relatives) probabilities(i int) []float64 { return r.p[i*r.classes : (i+1)*r.classes] }
+
+// among returns the features, in float64, and probabilities of some rows.
+func (r relatives) among(rows []int) (x, p []float64) {
+	x = make([]float64, len(rows)*r.d)
+	for i, row := range rows {
+		widen(x[i*r.d:], r.features[row*r.d:(row+1)*r.d])
+		p = append(p, r.probabilities(row)...)
+	}
+	return x, p
+}
+
+// relate adds to the scores of some queries their relations to the bank.
+func relate(scores []float64, rows []int, queries, bank relatives) {
+	most := make([]float64, bank.classes)
+	for _, row := range rows {
+		for c, v := range queries.probabilities(row) {
+			most[c] = max(most[c], v)
+		}
+	}
+	var near []int // bank rows that can be related to any of them
+	for j, length := range bank.length {
+		if length > 0 && (1+1e-9)*dot(most, bank.probabilities(j)) > relationThreshold {
+			near = append(near, j)
+		}
+	}
+	n, m := len(rows), len(near)
+	inner, likeness := make([]float64, n*m), make([]float64, n*m)
+	x, p := queries.among(rows)
+	y, q := bank.among(near)
+	products.NT(n, m, bank.d, x, y, inner)
+	products.NT(n, m, bank.classes, p, q, likeness)
+	for i, row := range rows {
+		for j, v := range inner[i*m : (i+1)*m] {
+			// Of a query of zeros that is 0/0, which exceeds nothing.
+			if v = v / (queries.length[row] * bank.length[near[j]]) * likeness[i*m+j]; v > relationThreshold {
+				scores[row] += v
+			}
+		}
+	}
 }
 
 // softmaxRows returns the softmax of rows of logits.

@@ -130,11 +130,18 @@ func normaliseRows(x []float64, d int) {
 // norm returns ‖x‖₂. Squares of float32 values cannot overflow nor vanish in
 // float64.
 func norm[T float32 | float64](x []T) float64 {
-	var sum float64
-	for _, v := range x {
-		sum += float64(v) * float64(v)
+	var sums [4]float64 // several sums, for speed
+	for len(x) >= 4 {
+		sums[0] += float64(x[0]) * float64(x[0])
+		sums[1] += float64(x[1]) * float64(x[1])
+		sums[2] += float64(x[2]) * float64(x[2])
+		sums[3] += float64(x[3]) * float64(x[3])
+		x = x[4:]
 	}
-	return math.Sqrt(sum)
+	for _, v := range x {
+		sums[0] += float64(v) * float64(v)
+	}
+	return math.Sqrt(sums[0] + sums[1] + sums[2] + sums[3])
 }
 
 func dot(a, b []float64) float64 {

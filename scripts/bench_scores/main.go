@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/metrics"
+	"runtime/pprof"
 	"text/tabwriter"
 	"time"
 
@@ -32,6 +33,7 @@ import (
 
 type options struct {
 	rows                     []int
+	evaluateDim              int
 	dim, classes, queries, k int
 	memory                   int64
 	scratch                  string
@@ -48,6 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&o.classes, "classes", 100, "classes of the rows")
 	flags.IntVar(&o.queries, "queries", 1000, "rows to score")
 	flags.IntVar(&o.k, "k", 50, "K of KNN")
+	flags.IntVar(&o.evaluateDim, "evaluate", 0, "d")
 	flags.Int64Var(&o.memory, "memory", 1<<30, "bytes that KNN may take")
 	flags.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
 	if err := flags.Parse(args); err != nil {
@@ -55,6 +58,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 		return cli.Usagef("%w", err)
+	}
+	if p := os.Getenv("PROF"); p != "" {
+		f, _ := os.Create(p)
+		pprof.StartCPUProfile(f)
+		defer pprof.StopCPUProfile()
+	}
+	if o.evaluateDim > 0 {
+		return o.evaluate(ctx, stdout)
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "rows\tfeatures MB\trmds++ fit s\tGflop/s\tpeak MB\tknn s\tGflop/s\tpeak MB\t")
