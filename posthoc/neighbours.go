@@ -216,37 +216,12 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 	if len(candidates) < k {
 		return candidates, floor
 	}
-	floor = max(floor, float32(float64(kthLargest(candidates, k))-2*p.slack))
-	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
-}
-
-// kthLargest returns the k-th largest product, 1 ≤ k ≤ len(c), by Hoare's
-// selection; it changes the order of c.
-func kthLargest(c []candidate, k int) float32 {
-	for {
-		pivot := c[len(c)/2].product
-		i, j := 0, len(c)-1
-		for i <= j {
-			for c[i].product > pivot {
-				i++
-			}
-			for c[j].product < pivot {
-				j--
-			}
-			if i <= j {
-				c[i], c[j] = c[j], c[i]
-				i, j = i+1, j-1
-			}
-		}
-		switch { // c[:j+1] ≥ pivot, c[i:] ≤ pivot, what is between equals it
-		case k <= j+1:
-			c = c[:j+1]
-		case k > i:
-			c, k = c[i:], k-i
-		default:
-			return pivot
-		}
+	products := make([]float32, len(candidates))
+	for i, c := range candidates {
+		products[i] = c.product
 	}
+	floor = max(floor, float32(float64(kthLargest(products, k))-2*p.slack))
+	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
 }
 
 // value is weight·cosine of the query and a row, in float64: products of two

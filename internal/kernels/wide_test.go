@@ -1,13 +1,13 @@
 package kernels
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
-	"fmt"
 )
 
 func BenchmarkWide(b *testing.B) {
-	for _, size := range [][3]int{{256, 768, 768}, {256, 512, 512}, {1024, 1024, 1024},{256,10,512}} {
+	for _, size := range [][3]int{{256, 768, 768}, {256, 512, 512}, {1024, 1024, 1024}, {256, 10, 512}} {
 		m, n, k := size[0], size[1], size[2]
 		rng := rand.New(rand.NewPCG(1, 2))
 		x, y, c := make([]float64, m*k), make([]float64, k*n), make([]float64, m*n)
