@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -58,37 +58,60 @@ func (o options) evaluate(ctx context.Context, stdout io.Writer) (err error) {
 	opts.Train.Train = head.TrainOptions{Epochs: 1}
 	opts.Train.Linear = head.TrainOptions{Epochs: 1}
 
-	took := map[string]time.Duration{}
+	const training = "training"
+	took := map[string]usage{}
 	var names []string
 	var mu sync.Mutex
-	add := func(name string, since time.Time) {
-		if took[name] == 0 {
-			names = append(names, name)
+	last := used()
+	spent := func(on string) {
+		now := used()
+		if _, ok := took[on]; !ok {
+			names = append(names, on)
 		}
-		took[name] += time.Since(since)
+		took[on] = took[on].plus(now.minus(last))
+		last = now
 	}
-	begin := time.Now()
-	last := begin
 	opts.Progress = func(what string, _, _ int) {
 		mu.Lock()
 		defer mu.Unlock()
 		name, phase, _ := strings.Cut(what, ":")
+		if strings.TrimSpace(phase) == training {
+			name = training
+		}
 		name, _, _ = strings.Cut(name, ",")
-		add(cmp.Or(map[string]string{" training": "training"}[phase], name), last)
-		last = time.Now()
+		spent(name)
 	}
-	if _, err := pipeline.Evaluate(ctx, opts); err != nil {
-		return err
-	}
-	add("report", last)
+	_, err = pipeline.Evaluate(ctx, opts)
+	spent("report")
+	var all usage
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "evaluate\ts\t")
+	fmt.Fprintln(table, "evaluate\ts\tCPU s\t")
 	for _, name := range names {
-		fmt.Fprintf(table, "%s\t%.2f\t\n", name, took[name].Seconds())
+		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t\n", name, took[name].wall.Seconds(), took[name].cpu.Seconds())
+		if name != training {
+			all = all.plus(took[name])
+		}
 	}
-	fmt.Fprintf(table, "all but training\t%.2f\t\n", (time.Since(begin) - took["training"]).Seconds())
-	return table.Flush()
+	fmt.Fprintf(table, "all but training\t%.2f\t%.2f\t\n", all.wall.Seconds(), all.cpu.Seconds())
+	return errors.Join(err, table.Flush())
 }
+
+// usage is time that passed, and that the program's threads ran in it: where
+// others use the machine too, the second over the cores tells what the first
+// would be.
+type usage struct{ wall, cpu time.Duration }
+
+var start = time.Now()
+
+// used is usage since the program's start.
+func used() usage {
+	var r syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r) // it cannot fail
+	return usage{time.Since(start), time.Duration(r.Utime.Nano() + r.Stime.Nano())}
+}
+
+func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
+func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }
 
 // writeSet makes a set of n rows, of ten classes in turn: positive features, as
 // an activation leaves them, around the means of the classes, which all sets
