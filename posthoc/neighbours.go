@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/products"
 )
 
@@ -224,23 +225,10 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
 }
 
-// value is weight·cosine of the query and a row, in float64: products of two
-// float32 are exact in it.
+// value is weight·cosine of the query and a row, in float64.
 func (p *packed) value(x []float32, length float64, row int) float64 {
 	d := len(x)
-	y := p.features[p.at[row]*d : (p.at[row]+1)*d]
-	var sums [4]float64 // several sums, for speed
-	for len(x) >= 4 && len(y) >= 4 {
-		sums[0] += float64(x[0]) * float64(y[0])
-		sums[1] += float64(x[1]) * float64(y[1])
-		sums[2] += float64(x[2]) * float64(y[2])
-		sums[3] += float64(x[3]) * float64(y[3])
-		x, y = x[4:], y[4:]
-	}
-	for j, v := range x {
-		sums[0] += float64(v) * float64(y[j])
-	}
-	return (sums[0] + sums[1] + sums[2] + sums[3]) / length * p.scale[row]
+	return kernels.Dot(x, p.features[p.at[row]*d:(p.at[row]+1)*d]) / length * p.scale[row]
 }
 
 func finite(v float64) bool { return v-v == 0 }

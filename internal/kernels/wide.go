@@ -28,9 +28,13 @@ type wideKernels struct {
 	tiles       [wideVectors + 1]tile64 // by the vectors of B
 	// four transposes four rows of 4·n columns.
 	four func(dst *float64, ldd int, src *float64, lds, n int)
-	// sweep rotates neighbouring rows of a stripe of Z; see [Sweep].
+	// sweep is the step of Sweep for so many columns.
 	sweep  func(z *float64, ldz int, c, s *float64, n int)
-	stripe int // columns of a stripe
+	stripe int
+	// symmetricRow adds v·a to y and returns Σ a·x, of 4·n elements; dot returns
+	// Σ x·y of 8·n.
+	symmetricRow func(a, x, y *float64, v float64, n int) float64
+	dot          func(x, y *float32, n int) float64
 }
 
 const wideVectors = 3
@@ -364,6 +368,92 @@ func (b BLAS) leaf(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m,
 	})
 }
 
+// Dsymv computes y = alpha·A·x + beta·y for a symmetric A of which a triangle
+// is given. It reads that once.
+func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x []float64, incX int, beta float64, y []float64, incY int) {
+	if n < 32 || incX < 1 || incY < 1 {
+		b.Implementation.Dsymv(ul, n, alpha, a, lda, x, incX, beta, y, incY)
+		return
+	}
+	room := make([]float64, 2*n)
+	from, sum := room[:n], room[n:]
+	for i := range from {
+		from[i] = x[i*incX]
+	}
+	for i, v := range from {
+		j, row := i+1, a[i*lda+i+1:i*lda+n]
+		if ul == blas.Lower {
+			j, row = 0, a[i*lda:i*lda+i]
+		}
+		own := a[i*lda+i] * v
+		if fours := len(row) / 4; fours > 0 {
+			own += chosenWide.symmetricRow(&row[0], &from[j], &sum[j], v, fours)
+		}
+		for p := len(row) &^ 3; p < len(row); p++ {
+			own += row[p] * from[j+p]
+			sum[j+p] += row[p] * v
+		}
+		sum[i] += own
+	}
+	for i, v := range sum {
+		if v *= alpha; beta != 0 {
+			v += beta * y[i*incY]
+		}
+		y[i*incY] = v
+	}
+}
+
+// Dot returns Σ x·y in float64, where no product of two float32s is rounded.
+func Dot(x, y []float32) (sum float64) {
+	y = y[:len(x)]
+	if eights := len(x) / 8; eights > 0 {
+		sum = chosenWide.dot(&x[0], &y[0], eights)
+	}
+	for i := len(x) &^ 7; i < len(x); i++ {
+		sum += float64(x[i]) * float64(y[i])
+	}
+	return sum
+}
+
+// A Sweep is a sequence of rotations of neighbouring rows, from the last of
+// those that it names to the first: row i+1 becomes s_i·z_i + c_i·z_{i+1}, and
+// row i c_i·z_i − s_i·z_{i+1}.
+type Sweep struct {
+	First int       // the row that the last rotation ends at
+	C, S  []float64 // [n]; rotation i is that of the rows First+i and First+i+1
+}
+
+// Stripes are a matrix [n, cols], stripe after stripe of columns, each as [n,
+// Width].
+type Stripes struct {
+	N, Cols, Width int
+	Data           []float64
+}
+
+// NewStripes returns zeros.
+func NewStripes(n, cols int) *Stripes {
+	w := chosenWide.stripe
+	return &Stripes{n, cols, w, make([]float64, (cols+w-1)/w*w*n)}
+}
+
+// At returns the address of an element.
+func (z *Stripes) At(i, j int) *float64 {
+	return &z.Data[j/z.Width*z.Width*z.N+i*z.Width+j%z.Width]
+}
+
+// Rotate applies the sweeps one after the other, on all cores.
+func (z *Stripes) Rotate(sweeps []Sweep) {
+	size := z.N * z.Width
+	inParallel(runtime.GOMAXPROCS(0), len(z.Data)/size, func(at int) {
+		stripe := z.Data[at*size : (at+1)*size]
+		for _, s := range sweeps {
+			if n := len(s.C); n > 0 {
+				chosenWide.sweep(&stripe[(s.First+n)*z.Width], z.Width, &s.C[n-1], &s.S[n-1], n)
+			}
+		}
+	})
+}
+
 // wideProducts contracts on the calling goroutine alone.
 type wideProducts struct {
 	plainProducts[float64]
@@ -392,13 +482,51 @@ func (p wideProducts) TN(m, n, k int, alpha float64, a, b []float64, beta float6
 var plainWide = wideKernels{
 	rows: plainRows, width: plainWidth,
 	tiles: [wideVectors + 1]tile64{1: plainTile(1), 2: plainTile(2), 3: plainTile(3)},
-	sweep: plainSweep, stripe: 8,
+	sweep: plainSweep, stripe: plainStripe,
+	symmetricRow: plainSymmetricRow, dot: plainDot,
+}
+
+func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
+	z := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(zAt), -8*n*ldz)), n*ldz+plainStripe)
+	cosines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(c), -8*(n-1))), n)
+	sines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(s), -8*(n-1))), n)
+	for i := n; i > 0; i-- {
+		c, s := cosines[i-1], sines[i-1]
+		above, below := z[(i-1)*ldz:(i-1)*ldz+plainStripe], z[i*ldz:i*ldz+plainStripe]
+		for j, v := range above {
+			w := below[j]
+			below[j], above[j] = s*v+c*w, c*v-s*w
+		}
+	}
+}
+
+func plainSymmetricRow(aAt, xAt, yAt *float64, v float64, n int) (sum float64) {
+	a, x, y := unsafe.Slice(aAt, 4*n), unsafe.Slice(xAt, 4*n), unsafe.Slice(yAt, 4*n)
+	for i, w := range a {
+		sum += w * x[i]
+		y[i] += w * v
+	}
+	return sum
+}
+
+func plainDot(xAt, yAt *float32, n int) float64 {
+	x, y := unsafe.Slice(xAt, 8*n), unsafe.Slice(yAt, 8*n)
+	var sums [4]float64 // several sums, for speed
+	for len(x) >= 4 && len(y) >= 4 {
+		sums[0] += float64(x[0]) * float64(y[0])
+		sums[1] += float64(x[1]) * float64(y[1])
+		sums[2] += float64(x[2]) * float64(y[2])
+		sums[3] += float64(x[3]) * float64(y[3])
+		x, y = x[4:], y[4:]
+	}
+	return sums[0] + sums[1] + sums[2] + sums[3]
 }
 
 // As many sums as a processor has registers for.
 const (
-	plainRows  = 2
-	plainWidth = 4
+	plainRows   = 2
+	plainWidth  = 4
+	plainStripe = 8
 )
 
 func plainTile(vectors int) tile64 {
@@ -433,5 +561,3 @@ func plainTile(vectors int) tile64 {
 		}
 	}
 }
-
-func plainSweep(z *float64, ldz int, c, s *float64, n int) {}

@@ -860,3 +860,59 @@ block:
 	JNZ        block
 	VZEROUPPER
 	RET
+
+// func symmetricRow(a *float64, x *float64, y *float64, v float64, n int) (sum float64)
+// Requires: AVX, FMA3, SSE2
+TEXT ·symmetricRow(SB), NOSPLIT, $0-48
+	MOVQ         a+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         n+32(FP), BX
+	VBROADCASTSD v+24(FP), Y0
+	VXORPD       Y1, Y1, Y1
+
+loop:
+	VMOVUPD      (AX), Y2
+	VMOVUPD      (DX), Y3
+	VFMADD231PD  (CX), Y2, Y1
+	VFMADD231PD  Y2, Y0, Y3
+	VMOVUPD      Y3, (DX)
+	ADDQ         $0x20, AX
+	ADDQ         $0x20, CX
+	ADDQ         $0x20, DX
+	DECQ         BX
+	JNZ          loop
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPD       X0, X1, X1
+	VHADDPD      X1, X1, X1
+	MOVSD        X1, sum+40(FP)
+	VZEROUPPER
+	RET
+
+// func dotWide(x *float32, y *float32, n int) (sum float64)
+// Requires: AVX, FMA3, SSE2
+TEXT ·dotWide(SB), NOSPLIT, $0-32
+	MOVQ   x+0(FP), AX
+	MOVQ   y+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VXORPD Y0, Y0, Y0
+	VXORPD Y1, Y1, Y1
+
+loop:
+	VCVTPS2PD    (AX), Y2
+	VCVTPS2PD    (CX), Y3
+	VFMADD231PD  Y2, Y3, Y0
+	VCVTPS2PD    16(AX), Y2
+	VCVTPS2PD    16(CX), Y3
+	VFMADD231PD  Y2, Y3, Y1
+	ADDQ         $0x20, AX
+	ADDQ         $0x20, CX
+	DECQ         DX
+	JNZ          loop
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VHADDPD      X0, X0, X0
+	MOVSD        X0, sum+24(FP)
+	VZEROUPPER
+	RET

@@ -34,3 +34,9 @@ func sweepAVX512(z *float64, ldz int, c, s *float64, n int)
 
 //go:noescape
 func packFour(dst *float64, ldd int, src *float64, lds, n int)
+
+//go:noescape
+func symmetricRow(a, x, y *float64, v float64, n int) (sum float64)
+
+//go:noescape
+func dotWide(x, y *float32, n int) (sum float64)

@@ -22,6 +22,8 @@ func wide() {
 		sweep(v)
 	}
 	packRows()
+	symmetricRow()
+	dot()
 }
 
 // wideVectors is how many vectors of columns a tile has at most. With them it
@@ -123,9 +125,10 @@ func packRows() {
 	finish(nil)
 }
 
-// sweep writes a sequence of n plane rotations of neighbouring rows of z, each
-// of which begins with the row at which the one before ended: row i and the one
-// above it become c·z_i + s·z_{i−1} and … . A stripe of four vectors goes along in registers.
+// sweep writes a sequence of n rotations of neighbouring rows of z, from the
+// one that z points to upwards: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
+// Each takes the next c and s before those that the pointers name. The row that
+// two rotations share stays in registers, four vectors of columns.
 func sweep(v isa) {
 	const params = "z *float64, ldz int, c, s *float64, n int"
 	function("sweep"+v.name, params, params)
@@ -140,8 +143,6 @@ func sweep(v isa) {
 		VMOVUPD(Mem{Base: z, Disp: j * size}, carry(j))
 	}
 	Label("loop")
-	// z is the row i+1, carried; the other is row i, before it:
-	// z_{i+1} = s·z_i + c·z_{i+1} and z_i = c·z_i − s·z_{i+1}.
 	VBROADCASTSD(Mem{Base: c}, cosine)
 	VBROADCASTSD(Mem{Base: s}, sine)
 	before := GP64()
@@ -164,5 +165,63 @@ func sweep(v isa) {
 	for j := range vectors {
 		VMOVUPD(carry(j), Mem{Base: z, Disp: j * size})
 	}
+	finish(nil)
+}
+
+// symmetricRow writes y += v·a, which returns Σ a·x, for four times n elements.
+func symmetricRow() {
+	const params = "a, x, y *float64, v float64, n int) (sum float64)"
+	function("symmetricRow", params, params)
+	a, x, y, n := Load(Param("a"), GP64()), Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
+	v := YMM()
+	VBROADCASTSD(NewParamAddr("v", 24), v)
+	sum, row, out := YMM(), YMM(), YMM()
+	VXORPD(sum, sum, sum)
+	Label("loop")
+	VMOVUPD(Mem{Base: a}, row)
+	VMOVUPD(Mem{Base: y}, out)
+	VFMADD231PD(Mem{Base: x}, row, sum)
+	VFMADD231PD(row, v, out)
+	VMOVUPD(out, Mem{Base: y})
+	ADDQ(U8(32), a)
+	ADDQ(U8(32), x)
+	ADDQ(U8(32), y)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	storeSum(sum)
+}
+
+// dot writes Σ x·y in float64 of eight times n float32s.
+func dot() {
+	const params = "x, y *float32, n int) (sum float64)"
+	function("dotWide", params, params)
+	x, y, n := Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
+	var sums [2]reg.VecVirtual
+	for i := range sums {
+		sums[i] = YMM()
+		VXORPD(sums[i], sums[i], sums[i])
+	}
+	Label("loop")
+	for i, sum := range sums {
+		a, b := YMM(), YMM()
+		VCVTPS2PD(Mem{Base: x, Disp: 16 * i}, a)
+		VCVTPS2PD(Mem{Base: y, Disp: 16 * i}, b)
+		VFMADD231PD(a, b, sum)
+	}
+	ADDQ(U8(32), x)
+	ADDQ(U8(32), y)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	VADDPD(sums[1], sums[0], sums[0])
+	storeSum(sums[0])
+}
+
+// storeSum returns the sum of a register's four numbers.
+func storeSum(sum reg.VecVirtual) {
+	half := XMM()
+	VEXTRACTF128(U8(1), sum, half)
+	VADDPD(half, sum.AsX(), sum.AsX())
+	VHADDPD(sum.AsX(), sum.AsX(), sum.AsX())
+	Store(sum.AsX(), ReturnIndex(0))
 	finish(nil)
 }
