@@ -10,9 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"text/tabwriter"
-	"time"
 
 	"mlrbfn/head"
 	"mlrbfn/internal/npy"
@@ -95,23 +93,6 @@ func (o options) evaluate(ctx context.Context, stdout io.Writer) (err error) {
 	fmt.Fprintf(table, "all but training\t%.2f\t%.2f\t\n", all.wall.Seconds(), all.cpu.Seconds())
 	return errors.Join(err, table.Flush())
 }
-
-// usage is time that passed, and that the program's threads ran in it: where
-// others use the machine too, the second over the cores tells what the first
-// would be.
-type usage struct{ wall, cpu time.Duration }
-
-var start = time.Now()
-
-// used is usage since the program's start.
-func used() usage {
-	var r syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r) // it cannot fail
-	return usage{time.Since(start), time.Duration(r.Utime.Nano() + r.Stime.Nano())}
-}
-
-func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
-func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }
 
 // writeSet makes a set of n rows, of ten classes in turn: positive features, as
 // an activation leaves them, around the means of the classes, which all sets
