@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 )
@@ -89,8 +90,8 @@ func (i *Intervals) values() []*Interval {
 
 // ranking is a run with its images in the order of their scores.
 type ranking struct {
-	id     []int
-	ood    [][]int
+	id     []int32
+	ood    [][]int32
 	curves []curve // of each set
 }
 
@@ -98,12 +99,12 @@ func rank(r, like Scores) ranking {
 	if len(r.ID) != len(like.ID) || len(r.OOD) != len(like.OOD) {
 		panic(fmt.Sprintf("metrics: runs of %d and %d ID images, %d and %d OOD sets", len(r.ID), len(like.ID), len(r.OOD), len(like.OOD)))
 	}
-	order := func(scores []float64) []int {
-		places := make([]int, len(scores))
+	order := func(scores []float64) []int32 {
+		places := make([]int32, len(scores))
 		for i := range places {
-			places[i] = i
+			places[i] = int32(i)
 		}
-		slices.SortFunc(places, func(a, b int) int { return cmp.Compare(scores[a], scores[b]) })
+		slices.SortFunc(places, func(a, b int32) int { return cmp.Compare(scores[a], scores[b]) })
 		return places
 	}
 	k := ranking{id: order(r.ID)}
@@ -119,7 +120,7 @@ func rank(r, like Scores) ranking {
 // resample returns the figures of one resample for each set, and their means.
 func resample(random *rand.Rand, like Scores, runs []ranking) []Result {
 	id := draw(random, len(like.ID))
-	idSums := make([][]int, len(runs))
+	idSums := make([][]int32, len(runs))
 	for i, run := range runs {
 		idSums[i] = sums(id, run.id)
 	}
@@ -133,7 +134,7 @@ func resample(random *rand.Rand, like Scores, runs []ranking) []Result {
 	for s := range like.OOD {
 		ood := draw(random, len(like.OOD[s]))
 		for i, run := range runs {
-			r := run.curves[s].resampled(idSums[i], sums(ood, run.ood[s])).result()
+			r := run.curves[s].resampled(idSums[i], sums(ood, run.ood[s]))
 			for f, v := range r.values() {
 				share := *v / float64(len(runs))
 				*figures[s].values()[f] += share
@@ -154,22 +155,67 @@ func draw(random *rand.Rand, n int) []int32 {
 }
 
 // sums tells how many of the first k images in an order were drawn, k = 0 … n.
-func sums(times []int32, order []int) []int {
-	s := make([]int, len(order)+1)
+func sums(times, order []int32) []int32 {
+	s := make([]int32, len(order)+1)
+	var sum int32
 	for k, image := range order {
-		s[k+1] = s[k] + int(times[image])
+		sum += times[image]
+		s[k+1] = sum
 	}
 	return s
 }
 
-// resampled returns the curve of a resample. Points of c are counts of the
-// lowest scores, hence places in the sums.
-func (c curve) resampled(neg, pos []int) curve {
-	r := make(curve, len(c))
-	for i, p := range c {
-		r[i] = point{neg[p.neg], pos[p.pos]}
+// resampled returns the figures of a resample. Points of c are counts of the
+// lowest scores, hence places in the sums. It is result of the curve through
+// these, but for rounding, in one pass and without making that curve.
+func (c curve) resampled(negs, poss []int32) Result {
+	if len(c) == 0 {
+		return curve(nil).result()
 	}
-	return slices.Compact(r)
+	at := func(i int) (neg, pos float64) { return float64(negs[c[i].neg]), float64(poss[c[i].pos]) }
+	allNeg, allPos := at(len(c) - 1)
+	var auroc, out, in float64 // twice the areas, times the counts
+	var neg, pos float64
+	// Precision at the last point, with either side positive, where it is known.
+	outAt, inAt := 1., allNeg/(allNeg+allPos)
+	outKnown, inKnown := true, true
+	for i := range c {
+		n, p := at(i)
+		dn, dp := n-neg, p-pos
+		if dp > 0 {
+			if !outKnown {
+				outAt = pos / (pos + neg)
+			}
+			q := p / (p + n)
+			out += dp * (outAt + q)
+			outAt = q
+		}
+		if dn > 0 {
+			if !inKnown {
+				inAt = (allNeg - neg) / (allNeg - neg + allPos - pos)
+			}
+			q := 1. // beyond the last threshold nothing is flagged
+			if n < allNeg || p < allPos {
+				q = (allNeg - n) / (allNeg - n + allPos - p)
+			}
+			in += dn * (inAt + q)
+			inAt = q
+			auroc += dn * (p + pos)
+		}
+		if dp > 0 || dn > 0 {
+			outKnown, inKnown = dp > 0, dn > 0
+		}
+		neg, pos = n, p
+	}
+	const tpr = 0.95
+	first := sort.Search(len(c)-1, func(i int) bool { _, p := at(i); return p/allPos >= tpr })
+	last := sort.Search(len(c)-1, func(i int) bool { n, _ := at(i + 1); return (allNeg-n)/allNeg < tpr })
+	flagged, _ := at(first)
+	_, caught := at(last)
+	return Result{
+		AUROC: auroc / 2 / allNeg / allPos, AUPROut: out / 2 / allPos, AUPRIn: in / 2 / allNeg,
+		FPR95: flagged / allNeg, FPR95ID: (allPos - caught) / allPos,
+	}
 }
 
 // quantile interpolates linearly between sorted values; NaNs, which sort first,

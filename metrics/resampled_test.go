@@ -1,0 +1,44 @@
+package metrics
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestResampled holds the figures of a resample against those of the drawn
+// scores themselves, with and without ties and overlap.
+func TestResampled(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 9))
+	for trial := range 300 {
+		nID, nOOD := 1+random.IntN(40), 1+random.IntN(40)
+		scores := func(n int, mean float64) []float64 {
+			x := make([]float64, n)
+			for i := range x {
+				x[i] = random.NormFloat64() + mean
+				if trial%2 == 0 {
+					x[i] = math.Round(2*x[i]) / 2
+				}
+			}
+			return x
+		}
+		apart := float64(random.IntN(8)) - 2
+		like := Scores{ID: scores(nID, apart), OOD: [][]float64{scores(nOOD, 0)}}
+		r := rank(like, like)
+		id, ood := draw(random, nID), draw(random, nOOD)
+		got := r.curves[0].resampled(sums(id, r.id), sums(ood, r.ood[0]))
+		drawn := func(times []int32, scores []float64) (all []float64) {
+			for i, n := range times {
+				all = append(all, slices.Repeat(scores[i:i+1], int(n))...)
+			}
+			return all
+		}
+		want := Evaluate(drawn(id, like.ID), drawn(ood, like.OOD[0]))
+		for i, v := range want.values() {
+			if g := *got.values()[i]; !(math.Abs(g-*v) < 1e-12) {
+				t.Fatalf("trial %d: figure %d is %g, want %g", trial, i, g, *v)
+			}
+		}
+	}
+}
