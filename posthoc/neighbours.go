@@ -1,10 +1,8 @@
 package posthoc
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"runtime"
@@ -373,9 +371,9 @@ func FitRelation(data *Data) (*Relation, error) {
 // relationThreshold is what a relation must exceed to count.
 const relationThreshold = 0.03
 
-// Score implements [Score]. A relation is no stronger than ⟨p, p_j⟩, so that a
-// block of queries leaves out the training rows that are of other classes than
-// any of them may be: the more alike a block's predictions, the more these are.
+// Score implements [Score]. A relation is no stronger than ⟨p, p_j⟩, so that of
+// each block training rows that are predicted alike are compared with those
+// queries alone that may be of their classes.
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
 	classes, err := b.classes(len(dst), s.Bank.Classes)
 	if err != nil {
@@ -385,54 +383,40 @@ func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
 	if err := b.dim(len(dst), d); err != nil {
 		return err
 	}
-	queries := relatives{d, classes, b.Features, make([]float64, len(dst)), make([]float64, len(b.Logits))}
-	likely := make([][]byte, len(dst))
+	queries := newRelatives(b.Features, len(dst), d, classes)
 	err = eachBlock(ctx, len(dst), blockRows, func(from, to int) {
 		queries.fill(from, b.Logits[from*classes:to*classes])
-		for i := from; i < to; i++ {
-			likely[i] = likelyClasses(queries.probabilities(i))
-		}
 	})
 	if err != nil {
 		return err
 	}
-	order := make([]int, len(dst))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return bytes.Compare(likely[a], likely[b]) })
-
 	clear(dst)
-	return s.Bank.blocks(ctx, func(from, to int) error {
-		m := to - from
-		bank := relatives{d, classes, s.Bank.Features(from, to), make([]float64, m), make([]float64, m*classes)}
-		err := eachBlock(ctx, m, blockRows/2, func(at, end int) {
+	const block = 16 * blockRows
+	for from := 0; from < s.Bank.N; from += block {
+		to := min(from+block, s.Bank.N)
+		bank := newRelatives(s.Bank.Features(from, to), to-from, d, classes)
+		err := eachBlock(ctx, to-from, blockRows, func(at, end int) {
 			bank.fill(at, s.Bank.Logits(from+at, from+end))
 		})
 		if err != nil {
 			return err
 		}
-		return eachBlock(ctx, len(dst), 2*blockRows, func(at, end int) {
-			relate(dst, order[at:end], queries, bank)
+		alike := bank.alike()
+		groups := make([]relatives64, len(alike))
+		err = eachBlock(ctx, len(alike), 1, func(at, _ int) { groups[at] = bank.among(alike[at]) })
+		if err != nil {
+			return err
+		}
+		err = eachBlock(ctx, len(dst), 4*blockRows, func(at, end int) {
+			for _, group := range groups {
+				relate(dst, at, end, queries, group)
+			}
 		})
-	})
-}
-
-// likelyClasses returns a key that sorts rows of similar predictions together:
-// the classes that are probable enough to count, the likeliest first.
-func likelyClasses(p []float64) []byte {
-	var likely []int
-	for c, v := range p {
-		if v > relationThreshold {
-			likely = append(likely, c)
+		if err != nil {
+			return err
 		}
 	}
-	slices.SortStableFunc(likely, func(a, b int) int { return cmp.Compare(p[b], p[a]) })
-	var key []byte
-	for _, c := range likely {
-		key = binary.BigEndian.AppendUint32(key, uint32(c))
-	}
-	return key
+	return nil
 }
 
 // relatives are rows with what [Relation] compares.
@@ -441,6 +425,10 @@ type relatives struct {
 	features   []float32 // [n, D]
 	length     []float64 // [n]
 	p          []float64 // [n, C], softmax of the logits
+}
+
+func newRelatives(features []float32, n, d, classes int) relatives {
+	return relatives{d, classes, features, make([]float64, n), make([]float64, n*classes)}
 }
 
 // fill computes lengths and probabilities of the rows from at on.
@@ -453,40 +441,64 @@ func (r relatives) fill(at int, logits []float64) {
 
 func (r relatives) probabilities(i int) []float64 { return r.p[i*r.classes : (i+1)*r.classes] }
 
-// among returns the features, in float64, and probabilities of some rows.
-func (r relatives) among(rows []int) (x, p []float64) {
-	x = make([]float64, len(rows)*r.d)
-	for i, row := range rows {
-		widen(x[i*r.d:], r.features[row*r.d:(row+1)*r.d])
-		p = append(p, r.probabilities(row)...)
+// alike groups the rows but those of zeros by the class that they are predicted
+// as, or a few classes where these have few rows.
+func (r relatives) alike() (groups [][]int) {
+	const least, most = 64, 512
+	var rows []int
+	top := make([]int, len(r.length))
+	for i, length := range r.length {
+		if top[i] = argmax(r.probabilities(i)); length > 0 {
+			rows = append(rows, i)
+		}
 	}
-	return x, p
+	slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
+	from := 0
+	for at := 1; at <= len(rows); at++ {
+		if n := at - from; at == len(rows) || n == most || n >= least && top[rows[at]] != top[rows[at-1]] {
+			groups, from = append(groups, rows[from:at]), at
+		}
+	}
+	return groups
 }
 
-// relate adds to the scores of some queries their relations to the bank.
-func relate(scores []float64, rows []int, queries, bank relatives) {
-	most := make([]float64, bank.classes)
-	for _, row := range rows {
-		for c, v := range queries.probabilities(row) {
+// relatives64 are some of the rows, ready to be compared.
+type relatives64 struct{ x, length, p []float64 }
+
+// among returns the rows that are named.
+func (r relatives) among(rows []int) relatives64 {
+	some := relatives64{x: make([]float64, len(rows)*r.d)}
+	for i, row := range rows {
+		widen(some.x[i*r.d:], r.features[row*r.d:(row+1)*r.d])
+		some.length = append(some.length, r.length[row])
+		some.p = append(some.p, r.probabilities(row)...)
+	}
+	return some
+}
+
+// relate adds to the scores of the queries from … to−1 their relations to a
+// group of the bank's rows.
+func relate(scores []float64, from, to int, queries relatives, group relatives64) {
+	most := make([]float64, queries.classes)
+	for p := range slices.Chunk(group.p, queries.classes) {
+		for c, v := range p {
 			most[c] = max(most[c], v)
 		}
 	}
-	var near []int // bank rows that can be related to any of them
-	for j, length := range bank.length {
-		if length > 0 && (1+1e-9)*dot(most, bank.probabilities(j)) > relationThreshold {
-			near = append(near, j)
+	var rows []int // queries that can be related to any of them
+	for i := from; i < to; i++ {
+		if queries.length[i] > 0 && (1+1e-9)*dot(most, queries.probabilities(i)) > relationThreshold {
+			rows = append(rows, i)
 		}
 	}
-	n, m := len(rows), len(near)
+	some := queries.among(rows)
+	n, m := len(rows), len(group.length)
 	inner, likeness := make([]float64, n*m), make([]float64, n*m)
-	x, p := queries.among(rows)
-	y, q := bank.among(near)
-	products.NT(n, m, bank.d, x, y, inner)
-	products.NT(n, m, bank.classes, p, q, likeness)
+	products.NT(n, m, queries.d, some.x, group.x, inner)
+	products.NT(n, m, queries.classes, some.p, group.p, likeness)
 	for i, row := range rows {
 		for j, v := range inner[i*m : (i+1)*m] {
-			// Of a query of zeros that is 0/0, which exceeds nothing.
-			if v = v / (queries.length[row] * bank.length[near[j]]) * likeness[i*m+j]; v > relationThreshold {
+			if v = v / (some.length[i] * group.length[j]) * likeness[i*m+j]; v > relationThreshold {
 				scores[row] += v
 			}
 		}
