@@ -19,7 +19,7 @@ build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
 
 test: setup lint  ## check the sources and run the tests
 	go test ./...
-	go test -tags noasm ./head ./internal/kernels ./internal/jpeg ./extractor/preprocess
+	go test -tags noasm ./head ./internal/kernels ./internal/symmetric ./posthoc ./internal/jpeg ./extractor/preprocess
 
 lint:
 	@unformatted=$$(gofmt -l .); \

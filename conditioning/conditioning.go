@@ -22,10 +22,9 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	"gonum.org/v1/gonum/mat"
-
 	"mlrbfn/internal/moments"
 	"mlrbfn/internal/products"
+	"mlrbfn/internal/symmetric"
 )
 
 // Kind says what W is made of.
@@ -193,20 +192,18 @@ func (c *Conditioning) principal(ctx context.Context, rows moments.Rows, m *mome
 	if err != nil {
 		return err
 	}
-	var eigen mat.EigenSym
-	if !eigen.Factorize(sigma, true) {
-		return errors.New("the principal axes of the features could not be found")
+	_, axes, err := symmetric.Eigen(sigma) // in rows, eigenvalues ascend
+	if err != nil {
+		return fmt.Errorf("the principal axes of the features: %w", err)
 	}
-	var axes mat.Dense
-	eigen.VectorsTo(&axes)
 	dims := c.Dims
 	if dims == 0 || dims > rows.D {
 		dims = rows.D
 	}
 	c.Matrix = make([]float32, rows.D*dims)
 	for j := range rows.D {
-		for e := range dims { // eigenvalues ascend
-			c.Matrix[j*dims+e] = float32(axes.At(j, rows.D-1-e))
+		for e := range dims {
+			c.Matrix[j*dims+e] = float32(axes.At(rows.D-1-e, j))
 		}
 	}
 	return c.Validate()

@@ -24,12 +24,13 @@ type classifier struct {
 	represent func(x []float32) []float32
 	width     int
 
-	predicted map[*table][]int // so far
-	train     *posthoc.Data    // all labelled rows, once they are asked for
+	predicted map[*table][]int     // so far
+	kept      map[*table][]float64 // logits that are not computed again
+	train     *posthoc.Data        // all labelled rows, once they are asked for
 }
 
 func newClassifier(size int, of func(x []float32) []float64) *classifier {
-	return &classifier{size: size, of: of, predicted: map[*table][]int{}}
+	return &classifier{size: size, of: of, predicted: map[*table][]int{}, kept: map[*table][]float64{}}
 }
 
 // networkClassifier returns that of a trained network.
@@ -94,6 +95,21 @@ func (c *classifier) predict(ctx context.Context, t *table) ([]int, error) {
 	return classes, err
 }
 
+// keep computes the logits of a table for later, as long as they fit into the
+// room, which it takes them from.
+func (c *classifier) keep(ctx context.Context, t *table, room *int64) error {
+	size := 8 * int64(len(t.labels)) * int64(c.size)
+	if c.kept[t] != nil || c.of == nil || size > *room {
+		return nil
+	}
+	logits, err := c.all(ctx, t, 0, len(t.labels))
+	if err == nil {
+		*room -= size
+		c.kept[t] = logits
+	}
+	return err
+}
+
 // each calls do for the logits of blocks of the rows from … to−1, on all cores.
 func (c *classifier) each(ctx context.Context, t *table, from, to int, do func(at int, logits []float64)) error {
 	var group errgroup.Group
@@ -114,11 +130,16 @@ func (c *classifier) each(ctx context.Context, t *table, from, to int, do func(a
 
 // logits returns those [n, C] of rows of a table, ascending.
 func (c *classifier) logits(t *table, rows []int) []float64 {
-	if c.of != nil {
+	kept := c.kept[t]
+	if c.of != nil && kept == nil {
 		return c.of(t.gather(rows))
 	}
-	var logits []float64
+	logits := make([]float64, 0, len(rows)*c.size)
 	for _, r := range rows {
+		if kept != nil {
+			logits = append(logits, kept[r*c.size:(r+1)*c.size]...)
+			continue
+		}
 		for _, v := range t.backboneLogits(r) {
 			logits = append(logits, float64(v))
 		}

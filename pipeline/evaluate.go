@@ -203,6 +203,7 @@ type evaluation struct {
 	idLabels []int64 // in the training classes; −1 where there is none
 	ood      []*table
 	runs     []report.Run // what was scored
+	room     int64        // bytes that may still be taken to keep logits
 
 	// Trained when they are first asked for, one per seed.
 	heads, softmax []trained
@@ -246,7 +247,7 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 	if opts.Memory == 0 {
 		opts.Memory = 1 << 30
 	}
-	e := &evaluation{opts: opts}
+	e := &evaluation{opts: opts, room: opts.Memory / 4}
 	defer func() {
 		if err != nil {
 			e.close()

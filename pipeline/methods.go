@@ -113,6 +113,9 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 	if err != nil {
 		return nil, err
 	}
+	if err := c.keep(ctx, t.table, &e.room); err != nil {
+		return nil, err
+	}
 	classes := len(t.classes)
 	f := fitting{network: c.network, memory: e.opts.Memory}
 	if ensemble {
@@ -190,6 +193,9 @@ func thin(rows []int, n int) []int {
 // unless that is nil.
 func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector, kept map[*table][]float64) predictor {
 	return func(ctx context.Context, t *table) (scores []float64, classes []int, err error) {
+		if err := c.keep(ctx, t, &e.room); err != nil {
+			return nil, nil, err
+		}
 		var ownScores []float64
 		if own != nil {
 			ownScores, classes, err = own.predict(ctx, t)

@@ -11,6 +11,7 @@ import (
 
 	"mlrbfn/internal/moments"
 	"mlrbfn/internal/products"
+	"mlrbfn/internal/symmetric"
 )
 
 // Gaussian is a mean and a covariance Σ, kept as a map that makes Mahalanobis
@@ -54,7 +55,7 @@ func newGaussian(ctx context.Context, mean []float64, sigma *mat.SymDense) (*Gau
 	}
 	for k := d - 1; k >= 0 && values[k] > smallest(d)*values[d-1]; k-- {
 		for j := range d {
-			g.Whiten = append(g.Whiten, vectors.At(j, k)/math.Sqrt(values[k]))
+			g.Whiten = append(g.Whiten, vectors.At(k, j)/math.Sqrt(values[k]))
 		}
 	}
 	return g, nil
@@ -63,31 +64,36 @@ func newGaussian(ctx context.Context, mean []float64, sigma *mat.SymDense) (*Gau
 // smallest is the share of the largest eigenvalue up to which others are noise.
 func smallest(d int) float64 { return float64(d) * 0x1p-52 }
 
-// eigen returns eigenvalues, ascending, and eigenvectors, in columns.
-func eigen(ctx context.Context, sigma *mat.SymDense) ([]float64, *mat.Dense, error) {
-	var e mat.EigenSym
-	ok, err := await(ctx, func() bool { return e.Factorize(sigma, true) })
-	if err != nil {
-		return nil, nil, err
+// eigen returns eigenvalues, ascending, and eigenvectors, in rows.
+func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors *mat.Dense, err error) {
+	type answer struct {
+		values  []float64
+		vectors *mat.Dense
+		err     error
 	}
-	if !ok {
-		return nil, nil, errors.New("the eigenvalues of the features' covariance could not be found")
+	a, err := await(ctx, func() answer {
+		values, vectors, err := symmetric.Eigen(sigma)
+		return answer{values, vectors, err}
+	})
+	if err == nil {
+		err = a.err
 	}
-	var vectors mat.Dense
-	e.VectorsTo(&vectors)
-	return e.Values(nil), &vectors, nil
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("the features' covariance: %w", err)
+	}
+	return a.values, a.vectors, err
 }
 
 // await returns do's answer, or the error of the context as soon as that is
 // cancelled: a factorisation, which takes up to minutes, does not look at it.
-func await(ctx context.Context, do func() bool) (bool, error) {
-	done := make(chan bool, 1)
+func await[T any](ctx context.Context, do func() T) (answer T, err error) {
+	done := make(chan T, 1)
 	go func() { done <- do() }()
 	select {
 	case <-ctx.Done():
-		return false, ctx.Err()
-	case ok := <-done:
-		return ok, nil
+		return answer, ctx.Err()
+	case answer = <-done:
+		return answer, nil
 	}
 }
 
@@ -333,7 +339,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	}
 	s := &Residual{Origin: u}
 	for k := range d - dim {
-		s.Basis = append(s.Basis, mat.Col(nil, k, vectors)...)
+		s.Basis = append(s.Basis, vectors.RawRowView(k)...)
 	}
 	return s, nil
 }

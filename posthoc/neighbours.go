@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/products"
 )
 
@@ -214,56 +215,18 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 	if len(candidates) < k {
 		return candidates, floor
 	}
-	floor = max(floor, float32(float64(kthLargest(candidates, k))-2*p.slack))
+	products := make([]float32, len(candidates))
+	for i, c := range candidates {
+		products[i] = c.product
+	}
+	floor = max(floor, float32(float64(kthLargest(products, k))-2*p.slack))
 	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
 }
 
-// kthLargest returns the k-th largest product, 1 ≤ k ≤ len(c), by Hoare's
-// selection; it changes the order of c.
-func kthLargest(c []candidate, k int) float32 {
-	for {
-		pivot := c[len(c)/2].product
-		i, j := 0, len(c)-1
-		for i <= j {
-			for c[i].product > pivot {
-				i++
-			}
-			for c[j].product < pivot {
-				j--
-			}
-			if i <= j {
-				c[i], c[j] = c[j], c[i]
-				i, j = i+1, j-1
-			}
-		}
-		switch { // c[:j+1] ≥ pivot, c[i:] ≤ pivot, what is between equals it
-		case k <= j+1:
-			c = c[:j+1]
-		case k > i:
-			c, k = c[i:], k-i
-		default:
-			return pivot
-		}
-	}
-}
-
-// value is weight·cosine of the query and a row, in float64: products of two
-// float32 are exact in it.
+// value is weight·cosine of the query and a row, in float64.
 func (p *packed) value(x []float32, length float64, row int) float64 {
 	d := len(x)
-	y := p.features[p.at[row]*d : (p.at[row]+1)*d]
-	var sums [4]float64 // several sums, for speed
-	for len(x) >= 4 && len(y) >= 4 {
-		sums[0] += float64(x[0]) * float64(y[0])
-		sums[1] += float64(x[1]) * float64(y[1])
-		sums[2] += float64(x[2]) * float64(y[2])
-		sums[3] += float64(x[3]) * float64(y[3])
-		x, y = x[4:], y[4:]
-	}
-	for j, v := range x {
-		sums[0] += float64(v) * float64(y[j])
-	}
-	return (sums[0] + sums[1] + sums[2] + sums[3]) / length * p.scale[row]
+	return kernels.Dot(x, p.features[p.at[row]*d:(p.at[row]+1)*d]) / length * p.scale[row]
 }
 
 func finite(v float64) bool { return v-v == 0 }
@@ -405,33 +368,141 @@ func FitRelation(data *Data) (*Relation, error) {
 	return &Relation{data}, nil
 }
 
-// Score implements [Score].
+// relationThreshold is what a relation must exceed to count.
+const relationThreshold = 0.03
+
+// Score implements [Score]. A relation is no stronger than ⟨p, p_j⟩, so that of
+// each block training rows that are predicted alike are compared with those
+// queries alone that may be of their classes.
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
-	const threshold = 0.03
 	classes, err := b.classes(len(dst), s.Bank.Classes)
 	if err != nil {
 		return err
 	}
-	return eachFeatures(ctx, dst, b, s.Bank.D, true, func(scores, x []float64, at int) {
-		n := len(scores)
-		p := softmaxRows(b.Logits[at*classes:(at+n)*classes], classes)
-		clear(scores)
-		cosines, likeness := make([]float64, n*blockRows), make([]float64, n*blockRows)
-		bank := make([]float64, blockRows*s.Bank.D)
-		for from := 0; from < s.Bank.N && ctx.Err() == nil; from += blockRows {
-			to := min(from+blockRows, s.Bank.N)
-			m := to - from
-			widen(bank, s.Bank.Features(from, to))
-			normaliseRows(bank[:m*s.Bank.D], s.Bank.D)
-			products.NT(n, m, s.Bank.D, x, bank, cosines)
-			products.NT(n, m, classes, p, softmaxRows(s.Bank.Logits(from, to), classes), likeness)
-			for i := range n * m {
-				if v := cosines[i] * likeness[i]; v > threshold {
-					scores[i/m] += v
-				}
+	d := s.Bank.D
+	if err := b.dim(len(dst), d); err != nil {
+		return err
+	}
+	queries := newRelatives(b.Features, len(dst), d, classes)
+	err = eachBlock(ctx, len(dst), blockRows, func(from, to int) {
+		queries.fill(from, b.Logits[from*classes:to*classes])
+	})
+	if err != nil {
+		return err
+	}
+	clear(dst)
+	const block = 16 * blockRows
+	for from := 0; from < s.Bank.N; from += block {
+		to := min(from+block, s.Bank.N)
+		bank := newRelatives(s.Bank.Features(from, to), to-from, d, classes)
+		err := eachBlock(ctx, to-from, blockRows, func(at, end int) {
+			bank.fill(at, s.Bank.Logits(from+at, from+end))
+		})
+		if err != nil {
+			return err
+		}
+		alike := bank.alike()
+		groups := make([]relatives64, len(alike))
+		err = eachBlock(ctx, len(alike), 1, func(at, _ int) { groups[at] = bank.among(alike[at]) })
+		if err != nil {
+			return err
+		}
+		err = eachBlock(ctx, len(dst), 4*blockRows, func(at, end int) {
+			for _, group := range groups {
+				relate(dst, at, end, queries, group)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// relatives are rows with what [Relation] compares.
+type relatives struct {
+	d, classes int
+	features   []float32 // [n, D]
+	length     []float64 // [n]
+	p          []float64 // [n, C], softmax of the logits
+}
+
+func newRelatives(features []float32, n, d, classes int) relatives {
+	return relatives{d, classes, features, make([]float64, n), make([]float64, n*classes)}
+}
+
+// fill computes lengths and probabilities of the rows from at on.
+func (r relatives) fill(at int, logits []float64) {
+	copy(r.p[at*r.classes:], softmaxRows(logits, r.classes))
+	for i := at; i < at+len(logits)/r.classes; i++ {
+		r.length[i] = norm(r.features[i*r.d : (i+1)*r.d])
+	}
+}
+
+func (r relatives) probabilities(i int) []float64 { return r.p[i*r.classes : (i+1)*r.classes] }
+
+// alike groups the rows but those of zeros by the class that they are predicted
+// as, or a few classes where these have few rows.
+func (r relatives) alike() (groups [][]int) {
+	const least, most = 64, 512
+	var rows []int
+	top := make([]int, len(r.length))
+	for i, length := range r.length {
+		if top[i] = argmax(r.probabilities(i)); length > 0 {
+			rows = append(rows, i)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
+	from := 0
+	for at := 1; at <= len(rows); at++ {
+		if n := at - from; at == len(rows) || n == most || n >= least && top[rows[at]] != top[rows[at-1]] {
+			groups, from = append(groups, rows[from:at]), at
+		}
+	}
+	return groups
+}
+
+// relatives64 are some of the rows, ready to be compared.
+type relatives64 struct{ x, length, p []float64 }
+
+// among returns the rows that are named.
+func (r relatives) among(rows []int) relatives64 {
+	some := relatives64{x: make([]float64, len(rows)*r.d)}
+	for i, row := range rows {
+		widen(some.x[i*r.d:], r.features[row*r.d:(row+1)*r.d])
+		some.length = append(some.length, r.length[row])
+		some.p = append(some.p, r.probabilities(row)...)
+	}
+	return some
+}
+
+// relate adds to the scores of the queries from … to−1 their relations to a
+// group of the bank's rows.
+func relate(scores []float64, from, to int, queries relatives, group relatives64) {
+	most := make([]float64, queries.classes)
+	for p := range slices.Chunk(group.p, queries.classes) {
+		for c, v := range p {
+			most[c] = max(most[c], v)
+		}
+	}
+	var rows []int // queries that can be related to any of them
+	for i := from; i < to; i++ {
+		if queries.length[i] > 0 && (1+1e-9)*dot(most, queries.probabilities(i)) > relationThreshold {
+			rows = append(rows, i)
+		}
+	}
+	some := queries.among(rows)
+	n, m := len(rows), len(group.length)
+	inner, likeness := make([]float64, n*m), make([]float64, n*m)
+	products.NT(n, m, queries.d, some.x, group.x, inner)
+	products.NT(n, m, queries.classes, some.p, group.p, likeness)
+	for i, row := range rows {
+		for j, v := range inner[i*m : (i+1)*m] {
+			if v = v / (some.length[i] * group.length[j]) * likeness[i*m+j]; v > relationThreshold {
+				scores[row] += v
 			}
 		}
-	})
+	}
 }
 
 // softmaxRows returns the softmax of rows of logits.

@@ -130,11 +130,18 @@ func normaliseRows(x []float64, d int) {
 // norm returns ‖x‖₂. Squares of float32 values cannot overflow nor vanish in
 // float64.
 func norm[T float32 | float64](x []T) float64 {
-	var sum float64
-	for _, v := range x {
-		sum += float64(v) * float64(v)
+	var sums [4]float64 // several sums, for speed
+	for len(x) >= 4 {
+		sums[0] += float64(x[0]) * float64(x[0])
+		sums[1] += float64(x[1]) * float64(x[1])
+		sums[2] += float64(x[2]) * float64(x[2])
+		sums[3] += float64(x[3]) * float64(x[3])
+		x = x[4:]
 	}
-	return math.Sqrt(sum)
+	for _, v := range x {
+		sums[0] += float64(v) * float64(v)
+	}
+	return math.Sqrt(sums[0] + sums[1] + sums[2] + sums[3])
 }
 
 func dot(a, b []float64) float64 {
@@ -162,4 +169,33 @@ func argmax(x []float64) int {
 		}
 	}
 	return best
+}
+
+// kthLargest returns the k-th largest of values that are numbers, 1 ≤ k ≤
+// len(x), by Hoare's selection; it changes their order.
+func kthLargest[T float32 | float64](x []T, k int) T {
+	for {
+		pivot := x[len(x)/2]
+		i, j := 0, len(x)-1
+		for i <= j {
+			for x[i] > pivot {
+				i++
+			}
+			for x[j] < pivot {
+				j--
+			}
+			if i <= j {
+				x[i], x[j] = x[j], x[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch { // x[:j+1] ≥ pivot, x[i:] ≤ pivot, what is between equals it
+		case k <= j+1:
+			x = x[:j+1]
+		case k > i:
+			x, k = x[i:], k-i
+		default:
+			return pivot
+		}
+	}
 }

@@ -122,20 +122,17 @@ func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error {
 	d := s.Head.In
 	k := max(d-int(math.RoundToEven(float64(d)*orDefault(s.Percentile, percentile)/100)), 1)
 	return shaped(ctx, dst, b, s.Head, func(f []float64) {
-		sorted := slices.Clone(f)
-		slices.Sort(sorted)
-		least := sorted[d-k]
+		least := kthLargest(slices.Clone(f), k)
 		var sum, kept float64
 		ties := k // how many features equal to the least are among the k largest
-		for at, v := range sorted {
+		for _, v := range f {
 			sum += v
-			if at >= d-k {
-				kept += v
-			}
 			if v > least {
+				kept += v
 				ties--
 			}
 		}
+		kept += float64(ties) * least
 		factor := 1.
 		if kept > 0 && (s.Shape == ASHS || s.Shape == Scale) {
 			factor = math.Exp(min(sum/kept, maxExp))

@@ -2,9 +2,9 @@
 // and what happens to each element between them, and the products of scores.
 // All matrices are row-major.
 //
-// float32 is computed by AVX-512 or AVX2 with FMA where the processor has
-// them, by assembly that asm generates; everything else by plain Go, which is
-// also what the build tag noasm leaves. The environment variable
+// float32, and the products of float64, are computed by AVX-512 or AVX2 with FMA
+// where the processor has them, by assembly that asm generates; everything else
+// by plain Go, which is also what the build tag noasm leaves. The environment variable
 // MLRBFN_KERNELS=avx512|avx2|go chooses one of them; the program panics at its
 // start where the processor or the build lacks it.
 //
@@ -14,6 +14,7 @@
 package kernels
 
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
+//go:generate go run -C asm . -wide -out ../wide_amd64.s -declarations ../widestubs_amd64.go
 
 import (
 	"fmt"
@@ -99,7 +100,7 @@ func NewProducts[T Real]() Products[T] {
 	if p, ok := any(chosen.products()).(Products[T]); ok {
 		return p
 	}
-	return &plainProducts[T]{}
+	return any(wideProducts{wideKernels: &chosenWide}).(Products[T])
 }
 
 // VectorsOf returns the vector kernels of T.

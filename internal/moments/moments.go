@@ -6,6 +6,9 @@ package moments
 import (
 	"context"
 	"math"
+	"runtime"
+	"slices"
+	"sync"
 
 	"gonum.org/v1/gonum/mat"
 
@@ -18,7 +21,7 @@ type Rows struct {
 	Index   []int                        // the rows to use
 	Label   func(row int) int            // class in [0, Classes)
 	Classes int                          // C
-	Read    func(dst []float64, row int) // puts a row [D] into dst
+	Read    func(dst []float64, row int) // puts a row [D] into dst; several goroutines call it at once
 }
 
 // Moments are the first two moments of rows in C classes.
@@ -35,17 +38,23 @@ func Means(ctx context.Context, r Rows) (*Moments, error) {
 	for c := range m.Means {
 		m.Means[c] = make([]float64, r.D)
 	}
-	row := make([]float64, r.D)
-	for i, at := range r.Index {
-		if i%block == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
+	x := make([]float64, min(block, len(r.Index))*r.D)
+	for part := range slices.Chunk(r.Index, block) {
+		if err := r.read(ctx, x, part, nil); err != nil {
+			return nil, err
 		}
-		r.Read(row, at)
-		c := r.Label(at)
-		m.Counts[c]++
-		for j, v := range row {
-			m.Means[c][j] += v
+		for _, at := range part {
+			m.Counts[r.Label(at)]++
 		}
+		// Each core adds up some of the columns, in the order of the rows.
+		eachRange(r.D, func(from, to int) {
+			for i, at := range part {
+				sum, row := m.Means[r.Label(at)][from:to], x[i*r.D+from:i*r.D+to]
+				for j, v := range row {
+					sum[j] += v
+				}
+			}
+		})
 	}
 	for c, mean := range m.Means {
 		for j, v := range mean {
@@ -77,7 +86,8 @@ func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.Sy
 			offsets = append(offsets, math.Sqrt(float64(n)/float64(m.N))*(m.Means[c][j]-m.Mean[j]))
 		}
 	}
-	return within, products.AddGram(ctx, len(offsets)/d, d, offsets, within.RawSymmetric().Data)
+	products.AddGram(len(offsets)/d, d, offsets, within.RawSymmetric().Data)
+	return within, ctx.Err()
 }
 
 // block is how many rows are in float64 at once.
@@ -86,24 +96,40 @@ const block = 1024
 func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*mat.SymDense, error) {
 	sum := make([]float64, r.D*r.D)
 	x := make([]float64, min(block, len(r.Index))*r.D)
-	for from := 0; from < len(r.Index); from += block {
-		if err := ctx.Err(); err != nil {
+	for part := range slices.Chunk(r.Index, block) {
+		if err := r.read(ctx, x, part, centre); err != nil {
 			return nil, err
 		}
-		part := r.Index[from:min(from+block, len(r.Index))]
-		for i, at := range part {
-			row := x[i*r.D : (i+1)*r.D]
-			r.Read(row, at)
-			for j, mu := range centre(at) {
-				row[j] -= mu
-			}
-		}
-		if err := products.AddGram(ctx, len(part), r.D, x, sum); err != nil {
-			return nil, err
-		}
+		products.AddGram(len(part), r.D, x, sum)
 	}
 	for i := range sum {
 		sum[i] /= float64(len(r.Index))
 	}
 	return mat.NewSymDense(r.D, sum), nil
+}
+
+// read puts rows into x, less what centre, unless it is nil, gives for each.
+func (r Rows) read(ctx context.Context, x []float64, rows []int, centre func(row int) []float64) error {
+	eachRange(len(rows), func(from, to int) {
+		for i := from; i < to && ctx.Err() == nil; i++ {
+			row := x[i*r.D : (i+1)*r.D]
+			r.Read(row, rows[i])
+			if centre != nil {
+				for j, mu := range centre(rows[i]) {
+					row[j] -= mu
+				}
+			}
+		}
+	})
+	return ctx.Err()
+}
+
+// eachRange calls do for parts of 0 … n−1, one for each core.
+func eachRange(n int, do func(from, to int)) {
+	workers := runtime.GOMAXPROCS(0)
+	var group sync.WaitGroup
+	for w := range workers {
+		group.Go(func() { do(n*w/workers, n*(w+1)/workers) })
+	}
+	group.Wait()
 }

@@ -4,13 +4,9 @@
 package products
 
 import (
-	"context"
-	"runtime"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/blas64"
 
 	"mlrbfn/internal/kernels"
 )
@@ -45,25 +41,8 @@ func borrow[T Real](do func(kernels.Products[T])) {
 	do(p)
 }
 
-// AddGram adds the upper triangle of XᵀX, X [n,d], to sum [d,d]. What it leaves
-// below the diagonal is not defined. Tiles of the sum are shared out over all
-// cores, so that the result does not depend on how many there are.
-func AddGram(ctx context.Context, n, d int, x, sum []float64) error {
-	// gonum computes tiles of this size on the calling goroutine.
-	const tileRows, tileCols = 64, 192
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i := 0; i < d; i += tileRows {
-		for j := 0; j < d; j += tileCols {
-			rows, cols := min(tileRows, d-i), min(tileCols, d-j)
-			if j+cols <= i {
-				continue // below the diagonal
-			}
-			group.Go(func() error {
-				blas64.Implementation().Dgemm(blas.Trans, blas.NoTrans, rows, cols, n, 1, x[i:], d, x[j:], d, 1, sum[i*d+j:], d)
-				return ctx.Err()
-			})
-		}
-	}
-	return group.Wait()
+// AddGram adds the upper triangle of XᵀX, X [n,d], to sum [d,d], on all cores;
+// the result does not depend on how many there are.
+func AddGram(n, d int, x, sum []float64) {
+	kernels.BLAS{}.Dsyrk(blas.Upper, blas.Trans, d, n, 1, x, d, 1, sum, d)
 }

@@ -1,12 +1,22 @@
-// Bench_scores shows how time and memory of the scores that go through all
+// Bench_scores measures the scores on synthetic features.
+//
+//	go run ./scripts/bench_scores
+//	go run ./scripts/bench_scores --evaluate 512
+//	go run ./scripts/bench_scores --growth 10000,20000,40000
+//
+// By itself it compares KNN, Mahalanobis distances and eigenvectors with numpy,
+// in turn, on the same cores with as many threads, and prints medians. The
+// Python is MLRBFN_PEERS_PYTHON, or what scripts/setup brings.
+//
+// With --evaluate it prints how long evaluate takes for each of all methods with
+// three seeds, on sets of the sizes of OpenOOD's CIFAR-10 benchmark, of so many
+// features.
+//
+// With --growth it shows how time and memory of the scores that go through all
 // training rows grow with these: fitting RMDS++ (two covariances) and scoring
-// queries by KNN, on synthetic features that are mapped from a file, as those of
-// a feature set are.
-//
-//	go run ./scripts/bench_scores --rows 10000,20000,40000 --dim 768
-//
-// Time grows with rows·dim² and rows·queries·dim. Memory, the peak of what the
-// program itself holds, does not grow with rows.
+// queries by KNN. The features are mapped from a file, as those of a feature set
+// are. Time grows with rows·dim² and rows·queries·dim. Memory, the peak of what
+// the program itself holds, does not grow with rows.
 package main
 
 import (
@@ -20,45 +30,85 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/metrics"
+	"runtime/pprof"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/pflag"
+	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/cli"
+	"mlrbfn/internal/moments"
 	"mlrbfn/internal/npy"
 	"mlrbfn/posthoc"
 )
 
 type options struct {
-	rows                     []int
-	dim, classes, queries, k int
-	memory                   int64
-	scratch                  string
+	train, dim, classes, queries, k int
+	threads, rounds                 int
+	memory                          int64
+	scratch, profile                string
+
+	evaluateDim int
+	growth      []int
+
+	what, in string   // for one measurement
+	env      []string // of the peer
 }
 
 func main() { cli.Main("bench_scores", run) }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	var o options
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o := options{memory: 1 << 30}
 	flags := pflag.NewFlagSet("bench_scores", pflag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntSliceVar(&o.rows, "rows", []int{10_000, 20_000, 40_000}, "numbers of training rows")
+	flags.IntVar(&o.train, "train", 50_000, "training rows")
+	flags.IntVar(&o.queries, "queries", 10_000, "rows to score")
 	flags.IntVar(&o.dim, "dim", 768, "features of a row")
 	flags.IntVar(&o.classes, "classes", 100, "classes of the rows")
-	flags.IntVar(&o.queries, "queries", 1000, "rows to score")
 	flags.IntVar(&o.k, "k", 50, "K of KNN")
-	flags.Int64Var(&o.memory, "memory", 1<<30, "bytes that KNN may take")
+	flags.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads and cores, of ours and of numpy")
+	flags.IntVar(&o.rounds, "rounds", 3, "times that everything is compared")
+	flags.Var((*cli.Bytes)(&o.memory), "memory", "memory that scoring takes, about")
 	flags.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
+	flags.IntVar(&o.evaluateDim, "evaluate", 0, "measure evaluate on sets of so many `features`")
+	flags.IntSliceVar(&o.growth, "growth", nil, "measure for these `numbers` of training rows")
+	flags.StringVar(&o.profile, "profile", "", "`file` to write a CPU profile to")
+	flags.StringVar(&o.what, "measure", "", "")
+	flags.StringVar(&o.in, "in", "", "")
+	for _, own := range []string{"measure", "in"} { // for the program itself
+		if err := flags.MarkHidden(own); err != nil {
+			return err
+		}
+	}
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return err
 		}
 		return cli.Usagef("%w", err)
 	}
+	if o.profile != "" {
+		f, err := os.Create(o.profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	switch {
+	case o.what != "":
+		return o.measureOne(ctx, stdout)
+	case o.evaluateDim > 0:
+		return o.evaluate(ctx, stdout)
+	case len(o.growth) == 0:
+		return o.compare(ctx, stdout)
+	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "rows\tfeatures MB\trmds++ fit s\tGflop/s\tpeak MB\tknn s\tGflop/s\tpeak MB\t")
-	for _, n := range o.rows {
+	for _, n := range o.growth {
 		if err := o.measure(ctx, table, n); err != nil {
 			return err
 		}
@@ -66,26 +116,41 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return table.Flush()
 }
 
-func (o options) measure(ctx context.Context, table io.Writer, n int) (err error) {
+// features makes a file of n rows and the queries.
+func (o options) features(ctx context.Context, n int) (path string, remove func() error, err error) {
 	dir, err := os.MkdirTemp(o.scratch, "bench_scores")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	path = filepath.Join(dir, "features.npy")
+	if err := o.write(ctx, path, n+o.queries); err != nil {
+		return "", nil, errors.Join(err, remove())
+	}
+	return path, remove, nil
+}
+
+// labels are those of n rows.
+func (o options) labels(n int) []int64 {
+	labels := make([]int64, n)
+	for i := range labels {
+		labels[i] = int64(i % o.classes)
+	}
+	return labels
+}
+
+func (o options) measure(ctx context.Context, table io.Writer, n int) (err error) {
+	path, remove, err := o.features(ctx, n)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	path := filepath.Join(dir, "features.npy")
-	if err := o.write(ctx, path, n+o.queries); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, remove()) }()
 	all, err := npy.Map(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, all.Close()) }()
-	labels := make([]int64, n)
-	for i := range labels {
-		labels[i] = int64(i % o.classes)
-	}
-	data := posthoc.NewData(all.Data[:n*o.dim], o.dim, labels, o.classes)
+	data := posthoc.NewData(all.Data[:n*o.dim], o.dim, o.labels(n), o.classes)
 
 	fitting, fitPeak, err := watch(func() error {
 		_, err := posthoc.FitRMDS(ctx, data, true)
@@ -145,6 +210,40 @@ func (o options) write(ctx context.Context, path string, n int) (err error) {
 	}
 	return buffer.Flush()
 }
+
+// covariance is the one within the classes.
+func covariance(ctx context.Context, data *posthoc.Data) (*mat.SymDense, error) {
+	r := moments.Rows{
+		D: data.D, Index: make([]int, data.N), Classes: data.Classes,
+		Label: func(row int) int { return int(data.Labels[row]) },
+		Read: func(dst []float64, row int) {
+			for j, v := range data.Features(row, row+1) {
+				dst[j] = float64(v)
+			}
+		},
+	}
+	for i := range r.Index {
+		r.Index[i] = i
+	}
+	m, err := moments.Means(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return m.Within(ctx, r)
+}
+
+// usage is time that passed, and that the program's threads ran in it: where
+// others use the machine too, the second over the cores tells what the first
+// would be.
+type usage struct{ wall, cpu time.Duration }
+
+var start = time.Now()
+
+// used is usage since the program's start.
+func used() usage { return usage{time.Since(start), cpuTime()} }
+
+func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
+func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }
 
 // watch returns how long do took and the most memory that the program itself
 // held meanwhile; what is mapped from files is not the program's.

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// wide writes the kernels of float64.
+func wide() {
+	for _, v := range []isa{avx2, avx512} {
+		fmt.Fprintf(&declarations, "\nvar wide%s = [...]func(a, b, c *float64, k, ldc int, alpha float64, add int){nil", v.name)
+		for nv := 1; nv <= wideVectors; nv++ {
+			fmt.Fprintf(&declarations, ", wide%d%s", nv, v.name)
+		}
+		declarations.WriteString("}\n")
+		for nv := 1; nv <= wideVectors; nv++ {
+			wideKernel(v, nv)
+		}
+		sweep(v)
+	}
+	packRows()
+	symmetricRow()
+	dot()
+}
+
+// wideVectors is how many vectors of columns a tile has at most. With them it
+// has as many rows as a quarter of the registers, which leaves room for a row
+// of B and values of A.
+const wideVectors = 3
+
+// wideKernel writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
+// not 0, for packed A [k, rows] and B [k, nv vectors].
+func wideKernel(v isa, nv int) {
+	const params = "a, b, c *float64, k, ldc int, alpha float64, add int"
+	function(fmt.Sprintf("wide%d%s", nv, v.name), params, params)
+	a, b, c := Load(Param("a"), reg.RAX), Load(Param("b"), reg.RBX), Load(Param("c"), reg.RDX)
+	k, ldc := Load(Param("k"), reg.RCX), Load(Param("ldc"), reg.R8)
+	SHLQ(U8(3), ldc)
+	rows, size := v.regs/4, 4*v.width
+	acc := func(i, j int) reg.Register { return v.vector(v.regs - rows*nv + i*nv + j) }
+	broadcasts := min(v.regs-(rows+1)*nv, 4)
+	for i := range rows {
+		for j := range nv {
+			VXORPD(acc(i, j), acc(i, j), acc(i, j))
+		}
+	}
+	Label("loop")
+	for j := range nv {
+		VMOVUPD(Mem{Base: b, Disp: j * size}, v.vector(j))
+	}
+	for i := range rows {
+		x := v.vector(nv + i%broadcasts)
+		VBROADCASTSD(Mem{Base: a, Disp: 8 * i}, x)
+		for j := range nv {
+			VFMADD231PD(v.vector(j), x, acc(i, j))
+		}
+	}
+	ADDQ(U32(8*rows), a)
+	ADDQ(U32(nv*size), b)
+	DECQ(k)
+	JNZ(LabelRef("loop"))
+
+	alpha := v.vector(0)
+	VBROADCASTSD(NewParamAddr("alpha", 40), alpha)
+	CMPQ(NewParamAddr("add", 48), U8(0))
+	JNE(LabelRef("add"))
+	for i := range rows {
+		for j := range nv {
+			VMULPD(acc(i, j), alpha, acc(i, j))
+			VMOVUPD(acc(i, j), Mem{Base: c, Disp: j * size})
+		}
+		ADDQ(ldc, c)
+	}
+	finish(nil)
+	Label("add")
+	for i := range rows {
+		for j := range nv {
+			VFMADD213PD(Mem{Base: c, Disp: j * size}, alpha, acc(i, j))
+			VMOVUPD(acc(i, j), Mem{Base: c, Disp: j * size})
+		}
+		ADDQ(ldc, c)
+	}
+	finish(nil)
+}
+
+// packRows writes a transposition of four rows by fours of columns, which AVX2
+// does as well as AVX-512.
+func packRows() {
+	const params = "dst *float64, ldd int, src *float64, lds, n int"
+	function("packFour", params, params)
+	dst, ldd := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64())
+	src, lds, n := Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
+	SHLQ(U8(3), ldd)
+	SHLQ(U8(3), lds)
+	ldd3, lds3 := GP64(), GP64()
+	LEAQ(Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
+	LEAQ(Mem{Base: lds, Index: lds, Scale: 2}, lds3)
+	four := func(base, s1, s3 reg.Register) []Mem {
+		return []Mem{{Base: base}, {Base: base, Index: s1, Scale: 1}, {Base: base, Index: s1, Scale: 2}, {Base: base, Index: s3, Scale: 1}}
+	}
+	Label("block")
+	var r, t, out [4]reg.VecVirtual
+	for i, m := range four(src, lds, lds3) {
+		r[i], t[i], out[i] = YMM(), YMM(), YMM()
+		VMOVUPD(m, r[i])
+	}
+	VUNPCKLPD(r[1], r[0], t[0])
+	VUNPCKHPD(r[1], r[0], t[1])
+	VUNPCKLPD(r[3], r[2], t[2])
+	VUNPCKHPD(r[3], r[2], t[3])
+	VPERM2F128(U8(0x20), t[2], t[0], out[0])
+	VPERM2F128(U8(0x20), t[3], t[1], out[1])
+	VPERM2F128(U8(0x31), t[2], t[0], out[2])
+	VPERM2F128(U8(0x31), t[3], t[1], out[3])
+	for i, m := range four(dst, ldd, ldd3) {
+		VMOVUPD(out[i], m)
+	}
+	ADDQ(U8(32), src)
+	LEAQ(Mem{Base: dst, Index: ldd, Scale: 4}, dst)
+	DECQ(n)
+	JNZ(LabelRef("block"))
+	finish(nil)
+}
+
+// sweep writes a sequence of n rotations of neighbouring rows of z, from the
+// one that z points to upwards: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
+// Each takes the next c and s before those that the pointers name. The row that
+// two rotations share stays in registers, four vectors of columns.
+func sweep(v isa) {
+	const params = "z *float64, ldz int, c, s *float64, n int"
+	function("sweep"+v.name, params, params)
+	z, ldz := Load(Param("z"), GP64()), Load(Param("ldz"), GP64())
+	c, s, n := Load(Param("c"), GP64()), Load(Param("s"), GP64()), Load(Param("n"), GP64())
+	SHLQ(U8(3), ldz)
+	size := 4 * v.width
+	const vectors = 4
+	carry, next := func(j int) reg.Register { return v.vector(j) }, func(j int) reg.Register { return v.vector(4 + j) }
+	cosine, sine, product := v.vector(8), v.vector(9), func(j int) reg.Register { return v.vector(10 + j) }
+	for j := range vectors {
+		VMOVUPD(Mem{Base: z, Disp: j * size}, carry(j))
+	}
+	Label("loop")
+	VBROADCASTSD(Mem{Base: c}, cosine)
+	VBROADCASTSD(Mem{Base: s}, sine)
+	before := GP64()
+	MOVQ(z, before)
+	SUBQ(ldz, before)
+	for j := range vectors {
+		VMOVUPD(Mem{Base: before, Disp: j * size}, next(j))
+		VMULPD(carry(j), sine, product(j))
+		VMULPD(carry(j), cosine, carry(j))
+		VFMADD231PD(next(j), sine, carry(j))
+		VMOVUPD(carry(j), Mem{Base: z, Disp: j * size})
+		VFMSUB213PD(product(j), cosine, next(j))
+		VMOVAPD(next(j), carry(j))
+	}
+	MOVQ(before, z)
+	SUBQ(U8(8), c)
+	SUBQ(U8(8), s)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	for j := range vectors {
+		VMOVUPD(carry(j), Mem{Base: z, Disp: j * size})
+	}
+	finish(nil)
+}
+
+// symmetricRow writes y += v·a, which returns Σ a·x, for four times n elements.
+func symmetricRow() {
+	const params = "a, x, y *float64, v float64, n int) (sum float64)"
+	function("symmetricRow", params, params)
+	a, x, y, n := Load(Param("a"), GP64()), Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
+	v := YMM()
+	VBROADCASTSD(NewParamAddr("v", 24), v)
+	sum, row, out := YMM(), YMM(), YMM()
+	VXORPD(sum, sum, sum)
+	Label("loop")
+	VMOVUPD(Mem{Base: a}, row)
+	VMOVUPD(Mem{Base: y}, out)
+	VFMADD231PD(Mem{Base: x}, row, sum)
+	VFMADD231PD(row, v, out)
+	VMOVUPD(out, Mem{Base: y})
+	ADDQ(U8(32), a)
+	ADDQ(U8(32), x)
+	ADDQ(U8(32), y)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	storeSum(sum)
+}
+
+// dot writes Σ x·y in float64 of eight times n float32s.
+func dot() {
+	const params = "x, y *float32, n int) (sum float64)"
+	function("dotWide", params, params)
+	x, y, n := Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
+	var sums [2]reg.VecVirtual
+	for i := range sums {
+		sums[i] = YMM()
+		VXORPD(sums[i], sums[i], sums[i])
+	}
+	Label("loop")
+	for i, sum := range sums {
+		a, b := YMM(), YMM()
+		VCVTPS2PD(Mem{Base: x, Disp: 16 * i}, a)
+		VCVTPS2PD(Mem{Base: y, Disp: 16 * i}, b)
+		VFMADD231PD(a, b, sum)
+	}
+	ADDQ(U8(32), x)
+	ADDQ(U8(32), y)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	VADDPD(sums[1], sums[0], sums[0])
+	storeSum(sums[0])
+}
+
+// storeSum returns the sum of a register's four numbers.
+func storeSum(sum reg.VecVirtual) {
+	half := XMM()
+	VEXTRACTF128(U8(1), sum, half)
+	VADDPD(half, sum.AsX(), sum.AsX())
+	VHADDPD(sum.AsX(), sum.AsX(), sum.AsX())
+	Store(sum.AsX(), ReturnIndex(0))
+	finish(nil)
+}

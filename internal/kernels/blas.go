@@ -1,0 +1,189 @@
+package kernels
+
+import (
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+	"gonum.org/v1/gonum/blas/gonum"
+)
+
+// BLAS is gonum's, with the matrix products of float64 computed by the chosen
+// kernels and, where they are large, on all cores. What an element of a result
+// is does not depend on how many there are, nor on the other elements.
+// Importing this package makes it the one that gonum's factorisations use.
+type BLAS struct {
+	gonum.Implementation
+}
+
+func init() { blas64.Use(BLAS{}) }
+
+// scale multiplies the wanted part of C by beta and reports whether anything is
+// left to add to.
+func scale(m, n int, beta float64, c []float64, ldc int, wanted part) bool {
+	if beta == 1 || beta == 0 {
+		return beta == 1
+	}
+	for i := range m {
+		from, to := 0, n
+		switch wanted {
+		case upper:
+			from = i
+		case lower:
+			to = i + 1
+		}
+		for j := from; j < to; j++ {
+			c[i*ldc+j] *= beta
+		}
+	}
+	return true
+}
+
+// Dgemm computes C = alpha·op(A)·op(B) + beta·C.
+func (b BLAS) Dgemm(tA, tB blas.Transpose, m, n, k int, alpha float64, x []float64, ldx int, y []float64, ldy int, beta float64, c []float64, ldc int) {
+	if m*n*k < 1<<12 || alpha == 0 { // too small to be worth packing
+		b.Implementation.Dgemm(tA, tB, m, n, k, alpha, x, ldx, y, ldy, beta, c, ldc)
+		return
+	}
+	add := scale(m, n, beta, c, ldc, all)
+	chosenWide.contract(m, n, k, alpha, viewOf(tA, x, ldx), viewOf(tB, y, ldy), add, c, ldc, all, workersFor(m*n*k))
+}
+
+func partOf(ul blas.Uplo) part {
+	if ul == blas.Upper {
+		return upper
+	}
+	return lower
+}
+
+// Dsyrk computes a triangle of C = alpha·op(A)·op(A)ᵀ + beta·C.
+func (b BLAS) Dsyrk(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x []float64, ldx int, beta float64, c []float64, ldc int) {
+	if n*n*k < 1<<12 || alpha == 0 {
+		b.Implementation.Dsyrk(ul, t, n, k, alpha, x, ldx, beta, c, ldc)
+		return
+	}
+	a := viewOf(t, x, ldx)
+	add := scale(n, n, beta, c, ldc, partOf(ul))
+	chosenWide.contract(n, n, k, alpha, a, a.turned(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
+}
+
+// Dsyr2k computes a triangle of C = alpha·op(A)·op(B)ᵀ + alpha·op(B)·op(A)ᵀ +
+// beta·C.
+func (b BLAS) Dsyr2k(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x []float64, ldx int, y []float64, ldy int, beta float64, c []float64, ldc int) {
+	if n*n*k < 1<<12 || alpha == 0 {
+		b.Implementation.Dsyr2k(ul, t, n, k, alpha, x, ldx, y, ldy, beta, c, ldc)
+		return
+	}
+	p, q := viewOf(t, x, ldx), viewOf(t, y, ldy)
+	add := scale(n, n, beta, c, ldc, partOf(ul))
+	workers := workersFor(n * n * k)
+	chosenWide.contract(n, n, k, alpha, p, q.turned(), add, c, ldc, partOf(ul), workers)
+	chosenWide.contract(n, n, k, alpha, q, p.turned(), true, c, ldc, partOf(ul), workers)
+}
+
+// Dtrsm solves op(A)·X = alpha·B or X·op(A) = alpha·B for a triangular A, in
+// place of B. It halves A until a part is small, and multiplies by the rest.
+func (b BLAS) Dtrsm(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m, n int, alpha float64, a []float64, lda int, x []float64, ldx int) {
+	order := m
+	if s == blas.Right {
+		order = n
+	}
+	const small = 32
+	if order <= small || alpha == 0 {
+		b.leaf(s, ul, tA, d, m, n, alpha, a, lda, x, ldx)
+		return
+	}
+	h := order / 2 / small * small
+	h = max(h, small)
+	// The parts of A on the diagonal, and that between them.
+	first, last, off := a, a[h*lda+h:], a[h:]
+	if ul == blas.Lower {
+		off = a[h*lda:]
+	}
+	scale(m, n, alpha, x, ldx, all)
+	forward := (ul == blas.Lower) == (tA == blas.NoTrans) // as far as the left side is concerned
+	if s == blas.Left {
+		top, bottom := x, x[h*ldx:]
+		if forward {
+			b.Dtrsm(s, ul, tA, d, h, n, 1, first, lda, top, ldx)
+			b.Dgemm(tA, blas.NoTrans, m-h, n, h, -1, off, lda, top, ldx, 1, bottom, ldx)
+			b.Dtrsm(s, ul, tA, d, m-h, n, 1, last, lda, bottom, ldx)
+		} else {
+			b.Dtrsm(s, ul, tA, d, m-h, n, 1, last, lda, bottom, ldx)
+			b.Dgemm(tA, blas.NoTrans, h, n, m-h, -1, off, lda, bottom, ldx, 1, top, ldx)
+			b.Dtrsm(s, ul, tA, d, h, n, 1, first, lda, top, ldx)
+		}
+		return
+	}
+	left, right := x, x[h:]
+	if forward {
+		b.Dtrsm(s, ul, tA, d, m, n-h, 1, last, lda, right, ldx)
+		b.Dgemm(blas.NoTrans, tA, m, h, n-h, -1, right, ldx, off, lda, 1, left, ldx)
+		b.Dtrsm(s, ul, tA, d, m, h, 1, first, lda, left, ldx)
+	} else {
+		b.Dtrsm(s, ul, tA, d, m, h, 1, first, lda, left, ldx)
+		b.Dgemm(blas.NoTrans, tA, m, n-h, h, -1, left, ldx, off, lda, 1, right, ldx)
+		b.Dtrsm(s, ul, tA, d, m, n-h, 1, last, lda, right, ldx)
+	}
+}
+
+// leaf solves with a small A for parts of B in parallel.
+func (b BLAS) leaf(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m, n int, alpha float64, a []float64, lda int, x []float64, ldx int) {
+	const columns = 64
+	if s == blas.Left {
+		inParallel(workersFor(8*m*m*n), (n+columns-1)/columns, func(at int) {
+			j := at * columns
+			b.Implementation.Dtrsm(s, ul, tA, d, m, min(columns, n-j), alpha, a, lda, x[j:], ldx)
+		})
+		return
+	}
+	inParallel(workersFor(8*m*n*n), (m+columns-1)/columns, func(at int) {
+		i := at * columns
+		b.Implementation.Dtrsm(s, ul, tA, d, min(columns, m-i), n, alpha, a, lda, x[i*ldx:], ldx)
+	})
+}
+
+// Dsymv computes y = alpha·A·x + beta·y for a symmetric A of which a triangle
+// is given. It reads that once.
+func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x []float64, incX int, beta float64, y []float64, incY int) {
+	if n < 32 || incX < 1 || incY < 1 {
+		b.Implementation.Dsymv(ul, n, alpha, a, lda, x, incX, beta, y, incY)
+		return
+	}
+	room := make([]float64, 2*n)
+	from, sum := room[:n], room[n:]
+	for i := range from {
+		from[i] = x[i*incX]
+	}
+	for i, v := range from {
+		j, row := i+1, a[i*lda+i+1:i*lda+n]
+		if ul == blas.Lower {
+			j, row = 0, a[i*lda:i*lda+i]
+		}
+		own := a[i*lda+i] * v
+		if fours := len(row) / 4; fours > 0 {
+			own += chosenWide.symmetricRow(&row[0], &from[j], &sum[j], v, fours)
+		}
+		for p := len(row) &^ 3; p < len(row); p++ {
+			own += row[p] * from[j+p]
+			sum[j+p] += row[p] * v
+		}
+		sum[i] += own
+	}
+	for i, v := range sum {
+		if v *= alpha; beta != 0 {
+			v += beta * y[i*incY]
+		}
+		y[i*incY] = v
+	}
+}
+
+// Dot returns Σ x·y in float64, where no product of two float32s is rounded.
+func Dot(x, y []float32) (sum float64) {
+	y = y[:len(x)]
+	if eights := len(x) / 8; eights > 0 {
+		sum = chosenWide.dot(&x[0], &y[0], eights)
+	}
+	for i := len(x) &^ 7; i < len(x); i++ {
+		sum += float64(x[i]) * float64(y[i])
+	}
+	return sum
+}

@@ -1,0 +1,5 @@
+//go:build !amd64 || noasm
+
+package kernels
+
+func wideOf(string) wideKernels { return plainWide }

@@ -1,0 +1,87 @@
+package kernels
+
+import "unsafe"
+
+// plainWide is what every machine has.
+var plainWide = wideKernels{
+	rows: plainRows, width: plainWidth,
+	tiles: [wideVectors + 1]tile64{1: plainTile(1), 2: plainTile(2), 3: plainTile(3)},
+	sweep: plainSweep, stripe: plainStripe,
+	symmetricRow: plainSymmetricRow, dot: plainDot,
+}
+
+func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
+	z := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(zAt), -8*n*ldz)), n*ldz+plainStripe)
+	cosines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(c), -8*(n-1))), n)
+	sines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(s), -8*(n-1))), n)
+	for i := n; i > 0; i-- {
+		c, s := cosines[i-1], sines[i-1]
+		above, below := z[(i-1)*ldz:(i-1)*ldz+plainStripe], z[i*ldz:i*ldz+plainStripe]
+		for j, v := range above {
+			w := below[j]
+			below[j], above[j] = s*v+c*w, c*v-s*w
+		}
+	}
+}
+
+func plainSymmetricRow(aAt, xAt, yAt *float64, v float64, n int) (sum float64) {
+	a, x, y := unsafe.Slice(aAt, 4*n), unsafe.Slice(xAt, 4*n), unsafe.Slice(yAt, 4*n)
+	for i, w := range a {
+		sum += w * x[i]
+		y[i] += w * v
+	}
+	return sum
+}
+
+func plainDot(xAt, yAt *float32, n int) float64 {
+	x, y := unsafe.Slice(xAt, 8*n), unsafe.Slice(yAt, 8*n)
+	var sums [4]float64 // several sums, for speed
+	for len(x) >= 4 && len(y) >= 4 {
+		sums[0] += float64(x[0]) * float64(y[0])
+		sums[1] += float64(x[1]) * float64(y[1])
+		sums[2] += float64(x[2]) * float64(y[2])
+		sums[3] += float64(x[3]) * float64(y[3])
+		x, y = x[4:], y[4:]
+	}
+	return sums[0] + sums[1] + sums[2] + sums[3]
+}
+
+// As many sums as a processor has registers for.
+const (
+	plainRows   = 2
+	plainWidth  = 4
+	plainStripe = 8
+)
+
+func plainTile(vectors int) tile64 {
+	return func(aAt, bAt, cAt *float64, k, ldc int, alpha float64, add int) {
+		cols := vectors * plainWidth
+		c := unsafe.Slice(cAt, ldc+cols)
+		for j := 0; j < cols; j += plainWidth {
+			a, b := unsafe.Slice(aAt, k*plainRows), unsafe.Slice(bAt, k*cols)[j:]
+			var s, t [plainWidth]float64
+			for len(a) > plainRows {
+				x, y := a[0], a[1]
+				s[0] += x * b[0]
+				s[1] += x * b[1]
+				s[2] += x * b[2]
+				s[3] += x * b[3]
+				t[0] += y * b[0]
+				t[1] += y * b[1]
+				t[2] += y * b[2]
+				t[3] += y * b[3]
+				a, b = a[plainRows:], b[cols:]
+			}
+			for i := range plainWidth { // the last, after which there is no B
+				s[i] = alpha * (s[i] + a[0]*b[i])
+				t[i] = alpha * (t[i] + a[1]*b[i])
+				if add != 0 {
+					s[i] += c[j+i]
+					t[i] += c[ldc+j+i]
+				}
+			}
+			copy(c[j:], s[:])
+			copy(c[ldc+j:], t[:])
+		}
+	}
+}

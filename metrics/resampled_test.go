@@ -1,0 +1,67 @@
+package metrics
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestResampled holds the figures of a resample against those of the drawn
+// scores themselves, with and without ties and overlap.
+func TestResampled(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 9))
+	for trial := range 300 {
+		nID, nOOD := 1+random.IntN(40), 1+random.IntN(40)
+		scores := func(n int, mean float64) []float64 {
+			x := make([]float64, n)
+			for i := range x {
+				x[i] = random.NormFloat64() + mean
+				if trial%2 == 0 {
+					x[i] = math.Round(2*x[i]) / 2
+				}
+			}
+			return x
+		}
+		apart := float64(random.IntN(8)) - 2
+		like := Scores{ID: scores(nID, apart), OOD: [][]float64{scores(nOOD, 0)}}
+		r := rank(like, like)
+		id, ood := draw(random, nID), draw(random, nOOD)
+		got := r[0].resampled(id, ood, new([]int32))
+		drawn := func(times []int32, scores []float64) (all []float64) {
+			for i, n := range times {
+				all = append(all, slices.Repeat(scores[i:i+1], int(n))...)
+			}
+			return all
+		}
+		want := Evaluate(drawn(id, like.ID), drawn(ood, like.OOD[0]))
+		for i, v := range want.values() {
+			if g := *got.values()[i]; !(math.Abs(g-*v) < 1e-12) {
+				t.Fatalf("trial %d: figure %d is %g, want %g", trial, i, g, *v)
+			}
+		}
+	}
+}
+
+// TestThinned shows what is lost by leaving points of large curves out.
+func TestThinned(t *testing.T) {
+	random := rand.New(rand.NewPCG(10, 10))
+	id, ood := make([]float64, 10_000), make([]float64, 70_000)
+	ones := func(n int) []int32 { return slices.Repeat([]int32{1}, n) }
+	for _, apart := range []float64{0.5, 3} {
+		for i := range id {
+			id[i] = random.NormFloat64() + apart
+		}
+		for i := range ood {
+			ood[i] = random.NormFloat64()
+		}
+		like := Scores{ID: id, OOD: [][]float64{ood}}
+		got := rank(like, like)[0].resampled(ones(len(id)), ones(len(ood)), new([]int32))
+		want := Evaluate(id, ood)
+		for i, allowed := range []float64{1e-6, 1e-5, 1e-5, 1e-12, 1e-12} {
+			if g, w := *got.values()[i], *want.values()[i]; !(math.Abs(g-w) <= allowed) {
+				t.Errorf("%g apart: figure %d is %.7f, want %.7f", apart, i, g, w)
+			}
+		}
+	}
+}
