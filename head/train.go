@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+
+	"mlrbfn/internal/spill"
 )
 
 // ErrDiverged is wrapped by the error of a training run whose loss stopped
@@ -18,6 +20,11 @@ type Data struct {
 	D      int       // features of a row
 	Labels []int64   // [N], the class of each row
 	Rows   []int     // the rows to use, each with a label in [0, C); nil means none
+
+	// Pages, where X is its rows, tells whether they fit into memory, and has
+	// them read from the disk ahead of their use if they do not; nil means that
+	// they do.
+	Pages *spill.Matrix
 }
 
 // TrainOptions says how to train. A zero field takes the paper's value, except
@@ -34,6 +41,10 @@ type TrainOptions struct {
 	// there are, each of a class in turn, at random among the class's rows.
 	// Without it an epoch shows each row once, as in the paper.
 	Balance bool
+
+	// Where the training rows do not fit into memory (Data.Pages), an epoch
+	// shuffles blocks of consecutive rows, of 256 KiB, takes as many rows at a time
+	// as there is room for, and shuffles these. How many shows in State.Window.
 
 	// Progress, where set, is called after each epoch on the training
 	// goroutine.
@@ -108,65 +119,11 @@ type Epoch struct {
 // a number or an epoch's is ten times that of the first step, gives a *StoppedError
 // from the first step on.
 func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts TrainOptions) (*MLRBFN, []Epoch, error) {
-	cfg, err := cfg.WithDefaults()
+	p, err := Prepare(ctx, cfg, train, val, classes, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	if opts, err = opts.WithDefaults(); err != nil {
-		return nil, nil, err
-	}
-	rng := newRand(opts.Seed)
-	m := newHead(cfg, train.D, classes)
-	if m.Open {
-		return trainOpen(ctx, m, train, val, classes, opts, rng)
-	}
-	for _, l := range m.Layers {
-		for i := range l.Projections {
-			l.Projections[i] = float32(rng.NormFloat64())
-		}
-	}
-	t := &trainer{network: networkOf[float32](m, opts.Batch), head: m}
-	t.sumLoss = cfg.SumLoss
-	epochs, err := fit(ctx, t, train, val, classes, opts, rng)
-	if err != nil {
-		return nil, epochs, err
-	}
-	t.copyTo(m)
-	return m, epochs, nil
-}
-
-// trainOpen is Train for an open head, whose layers read less than the rows.
-func trainOpen(ctx context.Context, m *MLRBFN, train, val Data, classes int, opts TrainOptions, rng random) (*MLRBFN, []Epoch, error) {
-	err := checkBoth(train, val, classes)
-	if err != nil {
-		return nil, nil, err
-	}
-	if m.Density, err = fitDensity(ctx, train, val, classes); err != nil {
-		return nil, nil, err
-	}
-	e := m.Layers[0].In
-	reduced, err := m.Density.reduce(ctx, train, e)
-	if err != nil {
-		return nil, nil, err
-	}
-	reducedVal, err := m.Density.reduce(ctx, val, e)
-	if err != nil {
-		return nil, nil, err
-	}
-	t := &trainer{network: networkOf[float32](m, opts.Batch), head: m, val: reducedVal}
-	epochs, err := fit(ctx, t, reduced, reducedVal, classes, opts, rng)
-	if err != nil {
-		return nil, epochs, err
-	}
-	t.copyTo(m)
-	if len(val.Rows) == 0 {
-		val = train
-	}
-	// Nothing of a head that is trained is lost for want of this moment.
-	if m.Score, err = m.fitScore(context.WithoutCancel(ctx), val); err != nil {
-		return nil, epochs, err
-	}
-	return m, epochs, nil
+	return p.Train(ctx, opts)
 }
 
 // random is the generator of a run; its source can be saved.
@@ -296,6 +253,7 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 			if at == 0 {
 				f.reorder()
 			}
+			f.fetch(at)
 			rows := f.order[at:min(at+opts.Batch, len(f.order))]
 			train.gather(batch, labels, rows)
 			if f.adam.steps == 0 {

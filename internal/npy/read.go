@@ -123,7 +123,9 @@ func decode[T Element](dst []T, src []byte, dtype DType) error {
 type Mapped struct {
 	Data  []float32 // C order
 	Shape []int
-	mem   mmap.MMap
+	mem   mmap.MMap // nil where Data was read
+	first int       // bytes of mem before Data
+	temp  string    // file to remove in the end; "" for none
 }
 
 // Map maps an .npy file into memory, read-only, so that arrays larger than
@@ -142,7 +144,8 @@ func Map(path string) (*Mapped, error) {
 		if m.mem, err = mmap.Map(f.File, mmap.RDONLY, 0); err != nil {
 			return nil, fmt.Errorf("map %s: %w", path, err)
 		}
-		m.Data = unsafe.Slice((*float32)(unsafe.Pointer(&m.mem[f.offset])), f.count)
+		m.first = int(f.offset)
+		m.Data = unsafe.Slice((*float32)(unsafe.Pointer(&m.mem[m.first])), f.count)
 		return m, nil
 	}
 	if m.Data, err = read[float32](f); err != nil {
@@ -151,11 +154,34 @@ func Map(path string) (*Mapped, error) {
 	return m, nil
 }
 
-// Close releases the mapping; Data is nil from then on.
+// Need tells the system that the values from … to−1 will be read soon, so that
+// it reads them from the disk meanwhile.
+func (m *Mapped) Need(from, to int) {
+	const size = 4 // bytes of a value
+	if m.mem != nil {
+		need(m.mem, m.first+size*from, m.first+size*to)
+	}
+}
+
+// Release gives back the memory that holds what was read of the file; reading
+// goes on from the system's cache, or from the disk where that was too small.
+// Any goroutine may read Data meanwhile.
+func (m *Mapped) Release() {
+	if m.mem != nil {
+		release(m.mem)
+	}
+}
+
+// Close releases the mapping; Data is nil from then on. It is not needed a second
+// time, and does nothing then.
 func (m *Mapped) Close() error {
 	m.Data = nil
 	if m.mem == nil {
 		return nil
 	}
-	return m.mem.Unmap()
+	err := m.mem.Unmap() // which makes mem nil
+	if m.temp != "" {
+		err = errors.Join(err, os.Remove(m.temp))
+	}
+	return err
 }
