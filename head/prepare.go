@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -100,30 +101,23 @@ func (p *Prepared) Close() error {
 // share calls the functions that worker makes, one for each core, for parts of
 // the range 0 … n−1 that begin at multiples of size.
 func share(ctx context.Context, n, size int, worker func() func(from, to int) error) error {
-	parts := (n + size - 1) / size
-	workers := min(runtime.GOMAXPROCS(0), parts)
+	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	next := make(chan int)
-	group.Go(func() error {
-		defer close(next)
-		for at := 0; at < n; at += size {
-			select {
-			case next <- at:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		return nil
-	})
-	for range workers {
+	for range min(runtime.GOMAXPROCS(0), (n+size-1)/size) {
 		group.Go(func() error {
 			do := worker()
-			for at := range next {
-				if err := do(at, min(at+size, n)); err != nil {
+			for {
+				from := int(next.Add(int64(size))) - size
+				if from >= n {
+					return nil
+				}
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := do(from, min(from+size, n)); err != nil {
 					return err
 				}
 			}
-			return nil
 		})
 	}
 	return group.Wait()

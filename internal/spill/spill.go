@@ -4,6 +4,7 @@
 package spill
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +55,7 @@ type Matrix struct {
 	space  *Space
 	temp   *npy.Temp   // while it is being written
 	mapped *npy.Mapped // nil in memory
+	theirs bool        // mapped is the caller's
 	size   int64
 }
 
@@ -100,13 +102,12 @@ func (m *Matrix) Done() error {
 	return nil
 }
 
-// File returns a matrix [n, d] that lies in a file, or its copy in memory where
-// it could not be mapped; the caller closes it, after the Space. It takes nothing
-// of the memory.
+// File returns the rows of d values that mapped has. It takes nothing of the
+// memory. The caller closes mapped, after the matrix.
 func (s *Space) File(mapped *npy.Mapped, d int) *Matrix {
 	m := &Matrix{X: mapped.Data, D: d}
 	if s != nil && 4*int64(len(m.X)) > s.memory {
-		m.space, m.mapped = s, mapped
+		m.space, m.mapped, m.theirs = s, mapped, true
 		s.watch(mapped)
 	}
 	return m
@@ -130,12 +131,11 @@ func (m *Matrix) Need(from, to int) {
 	}
 }
 
-// Close frees a matrix that Space.Matrix made; X must not be read any more.
+// Close frees the matrix; X must not be read any more.
 func (m *Matrix) Close() error {
 	if m == nil || m.space == nil {
 		return nil
 	}
-	m.X = nil
 	s := m.space
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,17 +144,14 @@ func (m *Matrix) Close() error {
 	case m.temp != nil:
 		err = m.temp.Close()
 	case m.mapped != nil:
-		for i, other := range s.maps {
-			if other == m.mapped {
-				s.maps = append(s.maps[:i], s.maps[i+1:]...)
-				break
-			}
+		s.maps = slices.DeleteFunc(s.maps, func(other *npy.Mapped) bool { return other == m.mapped })
+		if !m.theirs {
+			err = m.mapped.Close()
 		}
-		err = m.mapped.Close()
-	default:
+	case m.X != nil:
 		s.left += m.size
 	}
-	m.space = nil
+	m.X, m.space = nil, nil
 	return err
 }
 
