@@ -255,7 +255,9 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 			}
 			f.fetch(at)
 			rows := f.order[at:min(at+opts.Batch, len(f.order))]
-			train.gather(batch, labels, rows)
+			if err := train.gather(batch, labels, rows); err != nil {
+				return f.epochs, f.stopped(err)
+			}
 			if f.adam.steps == 0 {
 				if err := m.start(ctx, batch, len(rows), train, rng); err != nil {
 					return f.epochs, err
@@ -313,7 +315,9 @@ func validate(ctx context.Context, m trainable, val Data, batch []float32, label
 			return 0, 0, err
 		}
 		rows := val.Rows[from:min(from+room, len(val.Rows))]
-		val.gather(batch, labels, rows)
+		if err := val.gather(batch, labels, rows); err != nil {
+			return 0, 0, err
+		}
 		out := m.logits(batch, len(rows))
 		loss += m.loss(out, labels[:len(rows)]) * float64(len(rows))
 		classes := len(out) / len(rows)
@@ -328,11 +332,18 @@ func validate(ctx context.Context, m trainable, val Data, batch []float32, label
 }
 
 // gather copies rows and their labels to the beginning of x and labels.
-func (d Data) gather(x []float32, labels []int, rows []int) {
+func (d Data) gather(x []float32, labels []int, rows []int) error {
+	paged := d.Pages.Window() > 0
 	for i, r := range rows {
-		copy(x[i*d.D:(i+1)*d.D], d.X[r*d.D:(r+1)*d.D])
+		row := x[i*d.D : (i+1)*d.D]
+		if !paged {
+			copy(row, d.X[r*d.D:(r+1)*d.D])
+		} else if err := d.Pages.Read(row, r); err != nil {
+			return err
+		}
 		labels[i] = int(d.Labels[r])
 	}
+	return nil
 }
 
 // checkBoth checks the rows to train and to validate on.

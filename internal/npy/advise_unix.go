@@ -13,7 +13,7 @@ import (
 
 func need(mem []byte, from, to int) {
 	from -= from % os.Getpagesize()
-	if from < to {
+	if to = min(to, len(mem)); from < to {
 		_ = unix.Madvise(mem[from:to], unix.MADV_WILLNEED)
 	}
 }

@@ -124,6 +124,7 @@ type Mapped struct {
 	Data  []float32 // C order
 	Shape []int
 	mem   mmap.MMap // nil where Data was read
+	file  *os.File  // that mem is the map of
 	first int       // bytes of mem before Data
 	temp  string    // file to remove in the end; "" for none
 }
@@ -137,8 +138,12 @@ func Map(path string) (*Mapped, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	m := &Mapped{Shape: f.Shape}
+	m := &Mapped{Shape: f.Shape, file: f.File}
+	defer func() {
+		if m.mem == nil {
+			f.Close()
+		}
+	}()
 	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 	if f.count > 0 && f.DType == Float32 && f.offset%4 == 0 && littleEndian {
 		if m.mem, err = mmap.Map(f.File, mmap.RDONLY, 0); err != nil {
@@ -152,6 +157,19 @@ func Map(path string) (*Mapped, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// Read copies values from on, as many as dst takes. It serves rows from all over a
+// file that is larger than memory better than Data does, of which the system may
+// map megabytes for one value.
+func (m *Mapped) Read(dst []float32, from int) error {
+	if m.mem == nil || len(dst) == 0 {
+		copy(dst, m.Data[from:])
+		return nil
+	}
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst))
+	_, err := m.file.ReadAt(bytes, int64(m.first+4*from))
+	return err
 }
 
 // Need tells the system that the values from … to−1 will be read soon, so that
@@ -179,7 +197,7 @@ func (m *Mapped) Close() error {
 	if m.mem == nil {
 		return nil
 	}
-	err := m.mem.Unmap() // which makes mem nil
+	err := errors.Join(m.mem.Unmap(), m.file.Close()) // the former makes mem nil
 	if m.temp != "" {
 		err = errors.Join(err, os.Remove(m.temp))
 	}

@@ -43,14 +43,14 @@ func (t *Temp) Write(at int, rows []float32) error {
 	return err
 }
 
-// Map maps the matrix when all rows are written. The Temp is closed, whether
-// or not there is an error; the file goes when Mapped is closed.
+// Map maps the matrix when all rows are written. The file is the Mapped's from
+// then on, and goes with it; after an error it is gone.
 func (t *Temp) Map() (*Mapped, error) {
 	info, err := t.f.Stat()
 	if want := int64(4 * t.n * t.d); err == nil && info.Size() != want {
 		err = fmt.Errorf("%d bytes of a matrix of %d are written", info.Size(), want)
 	}
-	m := &Mapped{Shape: []int{t.n, t.d}, temp: t.name}
+	m := &Mapped{Shape: []int{t.n, t.d}, file: t.f, temp: t.name}
 	if err == nil {
 		m.mem, err = mmap.Map(t.f, mmap.RDONLY, 0)
 	}
@@ -58,7 +58,7 @@ func (t *Temp) Map() (*Mapped, error) {
 		return nil, errors.Join(err, t.Close())
 	}
 	m.Data = unsafe.Slice((*float32)(unsafe.Pointer(&m.mem[0])), t.n*t.d)
-	return m, t.f.Close()
+	return m, nil
 }
 
 // Close removes the file of a matrix that is not to be mapped.

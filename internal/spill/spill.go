@@ -124,6 +124,15 @@ func (m *Matrix) Window() int {
 	return max(1, int(m.space.memory/int64(both*m.space.users*4*m.D)))
 }
 
+// Read copies the row at into dst [D].
+func (m *Matrix) Read(dst []float32, at int) error {
+	if m.mapped != nil {
+		return m.mapped.Read(dst, at*m.D)
+	}
+	copy(dst, m.X[at*m.D:])
+	return nil
+}
+
 // Need tells the system that the rows from … to−1 will be read soon.
 func (m *Matrix) Need(from, to int) {
 	if m != nil && m.mapped != nil {
@@ -155,13 +164,13 @@ func (m *Matrix) Close() error {
 	return err
 }
 
-// trimEvery is how often what was read of files is let go of. A disk, or the
-// system's cache, brings no more than some hundred megabytes in between.
-const trimEvery = 50 * time.Millisecond
+// trimEvery is how often what was read of files through their maps is let go of.
+// A pass over a file comes through some ten megabytes in between.
+const trimEvery = 10 * time.Millisecond
 
-// watch has what is read of a file let go of from time to time. What the pages
-// that are mapped amount to would otherwise grow to the whole file, and count
-// as the program's, though the system could take them back.
+// watch has what is read of a file through its map let go of from time to time.
+// It would otherwise grow to the whole file, and count as the program's, though
+// the system could take it back.
 func (s *Space) watch(m *npy.Mapped) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
