@@ -172,6 +172,14 @@ func (m *Mapped) Read(dst []float32, from int) error {
 	return err
 }
 
+// Scatter tells the system that Read will take values from all over the file, and
+// that what follows them is not worth reading too unless Need says so.
+func (m *Mapped) Scatter() {
+	if m.mem != nil {
+		scatter(m.file)
+	}
+}
+
 // Need tells the system that the values from … to−1 will be read soon, so that
 // it reads them from the disk meanwhile.
 func (m *Mapped) Need(from, to int) {

@@ -172,6 +172,7 @@ const trimEvery = 10 * time.Millisecond
 // It would otherwise grow to the whole file, and count as the program's, though
 // the system could take it back.
 func (s *Space) watch(m *npy.Mapped) {
+	m.Scatter()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maps = append(s.maps, m)
