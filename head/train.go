@@ -21,9 +21,8 @@ type Data struct {
 	Labels []int64   // [N], the class of each row
 	Rows   []int     // the rows to use, each with a label in [0, C); nil means none
 
-	// Pages, where X is its rows, tells whether they fit into memory, and has
-	// them read from the disk ahead of their use if they do not; nil means that
-	// they do.
+	// Pages is what X is the rows of, where these may be in a file because they do
+	// not fit into memory; nil means that they do.
 	Pages *spill.Matrix
 }
 
@@ -41,10 +40,6 @@ type TrainOptions struct {
 	// there are, each of a class in turn, at random among the class's rows.
 	// Without it an epoch shows each row once, as in the paper.
 	Balance bool
-
-	// Where the training rows do not fit into memory (Data.Pages), an epoch
-	// shuffles blocks of consecutive rows, of 256 KiB, takes as many rows at a time
-	// as there is room for, and shuffles these. How many shows in State.Window.
 
 	// Progress, where set, is called after each epoch on the training
 	// goroutine.
@@ -113,6 +108,11 @@ type Epoch struct {
 // improve; without rows in val the training loss steers instead. It computes in
 // float32 on the calling goroutine, and the same seed on the same machine gives
 // the same head.
+//
+// Where the training rows do not fit into memory (Data.Pages), an epoch brings
+// blocks of consecutive rows, of 256 KiB, into random order, and shuffles as many
+// rows at a time as there is room for: State.Window. While these are trained on
+// the next are read.
 //
 // The returned epochs are all that were completed. A run that ends early, with
 // ctx.Err() when ctx is cancelled or with ErrDiverged when the loss stops being

@@ -59,7 +59,7 @@ type TrainOptions struct {
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
 	// memory. What does not fit goes to temporary files in the folder Scratch, ""
-	// being the system's, and is shuffled as head.TrainOptions says.
+	// being the system's, and is shuffled as head.Train says.
 	Memory  int64  `json:"-"`
 	Scratch string `json:"-"`
 
