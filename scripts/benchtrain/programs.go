@@ -281,7 +281,7 @@ func paged(dir string) error {
 	if err != nil {
 		return err
 	}
-	memories := []string{"1TiB", "512MiB"}
+	memories := []string{"1TiB", strconv.Itoa(4 * 768 * *rows / 8)} // an eighth of the features
 	var results [2][]outcome
 	for round := range *rounds {
 		for i, memory := range memories {
@@ -290,7 +290,7 @@ func paged(dir string) error {
 			if err != nil {
 				return err
 			}
-			log.Printf("round %d of %d: --memory %-6s %8.1f steps/s", round+1, *rounds, memory, o.StepsPerSecond)
+			log.Printf("round %d of %d: --memory %-9s %8.1f steps/s", round+1, *rounds, memory, o.StepsPerSecond)
 			results[i] = append(results[i], o)
 		}
 	}
