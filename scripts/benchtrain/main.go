@@ -68,6 +68,7 @@ var (
 	only    = flag.String("only", "", "regular expression of the heads to measure")
 
 	chosen = flag.String("sections", "steps,seeds,contention", "what to measure, with commas between: steps, seeds, contention, whole, paged")
+	binary = flag.String("program", "", "the program train, if it is not to be built")
 	epochs = flag.Int("epochs", 500, "epochs of the section whole; the time of 500 is worked out from fewer")
 	rows   = flag.Int("rows", 1281167, "rows of 768 features of the section paged, which takes 3 KiB of disk for each")
 )

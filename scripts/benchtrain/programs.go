@@ -19,8 +19,11 @@ import (
 	"mlrbfn/internal/npy"
 )
 
-// program is cmd/train, built.
+// program is cmd/train.
 func program(dir string) (string, error) {
+	if *binary != "" {
+		return *binary, nil
+	}
 	path := filepath.Join(dir, "train.exe")
 	if out, err := exec.Command("go", "build", "-o", path, "./cmd/train").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building train: %w\n%s", err, out)
@@ -80,10 +83,10 @@ type outcome struct {
 }
 
 // train runs the program on all cores, or on the one that is asked for, with its
-// progress shown on a terminal.
+// progress shown.
 func train(program, features string, onOne bool, args ...string) (outcome, error) {
 	var o outcome
-	args = append([]string{"--features", features, "--out", program + ".detector", "--restart", "--json"}, args...)
+	args = append([]string{"--features", features, "--out", features + ".detector", "--restart", "--json"}, args...)
 	var env []string
 	if onOne {
 		program, args = pinned(program, args)
