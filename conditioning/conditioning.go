@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	"mlrbfn/internal/moments"
@@ -267,29 +268,48 @@ func (c *Conditioning) Apply(dst, x []float64) {
 // Rows returns the rows of x [N, D] that index names, conditioned and rounded
 // to float32, [len(index), E]; the work is shared out over all cores.
 func (c *Conditioning) Rows(ctx context.Context, x []float32, index []int) ([]float32, error) {
-	d, e := c.In(), c.Out()
+	e := c.Out()
 	out := make([]float32, len(index)*e)
+	return out, c.Each(ctx, x, index, func(at int, rows []float32) error {
+		copy(out[at*e:], rows)
+		return nil
+	})
+}
+
+// Each calls do with blocks of the rows that Rows returns, the first being that
+// of index[at], from several goroutines. do keeps none of them.
+func (c *Conditioning) Each(ctx context.Context, x []float32, index []int, do func(at int, rows []float32) error) error {
+	d, e := c.In(), c.Out()
 	const block = 256
+	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for from := 0; from < len(index); from += block {
-		part := index[from:min(from+block, len(index))]
+	for range min(runtime.GOMAXPROCS(0), (len(index)+block-1)/block) {
 		group.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			wide, to := make([]float64, len(part)*d), make([]float64, len(part)*e)
-			for i, at := range part {
-				for j, v := range x[at*d : (at+1)*d] {
-					wide[i*d+j] = float64(v)
+			wide, to, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
+			for {
+				at := int(next.Add(block)) - block
+				if at >= len(index) {
+					return nil
+				}
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				part := index[at:min(at+block, len(index))]
+				for i, r := range part {
+					for j, v := range x[r*d : (r+1)*d] {
+						wide[i*d+j] = float64(v)
+					}
+				}
+				n := len(part)
+				c.Apply(to[:n*e], wide[:n*d])
+				copyTo(rows, to[:n*e])
+				if err := do(at, rows[:n*e]); err != nil {
+					return err
 				}
 			}
-			c.Apply(to, wide)
-			copyTo(out[from*e:], to)
-			return nil
 		})
 	}
-	return out, group.Wait()
+	return group.Wait()
 }
 
 // normalise divides a row by its length; a row of zeros stays one.

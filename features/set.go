@@ -175,6 +175,9 @@ func (s *Set) readLabels(foreign bool) error {
 // Features returns all features, [N, D] row by row.
 func (s *Set) Features() []float32 { return s.features.Data }
 
+// Map returns the map that Features lies in. The set closes it.
+func (s *Set) Map() *npy.Mapped { return s.features }
+
 // Row returns the D features of row i. It panics unless 0 ≤ i < N.
 func (s *Set) Row(i int) []float32 { return s.features.Data[i*s.D : (i+1)*s.D : (i+1)*s.D] }
 

@@ -95,17 +95,20 @@ func plusPlus[T real](ctx context.Context, centroids []T, d int, x []T, k norm, 
 func webScale[T real](ctx context.Context, centroids []T, d int, x []T, k norm, passes int) error {
 	counts := make([]T, len(centroids)/d)
 	nearest := make([]int, len(x)/d)
-	for range passes {
-		for i := range nearest {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
+	assign := func(from, to int) error {
+		for i := from; i < to; i++ {
 			row, least := x[i*d:(i+1)*d], T(math.Inf(1))
 			for c := range counts {
 				if dist := distance(k, row, centroids[c*d:(c+1)*d]); dist < least {
 					nearest[i], least = c, dist
 				}
 			}
+		}
+		return nil
+	}
+	for range passes {
+		if err := share(ctx, len(nearest), 8, func() func(from, to int) error { return assign }); err != nil {
+			return err
 		}
 		for i, c := range nearest {
 			counts[c]++

@@ -2,9 +2,12 @@ package head
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+
+	"mlrbfn/internal/spill"
 )
 
 // This file holds what an open head does otherwise than the paper's: a density
@@ -28,25 +31,28 @@ type Density struct {
 // fitDensity finds the density of conditioned rows. Without validation rows the
 // training rows stand in.
 func fitDensity(ctx context.Context, train, val Data, classes int) (*Density, error) {
-	means, counts := make([]float64, classes*train.D), make([]float64, classes)
-	for i, r := range train.Rows {
-		if i%1024 == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		c := int(train.Labels[r])
-		counts[c]++
-		mean := means[c*train.D : (c+1)*train.D]
-		for j, v := range train.X[r*train.D : (r+1)*train.D] {
-			mean[j] += float64(v)
-		}
+	d, counts := train.D, make([]int, classes)
+	means := make([]float64, classes*d)
+	for _, r := range train.Rows {
+		counts[train.Labels[r]]++
 	}
-	density := &Density{D: train.D}
+	err := eachRow(ctx, train, d, func(i, from, to int) {
+		r := train.Rows[i]
+		mean := means[int(train.Labels[r])*d:]
+		for j := from; j < to; j++ {
+			mean[j] += float64(train.X[r*d+j])
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	density := &Density{D: d}
 	for c, n := range counts {
 		if n == 0 {
 			continue
 		}
-		for _, v := range means[c*train.D : (c+1)*train.D] {
-			density.Means = append(density.Means, float32(v/n))
+		for _, v := range means[c*d : (c+1)*d] {
+			density.Means = append(density.Means, float32(v/float64(n)))
 		}
 	}
 	if len(val.Rows) == 0 {
@@ -105,38 +111,81 @@ func (m *measure) distances(dst, z []float64, b int) {
 	}
 }
 
+// eachRow calls do for the columns from … to−1 of each row data.Rows[i] in turn,
+// the first e columns being shared out over all cores: sums over rows do not
+// depend on how many there are.
+func eachRow(ctx context.Context, data Data, e int, do func(i, from, to int)) error {
+	const columns = 64
+	return share(ctx, e, columns, func() func(from, to int) error {
+		return func(from, to int) error {
+			for i := range data.Rows {
+				if i%1024 == 0 && ctx.Err() != nil {
+					return ctx.Err()
+				}
+				do(i, from, to)
+			}
+			return nil
+		}
+	})
+}
+
+// measureAll calls what worker makes, once for each core, with m of blocks of the
+// rows of data, conditioned, the first being data.Rows[at].
+func (d *Density) measureAll(ctx context.Context, data Data, worker func() func(at int, m []float64) error) error {
+	return share(ctx, len(data.Rows), predictBatch, func() func(from, to int) error {
+		do, m, distances := worker(), d.measure(), make([]float64, predictBatch)
+		z := make([]float64, predictBatch*data.D)
+		return func(from, to int) error {
+			for i, r := range data.Rows[from:to] {
+				convert(z[i*data.D:], data.X[r*data.D:(r+1)*data.D])
+			}
+			m.distances(distances, z, to-from)
+			return do(from, distances[:to-from])
+		}
+	})
+}
+
 // distances returns m of the rows of data, conditioned.
 func (d *Density) distances(ctx context.Context, data Data) ([]float64, error) {
-	m, out := d.measure(), make([]float64, len(data.Rows))
-	z := make([]float64, predictBatch*data.D)
-	for from := 0; from < len(out); from += predictBatch {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+	out := make([]float64, len(data.Rows))
+	err := d.measureAll(ctx, data, func() func(at int, m []float64) error {
+		return func(at int, m []float64) error {
+			copy(out[at:], m)
+			return nil
 		}
-		part := data.Rows[from:min(from+predictBatch, len(out))]
-		for i, r := range part {
-			convert(z[i*data.D:], data.X[r*data.D:(r+1)*data.D])
-		}
-		m.distances(out[from:], z, len(part))
-	}
-	return out, nil
+	})
+	return out, err
 }
 
 // reduce turns conditioned rows into what an open head's layers read: the first
-// e features, and log dep₀ [n, e+1].
-func (d *Density) reduce(ctx context.Context, data Data, e int) (Data, error) {
+// e features, and log dep₀ [n, e+1], kept in space.
+func (d *Density) reduce(ctx context.Context, data Data, e int, space *spill.Space) (Data, error) {
 	n := len(data.Rows)
-	out := Data{D: e + 1, X: make([]float32, n*(e+1)), Labels: make([]int64, n), Rows: make([]int, n)}
-	distances, err := d.distances(ctx, data)
-	if err != nil {
-		return out, err
-	}
+	out := Data{D: e + 1, Labels: make([]int64, n), Rows: make([]int, n)}
 	for i, r := range data.Rows {
-		row := out.X[i*(e+1) : (i+1)*(e+1)]
-		copy(row, data.X[r*data.D:r*data.D+e])
-		row[e] = float32(d.logDep(distances[i]))
 		out.Labels[i], out.Rows[i] = data.Labels[r], i
 	}
+	var err error
+	if out.Pages, err = space.Matrix(n, out.D); err != nil {
+		return out, err
+	}
+	err = d.measureAll(ctx, data, func() func(at int, m []float64) error {
+		rows := make([]float32, 0, predictBatch*out.D)
+		return func(at int, m []float64) error {
+			rows = rows[:0]
+			for i, r := range data.Rows[at : at+len(m)] {
+				rows = append(append(rows, data.X[r*data.D:r*data.D+e]...), float32(d.logDep(m[i])))
+			}
+			return out.Pages.Write(at, rows)
+		}
+	})
+	if err == nil {
+		err = out.Pages.Done()
+	}
+	if err != nil {
+		return out, errors.Join(err, out.Pages.Close())
+	}
+	out.X = out.Pages.X
 	return out, nil
 }
 
@@ -279,17 +328,20 @@ func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes i
 		l.setBeta(min(beta, openMost))
 		clear(l.projections)
 	}
-	counts := make([]T, classes)
+	counts, part := make([]T, classes), make([]T, len(train.Rows))
 	for i, r := range train.Rows {
-		if i%1024 == 0 && ctx.Err() != nil {
-			return ctx.Err()
+		counts[train.Labels[r]]++
+		part[i] = 1 / counts[train.Labels[r]]
+	}
+	err := eachRow(ctx, train, e, func(i, from, to int) {
+		r := train.Rows[i]
+		mean := last.centroids[int(train.Labels[r])*e:]
+		for j, v := range train.X[r*train.D+from : r*train.D+to] {
+			mean[from+j] += (T(v) - mean[from+j]) * part[i]
 		}
-		c := int(train.Labels[r])
-		counts[c]++
-		mean := last.centroids[c*e : (c+1)*e]
-		for j, v := range train.X[r*train.D : r*train.D+e] {
-			mean[j] += (T(v) - mean[j]) / counts[c]
-		}
+	})
+	if err != nil {
+		return err
 	}
 	unseen := func(row int) bool { return counts[val.Labels[row]] == 0 }
 	if val.Rows = slices.DeleteFunc(slices.Clone(val.Rows), unseen); len(val.Rows) == 0 {
@@ -316,34 +368,59 @@ func (net *network[T]) startOpen(ctx context.Context, train, val Data, classes i
 // without an error (the images that a backbone was trained on) would make it
 // infinite.
 func firstWidth[T real](ctx context.Context, centroids, counts []T, data Data) (float64, error) {
-	rows, classes := spread(data.Rows), len(counts)
+	data.Rows = spread(data.Rows)
+	rows, classes := data.Rows, len(counts)
 	e := len(centroids) / classes
-	dist, labels, row := make([]float64, len(rows)*classes), make([]int, len(rows)), make([]T, e)
+	dist, labels, sq := make([]float64, len(rows)*classes), make([]int, len(rows)), make([]T, classes)
 	for i, r := range rows {
-		if i%64 == 0 && ctx.Err() != nil {
-			return 0, ctx.Err()
-		}
-		convert(row, data.X[r*data.D:r*data.D+e])
 		labels[i] = int(data.Labels[r])
-		for c, n := range counts {
-			if dist[i*classes+c] = math.Inf(1); n > 0 {
-				dist[i*classes+c] = float64(distance(2, row, centroids[c*e:(c+1)*e]))
+	}
+	vectors := arithmeticOf[T]()
+	vectors.SumSquares(sq, centroids)
+	err := share(ctx, len(rows), predictBatch, func() func(from, to int) error {
+		kernel := arithmeticOf[T]()
+		x, xsq, d := make([]T, predictBatch*e), make([]T, predictBatch), make([]T, predictBatch*classes)
+		return func(from, to int) error {
+			b := to - from
+			for i, r := range rows[from:to] {
+				convert(x[i*e:(i+1)*e], data.X[r*data.D:r*data.D+e])
 			}
+			kernel.SumSquares(xsq[:b], x[:b*e])
+			kernel.NT(b, classes, e, -2, x[:b*e], centroids, 0, d)
+			kernel.SquaredDistances(d[:b*classes], xsq[:b], sq)
+			for i, v := range d[:b*classes] {
+				if dist[from*classes+i] = float64(v); counts[i%classes] == 0 {
+					dist[from*classes+i] = math.Inf(1)
+				}
+			}
+			return nil
 		}
+	})
+	if err != nil {
+		return 0, err
 	}
 	const steps = 61
-	l := make([]float64, len(dist))
+	var widths, losses [steps]float64
+	err = share(ctx, steps, 1, func() func(from, to int) error {
+		l := make([]float64, classes)
+		return func(step, _ int) error {
+			widths[step] = 0.0005 * math.Pow(250, float64(step)/(steps-1))
+			for i := range labels {
+				for c := range l {
+					l[c] = -widths[step] * dist[i*classes+c]
+				}
+				losses[step] += crossEntropy(l, labels[i:i+1], classes, nil)
+			}
+			return ctx.Err()
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
 	best, least := 0.0, math.Inf(1)
-	for i := range steps {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		width := 0.0005 * math.Pow(250, float64(i)/(steps-1))
-		for j, v := range dist {
-			l[j] = -width * v
-		}
-		if loss := crossEntropy(l, labels, classes, nil); loss < least {
-			best, least = width, loss
+	for step, loss := range losses {
+		if loss < least {
+			best, least = widths[step], loss
 		}
 	}
 	if best == 0 {

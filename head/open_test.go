@@ -208,11 +208,11 @@ func TestOpenStartsAsItsClosedForm(t *testing.T) {
 		if m.Density, err = fitDensity(t.Context(), train, val, 3); err != nil {
 			t.Fatal(err)
 		}
-		reduced, err := m.Density.reduce(t.Context(), train, 4)
+		reduced, err := m.Density.reduce(t.Context(), train, 4, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		reducedVal, err := m.Density.reduce(t.Context(), val, 4)
+		reducedVal, err := m.Density.reduce(t.Context(), val, 4, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -46,21 +46,22 @@ func (s *Score) of(m float64, l []float64) float64 {
 // fitScore returns the score that conditioned in-distribution rows scale.
 func (m *MLRBFN) fitScore(ctx context.Context, data Data) (*Score, error) {
 	rows, classes := spread(data.Rows), m.Classes()
-	nearness, decisions := make([]float64, 0, len(rows)), make([]float64, 0, len(rows))
-	p := m.NewPredictor()
-	x := make([]float32, predictBatch*data.D)
-	for part := range slices.Chunk(rows, predictBatch) {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+	nearness, decisions := make([]float64, len(rows)), make([]float64, len(rows))
+	err := share(ctx, len(rows), predictBatch, func() func(from, to int) error {
+		p, x := m.NewPredictor(), make([]float32, predictBatch*data.D)
+		return func(from, to int) error {
+			for i, r := range rows[from:to] {
+				copy(x[i*data.D:], data.X[r*data.D:(r+1)*data.D])
+			}
+			logits := p.forward(x[:(to-from)*data.D], to-from)
+			for i := range to - from {
+				nearness[from+i], decisions[from+i] = -p.distance[i], decision(logits[i*classes:(i+1)*classes])
+			}
+			return nil
 		}
-		for i, r := range part {
-			copy(x[i*data.D:], data.X[r*data.D:(r+1)*data.D])
-		}
-		logits := p.forward(x[:len(part)*data.D], len(part))
-		for i := range part {
-			nearness = append(nearness, -p.distance[i])
-			decisions = append(decisions, decision(logits[i*classes:(i+1)*classes]))
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	score := &Score{ScaleOf(nearness), ScaleOf(decisions)}
 	if !score.valid() {

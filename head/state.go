@@ -17,6 +17,7 @@ type State struct {
 	Constants []float64   `json:"constants"`  // what initialisation set and no step changes: β_init of each layer
 	Order     []int       `json:"-"`          // the rows of the epoch under way, or of the last
 	Random    []byte      `json:"-"`          // the random generator
+	Window    int         `json:"window"`     // rows that are shuffled together; 0 means all. A run that goes on keeps it
 	Steps     int         `json:"steps"`      // since the start, at least 1
 	FirstLoss float64     `json:"first_loss"` // of the first step
 	LossSum   float64     `json:"loss_sum"`   // over the rows of the epoch under way that are done
@@ -37,10 +38,11 @@ func (e *StoppedError) Unwrap() error { return e.Err }
 
 // fitting is a run of fit: State, with the arrays where the head computes.
 type fitting struct {
-	m       trainable
-	adam    *adam[float32]
-	opts    TrainOptions
-	order   []int
+	m     trainable
+	adam  *adam[float32]
+	opts  TrainOptions
+	order []int
+	windows
 	classes [][]int // rows per class, to draw from; nil without Balance
 	rng     random
 	first   float64 // loss of the first step
@@ -51,6 +53,7 @@ type fitting struct {
 
 func newFitting(m trainable, train Data, opts TrainOptions, rng random) *fitting {
 	f := &fitting{m: m, adam: newAdam(m.params()), opts: opts, order: slices.Clone(train.Rows), rng: rng}
+	f.windows = newWindows(train, opts.Batch)
 	f.take = func() *State { return f.copyTo(new(State)) }
 	if opts.Balance {
 		f.classes = train.byClass()
@@ -90,8 +93,11 @@ func (f *fitting) reorder() {
 			f.order[i] = rows[f.rng.IntN(len(rows))]
 		}
 	}
-	f.rng.Shuffle(len(f.order), func(i, j int) { f.order[i], f.order[j] = f.order[j], f.order[i] })
+	f.shuffle(f.order, f.rng)
 }
+
+// fetch has the rows read ahead of which the epoch under way will soon be.
+func (f *fitting) fetch(at int) { f.windows.fetch(f.order, at, f.opts.Batch) }
 
 // offer shows the run to whoever keeps checkpoints.
 func (f *fitting) offer() error {
@@ -125,7 +131,7 @@ func (f *fitting) copyTo(s *State) *State {
 	}
 	s.Order = append(s.Order[:0], f.order...)
 	s.Random, _ = f.rng.source.AppendBinary(s.Random[:0]) // which cannot fail
-	s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.adam.steps, f.first, f.sum, f.epochs
+	s.Window, s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.window, f.adam.steps, f.first, f.sum, f.epochs
 	return s
 }
 
@@ -139,7 +145,7 @@ func (f *fitting) restore(s *State, train Data, classes int) error {
 	if n := len(s.Epochs); n > 0 {
 		least = s.Epochs[n-1].Steps
 	}
-	if len(s.Order) != len(f.order) || len(s.Constants) != len(constants) || s.Steps < least {
+	if len(s.Order) != len(f.order) || len(s.Constants) != len(constants) || s.Steps < least || s.Window < 0 {
 		return fmt.Errorf("a state of %d rows and %d constants after %d steps does not fit a run of %d and %d", len(s.Order), len(s.Constants), s.Steps, len(f.order), len(constants))
 	}
 	var values, m, v [][]float32
@@ -161,6 +167,7 @@ func (f *fitting) restore(s *State, train Data, classes int) error {
 		return err
 	}
 	copy(f.order, s.Order)
+	f.window = s.Window
 	f.adam.steps, f.first, f.sum, f.epochs = s.Steps, s.FirstLoss, s.LossSum, slices.Clone(s.Epochs)
 	return nil
 }

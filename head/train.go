@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+
+	"mlrbfn/internal/spill"
 )
 
 // ErrDiverged is wrapped by the error of a training run whose loss stopped
@@ -18,6 +20,10 @@ type Data struct {
 	D      int       // features of a row
 	Labels []int64   // [N], the class of each row
 	Rows   []int     // the rows to use, each with a label in [0, C); nil means none
+
+	// Pages is what X is the rows of, where these may be in a file because they do
+	// not fit into memory; nil means that they do.
+	Pages *spill.Matrix
 }
 
 // TrainOptions says how to train. A zero field takes the paper's value, except
@@ -103,70 +109,21 @@ type Epoch struct {
 // float32 on the calling goroutine, and the same seed on the same machine gives
 // the same head.
 //
+// Where the training rows do not fit into memory (Data.Pages), an epoch brings
+// blocks of consecutive rows, of 256 KiB, into random order, and shuffles as many
+// rows at a time as there is room for: State.Window. While these are trained on
+// the next are read.
+//
 // The returned epochs are all that were completed. A run that ends early, with
 // ctx.Err() when ctx is cancelled or with ErrDiverged when the loss stops being
 // a number or an epoch's is ten times that of the first step, gives a *StoppedError
 // from the first step on.
 func Train(ctx context.Context, cfg Config, train, val Data, classes int, opts TrainOptions) (*MLRBFN, []Epoch, error) {
-	cfg, err := cfg.WithDefaults()
+	p, err := Prepare(ctx, cfg, train, val, classes, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	if opts, err = opts.WithDefaults(); err != nil {
-		return nil, nil, err
-	}
-	rng := newRand(opts.Seed)
-	m := newHead(cfg, train.D, classes)
-	if m.Open {
-		return trainOpen(ctx, m, train, val, classes, opts, rng)
-	}
-	for _, l := range m.Layers {
-		for i := range l.Projections {
-			l.Projections[i] = float32(rng.NormFloat64())
-		}
-	}
-	t := &trainer{network: networkOf[float32](m, opts.Batch), head: m}
-	t.sumLoss = cfg.SumLoss
-	epochs, err := fit(ctx, t, train, val, classes, opts, rng)
-	if err != nil {
-		return nil, epochs, err
-	}
-	t.copyTo(m)
-	return m, epochs, nil
-}
-
-// trainOpen is Train for an open head, whose layers read less than the rows.
-func trainOpen(ctx context.Context, m *MLRBFN, train, val Data, classes int, opts TrainOptions, rng random) (*MLRBFN, []Epoch, error) {
-	err := checkBoth(train, val, classes)
-	if err != nil {
-		return nil, nil, err
-	}
-	if m.Density, err = fitDensity(ctx, train, val, classes); err != nil {
-		return nil, nil, err
-	}
-	e := m.Layers[0].In
-	reduced, err := m.Density.reduce(ctx, train, e)
-	if err != nil {
-		return nil, nil, err
-	}
-	reducedVal, err := m.Density.reduce(ctx, val, e)
-	if err != nil {
-		return nil, nil, err
-	}
-	t := &trainer{network: networkOf[float32](m, opts.Batch), head: m, val: reducedVal}
-	epochs, err := fit(ctx, t, reduced, reducedVal, classes, opts, rng)
-	if err != nil {
-		return nil, epochs, err
-	}
-	t.copyTo(m)
-	if len(val.Rows) == 0 {
-		val = train
-	}
-	// Nothing of a head that is trained is lost for want of this moment.
-	if m.Score, err = m.fitScore(context.WithoutCancel(ctx), val); err != nil {
-		return nil, epochs, err
-	}
-	return m, epochs, nil
+	return p.Train(ctx, opts)
 }
 
 // random is the generator of a run; its source can be saved.
@@ -296,8 +253,11 @@ func fit(ctx context.Context, m trainable, train, val Data, classes int, opts Tr
 			if at == 0 {
 				f.reorder()
 			}
+			f.fetch(at)
 			rows := f.order[at:min(at+opts.Batch, len(f.order))]
-			train.gather(batch, labels, rows)
+			if err := train.gather(batch, labels, rows); err != nil {
+				return f.epochs, f.stopped(err)
+			}
 			if f.adam.steps == 0 {
 				if err := m.start(ctx, batch, len(rows), train, rng); err != nil {
 					return f.epochs, err
@@ -355,7 +315,9 @@ func validate(ctx context.Context, m trainable, val Data, batch []float32, label
 			return 0, 0, err
 		}
 		rows := val.Rows[from:min(from+room, len(val.Rows))]
-		val.gather(batch, labels, rows)
+		if err := val.gather(batch, labels, rows); err != nil {
+			return 0, 0, err
+		}
 		out := m.logits(batch, len(rows))
 		loss += m.loss(out, labels[:len(rows)]) * float64(len(rows))
 		classes := len(out) / len(rows)
@@ -370,11 +332,18 @@ func validate(ctx context.Context, m trainable, val Data, batch []float32, label
 }
 
 // gather copies rows and their labels to the beginning of x and labels.
-func (d Data) gather(x []float32, labels []int, rows []int) {
+func (d Data) gather(x []float32, labels []int, rows []int) error {
+	paged := d.Pages.Window() > 0
 	for i, r := range rows {
-		copy(x[i*d.D:(i+1)*d.D], d.X[r*d.D:(r+1)*d.D])
+		row := x[i*d.D : (i+1)*d.D]
+		if !paged {
+			copy(row, d.X[r*d.D:(r+1)*d.D])
+		} else if err := d.Pages.Read(row, r); err != nil {
+			return err
+		}
 		labels[i] = int(d.Labels[r])
 	}
+	return nil
 }
 
 // checkBoth checks the rows to train and to validate on.

@@ -84,6 +84,7 @@ type TrainingRecord struct {
 	Rows        RowCount `json:"rows"`
 	ClassRows   []int    `json:"class_rows"` // to train on, per class
 	SumLoss     bool     `json:"sum_loss,omitempty"`
+	Window      int      `json:"window,omitempty"` // rows that were shuffled together; 0 means all
 }
 
 // RowCount says what became of the rows of the training features.

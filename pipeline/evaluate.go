@@ -257,7 +257,7 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 		return nil, err
 	}
 	open := func(dir string) (*table, error) {
-		t, err := openTable(ctx, dir)
+		t, err := openTable(ctx, nil, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -391,11 +391,17 @@ func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained
 		network, err := networkClassifier(m)
 		return trained{classifier: network}, err
 	}
+	defer rows.release()
 	condition, err := rows.condition(ctx)
 	if err != nil {
 		return trained{}, err
 	}
-	h, _, err := head.Train(ctx, c.head, rows.train, rows.validation, classes, o)
+	prepared, err := head.Prepare(ctx, c.head, rows.train, rows.validation, classes, rows.space)
+	if err != nil {
+		return trained{}, err
+	}
+	defer prepared.Close()
+	h, _, err := prepared.Train(ctx, o)
 	if err != nil {
 		return trained{}, err
 	}

@@ -42,7 +42,7 @@ func TestDetectOnPixels(t *testing.T) {
 	if d, err = LoadDetector(file); err != nil {
 		t.Fatal(err)
 	}
-	set, err := openTable(t.Context(), opts.Out)
+	set, err := openTable(t.Context(), nil, opts.Out)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"mlrbfn/features"
+	"mlrbfn/internal/spill"
 )
 
 // table is the rows of one or several feature sets as one matrix, with the
@@ -17,14 +18,16 @@ type table struct {
 	dirs    []string
 	x       []float32 // [N, d]; the set's own memory map where there is only one
 	d       int
-	labels  []int64  // [N], indices into classes; −1 for none
-	classes []string // sorted, unless they are one set's own
+	pages   *spill.Matrix // what x is the rows of
+	labels  []int64       // [N], indices into classes; −1 for none
+	classes []string      // sorted, unless they are one set's own
 	sets    []*features.Set
 }
 
 // openTable opens feature sets that were made by the same model in the same
-// way, and checks that every value is finite. Close it when no row is in use.
-func openTable(ctx context.Context, dirs ...string) (_ *table, err error) {
+// way, and checks that every value is finite. Several become one in space; nil
+// means in memory. Close it when no row is in use.
+func openTable(ctx context.Context, space *spill.Space, dirs ...string) (_ *table, err error) {
 	t := &table{dirs: dirs}
 	defer func() {
 		if err != nil {
@@ -40,35 +43,63 @@ func openTable(ctx context.Context, dirs ...string) (_ *table, err error) {
 		if err := features.SameSpace(t.sets[0], set); err != nil {
 			return nil, err
 		}
-		for i := range set.N {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			if slices.ContainsFunc(set.Row(i), notFinite) {
-				return nil, fmt.Errorf("features %s: row %d holds a value that is not finite", dir, i)
-			}
-		}
 	}
 	first := t.sets[0]
 	t.d = first.D
 	if len(t.sets) == 1 {
-		t.x, t.labels, t.classes = first.Features(), first.Labels(), first.Classes
-		return t, nil
+		t.pages = space.File(first.Map(), t.d)
+		t.x, t.labels, t.classes = t.pages.X, first.Labels(), first.Classes
+		return t, t.checkFinite(ctx, first, nil)
 	}
 	for _, set := range t.sets {
 		t.classes = append(t.classes, set.Classes...)
 	}
 	slices.Sort(t.classes)
 	t.classes = slices.Compact(t.classes)
+	n := 0
 	for _, set := range t.sets {
-		t.x = append(t.x, set.Features()...)
+		n += set.N
+	}
+	if t.pages, err = space.Matrix(n, t.d); err != nil {
+		return nil, err
+	}
+	for _, set := range t.sets {
+		at := len(t.labels)
 		labels, err := relabel(set, t.classes)
 		if err != nil {
 			return nil, err
 		}
 		t.labels = append(t.labels, labels...)
+		file := space.File(set.Map(), t.d)
+		write := func(row int, rows []float32) error { return t.pages.Write(at+row, rows) }
+		if err := errors.Join(t.checkFinite(ctx, set, write), file.Close()); err != nil {
+			return nil, err
+		}
 	}
-	return t, nil
+	err = t.pages.Done()
+	t.x = t.pages.X
+	return t, err
+}
+
+// checkFinite checks every value of a set and gives blocks of its rows, from row
+// on, to each, where that is set.
+func (t *table) checkFinite(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
+	row := 0
+	for block := range slices.Chunk(set.Features(), verdictBlock*t.d) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(block, notFinite); i >= 0 {
+			return fmt.Errorf("features %s: row %d holds a value that is not finite", set.Dir, row+i/t.d)
+		}
+		if each != nil {
+			if err := each(row, block); err != nil {
+				return err
+			}
+		}
+		row += len(block) / t.d
+	}
+	return nil
 }
 
 // Verify reads feature sets wholly and compares every file with its checksum. Its
@@ -130,7 +161,7 @@ func relabel(set *features.Set, classes []string) ([]int64, error) {
 
 // Close lets go of the sets' files.
 func (t *table) Close() error {
-	var errs []error
+	errs := []error{t.pages.Close()}
 	for _, set := range t.sets {
 		errs = append(errs, set.Close())
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"runtime"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"mlrbfn/extractor"
 	"mlrbfn/features"
 	"mlrbfn/head"
+	"mlrbfn/internal/spill"
 	"mlrbfn/posthoc"
 )
 
@@ -53,6 +55,13 @@ type TrainOptions struct {
 	Linear head.TrainOptions
 
 	TargetTPR float64 `json:"-"` // share of in-distribution images that the threshold keeps; 0 means 0.95
+
+	// Memory is how many bytes, about, the rows that heads read may take, and
+	// again those that are read from files at a time; 0 means half of the machine's
+	// memory. What does not fit goes to temporary files in the folder Scratch, ""
+	// being the system's, and is shuffled as head.Train says.
+	Memory  int64  `json:"-"`
+	Scratch string `json:"-"`
 
 	// Checkpoint, where set, is the file that keeps the state of all heads
 	// every CheckpointEvery (0 means 30 s) and when training ends early. A
@@ -137,6 +146,7 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		return nil, nil, err
 	}
 	raw := *data // not conditioned
+	defer data.release()
 	condition, err := data.condition(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.dirs[0], err)
@@ -185,7 +195,11 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 		Features: opts.Features, Layers: opts.Head.Layers, Centroids: opts.Head.Centroids, Projection: opts.Head.Projection,
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
-		SumLoss: opts.Head.SumLoss,
+		SumLoss: opts.Head.SumLoss, Window: trained.window,
+	}
+	if trained.window > 0 {
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"the rows to train on do not fit into memory (--memory): %d at a time are shuffled", trained.window))
 	}
 	return d, result, nil
 }
@@ -232,6 +246,7 @@ type trainedHeads struct {
 	seeds    []uint64
 	history  [][]head.Epoch
 	resumed  int // steps of them that were taken before a checkpoint
+	window   int // rows that were shuffled together; 0 means all
 	warnings []string
 }
 
@@ -240,6 +255,11 @@ type trainedHeads struct {
 func (t *trainingData) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
 	seeds := t.opts.Seeds
 	kept.tell(t.opts.Resumed)
+	prepared, err := head.Prepare(ctx, t.opts.Head, t.train, t.validation, len(t.classes), t.space)
+	if err != nil {
+		return nil, err
+	}
+	defer prepared.Close()
 	heads, history, diverged := make([]*head.MLRBFN, len(seeds)), make([][]head.Epoch, len(seeds)), make([]error, len(seeds))
 	group, groupCtx := errgroup.WithContext(ctx)
 	for i, seed := range seeds {
@@ -249,7 +269,7 @@ func (t *trainingData) trainHeads(ctx context.Context, kept *checkpoint) (*train
 			o.Progress = func(e head.Epoch) { t.opts.Progress(i, e) }
 		}
 		group.Go(func() (err error) {
-			heads[i], history[i], err = head.Train(groupCtx, t.opts.Head, t.train, t.validation, len(t.classes), o)
+			heads[i], history[i], err = prepared.Train(groupCtx, o)
 			if stopped := (*head.StoppedError)(nil); errors.As(err, &stopped) {
 				kept.put(i, stopped.State, true)
 			}
@@ -259,11 +279,11 @@ func (t *trainingData) trainHeads(ctx context.Context, kept *checkpoint) (*train
 			return err
 		})
 	}
-	err := group.Wait()
+	err = group.Wait()
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	var all trainedHeads
+	all := trainedHeads{window: prepared.Window(t.opts.Train.Batch)}
 	for i, seed := range seeds {
 		if diverged[i] != nil {
 			all.warnings = append(all.warnings, fmt.Sprintf("the head of seed %d is left out of the detector: %v", seed, diverged[i]))
@@ -271,6 +291,7 @@ func (t *trainingData) trainHeads(ctx context.Context, kept *checkpoint) (*train
 		}
 		if s := kept.from(i); s != nil {
 			all.resumed += s.Steps
+			all.window = s.Window
 		}
 		all.heads, all.seeds, all.history = append(all.heads, heads[i]), append(all.seeds, seed), append(all.history, history[i])
 	}
@@ -294,6 +315,8 @@ type trainingData struct {
 	split             split
 	train, validation head.Data
 	held              *table // validation features of their own, or nil
+	space             *spill.Space
+	made              []*spill.Matrix // rows of train and validation, until release
 	warnings          []string
 }
 
@@ -365,11 +388,15 @@ func openTrainingData(ctx context.Context, opts TrainOptions) (_ *trainingData, 
 	if err := distinct(sets); err != nil {
 		return nil, err
 	}
-	t, err := openTable(ctx, opts.Features...)
-	if err != nil {
-		return nil, err
+	if opts.Memory == 0 {
+		opts.Memory = spill.Default()
 	}
-	data := &trainingData{table: t, opts: opts}
+	space := spill.New(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
+	t, err := openTable(ctx, space, opts.Features...)
+	if err != nil {
+		return nil, errors.Join(err, space.Close())
+	}
+	data := &trainingData{table: t, opts: opts, space: space}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, data.Close())
@@ -397,42 +424,84 @@ func (t *trainingData) resplit(seed uint64) (*trainingData, error) {
 	if other.split, err = splitRows(t.labels, len(t.classes), t.opts.Validation.fraction(), t.opts.Calibration.fraction(), seed); err != nil {
 		return t, err
 	}
-	other.train = head.Data{X: t.x, D: t.d, Labels: t.labels, Rows: other.split.train}
+	other.train = head.Data{X: t.x, D: t.d, Labels: t.labels, Rows: other.split.train, Pages: t.pages}
 	if t.held == nil {
-		other.validation = head.Data{X: t.x, D: t.d, Labels: t.labels, Rows: other.split.validation}
+		other.validation = head.Data{X: t.x, D: t.d, Labels: t.labels, Rows: other.split.validation, Pages: t.pages}
 	}
 	return &other, nil
 }
 
 // condition fits the conditioning on the training rows and puts conditioned
-// copies in the place of the training and validation rows. It returns nil
-// where there is nothing to do.
+// copies in the place of the training and validation rows, until release. It
+// returns nil where there is nothing to do.
 func (t *trainingData) condition(ctx context.Context) (*conditioning.Conditioning, error) {
 	rows := func(d head.Data) conditioning.Data {
 		return conditioning.Data{X: d.X, D: d.D, Labels: d.Labels, Rows: d.Rows, Classes: len(t.classes)}
 	}
 	c, err := conditioning.Fit(ctx, rows(t.train), rows(t.validation), t.opts.Conditioning)
-	if c == nil || err != nil {
+	if err != nil {
 		return nil, err
 	}
+	if c == nil {
+		if t.validation.Pages.Window() == 0 {
+			return nil, nil
+		}
+		// Each epoch would read all the file for a few of its rows.
+		return nil, t.replace(&t.validation, t.d, func(write func(int, []float32) error) error {
+			for i, r := range t.validation.Rows {
+				if err := errors.Join(ctx.Err(), write(i, t.validation.X[r*t.d:(r+1)*t.d])); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
 	for _, data := range []*head.Data{&t.train, &t.validation} {
-		x, err := c.Rows(ctx, data.X, data.Rows)
+		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
+			return c.Each(ctx, data.X, data.Rows, write)
+		})
 		if err != nil {
 			return nil, err
 		}
-		conditioned := head.Data{X: x, D: c.Out(), Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows))}
-		for i, r := range data.Rows {
-			conditioned.Labels[i], conditioned.Rows[i] = data.Labels[r], i
-		}
-		*data = conditioned
 	}
 	return c, nil
+}
+
+// replace puts rows of d values, which fill writes, in the place of data's.
+func (t *trainingData) replace(data *head.Data, d int, fill func(write func(at int, rows []float32) error) error) error {
+	m, err := t.space.Matrix(len(data.Rows), d)
+	if err != nil {
+		return err
+	}
+	t.made = append(t.made, m)
+	if err := fill(m.Write); err != nil {
+		return err
+	}
+	if err := m.Done(); err != nil {
+		return err
+	}
+	made := head.Data{X: m.X, D: d, Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows)), Pages: m}
+	for i, r := range data.Rows {
+		made.Labels[i], made.Rows[i] = data.Labels[r], i
+	}
+	*data = made
+	return nil
+}
+
+// release frees the copies that condition made.
+func (t *trainingData) release() error {
+	var errs []error
+	for _, m := range t.made {
+		errs = append(errs, m.Close())
+	}
+	t.made = nil
+	return errors.Join(errs...)
 }
 
 // openValidation opens features of their own to validate on.
 func (t *trainingData) openValidation(ctx context.Context, dir string) (head.Data, error) {
 	var err error
-	if t.held, err = openTable(ctx, dir); err != nil {
+	if t.held, err = openTable(ctx, t.space, dir); err != nil {
 		return head.Data{}, err
 	}
 	if err := features.SameSpace(t.sets[0], t.held.sets[0]); err != nil {
@@ -442,7 +511,7 @@ func (t *trainingData) openValidation(ctx context.Context, dir string) (head.Dat
 	if err != nil {
 		return head.Data{}, err
 	}
-	data := head.Data{X: t.held.x, D: t.d, Labels: labels}
+	data := head.Data{X: t.held.x, D: t.d, Labels: labels, Pages: t.held.pages}
 	for i, y := range labels {
 		if y >= 0 {
 			data.Rows = append(data.Rows, i)
@@ -561,7 +630,7 @@ func (t *trainingData) repeated(other *table) int {
 func (t *trainingData) calibrate(ctx context.Context, d *Detector) ([]float64, error) {
 	x, rows := t.x, t.split.calibration
 	if dir := t.opts.Calibration.Features; dir != "" {
-		own, err := openTable(ctx, dir)
+		own, err := openTable(ctx, t.space, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -598,11 +667,11 @@ func (t *trainingData) calibrate(ctx context.Context, d *Detector) ([]float64, e
 }
 
 func (t *trainingData) Close() error {
-	err := t.table.Close()
+	err := errors.Join(t.release(), t.table.Close())
 	if t.held != nil {
 		err = errors.Join(err, t.held.Close())
 	}
-	return err
+	return errors.Join(err, t.space.Close())
 }
 
 // summarise condenses the heads' histories; resumed of their steps took none of

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -36,6 +37,9 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 	tpr := f.Float64("target-tpr", 0.95, "share of in-distribution images that the threshold keeps")
 	alarms := f.Float64("max-false-alarms", 0.05, "share of in-distribution images that may be flagged: 1 − --target-tpr")
 	scores := f.String("scores", pipeline.OwnScore, "the score to judge by: `SCORE`, one of evaluate's methods, ensemble or ensemble(A,B,…)")
+	var memory cli.Bytes
+	f.Var(&memory, "memory", "memory that the features may take, about; more of them are read from the disk, with temporary files beside DETECTOR (default half of the machine's)")
+	f.Lookup("memory").DefValue = "" // which pflag takes for no default
 	every := f.Duration("checkpoint-every", 30*time.Second, "how often the state of training is kept; 0: never, nor is one looked for")
 	resume := f.Bool("resume", false, "go on from DETECTOR.checkpoint, which must be there; --lr may differ")
 	restart := f.Bool("restart", false, "begin anew, whether or not there is DETECTOR.checkpoint")
@@ -85,6 +89,7 @@ from there after an interruption; the detector is the same to the bit.`, stdout)
 		opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 	}
 	opts.Features, opts.TargetTPR, opts.Scores = *features, *tpr, *scores
+	opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
 	if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 		return cli.Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
 	}

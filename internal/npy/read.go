@@ -123,7 +123,10 @@ func decode[T Element](dst []T, src []byte, dtype DType) error {
 type Mapped struct {
 	Data  []float32 // C order
 	Shape []int
-	mem   mmap.MMap
+	mem   mmap.MMap // nil where Data was read
+	file  *os.File  // that mem is the map of
+	first int       // bytes of mem before Data
+	temp  string    // file to remove in the end; "" for none
 }
 
 // Map maps an .npy file into memory, read-only, so that arrays larger than
@@ -135,14 +138,19 @@ func Map(path string) (*Mapped, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	m := &Mapped{Shape: f.Shape}
+	m := &Mapped{Shape: f.Shape, file: f.File}
+	defer func() {
+		if m.mem == nil {
+			f.Close()
+		}
+	}()
 	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 	if f.count > 0 && f.DType == Float32 && f.offset%4 == 0 && littleEndian {
 		if m.mem, err = mmap.Map(f.File, mmap.RDONLY, 0); err != nil {
 			return nil, fmt.Errorf("map %s: %w", path, err)
 		}
-		m.Data = unsafe.Slice((*float32)(unsafe.Pointer(&m.mem[f.offset])), f.count)
+		m.first = int(f.offset)
+		m.Data = unsafe.Slice((*float32)(unsafe.Pointer(&m.mem[m.first])), f.count)
 		return m, nil
 	}
 	if m.Data, err = read[float32](f); err != nil {
@@ -151,11 +159,55 @@ func Map(path string) (*Mapped, error) {
 	return m, nil
 }
 
-// Close releases the mapping; Data is nil from then on.
+// Read copies values from on, as many as dst takes. It serves rows from all over a
+// file that is larger than memory better than Data does, of which the system may
+// map megabytes for one value.
+func (m *Mapped) Read(dst []float32, from int) error {
+	if m.mem == nil || len(dst) == 0 {
+		copy(dst, m.Data[from:])
+		return nil
+	}
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst))
+	_, err := m.file.ReadAt(bytes, int64(m.first+4*from))
+	return err
+}
+
+// Scatter tells the system that Read will take values from all over the file, and
+// that what follows them is not worth reading too unless Need says so.
+func (m *Mapped) Scatter() {
+	if m.mem != nil {
+		scatter(m.file)
+	}
+}
+
+// Need tells the system that the values from … to−1 will be read soon, so that
+// it reads them from the disk meanwhile.
+func (m *Mapped) Need(from, to int) {
+	const size = 4 // bytes of a value
+	if m.mem != nil {
+		need(m.mem, m.first+size*from, m.first+size*to)
+	}
+}
+
+// Release gives back the memory that holds what was read of the file; reading
+// goes on from the system's cache, or from the disk where that was too small.
+// Any goroutine may read Data meanwhile.
+func (m *Mapped) Release() {
+	if m.mem != nil {
+		release(m.mem)
+	}
+}
+
+// Close releases the mapping; Data is nil from then on. It is not needed a second
+// time, and does nothing then.
 func (m *Mapped) Close() error {
 	m.Data = nil
 	if m.mem == nil {
 		return nil
 	}
-	return m.mem.Unmap()
+	err := errors.Join(m.mem.Unmap(), m.file.Close()) // the former makes mem nil
+	if m.temp != "" {
+		err = errors.Join(err, os.Remove(m.temp))
+	}
+	return err
 }

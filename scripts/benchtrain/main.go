@@ -1,7 +1,14 @@
-// Benchtrain measures steps of training a head per second on one thread, ours
-// beside the peers' in MLRBFN_SHARED/oracle/peers, interleaved, and prints
-// medians, ratios and how near that is to the limit of the core. Run it by
-// scripts/bench_train.
+// Benchtrain measures training, ours beside the peers' in
+// MLRBFN_SHARED/oracle/peers, interleaved, and prints medians and ratios. Its
+// sections:
+//
+//	steps       steps per second on one thread, and how near to the core's limit
+//	seeds       three heads at once beside one, on all cores
+//	contention  the same with another program on every core, beside the fair share
+//	whole       the paper's CIFAR-10 training on one core, from command to detector
+//	paged       rows that do not fit into memory beside the same rows in it
+//
+// Run it by scripts/bench_train.
 package main
 
 import (
@@ -10,6 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,27 +66,62 @@ var (
 	seconds = flag.Float64("seconds", 2, "time of one measurement")
 	core    = flag.Int("core", 0, "core to run on; -1 leaves the choice to the system, and JAX all cores")
 	only    = flag.String("only", "", "regular expression of the heads to measure")
+
+	chosen = flag.String("sections", "steps,seeds,contention", "what to measure, with commas between: steps, seeds, contention, whole, paged")
+	binary = flag.String("program", "", "the program train, if it is not to be built")
+	epochs = flag.Int("epochs", 500, "epochs of the section whole; the time of 500 is worked out from fewer")
+	rows   = flag.Int("rows", 1281167, "rows of 768 features of the section paged, which takes 3 KiB of disk for each")
 )
+
+// section is one of the measurements; it may leave files in dir.
+type section struct {
+	name string
+	run  func(dir string) error
+}
+
+// sections are what can be measured, in this order.
+var sections = []section{{"steps", steps}, {"seeds", seeds}, {"contention", contention}, {"whole", whole}, {"paged", paged}}
 
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench_train: ")
 	flag.Parse()
+	if os.Getenv(burnVariable) != "" {
+		burn()
+	}
 	if err := bench(); err != nil {
 		log.Fatal(err)
 	}
 }
 
 func bench() error {
-	pattern, err := regexp.Compile(*only)
-	if err != nil {
-		return err
+	names := strings.Split(*chosen, ",")
+	for _, name := range names {
+		if !slices.ContainsFunc(sections, func(s section) bool { return s.name == name }) {
+			return fmt.Errorf("-sections %s: there is no %q", *chosen, name)
+		}
 	}
 	dir, err := os.MkdirTemp("", "bench_train")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	for _, s := range sections {
+		if slices.Contains(names, s.name) {
+			if err := s.run(dir); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// steps measures the steps of each head on one thread.
+func steps(dir string) error {
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
 	for _, pkg := range []string{"head", "internal/kernels"} {
 		build := exec.Command("go", "test", "-c", "-o", filepath.Join(dir, filepath.Base(pkg)+".test"), "./"+pkg)
 		if out, err := build.CombinedOutput(); err != nil {
@@ -145,13 +188,24 @@ func bench() error {
 
 // command runs a program on one thread of one core and returns what it prints.
 func command(env []string, name string, args ...string) ([]byte, error) {
+	name, args = pinned(name, args)
+	return output(append([]string{"GOMAXPROCS=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"}, env...), name, args...)
+}
+
+// pinned makes a command run on the core that is asked for, where that can be.
+func pinned(name string, args []string) (string, []string) {
 	if taskset, err := exec.LookPath("taskset"); err == nil && *core >= 0 {
 		args = append([]string{"-c", strconv.Itoa(*core), name}, args...)
 		name = taskset
 	}
+	return name, args
+}
+
+// output runs a program and returns what it prints; errors end in the last line
+// of what it says.
+func output(env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1")
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -183,8 +237,18 @@ func benchmark(binary, kernels, name, unit string) (float64, error) {
 	return median(found), nil
 }
 
-// peers lists the programs of the shared folder that the given Python can run.
+// peers lists the programs of the shared folder that the given Python can run, on
+// one thread of one core.
 func peers() []contender {
+	return peersBy("1", command, map[string][][]string{
+		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}, {"PyTorch compiled, fused", "torch_bench.py", "compile fused"}},
+		"jax":   {{"JAX jit", "jax_bench.py"}},
+	})
+}
+
+// peersBy lists programs, by the module that they need: a name, the file and its
+// arguments, to be run with so many threads.
+func peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []contender {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
 	if python == "" {
 		log.Print("no peers: set MLRBFN_PEERS_PYTHON to a Python with torch and jax, or use --install")
@@ -202,30 +266,25 @@ func peers() []contender {
 		log.Printf("no peers: %v; set MLRBFN_SHARED", err)
 		return nil
 	}
-	program := func(name, file string, mode ...string) contender {
-		return contender{name, func(s shape) (float64, error) {
-			args := append([]string{filepath.Join(oracle, "peers", file), s.peer, "1"}, mode...)
-			path := strings.Join([]string{oracle, filepath.Join(oracle, "peers"), os.Getenv("PYTHONPATH")}, string(os.PathListSeparator))
-			out, err := command([]string{"PYTHONPATH=" + path}, python, append(args, fmt.Sprint(*seconds))...)
-			if err != nil {
-				return 0, err
-			}
-			var result struct{ Med float64 }
-			err = json.Unmarshal(out, &result)
-			return result.Med, err
-		}}
-	}
-	candidates := map[string][]contender{
-		"torch": {program("PyTorch eager", "torch_bench.py", "eager"), program("PyTorch compiled, fused", "torch_bench.py", "compile fused")},
-		"jax":   {program("JAX jit", "jax_bench.py")},
-	}
 	var found []contender
-	for _, module := range []string{"torch", "jax"} {
-		if _, err := command(nil, python, "-c", "import "+module); err != nil {
+	for _, module := range slices.Sorted(maps.Keys(candidates)) {
+		if _, err := run(nil, python, "-c", "import "+module); err != nil {
 			log.Printf("no %s: %v", module, err)
 			continue
 		}
-		found = append(found, candidates[module]...)
+		for _, c := range candidates[module] {
+			found = append(found, contender{c[0], func(s shape) (float64, error) {
+				args := append([]string{filepath.Join(oracle, "peers", c[1]), s.peer, threads}, c[2:]...)
+				path := strings.Join([]string{oracle, filepath.Join(oracle, "peers"), os.Getenv("PYTHONPATH")}, string(os.PathListSeparator))
+				out, err := run([]string{"PYTHONPATH=" + path}, python, append(args, fmt.Sprint(*seconds))...)
+				if err != nil {
+					return 0, err
+				}
+				var result struct{ Med float64 }
+				err = json.Unmarshal(out, &result)
+				return result.Med, err
+			}})
+		}
 	}
 	return found
 }

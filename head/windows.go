@@ -1,0 +1,82 @@
+package head
+
+import (
+	"cmp"
+	"slices"
+
+	"mlrbfn/internal/spill"
+)
+
+// windows is the order of rows that do not fit into memory: blocks of
+// consecutive rows come in random order, and the rows of a window, which is many
+// blocks, are shuffled. While one window is read the next is fetched, a block at a
+// time.
+type windows struct {
+	pages  *spill.Matrix
+	window int // rows; 0 means that all rows are one window, which fits
+	block  int // rows
+
+	current int   // the window that is read; −1 for none
+	next    []int // the blocks of the one after it
+	asked   int   // how many of them are on their way
+}
+
+// blockBytes is large enough for a disk to read at full speed, and small enough
+// for a window to have rows from everywhere.
+const blockBytes = 256 << 10
+
+func newWindows(data Data, batch int) windows {
+	w := windows{pages: data.Pages, block: max(1, blockBytes/(4*data.D)), current: -1}
+	if n := data.Pages.Window(); 0 < n && n < len(data.Rows) {
+		w.window = max(1, n/batch) * batch
+	}
+	return w
+}
+
+// shuffle puts rows into the order of an epoch.
+func (w *windows) shuffle(rows []int, rng random) {
+	window := len(rows)
+	if w.window > 0 {
+		window = w.window
+		rank := rng.Perm(slices.Max(rows)/w.block + 1)
+		slices.SortFunc(rows, func(a, b int) int { return cmp.Or(rank[a/w.block]-rank[b/w.block], a-b) })
+		w.current = -1
+	}
+	for part := range slices.Chunk(rows, window) {
+		rng.Shuffle(len(part), func(i, j int) { part[i], part[j] = part[j], part[i] })
+	}
+}
+
+// fetch has as much of the next window read as will be done of this one after
+// the batch at.
+func (w *windows) fetch(rows []int, at, batch int) {
+	if w.window == 0 {
+		return
+	}
+	if current := at / w.window; current != w.current {
+		if current == 0 || w.current < 0 { // nobody has asked for it
+			w.need(w.blocks(rows, current))
+		}
+		w.current, w.next, w.asked = current, w.blocks(rows, current+1), 0
+	}
+	until := min((at%w.window+batch)*len(w.next)/w.window, len(w.next))
+	w.need(w.next[w.asked:until])
+	w.asked = until
+}
+
+func (w *windows) need(blocks []int) {
+	for _, b := range blocks {
+		w.pages.Need(b*w.block, (b+1)*w.block)
+	}
+}
+
+// blocks lists those of a window's rows, ascending.
+func (w *windows) blocks(rows []int, window int) []int {
+	from := min(window*w.window, len(rows))
+	var all []int
+	for _, r := range rows[from:min(from+w.window, len(rows))] {
+		all = append(all, r/w.block)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

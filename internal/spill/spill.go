@@ -1,0 +1,216 @@
+// Package spill keeps matrices that are made of others: in memory while there is
+// room, in temporary files beyond that. It also keeps small what the program holds
+// in memory of files that are larger than that.
+package spill
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"mlrbfn/internal/npy"
+)
+
+// Default returns the memory to use by default: half of the machine's, or of the
+// control group's where that has less; 2 GiB where neither can be told.
+func Default() int64 {
+	limit, err := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)()
+	if system, systemErr := memlimit.FromSystem(); err == nil && systemErr == nil {
+		limit = min(limit, system)
+	}
+	if err != nil || limit == 0 {
+		return 2 << 30
+	}
+	return int64(limit / 2)
+}
+
+// Space is where matrices are kept, for any number of goroutines. A nil Space
+// keeps all in memory, and has no bound.
+type Space struct {
+	memory int64 // bytes, about, of matrices in memory, and again of what is read from files at a time
+	dir    string
+	users  int
+
+	mu      sync.Mutex
+	left    int64         // of memory
+	maps    []*npy.Mapped // larger than memory
+	stop    chan struct{} // ends trim; nil before it begins
+	stopped sync.WaitGroup
+}
+
+// New returns a Space of so many bytes of memory, with files in the folder dir,
+// "" being the system's for temporary files. The memory for rows that are read
+// from files is shared by so many users. Close it in the end.
+func New(memory int64, dir string, users int) *Space {
+	return &Space{memory: memory, dir: dir, users: max(users, 1), left: memory}
+}
+
+// Matrix is n rows of d values.
+type Matrix struct {
+	X []float32 // [n, D]; nil until Done for one in a file
+	D int
+
+	space  *Space
+	temp   *npy.Temp   // while it is being written
+	mapped *npy.Mapped // nil in memory
+	theirs bool        // mapped is the caller's
+	size   int64
+}
+
+// Matrix makes a matrix of zeros to be written row by row, each once.
+func (s *Space) Matrix(n, d int) (*Matrix, error) {
+	m := &Matrix{D: d, space: s, size: 4 * int64(n) * int64(d)}
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if m.size > s.left {
+			var err error
+			m.temp, err = npy.CreateTemp(s.dir, n, d)
+			return m, err
+		}
+		s.left -= m.size
+	}
+	m.X = make([]float32, n*d)
+	return m, nil
+}
+
+// Write puts rows into their place, the first of them being row at. It may be
+// called from several goroutines, for different rows.
+func (m *Matrix) Write(at int, rows []float32) error {
+	if m.temp != nil {
+		return m.temp.Write(at, rows)
+	}
+	copy(m.X[at*m.D:], rows)
+	return nil
+}
+
+// Done makes the rows readable when all are written.
+func (m *Matrix) Done() error {
+	if m.temp == nil {
+		return nil
+	}
+	temp := m.temp
+	m.temp = nil
+	var err error
+	if m.mapped, err = temp.Map(); err != nil {
+		return err
+	}
+	m.X = m.mapped.Data
+	m.space.watch(m.mapped)
+	return nil
+}
+
+// File returns the rows of d values that mapped has. It takes nothing of the
+// memory. The caller closes mapped, after the matrix.
+func (s *Space) File(mapped *npy.Mapped, d int) *Matrix {
+	m := &Matrix{X: mapped.Data, D: d}
+	if s != nil && 4*int64(len(m.X)) > s.memory {
+		m.space, m.mapped, m.theirs = s, mapped, true
+		s.watch(mapped)
+	}
+	return m
+}
+
+// Window returns how many rows of a matrix that does not fit into memory should
+// be read before others are begun with, so that these can be fetched in the
+// meantime. It is 0 for one in memory.
+func (m *Matrix) Window() int {
+	if m == nil || m.mapped == nil {
+		return 0
+	}
+	const both = 2 // the rows that are read, and the next
+	return max(1, int(m.space.memory/int64(both*m.space.users*4*m.D)))
+}
+
+// Read copies the row at into dst [D].
+func (m *Matrix) Read(dst []float32, at int) error {
+	if m.mapped != nil {
+		return m.mapped.Read(dst, at*m.D)
+	}
+	copy(dst, m.X[at*m.D:])
+	return nil
+}
+
+// Need tells the system that the rows from … to−1 will be read soon.
+func (m *Matrix) Need(from, to int) {
+	if m != nil && m.mapped != nil {
+		m.mapped.Need(from*m.D, to*m.D)
+	}
+}
+
+// Close frees the matrix; X must not be read any more.
+func (m *Matrix) Close() error {
+	if m == nil || m.space == nil {
+		return nil
+	}
+	s := m.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	switch {
+	case m.temp != nil:
+		err = m.temp.Close()
+	case m.mapped != nil:
+		s.maps = slices.DeleteFunc(s.maps, func(other *npy.Mapped) bool { return other == m.mapped })
+		if !m.theirs {
+			err = m.mapped.Close()
+		}
+	case m.X != nil:
+		s.left += m.size
+	}
+	m.X, m.space = nil, nil
+	return err
+}
+
+// trimEvery is how often what was read of files through their maps is let go of.
+// A pass over a file comes through some ten megabytes in between.
+const trimEvery = 10 * time.Millisecond
+
+// watch has what is read of a file through its map let go of from time to time.
+// It would otherwise grow to the whole file, and count as the program's, though
+// the system could take it back.
+func (s *Space) watch(m *npy.Mapped) {
+	m.Scatter()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maps = append(s.maps, m)
+	if s.stop != nil {
+		return
+	}
+	stop := make(chan struct{})
+	s.stop = stop
+	s.stopped.Go(func() {
+		tick := time.NewTicker(trimEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				s.mu.Lock()
+				for _, m := range s.maps {
+					m.Release()
+				}
+				s.mu.Unlock()
+			}
+		}
+	})
+}
+
+// Close ends the watch over files. Matrices are closed before.
+func (s *Space) Close() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	stop := s.stop
+	s.stop, s.maps = nil, nil
+	s.mu.Unlock()
+	if stop != nil {
+		close(stop)
+		s.stopped.Wait()
+	}
+	return nil
+}
