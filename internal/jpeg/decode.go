@@ -96,6 +96,7 @@ var decoders = sync.Pool{New: func() any { return new(decoder) }}
 func (d *decoder) release() {
 	for i := range d.all {
 		clear(d.all[i].coefs)
+		d.all[i].full = nil
 	}
 	d.data, d.pix = nil, nil
 	decoders.Put(d)
