@@ -96,6 +96,7 @@ var decoders = sync.Pool{New: func() any { return new(decoder) }}
 func (d *decoder) release() {
 	for i := range d.all {
 		clear(d.all[i].coefs)
+		d.all[i].full = nil
 	}
 	d.data, d.pix = nil, nil
 	decoders.Put(d)
@@ -177,13 +178,16 @@ func Decode(ctx context.Context, data []byte, reuse *image.NRGBA) (*image.NRGBA,
 // Samples decodes a JPEG that is a part of another file, as libtiff does for
 // Pillow: to the samples of its components in turn, one byte each, which are
 // converted from YCbCr to RGB if ycc is set and there are three. Of one that is
-// cut short the rest is grey.
-func Samples(ctx context.Context, data []byte, ycc bool) (samples []byte, config Config, err error) {
+// cut short the rest is grey. More than limit pixels are an error.
+func Samples(ctx context.Context, data []byte, ycc bool, limit int) (samples []byte, config Config, err error) {
 	d := decoders.Get().(*decoder)
 	defer d.release()
 	d.reset(slices.Concat(data, []byte{0xff, mEOI}))
 	if err := d.header(); err != nil {
 		return nil, Config{}, err
+	}
+	if d.width > limit/d.height {
+		return nil, Config{}, fmt.Errorf("%d×%d pixels, above %d", d.width, d.height, limit)
 	}
 	n := len(d.components)
 	d.raw, d.asYCC = true, ycc && n == 3

@@ -251,11 +251,11 @@ func TestSamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, config, err := Samples(t.Context(), file, false)
+	plain, config, err := Samples(t.Context(), file, false, 1<<20)
 	if err != nil || config != (Config{img.Rect.Dx(), img.Rect.Dy(), 3}) {
 		t.Fatalf("samples are %v (%v), want %v", config, err, img.Rect)
 	}
-	converted, _, err := Samples(t.Context(), file, true)
+	converted, _, err := Samples(t.Context(), file, true, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,8 +270,11 @@ func TestSamples(t *testing.T) {
 			t.Fatalf("colours of pixel %d are %v, want %v", i, converted[3*i:3*i+3], rgba[:3])
 		}
 	}
-	if _, _, err := Samples(t.Context(), file[:len(file)/2], false); err != nil {
+	if _, _, err := Samples(t.Context(), file[:len(file)/2], false, 1<<20); err != nil {
 		t.Errorf("of a strip that is cut short: %v", err)
+	}
+	if _, _, err := Samples(t.Context(), file, false, config.Width*config.Height-1); err == nil || !strings.Contains(err.Error(), "above") {
+		t.Errorf("above the limit: error is %v", err)
 	}
 }
 
