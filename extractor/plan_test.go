@@ -44,12 +44,12 @@ func tuned(t *testing.T, m *Model, items []Item, workers int) ([]Result, Plan) {
 // features are the same to the bit. On that rests that an extraction which was
 // interrupted ends as one that was not.
 func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
-	for _, dir := range []string{
-		testenv.Shared(t, "models", "vit-tiny-p16"),
-		testenv.Shared(t, "models", "vit-tiny-p16-int8"),
-		testenv.Shared(t, "models", "resnet20-cifar10"),
-		testenv.Shared(t, "models", "squeezenet11-fp16io"),
-	} {
+	models := []string{"resnet20-cifar10", "squeezenet11-fp16io", "vit-tiny-p16", "vit-tiny-p16-int8"}
+	if testing.Short() {
+		models = models[:1]
+	}
+	for _, name := range models {
+		dir := testenv.Shared(t, "models", name)
 		items := goldenItems(t)[:24]
 		m := openTest(t, dir, ModelOptions{})
 		want, _ := collect(t, m, items, ExtractOptions{Workers: 1})

@@ -8,6 +8,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -266,23 +267,23 @@ func repeat(photographs []string, dir string, n int) (string, error) {
 }
 
 // command is our program on a folder of images, with a fresh result.
-func command(program, model, images, out string) (*exec.Cmd, error) {
+func command(program, model, images, out string, flags ...string) (*exec.Cmd, error) {
 	if err := os.RemoveAll(out); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(program, "--quiet", "--model", model, "--images", images, "--out", out)
+	cmd := exec.Command(program, append(flags, "--model", model, "--images", images, "--out", out)...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", *cores))
-	cmd.Stderr = os.Stderr
 	return cmd, nil
 }
 
 // extract runs our program and returns how long it took, and how long of the
 // processors.
 func extract(program, model, images, out string) (took, used time.Duration, err error) {
-	cmd, err := command(program, model, images, out)
+	cmd, err := command(program, model, images, out, "--quiet")
 	if err != nil {
 		return 0, 0, err
 	}
+	cmd.Stderr = os.Stderr
 	start := time.Now()
 	if err := cmd.Run(); err != nil {
 		return 0, 0, err
@@ -427,32 +428,36 @@ func processTime() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// showMemory prints the resident memory of an extraction as it goes on.
+// showMemory prints the resident memory of an extraction with its progress.
 func showMemory(program, model, images, out string) error {
 	cmd, err := command(program, model, images, out)
+	if err != nil {
+		return err
+	}
+	progress, err := cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	start := time.Now()
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(5 * time.Second):
-			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-			if err != nil {
-				continue // it has just ended
-			}
-			for line := range strings.Lines(string(status)) {
-				if size, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-					fmt.Printf("after %3.0f s: %s resident\n", time.Since(start).Seconds(), strings.TrimSpace(size))
-				}
-			}
+	lines := bufio.NewScanner(progress)
+	for lines.Scan() {
+		fmt.Printf("%s: %s\n", resident(cmd.Process.Pid), lines.Text())
+	}
+	return cmd.Wait()
+}
+
+// resident is the memory of a process, as Linux tells it.
+func resident(pid int) string {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return err.Error()
+	}
+	for line := range strings.Lines(string(status)) {
+		if size, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			return strings.TrimSpace(size)
 		}
 	}
+	return "ended"
 }
