@@ -39,7 +39,7 @@ type ExtractOptions struct {
 	Pixels   extractor.PixelOptions // of extractor.PixelsName
 	// Run is how to extract. Its Progress counts images that are new or, with
 	// Verify, looked at, and is called with 0 of them before the first; the total
-	// is 0 until all images are listed.
+	// is −1 until all images are listed.
 	Run extractor.ExtractOptions
 }
 
@@ -241,11 +241,11 @@ func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]ext
 }
 
 // total returns the number of all images that there are to do, given how many of
-// those that were taken are left; 0 while they are not all known.
+// those that were taken are left; −1 while they are not all known.
 func (e *extraction) total(left int) int {
 	waiting, complete := e.found.look()
 	if complete == nil {
-		return 0
+		return -1
 	}
 	return e.done + left + waiting
 }

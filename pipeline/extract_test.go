@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -232,4 +233,74 @@ func TestShardsOfAnIDXFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	sameFiles(t, once, merged)
+}
+
+// TestExtractWhileListing extracts more images than are listed beforehand, which
+// come in several goes; its shards come in one each.
+func TestExtractWhileListing(t *testing.T) {
+	dir := t.TempDir()
+	images := filepath.Join(dir, "images")
+	for i := range 5 {
+		tile(t, filepath.Join(dir, fmt.Sprint(i)), uint64(i))
+	}
+	for i := range 2*firstImages + 100 {
+		class := filepath.Join(images, fmt.Sprint("class", i%3))
+		if err := os.MkdirAll(class, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(filepath.Join(dir, fmt.Sprint(i%5)), filepath.Join(class, fmt.Sprintf("%04d.png", i))); err != nil {
+			t.Skip(err)
+		}
+	}
+	once := tiles(images, filepath.Join(dir, "once"))
+	done, total := 0, 0
+	once.Run.Progress = func(d, _, n int) { done, total = d, n }
+	if r := extract(t, once); r.New != 2*firstImages+100 || done != r.New || total != r.New {
+		t.Errorf("%d new, progress ended with %d of %d", r.New, done, total)
+	}
+	var shards []string
+	for i := range 3 {
+		opts := tiles(images, filepath.Join(dir, fmt.Sprint("shard", i)))
+		opts.Shard = features.Shard{Index: i + 1, Count: 3}
+		shards = append(shards, opts.Out)
+		extract(t, opts)
+	}
+	merged := filepath.Join(dir, "merged")
+	if _, err := features.Merge(t.Context(), merged, shards, features.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	sameFiles(t, once.Out, merged)
+
+	// What is wrong with the folder may be found last, and stops all the same.
+	if err := os.Mkdir(filepath.Join(images, "hollow"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	opts := tiles(images, filepath.Join(dir, "none"))
+	if _, err := Extract(t.Context(), opts); !errors.Is(err, extractor.ErrEmptyClass) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(opts.Out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it left a set: %v", err)
+	}
+	if err := os.Remove(filepath.Join(images, "hollow")); err != nil {
+		t.Fatal(err)
+	}
+	extract(t, opts)
+	sameFiles(t, once.Out, opts.Out)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	opts.Out = filepath.Join(dir, "cancelled")
+	opts.Run.Progress = func(done, _, _ int) {
+		if done == 10 {
+			cancel()
+		}
+	}
+	if _, err := Extract(ctx, opts); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	opts.Run.Progress = nil
+	if r := extract(t, opts); r.Reused < 10 {
+		t.Errorf("%d rows were kept", r.Reused)
+	}
+	sameFiles(t, once.Out, opts.Out)
 }

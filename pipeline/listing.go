@@ -118,6 +118,7 @@ func (l *listing) take(ctx context.Context, unit int) ([]extractor.Item, error) 
 		part := min(n-len(taken), len(first))
 		taken = append(taken, first[:part]...)
 		if l.blocks[0] = first[part:]; part == len(first) {
+			l.blocks[0] = nil // which the array under blocks would keep
 			l.blocks = l.blocks[1:]
 		}
 	}

@@ -114,8 +114,9 @@ with the labels beside them.`, stdout)
 	}
 	progress := cli.NewProgress(stderr, "images", *quiet)
 	opts.Run.Progress = func(done, failed, total int) {
-		if done == 0 {
+		if done == 0 { // the clock starts now
 			progress.Begin(0)
+			return
 		}
 		note := ""
 		if failed > 0 {

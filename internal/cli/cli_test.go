@@ -100,6 +100,9 @@ func TestProgress(t *testing.T) {
 	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1/s, 40s left") {
 		t.Errorf("after a resumption it prints %q", got)
 	}
+	if got := p.render(60, -1, "2 unreadable"); got != "60 epochs, 1/s, more are being found, 2 unreadable" {
+		t.Errorf("of an unknown total: %q", got)
+	}
 	quiet := NewProgress(&b, "images", true)
 	quiet.Begin(0)
 	quiet.Update(1, 1, "")

@@ -53,8 +53,8 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Update says that done of total units are done, with a note on them. A total of
-// 0 is one that is not known yet.
+// Update says that done of total units are done, with a note on them. A total
+// below 0 is one that is not known yet.
 func (p *Progress) Update(done, total int, note string) {
 	if p == nil {
 		return
@@ -151,7 +151,7 @@ func (p *Progress) render(done, total int, note string) string {
 		fmt.Fprintf(&b, "[%s%s] ", strings.Repeat("█", full), strings.Repeat("·", width-full))
 	}
 	fmt.Fprintf(&b, "%d", done)
-	if total > 0 {
+	if total >= 0 {
 		fmt.Fprintf(&b, "/%d", total)
 	}
 	if p.unit != "" {
@@ -160,12 +160,12 @@ func (p *Progress) render(done, total int, note string) string {
 	if done > p.before {
 		rate := float64(done-p.before) / elapsed.Seconds()
 		fmt.Fprintf(&b, ", %.4g/s", rate)
-		if total > 0 {
+		if total >= 0 {
 			left := time.Duration(float64(total-done) / rate * float64(time.Second))
 			fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
 		}
 	}
-	if total == 0 {
+	if total < 0 {
 		b.WriteString(", more are being found")
 	}
 	if note != "" {
