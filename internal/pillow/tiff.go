@@ -435,12 +435,9 @@ func (t *TIFF) readJPEG(ctx context.Context, data []byte, stride, rows, perPlane
 	}
 	const slack = 64 // that a JPEG may be larger along an edge
 	maxPixels := (stride/perPlane + slack) * (rows + slack)
-	if c, err := jpeg.DecodeConfig(data); err == nil && c.Width*c.Height > maxPixels {
-		return nil, fmt.Errorf("a JPEG of %d×%d pixels where %d fit", c.Width, c.Height, maxPixels)
-	}
-	samples, c, err := jpeg.Samples(ctx, data, t.photometric == tiffYCbCr)
+	samples, c, err := jpeg.Samples(ctx, data, t.photometric == tiffYCbCr, maxPixels)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the JPEG in it: %w", err)
 	}
 	if c.Components != perPlane || c.Width*c.Components < stride {
 		return nil, fmt.Errorf("the JPEG in it has %d×%d pixels of %d samples, too few for %d×%d of %d", c.Width, c.Height, c.Components, stride/perPlane, rows, perPlane)
