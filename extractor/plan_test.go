@@ -22,7 +22,7 @@ func tuned(t *testing.T, m *Model, items []Item, workers int) ([]Result, Plan) {
 	chosen := 0
 	e := &extraction{
 		model: m, items: items,
-		opts: ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, Chosen: func(p Plan) { plan, chosen = p, chosen+1 }},
+		opts: ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan, chosen = p, chosen+1 }},
 		sink: func(r Result) error {
 			r.Features, r.Logits = slices.Clone(r.Features), slices.Clone(r.Logits)
 			results[r.Index] = r
