@@ -5,6 +5,8 @@ package kernels
 import (
 	"slices"
 	"unsafe"
+
+	"golang.org/x/sys/cpu"
 )
 
 // tile is what a micro-kernel works on; asm/matrix.go knows the offsets.
@@ -201,8 +203,13 @@ func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
 // rows; the last ones overlap those before.
 func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
-	const high, side = 16, 8
+	const high = 16
+	side, strip := 8, transposeStrip
+	if cpu.X86.HasAVX512F && cols >= 16 {
+		side, strip = 16, transposeStripAVX512
+	}
 	if rows < high || cols < side {
+		const side = 8
 		for i := 0; i < rows; i += side {
 			for j := 0; j < cols; j += side {
 				transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
@@ -212,9 +219,9 @@ func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 	}
 	for i := 0; i < rows; i += high {
 		i := min(i, rows-high)
-		transposeStrip(&dst[i], ldd, &src[i*lds], lds, cols/side)
+		strip(&dst[i], ldd, &src[i*lds], lds, cols/side)
 		if last := cols - side; cols%side != 0 {
-			transposeStrip(&dst[last*ldd+i], ldd, &src[i*lds+last], lds, 1)
+			strip(&dst[last*ldd+i], ldd, &src[i*lds+last], lds, 1)
 		}
 	}
 }

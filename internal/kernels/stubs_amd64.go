@@ -575,6 +575,9 @@ func signs3x3AVX512(t *tile)
 func signs4x3AVX512(t *tile)
 
 //go:noescape
+func transposeStripAVX512(dst *float32, ldd int, src *float32, lds, n int)
+
+//go:noescape
 func transposeStrip(dst *float32, ldd int, src *float32, lds, n int)
 
 //go:noescape

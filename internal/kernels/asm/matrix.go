@@ -290,6 +290,55 @@ func (v isa) addSigned(x, b, r, diff, other, sum reg.Register) {
 // rows of 16, a whole line of the cache each, and transposeEdge, which does so for up to 8 by 8. AVX2 does as
 // well as AVX-512 here.
 func transpose() {
+	function("transposeStripAVX512", "dst *float32, ldd int, src *float32, lds, n int", "dst *float32, ldd int, src *float32, lds, n int")
+	{
+		dst, ldd, src, lds, n := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
+		strideRows(ldd, lds)
+		x, y := make([]reg.Register, 16), make([]reg.Register, 16)
+		for i := range 16 {
+			x[i], y[i] = avx512.vector(i), avx512.vector(16+i)
+		}
+		from, to := GP64(), GP64()
+		Label("block")
+		MOVQ(src, from)
+		for i := range x {
+			VMOVUPS(Mem{Base: from}, x[i])
+			ADDQ(lds, from)
+		}
+		// Pairs of columns, then fours; then quarters of vectors change
+		// places with those four, then eight vectors away.
+		for i := 0; i < 16; i += 2 {
+			VUNPCKLPS(x[i+1], x[i], y[i])
+			VUNPCKHPS(x[i+1], x[i], y[i+1])
+		}
+		for i := 0; i < 16; i += 4 {
+			VUNPCKLPD(y[i+2], y[i], x[i])
+			VUNPCKHPD(y[i+2], y[i], x[i+1])
+			VUNPCKLPD(y[i+3], y[i+1], x[i+2])
+			VUNPCKHPD(y[i+3], y[i+1], x[i+3])
+		}
+		for i := range 4 {
+			for _, j := range []int{i, i + 8} {
+				VSHUFF32X4(U8(0x88), x[j+4], x[j], y[j])
+				VSHUFF32X4(U8(0xdd), x[j+4], x[j], y[j+4])
+			}
+		}
+		for i := range 8 {
+			VSHUFF32X4(U8(0x88), y[i+8], y[i], x[i])
+			VSHUFF32X4(U8(0xdd), y[i+8], y[i], x[i+8])
+		}
+		MOVQ(dst, to)
+		for i := range x {
+			VMOVUPS(x[i], Mem{Base: to})
+			ADDQ(ldd, to)
+		}
+		MOVQ(to, dst)
+		ADDQ(U8(64), src)
+		DECQ(n)
+		JNZ(LabelRef("block"))
+		finish(nil)
+	}
+
 	function("transposeStrip", "dst *float32, ldd int, src *float32, lds, n int", "dst *float32, ldd int, src *float32, lds, n int")
 	dst, ldd, src, lds, n := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
 	strideRows(ldd, lds)
