@@ -22515,61 +22515,56 @@ done:
 // func scaleColumnsAVX2(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
 // Requires: AVX, AVX2, SSE
 TEXT ·scaleColumnsAVX2(SB), NOSPLIT, $8-48
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
 	MOVQ         by+16(FP), DX
+	MOVQ         rows+32(FP), BX
 	VBROADCASTSS factor+24(FP), Y0
-	MOVQ         n+40(FP), BX
-	MOVQ         BX, SI
-	ANDQ         $0x07, SI
-	VMOVD        SI, X1
+	MOVQ         n+40(FP), SI
+	MOVQ         SI, DI
+	ANDQ         $0x07, DI
+	VMOVD        DI, X1
 	VPBROADCASTD X1, Y1
 	VPCMPGTD     lanes<>+0(SB), Y1, Y1
-	MOVQ         BX, SI
-	SHLQ         $0x02, SI
-	MOVQ         SI, BX
-	ANDQ         $-32, BX
-	XORQ         DI, DI
-	JMP          check1
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	MOVQ         DI, SI
+	ANDQ         $-32, SI
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	TESTQ        BX, BX
+	JZ           done
+
+rows:
+	XORQ R8, R8
+	JMP  check1
 
 whole1:
-	VMOVUPS (DX)(DI*1), Y2
+	VMOVUPS (DX)(R8*1), Y2
 	VMULPS  Y0, Y2, Y2
-	MOVQ    DI, R9
-	XORQ    R8, R8
-
-down2:
-	VMOVUPS (CX)(R9*1), Y3
-	VMULPS  Y2, Y3, Y3
-	VMOVUPS Y3, (AX)(R9*1)
-	ADDQ    SI, R9
-	INCQ    R8
-	CMPQ    R8, rows+32(FP)
-	JL      down2
-	ADDQ    $+32, DI
+	VMOVUPS (CX)(R8*1), Y3
+	VMULPS  Y3, Y2, Y2
+	VMOVUPS Y2, (AX)(R8*1)
+	ADDQ    $+32, R8
 
 check1:
-	CMPQ       DI, BX
+	CMPQ       R8, SI
 	JL         whole1
-	CMPQ       DI, SI
+	CMPQ       R8, DI
 	JGE        end1
-	VMASKMOVPS (DX)(DI*1), Y1, Y2
+	VMASKMOVPS (DX)(R8*1), Y1, Y2
 	VMULPS     Y0, Y2, Y2
-	MOVQ       DI, BX
-	XORQ       DX, DX
-
-down3:
-	VMASKMOVPS (CX)(BX*1), Y1, Y0
-	VMULPS     Y2, Y0, Y0
-	VMASKMOVPS Y0, Y1, (AX)(BX*1)
-	ADDQ       SI, BX
-	INCQ       DX
-	CMPQ       DX, rows+32(FP)
-	JL         down3
+	VMASKMOVPS (CX)(R8*1), Y1, Y3
+	VMULPS     Y3, Y2, Y2
+	VMASKMOVPS Y2, Y1, (AX)(R8*1)
 
 end1:
+	ADDQ DI, CX
+	ADDQ DI, AX
+	DECQ BX
+	JNZ  rows
+
+done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -23539,49 +23534,51 @@ TEXT ·adamAVX2(SB), NOSPLIT, $8-48
 	JMP          check1
 
 whole1:
-	VMOVUPS     (CX)(R8*1), Y4
-	VMOVUPS     (DX)(R8*1), Y5
-	VMOVUPS     (BX)(R8*1), Y6
-	VMOVUPS     (AX)(R8*1), Y7
-	VSUBPS      Y5, Y4, Y8
-	VFMADD231PS c3dcccccd<>+0(SB), Y8, Y5
-	VMOVUPS     Y5, (DX)(R8*1)
-	VMULPS      Y4, Y4, Y4
-	VMULPS      c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS Y4, Y3, Y6
-	VMOVUPS     Y6, (BX)(R8*1)
-	VSQRTPS     Y6, Y4
-	VMULPS      Y1, Y4, Y4
-	VADDPS      c322bcc77<>+0(SB), Y4, Y4
-	VMULPS      Y0, Y5, Y5
-	VDIVPS      Y4, Y5, Y5
-	VSUBPS      Y5, Y7, Y7
-	VMOVUPS     Y7, (AX)(R8*1)
-	ADDQ        $+32, R8
+	VMOVUPS      (CX)(R8*1), Y4
+	VMOVUPS      (DX)(R8*1), Y5
+	VMOVUPS      (BX)(R8*1), Y6
+	VMOVUPS      (AX)(R8*1), Y7
+	VSUBPS       Y5, Y4, Y8
+	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
+	VMOVUPS      Y5, (DX)(R8*1)
+	VMULPS       Y4, Y4, Y4
+	VMULPS       c3a83126f<>+0(SB), Y4, Y4
+	VFMADD213PS  Y4, Y3, Y6
+	VMOVUPS      Y6, (BX)(R8*1)
+	VSQRTPS      Y6, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       c322bcc77<>+0(SB), Y4, Y4
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      c3f800000<>+0(SB), Y6
+	VDIVPS       Y4, Y6, Y6
+	VFNMADD231PS Y6, Y5, Y7
+	VMOVUPS      Y7, (AX)(R8*1)
+	ADDQ         $+32, R8
 
 check1:
-	CMPQ        R8, SI
-	JL          whole1
-	CMPQ        R8, DI
-	JGE         end1
-	VMASKMOVPS  (CX)(R8*1), Y2, Y4
-	VMASKMOVPS  (DX)(R8*1), Y2, Y5
-	VMASKMOVPS  (BX)(R8*1), Y2, Y6
-	VMASKMOVPS  (AX)(R8*1), Y2, Y7
-	VSUBPS      Y5, Y4, Y8
-	VFMADD231PS c3dcccccd<>+0(SB), Y8, Y5
-	VMASKMOVPS  Y5, Y2, (DX)(R8*1)
-	VMULPS      Y4, Y4, Y4
-	VMULPS      c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS Y4, Y3, Y6
-	VMASKMOVPS  Y6, Y2, (BX)(R8*1)
-	VSQRTPS     Y6, Y3
-	VMULPS      Y1, Y3, Y3
-	VADDPS      c322bcc77<>+0(SB), Y3, Y3
-	VMULPS      Y0, Y5, Y5
-	VDIVPS      Y3, Y5, Y5
-	VSUBPS      Y5, Y7, Y7
-	VMASKMOVPS  Y7, Y2, (AX)(R8*1)
+	CMPQ         R8, SI
+	JL           whole1
+	CMPQ         R8, DI
+	JGE          end1
+	VMASKMOVPS   (CX)(R8*1), Y2, Y4
+	VMASKMOVPS   (DX)(R8*1), Y2, Y5
+	VMASKMOVPS   (BX)(R8*1), Y2, Y6
+	VMASKMOVPS   (AX)(R8*1), Y2, Y7
+	VSUBPS       Y5, Y4, Y8
+	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
+	VMASKMOVPS   Y5, Y2, (DX)(R8*1)
+	VMULPS       Y4, Y4, Y4
+	VMULPS       c3a83126f<>+0(SB), Y4, Y4
+	VFMADD213PS  Y4, Y3, Y6
+	VMASKMOVPS   Y6, Y2, (BX)(R8*1)
+	VSQRTPS      Y6, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       c322bcc77<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      c3f800000<>+0(SB), Y0
+	VDIVPS       Y3, Y0, Y0
+	VFNMADD231PS Y0, Y5, Y7
+	VMASKMOVPS   Y7, Y2, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)
@@ -23848,9 +23845,11 @@ whole1:
 	VXORPS       Z2, Z2, Z2
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VMOVUPS      c3f800000<>+0(SB), Z3
-	VDIVPS       Z1, Z3, Z3
-	VSUBPS       c3f800000<>+0(SB), Z1, Z5
-	VSUBPS       Z5, Z4, Z5
+	VRCP14PS     Z1, Z5
+	VFNMADD231PS Z5, Z1, Z3
+	VFMADD231PS  Z5, Z3, Z5
+	VSUBPS       c3f800000<>+0(SB), Z1, Z3
+	VSUBPS       Z3, Z4, Z3
 	VGETMANTPS   $0x0b, Z1, Z4
 	VGETEXPPS    Z4, Z6
 	VGETEXPPS    Z1, Z1
@@ -23871,7 +23870,7 @@ whole1:
 	VFNMADD231PS c3f000000<>+0(SB), Z6, Z7
 	VADDPS       Z4, Z7, Z7
 	VFMADD231PS  c3f317200<>+0(SB), Z1, Z7
-	VFMADD231PS  Z3, Z5, Z7
+	VFMADD231PS  Z5, Z3, Z7
 	VMAXPS       Z0, Z2, Z2
 	VADDPS       Z2, Z7, Z7
 	VMOVUPS      Z7, (AX)(SI*1)
@@ -23905,9 +23904,11 @@ check1:
 	VXORPS       Z2, Z2, Z2
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VMOVUPS      c3f800000<>+0(SB), Z3
-	VDIVPS       Z1, Z3, Z3
-	VSUBPS       c3f800000<>+0(SB), Z1, Z5
-	VSUBPS       Z5, Z4, Z5
+	VRCP14PS     Z1, Z5
+	VFNMADD231PS Z5, Z1, Z3
+	VFMADD231PS  Z5, Z3, Z5
+	VSUBPS       c3f800000<>+0(SB), Z1, Z3
+	VSUBPS       Z3, Z4, Z3
 	VGETMANTPS   $0x0b, Z1, Z4
 	VGETEXPPS    Z4, Z6
 	VGETEXPPS    Z1, Z1
@@ -23928,7 +23929,7 @@ check1:
 	VFNMADD231PS c3f000000<>+0(SB), Z6, Z7
 	VADDPS       Z4, Z7, Z7
 	VFMADD231PS  c3f317200<>+0(SB), Z1, Z7
-	VFMADD231PS  Z3, Z5, Z7
+	VFMADD231PS  Z5, Z3, Z7
 	VMAXPS       Z0, Z2, Z2
 	VADDPS       Z2, Z7, Z7
 	VMOVUPS      Z7, K1, (AX)(SI*1)
@@ -24246,61 +24247,56 @@ done:
 // func scaleColumnsAVX512(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
 // Requires: AVX, AVX512F, BMI2, SSE
 TEXT ·scaleColumnsAVX512(SB), NOSPLIT, $8-48
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
 	MOVQ         by+16(FP), DX
+	MOVQ         rows+32(FP), BX
 	VBROADCASTSS factor+24(FP), Z0
-	MOVQ         n+40(FP), BX
-	MOVQ         BX, SI
-	ANDQ         $0x0f, SI
-	MOVL         $-1, DI
-	BZHIL        SI, DI, DI
-	KMOVW        DI, K1
-	MOVQ         BX, SI
-	SHLQ         $0x02, SI
-	MOVQ         SI, BX
-	ANDQ         $-64, BX
-	XORQ         DI, DI
-	JMP          check1
+	MOVQ         n+40(FP), SI
+	MOVQ         SI, DI
+	ANDQ         $0x0f, DI
+	MOVL         $-1, R8
+	BZHIL        DI, R8, R8
+	KMOVW        R8, K1
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	MOVQ         DI, SI
+	ANDQ         $-64, SI
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	TESTQ        BX, BX
+	JZ           done
+
+rows:
+	XORQ R8, R8
+	JMP  check1
 
 whole1:
-	VMOVUPS (DX)(DI*1), Z1
+	VMOVUPS (DX)(R8*1), Z1
 	VMULPS  Z0, Z1, Z1
-	MOVQ    DI, R9
-	XORQ    R8, R8
-
-down2:
-	VMOVUPS (CX)(R9*1), Z2
-	VMULPS  Z1, Z2, Z2
-	VMOVUPS Z2, (AX)(R9*1)
-	ADDQ    SI, R9
-	INCQ    R8
-	CMPQ    R8, rows+32(FP)
-	JL      down2
-	ADDQ    $+64, DI
+	VMOVUPS (CX)(R8*1), Z2
+	VMULPS  Z2, Z1, Z1
+	VMOVUPS Z1, (AX)(R8*1)
+	ADDQ    $+64, R8
 
 check1:
-	CMPQ      DI, BX
+	CMPQ      R8, SI
 	JL        whole1
-	CMPQ      DI, SI
+	CMPQ      R8, DI
 	JGE       end1
-	VMOVUPS.Z (DX)(DI*1), K1, Z1
+	VMOVUPS.Z (DX)(R8*1), K1, Z1
 	VMULPS    Z0, Z1, Z1
-	MOVQ      DI, BX
-	XORQ      DX, DX
-
-down3:
-	VMOVUPS.Z (CX)(BX*1), K1, Z0
-	VMULPS    Z1, Z0, Z0
-	VMOVUPS   Z0, K1, (AX)(BX*1)
-	ADDQ      SI, BX
-	INCQ      DX
-	CMPQ      DX, rows+32(FP)
-	JL        down3
+	VMOVUPS.Z (CX)(R8*1), K1, Z2
+	VMULPS    Z2, Z1, Z1
+	VMOVUPS   Z1, K1, (AX)(R8*1)
 
 end1:
+	ADDQ DI, CX
+	ADDQ DI, AX
+	DECQ BX
+	JNZ  rows
+
+done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -24712,14 +24708,16 @@ down3:
 	CMPQ         R8, rows+24(FP)
 	JL           down3
 	VMOVUPS      c3f800000<>+0(SB), Z2
-	VDIVPS       Z1, Z2, Z2
+	VRCP14PS     Z1, Z3
+	VFNMADD231PS Z3, Z1, Z2
+	VFMADD231PS  Z3, Z2, Z3
 	MOVQ         DI, R9
 	XORQ         R8, R8
 
 down4:
-	VMOVUPS      (AX)(R9*1), Z3
-	VMULPS       Z2, Z3, Z3
-	VMOVUPS      Z3, (AX)(R9*1)
+	VMOVUPS      (AX)(R9*1), Z2
+	VMULPS       Z3, Z2, Z2
+	VMOVUPS      Z2, (AX)(R9*1)
 	ADDQ         SI, R9
 	INCQ         R8
 	CMPQ         R8, rows+24(FP)
@@ -24796,14 +24794,16 @@ down6:
 	CMPQ         BX, rows+24(FP)
 	JL           down6
 	VMOVUPS      c3f800000<>+0(SB), Z2
-	VDIVPS       Z1, Z2, Z2
+	VRCP14PS     Z1, Z3
+	VFNMADD231PS Z3, Z1, Z2
+	VFMADD231PS  Z3, Z2, Z3
 	MOVQ         DI, BX
 	XORQ         DX, DX
 
 down7:
-	VMOVUPS.Z    (AX)(BX*1), K1, Z3
-	VMULPS       Z2, Z3, Z3
-	VMOVUPS      Z3, K1, (AX)(BX*1)
+	VMOVUPS.Z    (AX)(BX*1), K1, Z2
+	VMULPS       Z3, Z2, Z2
+	VMOVUPS      Z2, K1, (AX)(BX*1)
 	ADDQ         SI, BX
 	INCQ         DX
 	CMPQ         DX, rows+24(FP)
@@ -24981,19 +24981,21 @@ down2:
 	VSUBPS       Z8, Z11, Z11
 	VFNMADD231PS Z8, Z10, Z11
 	VMOVUPS      c3f800000<>+0(SB), Z8
-	VDIVPS       Z11, Z8, Z8
+	VRCP14PS     Z11, Z10
+	VFNMADD231PS Z10, Z11, Z8
+	VFMADD231PS  Z10, Z8, Z10
 	VSUBPS       c3f800000<>+0(SB), Z11, Z12
-	VXORPS       c80000000<>+0(SB), Z9, Z10
-	VSUBPS       Z12, Z10, Z12
-	VMULPS       Z8, Z9, Z9
+	VXORPS       c80000000<>+0(SB), Z9, Z8
+	VSUBPS       Z12, Z8, Z12
+	VMULPS       Z10, Z9, Z8
 	VCMPPS       $0x04, c00000000<>+0(SB), Z7, K2
 	VMOVAPS.Z    Z12, K2, Z12
 	VGETMANTPS   $0x0b, Z11, Z7
-	VGETEXPPS    Z7, Z10
+	VGETEXPPS    Z7, Z9
 	VGETEXPPS    Z11, Z11
-	VSUBPS       Z10, Z11, Z11
+	VSUBPS       Z9, Z11, Z11
 	VSUBPS       c3f800000<>+0(SB), Z7, Z7
-	VMULPS       Z7, Z7, Z10
+	VMULPS       Z7, Z7, Z9
 	VMOVUPS      cbd38a7a3<>+0(SB), Z13
 	VFMADD213PS  c3dd65065<>+0(SB), Z7, Z13
 	VFMADD213PS  cbe06c7c4<>+0(SB), Z7, Z13
@@ -25003,22 +25005,22 @@ down2:
 	VFMADD213PS  cbe800021<>+0(SB), Z7, Z13
 	VFMADD213PS  c3eaaaad2<>+0(SB), Z7, Z13
 	VMULPS       Z7, Z13, Z13
-	VMULPS       Z10, Z13, Z13
+	VMULPS       Z9, Z13, Z13
 	VFMADD231PS  c35bfbe8e<>+0(SB), Z11, Z13
-	VFNMADD231PS c3f000000<>+0(SB), Z10, Z13
+	VFNMADD231PS c3f000000<>+0(SB), Z9, Z13
 	VADDPS       Z7, Z13, Z13
 	VFMADD231PS  c3f317200<>+0(SB), Z11, Z13
-	VFMADD231PS  Z8, Z12, Z13
+	VFMADD231PS  Z10, Z12, Z13
 	VMOVUPS      cbf800000<>+0(SB), Z7
 	VPCMPEQD     Z4, Z5, K2
 	VMOVAPS      Z6, K2, Z13
-	VMOVAPS      Z7, K2, Z9
+	VMOVAPS      Z7, K2, Z8
 	VSUBPS       Z13, Z3, Z3
 	VPADDD       c00000001<>+0(SB), Z5, Z5
-	VMULPS       Z2, Z9, Z9
+	VMULPS       Z2, Z8, Z8
 	TESTQ        AX, AX
 	JZ           noGradientfalse
-	VMOVUPS      Z9, (AX)(R9*1)
+	VMOVUPS      Z8, (AX)(R9*1)
 
 noGradientfalse:
 	ADDQ          SI, R9
@@ -25079,19 +25081,21 @@ down3:
 	VSUBPS       Z8, Z11, Z11
 	VFNMADD231PS Z8, Z10, Z11
 	VMOVUPS      c3f800000<>+0(SB), Z8
-	VDIVPS       Z11, Z8, Z8
+	VRCP14PS     Z11, Z10
+	VFNMADD231PS Z10, Z11, Z8
+	VFMADD231PS  Z10, Z8, Z10
 	VSUBPS       c3f800000<>+0(SB), Z11, Z12
-	VXORPS       c80000000<>+0(SB), Z9, Z10
-	VSUBPS       Z12, Z10, Z12
-	VMULPS       Z8, Z9, Z9
+	VXORPS       c80000000<>+0(SB), Z9, Z8
+	VSUBPS       Z12, Z8, Z12
+	VMULPS       Z10, Z9, Z8
 	VCMPPS       $0x04, c00000000<>+0(SB), Z7, K2
 	VMOVAPS.Z    Z12, K2, Z12
 	VGETMANTPS   $0x0b, Z11, Z7
-	VGETEXPPS    Z7, Z10
+	VGETEXPPS    Z7, Z9
 	VGETEXPPS    Z11, Z11
-	VSUBPS       Z10, Z11, Z11
+	VSUBPS       Z9, Z11, Z11
 	VSUBPS       c3f800000<>+0(SB), Z7, Z7
-	VMULPS       Z7, Z7, Z10
+	VMULPS       Z7, Z7, Z9
 	VMOVUPS      cbd38a7a3<>+0(SB), Z13
 	VFMADD213PS  c3dd65065<>+0(SB), Z7, Z13
 	VFMADD213PS  cbe06c7c4<>+0(SB), Z7, Z13
@@ -25101,22 +25105,22 @@ down3:
 	VFMADD213PS  cbe800021<>+0(SB), Z7, Z13
 	VFMADD213PS  c3eaaaad2<>+0(SB), Z7, Z13
 	VMULPS       Z7, Z13, Z13
-	VMULPS       Z10, Z13, Z13
+	VMULPS       Z9, Z13, Z13
 	VFMADD231PS  c35bfbe8e<>+0(SB), Z11, Z13
-	VFNMADD231PS c3f000000<>+0(SB), Z10, Z13
+	VFNMADD231PS c3f000000<>+0(SB), Z9, Z13
 	VADDPS       Z7, Z13, Z13
 	VFMADD231PS  c3f317200<>+0(SB), Z11, Z13
-	VFMADD231PS  Z8, Z12, Z13
+	VFMADD231PS  Z10, Z12, Z13
 	VMOVUPS      cbf800000<>+0(SB), Z7
 	VPCMPEQD     Z4, Z5, K2
 	VMOVAPS      Z6, K2, Z13
-	VMOVAPS      Z7, K2, Z9
+	VMOVAPS      Z7, K2, Z8
 	VSUBPS       Z13, Z3, Z3
 	VPADDD       c00000001<>+0(SB), Z5, Z5
-	VMULPS       Z2, Z9, Z9
+	VMULPS       Z2, Z8, Z8
 	TESTQ        AX, AX
 	JZ           noGradienttrue
-	VMOVUPS      Z9, K1, (AX)(BX*1)
+	VMOVUPS      Z8, K1, (AX)(BX*1)
 
 noGradienttrue:
 	ADDQ          SI, BX
@@ -25191,12 +25195,11 @@ whole1:
 	VMULPS       Z1, Z3, Z3
 	VADDPS       c322bcc77<>+0(SB), Z3, Z3
 	VMULPS       Z0, Z4, Z4
-	VMOVUPS      c3f800000<>+0(SB), Z7
-	VRCP14PS     Z3, Z5
-	VFNMADD231PS Z5, Z3, Z7
-	VFMADD231PS  Z5, Z7, Z5
-	VMULPS       Z5, Z4, Z4
-	VSUBPS       Z4, Z6, Z6
+	VMOVUPS      c3f800000<>+0(SB), Z5
+	VRCP14PS     Z3, Z7
+	VFNMADD231PS Z7, Z3, Z5
+	VFMADD231PS  Z7, Z5, Z7
+	VFNMADD231PS Z7, Z4, Z6
 	VMOVUPS      Z6, (AX)(R8*1)
 	ADDQ         $+64, R8
 
@@ -25229,12 +25232,11 @@ check1:
 	VMULPS       Z1, Z2, Z2
 	VADDPS       c322bcc77<>+0(SB), Z2, Z2
 	VMULPS       Z0, Z4, Z4
-	VMOVUPS      c3f800000<>+0(SB), Z1
-	VRCP14PS     Z2, Z0
-	VFNMADD231PS Z0, Z2, Z1
-	VFMADD231PS  Z0, Z1, Z0
-	VMULPS       Z0, Z4, Z4
-	VSUBPS       Z4, Z6, Z6
+	VMOVUPS      c3f800000<>+0(SB), Z0
+	VRCP14PS     Z2, Z1
+	VFNMADD231PS Z1, Z2, Z0
+	VFMADD231PS  Z1, Z0, Z1
+	VFNMADD231PS Z1, Z4, Z6
 	VMOVUPS      Z6, K1, (AX)(R8*1)
 
 end1:

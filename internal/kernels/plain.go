@@ -171,9 +171,9 @@ func (plainVectors[T]) Transpose(dst, src []T, rows, cols int) {
 	dst, src = dst[:rows*cols], src[:rows*cols]
 	for i := 0; i < rows; i += side {
 		for j := 0; j < cols; j += side {
-			for i := i; i < min(i+side, rows); i++ {
-				for j := j; j < min(j+side, cols); j++ {
-					dst[j*rows+i] = src[i*cols+j]
+			for r := i; r < min(i+side, rows); r++ {
+				for c := j; c < min(j+side, cols); c++ {
+					dst[c*rows+r] = src[r*cols+c]
 				}
 			}
 		}

@@ -265,20 +265,19 @@ func elementwise(v isa) {
 
 	declare("scaleColumns", "dst, src, by *float32, factor float32, rows, n int")
 	{
-		saved := flushing()
-		dst, src, by := pointer("dst"), pointer("src"), pointer("by")
+		dst, src, by, count := pointer("dst"), pointer("src"), pointer("by"), pointer("rows")
 		factor := v.factor("factor")
 		r := v.row(pointer("n"))
-		r.each(func(tail bool) {
-			scale := r.load(by, tail)
-			VMULPS(factor, scale, scale)
-			r.down(ParamAddr("rows"), func(reg.Register) {
-				y := r.load(src, tail)
-				VMULPS(scale, y, y)
+		rows(count, func() {
+			r.each(func(tail bool) {
+				y := r.load(by, tail)
+				VMULPS(factor, y, y)
+				VMULPS(r.load(src, tail), y, y)
 				r.store(y, dst, tail)
 			})
+			ADDQ(r.bytes, src)
+			ADDQ(r.bytes, dst)
 		})
-		finish(saved)
 	}
 
 	declare("squaredDistances", "dist, csq, xsq *float32, rows, n int")
@@ -564,25 +563,10 @@ func adam(v isa, declare func(name, params string)) {
 		VMULPS(scale, root, root)
 		VADDPS(float(1e-8), root, root)
 		VMULPS(size, first, first)
-		v.divide(root, first)
-		VSUBPS(first, value, value)
+		VFNMADD231PS(v.inverse(root), first, value)
 		r.store(value, p, tail)
 	})
 	finish(saved)
-}
-
-// divide divides x by y, 2⁻¹²⁶ < y < 2¹²⁶, for AVX-512 by an approximation and
-// one step of Newton's, which is three times as fast.
-func (v isa) divide(y, x reg.Register) {
-	if v.width == 8 {
-		VDIVPS(y, x, x)
-		return
-	}
-	inverse, e := v.reg(), v.copied(float(1))
-	VRCP14PS(y, inverse)
-	VFNMADD231PS(inverse, y, e)
-	VFMADD231PS(inverse, e, inverse)
-	VMULPS(inverse, x, x)
 }
 
 // sqrt returns √x for x ≥ 0, for AVX-512 by an approximation and one step of
