@@ -287,8 +287,8 @@ func (v isa) addSigned(x, b, r, diff, other, sum reg.Register) {
 }
 
 // transpose writes transposeStrip, which turns 16 rows of 8·n columns into 8·n
-// rows of 16, a whole line of the cache each, and transposeEdge, which does so for up to 8 by 8. AVX2 does as
-// well as AVX-512 here.
+// rows of 16, a whole line of the cache each; transposeStripAVX512, which does
+// so by 16·n; and transposeEdge, for up to 8 by 8.
 func transpose() {
 	function("transposeStripAVX512", "dst *float32, ldd int, src *float32, lds, n int", "dst *float32, ldd int, src *float32, lds, n int")
 	{
