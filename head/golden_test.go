@@ -151,6 +151,14 @@ func layerOf[T real](g goldenLayer) (*network[T], *layer[T]) {
 	return net, l
 }
 
+// turned returns the transpose of x, which has b columns, or rows, for which
+// the goldens have rows, or columns.
+func turned[T real](x []T, b int) []T {
+	out := make([]T, len(x))
+	arithmeticOf[T]().Transpose(out, x, b, len(x)/b)
+	return out
+}
+
 func checkLayer[T real](g goldenLayer) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
 		net, l := layerOf[T](g)
@@ -160,11 +168,11 @@ func checkLayer[T real](g goldenLayer) func(*testing.T, float64) {
 			logDep[i] = T(math.Log(float64(d)))
 		}
 		input := values[T](g.Input.flat())
-		net.forwardLayer(l, input, logDep, b)
+		net.forwardLayer(l, turned(input, b), input, logDep, b)
 		if g.Last {
-			near(t, "output", l.weights, g.Output.flat(), tol)
+			near(t, "output", turned(l.weights, l.n), g.Output.flat(), tol)
 		} else {
-			near(t, "output", l.out, g.Output.flat(), tol)
+			near(t, "output", l.rowsOut, g.Output.flat(), tol)
 			dep := make([]T, b)
 			for i, v := range l.logDep {
 				dep[i] = T(math.Exp(float64(v)))
@@ -198,7 +206,7 @@ func checkLayer[T real](g goldenLayer) func(*testing.T, float64) {
 		}
 		if g.GradProjections != nil {
 			near(t, "gradient by projections", l.gProjections, g.GradProjections.flat(), tol)
-			near(t, "gradient by input", gIn, g.GradInput.flat(), tol)
+			near(t, "gradient by input", turned(gIn, l.d), g.GradInput.flat(), tol)
 		}
 		for i, want := range g.GradDepression {
 			if _, single := any(T(0)).(float32); single && i == 0 {
@@ -241,9 +249,9 @@ func TestGoldenLoss(t *testing.T) {
 	golden(t, "loss.json", &g)
 	logY := values[float64](g.LogPred.flat())
 	grad := make([]float64, len(logY))
-	loss := logBCE(logY, g.Labels, g.Classes, grad)
+	loss := logBCE(turned(logY, len(g.Labels)), g.Labels, grad)
 	near(t, "loss", []float64{loss}, vector{g.Loss}, 1e-9)
-	near(t, "gradient", grad, g.Grad.flat(), 1e-9)
+	near(t, "gradient", turned(grad, g.Classes), g.Grad.flat(), 1e-9)
 	for i, row := range g.LogPred {
 		for c := range row {
 			// One entry: a problem of one row whose other entries are −∞.
@@ -255,19 +263,19 @@ func TestGoldenLoss(t *testing.T) {
 			if own == 0 { // the own class at −∞ would add its own infinity
 				alone[0] = -1
 			}
-			got := 2*logBCE(alone, []int{own}, 2, nil) - float64(1-own)*(1+logShift)
+			got := 2*logBCE(alone, []int{own}, nil) - float64(1-own)*(1+logShift)
 			near(t, "entry", []float64{got + 1}, vector{g.Entries[i][c] + 1}, 1e-9)
 		}
 	}
-	inf := logBCE(values[float64](g.InfCase.LogPred.flat()), g.InfCase.Labels, 3, nil)
+	inf := logBCE(turned(values[float64](g.InfCase.LogPred.flat()), len(g.InfCase.Labels)), g.InfCase.Labels, nil)
 	near(t, "loss at −∞", []float64{inf}, vector{g.InfCase.Limit}, 1e-9)
 
 	single := make([]float32, len(logY))
-	loss = logBCE(float32s(g.LogPred.flat()), g.Labels, g.Classes, single)
+	loss = logBCE(turned(float32s(g.LogPred.flat()), len(g.Labels)), g.Labels, single)
 	near(t, "float32 loss", []float64{loss}, vector{g.Loss}, 1e-5)
 	// log y = −1e-9 and 0 differ from their shifted values by less than
 	// float32 tells; the slope there is 1/1e-6.
-	near(t, "float32 gradient", single, g.Grad.flat(), 1e-5)
+	near(t, "float32 gradient", turned(single, g.Classes), g.Grad.flat(), 1e-5)
 }
 
 type goldenParams []struct {
@@ -365,9 +373,9 @@ func checkNetwork[T real](g goldenNetwork) func(*testing.T, float64) {
 		x := values[T](g.Input.flat())
 		net.gInput = make([]T, len(x))
 		loss := net.step(x, g.Labels)
-		near(t, "log φ", net.layers[len(net.layers)-1].weights, g.LogPred.flat(), tol)
+		near(t, "log φ", net.output(len(g.Input)), g.LogPred.flat(), tol)
 		for i, l := range net.layers[:len(net.layers)-1] {
-			near(t, "output", l.out, g.Layers[i].Output.flat(), tol)
+			near(t, "output", l.rowsOut, g.Layers[i].Output.flat(), tol)
 			dep := make([]T, len(g.Input))
 			for j, v := range l.logDep {
 				dep[j] = T(math.Exp(float64(v)))
@@ -376,7 +384,7 @@ func checkNetwork[T real](g goldenNetwork) func(*testing.T, float64) {
 		}
 		near(t, "loss", []float64{loss}, vector{g.Loss}, tol)
 		nearParams(t, "gradient", net, true, g.Grads, tol)
-		near(t, "gradient by input", net.gInput, g.GradInput.flat(), tol)
+		near(t, "gradient by input", turned(net.gInput, len(x)/len(g.Input)), g.GradInput.flat(), tol)
 
 		adam := newAdam(net.params())
 		adam.step(g.Adam.LR)
@@ -639,7 +647,8 @@ func checkTraining[T real](g goldenTraining) func(*testing.T, float64) {
 		net.refresh()
 		// What ‖x‖² − 2x·c + ‖c‖² loses in float32 comes back 20 steps later,
 		// to PyTorch too (0.5e-5), and which way depends on the kernels.
-		near(t, "final log φ", net.forward(x, len(g.Data)), g.FinalLogPred.flat(), 2*tol)
+		net.forward(x, len(g.Data))
+		near(t, "final log φ", net.output(len(g.Data)), g.FinalLogPred.flat(), 2*tol)
 	}
 }
 

@@ -69,9 +69,10 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 			entries = float64(n * m.Classes())
 		}
 		net.step(x, labels)
-		checkGradients(t, append(net.params(), param[float64]{x, net.gInput}), func() float64 {
+		checkGradients(t, append(net.params(), param[float64]{x, turned(net.gInput, m.Dim())}), func() float64 {
 			net.refresh()
-			return entries * logBCE(net.forward(x, n), labels, m.Classes(), nil)
+			net.forward(x, n)
+			return entries * logBCE(net.last().weights, labels, nil)
 		})
 	})
 }
@@ -127,7 +128,10 @@ func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
 		labels := []int{0, classes - 1, classes / 2}
 		net := mlpOf[float64](m, n)
 		net.step(x, labels)
-		checkGradients(t, net.params(), func() float64 { return net.loss(net.logits(x, n), labels) })
+		checkGradients(t, net.params(), func() float64 {
+			net.logits(x, n)
+			return net.loss(labels)
+		})
 	})
 }
 

@@ -21,7 +21,9 @@ const kmeansPasses = 100
 // the second half sets β. Projections must be drawn before.
 // It stops when ctx is cancelled, and returns ctx.Err().
 func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng draws) error {
-	logDep := net.first
+	logDep, d := net.first, net.layers[0].d
+	in := net.in[:d*b]
+	net.Transpose(in, x, b, d)
 	for _, l := range net.layers {
 		half := b / 2
 		if err := plusPlus(ctx, l.centroids, l.d, x[:half*l.d], net.k, rng); err != nil {
@@ -36,8 +38,8 @@ func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng draws) 
 		}
 		l.setBeta(beta)
 		net.refreshLayer(l)
-		net.forwardLayer(l, x, logDep, b)
-		x, logDep = l.out[:b*l.o], l.logDep
+		net.forwardLayer(l, in, x, logDep, b)
+		in, x, logDep = l.out[:l.o*b], l.rowsOut[:b*l.o], l.logDep
 	}
 	return nil
 }

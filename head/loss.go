@@ -11,12 +11,12 @@ const logShift = 1e-6
 
 // logBCE returns the paper's loss (appendix, log_bce_loss): binary
 // cross-entropy over the C problems "is it of class c?", on log-probabilities
-// log y [N, C], averaged over all N·C entries. Each entry is −log y′ for the
+// log y [C, N], averaged over all N·C entries. Each entry is −log y′ for the
 // row's own class and −log(1−y′) for the others, with log y′ = log y − 1e-6.
 // An entry of log y = −∞ counts 0 for the other classes, as the limit does.
-// grad [N, C] receives the derivative by log y and may be nil.
-func logBCE[T real](logY []T, labels []int, classes int, grad []T) float64 {
-	scale := 1 / float64(len(labels)*classes)
+// grad [C, N] receives the derivative by log y and may be nil.
+func logBCE[T real](logY []T, labels []int, grad []T) float64 {
+	scale := 1 / float64(len(logY))
 	return kernels.VectorsOf[T]().LogBCE(grad, logY, labels, logShift, T(scale)) * scale
 }
 

@@ -159,8 +159,8 @@ func (t *mlp[T]) logits(x []T, b int) []T {
 	return x
 }
 
-func (t *mlp[T]) loss(logits []T, labels []int) float64 {
-	return crossEntropy(logits, labels, t.last().out, nil)
+func (t *mlp[T]) loss(labels []int) float64 {
+	return crossEntropy(t.last().y[:len(labels)*t.last().out], labels, t.last().out, nil)
 }
 
 func (t *mlp[T]) step(x []T, labels []int) float64 {

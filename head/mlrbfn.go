@@ -315,7 +315,7 @@ func (p *Predictor) forward(x []float32, b int) (logits []float64) {
 		row[e] = p.density.logDep(p.distance[i])
 	}
 	p.net.forward(p.reduced, b)
-	return p.net.logits
+	return p.net.outputLogits(b)
 }
 
 // LogConfidences returns log φ [n, C] for the rows x [n, d]: the logarithm of
@@ -356,7 +356,7 @@ func (m *MLRBFN) Representations(x []float32) []float32 {
 	for to := out; len(x) > 0; {
 		b := min(predictBatch, len(x)/d)
 		p.forward(x[:b*d], b)
-		convert(to, p.net.last().in[:b*width])
+		convert(to, p.net.last().rowsIn[:b*width])
 		x, to = x[b*d:], to[b*width:]
 	}
 	return out

@@ -7,6 +7,11 @@ import "math"
 // layer has o > 0 projections per centroid, or gives its n_c as they are (o = n
 // and no projections); the last layer has o = 0. The slices are taken once, so
 // that a step allocates nothing.
+//
+// What the batch fills lies with a column for each of its rows, [n, b], so that
+// the kernels' vectors run along the batch, full whatever n is. Of what a
+// product also reads the other way there is the transpose: rowsIn, rowsOut and
+// gRowsOut.
 type layer[T real] struct {
 	d, n, o int
 
@@ -23,22 +28,21 @@ type layer[T real] struct {
 	sq       []T // ‖c‖², for k = 2
 
 	// Per row of the batch.
-	in       []T // [B, d], the layer's input (not owned)
-	xsq      []T // [B], ‖x‖², for k = 2
-	dist     []T // [B, n], ‖x−c‖_k^k
-	weights  []T // [B, n], n_c; in the last layer log φ_c
-	gWeights []T // [B, n], gradient by n_c, in the last layer by log φ_c; then that by the distances
-	out      []T // [B, o]; without projections these are the weights
-	gOut     []T // [B, o]; likewise
-	gLimit   []T // [B], gradient by limit
-	rowSum   []T // [B], Σ_c of the gradient by the distances, for k = 2
-	colSum   []T // [n], Σ_b of it, for k = 2
+	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned)
+	xsq            []T // [B], ‖x‖², for k = 2
+	dist           []T // [n, B], ‖x−c‖_k^k
+	weights        []T // [n, B], n_c; in the last layer log φ_c
+	gWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c; then that by the distances
+	out, rowsOut   []T // [o, B] and [B, o]; without projections out is the weights
+	gOut, gRowsOut []T // [o, B] and [B, o]; likewise
+	gLimit         []T // [B], gradient by limit
+	sumByX, sumByC []T // [B] and [n], Σ_c and Σ_b of the gradient by the distances, for k = 2
 
-	limit   []T   // [B], cap = min(log dep + log rec, 0) of the layer before
-	logDep  []T   // [B], log dep after this layer
-	gLogDep []T   // [B], gradient by it
-	passed  []T   // [B], ∂ cap / ∂ log dep: 1 below the cap, 0 above
-	largest []int // [B], the centroid that gave the depression
+	limit   []T     // [B], cap = min(log dep + log rec, 0) of the layer before
+	logDep  []T     // [B], log dep after this layer
+	gLogDep []T     // [B], gradient by it
+	passed  []T     // [B], ∂ cap / ∂ log dep: 1 below the cap, 0 above
+	largest []int32 // [B], the centroid that gave the depression
 }
 
 // newLayer makes a layer with room for batches of up to b rows.
@@ -48,14 +52,14 @@ func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
 		d: d, n: n, o: o,
 		centroids: vector(n * d), gCentroids: vector(n * d),
 		beta: vector(n), gBeta: vector(n),
-		width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), colSum: vector(n),
-		xsq: vector(b), dist: vector(b * n), weights: vector(b * n), gWeights: vector(b * n),
-		gLimit: vector(b), rowSum: vector(b),
-		limit: vector(b), logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int, b),
+		width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), sumByC: vector(n),
+		xsq: vector(b), dist: vector(n * b), weights: vector(n * b), gWeights: vector(n * b),
+		rowsOut: vector(b * o), gLimit: vector(b), sumByX: vector(b),
+		limit: vector(b), logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int32, b),
 	}
 	if projects {
 		l.projections, l.gProjections = vector(n*o), vector(n*o)
-		l.out, l.gOut = vector(b*o), vector(b*o)
+		l.out, l.gOut, l.gRowsOut = vector(o*b), vector(o*b), vector(b*o)
 	} else {
 		l.out, l.gOut = l.weights, l.gWeights
 	}
@@ -76,7 +80,10 @@ type network[T real] struct {
 	sumLoss bool // gradients of the sum over the entries, not of their mean
 	logRec  T
 	first   []T // [B], log dep before the first layer: 0
-	gInput  []T // [B, d], gradient by the input; nil where nobody asks for it
+	in      []T // [d, B], the transpose of the rows
+	phi     []T // [B, C], that of log φ
+	gRowsIn []T // [B, d], gradient by a layer's input, for k = 1
+	gInput  []T // [d, B], gradient by the input; nil where nobody asks for it
 
 	*open[T] // nil in the paper's head
 }
@@ -91,9 +98,13 @@ func networkOf[T real](m *MLRBFN, batch int) *network[T] {
 	}
 	for _, from := range m.Layers {
 		net.layers = append(net.layers, newLayer[T](from.In, from.N, from.Out, batch, len(from.Projections) > 0))
+		if net.k == 1 && len(net.gRowsIn) < batch*from.In {
+			net.gRowsIn = make([]T, batch*from.In)
+		}
 	}
+	first, last := m.Layers[0], m.Layers[len(m.Layers)-1]
+	net.in, net.phi = make([]T, first.In*batch), make([]T, batch*last.N)
 	if m.Open {
-		last := m.Layers[len(m.Layers)-1]
 		net.open = openOf[T](last.In, last.N, batch)
 	}
 	net.copyFrom(m)
@@ -166,24 +177,32 @@ func (net *network[T]) refreshLayer(l *layer[T]) {
 	}
 }
 
-// forward computes log φ [b, C] for the rows x [b, d]. The result is the
-// network's own until the next call. refresh comes before it.
-func (net *network[T]) forward(x []T, b int) []T {
+// forward computes log φ for the rows x [b, d]. refresh comes before it.
+func (net *network[T]) forward(x []T, b int) {
 	if net.open != nil {
-		return net.forwardOpen(x, b)
+		net.forwardOpen(x, b)
+		return
 	}
-	logDep := net.first
+	d := net.layers[0].d
+	in, logDep := net.in[:d*b], net.first
+	net.Transpose(in, x, b, d)
 	for _, l := range net.layers {
-		net.forwardLayer(l, x, logDep, b)
-		x, logDep = l.out[:b*l.o], l.logDep
+		net.forwardLayer(l, in, x, logDep, b)
+		in, x, logDep = l.out[:l.o*b], l.rowsOut, l.logDep
 	}
-	return net.output(b)
 }
 
-// output returns the log φ [b, C] of the last forward pass.
+// output returns the log φ [b, C] of the last forward pass. It is the network's
+// own until the next call.
 func (net *network[T]) output(b int) []T {
-	l := net.last()
-	return l.weights[:b*l.n]
+	return net.perRow(net.phi, net.last().weights, b)
+}
+
+// perRow sets dst [b, C] to the transpose of what the last layer has [C, b].
+func (net *network[T]) perRow(dst, src []T, b int) []T {
+	n := net.last().n
+	net.Transpose(dst, src, n, b)
+	return dst[:b*n]
 }
 
 // forwardLayer computes, in log space,
@@ -191,23 +210,24 @@ func (net *network[T]) output(b int) []T {
 //	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + cap,  cap = min(log dep + log rec, 0)
 //
 // and from it dep' = max_c n_c and φ' = Σ_c a_c n_c; in the last layer log φ_c
-// is log n_c without the ratio. logDep is [b].
-func (net *network[T]) forwardLayer(l *layer[T], x, logDep []T, b int) {
-	l.in = x
-	net.distances(l, x, b)
+// is log n_c without the ratio. in is [d, b], rows [b, d] and logDep [b].
+func (net *network[T]) forwardLayer(l *layer[T], in, rows, logDep []T, b int) {
+	l.in, l.rowsIn = in, rows
+	net.distances(l, b)
 	net.caps(l, logDep, b)
-	dist, weights, limit := l.dist[:b*l.n], l.weights[:b*l.n], l.limit[:b]
+	dist, weights, limit := l.dist[:l.n*b], l.weights[:l.n*b], l.limit[:b]
 	if l.last() {
 		net.LogPhi(weights, dist, l.width, limit)
 		return
 	}
 	net.Activate(weights, l.logDep[:b], l.largest[:b], dist, l.logRatio, l.width, limit)
 	if net.open != nil { // past the layer, which adds to what it reads
-		copy(l.out, x)
-		net.NN(b, l.o, l.n, 1, weights, l.projections, 1, l.out)
+		copy(l.out, in)
+		net.TN(l.o, b, l.n, 1, l.projections, weights, 1, l.out)
 	} else if l.projects() {
-		net.NN(b, l.o, l.n, 1, weights, l.projections, 0, l.out)
+		net.TN(l.o, b, l.n, 1, l.projections, weights, 0, l.out)
 	}
+	net.Transpose(l.rowsOut, l.out, l.o, b)
 }
 
 // caps fills l.limit with min(log dep + log rec, 0) and l.passed with its slope.
@@ -219,20 +239,20 @@ func (net *network[T]) caps(l *layer[T], logDep []T, b int) {
 	}
 }
 
-// distances fills l.dist with ‖x−c‖_k^k, for k = 2 as ‖x‖² − 2x·c + ‖c‖².
-func (net *network[T]) distances(l *layer[T], x []T, b int) {
+// distances fills l.dist with ‖x−c‖_k^k, for k = 2 as ‖c‖² − 2c·x + ‖x‖².
+func (net *network[T]) distances(l *layer[T], b int) {
 	switch net.k {
 	case 1:
-		net.Distances(b, l.n, l.d, x, l.centroids, l.dist)
+		net.Distances(l.n, b, l.d, l.centroids, l.rowsIn, l.dist)
 	case 2:
-		net.SumSquares(l.xsq[:b], x[:b*l.d])
-		net.NT(b, l.n, l.d, -2, x, l.centroids, 0, l.dist)
-		net.SquaredDistances(l.dist[:b*l.n], l.xsq[:b], l.sq)
+		net.SumSquares(l.xsq[:b], l.rowsIn[:b*l.d])
+		net.NN(l.n, b, l.d, -2, l.centroids, l.in, 0, l.dist)
+		net.SquaredDistances(l.dist[:l.n*b], l.sq, l.xsq[:b])
 	default:
 		for i := range b {
-			row := x[i*l.d : (i+1)*l.d]
+			row := l.rowsIn[i*l.d : (i+1)*l.d]
 			for c := range l.n {
-				l.dist[i*l.n+c] = distance(net.k, row, l.centroids[c*l.d:(c+1)*l.d])
+				l.dist[c*b+i] = distance(net.k, row, l.centroids[c*l.d:(c+1)*l.d])
 			}
 		}
 	}
@@ -261,7 +281,7 @@ func capped[T real](a, tie T) (value, slope T) {
 }
 
 // backward computes the gradients of all parameters from the gradient by
-// log φ [b, C], which it finds in the last layer's gWeights, for the rows of
+// log φ [C, b], which it finds in the last layer's gWeights, for the rows of
 // the last forward pass.
 func (net *network[T]) backward(b int) {
 	if net.open != nil {
@@ -280,26 +300,25 @@ func (net *network[T]) backward(b int) {
 
 // backwardLayer turns the gradients by the layer's outputs (gOut and gLogDep,
 // or gWeights in the last layer) into those by its parameters, by its input
-// (gIn [b, d]) and by the log depression before it (gLogDep [b]); nil leaves
+// (gIn [d, b]) and by the log depression before it (gLogDep [b]); nil leaves
 // the latter two out.
 func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
-	weights, gWeights := l.weights[:b*l.n], l.gWeights[:b*l.n]
+	weights, gWeights := l.weights[:l.n*b], l.gWeights[:l.n*b]
 	if l.projects() {
-		net.NT(b, l.n, l.o, 1, l.gOut, l.projections, 0, gWeights)
-		net.TN(l.n, l.o, b, 1, weights, l.gOut, 0, l.gProjections)
+		net.Transpose(l.gRowsOut, l.gOut, l.o, b)
+		net.NN(l.n, b, l.o, 1, l.projections, l.gOut, 0, gWeights)
+		net.NN(l.n, l.o, b, 1, weights, l.gRowsOut, 0, l.gProjections)
 	}
 	if !l.last() {
 		// From the gradient by n_c to the one by log n_c.
 		net.Multiply(gWeights, weights)
 		if net.depress {
 			for i, c := range l.largest[:b] {
-				gWeights[i*l.n+c] += l.gLogDep[i]
+				gWeights[int(c)*b+i] += l.gLogDep[i]
 			}
 		}
 	}
-	clear(l.gBeta)
-	clear(l.colSum)
-	net.Backward(gWeights, l.gBeta, l.colSum, l.gLimit[:b], l.rowSum[:b], gWeights, l.dist, l.width, l.inverse)
+	net.Backward(gWeights, l.gBeta, l.sumByC, l.gLimit[:b], l.sumByX[:b], gWeights, l.dist, l.width, l.inverse)
 	net.Multiply(l.gBeta, l.slope)
 	if gLogDep != nil {
 		copy(gLogDep, l.gLimit[:b])
@@ -307,7 +326,12 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 	}
 	switch net.k {
 	case 1:
-		net.DistancesGradient(b, l.n, l.d, l.in, l.centroids, l.gWeights, gIn, l.gCentroids)
+		if gIn == nil {
+			net.DistancesGradient(l.n, b, l.d, l.centroids, l.rowsIn, l.gWeights, l.gCentroids, nil)
+			return
+		}
+		net.DistancesGradient(l.n, b, l.d, l.centroids, l.rowsIn, l.gWeights, l.gCentroids, net.gRowsIn)
+		net.Transpose(gIn, net.gRowsIn, b, l.d)
 	case 2:
 		net.backwardSquares(l, gIn, b)
 	default:
@@ -315,14 +339,14 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 	}
 }
 
-// backwardSquares goes from the gradient W by d = ‖x−c‖² to 2(Σ_c W x − W·c)
-// by x and 2(Σ_b W c − Wᵀ·x) by c.
+// backwardSquares goes from the gradient W by d = ‖x−c‖² to 2(Σ_b W c − W·x)
+// by c and 2(Σ_c W x − cᵀ·W) by x.
 func (net *network[T]) backwardSquares(l *layer[T], gIn []T, b int) {
-	net.ScaleRows(l.gCentroids, l.centroids, l.colSum, 2)
-	net.TN(l.n, l.d, b, -2, l.gWeights, l.in, 1, l.gCentroids)
+	net.ScaleRows(l.gCentroids, l.centroids, l.sumByC, 2)
+	net.NN(l.n, l.d, b, -2, l.gWeights, l.rowsIn, 1, l.gCentroids)
 	if gIn != nil {
-		net.ScaleRows(gIn[:b*l.d], l.in, l.rowSum[:b], 2)
-		net.NN(b, l.d, l.n, -2, l.gWeights, l.centroids, 1, gIn)
+		net.ScaleColumns(gIn[:l.d*b], l.in, l.sumByX[:b], 2)
+		net.TN(l.d, b, l.n, -2, l.centroids, l.gWeights, 1, gIn)
 	}
 }
 
@@ -330,17 +354,18 @@ func (net *network[T]) backwardSquares(l *layer[T], gIn []T, b int) {
 func (net *network[T]) backwardDistances(l *layer[T], gIn []T, b int) {
 	clear(l.gCentroids)
 	if gIn != nil {
-		clear(gIn[:b*l.d])
+		clear(gIn[:l.d*b])
 	}
 	for i := range b {
-		x := l.in[i*l.d : (i+1)*l.d]
-		for c, g := range l.gWeights[i*l.n : (i+1)*l.n] {
+		x := l.rowsIn[i*l.d : (i+1)*l.d]
+		for c := range l.n {
+			g := l.gWeights[c*b+i]
 			centroid, gCentroid := l.centroids[c*l.d:(c+1)*l.d], l.gCentroids[c*l.d:(c+1)*l.d]
 			for j, v := range x {
 				s := g * T(net.k.slope(float64(v-centroid[j])))
 				gCentroid[j] -= s
 				if gIn != nil {
-					gIn[i*l.d+j] += s
+					gIn[j*b+i] += s
 				}
 			}
 		}

@@ -191,16 +191,21 @@ func (d *Density) reduce(ctx context.Context, data Data, e int, space *spill.Spa
 
 // open is the room of an open head beyond that of its layers.
 type open[T real] struct {
-	u      []T // [B, E], the first features
+	rows   []T // [B, E], the first features
 	dep    []T // [B], log dep₀
-	logits []T // [B, C], l_c
-	share  []T // [B, C], softmax(l)
+	logits []T // [C, B], l_c
+	norm   []T // [B], log Σ_c e^{l_c}
+	share  []T // [C, B], softmax(l)
+	l      []T // [B, C], the transpose of logits
 	zero   []T // [B]
 }
 
 func openOf[T real](e, classes, batch int) *open[T] {
 	vector := func(n int) []T { return make([]T, n) }
-	return &open[T]{u: vector(batch * e), dep: vector(batch), logits: vector(batch * classes), share: vector(batch * classes), zero: vector(batch)}
+	return &open[T]{
+		rows: vector(batch * e), dep: vector(batch), norm: vector(batch), zero: vector(batch),
+		logits: vector(classes * batch), share: vector(classes * batch), l: vector(batch * classes),
+	}
 }
 
 // forwardOpen is forward for an open head. It reads rows x [b, E+1] as reduce
@@ -210,72 +215,54 @@ func openOf[T real](e, classes, batch int) *open[T] {
 //	l_c = −β⁺_c ‖u−c_c‖²,  log φ_c = l_c − log Σ_j e^{l_j} + min(log dep + log rec, 0)
 //
 // where the cap is log dep₀ itself if there are no hidden layers.
-func (net *network[T]) forwardOpen(x []T, b int) []T {
+func (net *network[T]) forwardOpen(x []T, b int) {
 	o, last := net.open, net.last()
 	e := last.d
 	for i := range b {
 		row := x[i*(e+1) : (i+1)*(e+1)]
-		copy(o.u[i*e:], row[:e])
+		copy(o.rows[i*e:], row[:e])
 		o.dep[i] = row[e]
 	}
-	u, logDep := o.u, o.dep
+	u, rows, logDep := net.in[:e*b], o.rows, o.dep
+	net.Transpose(u, rows, b, e)
 	hidden := net.layers[:len(net.layers)-1]
 	for _, l := range hidden {
-		net.forwardLayer(l, u[:b*e], logDep, b)
-		u, logDep = l.out, l.logDep
+		net.forwardLayer(l, u, rows, logDep, b)
+		u, rows, logDep = l.out[:e*b], l.rowsOut, l.logDep
 	}
-	last.in = u
-	net.distances(last, u, b)
+	last.in, last.rowsIn = u, rows
+	net.distances(last, b)
 	if len(hidden) > 0 {
 		net.caps(last, logDep, b)
 	} else {
 		copy(last.limit[:b], logDep)
 	}
-	n := last.n
-	logits, share := o.logits[:b*n], o.share[:b*n]
-	net.LogPhi(logits, last.dist[:b*n], last.width, o.zero[:b])
-	for i := range b {
-		l, s := logits[i*n:(i+1)*n], share[i*n:(i+1)*n]
-		top := l[argmax(l)]
-		for c, v := range l {
-			s[c] = v - top
-		}
-		net.Exp(s, s)
-		var sum T
-		for _, v := range s {
-			sum += v
-		}
-		shift := last.limit[i] - top - T(math.Log(float64(sum)))
-		for c := range s {
-			s[c] /= sum
-			last.weights[i*n+c] = l[c] + shift
-		}
+	size := last.n * b
+	net.LogPhi(o.logits[:size], last.dist[:size], last.width, o.zero[:b])
+	net.Softmax(o.share[:size], o.norm[:b], o.logits[:size])
+	for i, norm := range o.norm[:b] {
+		last.limit[i] -= norm
 	}
-	return net.output(b)
+	net.LogPhi(last.weights[:size], last.dist[:size], last.width, last.limit[:b])
+}
+
+// outputLogits returns the l [b, C] of the last forward pass. It is the
+// network's own until the next call.
+func (net *network[T]) outputLogits(b int) []T {
+	return net.perRow(net.open.l, net.open.logits, b)
 }
 
 // backwardOpen is backward for an open head.
 func (net *network[T]) backwardOpen(b int) {
 	o, last := net.open, net.last()
 	hidden := net.layers[:len(net.layers)-1]
-	n := last.n
-	for i := range b { // from the gradient by log φ to the one by l
-		g, s := last.gWeights[i*n:(i+1)*n], o.share[i*n:(i+1)*n]
-		var sum T
-		for _, v := range g {
-			sum += v
-		}
-		for c := range g {
-			g[c] -= s[c] * sum
-		}
-		if len(hidden) > 0 {
-			hidden[len(hidden)-1].gLogDep[i] = sum * last.passed[i]
-		}
-	}
-	gIn := net.gInput
+	gIn, gCap := net.gInput, o.norm[:b] // beside −log Σ e^l there is the cap in log φ
 	if len(hidden) > 0 {
-		gIn = hidden[len(hidden)-1].gOut
+		l := hidden[len(hidden)-1]
+		gIn, gCap = l.gOut, l.gLogDep[:b]
 	}
+	net.SoftmaxBackward(last.gWeights[:last.n*b], gCap, o.share)
+	net.Multiply(gCap, last.passed)
 	net.backwardLayer(last, gIn, nil, b)
 	for at := len(hidden) - 1; at >= 0; at-- {
 		l := hidden[at]
@@ -284,8 +271,8 @@ func (net *network[T]) backwardOpen(b int) {
 			gIn, gLogDep = hidden[at-1].gOut, hidden[at-1].gLogDep
 		}
 		net.backwardLayer(l, gIn, gLogDep, b)
-		for i := range gIn { // past the layer
-			gIn[i] += l.gOut[i]
+		if gIn != nil { // past the layer
+			net.Add(gIn[:l.d*b], l.gOut)
 		}
 	}
 }

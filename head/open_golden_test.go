@@ -199,14 +199,14 @@ func checkOpen[T real](g openGolden) func(*testing.T, float64) {
 		}
 		net.gInput = make([]T, len(g.U)*g.O)
 		loss := net.step(x, g.Labels)
-		near(t, "l", net.logits, g.L.flat(), tol)
+		near(t, "l", net.outputLogits(len(g.U)), g.L.flat(), tol)
 		near(t, "log φ", net.output(len(g.U)), g.LogPhi.flat(), tol)
 		near(t, "loss", []float64{loss}, vector{g.Loss}, tol)
 		d := g.Gradients
 		nearParams(t, "gradient", net, true, goldenParams{
 			{Centroids: d.C0, Beta: d.B0, Projections: d.A0}, {Centroids: d.C1, Beta: d.B1, Projections: d.A1}, {Centroids: d.M, Beta: d.B},
 		}, tol)
-		near(t, "gradient by u", net.gInput, d.U.flat(), tol)
+		near(t, "gradient by u", turned(net.gInput, g.O), d.U.flat(), tol)
 	}
 }
 

@@ -147,7 +147,7 @@ func (s *scripted) params() []param[float32]                                 { r
 func (s *scripted) constants() []*float64                                    { return nil }
 func (s *scripted) start(context.Context, []float32, int, Data, draws) error { return nil }
 func (s *scripted) logits(_ []float32, b int) []float32                      { return make([]float32, b) }
-func (s *scripted) loss([]float32, []int) float64                            { return 0 }
+func (s *scripted) loss([]int) float64                                       { return 0 }
 
 func (s *scripted) step([]float32, []int) float64 {
 	loss := s.losses[0]

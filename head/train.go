@@ -147,7 +147,7 @@ type trainable interface {
 	start(ctx context.Context, x []float32, b int, train Data, rng draws) error
 	step(x []float32, labels []int) (loss float64)  // leaves the gradients in params
 	logits(x []float32, b int) (perClass []float32) // [b, C], largest = the class
-	loss(perClass []float32, labels []int) float64  // the loss of such rows
+	loss(labels []int) float64                      // of the rows that logits was last asked for
 }
 
 // trainer is an MLRBFN in training.
@@ -187,22 +187,25 @@ func (t *trainer) constants() []*float64 {
 
 func (t *trainer) logits(x []float32, b int) []float32 {
 	t.refresh()
-	return t.forward(x, b)
+	t.forward(x, b)
+	return t.output(b)
 }
 
-func (t *trainer) loss(perClass []float32, labels []int) float64 {
-	return logBCE(perClass, labels, t.head.Classes(), nil)
+func (t *trainer) loss(labels []int) float64 {
+	return logBCE(t.last().weights[:t.last().n*len(labels)], labels, nil)
 }
 
 // step computes the loss on labelled rows x [b, d], a mean, and all gradients.
 func (net *network[T]) step(x []T, labels []int) float64 {
 	b := len(labels)
 	net.refresh()
-	last := net.layers[len(net.layers)-1]
-	loss := logBCE(net.forward(x, b), labels, last.n, last.gWeights)
+	net.forward(x, b)
+	last := net.last()
+	n := last.n * b
+	loss := logBCE(last.weights[:n], labels, last.gWeights)
 	if net.sumLoss {
-		for i := range last.gWeights[:b*last.n] {
-			last.gWeights[i] *= T(b * last.n)
+		for i := range last.gWeights[:n] {
+			last.gWeights[i] *= T(n)
 		}
 	}
 	net.backward(b)
@@ -319,7 +322,7 @@ func validate(ctx context.Context, m trainable, val Data, batch []float32, label
 			return 0, 0, err
 		}
 		out := m.logits(batch, len(rows))
-		loss += m.loss(out, labels[:len(rows)]) * float64(len(rows))
+		loss += m.loss(labels[:len(rows)]) * float64(len(rows))
 		classes := len(out) / len(rows)
 		for i, own := range labels[:len(rows)] {
 			if argmax(out[i*classes:(i+1)*classes]) == own {

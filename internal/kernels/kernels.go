@@ -42,15 +42,16 @@ type Products[T Real] interface {
 	// and c of C [n,k].
 	Distances(m, n, k int, x, c, dist []T)
 	// DistancesGradient computes what the gradient by Distances' result, g
-	// [m,n], makes of it: gX [m,k], unless nil, and gC [n,k]. |x−c| has the
+	// [m,n], makes of it: gX [m,k] and, unless nil, gC [n,k]. |x−c| has the
 	// slope 0 at x = c.
 	DistancesGradient(m, n, k int, x, c, g, gX, gC []T)
 }
 
-// Vectors are the kernels that go through their arguments element by element,
-// or row by row: [b,n] stands for b rows, and a vector [n] goes with each of
-// them. They are accurate to 2 units in the last place. Arguments of the wrong
-// length make them panic; only where it says so may dst be a source.
+// Vectors are the kernels that go through their arguments element by element.
+// Those of a layer take [n,b]: a row for each centroid, or class, and a column
+// for each row of the batch, so that vectors are full whatever n is. They are
+// accurate to 2 units in the last place. Arguments of the wrong length make
+// them panic; only where it says so may dst be a source.
 type Vectors[T Real] interface {
 	// Exp, Log, Softplus and Sigmoid set dst [n] to eˣ, log x, log(1+eˣ) and
 	// 1/(1+e⁻ˣ) of src [n], which may be dst.
@@ -59,34 +60,45 @@ type Vectors[T Real] interface {
 	Softplus(dst, src []T)
 	Sigmoid(dst, src []T)
 
-	// Multiply multiplies dst [n] by src [n].
+	// Add adds src [n] to dst [n], and Multiply multiplies dst by it.
+	Add(dst, src []T)
 	Multiply(dst, src []T)
-	// SumSquares sets dst [b] to ‖x‖² of the rows of x [b,n].
+	// Transpose sets dst [cols,rows] to the transpose of src [rows,cols].
+	Transpose(dst, src []T, rows, cols int)
+	// SumSquares sets dst [m] to ‖x‖² of the rows of x [m,d].
 	SumSquares(dst, x []T)
-	// ScaleRows sets dst [b,n] to factor·by[i]·src[i], with by [b]. src may
-	// be dst.
+	// ScaleRows sets dst [m,d] to factor·by[i]·src[i], with by [m], and
+	// ScaleColumns to factor·by[j]·src[i,j], with by [d]. src may be dst.
 	ScaleRows(dst, src, by []T, factor T)
+	ScaleColumns(dst, src, by []T, factor T)
 
-	// SquaredDistances turns products −2x·c in dist [b,n] into ‖x−c‖², by
-	// adding xsq [b] and csq [n]; what rounding makes negative becomes 0.
-	SquaredDistances(dist, xsq, csq []T)
-	// LogPhi sets dst [b,n] to limit − width·dist, with dist [b,n], width [n]
+	// SquaredDistances turns products −2c·x in dist [n,b] into ‖x−c‖², by
+	// adding csq [n] and xsq [b]; what rounding makes negative becomes 0.
+	SquaredDistances(dist, csq, xsq []T)
+	// LogPhi sets dst [n,b] to limit − width·dist, with dist [n,b], width [n]
 	// and limit [b].
 	LogPhi(dst, dist, width, limit []T)
-	// Activate sets dst [b,n] to the exponentials of logRatio − width·dist +
-	// limit, top [b] to the largest such number of each row and largest [b]
-	// to the first place where it is, with logRatio and width [n] and limit
+	// Activate sets dst [n,b] to the exponentials of logRatio − width·dist +
+	// limit, top [b] to the largest such number of each column and largest
+	// [b] to the first row where it is, with logRatio and width [n] and limit
 	// [b].
-	Activate(dst, top []T, largest []int, dist, logRatio, width, limit []T)
-	// Backward goes from g [b,n], the gradient by limit − width·dist +
-	// log(width), to gDist = −width·g [b,n], which may be g; it adds g·(inverse − dist) to
-	// gBeta and gDist to colSum, and sets sum and rowSum [b] to the rows'
-	// sums of g and gDist. width, inverse, gBeta and colSum are [n]; inverse
-	// is 1/width, or 0 where there is no log(width).
-	Backward(gDist, gBeta, colSum, sum, rowSum, g, dist, width, inverse []T)
+	Activate(dst, top []T, largest []int32, dist, logRatio, width, limit []T)
+	// Backward goes from g [n,b], the gradient by limit − width·dist +
+	// log(width), to gDist = −width·g [n,b], which may be g; it sets gWidth to
+	// Σ_b g·(inverse − dist) and sumDist to Σ_b gDist, all [n], and gLimit and
+	// perColumn [b] to the columns' sums of g and gDist. inverse [n] is
+	// 1/width, or 0 where there is no log(width).
+	Backward(gDist, gWidth, sumDist, gLimit, perColumn, g, dist, width, inverse []T)
 
-	// LogBCE returns Σ −l for each row's label and Σ −log(1−eˡ) for the
-	// other columns, with l = logY − shift < 0, logY [b,n]. grad [b,n], unless
+	// Softmax sets dst [n,b] to e^{l−norm} with norm [b] = log Σ_c e^l, a
+	// softmax of each column of l [n,b], which may be dst.
+	Softmax(dst, norm, l []T)
+	// SoftmaxBackward turns g [n,b], the gradient by l − norm, into the one by
+	// l, g − share·Σ_c g, share [n,b] being their softmax, and sets sum [b] to
+	// that Σ_c g.
+	SoftmaxBackward(g, sum, share []T)
+	// LogBCE returns Σ −l for each column's label and Σ −log(1−eˡ) for the
+	// other rows, with l = logY − shift < 0, logY [n,b]. grad [n,b], unless
 	// nil, receives the derivatives times scale.
 	LogBCE(grad, logY []T, labels []int, shift, scale T) float64
 	// Adam takes one step of Adam with β₁ = 0.9, β₂ = 0.999 and ε = 1e-8 on

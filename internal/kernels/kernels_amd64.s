@@ -6,21 +6,25 @@
 
 // func product1x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product1x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -42,6 +46,11 @@ loop:
 
 store:
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -66,22 +75,26 @@ GLOBL c00009fc0<>(SB), RODATA|NOPTR, $64
 
 // func product2x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product2x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -111,29 +124,38 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product3x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product3x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -171,30 +193,39 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product4x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product4x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -240,31 +271,40 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product5x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product5x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -318,32 +358,41 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product6x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product6x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -405,33 +454,42 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product7x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product7x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product7x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -501,36 +559,45 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product8x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product8x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·product8x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -609,28 +676,37 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product1x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·product1x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -658,30 +734,39 @@ loop:
 store:
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product2x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·product2x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -722,32 +807,41 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product3x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·product3x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -801,34 +895,43 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product4x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·product4x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -895,36 +998,45 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product5x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·product5x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -1004,38 +1116,47 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product6x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·product6x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -1128,29 +1249,38 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product1x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x3AVX2(SB), NOSPLIT, $8-8
+TEXT ·product1x3AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -1184,32 +1314,41 @@ store:
 	VMOVUPS Y13, (DX)
 	VMOVUPS Y14, 32(DX)
 	VMOVUPS Y15, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product2x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x3AVX2(SB), NOSPLIT, $8-8
+TEXT ·product2x3AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -1261,35 +1400,44 @@ store:
 	VMOVUPS Y13, (DX)
 	VMOVUPS Y14, 32(DX)
 	VMOVUPS Y15, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product3x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x3AVX2(SB), NOSPLIT, $8-8
+TEXT ·product3x3AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -1359,38 +1507,47 @@ store:
 	VMOVUPS Y13, (DX)
 	VMOVUPS Y14, 32(DX)
 	VMOVUPS Y15, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product4x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x3AVX2(SB), NOSPLIT, $8-8
+TEXT ·product4x3AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -1478,27 +1635,36 @@ store:
 	VMOVUPS Y13, (DX)
 	VMOVUPS Y14, 32(DX)
 	VMOVUPS Y15, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product1x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product1x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -1523,28 +1689,37 @@ loop:
 store:
 	VMOVUPS    72(DI), Y0
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product2x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product2x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -1578,29 +1753,38 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product3x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product3x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -1643,30 +1827,39 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x03, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product4x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product4x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -1718,31 +1911,40 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x04, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product5x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product5x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -1803,32 +2005,41 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x05, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product6x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product6x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -1898,33 +2109,42 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x06, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product7x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product7x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product7x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -2003,36 +2223,45 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x07, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product8x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product8x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product8x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -2121,28 +2350,37 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x08, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product1x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product1x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2173,30 +2411,39 @@ store:
 	VMOVUPS    72(DI), Y0
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product2x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product2x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2241,32 +2488,41 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product3x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product3x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2325,34 +2581,43 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x03, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product4x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product4x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2425,36 +2690,45 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x04, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product5x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product5x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2541,38 +2815,47 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x05, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product6x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product6x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2673,29 +2956,38 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x06, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product1x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x3AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product1x3AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2732,32 +3024,41 @@ store:
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product2x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x3AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product2x3AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2813,35 +3114,44 @@ store:
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product3x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x3AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product3x3AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -2916,38 +3226,47 @@ store:
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x03, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product4x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x3AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·product4x3AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3041,27 +3360,36 @@ store:
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x04, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance1x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance1x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3085,6 +3413,11 @@ loop:
 
 store:
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -3109,22 +3442,26 @@ GLOBL c7fffffff<>(SB), RODATA|NOPTR, $64
 
 // func distance2x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance2x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance2x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3158,29 +3495,38 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance3x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance3x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3224,30 +3570,39 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance4x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance4x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3301,31 +3656,40 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance5x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance5x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3389,32 +3753,41 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance6x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance6x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3488,33 +3861,42 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance7x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance7x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3598,36 +3980,45 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance8x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance8x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3722,28 +4113,37 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance1x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance1x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3775,30 +4175,39 @@ loop:
 store:
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance2x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance2x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3847,32 +4256,41 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance3x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance3x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -3938,34 +4356,43 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance4x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance4x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -4048,36 +4475,45 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance5x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance5x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -4177,29 +4613,38 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance1x3AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance1x3AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -4239,32 +4684,41 @@ store:
 	VMOVUPS Y13, (DX)
 	VMOVUPS Y14, 32(DX)
 	VMOVUPS Y15, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance2x3AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance2x3AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -4328,35 +4782,44 @@ store:
 	VMOVUPS Y13, (DX)
 	VMOVUPS Y14, 32(DX)
 	VMOVUPS Y15, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance3x3AVX2(SB), NOSPLIT, $8-8
+TEXT ·distance3x3AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -4444,27 +4907,36 @@ store:
 	VMOVUPS Y13, (DX)
 	VMOVUPS Y14, 32(DX)
 	VMOVUPS Y15, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance1x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance1x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -4491,28 +4963,37 @@ loop:
 store:
 	VMOVUPS    72(DI), Y0
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance2x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance2x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -4550,29 +5031,38 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance3x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance3x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -4621,30 +5111,39 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x03, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance4x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance4x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -4704,31 +5203,40 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x04, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance5x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance5x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -4799,32 +5307,41 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x05, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance6x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance6x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -4906,33 +5423,42 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x06, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance7x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance7x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -5025,36 +5551,45 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x07, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance8x1AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance8x1AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -5159,28 +5694,37 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x08, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance1x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance1x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5215,30 +5759,39 @@ store:
 	VMOVUPS    72(DI), Y0
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance2x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance2x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5291,32 +5844,41 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance3x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance3x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5387,34 +5949,43 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x03, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance4x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance4x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5503,36 +6074,45 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x04, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance5x2AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance5x2AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5639,29 +6219,38 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x05, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance1x3AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance1x3AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5704,32 +6293,41 @@ store:
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance2x3AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance2x3AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5797,35 +6395,44 @@ store:
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·distance3x3AVX2Masked(SB), NOSPLIT, $8-8
+TEXT ·distance3x3AVX2Masked(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y7, Y7, Y7
-	VXORPS  Y8, Y8, Y8
-	VXORPS  Y9, Y9, Y9
-	VXORPS  Y10, Y10, Y10
-	VXORPS  Y11, Y11, Y11
-	VXORPS  Y12, Y12, Y12
-	VXORPS  Y13, Y13, Y13
-	VXORPS  Y14, Y14, Y14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	VXORPS Y13, Y13, Y13
+	VXORPS Y14, Y14, Y14
+	VXORPS Y15, Y15, Y15
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5918,29 +6525,42 @@ store:
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x03, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs1x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·signs1x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	VXORPS  Y15, Y15, Y15
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ    AX, 8(SP)
+	MOVQ    (DI), CX
+	MOVQ    32(DI), BX
+	VXORPS  Y15, Y15, Y15
+	MOVQ    16(SP), R15
 	VMOVUPS (R15), Y2
+	ADDQ    112(DI), R15
+	MOVQ    R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -5967,6 +6587,11 @@ loop:
 
 store:
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -5991,26 +6616,34 @@ GLOBL c80000000<>(SB), RODATA|NOPTR, $64
 
 // func signs2x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs2x1AVX2(SB), NOSPLIT, $8-8
+TEXT ·signs2x1AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ    AX, 8(SP)
+	MOVQ    (DI), CX
+	MOVQ    32(DI), BX
 	VXORPS  Y14, Y14, Y14
 	VXORPS  Y15, Y15, Y15
-	MOVQ    104(DI), R15
+	MOVQ    16(SP), R15
 	VMOVUPS (R15), Y2
 	ADDQ    112(DI), R15
 	VMOVUPS (R15), Y3
+	ADDQ    112(DI), R15
+	MOVQ    R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -6050,31 +6683,44 @@ store:
 	VMOVUPS Y14, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Y15, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs1x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·signs1x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ    AX, 8(SP)
+	MOVQ    (DI), CX
+	MOVQ    32(DI), BX
 	VXORPS  Y14, Y14, Y14
 	VXORPS  Y15, Y15, Y15
-	MOVQ    104(DI), R15
+	MOVQ    16(SP), R15
 	VMOVUPS (R15), Y3
 	VMOVUPS 32(R15), Y4
+	ADDQ    112(DI), R15
+	MOVQ    R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -6112,36 +6758,49 @@ loop:
 store:
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs2x2AVX2(SB), NOSPLIT, $8-8
+TEXT ·signs2x2AVX2(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ    AX, 8(SP)
+	MOVQ    (DI), CX
+	MOVQ    32(DI), BX
 	VXORPS  Y12, Y12, Y12
 	VXORPS  Y13, Y13, Y13
 	VXORPS  Y14, Y14, Y14
 	VXORPS  Y15, Y15, Y15
-	MOVQ    104(DI), R15
+	MOVQ    16(SP), R15
 	VMOVUPS (R15), Y3
 	VMOVUPS 32(R15), Y4
 	ADDQ    112(DI), R15
 	VMOVUPS (R15), Y5
 	VMOVUPS 32(R15), Y6
+	ADDQ    112(DI), R15
+	MOVQ    R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -6202,30 +6861,43 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Y14, (DX)
 	VMOVUPS Y15, 32(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs1x1AVX2Masked(SB), NOSPLIT, $8-8
-	STMXCSR    (SP)
-	LDMXCSR    c00009fc0<>+0(SB)
-	MOVQ       t+0(FP), DI
+TEXT ·signs1x1AVX2Masked(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ       AX, 8(SP)
 	MOVQ       (DI), CX
-	MOVQ       8(DI), AX
-	MOVQ       16(DI), R9
-	MOVQ       24(DI), R11
 	MOVQ       32(DI), BX
-	MOVQ       40(DI), R12
-	MOVQ       48(DI), DX
-	MOVQ       56(DI), R13
-	LEAQ       (R9)(R9*2), R10
-	LEAQ       (R9)(R9*4), R14
 	VXORPS     Y15, Y15, Y15
-	MOVQ       104(DI), R15
+	MOVQ       16(SP), R15
 	VMOVUPS    72(DI), Y2
 	VMASKMOVPS (R15), Y2, Y2
+	ADDQ       112(DI), R15
+	MOVQ       R15, 16(SP)
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -6255,34 +6927,47 @@ loop:
 store:
 	VMOVUPS    72(DI), Y0
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs2x1AVX2Masked(SB), NOSPLIT, $8-8
-	STMXCSR    (SP)
-	LDMXCSR    c00009fc0<>+0(SB)
-	MOVQ       t+0(FP), DI
+TEXT ·signs2x1AVX2Masked(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ       AX, 8(SP)
 	MOVQ       (DI), CX
-	MOVQ       8(DI), AX
-	MOVQ       16(DI), R9
-	MOVQ       24(DI), R11
 	MOVQ       32(DI), BX
-	MOVQ       40(DI), R12
-	MOVQ       48(DI), DX
-	MOVQ       56(DI), R13
-	LEAQ       (R9)(R9*2), R10
-	LEAQ       (R9)(R9*4), R14
 	VXORPS     Y14, Y14, Y14
 	VXORPS     Y15, Y15, Y15
-	MOVQ       104(DI), R15
+	MOVQ       16(SP), R15
 	VMOVUPS    72(DI), Y2
 	VMASKMOVPS (R15), Y2, Y2
 	ADDQ       112(DI), R15
 	VMOVUPS    72(DI), Y3
 	VMASKMOVPS (R15), Y3, Y3
+	ADDQ       112(DI), R15
+	MOVQ       R15, 16(SP)
 
 loop:
 	VMOVUPS      72(DI), Y0
@@ -6326,32 +7011,45 @@ store:
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs1x2AVX2Masked(SB), NOSPLIT, $8-8
-	STMXCSR    (SP)
-	LDMXCSR    c00009fc0<>+0(SB)
-	MOVQ       t+0(FP), DI
+TEXT ·signs1x2AVX2Masked(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ       AX, 8(SP)
 	MOVQ       (DI), CX
-	MOVQ       8(DI), AX
-	MOVQ       16(DI), R9
-	MOVQ       24(DI), R11
 	MOVQ       32(DI), BX
-	MOVQ       40(DI), R12
-	MOVQ       48(DI), DX
-	MOVQ       56(DI), R13
-	LEAQ       (R9)(R9*2), R10
-	LEAQ       (R9)(R9*4), R14
 	VXORPS     Y14, Y14, Y14
 	VXORPS     Y15, Y15, Y15
-	MOVQ       104(DI), R15
+	MOVQ       16(SP), R15
 	VMOVUPS    (R15), Y3
 	VMOVUPS    72(DI), Y4
 	VMASKMOVPS 32(R15), Y4, Y4
+	ADDQ       112(DI), R15
+	MOVQ       R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -6392,31 +7090,42 @@ store:
 	VMOVUPS    72(DI), Y0
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x01, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·signs2x2AVX2Masked(SB), NOSPLIT, $8-8
-	STMXCSR    (SP)
-	LDMXCSR    c00009fc0<>+0(SB)
-	MOVQ       t+0(FP), DI
+TEXT ·signs2x2AVX2Masked(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ       AX, 8(SP)
 	MOVQ       (DI), CX
-	MOVQ       8(DI), AX
-	MOVQ       16(DI), R9
-	MOVQ       24(DI), R11
 	MOVQ       32(DI), BX
-	MOVQ       40(DI), R12
-	MOVQ       48(DI), DX
-	MOVQ       56(DI), R13
-	LEAQ       (R9)(R9*2), R10
-	LEAQ       (R9)(R9*4), R14
 	VXORPS     Y12, Y12, Y12
 	VXORPS     Y13, Y13, Y13
 	VXORPS     Y14, Y14, Y14
 	VXORPS     Y15, Y15, Y15
-	MOVQ       104(DI), R15
+	MOVQ       16(SP), R15
 	VMOVUPS    (R15), Y3
 	VMOVUPS    72(DI), Y4
 	VMASKMOVPS 32(R15), Y4, Y4
@@ -6424,6 +7133,8 @@ TEXT ·signs2x2AVX2Masked(SB), NOSPLIT, $8-8
 	VMOVUPS    (R15), Y5
 	VMOVUPS    72(DI), Y6
 	VMASKMOVPS 32(R15), Y6, Y6
+	ADDQ       112(DI), R15
+	MOVQ       R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
@@ -6488,28 +7199,37 @@ store:
 	ADDQ       R13, DX
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
+	ADDQ       R13, DX
+	IMUL3Q     $0x02, R9, AX
+	ADDQ       8(SP), AX
+	DECQ       SI
+	JNZ        tile
 	LDMXCSR    (SP)
 	VZEROUPPER
 	RET
 
 // func product1x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product1x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -6531,29 +7251,38 @@ loop:
 
 store:
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product2x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product2x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -6583,30 +7312,39 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product3x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product3x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -6644,31 +7382,40 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product4x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product4x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -6714,32 +7461,41 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product5x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product5x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -6793,33 +7549,42 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product6x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product6x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -6881,34 +7646,43 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product7x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product7x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product7x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -6978,37 +7752,46 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product8x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product8x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product8x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -7087,38 +7870,47 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product9x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product9x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product9x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -7205,39 +7997,48 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x09, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product10x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product10x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product10x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -7332,40 +8133,49 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0a, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product11x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product11x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product11x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -7468,41 +8278,50 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0b, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product12x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product12x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product12x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -7613,42 +8432,51 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0c, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product13x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product13x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product13x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -7767,43 +8595,52 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0d, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product14x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product14x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·product14x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -7930,29 +8767,38 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0e, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product1x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product1x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -7980,31 +8826,40 @@ loop:
 store:
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product2x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product2x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8045,33 +8900,42 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product3x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product3x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8125,35 +8989,44 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product4x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product4x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8220,37 +9093,46 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product5x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product5x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8330,39 +9212,48 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product6x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product6x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8455,41 +9346,50 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product7x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product7x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product7x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8595,45 +9495,54 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product8x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product8x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product8x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8753,47 +9662,56 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product9x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product9x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product9x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -8926,49 +9844,58 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x09, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product10x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product10x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product10x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -9114,51 +10041,60 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0a, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product11x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product11x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product11x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -9317,53 +10253,62 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0b, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product12x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product12x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product12x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -9535,55 +10480,64 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0c, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product13x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product13x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product13x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z6, Z6, Z6
-	VXORPS  Z7, Z7, Z7
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -9768,57 +10722,66 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0d, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product14x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product14x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·product14x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z4, Z4, Z4
-	VXORPS  Z5, Z5, Z5
-	VXORPS  Z6, Z6, Z6
-	VXORPS  Z7, Z7, Z7
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10016,30 +10979,39 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0e, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product1x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product1x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10073,33 +11045,42 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product2x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product2x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10151,36 +11132,45 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product3x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product3x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10250,39 +11240,48 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product4x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product4x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10370,42 +11369,51 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product5x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product5x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10511,45 +11519,54 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product6x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product6x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10673,48 +11690,57 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product7x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product7x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product7x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -10856,53 +11882,62 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product8x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product8x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product8x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -11063,56 +12098,65 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product9x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product9x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·product9x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z5, Z5, Z5
-	VXORPS  Z6, Z6, Z6
-	VXORPS  Z7, Z7, Z7
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -11291,31 +12335,40 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x09, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product1x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·product1x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -11355,35 +12408,44 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product2x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·product2x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -11446,39 +12508,48 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product3x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·product3x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -11564,43 +12635,52 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product4x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·product4x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -11709,47 +12789,56 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product5x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·product5x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -11881,51 +12970,60 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func product6x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·product6x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -12080,28 +13178,37 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance1x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12125,29 +13232,38 @@ loop:
 
 store:
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance2x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12181,30 +13297,39 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance3x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12248,31 +13373,40 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance4x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12326,32 +13460,41 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance5x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12415,33 +13558,42 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance6x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12515,34 +13667,43 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance7x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance7x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12626,37 +13787,46 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance8x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance8x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12751,38 +13921,47 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance9x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance9x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance9x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -12887,39 +14066,48 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x09, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance10x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance10x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance10x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -13034,40 +14222,49 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0a, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance11x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance11x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance11x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -13192,41 +14389,50 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0b, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance12x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance12x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance12x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -13361,42 +14567,51 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0c, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance13x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance13x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance13x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -13541,43 +14756,52 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0d, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance14x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance14x1AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance14x1AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -13732,29 +14956,38 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0e, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance1x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -13786,31 +15019,40 @@ loop:
 store:
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance2x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -13859,33 +15101,42 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance3x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -13951,35 +15202,44 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance4x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -14062,37 +15322,46 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance5x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -14192,39 +15461,48 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance6x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -14341,41 +15619,50 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance7x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance7x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -14509,45 +15796,54 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance8x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance8x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -14699,47 +15995,56 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance9x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance9x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance9x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -14908,49 +16213,58 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x09, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance10x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance10x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance10x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -15136,51 +16450,60 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0a, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance11x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance11x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance11x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -15383,53 +16706,62 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0b, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance12x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance12x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance12x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -15649,55 +16981,64 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0c, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance13x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance13x2AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance13x2AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z6, Z6, Z6
-	VXORPS  Z7, Z7, Z7
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -15934,30 +17275,39 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0d, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance1x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -15997,33 +17347,42 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance2x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -16087,36 +17446,45 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance3x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -16204,39 +17572,48 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance4x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -16348,42 +17725,51 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance5x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -16519,45 +17905,54 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance6x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -16717,48 +18112,57 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance7x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance7x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -16942,53 +18346,62 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance8x3AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance8x3AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	LEAQ    (AX)(R9*1), R8
-	LEAQ    (R8)(R10*2), R8
-	KMOVW   72(DI), K1
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  72(DI), K1
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -17197,31 +18610,40 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance1x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -17269,35 +18691,44 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance2x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -17376,39 +18807,48 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance3x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -17518,43 +18958,52 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance4x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -17695,47 +19144,56 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance5x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -17907,51 +19365,60 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x4AVX512(SB), NOSPLIT, $8-8
+TEXT ·distance6x4AVX512(SB), NOSPLIT, $24-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
-	MOVQ    (DI), CX
-	MOVQ    8(DI), AX
 	MOVQ    16(DI), R9
 	MOVQ    24(DI), R11
-	MOVQ    32(DI), BX
 	MOVQ    40(DI), R12
 	MOVQ    48(DI), DX
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	KMOVW   72(DI), K1
-	VXORPS  Z8, Z8, Z8
-	VXORPS  Z9, Z9, Z9
-	VXORPS  Z10, Z10, Z10
-	VXORPS  Z11, Z11, Z11
-	VXORPS  Z12, Z12, Z12
-	VXORPS  Z13, Z13, Z13
-	VXORPS  Z14, Z14, Z14
-	VXORPS  Z15, Z15, Z15
-	VXORPS  Z16, Z16, Z16
-	VXORPS  Z17, Z17, Z17
-	VXORPS  Z18, Z18, Z18
-	VXORPS  Z19, Z19, Z19
-	VXORPS  Z20, Z20, Z20
-	VXORPS  Z21, Z21, Z21
-	VXORPS  Z22, Z22, Z22
-	VXORPS  Z23, Z23, Z23
-	VXORPS  Z24, Z24, Z24
-	VXORPS  Z25, Z25, Z25
-	VXORPS  Z26, Z26, Z26
-	VXORPS  Z27, Z27, Z27
-	VXORPS  Z28, Z28, Z28
-	VXORPS  Z29, Z29, Z29
-	VXORPS  Z30, Z30, Z30
-	VXORPS  Z31, Z31, Z31
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  72(DI), K1
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -18154,30 +19621,43 @@ store:
 	VMOVUPS Z29, 64(DX)
 	VMOVUPS Z30, 128(DX)
 	VMOVUPS Z31, K1, 192(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs1x1AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs1x1AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS.Z (R15), K1, Z2
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -18202,33 +19682,46 @@ loop:
 
 store:
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs2x1AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs2x1AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS.Z (R15), K1, Z2
 	ADDQ      112(DI), R15
 	VMOVUPS.Z (R15), K1, Z3
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -18264,36 +19757,49 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs3x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs3x1AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs3x1AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS.Z (R15), K1, Z2
 	ADDQ      112(DI), R15
 	VMOVUPS.Z (R15), K1, Z3
 	ADDQ      112(DI), R15
 	VMOVUPS.Z (R15), K1, Z4
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -18340,32 +19846,43 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs4x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs4x1AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs4x1AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z28, Z28, Z28
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS.Z (R15), K1, Z2
 	ADDQ      112(DI), R15
 	VMOVUPS.Z (R15), K1, Z3
@@ -18373,6 +19890,8 @@ TEXT ·signs4x1AVX512(SB), NOSPLIT, $8-8
 	VMOVUPS.Z (R15), K1, Z4
 	ADDQ      112(DI), R15
 	VMOVUPS.Z (R15), K1, Z5
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS.Z    (BX), K1, Z0
@@ -18430,32 +19949,45 @@ store:
 	VMOVUPS Z30, K1, (DX)
 	ADDQ    R13, DX
 	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs1x2AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs1x2AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z3
 	VMOVUPS.Z 64(R15), K1, Z4
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -18489,37 +20021,50 @@ loop:
 store:
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs2x2AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs2x2AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z28, Z28, Z28
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z3
 	VMOVUPS.Z 64(R15), K1, Z4
 	ADDQ      112(DI), R15
 	VMOVUPS   (R15), Z5
 	VMOVUPS.Z 64(R15), K1, Z6
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -18572,26 +20117,37 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs3x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs3x2AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs3x2AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z26, Z26, Z26
 	VXORPS    Z27, Z27, Z27
@@ -18599,7 +20155,7 @@ TEXT ·signs3x2AVX512(SB), NOSPLIT, $8-8
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z3
 	VMOVUPS.Z 64(R15), K1, Z4
 	ADDQ      112(DI), R15
@@ -18608,6 +20164,8 @@ TEXT ·signs3x2AVX512(SB), NOSPLIT, $8-8
 	ADDQ      112(DI), R15
 	VMOVUPS   (R15), Z7
 	VMOVUPS.Z 64(R15), K1, Z8
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -18679,26 +20237,37 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs4x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs4x2AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs4x2AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z24, Z24, Z24
 	VXORPS    Z25, Z25, Z25
@@ -18708,7 +20277,7 @@ TEXT ·signs4x2AVX512(SB), NOSPLIT, $8-8
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z3
 	VMOVUPS.Z 64(R15), K1, Z4
 	ADDQ      112(DI), R15
@@ -18720,6 +20289,8 @@ TEXT ·signs4x2AVX512(SB), NOSPLIT, $8-8
 	ADDQ      112(DI), R15
 	VMOVUPS   (R15), Z9
 	VMOVUPS.Z 64(R15), K1, Z10
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -18810,34 +20381,47 @@ store:
 	ADDQ    R13, DX
 	VMOVUPS Z30, (DX)
 	VMOVUPS Z31, K1, 64(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs1x3AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs1x3AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z4
 	VMOVUPS   64(R15), Z5
 	VMOVUPS.Z 128(R15), K1, Z6
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -18880,26 +20464,37 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs2x3AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs2x3AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z26, Z26, Z26
 	VXORPS    Z27, Z27, Z27
@@ -18907,7 +20502,7 @@ TEXT ·signs2x3AVX512(SB), NOSPLIT, $8-8
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z4
 	VMOVUPS   64(R15), Z5
 	VMOVUPS.Z 128(R15), K1, Z6
@@ -18915,6 +20510,8 @@ TEXT ·signs2x3AVX512(SB), NOSPLIT, $8-8
 	VMOVUPS   (R15), Z7
 	VMOVUPS   64(R15), Z8
 	VMOVUPS.Z 128(R15), K1, Z9
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -18984,26 +20581,37 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs3x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs3x3AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs3x3AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z23, Z23, Z23
 	VXORPS    Z24, Z24, Z24
@@ -19014,7 +20622,7 @@ TEXT ·signs3x3AVX512(SB), NOSPLIT, $8-8
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z4
 	VMOVUPS   64(R15), Z5
 	VMOVUPS.Z 128(R15), K1, Z6
@@ -19026,6 +20634,8 @@ TEXT ·signs3x3AVX512(SB), NOSPLIT, $8-8
 	VMOVUPS   (R15), Z10
 	VMOVUPS   64(R15), Z11
 	VMOVUPS.Z 128(R15), K1, Z12
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -19122,26 +20732,37 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func signs4x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs4x3AVX512(SB), NOSPLIT, $8-8
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      t+0(FP), DI
+TEXT ·signs4x3AVX512(SB), NOSPLIT, $24-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    120(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+
+tile:
+	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
-	MOVQ      8(DI), AX
-	MOVQ      16(DI), R9
-	MOVQ      24(DI), R11
 	MOVQ      32(DI), BX
-	MOVQ      40(DI), R12
-	MOVQ      48(DI), DX
-	MOVQ      56(DI), R13
-	LEAQ      (R9)(R9*2), R10
-	LEAQ      (R9)(R9*4), R14
 	KMOVW     72(DI), K1
 	VXORPS    Z20, Z20, Z20
 	VXORPS    Z21, Z21, Z21
@@ -19155,7 +20776,7 @@ TEXT ·signs4x3AVX512(SB), NOSPLIT, $8-8
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
-	MOVQ      104(DI), R15
+	MOVQ      16(SP), R15
 	VMOVUPS   (R15), Z4
 	VMOVUPS   64(R15), Z5
 	VMOVUPS.Z 128(R15), K1, Z6
@@ -19171,6 +20792,8 @@ TEXT ·signs4x3AVX512(SB), NOSPLIT, $8-8
 	VMOVUPS   (R15), Z13
 	VMOVUPS   64(R15), Z14
 	VMOVUPS.Z 128(R15), K1, Z15
+	ADDQ      112(DI), R15
+	MOVQ      R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Z0
@@ -19294,7 +20917,159 @@ store:
 	VMOVUPS Z29, (DX)
 	VMOVUPS Z30, 64(DX)
 	VMOVUPS Z31, K1, 128(DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
 	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func transposeStripAVX512(dst *float32, ldd int, src *float32, lds int, n int)
+// Requires: AVX, AVX512F
+TEXT ·transposeStripAVX512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ ldd+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ lds+24(FP), BX
+	MOVQ n+32(FP), SI
+	SHLQ $0x02, CX
+	SHLQ $0x02, BX
+
+block:
+	MOVQ       DX, DI
+	VMOVUPS    (DI), Z0
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z1
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z2
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z3
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z4
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z5
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z6
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z7
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z8
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z9
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z10
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z11
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z12
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z13
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z14
+	ADDQ       BX, DI
+	VMOVUPS    (DI), Z15
+	ADDQ       BX, DI
+	VUNPCKLPS  Z1, Z0, Z16
+	VUNPCKHPS  Z1, Z0, Z17
+	VUNPCKLPS  Z3, Z2, Z18
+	VUNPCKHPS  Z3, Z2, Z19
+	VUNPCKLPS  Z5, Z4, Z20
+	VUNPCKHPS  Z5, Z4, Z21
+	VUNPCKLPS  Z7, Z6, Z22
+	VUNPCKHPS  Z7, Z6, Z23
+	VUNPCKLPS  Z9, Z8, Z24
+	VUNPCKHPS  Z9, Z8, Z25
+	VUNPCKLPS  Z11, Z10, Z26
+	VUNPCKHPS  Z11, Z10, Z27
+	VUNPCKLPS  Z13, Z12, Z28
+	VUNPCKHPS  Z13, Z12, Z29
+	VUNPCKLPS  Z15, Z14, Z30
+	VUNPCKHPS  Z15, Z14, Z31
+	VUNPCKLPD  Z18, Z16, Z0
+	VUNPCKHPD  Z18, Z16, Z1
+	VUNPCKLPD  Z19, Z17, Z2
+	VUNPCKHPD  Z19, Z17, Z3
+	VUNPCKLPD  Z22, Z20, Z4
+	VUNPCKHPD  Z22, Z20, Z5
+	VUNPCKLPD  Z23, Z21, Z6
+	VUNPCKHPD  Z23, Z21, Z7
+	VUNPCKLPD  Z26, Z24, Z8
+	VUNPCKHPD  Z26, Z24, Z9
+	VUNPCKLPD  Z27, Z25, Z10
+	VUNPCKHPD  Z27, Z25, Z11
+	VUNPCKLPD  Z30, Z28, Z12
+	VUNPCKHPD  Z30, Z28, Z13
+	VUNPCKLPD  Z31, Z29, Z14
+	VUNPCKHPD  Z31, Z29, Z15
+	VSHUFF32X4 $0x88, Z4, Z0, Z16
+	VSHUFF32X4 $0xdd, Z4, Z0, Z20
+	VSHUFF32X4 $0x88, Z12, Z8, Z24
+	VSHUFF32X4 $0xdd, Z12, Z8, Z28
+	VSHUFF32X4 $0x88, Z5, Z1, Z17
+	VSHUFF32X4 $0xdd, Z5, Z1, Z21
+	VSHUFF32X4 $0x88, Z13, Z9, Z25
+	VSHUFF32X4 $0xdd, Z13, Z9, Z29
+	VSHUFF32X4 $0x88, Z6, Z2, Z18
+	VSHUFF32X4 $0xdd, Z6, Z2, Z22
+	VSHUFF32X4 $0x88, Z14, Z10, Z26
+	VSHUFF32X4 $0xdd, Z14, Z10, Z30
+	VSHUFF32X4 $0x88, Z7, Z3, Z19
+	VSHUFF32X4 $0xdd, Z7, Z3, Z23
+	VSHUFF32X4 $0x88, Z15, Z11, Z27
+	VSHUFF32X4 $0xdd, Z15, Z11, Z31
+	VSHUFF32X4 $0x88, Z24, Z16, Z0
+	VSHUFF32X4 $0xdd, Z24, Z16, Z8
+	VSHUFF32X4 $0x88, Z25, Z17, Z1
+	VSHUFF32X4 $0xdd, Z25, Z17, Z9
+	VSHUFF32X4 $0x88, Z26, Z18, Z2
+	VSHUFF32X4 $0xdd, Z26, Z18, Z10
+	VSHUFF32X4 $0x88, Z27, Z19, Z3
+	VSHUFF32X4 $0xdd, Z27, Z19, Z11
+	VSHUFF32X4 $0x88, Z28, Z20, Z4
+	VSHUFF32X4 $0xdd, Z28, Z20, Z12
+	VSHUFF32X4 $0x88, Z29, Z21, Z5
+	VSHUFF32X4 $0xdd, Z29, Z21, Z13
+	VSHUFF32X4 $0x88, Z30, Z22, Z6
+	VSHUFF32X4 $0xdd, Z30, Z22, Z14
+	VSHUFF32X4 $0x88, Z31, Z23, Z7
+	VSHUFF32X4 $0xdd, Z31, Z23, Z15
+	VMOVUPS    Z0, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z1, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z2, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z3, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z4, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z5, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z6, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z7, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z8, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z9, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z10, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z11, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z12, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z13, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z14, (AX)
+	ADDQ       CX, AX
+	VMOVUPS    Z15, (AX)
+	ADDQ       CX, AX
+	ADDQ       $0x40, DX
+	DECQ       SI
+	JNZ        block
 	VZEROUPPER
 	RET
 
@@ -19312,48 +21087,92 @@ TEXT ·transposeStrip(SB), NOSPLIT, $0-40
 	LEAQ (BX)(BX*2), R8
 
 block:
-	LEAQ        (DX)(BX*4), R9
 	LEAQ        (AX)(CX*4), R10
-	VMOVUPS     (DX), X0
+	MOVQ        DX, R11
+	LEAQ        (R11)(BX*4), R9
+	VMOVUPS     (R11), X0
 	VINSERTF128 $0x01, (R9), Y0, Y0
-	VMOVUPS     16(DX), X1
-	VINSERTF128 $0x01, 16(R9), Y1, Y1
-	VMOVUPS     (DX)(BX*1), X2
-	VINSERTF128 $0x01, (R9)(BX*1), Y2, Y2
-	VMOVUPS     16(DX)(BX*1), X3
-	VINSERTF128 $0x01, 16(R9)(BX*1), Y3, Y3
-	VMOVUPS     (DX)(BX*2), X4
-	VINSERTF128 $0x01, (R9)(BX*2), Y4, Y4
-	VMOVUPS     16(DX)(BX*2), X5
-	VINSERTF128 $0x01, 16(R9)(BX*2), Y5, Y5
-	VMOVUPS     (DX)(R8*1), X6
-	VINSERTF128 $0x01, (R9)(R8*1), Y6, Y6
-	VMOVUPS     16(DX)(R8*1), X7
+	VMOVUPS     16(R11), X4
+	VINSERTF128 $0x01, 16(R9), Y4, Y4
+	VMOVUPS     (R11)(BX*1), X1
+	VINSERTF128 $0x01, (R9)(BX*1), Y1, Y1
+	VMOVUPS     16(R11)(BX*1), X5
+	VINSERTF128 $0x01, 16(R9)(BX*1), Y5, Y5
+	VMOVUPS     (R11)(BX*2), X2
+	VINSERTF128 $0x01, (R9)(BX*2), Y2, Y2
+	VMOVUPS     16(R11)(BX*2), X6
+	VINSERTF128 $0x01, 16(R9)(BX*2), Y6, Y6
+	VMOVUPS     (R11)(R8*1), X3
+	VINSERTF128 $0x01, (R9)(R8*1), Y3, Y3
+	VMOVUPS     16(R11)(R8*1), X7
 	VINSERTF128 $0x01, 16(R9)(R8*1), Y7, Y7
-	VUNPCKLPS   Y2, Y0, Y8
-	VUNPCKHPS   Y2, Y0, Y10
-	VUNPCKLPS   Y6, Y4, Y11
-	VUNPCKHPS   Y6, Y4, Y12
-	VSHUFPS     $0x44, Y11, Y8, Y9
-	VSHUFPS     $0xee, Y11, Y8, Y8
-	VSHUFPS     $0x44, Y12, Y10, Y11
-	VSHUFPS     $0xee, Y12, Y10, Y10
-	VMOVUPS     Y9, (AX)
-	VMOVUPS     Y8, (AX)(CX*1)
-	VMOVUPS     Y11, (AX)(CX*2)
-	VMOVUPS     Y10, (AX)(DI*1)
-	VUNPCKLPS   Y3, Y1, Y8
-	VUNPCKHPS   Y3, Y1, Y10
-	VUNPCKLPS   Y7, Y5, Y11
-	VUNPCKHPS   Y7, Y5, Y12
-	VSHUFPS     $0x44, Y11, Y8, Y9
-	VSHUFPS     $0xee, Y11, Y8, Y8
-	VSHUFPS     $0x44, Y12, Y10, Y11
-	VSHUFPS     $0xee, Y12, Y10, Y10
-	VMOVUPS     Y9, (R10)
-	VMOVUPS     Y8, (R10)(CX*1)
-	VMOVUPS     Y11, (R10)(CX*2)
-	VMOVUPS     Y10, (R10)(DI*1)
+	VUNPCKLPS   Y1, Y0, Y8
+	VUNPCKHPS   Y1, Y0, Y9
+	VUNPCKLPS   Y3, Y2, Y10
+	VUNPCKHPS   Y3, Y2, Y11
+	VSHUFPS     $0x44, Y10, Y8, Y0
+	VSHUFPS     $0xee, Y10, Y8, Y1
+	VSHUFPS     $0x44, Y11, Y9, Y2
+	VSHUFPS     $0xee, Y11, Y9, Y3
+	VMOVUPS     Y0, (AX)
+	VMOVUPS     Y1, (AX)(CX*1)
+	VMOVUPS     Y2, (AX)(CX*2)
+	VMOVUPS     Y3, (AX)(DI*1)
+	VUNPCKLPS   Y5, Y4, Y8
+	VUNPCKHPS   Y5, Y4, Y9
+	VUNPCKLPS   Y7, Y6, Y10
+	VUNPCKHPS   Y7, Y6, Y11
+	VSHUFPS     $0x44, Y10, Y8, Y4
+	VSHUFPS     $0xee, Y10, Y8, Y5
+	VSHUFPS     $0x44, Y11, Y9, Y6
+	VSHUFPS     $0xee, Y11, Y9, Y7
+	VMOVUPS     Y4, (R10)
+	VMOVUPS     Y5, (R10)(CX*1)
+	VMOVUPS     Y6, (R10)(CX*2)
+	VMOVUPS     Y7, (R10)(DI*1)
+	LEAQ        (R11)(BX*8), R11
+	LEAQ        (R11)(BX*4), R9
+	VMOVUPS     (R11), X0
+	VINSERTF128 $0x01, (R9), Y0, Y0
+	VMOVUPS     16(R11), X4
+	VINSERTF128 $0x01, 16(R9), Y4, Y4
+	VMOVUPS     (R11)(BX*1), X1
+	VINSERTF128 $0x01, (R9)(BX*1), Y1, Y1
+	VMOVUPS     16(R11)(BX*1), X5
+	VINSERTF128 $0x01, 16(R9)(BX*1), Y5, Y5
+	VMOVUPS     (R11)(BX*2), X2
+	VINSERTF128 $0x01, (R9)(BX*2), Y2, Y2
+	VMOVUPS     16(R11)(BX*2), X6
+	VINSERTF128 $0x01, 16(R9)(BX*2), Y6, Y6
+	VMOVUPS     (R11)(R8*1), X3
+	VINSERTF128 $0x01, (R9)(R8*1), Y3, Y3
+	VMOVUPS     16(R11)(R8*1), X7
+	VINSERTF128 $0x01, 16(R9)(R8*1), Y7, Y7
+	VUNPCKLPS   Y1, Y0, Y8
+	VUNPCKHPS   Y1, Y0, Y9
+	VUNPCKLPS   Y3, Y2, Y10
+	VUNPCKHPS   Y3, Y2, Y11
+	VSHUFPS     $0x44, Y10, Y8, Y0
+	VSHUFPS     $0xee, Y10, Y8, Y1
+	VSHUFPS     $0x44, Y11, Y9, Y2
+	VSHUFPS     $0xee, Y11, Y9, Y3
+	VMOVUPS     Y0, 32(AX)
+	VMOVUPS     Y1, 32(AX)(CX*1)
+	VMOVUPS     Y2, 32(AX)(CX*2)
+	VMOVUPS     Y3, 32(AX)(DI*1)
+	VUNPCKLPS   Y5, Y4, Y8
+	VUNPCKHPS   Y5, Y4, Y9
+	VUNPCKLPS   Y7, Y6, Y10
+	VUNPCKHPS   Y7, Y6, Y11
+	VSHUFPS     $0x44, Y10, Y8, Y4
+	VSHUFPS     $0xee, Y10, Y8, Y5
+	VSHUFPS     $0x44, Y11, Y9, Y6
+	VSHUFPS     $0xee, Y11, Y9, Y7
+	VMOVUPS     Y4, 32(R10)
+	VMOVUPS     Y5, 32(R10)(CX*1)
+	VMOVUPS     Y6, 32(R10)(CX*2)
+	VMOVUPS     Y7, 32(R10)(DI*1)
+	LEAQ        (R11)(BX*8), R11
 	ADDQ        $0x20, DX
 	LEAQ        (AX)(CX*8), AX
 	DECQ        SI
@@ -19436,29 +21255,21 @@ row5:
 row6:
 	VMASKMOVPS (DX), Y0, Y0
 	VPERM2F128 $0x20, Y6, Y2, Y9
-	VPERM2F128 $0x31, Y6, Y2, Y2
+	VPERM2F128 $0x31, Y6, Y2, Y10
 	VPERM2F128 $0x20, Y7, Y3, Y6
-	VPERM2F128 $0x31, Y7, Y3, Y3
+	VPERM2F128 $0x31, Y7, Y3, Y11
 	VPERM2F128 $0x20, Y8, Y4, Y7
-	VPERM2F128 $0x31, Y8, Y4, Y4
+	VPERM2F128 $0x31, Y8, Y4, Y12
 	VPERM2F128 $0x20, Y0, Y5, Y8
 	VPERM2F128 $0x31, Y0, Y5, Y0
-	VUNPCKLPS  Y6, Y9, Y5
-	VUNPCKHPS  Y6, Y9, Y6
-	VUNPCKLPS  Y8, Y7, Y9
-	VUNPCKHPS  Y8, Y7, Y8
-	VSHUFPS    $0x44, Y9, Y5, Y7
-	VSHUFPS    $0xee, Y9, Y5, Y5
-	VSHUFPS    $0x44, Y8, Y6, Y9
-	VSHUFPS    $0xee, Y8, Y6, Y6
-	VMASKMOVPS Y7, Y1, (AX)
-	ADDQ       CX, AX
-	DECQ       DI
-	JZ         done
-	VMASKMOVPS Y5, Y1, (AX)
-	ADDQ       CX, AX
-	DECQ       DI
-	JZ         done
+	VUNPCKLPS  Y6, Y9, Y2
+	VUNPCKHPS  Y6, Y9, Y3
+	VUNPCKLPS  Y8, Y7, Y4
+	VUNPCKHPS  Y8, Y7, Y5
+	VSHUFPS    $0x44, Y4, Y2, Y9
+	VSHUFPS    $0xee, Y4, Y2, Y6
+	VSHUFPS    $0x44, Y5, Y3, Y7
+	VSHUFPS    $0xee, Y5, Y3, Y8
 	VMASKMOVPS Y9, Y1, (AX)
 	ADDQ       CX, AX
 	DECQ       DI
@@ -19467,27 +21278,35 @@ row6:
 	ADDQ       CX, AX
 	DECQ       DI
 	JZ         done
-	VUNPCKLPS  Y3, Y2, Y5
-	VUNPCKHPS  Y3, Y2, Y2
-	VUNPCKLPS  Y0, Y4, Y3
-	VUNPCKHPS  Y0, Y4, Y4
-	VSHUFPS    $0x44, Y3, Y5, Y0
-	VSHUFPS    $0xee, Y3, Y5, Y3
-	VSHUFPS    $0x44, Y4, Y2, Y5
-	VSHUFPS    $0xee, Y4, Y2, Y2
+	VMASKMOVPS Y7, Y1, (AX)
+	ADDQ       CX, AX
+	DECQ       DI
+	JZ         done
+	VMASKMOVPS Y8, Y1, (AX)
+	ADDQ       CX, AX
+	DECQ       DI
+	JZ         done
+	VUNPCKLPS  Y11, Y10, Y2
+	VUNPCKHPS  Y11, Y10, Y3
+	VUNPCKLPS  Y0, Y12, Y4
+	VUNPCKHPS  Y0, Y12, Y5
+	VSHUFPS    $0x44, Y4, Y2, Y10
+	VSHUFPS    $0xee, Y4, Y2, Y11
+	VSHUFPS    $0x44, Y5, Y3, Y12
+	VSHUFPS    $0xee, Y5, Y3, Y0
+	VMASKMOVPS Y10, Y1, (AX)
+	ADDQ       CX, AX
+	DECQ       DI
+	JZ         done
+	VMASKMOVPS Y11, Y1, (AX)
+	ADDQ       CX, AX
+	DECQ       DI
+	JZ         done
+	VMASKMOVPS Y12, Y1, (AX)
+	ADDQ       CX, AX
+	DECQ       DI
+	JZ         done
 	VMASKMOVPS Y0, Y1, (AX)
-	ADDQ       CX, AX
-	DECQ       DI
-	JZ         done
-	VMASKMOVPS Y3, Y1, (AX)
-	ADDQ       CX, AX
-	DECQ       DI
-	JZ         done
-	VMASKMOVPS Y5, Y1, (AX)
-	ADDQ       CX, AX
-	DECQ       DI
-	JZ         done
-	VMASKMOVPS Y2, Y1, (AX)
 	ADDQ       CX, AX
 	DECQ       DI
 	JZ         done
@@ -20472,6 +22291,48 @@ end1:
 	VZEROUPPER
 	RET
 
+// func addAVX2(dst *float32, src *float32, n int)
+// Requires: AVX, AVX2, SSE
+TEXT ·addAVX2(SB), NOSPLIT, $8-24
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         DX, BX
+	ANDQ         $0x07, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	VPCMPGTD     lanes<>+0(SB), Y0, Y0
+	MOVQ         DX, BX
+	SHLQ         $0x02, BX
+	MOVQ         BX, DX
+	ANDQ         $-32, DX
+	XORQ         SI, SI
+	JMP          check1
+
+whole1:
+	VMOVUPS (CX)(SI*1), Y1
+	VMOVUPS (AX)(SI*1), Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, (AX)(SI*1)
+	ADDQ    $+32, SI
+
+check1:
+	CMPQ       SI, DX
+	JL         whole1
+	CMPQ       SI, BX
+	JGE        end1
+	VMASKMOVPS (CX)(SI*1), Y0, Y1
+	VMASKMOVPS (AX)(SI*1), Y0, Y2
+	VADDPS     Y1, Y2, Y2
+	VMASKMOVPS Y2, Y0, (AX)(SI*1)
+
+end1:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func multiplyAVX2(dst *float32, src *float32, n int)
 // Requires: AVX, AVX2, SSE
 TEXT ·multiplyAVX2(SB), NOSPLIT, $8-24
@@ -20537,12 +22398,33 @@ TEXT ·sumSquaresAVX2(SB), NOSPLIT, $8-32
 
 rows:
 	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
 	XORQ   DI, DI
-	JMP    check1
+	MOVQ   SI, R8
+	SUBQ   $+128, R8
+	JMP    fours
+
+four:
+	VMOVUPS     (CX)(DI*1), Y5
+	VFMADD231PS Y5, Y5, Y1
+	VMOVUPS     32(CX)(DI*1), Y5
+	VFMADD231PS Y5, Y5, Y2
+	VMOVUPS     64(CX)(DI*1), Y5
+	VFMADD231PS Y5, Y5, Y3
+	VMOVUPS     96(CX)(DI*1), Y5
+	VFMADD231PS Y5, Y5, Y4
+	ADDQ        $+128, DI
+
+fours:
+	CMPQ DI, R8
+	JLE  four
+	JMP  check1
 
 whole1:
-	VMOVUPS     (CX)(DI*1), Y2
-	VFMADD231PS Y2, Y2, Y1
+	VMOVUPS     (CX)(DI*1), Y5
+	VFMADD231PS Y5, Y5, Y1
 	ADDQ        $+32, DI
 
 check1:
@@ -20550,10 +22432,13 @@ check1:
 	JL          whole1
 	CMPQ        DI, SI
 	JGE         end1
-	VMASKMOVPS  (CX)(DI*1), Y0, Y2
-	VFMADD231PS Y2, Y2, Y1
+	VMASKMOVPS  (CX)(DI*1), Y0, Y5
+	VFMADD231PS Y5, Y5, Y1
 
 end1:
+	VADDPS       Y2, Y1, Y1
+	VADDPS       Y4, Y3, Y3
+	VADDPS       Y3, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VADDPS       X2, X1, X1
 	VPERMILPS    $0x4e, X1, X2
@@ -20627,12 +22512,69 @@ done:
 	VZEROUPPER
 	RET
 
-// func squaredDistancesAVX2(dist *float32, xsq *float32, csq *float32, rows int, n int)
+// func scaleColumnsAVX2(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
+// Requires: AVX, AVX2, SSE
+TEXT ·scaleColumnsAVX2(SB), NOSPLIT, $8-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         by+16(FP), DX
+	MOVQ         rows+32(FP), BX
+	VBROADCASTSS factor+24(FP), Y0
+	MOVQ         n+40(FP), SI
+	MOVQ         SI, DI
+	ANDQ         $0x07, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Y1
+	VPCMPGTD     lanes<>+0(SB), Y1, Y1
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	MOVQ         DI, SI
+	ANDQ         $-32, SI
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	TESTQ        BX, BX
+	JZ           done
+
+rows:
+	XORQ R8, R8
+	JMP  check1
+
+whole1:
+	VMOVUPS (DX)(R8*1), Y2
+	VMULPS  Y0, Y2, Y2
+	VMOVUPS (CX)(R8*1), Y3
+	VMULPS  Y3, Y2, Y2
+	VMOVUPS Y2, (AX)(R8*1)
+	ADDQ    $+32, R8
+
+check1:
+	CMPQ       R8, SI
+	JL         whole1
+	CMPQ       R8, DI
+	JGE        end1
+	VMASKMOVPS (DX)(R8*1), Y1, Y2
+	VMULPS     Y0, Y2, Y2
+	VMASKMOVPS (CX)(R8*1), Y1, Y3
+	VMULPS     Y3, Y2, Y2
+	VMASKMOVPS Y2, Y1, (AX)(R8*1)
+
+end1:
+	ADDQ DI, CX
+	ADDQ DI, AX
+	DECQ BX
+	JNZ  rows
+
+done:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func squaredDistancesAVX2(dist *float32, csq *float32, xsq *float32, rows int, n int)
 // Requires: AVX, AVX2, SSE
 TEXT ·squaredDistancesAVX2(SB), NOSPLIT, $8-40
 	MOVQ         dist+0(FP), AX
-	MOVQ         xsq+8(FP), CX
-	MOVQ         csq+16(FP), DX
+	MOVQ         csq+8(FP), CX
+	MOVQ         xsq+16(FP), DX
 	MOVQ         rows+24(FP), BX
 	VXORPS       Y0, Y0, Y0
 	MOVQ         n+32(FP), SI
@@ -20711,15 +22653,14 @@ TEXT ·logPhiAVX2(SB), NOSPLIT, $8-48
 	JZ           done
 
 rows:
-	VBROADCASTSS (BX), Y1
+	VBROADCASTSS (DX), Y1
 	XORQ         R9, R9
 	JMP          check1
 
 whole1:
-	VMOVUPS      Y1, Y2
+	VMOVUPS      (BX)(R9*1), Y2
 	VMOVUPS      (CX)(R9*1), Y3
-	VMOVUPS      (DX)(R9*1), Y4
-	VFNMADD231PS Y3, Y4, Y2
+	VFNMADD231PS Y3, Y1, Y2
 	VMOVUPS      Y2, (AX)(R9*1)
 	ADDQ         $+32, R9
 
@@ -20728,14 +22669,13 @@ check1:
 	JL           whole1
 	CMPQ         R9, R8
 	JGE          end1
-	VMOVUPS      Y1, Y1
-	VMASKMOVPS   (CX)(R9*1), Y0, Y2
-	VMASKMOVPS   (DX)(R9*1), Y0, Y3
-	VFNMADD231PS Y2, Y3, Y1
-	VMASKMOVPS   Y1, Y0, (AX)(R9*1)
+	VMASKMOVPS   (BX)(R9*1), Y0, Y2
+	VMASKMOVPS   (CX)(R9*1), Y0, Y3
+	VFNMADD231PS Y3, Y1, Y2
+	VMASKMOVPS   Y2, Y0, (AX)(R9*1)
 
 end1:
-	ADDQ $+4, BX
+	ADDQ $+4, DX
 	ADDQ R8, CX
 	ADDQ R8, AX
 	DECQ SI
@@ -20746,9 +22686,11 @@ done:
 	VZEROUPPER
 	RET
 
-// func activateAVX2(dst *float32, top *float32, largest *int, dist *float32, logRatio *float32, width *float32, limit *float32, rows int, n int)
-// Requires: AVX, AVX2, CMOV, FMA3, SSE
+// func activateAVX2(dst *float32, top *float32, largest *int32, dist *float32, logRatio *float32, width *float32, limit *float32, rows int, n int)
+// Requires: AVX, AVX2, FMA3, SSE
 TEXT ·activateAVX2(SB), NOSPLIT, $8-72
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
 	MOVQ         dst+0(FP), AX
 	MOVQ         top+8(FP), CX
 	MOVQ         largest+16(FP), DX
@@ -20756,34 +22698,31 @@ TEXT ·activateAVX2(SB), NOSPLIT, $8-72
 	MOVQ         logRatio+32(FP), SI
 	MOVQ         width+40(FP), DI
 	MOVQ         limit+48(FP), R8
-	MOVQ         rows+56(FP), R9
-	MOVQ         n+64(FP), R10
-	MOVQ         R10, R11
-	ANDQ         $0x07, R11
-	VMOVD        R11, X0
+	MOVQ         n+64(FP), R9
+	MOVQ         R9, R10
+	ANDQ         $0x07, R10
+	VMOVD        R10, X0
 	VPBROADCASTD X0, Y0
 	VPCMPGTD     lanes<>+0(SB), Y0, Y0
-	MOVQ         R10, R11
-	SHLQ         $0x02, R11
-	MOVQ         R11, R10
-	ANDQ         $-32, R10
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
-	TESTQ        R9, R9
-	JZ           done
-
-rows:
-	VBROADCASTSS (R8), Y1
-	VMOVUPS      cff800000<>+0(SB), Y2
-	VXORPS       Y3, Y3, Y3
-	VMOVUPS      lanes<>+0(SB), Y4
-	XORQ         R12, R12
+	MOVQ         R9, R10
+	SHLQ         $0x02, R10
+	MOVQ         R10, R9
+	ANDQ         $-32, R9
+	XORQ         R11, R11
 	JMP          check1
 
 whole1:
-	VMOVUPS      (SI)(R12*1), Y5
-	VMOVUPS      (BX)(R12*1), Y6
-	VMOVUPS      (DI)(R12*1), Y7
+	VMOVUPS (R8)(R11*1), Y1
+	VMOVUPS cff800000<>+0(SB), Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	MOVQ    R11, R13
+	XORQ    R12, R12
+
+down2:
+	VBROADCASTSS (SI)(R12*4), Y5
+	VMOVUPS      (BX)(R13*1), Y6
+	VBROADCASTSS (DI)(R12*4), Y7
 	VFNMADD231PS Y6, Y7, Y5
 	VADDPS       Y1, Y5, Y5
 	VCMPPS       $0x1e, Y2, Y5, Y6
@@ -20815,116 +22754,103 @@ whole1:
 	VPADDD       c0000007f<>+0(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VMOVUPS      Y8, (AX)(R12*1)
-	VPADDD       c00000008<>+0(SB), Y4, Y4
-	ADDQ         $+32, R12
+	VMOVUPS      Y8, (AX)(R13*1)
+	VPADDD       c00000001<>+0(SB), Y4, Y4
+	ADDQ         R10, R13
+	INCQ         R12
+	CMPQ         R12, rows+56(FP)
+	JL           down2
+	VMOVUPS      Y2, (CX)(R11*1)
+	VMOVUPS      Y3, (DX)(R11*1)
+	ADDQ         $+32, R11
 
 check1:
-	CMPQ         R12, R10
-	JL           whole1
-	CMPQ         R12, R11
-	JGE          end1
-	VMASKMOVPS   (SI)(R12*1), Y0, Y5
-	VMASKMOVPS   (BX)(R12*1), Y0, Y6
-	VMASKMOVPS   (DI)(R12*1), Y0, Y7
+	CMPQ       R11, R9
+	JL         whole1
+	CMPQ       R11, R10
+	JGE        end1
+	VMASKMOVPS (R8)(R11*1), Y0, Y1
+	VMOVUPS    cff800000<>+0(SB), Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	MOVQ       R11, R9
+	XORQ       R8, R8
+
+down3:
+	VBROADCASTSS (SI)(R8*4), Y5
+	VMASKMOVPS   (BX)(R9*1), Y0, Y6
+	VBROADCASTSS (DI)(R8*4), Y7
 	VFNMADD231PS Y6, Y7, Y5
 	VADDPS       Y1, Y5, Y5
-	VCMPPS       $0x1e, Y2, Y5, Y1
-	VANDPS       Y0, Y1, Y1
-	VBLENDVPS    Y1, Y5, Y2, Y2
-	VBLENDVPS    Y1, Y4, Y3, Y3
-	VMOVUPS      cc2d20000<>+0(SB), Y1
-	VMAXPS       Y5, Y1, Y1
+	VCMPPS       $0x1e, Y2, Y5, Y6
+	VBLENDVPS    Y6, Y5, Y2, Y2
+	VBLENDVPS    Y6, Y4, Y3, Y3
+	VMOVUPS      cc2d20000<>+0(SB), Y6
+	VMAXPS       Y5, Y6, Y6
 	VMOVUPS      c42b20000<>+0(SB), Y5
-	VMINPS       Y1, Y5, Y1
-	VMOVUPS      Y1, Y5
-	VMULPS       c3fb8aa3b<>+0(SB), Y1, Y1
-	VROUNDPS     $0x00, Y1, Y1
-	VFNMADD231PS c3f317200<>+0(SB), Y1, Y5
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y1, Y5
-	VMOVUPS      c3ab5f609<>+0(SB), Y7
-	VFMADD213PS  c3c0913ce<>+0(SB), Y5, Y7
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y5, Y7
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y5, Y7
-	VFMADD213PS  c3effffff<>+0(SB), Y5, Y7
-	VMULPS       Y5, Y5, Y6
-	VFMADD213PS  Y5, Y6, Y7
-	VADDPS       c3f800000<>+0(SB), Y7, Y7
-	VCVTPS2DQ    Y1, Y5
-	VPSRAD       $0x01, Y5, Y1
-	VPSUBD       Y1, Y5, Y5
-	VPADDD       c0000007f<>+0(SB), Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VMULPS       Y1, Y7, Y7
+	VMINPS       Y6, Y5, Y6
+	VMOVUPS      Y6, Y5
+	VMULPS       c3fb8aa3b<>+0(SB), Y6, Y6
+	VROUNDPS     $0x00, Y6, Y6
+	VFNMADD231PS c3f317200<>+0(SB), Y6, Y5
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y6, Y5
+	VMOVUPS      c3ab5f609<>+0(SB), Y8
+	VFMADD213PS  c3c0913ce<>+0(SB), Y5, Y8
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y5, Y8
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y5, Y8
+	VFMADD213PS  c3effffff<>+0(SB), Y5, Y8
+	VMULPS       Y5, Y5, Y7
+	VFMADD213PS  Y5, Y7, Y8
+	VADDPS       c3f800000<>+0(SB), Y8, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
 	VPADDD       c0000007f<>+0(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
-	VMULPS       Y5, Y7, Y7
-	VMASKMOVPS   Y7, Y0, (AX)(R12*1)
-	VPADDD       c00000008<>+0(SB), Y4, Y4
+	VMULPS       Y5, Y8, Y8
+	VPADDD       c0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VMASKMOVPS   Y8, Y0, (AX)(R9*1)
+	VPADDD       c00000001<>+0(SB), Y4, Y4
+	ADDQ         R10, R9
+	INCQ         R8
+	CMPQ         R8, rows+56(FP)
+	JL           down3
+	VMASKMOVPS   Y2, Y0, (CX)(R11*1)
+	VMASKMOVPS   Y3, Y0, (DX)(R11*1)
 
 end1:
-	VMOVUPS      Y2, Y1
-	VEXTRACTF128 $0x01, Y1, X4
-	VMAXPS       X4, X1, X1
-	VPERMILPS    $0x4e, X1, X4
-	VMAXPS       X4, X1, X1
-	VPERMILPS    $0xb1, X1, X4
-	VMAXPS       X4, X1, X1
-	VMOVSS       X1, (CX)
-	VBROADCASTSS X1, Y1
-	VMOVUPS      c7fffffff<>+0(SB), Y4
-	VCMPPS       $0x00, Y1, Y2, Y1
-	VBLENDVPS    Y1, Y3, Y4, Y4
-	VEXTRACTF128 $0x01, Y4, X1
-	VPMINSD      X1, X4, X4
-	VPERMILPS    $0x4e, X4, X1
-	VPMINSD      X1, X4, X4
-	VPERMILPS    $0xb1, X4, X1
-	VPMINSD      X1, X4, X4
-	VMOVD        X4, R12
-	XORQ         R13, R13
-	CMPQ         R12, $0x7fffffff
-	CMOVQEQ      R13, R12
-	MOVQ         R12, (DX)
-	ADDQ         $+4, R8
-	ADDQ         $+4, CX
-	ADDQ         $+8, DX
-	ADDQ         R11, BX
-	ADDQ         R11, AX
-	DECQ         R9
-	JNZ          rows
-
-done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
-DATA c00000008<>+0(SB)/4, $0x00000008
-DATA c00000008<>+4(SB)/4, $0x00000008
-DATA c00000008<>+8(SB)/4, $0x00000008
-DATA c00000008<>+12(SB)/4, $0x00000008
-DATA c00000008<>+16(SB)/4, $0x00000008
-DATA c00000008<>+20(SB)/4, $0x00000008
-DATA c00000008<>+24(SB)/4, $0x00000008
-DATA c00000008<>+28(SB)/4, $0x00000008
-DATA c00000008<>+32(SB)/4, $0x00000008
-DATA c00000008<>+36(SB)/4, $0x00000008
-DATA c00000008<>+40(SB)/4, $0x00000008
-DATA c00000008<>+44(SB)/4, $0x00000008
-DATA c00000008<>+48(SB)/4, $0x00000008
-DATA c00000008<>+52(SB)/4, $0x00000008
-DATA c00000008<>+56(SB)/4, $0x00000008
-DATA c00000008<>+60(SB)/4, $0x00000008
-GLOBL c00000008<>(SB), RODATA|NOPTR, $64
+DATA c00000001<>+0(SB)/4, $0x00000001
+DATA c00000001<>+4(SB)/4, $0x00000001
+DATA c00000001<>+8(SB)/4, $0x00000001
+DATA c00000001<>+12(SB)/4, $0x00000001
+DATA c00000001<>+16(SB)/4, $0x00000001
+DATA c00000001<>+20(SB)/4, $0x00000001
+DATA c00000001<>+24(SB)/4, $0x00000001
+DATA c00000001<>+28(SB)/4, $0x00000001
+DATA c00000001<>+32(SB)/4, $0x00000001
+DATA c00000001<>+36(SB)/4, $0x00000001
+DATA c00000001<>+40(SB)/4, $0x00000001
+DATA c00000001<>+44(SB)/4, $0x00000001
+DATA c00000001<>+48(SB)/4, $0x00000001
+DATA c00000001<>+52(SB)/4, $0x00000001
+DATA c00000001<>+56(SB)/4, $0x00000001
+DATA c00000001<>+60(SB)/4, $0x00000001
+GLOBL c00000001<>(SB), RODATA|NOPTR, $64
 
-// func backwardAVX2(gDist *float32, gBeta *float32, colSum *float32, sum *float32, rowSum *float32, grad *float32, dist *float32, width *float32, inverse *float32, rows int, n int)
+// func backwardAVX2(gDist *float32, gWidth *float32, sumDist *float32, gLimit *float32, perColumn *float32, grad *float32, dist *float32, width *float32, inverse *float32, rows int, n int)
 // Requires: AVX, AVX2, FMA3, SSE
 TEXT ·backwardAVX2(SB), NOSPLIT, $8-88
 	MOVQ         gDist+0(FP), AX
-	MOVQ         gBeta+8(FP), CX
-	MOVQ         colSum+16(FP), DX
-	MOVQ         sum+24(FP), BX
-	MOVQ         rowSum+32(FP), SI
+	MOVQ         gWidth+8(FP), CX
+	MOVQ         sumDist+16(FP), DX
+	MOVQ         gLimit+24(FP), BX
+	MOVQ         perColumn+32(FP), SI
 	MOVQ         grad+40(FP), DI
 	MOVQ         dist+48(FP), R8
 	MOVQ         width+56(FP), R9
@@ -20941,35 +22867,32 @@ TEXT ·backwardAVX2(SB), NOSPLIT, $8-88
 	ANDQ         $-32, R11
 	STMXCSR      (SP)
 	LDMXCSR      c00009fc0<>+0(SB)
-	MOVQ         R11, R13
-	VMASKMOVPS   (CX)(R13*1), Y0, Y1
-	VMASKMOVPS   (DX)(R13*1), Y0, Y2
-	CMPQ         rows+72(FP), $0x00
-	JE           done
+	XORQ         R14, R14
 
 rows:
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	XORQ   R13, R13
-	JMP    check1
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VBROADCASTSS (R9)(R14*4), Y3
+	VBROADCASTSS (R10)(R14*4), Y4
+	XORQ         R13, R13
+	JMP          check1
 
 whole1:
 	VMOVUPS      (DI)(R13*1), Y5
-	VMOVUPS      (R10)(R13*1), Y6
-	VXORPS       Y7, Y7, Y7
-	VMOVUPS      (R9)(R13*1), Y8
-	VFNMADD231PS Y8, Y5, Y7
-	VADDPS       Y5, Y3, Y3
-	VADDPS       Y7, Y4, Y4
-	VMOVUPS      (R8)(R13*1), Y8
-	VSUBPS       Y8, Y6, Y6
-	VMOVUPS      Y7, (AX)(R13*1)
-	VMOVUPS      (CX)(R13*1), Y8
-	VMOVUPS      (DX)(R13*1), Y9
-	VFMADD231PS  Y6, Y5, Y8
-	VADDPS       Y7, Y9, Y9
-	VMOVUPS      Y8, (CX)(R13*1)
-	VMOVUPS      Y9, (DX)(R13*1)
+	VXORPS       Y6, Y6, Y6
+	VMOVUPS      Y4, Y7
+	VMOVUPS      (BX)(R13*1), Y8
+	VMOVUPS      (SI)(R13*1), Y9
+	VFNMADD231PS Y3, Y5, Y6
+	VMOVUPS      (R8)(R13*1), Y10
+	VSUBPS       Y10, Y7, Y7
+	VFMADD231PS  Y7, Y5, Y1
+	VADDPS       Y6, Y2, Y2
+	VADDPS       Y5, Y8, Y8
+	VADDPS       Y6, Y9, Y9
+	VMOVUPS      Y6, (AX)(R13*1)
+	VMOVUPS      Y8, (BX)(R13*1)
+	VMOVUPS      Y9, (SI)(R13*1)
 	ADDQ         $+32, R13
 
 check1:
@@ -20978,83 +22901,375 @@ check1:
 	CMPQ         R13, R12
 	JGE          end1
 	VMASKMOVPS   (DI)(R13*1), Y0, Y5
-	VMASKMOVPS   (R10)(R13*1), Y0, Y6
-	VXORPS       Y7, Y7, Y7
-	VMASKMOVPS   (R9)(R13*1), Y0, Y8
-	VFNMADD231PS Y8, Y5, Y7
-	VADDPS       Y5, Y3, Y3
-	VADDPS       Y7, Y4, Y4
-	VMASKMOVPS   (R8)(R13*1), Y0, Y8
-	VSUBPS       Y8, Y6, Y6
-	VMASKMOVPS   Y7, Y0, (AX)(R13*1)
-	VFMADD231PS  Y6, Y5, Y1
-	VADDPS       Y7, Y2, Y2
+	VXORPS       Y6, Y6, Y6
+	VMOVUPS      Y4, Y4
+	VMASKMOVPS   (BX)(R13*1), Y0, Y7
+	VMASKMOVPS   (SI)(R13*1), Y0, Y8
+	VFNMADD231PS Y3, Y5, Y6
+	VMASKMOVPS   (R8)(R13*1), Y0, Y3
+	VSUBPS       Y3, Y4, Y4
+	VFMADD231PS  Y4, Y5, Y1
+	VADDPS       Y6, Y2, Y2
+	VADDPS       Y5, Y7, Y7
+	VADDPS       Y6, Y8, Y8
+	VMASKMOVPS   Y6, Y0, (AX)(R13*1)
+	VMASKMOVPS   Y7, Y0, (BX)(R13*1)
+	VMASKMOVPS   Y8, Y0, (SI)(R13*1)
 
 end1:
-	VEXTRACTF128 $0x01, Y3, X5
-	VADDPS       X5, X3, X3
-	VPERMILPS    $0x4e, X3, X5
-	VADDPS       X5, X3, X3
-	VPERMILPS    $0xb1, X3, X5
-	VADDPS       X5, X3, X3
-	VMOVSS       X3, (BX)
-	VEXTRACTF128 $0x01, Y4, X3
-	VADDPS       X3, X4, X4
-	VPERMILPS    $0x4e, X4, X3
-	VADDPS       X3, X4, X4
-	VPERMILPS    $0xb1, X4, X3
-	VADDPS       X3, X4, X4
-	VMOVSS       X4, (SI)
-	ADDQ         $+4, BX
-	ADDQ         $+4, SI
+	VEXTRACTF128 $0x01, Y1, X3
+	VADDPS       X3, X1, X1
+	VPERMILPS    $0x4e, X1, X3
+	VADDPS       X3, X1, X1
+	VPERMILPS    $0xb1, X1, X3
+	VADDPS       X3, X1, X1
+	VMOVSS       X1, (CX)(R14*4)
+	VEXTRACTF128 $0x01, Y2, X1
+	VADDPS       X1, X2, X2
+	VPERMILPS    $0x4e, X2, X1
+	VADDPS       X1, X2, X2
+	VPERMILPS    $0xb1, X2, X1
+	VADDPS       X1, X2, X2
+	VMOVSS       X2, (DX)(R14*4)
 	ADDQ         R12, DI
 	ADDQ         R12, R8
 	ADDQ         R12, AX
-	DECQ         rows+72(FP)
-	JNZ          rows
+	INCQ         R14
+	CMPQ         R14, rows+72(FP)
+	JL           rows
+	LDMXCSR      (SP)
+	VZEROUPPER
+	RET
 
-done:
-	MOVQ       R11, R13
-	VMASKMOVPS Y1, Y0, (CX)(R13*1)
-	VMASKMOVPS Y2, Y0, (DX)(R13*1)
-	LDMXCSR    (SP)
+// func softmaxAVX2(dst *float32, norm *float32, l *float32, rows int, n int)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·softmaxAVX2(SB), NOSPLIT, $8-40
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	MOVQ         dst+0(FP), AX
+	MOVQ         norm+8(FP), CX
+	MOVQ         l+16(FP), DX
+	MOVQ         n+32(FP), BX
+	MOVQ         BX, SI
+	ANDQ         $0x07, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	VPCMPGTD     lanes<>+0(SB), Y0, Y0
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVQ         SI, BX
+	ANDQ         $-32, BX
+	XORQ         DI, DI
+	JMP          check1
+
+whole1:
+	VMOVUPS (DX)(DI*1), Y1
+	VXORPS  Y2, Y2, Y2
+	MOVQ    DI, R9
+	XORQ    R8, R8
+
+down2:
+	VMOVUPS (DX)(R9*1), Y3
+	VMAXPS  Y3, Y1, Y1
+	ADDQ    SI, R9
+	INCQ    R8
+	CMPQ    R8, rows+24(FP)
+	JL      down2
+	MOVQ    DI, R9
+	XORQ    R8, R8
+
+down3:
+	VMOVUPS      (DX)(R9*1), Y3
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      cc2d20000<>+0(SB), Y4
+	VMAXPS       Y3, Y4, Y4
+	VMOVUPS      c42b20000<>+0(SB), Y3
+	VMINPS       Y4, Y3, Y4
+	VMOVUPS      Y4, Y3
+	VMULPS       c3fb8aa3b<>+0(SB), Y4, Y4
+	VROUNDPS     $0x00, Y4, Y4
+	VFNMADD231PS c3f317200<>+0(SB), Y4, Y3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y4, Y3
+	VMOVUPS      c3ab5f609<>+0(SB), Y6
+	VFMADD213PS  c3c0913ce<>+0(SB), Y3, Y6
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y3, Y6
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y3, Y6
+	VFMADD213PS  c3effffff<>+0(SB), Y3, Y6
+	VMULPS       Y3, Y3, Y5
+	VFMADD213PS  Y3, Y5, Y6
+	VADDPS       c3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       c0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VPADDD       c0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VADDPS       Y6, Y2, Y2
+	VMOVUPS      Y6, (AX)(R9*1)
+	ADDQ         SI, R9
+	INCQ         R8
+	CMPQ         R8, rows+24(FP)
+	JL           down3
+	VMOVUPS      c3f800000<>+0(SB), Y3
+	VDIVPS       Y2, Y3, Y3
+	MOVQ         DI, R9
+	XORQ         R8, R8
+
+down4:
+	VMOVUPS      (AX)(R9*1), Y4
+	VMULPS       Y3, Y4, Y4
+	VMOVUPS      Y4, (AX)(R9*1)
+	ADDQ         SI, R9
+	INCQ         R8
+	CMPQ         R8, rows+24(FP)
+	JL           down4
+	VMOVUPS      Y2, Y4
+	VPSUBD       c3f400000<>+0(SB), Y4, Y3
+	VPSRAD       $0x17, Y3, Y3
+	VPSLLD       $0x17, Y3, Y2
+	VPSUBD       Y2, Y4, Y2
+	VCVTDQ2PS    Y3, Y3
+	VSUBPS       c3f800000<>+0(SB), Y2, Y2
+	VMULPS       Y2, Y2, Y4
+	VMOVUPS      cbd38a7a3<>+0(SB), Y5
+	VFMADD213PS  c3dd65065<>+0(SB), Y2, Y5
+	VFMADD213PS  cbe06c7c4<>+0(SB), Y2, Y5
+	VFMADD213PS  c3e14427f<>+0(SB), Y2, Y5
+	VFMADD213PS  cbe2a77bc<>+0(SB), Y2, Y5
+	VFMADD213PS  c3e4cb4cd<>+0(SB), Y2, Y5
+	VFMADD213PS  cbe800021<>+0(SB), Y2, Y5
+	VFMADD213PS  c3eaaaad2<>+0(SB), Y2, Y5
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VFMADD231PS  c35bfbe8e<>+0(SB), Y3, Y5
+	VFNMADD231PS c3f000000<>+0(SB), Y4, Y5
+	VADDPS       Y2, Y5, Y5
+	VFMADD231PS  c3f317200<>+0(SB), Y3, Y5
+	VADDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, (CX)(DI*1)
+	ADDQ         $+32, DI
+
+check1:
+	CMPQ       DI, BX
+	JL         whole1
+	CMPQ       DI, SI
+	JGE        end1
+	VMASKMOVPS (DX)(DI*1), Y0, Y1
+	VXORPS     Y2, Y2, Y2
+	MOVQ       DI, R8
+	XORQ       BX, BX
+
+down5:
+	VMASKMOVPS (DX)(R8*1), Y0, Y3
+	VMAXPS     Y3, Y1, Y1
+	ADDQ       SI, R8
+	INCQ       BX
+	CMPQ       BX, rows+24(FP)
+	JL         down5
+	MOVQ       DI, R8
+	XORQ       BX, BX
+
+down6:
+	VMASKMOVPS   (DX)(R8*1), Y0, Y3
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      cc2d20000<>+0(SB), Y4
+	VMAXPS       Y3, Y4, Y4
+	VMOVUPS      c42b20000<>+0(SB), Y3
+	VMINPS       Y4, Y3, Y4
+	VMOVUPS      Y4, Y3
+	VMULPS       c3fb8aa3b<>+0(SB), Y4, Y4
+	VROUNDPS     $0x00, Y4, Y4
+	VFNMADD231PS c3f317200<>+0(SB), Y4, Y3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y4, Y3
+	VMOVUPS      c3ab5f609<>+0(SB), Y6
+	VFMADD213PS  c3c0913ce<>+0(SB), Y3, Y6
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y3, Y6
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y3, Y6
+	VFMADD213PS  c3effffff<>+0(SB), Y3, Y6
+	VMULPS       Y3, Y3, Y5
+	VFMADD213PS  Y3, Y5, Y6
+	VADDPS       c3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       c0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VPADDD       c0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VADDPS       Y6, Y2, Y2
+	VMASKMOVPS   Y6, Y0, (AX)(R8*1)
+	ADDQ         SI, R8
+	INCQ         BX
+	CMPQ         BX, rows+24(FP)
+	JL           down6
+	VMOVUPS      c3f800000<>+0(SB), Y3
+	VDIVPS       Y2, Y3, Y3
+	MOVQ         DI, BX
+	XORQ         DX, DX
+
+down7:
+	VMASKMOVPS   (AX)(BX*1), Y0, Y4
+	VMULPS       Y3, Y4, Y4
+	VMASKMOVPS   Y4, Y0, (AX)(BX*1)
+	ADDQ         SI, BX
+	INCQ         DX
+	CMPQ         DX, rows+24(FP)
+	JL           down7
+	VMOVUPS      Y2, Y4
+	VPSUBD       c3f400000<>+0(SB), Y4, Y3
+	VPSRAD       $0x17, Y3, Y3
+	VPSLLD       $0x17, Y3, Y2
+	VPSUBD       Y2, Y4, Y2
+	VCVTDQ2PS    Y3, Y3
+	VSUBPS       c3f800000<>+0(SB), Y2, Y2
+	VMULPS       Y2, Y2, Y4
+	VMOVUPS      cbd38a7a3<>+0(SB), Y5
+	VFMADD213PS  c3dd65065<>+0(SB), Y2, Y5
+	VFMADD213PS  cbe06c7c4<>+0(SB), Y2, Y5
+	VFMADD213PS  c3e14427f<>+0(SB), Y2, Y5
+	VFMADD213PS  cbe2a77bc<>+0(SB), Y2, Y5
+	VFMADD213PS  c3e4cb4cd<>+0(SB), Y2, Y5
+	VFMADD213PS  cbe800021<>+0(SB), Y2, Y5
+	VFMADD213PS  c3eaaaad2<>+0(SB), Y2, Y5
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y4, Y5, Y5
+	VFMADD231PS  c35bfbe8e<>+0(SB), Y3, Y5
+	VFNMADD231PS c3f000000<>+0(SB), Y4, Y5
+	VADDPS       Y2, Y5, Y5
+	VFMADD231PS  c3f317200<>+0(SB), Y3, Y5
+	VADDPS       Y5, Y1, Y1
+	VMASKMOVPS   Y1, Y0, (CX)(DI*1)
+
+end1:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func softmaxBackwardAVX2(grad *float32, sum *float32, share *float32, rows int, n int)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·softmaxBackwardAVX2(SB), NOSPLIT, $8-40
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	MOVQ         grad+0(FP), AX
+	MOVQ         sum+8(FP), CX
+	MOVQ         share+16(FP), DX
+	MOVQ         n+32(FP), BX
+	MOVQ         BX, SI
+	ANDQ         $0x07, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	VPCMPGTD     lanes<>+0(SB), Y0, Y0
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVQ         SI, BX
+	ANDQ         $-32, BX
+	XORQ         DI, DI
+	JMP          check1
+
+whole1:
+	VXORPS Y1, Y1, Y1
+	MOVQ   DI, R9
+	XORQ   R8, R8
+
+down2:
+	VMOVUPS (AX)(R9*1), Y2
+	VADDPS  Y2, Y1, Y1
+	ADDQ    SI, R9
+	INCQ    R8
+	CMPQ    R8, rows+24(FP)
+	JL      down2
+	MOVQ    DI, R9
+	XORQ    R8, R8
+
+down3:
+	VMOVUPS      (AX)(R9*1), Y2
+	VMOVUPS      (DX)(R9*1), Y3
+	VFNMADD231PS Y3, Y1, Y2
+	VMOVUPS      Y2, (AX)(R9*1)
+	ADDQ         SI, R9
+	INCQ         R8
+	CMPQ         R8, rows+24(FP)
+	JL           down3
+	VMOVUPS      Y1, (CX)(DI*1)
+	ADDQ         $+32, DI
+
+check1:
+	CMPQ   DI, BX
+	JL     whole1
+	CMPQ   DI, SI
+	JGE    end1
+	VXORPS Y1, Y1, Y1
+	MOVQ   DI, R8
+	XORQ   BX, BX
+
+down4:
+	VMASKMOVPS (AX)(R8*1), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	ADDQ       SI, R8
+	INCQ       BX
+	CMPQ       BX, rows+24(FP)
+	JL         down4
+	MOVQ       DI, R8
+	XORQ       BX, BX
+
+down5:
+	VMASKMOVPS   (AX)(R8*1), Y0, Y2
+	VMASKMOVPS   (DX)(R8*1), Y0, Y3
+	VFNMADD231PS Y3, Y1, Y2
+	VMASKMOVPS   Y2, Y0, (AX)(R8*1)
+	ADDQ         SI, R8
+	INCQ         BX
+	CMPQ         BX, rows+24(FP)
+	JL           down5
+	VMASKMOVPS   Y1, Y0, (CX)(DI*1)
+
+end1:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
 // func logBCEAVX2(grad *float32, logY *float32, labels *int, shift float32, scale float32, rows int, n int) (sum float64)
 // Requires: AVX, AVX2, FMA3, SSE, SSE2
 TEXT ·logBCEAVX2(SB), NOSPLIT, $8-56
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
 	MOVQ         grad+0(FP), AX
 	MOVQ         logY+8(FP), CX
 	MOVQ         labels+16(FP), DX
-	MOVQ         rows+32(FP), BX
 	VXORPD       X0, X0, X0
 	VBROADCASTSS shift+24(FP), Y1
 	VBROADCASTSS scale+28(FP), Y2
-	MOVQ         n+40(FP), SI
-	MOVQ         SI, DI
-	ANDQ         $0x07, DI
-	VMOVD        DI, X3
+	MOVQ         n+40(FP), BX
+	MOVQ         BX, SI
+	ANDQ         $0x07, SI
+	VMOVD        SI, X3
 	VPBROADCASTD X3, Y3
 	VPCMPGTD     lanes<>+0(SB), Y3, Y3
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	MOVQ         DI, SI
-	ANDQ         $-32, SI
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
-	TESTQ        BX, BX
-	JZ           done
-
-rows:
-	VPBROADCASTD (DX), Y4
-	VMOVUPS      lanes<>+0(SB), Y5
-	VXORPS       Y6, Y6, Y6
-	XORQ         R8, R8
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVQ         SI, BX
+	ANDQ         $-32, BX
+	XORQ         DI, DI
 	JMP          check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Y7
+	VMOVUPS    lanes<>+0(SB), Y4
+	VXORPS     Y5, Y5, Y5
+	LEAQ       (DX)(DI*2), R8
+	VMOVUPS    cffffffff<>+0(SB), Y6
+	VPGATHERDD Y6, (R8)(Y4*8), Y5
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y6, Y6, Y6
+	MOVQ       DI, R9
+	XORQ       R8, R8
+
+down2:
+	VMOVUPS      (CX)(R9*1), Y7
 	VSUBPS       Y1, Y7, Y7
 	VMOVUPS      cc2d20000<>+0(SB), Y8
 	VMAXPS       Y7, Y8, Y8
@@ -21119,25 +23334,49 @@ whole1:
 	VFMADD231PS  c3f317200<>+0(SB), Y11, Y14
 	VFMADD231PS  Y9, Y13, Y14
 	VMOVUPS      cbf800000<>+0(SB), Y8
-	VPCMPEQD     Y4, Y5, Y9
+	VPCMPEQD     Y5, Y6, Y9
 	VBLENDVPS    Y9, Y7, Y14, Y14
 	VBLENDVPS    Y9, Y8, Y10, Y10
-	VSUBPS       Y14, Y6, Y6
-	VPADDD       c00000008<>+0(SB), Y5, Y5
+	VSUBPS       Y14, Y4, Y4
+	VPADDD       c00000001<>+0(SB), Y6, Y6
 	VMULPS       Y2, Y10, Y10
 	TESTQ        AX, AX
 	JZ           noGradientfalse
-	VMOVUPS      Y10, (AX)(R8*1)
+	VMOVUPS      Y10, (AX)(R9*1)
 
 noGradientfalse:
-	ADDQ $+32, R8
+	ADDQ         SI, R9
+	INCQ         R8
+	CMPQ         R8, rows+32(FP)
+	JL           down2
+	VEXTRACTF128 $0x01, Y4, X5
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0x4e, X4, X5
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0xb1, X4, X5
+	VADDPS       X5, X4, X4
+	VCVTSS2SD    X4, X4, X4
+	VADDSD       X4, X0, X0
+	ADDQ         $+32, DI
 
 check1:
-	CMPQ         R8, SI
-	JL           whole1
-	CMPQ         R8, DI
-	JGE          end1
-	VMASKMOVPS   (CX)(R8*1), Y3, Y7
+	CMPQ       DI, BX
+	JL         whole1
+	CMPQ       DI, SI
+	JGE        end1
+	VMOVUPS    lanes<>+0(SB), Y4
+	VXORPS     Y5, Y5, Y5
+	LEAQ       (DX)(DI*2), DX
+	VMOVUPS    cffffffff<>+0(SB), Y6
+	VANDPS     Y3, Y6, Y6
+	VPGATHERDD Y6, (DX)(Y4*8), Y5
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y6, Y6, Y6
+	MOVQ       DI, BX
+	XORQ       DX, DX
+
+down3:
+	VMASKMOVPS   (CX)(BX*1), Y3, Y7
 	VSUBPS       Y1, Y7, Y7
 	VMOVUPS      cc2d20000<>+0(SB), Y8
 	VMAXPS       Y7, Y8, Y8
@@ -21202,42 +23441,54 @@ check1:
 	VFMADD231PS  c3f317200<>+0(SB), Y11, Y14
 	VFMADD231PS  Y9, Y13, Y14
 	VMOVUPS      cbf800000<>+0(SB), Y8
-	VPCMPEQD     Y4, Y5, Y4
-	VBLENDVPS    Y4, Y7, Y14, Y14
-	VBLENDVPS    Y4, Y8, Y10, Y10
-	VANDPS       Y3, Y14, Y14
-	VSUBPS       Y14, Y6, Y6
-	VPADDD       c00000008<>+0(SB), Y5, Y5
+	VPCMPEQD     Y5, Y6, Y9
+	VBLENDVPS    Y9, Y7, Y14, Y14
+	VBLENDVPS    Y9, Y8, Y10, Y10
+	VSUBPS       Y14, Y4, Y4
+	VPADDD       c00000001<>+0(SB), Y6, Y6
 	VMULPS       Y2, Y10, Y10
 	TESTQ        AX, AX
 	JZ           noGradienttrue
-	VMASKMOVPS   Y10, Y3, (AX)(R8*1)
+	VMASKMOVPS   Y10, Y3, (AX)(BX*1)
 
 noGradienttrue:
+	ADDQ         SI, BX
+	INCQ         DX
+	CMPQ         DX, rows+32(FP)
+	JL           down3
+	VANDPS       Y3, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X1
+	VADDPS       X1, X4, X4
+	VPERMILPS    $0x4e, X4, X1
+	VADDPS       X1, X4, X4
+	VPERMILPS    $0xb1, X4, X1
+	VADDPS       X1, X4, X4
+	VCVTSS2SD    X4, X4, X4
+	VADDSD       X4, X0, X0
+
 end1:
-	VEXTRACTF128 $0x01, Y6, X4
-	VADDPS       X4, X6, X6
-	VPERMILPS    $0x4e, X6, X4
-	VADDPS       X4, X6, X6
-	VPERMILPS    $0xb1, X6, X4
-	VADDPS       X4, X6, X6
-	VCVTSS2SD    X6, X6, X6
-	VADDSD       X6, X0, X0
-	ADDQ         $+8, DX
-	ADDQ         DI, CX
-	TESTQ        AX, AX
-	JZ           next
-	ADDQ         DI, AX
-
-next:
-	DECQ BX
-	JNZ  rows
-
-done:
 	MOVSD   X0, sum+48(FP)
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA cffffffff<>+0(SB)/4, $0xffffffff
+DATA cffffffff<>+4(SB)/4, $0xffffffff
+DATA cffffffff<>+8(SB)/4, $0xffffffff
+DATA cffffffff<>+12(SB)/4, $0xffffffff
+DATA cffffffff<>+16(SB)/4, $0xffffffff
+DATA cffffffff<>+20(SB)/4, $0xffffffff
+DATA cffffffff<>+24(SB)/4, $0xffffffff
+DATA cffffffff<>+28(SB)/4, $0xffffffff
+DATA cffffffff<>+32(SB)/4, $0xffffffff
+DATA cffffffff<>+36(SB)/4, $0xffffffff
+DATA cffffffff<>+40(SB)/4, $0xffffffff
+DATA cffffffff<>+44(SB)/4, $0xffffffff
+DATA cffffffff<>+48(SB)/4, $0xffffffff
+DATA cffffffff<>+52(SB)/4, $0xffffffff
+DATA cffffffff<>+56(SB)/4, $0xffffffff
+DATA cffffffff<>+60(SB)/4, $0xffffffff
+GLOBL cffffffff<>(SB), RODATA|NOPTR, $64
 
 DATA cbf800000<>+0(SB)/4, $0xbf800000
 DATA cbf800000<>+4(SB)/4, $0xbf800000
@@ -21283,49 +23534,51 @@ TEXT ·adamAVX2(SB), NOSPLIT, $8-48
 	JMP          check1
 
 whole1:
-	VMOVUPS     (CX)(R8*1), Y4
-	VMOVUPS     (DX)(R8*1), Y5
-	VMOVUPS     (BX)(R8*1), Y6
-	VMOVUPS     (AX)(R8*1), Y7
-	VSUBPS      Y5, Y4, Y8
-	VFMADD231PS c3dcccccd<>+0(SB), Y8, Y5
-	VMOVUPS     Y5, (DX)(R8*1)
-	VMULPS      Y4, Y4, Y4
-	VMULPS      c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS Y4, Y3, Y6
-	VMOVUPS     Y6, (BX)(R8*1)
-	VSQRTPS     Y6, Y4
-	VMULPS      Y1, Y4, Y4
-	VADDPS      c322bcc77<>+0(SB), Y4, Y4
-	VMULPS      Y0, Y5, Y5
-	VDIVPS      Y4, Y5, Y5
-	VSUBPS      Y5, Y7, Y7
-	VMOVUPS     Y7, (AX)(R8*1)
-	ADDQ        $+32, R8
+	VMOVUPS      (CX)(R8*1), Y4
+	VMOVUPS      (DX)(R8*1), Y5
+	VMOVUPS      (BX)(R8*1), Y6
+	VMOVUPS      (AX)(R8*1), Y7
+	VSUBPS       Y5, Y4, Y8
+	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
+	VMOVUPS      Y5, (DX)(R8*1)
+	VMULPS       Y4, Y4, Y4
+	VMULPS       c3a83126f<>+0(SB), Y4, Y4
+	VFMADD213PS  Y4, Y3, Y6
+	VMOVUPS      Y6, (BX)(R8*1)
+	VSQRTPS      Y6, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       c322bcc77<>+0(SB), Y4, Y4
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      c3f800000<>+0(SB), Y6
+	VDIVPS       Y4, Y6, Y6
+	VFNMADD231PS Y6, Y5, Y7
+	VMOVUPS      Y7, (AX)(R8*1)
+	ADDQ         $+32, R8
 
 check1:
-	CMPQ        R8, SI
-	JL          whole1
-	CMPQ        R8, DI
-	JGE         end1
-	VMASKMOVPS  (CX)(R8*1), Y2, Y4
-	VMASKMOVPS  (DX)(R8*1), Y2, Y5
-	VMASKMOVPS  (BX)(R8*1), Y2, Y6
-	VMASKMOVPS  (AX)(R8*1), Y2, Y7
-	VSUBPS      Y5, Y4, Y8
-	VFMADD231PS c3dcccccd<>+0(SB), Y8, Y5
-	VMASKMOVPS  Y5, Y2, (DX)(R8*1)
-	VMULPS      Y4, Y4, Y4
-	VMULPS      c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS Y4, Y3, Y6
-	VMASKMOVPS  Y6, Y2, (BX)(R8*1)
-	VSQRTPS     Y6, Y3
-	VMULPS      Y1, Y3, Y3
-	VADDPS      c322bcc77<>+0(SB), Y3, Y3
-	VMULPS      Y0, Y5, Y5
-	VDIVPS      Y3, Y5, Y5
-	VSUBPS      Y5, Y7, Y7
-	VMASKMOVPS  Y7, Y2, (AX)(R8*1)
+	CMPQ         R8, SI
+	JL           whole1
+	CMPQ         R8, DI
+	JGE          end1
+	VMASKMOVPS   (CX)(R8*1), Y2, Y4
+	VMASKMOVPS   (DX)(R8*1), Y2, Y5
+	VMASKMOVPS   (BX)(R8*1), Y2, Y6
+	VMASKMOVPS   (AX)(R8*1), Y2, Y7
+	VSUBPS       Y5, Y4, Y8
+	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
+	VMASKMOVPS   Y5, Y2, (DX)(R8*1)
+	VMULPS       Y4, Y4, Y4
+	VMULPS       c3a83126f<>+0(SB), Y4, Y4
+	VFMADD213PS  Y4, Y3, Y6
+	VMASKMOVPS   Y6, Y2, (BX)(R8*1)
+	VSQRTPS      Y6, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       c322bcc77<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      c3f800000<>+0(SB), Y0
+	VDIVPS       Y3, Y0, Y0
+	VFNMADD231PS Y0, Y5, Y7
+	VMASKMOVPS   Y7, Y2, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)
@@ -21592,9 +23845,11 @@ whole1:
 	VXORPS       Z2, Z2, Z2
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VMOVUPS      c3f800000<>+0(SB), Z3
-	VDIVPS       Z1, Z3, Z3
-	VSUBPS       c3f800000<>+0(SB), Z1, Z5
-	VSUBPS       Z5, Z4, Z5
+	VRCP14PS     Z1, Z5
+	VFNMADD231PS Z5, Z1, Z3
+	VFMADD231PS  Z5, Z3, Z5
+	VSUBPS       c3f800000<>+0(SB), Z1, Z3
+	VSUBPS       Z3, Z4, Z3
 	VGETMANTPS   $0x0b, Z1, Z4
 	VGETEXPPS    Z4, Z6
 	VGETEXPPS    Z1, Z1
@@ -21615,7 +23870,7 @@ whole1:
 	VFNMADD231PS c3f000000<>+0(SB), Z6, Z7
 	VADDPS       Z4, Z7, Z7
 	VFMADD231PS  c3f317200<>+0(SB), Z1, Z7
-	VFMADD231PS  Z3, Z5, Z7
+	VFMADD231PS  Z5, Z3, Z7
 	VMAXPS       Z0, Z2, Z2
 	VADDPS       Z2, Z7, Z7
 	VMOVUPS      Z7, (AX)(SI*1)
@@ -21649,9 +23904,11 @@ check1:
 	VXORPS       Z2, Z2, Z2
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VMOVUPS      c3f800000<>+0(SB), Z3
-	VDIVPS       Z1, Z3, Z3
-	VSUBPS       c3f800000<>+0(SB), Z1, Z5
-	VSUBPS       Z5, Z4, Z5
+	VRCP14PS     Z1, Z5
+	VFNMADD231PS Z5, Z1, Z3
+	VFMADD231PS  Z5, Z3, Z5
+	VSUBPS       c3f800000<>+0(SB), Z1, Z3
+	VSUBPS       Z3, Z4, Z3
 	VGETMANTPS   $0x0b, Z1, Z4
 	VGETEXPPS    Z4, Z6
 	VGETEXPPS    Z1, Z1
@@ -21672,7 +23929,7 @@ check1:
 	VFNMADD231PS c3f000000<>+0(SB), Z6, Z7
 	VADDPS       Z4, Z7, Z7
 	VFMADD231PS  c3f317200<>+0(SB), Z1, Z7
-	VFMADD231PS  Z3, Z5, Z7
+	VFMADD231PS  Z5, Z3, Z7
 	VMAXPS       Z0, Z2, Z2
 	VADDPS       Z2, Z7, Z7
 	VMOVUPS      Z7, K1, (AX)(SI*1)
@@ -21764,6 +24021,48 @@ end1:
 	VZEROUPPER
 	RET
 
+// func addAVX512(dst *float32, src *float32, n int)
+// Requires: AVX, AVX512F, BMI2, SSE
+TEXT ·addAVX512(SB), NOSPLIT, $8-24
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    n+16(FP), DX
+	MOVQ    DX, BX
+	ANDQ    $0x0f, BX
+	MOVL    $-1, SI
+	BZHIL   BX, SI, SI
+	KMOVW   SI, K1
+	MOVQ    DX, BX
+	SHLQ    $0x02, BX
+	MOVQ    BX, DX
+	ANDQ    $-64, DX
+	XORQ    SI, SI
+	JMP     check1
+
+whole1:
+	VMOVUPS (CX)(SI*1), Z0
+	VMOVUPS (AX)(SI*1), Z1
+	VADDPS  Z0, Z1, Z1
+	VMOVUPS Z1, (AX)(SI*1)
+	ADDQ    $+64, SI
+
+check1:
+	CMPQ      SI, DX
+	JL        whole1
+	CMPQ      SI, BX
+	JGE       end1
+	VMOVUPS.Z (CX)(SI*1), K1, Z0
+	VMOVUPS.Z (AX)(SI*1), K1, Z1
+	VADDPS    Z0, Z1, Z1
+	VMOVUPS   Z1, K1, (AX)(SI*1)
+
+end1:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func multiplyAVX512(dst *float32, src *float32, n int)
 // Requires: AVX, AVX512F, BMI2, SSE
 TEXT ·multiplyAVX512(SB), NOSPLIT, $8-24
@@ -21829,12 +24128,33 @@ TEXT ·sumSquaresAVX512(SB), NOSPLIT, $8-32
 
 rows:
 	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
 	XORQ   DI, DI
-	JMP    check1
+	MOVQ   SI, R8
+	SUBQ   $+256, R8
+	JMP    fours
+
+four:
+	VMOVUPS     (CX)(DI*1), Z4
+	VFMADD231PS Z4, Z4, Z0
+	VMOVUPS     64(CX)(DI*1), Z4
+	VFMADD231PS Z4, Z4, Z1
+	VMOVUPS     128(CX)(DI*1), Z4
+	VFMADD231PS Z4, Z4, Z2
+	VMOVUPS     192(CX)(DI*1), Z4
+	VFMADD231PS Z4, Z4, Z3
+	ADDQ        $+256, DI
+
+fours:
+	CMPQ DI, R8
+	JLE  four
+	JMP  check1
 
 whole1:
-	VMOVUPS     (CX)(DI*1), Z1
-	VFMADD231PS Z1, Z1, Z0
+	VMOVUPS     (CX)(DI*1), Z4
+	VFMADD231PS Z4, Z4, Z0
 	ADDQ        $+64, DI
 
 check1:
@@ -21842,10 +24162,13 @@ check1:
 	JL          whole1
 	CMPQ        DI, SI
 	JGE         end1
-	VMOVUPS.Z   (CX)(DI*1), K1, Z1
-	VFMADD231PS Z1, Z1, Z0
+	VMOVUPS.Z   (CX)(DI*1), K1, Z4
+	VFMADD231PS Z4, Z4, Z0
 
 end1:
+	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VADDPS        Z2, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y0
 	VEXTRACTF128  $0x01, Y0, X1
@@ -21921,12 +24244,69 @@ done:
 	VZEROUPPER
 	RET
 
-// func squaredDistancesAVX512(dist *float32, xsq *float32, csq *float32, rows int, n int)
+// func scaleColumnsAVX512(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
+// Requires: AVX, AVX512F, BMI2, SSE
+TEXT ·scaleColumnsAVX512(SB), NOSPLIT, $8-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         by+16(FP), DX
+	MOVQ         rows+32(FP), BX
+	VBROADCASTSS factor+24(FP), Z0
+	MOVQ         n+40(FP), SI
+	MOVQ         SI, DI
+	ANDQ         $0x0f, DI
+	MOVL         $-1, R8
+	BZHIL        DI, R8, R8
+	KMOVW        R8, K1
+	MOVQ         SI, DI
+	SHLQ         $0x02, DI
+	MOVQ         DI, SI
+	ANDQ         $-64, SI
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	TESTQ        BX, BX
+	JZ           done
+
+rows:
+	XORQ R8, R8
+	JMP  check1
+
+whole1:
+	VMOVUPS (DX)(R8*1), Z1
+	VMULPS  Z0, Z1, Z1
+	VMOVUPS (CX)(R8*1), Z2
+	VMULPS  Z2, Z1, Z1
+	VMOVUPS Z1, (AX)(R8*1)
+	ADDQ    $+64, R8
+
+check1:
+	CMPQ      R8, SI
+	JL        whole1
+	CMPQ      R8, DI
+	JGE       end1
+	VMOVUPS.Z (DX)(R8*1), K1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS.Z (CX)(R8*1), K1, Z2
+	VMULPS    Z2, Z1, Z1
+	VMOVUPS   Z1, K1, (AX)(R8*1)
+
+end1:
+	ADDQ DI, CX
+	ADDQ DI, AX
+	DECQ BX
+	JNZ  rows
+
+done:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func squaredDistancesAVX512(dist *float32, csq *float32, xsq *float32, rows int, n int)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
 TEXT ·squaredDistancesAVX512(SB), NOSPLIT, $8-40
 	MOVQ    dist+0(FP), AX
-	MOVQ    xsq+8(FP), CX
-	MOVQ    csq+16(FP), DX
+	MOVQ    csq+8(FP), CX
+	MOVQ    xsq+16(FP), DX
 	MOVQ    rows+24(FP), BX
 	VXORPS  Z0, Z0, Z0
 	MOVQ    n+32(FP), SI
@@ -22005,15 +24385,14 @@ TEXT ·logPhiAVX512(SB), NOSPLIT, $8-48
 	JZ      done
 
 rows:
-	VBROADCASTSS (BX), Z0
+	VBROADCASTSS (DX), Z0
 	XORQ         R9, R9
 	JMP          check1
 
 whole1:
-	VMOVUPS      Z0, Z1
+	VMOVUPS      (BX)(R9*1), Z1
 	VMOVUPS      (CX)(R9*1), Z2
-	VMOVUPS      (DX)(R9*1), Z3
-	VFNMADD231PS Z2, Z3, Z1
+	VFNMADD231PS Z2, Z0, Z1
 	VMOVUPS      Z1, (AX)(R9*1)
 	ADDQ         $+64, R9
 
@@ -22022,14 +24401,13 @@ check1:
 	JL           whole1
 	CMPQ         R9, R8
 	JGE          end1
-	VMOVUPS      Z0, Z0
-	VMOVUPS.Z    (CX)(R9*1), K1, Z1
-	VMOVUPS.Z    (DX)(R9*1), K1, Z2
-	VFNMADD231PS Z1, Z2, Z0
-	VMOVUPS      Z0, K1, (AX)(R9*1)
+	VMOVUPS.Z    (BX)(R9*1), K1, Z1
+	VMOVUPS.Z    (CX)(R9*1), K1, Z2
+	VFNMADD231PS Z2, Z0, Z1
+	VMOVUPS      Z1, K1, (AX)(R9*1)
 
 end1:
-	ADDQ $+4, BX
+	ADDQ $+4, DX
 	ADDQ R8, CX
 	ADDQ R8, AX
 	DECQ SI
@@ -22040,9 +24418,11 @@ done:
 	VZEROUPPER
 	RET
 
-// func activateAVX512(dst *float32, top *float32, largest *int, dist *float32, logRatio *float32, width *float32, limit *float32, rows int, n int)
-// Requires: AVX, AVX2, AVX512DQ, AVX512F, BMI2, CMOV, SSE
+// func activateAVX512(dst *float32, top *float32, largest *int32, dist *float32, logRatio *float32, width *float32, limit *float32, rows int, n int)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
 TEXT ·activateAVX512(SB), NOSPLIT, $8-72
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    dst+0(FP), AX
 	MOVQ    top+8(FP), CX
 	MOVQ    largest+16(FP), DX
@@ -22050,34 +24430,31 @@ TEXT ·activateAVX512(SB), NOSPLIT, $8-72
 	MOVQ    logRatio+32(FP), SI
 	MOVQ    width+40(FP), DI
 	MOVQ    limit+48(FP), R8
-	MOVQ    rows+56(FP), R9
-	MOVQ    n+64(FP), R10
-	MOVQ    R10, R11
-	ANDQ    $0x0f, R11
-	MOVL    $-1, R12
-	BZHIL   R11, R12, R12
-	KMOVW   R12, K1
-	MOVQ    R10, R11
-	SHLQ    $0x02, R11
-	MOVQ    R11, R10
-	ANDQ    $-64, R10
-	STMXCSR (SP)
-	LDMXCSR c00009fc0<>+0(SB)
-	TESTQ   R9, R9
-	JZ      done
-
-rows:
-	VBROADCASTSS (R8), Z0
-	VMOVUPS      cff800000<>+0(SB), Z1
-	VXORPS       Z2, Z2, Z2
-	VMOVUPS      lanes<>+0(SB), Z3
-	XORQ         R12, R12
-	JMP          check1
+	MOVQ    n+64(FP), R9
+	MOVQ    R9, R10
+	ANDQ    $0x0f, R10
+	MOVL    $-1, R11
+	BZHIL   R10, R11, R11
+	KMOVW   R11, K1
+	MOVQ    R9, R10
+	SHLQ    $0x02, R10
+	MOVQ    R10, R9
+	ANDQ    $-64, R9
+	XORQ    R11, R11
+	JMP     check1
 
 whole1:
-	VMOVUPS      (SI)(R12*1), Z4
-	VMOVUPS      (BX)(R12*1), Z5
-	VMOVUPS      (DI)(R12*1), Z6
+	VMOVUPS (R8)(R11*1), Z0
+	VMOVUPS cff800000<>+0(SB), Z1
+	VXORPS  Z2, Z2, Z2
+	VXORPS  Z3, Z3, Z3
+	MOVQ    R11, R13
+	XORQ    R12, R12
+
+down2:
+	VBROADCASTSS (SI)(R12*4), Z4
+	VMOVUPS      (BX)(R13*1), Z5
+	VBROADCASTSS (DI)(R12*4), Z6
 	VFNMADD231PS Z5, Z6, Z4
 	VADDPS       Z0, Z4, Z4
 	VCMPPS       $0x1e, Z1, Z4, K2
@@ -22101,156 +24478,119 @@ whole1:
 	VFMADD213PS  Z4, Z6, Z7
 	VADDPS       c3f800000<>+0(SB), Z7, Z7
 	VSCALEFPS    Z5, Z7, Z7
-	VMOVUPS      Z7, (AX)(R12*1)
-	VPADDD       c00000010<>+0(SB), Z3, Z3
-	ADDQ         $+64, R12
+	VMOVUPS      Z7, (AX)(R13*1)
+	VPADDD       c00000001<>+0(SB), Z3, Z3
+	ADDQ         R10, R13
+	INCQ         R12
+	CMPQ         R12, rows+56(FP)
+	JL           down2
+	VMOVUPS      Z1, (CX)(R11*1)
+	VMOVUPS      Z2, (DX)(R11*1)
+	ADDQ         $+64, R11
 
 check1:
-	CMPQ         R12, R10
-	JL           whole1
-	CMPQ         R12, R11
-	JGE          end1
-	VMOVUPS.Z    (SI)(R12*1), K1, Z4
-	VMOVUPS.Z    (BX)(R12*1), K1, Z5
-	VMOVUPS.Z    (DI)(R12*1), K1, Z6
+	CMPQ      R11, R9
+	JL        whole1
+	CMPQ      R11, R10
+	JGE       end1
+	VMOVUPS.Z (R8)(R11*1), K1, Z0
+	VMOVUPS   cff800000<>+0(SB), Z1
+	VXORPS    Z2, Z2, Z2
+	VXORPS    Z3, Z3, Z3
+	MOVQ      R11, R9
+	XORQ      R8, R8
+
+down3:
+	VBROADCASTSS (SI)(R8*4), Z4
+	VMOVUPS.Z    (BX)(R9*1), K1, Z5
+	VBROADCASTSS (DI)(R8*4), Z6
 	VFNMADD231PS Z5, Z6, Z4
 	VADDPS       Z0, Z4, Z4
-	VCMPPS       $0x1e, Z1, Z4, K1, K2
+	VCMPPS       $0x1e, Z1, Z4, K2
 	VMOVAPS      Z4, K2, Z1
 	VMOVDQA32    Z3, K2, Z2
-	VMOVUPS      cc2d20000<>+0(SB), Z0
-	VMAXPS       Z4, Z0, Z0
+	VMOVUPS      cc2d20000<>+0(SB), Z5
+	VMAXPS       Z4, Z5, Z5
 	VMOVUPS      c42b20000<>+0(SB), Z4
-	VMINPS       Z0, Z4, Z0
-	VMOVUPS      Z0, Z4
-	VMULPS       c3fb8aa3b<>+0(SB), Z0, Z0
-	VRNDSCALEPS  $0x00, Z0, Z0
-	VFNMADD231PS c3f317200<>+0(SB), Z0, Z4
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z0, Z4
-	VMOVUPS      c3ab5f609<>+0(SB), Z6
-	VFMADD213PS  c3c0913ce<>+0(SB), Z4, Z6
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z4, Z6
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z4, Z6
-	VFMADD213PS  c3effffff<>+0(SB), Z4, Z6
-	VMULPS       Z4, Z4, Z5
-	VFMADD213PS  Z4, Z5, Z6
-	VADDPS       c3f800000<>+0(SB), Z6, Z6
-	VSCALEFPS    Z0, Z6, Z6
-	VMOVUPS      Z6, K1, (AX)(R12*1)
-	VPADDD       c00000010<>+0(SB), Z3, Z3
+	VMINPS       Z5, Z4, Z5
+	VMOVUPS      Z5, Z4
+	VMULPS       c3fb8aa3b<>+0(SB), Z5, Z5
+	VRNDSCALEPS  $0x00, Z5, Z5
+	VFNMADD231PS c3f317200<>+0(SB), Z5, Z4
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z5, Z4
+	VMOVUPS      c3ab5f609<>+0(SB), Z7
+	VFMADD213PS  c3c0913ce<>+0(SB), Z4, Z7
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z4, Z7
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z4, Z7
+	VFMADD213PS  c3effffff<>+0(SB), Z4, Z7
+	VMULPS       Z4, Z4, Z6
+	VFMADD213PS  Z4, Z6, Z7
+	VADDPS       c3f800000<>+0(SB), Z7, Z7
+	VSCALEFPS    Z5, Z7, Z7
+	VMOVUPS      Z7, K1, (AX)(R9*1)
+	VPADDD       c00000001<>+0(SB), Z3, Z3
+	ADDQ         R10, R9
+	INCQ         R8
+	CMPQ         R8, rows+56(FP)
+	JL           down3
+	VMOVUPS      Z1, K1, (CX)(R11*1)
+	VMOVUPS      Z2, K1, (DX)(R11*1)
 
 end1:
-	VMOVUPS       Z1, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y3
-	VMAXPS        Y3, Y0, Y0
-	VEXTRACTF128  $0x01, Y0, X3
-	VMAXPS        X3, X0, X0
-	VPERMILPS     $0x4e, X0, X3
-	VMAXPS        X3, X0, X0
-	VPERMILPS     $0xb1, X0, X3
-	VMAXPS        X3, X0, X0
-	VMOVSS        X0, (CX)
-	VBROADCASTSS  X0, Z0
-	VMOVUPS       c7fffffff<>+0(SB), Z3
-	VCMPPS        $0x00, Z0, Z1, K2
-	VMOVAPS       Z2, K2, Z3
-	VEXTRACTF64X4 $0x01, Z3, Y0
-	VPMINSD       Y0, Y3, Y3
-	VEXTRACTF128  $0x01, Y3, X0
-	VPMINSD       X0, X3, X3
-	VPERMILPS     $0x4e, X3, X0
-	VPMINSD       X0, X3, X3
-	VPERMILPS     $0xb1, X3, X0
-	VPMINSD       X0, X3, X3
-	VMOVD         X3, R12
-	XORQ          R13, R13
-	CMPQ          R12, $0x7fffffff
-	CMOVQEQ       R13, R12
-	MOVQ          R12, (DX)
-	ADDQ          $+4, R8
-	ADDQ          $+4, CX
-	ADDQ          $+8, DX
-	ADDQ          R11, BX
-	ADDQ          R11, AX
-	DECQ          R9
-	JNZ           rows
-
-done:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
-DATA c00000010<>+0(SB)/4, $0x00000010
-DATA c00000010<>+4(SB)/4, $0x00000010
-DATA c00000010<>+8(SB)/4, $0x00000010
-DATA c00000010<>+12(SB)/4, $0x00000010
-DATA c00000010<>+16(SB)/4, $0x00000010
-DATA c00000010<>+20(SB)/4, $0x00000010
-DATA c00000010<>+24(SB)/4, $0x00000010
-DATA c00000010<>+28(SB)/4, $0x00000010
-DATA c00000010<>+32(SB)/4, $0x00000010
-DATA c00000010<>+36(SB)/4, $0x00000010
-DATA c00000010<>+40(SB)/4, $0x00000010
-DATA c00000010<>+44(SB)/4, $0x00000010
-DATA c00000010<>+48(SB)/4, $0x00000010
-DATA c00000010<>+52(SB)/4, $0x00000010
-DATA c00000010<>+56(SB)/4, $0x00000010
-DATA c00000010<>+60(SB)/4, $0x00000010
-GLOBL c00000010<>(SB), RODATA|NOPTR, $64
-
-// func backwardAVX512(gDist *float32, gBeta *float32, colSum *float32, sum *float32, rowSum *float32, grad *float32, dist *float32, width *float32, inverse *float32, rows int, n int)
+// func backwardAVX512(gDist *float32, gWidth *float32, sumDist *float32, gLimit *float32, perColumn *float32, grad *float32, dist *float32, width *float32, inverse *float32, rows int, n int)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
 TEXT ·backwardAVX512(SB), NOSPLIT, $8-88
-	MOVQ      gDist+0(FP), AX
-	MOVQ      gBeta+8(FP), CX
-	MOVQ      colSum+16(FP), DX
-	MOVQ      sum+24(FP), BX
-	MOVQ      rowSum+32(FP), SI
-	MOVQ      grad+40(FP), DI
-	MOVQ      dist+48(FP), R8
-	MOVQ      width+56(FP), R9
-	MOVQ      inverse+64(FP), R10
-	MOVQ      n+80(FP), R11
-	MOVQ      R11, R12
-	ANDQ      $0x0f, R12
-	MOVL      $-1, R13
-	BZHIL     R12, R13, R13
-	KMOVW     R13, K1
-	MOVQ      R11, R12
-	SHLQ      $0x02, R12
-	MOVQ      R12, R11
-	ANDQ      $-64, R11
-	STMXCSR   (SP)
-	LDMXCSR   c00009fc0<>+0(SB)
-	MOVQ      R11, R13
-	VMOVUPS.Z (CX)(R13*1), K1, Z0
-	VMOVUPS.Z (DX)(R13*1), K1, Z1
-	CMPQ      rows+72(FP), $0x00
-	JE        done
+	MOVQ    gDist+0(FP), AX
+	MOVQ    gWidth+8(FP), CX
+	MOVQ    sumDist+16(FP), DX
+	MOVQ    gLimit+24(FP), BX
+	MOVQ    perColumn+32(FP), SI
+	MOVQ    grad+40(FP), DI
+	MOVQ    dist+48(FP), R8
+	MOVQ    width+56(FP), R9
+	MOVQ    inverse+64(FP), R10
+	MOVQ    n+80(FP), R11
+	MOVQ    R11, R12
+	ANDQ    $0x0f, R12
+	MOVL    $-1, R13
+	BZHIL   R12, R13, R13
+	KMOVW   R13, K1
+	MOVQ    R11, R12
+	SHLQ    $0x02, R12
+	MOVQ    R12, R11
+	ANDQ    $-64, R11
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	XORQ    R14, R14
 
 rows:
-	VXORPS Z2, Z2, Z2
-	VXORPS Z3, Z3, Z3
-	XORQ   R13, R13
-	JMP    check1
+	VXORPS       Z0, Z0, Z0
+	VXORPS       Z1, Z1, Z1
+	VBROADCASTSS (R9)(R14*4), Z2
+	VBROADCASTSS (R10)(R14*4), Z3
+	XORQ         R13, R13
+	JMP          check1
 
 whole1:
 	VMOVUPS      (DI)(R13*1), Z4
-	VMOVUPS      (R10)(R13*1), Z5
-	VXORPS       Z6, Z6, Z6
-	VMOVUPS      (R9)(R13*1), Z7
-	VFNMADD231PS Z7, Z4, Z6
-	VADDPS       Z4, Z2, Z2
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      (R8)(R13*1), Z7
-	VSUBPS       Z7, Z5, Z5
-	VMOVUPS      Z6, (AX)(R13*1)
-	VMOVUPS      (CX)(R13*1), Z7
-	VMOVUPS      (DX)(R13*1), Z8
-	VFMADD231PS  Z5, Z4, Z7
-	VADDPS       Z6, Z8, Z8
-	VMOVUPS      Z7, (CX)(R13*1)
-	VMOVUPS      Z8, (DX)(R13*1)
+	VXORPS       Z5, Z5, Z5
+	VMOVUPS      Z3, Z6
+	VMOVUPS      (BX)(R13*1), Z7
+	VMOVUPS      (SI)(R13*1), Z8
+	VFNMADD231PS Z2, Z4, Z5
+	VMOVUPS      (R8)(R13*1), Z9
+	VSUBPS       Z9, Z6, Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VADDPS       Z5, Z1, Z1
+	VADDPS       Z4, Z7, Z7
+	VADDPS       Z5, Z8, Z8
+	VMOVUPS      Z5, (AX)(R13*1)
+	VMOVUPS      Z7, (BX)(R13*1)
+	VMOVUPS      Z8, (SI)(R13*1)
 	ADDQ         $+64, R13
 
 check1:
@@ -22259,49 +24599,322 @@ check1:
 	CMPQ         R13, R12
 	JGE          end1
 	VMOVUPS.Z    (DI)(R13*1), K1, Z4
-	VMOVUPS.Z    (R10)(R13*1), K1, Z5
-	VXORPS       Z6, Z6, Z6
-	VMOVUPS.Z    (R9)(R13*1), K1, Z7
-	VFNMADD231PS Z7, Z4, Z6
-	VADDPS       Z4, Z2, Z2
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS.Z    (R8)(R13*1), K1, Z7
-	VSUBPS       Z7, Z5, Z5
-	VMOVUPS      Z6, K1, (AX)(R13*1)
-	VFMADD231PS  Z5, Z4, Z0
-	VADDPS       Z6, Z1, Z1
+	VXORPS       Z5, Z5, Z5
+	VMOVUPS      Z3, Z3
+	VMOVUPS.Z    (BX)(R13*1), K1, Z6
+	VMOVUPS.Z    (SI)(R13*1), K1, Z7
+	VFNMADD231PS Z2, Z4, Z5
+	VMOVUPS.Z    (R8)(R13*1), K1, Z2
+	VSUBPS       Z2, Z3, Z3
+	VFMADD231PS  Z3, Z4, Z0
+	VADDPS       Z5, Z1, Z1
+	VADDPS       Z4, Z6, Z6
+	VADDPS       Z5, Z7, Z7
+	VMOVUPS      Z5, K1, (AX)(R13*1)
+	VMOVUPS      Z6, K1, (BX)(R13*1)
+	VMOVUPS      Z7, K1, (SI)(R13*1)
 
 end1:
-	VEXTRACTF64X4 $0x01, Z2, Y4
-	VADDPS        Y4, Y2, Y2
-	VEXTRACTF128  $0x01, Y2, X4
-	VADDPS        X4, X2, X2
-	VPERMILPS     $0x4e, X2, X4
-	VADDPS        X4, X2, X2
-	VPERMILPS     $0xb1, X2, X4
-	VADDPS        X4, X2, X2
-	VMOVSS        X2, (BX)
-	VEXTRACTF64X4 $0x01, Z3, Y2
-	VADDPS        Y2, Y3, Y3
-	VEXTRACTF128  $0x01, Y3, X2
-	VADDPS        X2, X3, X3
-	VPERMILPS     $0x4e, X3, X2
-	VADDPS        X2, X3, X3
-	VPERMILPS     $0xb1, X3, X2
-	VADDPS        X2, X3, X3
-	VMOVSS        X3, (SI)
-	ADDQ          $+4, BX
-	ADDQ          $+4, SI
+	VEXTRACTF64X4 $0x01, Z0, Y2
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X2
+	VADDPS        X2, X0, X0
+	VPERMILPS     $0x4e, X0, X2
+	VADDPS        X2, X0, X0
+	VPERMILPS     $0xb1, X0, X2
+	VADDPS        X2, X0, X0
+	VMOVSS        X0, (CX)(R14*4)
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0x4e, X1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0xb1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSS        X1, (DX)(R14*4)
 	ADDQ          R12, DI
 	ADDQ          R12, R8
 	ADDQ          R12, AX
-	DECQ          rows+72(FP)
-	JNZ           rows
+	INCQ          R14
+	CMPQ          R14, rows+72(FP)
+	JL            rows
+	LDMXCSR       (SP)
+	VZEROUPPER
+	RET
 
-done:
-	MOVQ    R11, R13
-	VMOVUPS Z0, K1, (CX)(R13*1)
-	VMOVUPS Z1, K1, (DX)(R13*1)
+// func softmaxAVX512(dst *float32, norm *float32, l *float32, rows int, n int)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
+TEXT ·softmaxAVX512(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    dst+0(FP), AX
+	MOVQ    norm+8(FP), CX
+	MOVQ    l+16(FP), DX
+	MOVQ    n+32(FP), BX
+	MOVQ    BX, SI
+	ANDQ    $0x0f, SI
+	MOVL    $-1, DI
+	BZHIL   SI, DI, DI
+	KMOVW   DI, K1
+	MOVQ    BX, SI
+	SHLQ    $0x02, SI
+	MOVQ    SI, BX
+	ANDQ    $-64, BX
+	XORQ    DI, DI
+	JMP     check1
+
+whole1:
+	VMOVUPS (DX)(DI*1), Z0
+	VXORPS  Z1, Z1, Z1
+	MOVQ    DI, R9
+	XORQ    R8, R8
+
+down2:
+	VMOVUPS (DX)(R9*1), Z2
+	VMAXPS  Z2, Z0, Z0
+	ADDQ    SI, R9
+	INCQ    R8
+	CMPQ    R8, rows+24(FP)
+	JL      down2
+	MOVQ    DI, R9
+	XORQ    R8, R8
+
+down3:
+	VMOVUPS      (DX)(R9*1), Z2
+	VSUBPS       Z0, Z2, Z2
+	VMOVUPS      cc2d20000<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z3
+	VMOVUPS      c42b20000<>+0(SB), Z2
+	VMINPS       Z3, Z2, Z3
+	VMOVUPS      Z3, Z2
+	VMULPS       c3fb8aa3b<>+0(SB), Z3, Z3
+	VRNDSCALEPS  $0x00, Z3, Z3
+	VFNMADD231PS c3f317200<>+0(SB), Z3, Z2
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z3, Z2
+	VMOVUPS      c3ab5f609<>+0(SB), Z5
+	VFMADD213PS  c3c0913ce<>+0(SB), Z2, Z5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z2, Z5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z2, Z5
+	VFMADD213PS  c3effffff<>+0(SB), Z2, Z5
+	VMULPS       Z2, Z2, Z4
+	VFMADD213PS  Z2, Z4, Z5
+	VADDPS       c3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS    Z3, Z5, Z5
+	VADDPS       Z5, Z1, Z1
+	VMOVUPS      Z5, (AX)(R9*1)
+	ADDQ         SI, R9
+	INCQ         R8
+	CMPQ         R8, rows+24(FP)
+	JL           down3
+	VMOVUPS      c3f800000<>+0(SB), Z2
+	VRCP14PS     Z1, Z3
+	VFNMADD231PS Z3, Z1, Z2
+	VFMADD231PS  Z3, Z2, Z3
+	MOVQ         DI, R9
+	XORQ         R8, R8
+
+down4:
+	VMOVUPS      (AX)(R9*1), Z2
+	VMULPS       Z3, Z2, Z2
+	VMOVUPS      Z2, (AX)(R9*1)
+	ADDQ         SI, R9
+	INCQ         R8
+	CMPQ         R8, rows+24(FP)
+	JL           down4
+	VGETMANTPS   $0x0b, Z1, Z2
+	VGETEXPPS    Z2, Z3
+	VGETEXPPS    Z1, Z1
+	VSUBPS       Z3, Z1, Z1
+	VSUBPS       c3f800000<>+0(SB), Z2, Z2
+	VMULPS       Z2, Z2, Z3
+	VMOVUPS      cbd38a7a3<>+0(SB), Z4
+	VFMADD213PS  c3dd65065<>+0(SB), Z2, Z4
+	VFMADD213PS  cbe06c7c4<>+0(SB), Z2, Z4
+	VFMADD213PS  c3e14427f<>+0(SB), Z2, Z4
+	VFMADD213PS  cbe2a77bc<>+0(SB), Z2, Z4
+	VFMADD213PS  c3e4cb4cd<>+0(SB), Z2, Z4
+	VFMADD213PS  cbe800021<>+0(SB), Z2, Z4
+	VFMADD213PS  c3eaaaad2<>+0(SB), Z2, Z4
+	VMULPS       Z2, Z4, Z4
+	VMULPS       Z3, Z4, Z4
+	VFMADD231PS  c35bfbe8e<>+0(SB), Z1, Z4
+	VFNMADD231PS c3f000000<>+0(SB), Z3, Z4
+	VADDPS       Z2, Z4, Z4
+	VFMADD231PS  c3f317200<>+0(SB), Z1, Z4
+	VADDPS       Z4, Z0, Z0
+	VMOVUPS      Z0, (CX)(DI*1)
+	ADDQ         $+64, DI
+
+check1:
+	CMPQ      DI, BX
+	JL        whole1
+	CMPQ      DI, SI
+	JGE       end1
+	VMOVUPS.Z (DX)(DI*1), K1, Z0
+	VXORPS    Z1, Z1, Z1
+	MOVQ      DI, R8
+	XORQ      BX, BX
+
+down5:
+	VMOVUPS.Z (DX)(R8*1), K1, Z2
+	VMAXPS    Z2, Z0, Z0
+	ADDQ      SI, R8
+	INCQ      BX
+	CMPQ      BX, rows+24(FP)
+	JL        down5
+	MOVQ      DI, R8
+	XORQ      BX, BX
+
+down6:
+	VMOVUPS.Z    (DX)(R8*1), K1, Z2
+	VSUBPS       Z0, Z2, Z2
+	VMOVUPS      cc2d20000<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z3
+	VMOVUPS      c42b20000<>+0(SB), Z2
+	VMINPS       Z3, Z2, Z3
+	VMOVUPS      Z3, Z2
+	VMULPS       c3fb8aa3b<>+0(SB), Z3, Z3
+	VRNDSCALEPS  $0x00, Z3, Z3
+	VFNMADD231PS c3f317200<>+0(SB), Z3, Z2
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z3, Z2
+	VMOVUPS      c3ab5f609<>+0(SB), Z5
+	VFMADD213PS  c3c0913ce<>+0(SB), Z2, Z5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z2, Z5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z2, Z5
+	VFMADD213PS  c3effffff<>+0(SB), Z2, Z5
+	VMULPS       Z2, Z2, Z4
+	VFMADD213PS  Z2, Z4, Z5
+	VADDPS       c3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS    Z3, Z5, Z5
+	VADDPS       Z5, Z1, Z1
+	VMOVUPS      Z5, K1, (AX)(R8*1)
+	ADDQ         SI, R8
+	INCQ         BX
+	CMPQ         BX, rows+24(FP)
+	JL           down6
+	VMOVUPS      c3f800000<>+0(SB), Z2
+	VRCP14PS     Z1, Z3
+	VFNMADD231PS Z3, Z1, Z2
+	VFMADD231PS  Z3, Z2, Z3
+	MOVQ         DI, BX
+	XORQ         DX, DX
+
+down7:
+	VMOVUPS.Z    (AX)(BX*1), K1, Z2
+	VMULPS       Z3, Z2, Z2
+	VMOVUPS      Z2, K1, (AX)(BX*1)
+	ADDQ         SI, BX
+	INCQ         DX
+	CMPQ         DX, rows+24(FP)
+	JL           down7
+	VGETMANTPS   $0x0b, Z1, Z2
+	VGETEXPPS    Z2, Z3
+	VGETEXPPS    Z1, Z1
+	VSUBPS       Z3, Z1, Z1
+	VSUBPS       c3f800000<>+0(SB), Z2, Z2
+	VMULPS       Z2, Z2, Z3
+	VMOVUPS      cbd38a7a3<>+0(SB), Z4
+	VFMADD213PS  c3dd65065<>+0(SB), Z2, Z4
+	VFMADD213PS  cbe06c7c4<>+0(SB), Z2, Z4
+	VFMADD213PS  c3e14427f<>+0(SB), Z2, Z4
+	VFMADD213PS  cbe2a77bc<>+0(SB), Z2, Z4
+	VFMADD213PS  c3e4cb4cd<>+0(SB), Z2, Z4
+	VFMADD213PS  cbe800021<>+0(SB), Z2, Z4
+	VFMADD213PS  c3eaaaad2<>+0(SB), Z2, Z4
+	VMULPS       Z2, Z4, Z4
+	VMULPS       Z3, Z4, Z4
+	VFMADD231PS  c35bfbe8e<>+0(SB), Z1, Z4
+	VFNMADD231PS c3f000000<>+0(SB), Z3, Z4
+	VADDPS       Z2, Z4, Z4
+	VFMADD231PS  c3f317200<>+0(SB), Z1, Z4
+	VADDPS       Z4, Z0, Z0
+	VMOVUPS      Z0, K1, (CX)(DI*1)
+
+end1:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func softmaxBackwardAVX512(grad *float32, sum *float32, share *float32, rows int, n int)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
+TEXT ·softmaxBackwardAVX512(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    grad+0(FP), AX
+	MOVQ    sum+8(FP), CX
+	MOVQ    share+16(FP), DX
+	MOVQ    n+32(FP), BX
+	MOVQ    BX, SI
+	ANDQ    $0x0f, SI
+	MOVL    $-1, DI
+	BZHIL   SI, DI, DI
+	KMOVW   DI, K1
+	MOVQ    BX, SI
+	SHLQ    $0x02, SI
+	MOVQ    SI, BX
+	ANDQ    $-64, BX
+	XORQ    DI, DI
+	JMP     check1
+
+whole1:
+	VXORPS Z0, Z0, Z0
+	MOVQ   DI, R9
+	XORQ   R8, R8
+
+down2:
+	VMOVUPS (AX)(R9*1), Z1
+	VADDPS  Z1, Z0, Z0
+	ADDQ    SI, R9
+	INCQ    R8
+	CMPQ    R8, rows+24(FP)
+	JL      down2
+	MOVQ    DI, R9
+	XORQ    R8, R8
+
+down3:
+	VMOVUPS      (AX)(R9*1), Z1
+	VMOVUPS      (DX)(R9*1), Z2
+	VFNMADD231PS Z2, Z0, Z1
+	VMOVUPS      Z1, (AX)(R9*1)
+	ADDQ         SI, R9
+	INCQ         R8
+	CMPQ         R8, rows+24(FP)
+	JL           down3
+	VMOVUPS      Z0, (CX)(DI*1)
+	ADDQ         $+64, DI
+
+check1:
+	CMPQ   DI, BX
+	JL     whole1
+	CMPQ   DI, SI
+	JGE    end1
+	VXORPS Z0, Z0, Z0
+	MOVQ   DI, R8
+	XORQ   BX, BX
+
+down4:
+	VMOVUPS.Z (AX)(R8*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
+	ADDQ      SI, R8
+	INCQ      BX
+	CMPQ      BX, rows+24(FP)
+	JL        down4
+	MOVQ      DI, R8
+	XORQ      BX, BX
+
+down5:
+	VMOVUPS.Z    (AX)(R8*1), K1, Z1
+	VMOVUPS.Z    (DX)(R8*1), K1, Z2
+	VFNMADD231PS Z2, Z0, Z1
+	VMOVUPS      Z1, K1, (AX)(R8*1)
+	ADDQ         SI, R8
+	INCQ         BX
+	CMPQ         BX, rows+24(FP)
+	JL           down5
+	VMOVUPS      Z0, K1, (CX)(DI*1)
+
+end1:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -22309,37 +24922,40 @@ done:
 // func logBCEAVX512(grad *float32, logY *float32, labels *int, shift float32, scale float32, rows int, n int) (sum float64)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE, SSE2
 TEXT ·logBCEAVX512(SB), NOSPLIT, $8-56
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
 	MOVQ         grad+0(FP), AX
 	MOVQ         logY+8(FP), CX
 	MOVQ         labels+16(FP), DX
-	MOVQ         rows+32(FP), BX
 	VXORPD       X0, X0, X0
 	VBROADCASTSS shift+24(FP), Z1
 	VBROADCASTSS scale+28(FP), Z2
-	MOVQ         n+40(FP), SI
-	MOVQ         SI, DI
-	ANDQ         $0x0f, DI
-	MOVL         $-1, R8
-	BZHIL        DI, R8, R8
-	KMOVW        R8, K1
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	MOVQ         DI, SI
-	ANDQ         $-64, SI
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
-	TESTQ        BX, BX
-	JZ           done
-
-rows:
-	VPBROADCASTD (DX), Z3
-	VMOVUPS      lanes<>+0(SB), Z4
-	VXORPS       Z5, Z5, Z5
-	XORQ         R8, R8
+	MOVQ         n+40(FP), BX
+	MOVQ         BX, SI
+	ANDQ         $0x0f, SI
+	MOVL         $-1, DI
+	BZHIL        SI, DI, DI
+	KMOVW        DI, K1
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVQ         SI, BX
+	ANDQ         $-64, BX
+	XORQ         DI, DI
 	JMP          check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Z6
+	VMOVUPS    lanes<>+0(SB), Z3
+	VXORPS     Z4, Z4, Z4
+	LEAQ       (DX)(DI*2), R8
+	KXNORW     K2, K2, K2
+	VPGATHERDD (R8)(Z3*8), K2, Z4
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z5, Z5, Z5
+	MOVQ       DI, R9
+	XORQ       R8, R8
+
+down2:
+	VMOVUPS      (CX)(R9*1), Z6
 	VSUBPS       Z1, Z6, Z6
 	VMOVUPS      cc2d20000<>+0(SB), Z7
 	VMAXPS       Z6, Z7, Z7
@@ -22365,19 +24981,21 @@ whole1:
 	VSUBPS       Z8, Z11, Z11
 	VFNMADD231PS Z8, Z10, Z11
 	VMOVUPS      c3f800000<>+0(SB), Z8
-	VDIVPS       Z11, Z8, Z8
+	VRCP14PS     Z11, Z10
+	VFNMADD231PS Z10, Z11, Z8
+	VFMADD231PS  Z10, Z8, Z10
 	VSUBPS       c3f800000<>+0(SB), Z11, Z12
-	VXORPS       c80000000<>+0(SB), Z9, Z10
-	VSUBPS       Z12, Z10, Z12
-	VMULPS       Z8, Z9, Z9
+	VXORPS       c80000000<>+0(SB), Z9, Z8
+	VSUBPS       Z12, Z8, Z12
+	VMULPS       Z10, Z9, Z8
 	VCMPPS       $0x04, c00000000<>+0(SB), Z7, K2
 	VMOVAPS.Z    Z12, K2, Z12
 	VGETMANTPS   $0x0b, Z11, Z7
-	VGETEXPPS    Z7, Z10
+	VGETEXPPS    Z7, Z9
 	VGETEXPPS    Z11, Z11
-	VSUBPS       Z10, Z11, Z11
+	VSUBPS       Z9, Z11, Z11
 	VSUBPS       c3f800000<>+0(SB), Z7, Z7
-	VMULPS       Z7, Z7, Z10
+	VMULPS       Z7, Z7, Z9
 	VMOVUPS      cbd38a7a3<>+0(SB), Z13
 	VFMADD213PS  c3dd65065<>+0(SB), Z7, Z13
 	VFMADD213PS  cbe06c7c4<>+0(SB), Z7, Z13
@@ -22387,32 +25005,57 @@ whole1:
 	VFMADD213PS  cbe800021<>+0(SB), Z7, Z13
 	VFMADD213PS  c3eaaaad2<>+0(SB), Z7, Z13
 	VMULPS       Z7, Z13, Z13
-	VMULPS       Z10, Z13, Z13
+	VMULPS       Z9, Z13, Z13
 	VFMADD231PS  c35bfbe8e<>+0(SB), Z11, Z13
-	VFNMADD231PS c3f000000<>+0(SB), Z10, Z13
+	VFNMADD231PS c3f000000<>+0(SB), Z9, Z13
 	VADDPS       Z7, Z13, Z13
 	VFMADD231PS  c3f317200<>+0(SB), Z11, Z13
-	VFMADD231PS  Z8, Z12, Z13
+	VFMADD231PS  Z10, Z12, Z13
 	VMOVUPS      cbf800000<>+0(SB), Z7
-	VPCMPEQD     Z3, Z4, K2
+	VPCMPEQD     Z4, Z5, K2
 	VMOVAPS      Z6, K2, Z13
-	VMOVAPS      Z7, K2, Z9
-	VSUBPS       Z13, Z5, Z5
-	VPADDD       c00000010<>+0(SB), Z4, Z4
-	VMULPS       Z2, Z9, Z9
+	VMOVAPS      Z7, K2, Z8
+	VSUBPS       Z13, Z3, Z3
+	VPADDD       c00000001<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z8, Z8
 	TESTQ        AX, AX
 	JZ           noGradientfalse
-	VMOVUPS      Z9, (AX)(R8*1)
+	VMOVUPS      Z8, (AX)(R9*1)
 
 noGradientfalse:
-	ADDQ $+64, R8
+	ADDQ          SI, R9
+	INCQ          R8
+	CMPQ          R8, rows+32(FP)
+	JL            down2
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VADDPS        Y4, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VADDPS        X4, X3, X3
+	VPERMILPS     $0xb1, X3, X4
+	VADDPS        X4, X3, X3
+	VCVTSS2SD     X3, X3, X3
+	VADDSD        X3, X0, X0
+	ADDQ          $+64, DI
 
 check1:
-	CMPQ         R8, SI
-	JL           whole1
-	CMPQ         R8, DI
-	JGE          end1
-	VMOVUPS.Z    (CX)(R8*1), K1, Z6
+	CMPQ       DI, BX
+	JL         whole1
+	CMPQ       DI, SI
+	JGE        end1
+	VMOVUPS    lanes<>+0(SB), Z3
+	VXORPS     Z4, Z4, Z4
+	LEAQ       (DX)(DI*2), DX
+	KMOVW      K1, K2
+	VPGATHERDD (DX)(Z3*8), K2, Z4
+	VXORPS     Z3, Z3, Z3
+	VXORPS     Z5, Z5, Z5
+	MOVQ       DI, BX
+	XORQ       DX, DX
+
+down3:
+	VMOVUPS.Z    (CX)(BX*1), K1, Z6
 	VSUBPS       Z1, Z6, Z6
 	VMOVUPS      cc2d20000<>+0(SB), Z7
 	VMAXPS       Z6, Z7, Z7
@@ -22438,19 +25081,21 @@ check1:
 	VSUBPS       Z8, Z11, Z11
 	VFNMADD231PS Z8, Z10, Z11
 	VMOVUPS      c3f800000<>+0(SB), Z8
-	VDIVPS       Z11, Z8, Z8
+	VRCP14PS     Z11, Z10
+	VFNMADD231PS Z10, Z11, Z8
+	VFMADD231PS  Z10, Z8, Z10
 	VSUBPS       c3f800000<>+0(SB), Z11, Z12
-	VXORPS       c80000000<>+0(SB), Z9, Z10
-	VSUBPS       Z12, Z10, Z12
-	VMULPS       Z8, Z9, Z9
+	VXORPS       c80000000<>+0(SB), Z9, Z8
+	VSUBPS       Z12, Z8, Z12
+	VMULPS       Z10, Z9, Z8
 	VCMPPS       $0x04, c00000000<>+0(SB), Z7, K2
 	VMOVAPS.Z    Z12, K2, Z12
 	VGETMANTPS   $0x0b, Z11, Z7
-	VGETEXPPS    Z7, Z10
+	VGETEXPPS    Z7, Z9
 	VGETEXPPS    Z11, Z11
-	VSUBPS       Z10, Z11, Z11
+	VSUBPS       Z9, Z11, Z11
 	VSUBPS       c3f800000<>+0(SB), Z7, Z7
-	VMULPS       Z7, Z7, Z10
+	VMULPS       Z7, Z7, Z9
 	VMOVUPS      cbd38a7a3<>+0(SB), Z13
 	VFMADD213PS  c3dd65065<>+0(SB), Z7, Z13
 	VFMADD213PS  cbe06c7c4<>+0(SB), Z7, Z13
@@ -22460,47 +25105,41 @@ check1:
 	VFMADD213PS  cbe800021<>+0(SB), Z7, Z13
 	VFMADD213PS  c3eaaaad2<>+0(SB), Z7, Z13
 	VMULPS       Z7, Z13, Z13
-	VMULPS       Z10, Z13, Z13
+	VMULPS       Z9, Z13, Z13
 	VFMADD231PS  c35bfbe8e<>+0(SB), Z11, Z13
-	VFNMADD231PS c3f000000<>+0(SB), Z10, Z13
+	VFNMADD231PS c3f000000<>+0(SB), Z9, Z13
 	VADDPS       Z7, Z13, Z13
 	VFMADD231PS  c3f317200<>+0(SB), Z11, Z13
-	VFMADD231PS  Z8, Z12, Z13
+	VFMADD231PS  Z10, Z12, Z13
 	VMOVUPS      cbf800000<>+0(SB), Z7
-	VPCMPEQD     Z3, Z4, K2
+	VPCMPEQD     Z4, Z5, K2
 	VMOVAPS      Z6, K2, Z13
-	VMOVAPS      Z7, K2, Z9
-	VMOVAPS.Z    Z13, K1, Z13
-	VSUBPS       Z13, Z5, Z5
-	VPADDD       c00000010<>+0(SB), Z4, Z4
-	VMULPS       Z2, Z9, Z9
+	VMOVAPS      Z7, K2, Z8
+	VSUBPS       Z13, Z3, Z3
+	VPADDD       c00000001<>+0(SB), Z5, Z5
+	VMULPS       Z2, Z8, Z8
 	TESTQ        AX, AX
 	JZ           noGradienttrue
-	VMOVUPS      Z9, K1, (AX)(R8*1)
+	VMOVUPS      Z8, K1, (AX)(BX*1)
 
 noGradienttrue:
+	ADDQ          SI, BX
+	INCQ          DX
+	CMPQ          DX, rows+32(FP)
+	JL            down3
+	VMOVAPS.Z     Z3, K1, Z3
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y1, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X1
+	VADDPS        X1, X3, X3
+	VPERMILPS     $0x4e, X3, X1
+	VADDPS        X1, X3, X3
+	VPERMILPS     $0xb1, X3, X1
+	VADDPS        X1, X3, X3
+	VCVTSS2SD     X3, X3, X3
+	VADDSD        X3, X0, X0
+
 end1:
-	VEXTRACTF64X4 $0x01, Z5, Y3
-	VADDPS        Y3, Y5, Y5
-	VEXTRACTF128  $0x01, Y5, X3
-	VADDPS        X3, X5, X5
-	VPERMILPS     $0x4e, X5, X3
-	VADDPS        X3, X5, X5
-	VPERMILPS     $0xb1, X5, X3
-	VADDPS        X3, X5, X5
-	VCVTSS2SD     X5, X5, X5
-	VADDSD        X5, X0, X0
-	ADDQ          $+8, DX
-	ADDQ          DI, CX
-	TESTQ         AX, AX
-	JZ            next
-	ADDQ          DI, AX
-
-next:
-	DECQ BX
-	JNZ  rows
-
-done:
 	MOVSD   X0, sum+48(FP)
 	LDMXCSR (SP)
 	VZEROUPPER
@@ -22556,8 +25195,11 @@ whole1:
 	VMULPS       Z1, Z3, Z3
 	VADDPS       c322bcc77<>+0(SB), Z3, Z3
 	VMULPS       Z0, Z4, Z4
-	VDIVPS       Z3, Z4, Z4
-	VSUBPS       Z4, Z6, Z6
+	VMOVUPS      c3f800000<>+0(SB), Z5
+	VRCP14PS     Z3, Z7
+	VFNMADD231PS Z7, Z3, Z5
+	VFMADD231PS  Z7, Z5, Z7
+	VFNMADD231PS Z7, Z4, Z6
 	VMOVUPS      Z6, (AX)(R8*1)
 	ADDQ         $+64, R8
 
@@ -22590,8 +25232,11 @@ check1:
 	VMULPS       Z1, Z2, Z2
 	VADDPS       c322bcc77<>+0(SB), Z2, Z2
 	VMULPS       Z0, Z4, Z4
-	VDIVPS       Z2, Z4, Z4
-	VSUBPS       Z4, Z6, Z6
+	VMOVUPS      c3f800000<>+0(SB), Z0
+	VRCP14PS     Z2, Z1
+	VFNMADD231PS Z1, Z2, Z0
+	VFMADD231PS  Z1, Z0, Z1
+	VFNMADD231PS Z1, Z4, Z6
 	VMOVUPS      Z6, K1, (AX)(R8*1)
 
 end1:

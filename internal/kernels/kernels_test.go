@@ -159,9 +159,9 @@ func TestDistances(t *testing.T) {
 			p.DistancesGradient(m, n, k, x, c, g, gX, gC)
 			near(r, "gradient by x", gX, wantX, func(i int) float64 { return 1e-6 * float64(n) })
 			near(r, "gradient by c", gC, wantC, func(i int) float64 { return 1e-6 * float64(m) })
-			clear(gC)
-			p.DistancesGradient(m, n, k, x, c, g, nil, gC)
-			near(r, "gradient by c alone", gC, wantC, func(i int) float64 { return 1e-6 * float64(m) })
+			clear(gX)
+			p.DistancesGradient(m, n, k, x, c, g, gX, nil)
+			near(r, "gradient by x alone", gX, wantX, func(i int) float64 { return 1e-6 * float64(n) })
 		})
 	})
 }
@@ -228,65 +228,119 @@ func TestRows(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		v, exact := s.vectors, plainVectors[float64]{}
 		check(t, func(r *rapid.T) {
-			b, n := rapid.IntRange(1, 9).Draw(r, "b"), rapid.IntRange(1, 70).Draw(r, "n")
+			n, b := rapid.IntRange(1, 9).Draw(r, "n"), rapid.IntRange(1, 170).Draw(r, "b")
 			rng := rngOf(r)
-			matrix, other := normals(t, rng, b*n), normals(t, rng, b*n)
-			rows, columns, more := normals(t, rng, b), normals(t, rng, n), normals(t, rng, n)
+			matrix, other := normals(t, rng, n*b), normals(t, rng, n*b)
+			rows, more, columns := normals(t, rng, n), normals(t, rng, n), normals(t, rng, b)
 			rounding := func(int) float64 { return 1e-5 }
 
-			got, want := guarded(t, b), make([]float64, b)
+			got, want := guarded(t, n), make([]float64, n)
 			v.SumSquares(got, matrix)
 			exact.SumSquares(want, wide(matrix))
 			near(r, "sum of squares", got, want, func(i int) float64 { return 1e-6 * want[i] })
 
-			dst, wantDst := guarded(t, b*n), make([]float64, b*n)
+			dst, wantDst := guarded(t, n*b), make([]float64, n*b)
 			v.ScaleRows(dst, matrix, rows, 2)
 			exact.ScaleRows(wantDst, wide(matrix), wide(rows), 2)
-			near(r, "scaled", dst, wantDst, rounding)
+			near(r, "scaled by rows", dst, wantDst, rounding)
+
+			v.ScaleColumns(dst, matrix, columns, 2)
+			exact.ScaleColumns(wantDst, wide(matrix), wide(columns), 2)
+			near(r, "scaled by columns", dst, wantDst, rounding)
 
 			copy(dst, matrix)
 			wantDst = wide(matrix)
 			v.Multiply(dst, other)
 			exact.Multiply(wantDst, wide(other))
 			near(r, "multiplied", dst, wantDst, rounding)
+			v.Add(dst, other)
+			exact.Add(wantDst, wide(other))
+			near(r, "added", dst, wantDst, rounding)
 
-			dist := guarded(t, b*n)
+			dist := guarded(t, n*b)
 			copy(dist, matrix)
 			wantDist := wide(matrix)
 			v.SquaredDistances(dist, rows, columns)
 			exact.SquaredDistances(wantDist, wide(rows), wide(columns))
 			near(r, "squared distance", dist, wantDist, rounding)
 
-			v.LogPhi(dst, matrix, columns, rows)
-			exact.LogPhi(wantDst, wide(matrix), wide(columns), wide(rows))
+			v.LogPhi(dst, matrix, rows, columns)
+			exact.LogPhi(wantDst, wide(matrix), wide(rows), wide(columns))
 			near(r, "log φ", dst, wantDst, rounding)
 
-			g1, g2, g3, g4, g5 := guarded(t, b*n), normals(t, rng, n), normals(t, rng, n), guarded(t, b), guarded(t, b)
-			w1, w2, w3, w4, w5 := make([]float64, b*n), wide(g2), wide(g3), make([]float64, b), make([]float64, b)
-			v.Backward(g1, g2, g3, g4, g5, matrix, other, columns, more)
-			exact.Backward(w1, w2, w3, w4, w5, wide(matrix), wide(other), wide(columns), wide(more))
-			inPlace := guarded(t, b*n)
+			g, perRow, perRow2, perColumn, perColumn2 := guarded(t, n*b), guarded(t, n), guarded(t, n), guarded(t, b), guarded(t, b)
+			w1, w2, w3, w4, w5 := make([]float64, n*b), make([]float64, n), make([]float64, n), make([]float64, b), make([]float64, b)
+			v.Backward(g, perRow, perRow2, perColumn, perColumn2, matrix, other, rows, more)
+			exact.Backward(w1, w2, w3, w4, w5, wide(matrix), wide(other), wide(rows), wide(more))
+			inPlace := guarded(t, n*b)
 			copy(inPlace, matrix)
-			v.Backward(inPlace, guarded(t, n), guarded(t, n), guarded(t, b), guarded(t, b), inPlace, other, columns, more)
-			near(r, "backward in place", inPlace, wide(g1), func(int) float64 { return 0 })
+			v.Backward(inPlace, guarded(t, n), guarded(t, n), guarded(t, b), guarded(t, b), inPlace, other, rows, more)
+			near(r, "backward in place", inPlace, wide(g), func(int) float64 { return 0 })
 			for i, pair := range []struct {
 				got  []float32
 				want []float64
-			}{{g1, w1}, {g2, w2}, {g3, w3}, {g4, w4}, {g5, w5}} {
-				near(r, fmt.Sprintf("backward %d", i), pair.got, pair.want, rounding)
+			}{{g, w1}, {perRow, w2}, {perRow2, w3}, {perColumn, w4}, {perColumn2, w5}} {
+				near(r, fmt.Sprintf("backward %d", i), pair.got, pair.want, func(int) float64 { return 1e-4 })
 			}
 		})
 	})
 }
 
-// TestActivate looks at ties, NaN and columns without any value.
+// TestTranspose turns a matrix of numbers that tell where they belong.
+func TestTranspose(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		check(t, func(r *rapid.T) {
+			rows, cols := rapid.IntRange(1, 70).Draw(r, "rows"), rapid.IntRange(1, 70).Draw(r, "cols")
+			src, dst := guarded(t, rows*cols), guarded(t, rows*cols)
+			for i := range src {
+				src[i] = float32(i)
+			}
+			s.vectors.Transpose(dst, src, rows, cols)
+			for i := range rows {
+				for j := range cols {
+					if dst[j*rows+i] != src[i*cols+j] {
+						r.Fatalf("[%d,%d] of %d×%d: %g, want %g", i, j, rows, cols, dst[j*rows+i], src[i*cols+j])
+					}
+				}
+			}
+		})
+	})
+}
+
+// TestSoftmax holds the softmax of columns and what leads back through it
+// against plain float64.
+func TestSoftmax(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		check(t, func(r *rapid.T) {
+			n, b := rapid.IntRange(1, 30).Draw(r, "n"), rapid.IntRange(1, 40).Draw(r, "b")
+			rng := rngOf(r)
+			l, g := normals(t, rng, n*b), normals(t, rng, n*b)
+			for i := range l {
+				l[i] *= 30
+			}
+			share, norm, sum := guarded(t, n*b), guarded(t, b), guarded(t, b)
+			wantShare, wantNorm, wantSum := make([]float64, n*b), make([]float64, b), make([]float64, b)
+			s.vectors.Softmax(share, norm, l)
+			plainVectors[float64]{}.Softmax(wantShare, wantNorm, wide(l))
+			near(r, "share", share, wantShare, func(i int) float64 { return 1e-5*wantShare[i] + tiny })
+			near(r, "norm", norm, wantNorm, func(i int) float64 { return 1e-6 * (1 + math.Abs(wantNorm[i])) })
+			wantG := wide(g)
+			plainVectors[float64]{}.SoftmaxBackward(wantG, wantSum, wantShare)
+			s.vectors.SoftmaxBackward(g, sum, share)
+			near(r, "gradient", g, wantG, func(int) float64 { return 1e-4 })
+			near(r, "sum", sum, wantSum, func(int) float64 { return 1e-5 })
+		})
+	})
+}
+
+// TestActivate looks at ties, NaN and rows without any value.
 func TestActivate(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		v, exact := s.vectors, plainVectors[float64]{}
 		check(t, func(r *rapid.T) {
-			b, n := rapid.IntRange(1, 9).Draw(r, "b"), rapid.IntRange(1, 70).Draw(r, "n")
+			n, b := rapid.IntRange(1, 9).Draw(r, "n"), rapid.IntRange(1, 70).Draw(r, "b")
 			rng := rngOf(r)
-			dist, logRatio, width, limit := guarded(t, b*n), guarded(t, n), guarded(t, n), normals(t, rng, b)
+			dist, logRatio, width, limit := guarded(t, n*b), guarded(t, n), guarded(t, n), normals(t, rng, b)
 			for i := range dist {
 				dist[i] = float32(rng.IntN(4)) // ties
 			}
@@ -294,17 +348,17 @@ func TestActivate(t *testing.T) {
 				width[c], logRatio[c] = 1, float32(rng.IntN(2))
 			}
 			for i := range rng.IntN(3) {
-				dist[rng.IntN(b*n)] = []float32{float32(math.Inf(1)), 1e30, 200}[i]
+				dist[rng.IntN(n*b)] = []float32{float32(math.Inf(1)), 1e30, 200}[i]
 			}
-			dst, top, largest := guarded(t, b*n), guarded(t, b), make([]int, b)
-			wantDst, wantTop, wantLargest := make([]float64, b*n), make([]float64, b), make([]int, b)
+			dst, top, largest := guarded(t, n*b), guarded(t, b), make([]int32, b)
+			wantDst, wantTop, wantLargest := make([]float64, n*b), make([]float64, b), make([]int32, b)
 			v.Activate(dst, top, largest, dist, logRatio, width, limit)
 			exact.Activate(wantDst, wantTop, wantLargest, wide(dist), wide(logRatio), wide(width), wide(limit))
 			near(r, "activation", dst, wantDst, func(i int) float64 { return 1e-6*wantDst[i] + tiny })
 			near(r, "top", top, wantTop, func(i int) float64 { return 1e-6 * (1 + math.Abs(wantTop[i])) })
 			for i, at := range largest {
-				if at != wantLargest[i] && dst[i*n+at] != dst[i*n+wantLargest[i]] { // equal only once rounded
-					r.Fatalf("row %d: largest %d, want %d", i, at, wantLargest[i])
+				if at != wantLargest[i] && dst[int(at)*b+i] != dst[int(wantLargest[i])*b+i] { // equal only once rounded
+					r.Fatalf("column %d: largest %d, want %d", i, at, wantLargest[i])
 				}
 			}
 		})
@@ -313,7 +367,7 @@ func TestActivate(t *testing.T) {
 		for i := range n {
 			dist[i], ones[i] = float32(math.NaN()), 1
 		}
-		largest := []int{-1}
+		largest := []int32{-1}
 		s.vectors.Activate(dst, guarded(t, 1), largest, dist, ones, ones, ones[:1])
 		if largest[0] != 0 || !math.IsNaN(float64(dst[0])) || !math.IsNaN(float64(dst[n-1])) {
 			t.Errorf("of NaN alone: largest %d, %v", largest[0], dst)
@@ -325,20 +379,20 @@ func TestActivate(t *testing.T) {
 func TestLogBCE(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		check(t, func(r *rapid.T) {
-			b, n := rapid.IntRange(1, 5).Draw(r, "b"), rapid.IntRange(1, 70).Draw(r, "n")
+			n, b := rapid.IntRange(1, 5).Draw(r, "n"), rapid.IntRange(1, 70).Draw(r, "b")
 			rng := rngOf(r)
-			logY, labels := guarded(t, b*n), make([]int, b)
+			logY, labels := guarded(t, n*b), make([]int, b)
 			for i := range logY {
 				logY[i] = -float32(math.Exp(rng.Float64()*26 - 20)) // -2e-9 to -400
 			}
 			for i := range rng.IntN(3) {
-				logY[rng.IntN(b*n)] = []float32{0, float32(math.Inf(-1))}[i]
+				logY[rng.IntN(n*b)] = []float32{0, float32(math.Inf(-1))}[i]
 			}
 			for i := range labels {
 				labels[i] = rng.IntN(n)
-				logY[i*n+labels[i]] = -1
+				logY[labels[i]*b+i] = -1
 			}
-			grad, want := guarded(t, b*n), make([]float64, b*n)
+			grad, want := guarded(t, n*b), make([]float64, n*b)
 			sum := s.vectors.LogBCE(grad, logY, labels, 1e-6, 0.5)
 			wantSum := plainVectors[float64]{}.LogBCE(want, wide(logY), labels, float64(float32(1e-6)), 0.5)
 			// logY − shift is rounded, and the slope is e to the power of it.
@@ -354,8 +408,10 @@ func TestLogBCE(t *testing.T) {
 		})
 		logY := guarded(t, 3)
 		logY[0], logY[1], logY[2] = -1, -1, float32(math.NaN())
-		if sum := s.vectors.LogBCE(nil, logY, []int{0}, 1e-6, 1); !math.IsNaN(sum) {
-			t.Errorf("the loss of NaN is %g", sum)
+		for _, labels := range [][]int{{0}, {0, 0, 0}} { // as one column and as one row
+			if sum := s.vectors.LogBCE(nil, logY, labels, 1e-6, 1); !math.IsNaN(sum) {
+				t.Errorf("the loss of NaN is %g", sum)
+			}
 		}
 	})
 }
@@ -419,7 +475,9 @@ func TestShortArguments(t *testing.T) {
 			"Exp":              func() { s.vectors.Exp(x(5), x(4)) },
 			"SumSquares":       func() { s.vectors.ScaleRows(x(20), x(20), x(3), 1) },
 			"SquaredDistances": func() { s.vectors.SquaredDistances(x(20), x(4), x(4)) },
+			"Transpose":        func() { s.vectors.Transpose(x(20), x(19), 5, 4) },
 			"Backward":         func() { s.vectors.Backward(x(20), x(5), x(5), x(4), x(3), x(20), x(20), x(5), x(5)) },
+			"Softmax":          func() { s.vectors.Softmax(x(20), x(5), x(19)) },
 			"LogBCE":           func() { s.vectors.LogBCE(x(19), x(20), make([]int, 4), 0, 1) },
 			"Adam":             func() { s.vectors.Adam(x(5), x(5), x(5), x(4), 1, 1) },
 		} {

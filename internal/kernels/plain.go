@@ -64,39 +64,65 @@ func (plainProducts[T]) TN(m, n, k int, alpha T, a, b []T, beta T, c []T) {
 func (plainProducts[T]) Distances(m, n, k int, x, c, dist []T) {
 	for i := range m {
 		row := x[i*k : (i+1)*k]
-		for l := range n {
-			centroid := c[l*k : (l+1)*k]
-			var sum T
+		l := 0
+		for ; l+4 <= n; l += 4 { // four sums, as each waits for the one before
+			c0, c1, c2, c3 := c[l*k:(l+1)*k], c[(l+1)*k:(l+2)*k], c[(l+2)*k:(l+3)*k], c[(l+3)*k:(l+4)*k]
+			var s0, s1, s2, s3 float64
 			for j, v := range row {
-				sum += max(v-centroid[j], centroid[j]-v)
+				s0 += math.Abs(float64(v - c0[j]))
+				s1 += math.Abs(float64(v - c1[j]))
+				s2 += math.Abs(float64(v - c2[j]))
+				s3 += math.Abs(float64(v - c3[j]))
 			}
-			dist[i*n+l] = sum
+			dist[i*n+l], dist[i*n+l+1], dist[i*n+l+2], dist[i*n+l+3] = T(s0), T(s1), T(s2), T(s3)
+		}
+		for ; l < n; l++ {
+			centroid := c[l*k : (l+1)*k]
+			var sum float64
+			for j, v := range row {
+				sum += math.Abs(float64(v - centroid[j]))
+			}
+			dist[i*n+l] = T(sum)
 		}
 	}
 }
 
 func (plainProducts[T]) DistancesGradient(m, n, k int, x, c, g, gX, gC []T) {
-	clear(gC[:n*k])
-	if gX != nil {
-		clear(gX[:m*k])
+	clear(gX[:m*k])
+	if gC != nil {
+		clear(gC[:n*k])
 	}
 	for i := range m {
-		row := x[i*k : (i+1)*k]
+		row, to := x[i*k:(i+1)*k], gX[i*k:(i+1)*k]
 		for l, slope := range g[i*n : (i+1)*n] {
-			centroid, to := c[l*k:(l+1)*k], gC[l*k:(l+1)*k]
+			signed := [...]T{-slope, 0, slope} // as a branch could not be foreseen
+			centroid := c[l*k : (l+1)*k]
+			if gC == nil {
+				for j, v := range row {
+					to[j] += signed[1+order(v, centroid[j])]
+				}
+				continue
+			}
+			toC := gC[l*k : (l+1)*k]
 			for j, v := range row {
-				e := v - centroid[j]
-				if e == 0 {
-					continue
-				}
-				s := slope * T(math.Copysign(1, float64(e))) // a branch could not be foreseen
-				to[j] -= s
-				if gX != nil {
-					gX[i*k+j] += s
-				}
+				s := signed[1+order(v, centroid[j])]
+				to[j] += s
+				toC[j] -= s
 			}
 		}
 	}
+}
+
+// order is 1, 0 or -1 as a is above, at or below b.
+func order[T Real](a, b T) int {
+	above, below := 0, 0
+	if a > b {
+		above = 1
+	}
+	if a < b {
+		below = 1
+	}
+	return above - below
 }
 
 // plainVectors computes in float64 what it has no loop for in T.
@@ -128,9 +154,29 @@ func sigmoid(x float64) float64 {
 	return 1 / (1 + math.Exp(-x))
 }
 
+func (plainVectors[T]) Add(dst, src []T) {
+	for i, x := range src[:len(dst)] {
+		dst[i] += x
+	}
+}
+
 func (plainVectors[T]) Multiply(dst, src []T) {
 	for i, x := range src[:len(dst)] {
 		dst[i] *= x
+	}
+}
+
+func (plainVectors[T]) Transpose(dst, src []T, rows, cols int) {
+	const side = 16 // of blocks that stay in the cache
+	dst, src = dst[:rows*cols], src[:rows*cols]
+	for i := 0; i < rows; i += side {
+		for j := 0; j < cols; j += side {
+			for r := i; r < min(i+side, rows); r++ {
+				for c := j; c < min(j+side, cols); c++ {
+					dst[c*rows+r] = src[r*cols+c]
+				}
+			}
+		}
 	}
 }
 
@@ -166,66 +212,107 @@ func (plainVectors[T]) ScaleRows(dst, src, by []T, factor T) {
 	}
 }
 
-func (plainVectors[T]) SquaredDistances(dist, xsq, csq []T) {
-	_, n := shape(dist, xsq)
-	for i, s := range xsq {
-		row := dist[i*n : (i+1)*n]
-		for c, d := range row {
-			row[c] = max(s+d+csq[c], 0)
+func (plainVectors[T]) ScaleColumns(dst, src, by []T, factor T) {
+	b := len(by)
+	for at := 0; at < len(dst); at += b {
+		row := dst[at : at+b]
+		for i, v := range src[at : at+b] {
+			row[i] = factor * by[i] * v
+		}
+	}
+}
+
+func (plainVectors[T]) SquaredDistances(dist, csq, xsq []T) {
+	_, b := shape(dist, csq)
+	for c, s := range csq {
+		row := dist[c*b : (c+1)*b]
+		for i, d := range row {
+			row[i] = max(s+d+xsq[i], 0)
 		}
 	}
 }
 
 func (plainVectors[T]) LogPhi(dst, dist, width, limit []T) {
-	_, n := shape(dst, limit)
-	for i, most := range limit {
-		row := dst[i*n : (i+1)*n]
-		for c, d := range dist[i*n : (i+1)*n] {
-			row[c] = most - width[c]*d
+	_, b := shape(dst, width)
+	for c, w := range width {
+		row := dst[c*b : (c+1)*b]
+		for i, d := range dist[c*b : (c+1)*b] {
+			row[i] = limit[i] - w*d
 		}
 	}
 }
 
-func (plainVectors[T]) Activate(dst, top []T, largest []int, dist, logRatio, width, limit []T) {
-	_, n := shape(dst, limit)
-	for i, most := range limit {
-		row := dst[i*n : (i+1)*n]
-		best := 0
-		for c, d := range dist[i*n : (i+1)*n] {
-			row[c] = logRatio[c] - width[c]*d + most
-			if row[c] > row[best] {
-				best = c
+func (plainVectors[T]) Activate(dst, top []T, largest []int32, dist, logRatio, width, limit []T) {
+	_, b := shape(dst, width)
+	for c, w := range width {
+		row := dst[c*b : (c+1)*b]
+		for i, d := range dist[c*b : (c+1)*b] {
+			l := logRatio[c] - w*d + limit[i]
+			if c == 0 || l > top[i] {
+				top[i], largest[i] = l, int32(c)
 			}
-		}
-		largest[i], top[i] = best, row[best]
-		for c, v := range row {
-			row[c] = T(math.Exp(float64(v)))
+			row[i] = T(math.Exp(float64(l)))
 		}
 	}
 }
 
-func (plainVectors[T]) Backward(gDist, gBeta, colSum, sum, rowSum, g, dist, width, inverse []T) {
-	_, n := shape(gDist, sum)
-	for i := range sum {
+func (plainVectors[T]) Backward(gDist, gWidth, sumDist, gLimit, perColumn, g, dist, width, inverse []T) {
+	_, b := shape(gDist, width)
+	clear(gLimit[:b])
+	clear(perColumn[:b])
+	for c, w := range width {
 		var total, totalDist T
-		for c, v := range g[i*n : (i+1)*n] {
-			d := -width[c] * v
-			gDist[i*n+c] = d
-			gBeta[c] += v * (inverse[c] - dist[i*n+c])
-			colSum[c] += d
-			total += v
+		for i, v := range g[c*b : (c+1)*b] {
+			d := -w * v
+			gDist[c*b+i] = d
+			total += v * (inverse[c] - dist[c*b+i])
 			totalDist += d
+			gLimit[i] += v
+			perColumn[i] += d
 		}
-		sum[i], rowSum[i] = total, totalDist
+		gWidth[c], sumDist[c] = total, totalDist
+	}
+}
+
+func (plainVectors[T]) Softmax(dst, norm, l []T) {
+	b, l := len(norm), l[:len(dst)]
+	for i := range norm {
+		top := l[i]
+		for at := i; at < len(l); at += b {
+			top = max(top, l[at])
+		}
+		var sum float64
+		for at := i; at < len(l); at += b {
+			e := math.Exp(float64(l[at] - top))
+			sum += e
+			dst[at] = T(e)
+		}
+		for at := i; at < len(l); at += b {
+			dst[at] /= T(sum)
+		}
+		norm[i] = top + T(math.Log(sum))
+	}
+}
+
+func (plainVectors[T]) SoftmaxBackward(g, sum, share []T) {
+	b, share := len(sum), share[:len(g)]
+	for i := range sum {
+		sum[i] = 0
+		for at := i; at < len(g); at += b {
+			sum[i] += g[at]
+		}
+		for at := i; at < len(g); at += b {
+			g[at] -= share[at] * sum[i]
+		}
 	}
 }
 
 func (plainVectors[T]) LogBCE(grad, logY []T, labels []int, shift, scale T) float64 {
-	_, n := shape(logY, labels)
+	b, n := shape(logY, labels) // a label for each column
 	var sum float64
-	for i, own := range labels {
-		for c := range n {
-			l := float64(logY[i*n+c]) - float64(shift)
+	for c := range n {
+		for i, own := range labels {
+			l := float64(logY[c*b+i]) - float64(shift)
 			slope := -1.0
 			if c == own {
 				sum -= l
@@ -234,7 +321,7 @@ func (plainVectors[T]) LogBCE(grad, logY []T, labels []int, shift, scale T) floa
 				slope = 1 / math.Expm1(-l)
 			}
 			if grad != nil {
-				grad[i*n+c] = T(slope * float64(scale))
+				grad[c*b+i] = T(slope * float64(scale))
 			}
 		}
 	}

@@ -5,6 +5,8 @@ package kernels
 import (
 	"slices"
 	"unsafe"
+
+	"golang.org/x/sys/cpu"
 )
 
 // tile is what a micro-kernel works on; asm/matrix.go knows the offsets.
@@ -21,6 +23,7 @@ type tile struct {
 	mask        [8]uint32      // AVX-512: a bit per lane of the last vector; AVX2: a word per lane
 	r           unsafe.Pointer // like c
 	ldr         int
+	times       int // tiles one below the other
 }
 
 // kernels are micro-kernels by vectors and rows of a tile. Those that mask
@@ -69,8 +72,11 @@ func dense(data []float32, cols int) matrix { return matrix{data, cols, 1} }
 
 func (m matrix) transposed() matrix { return matrix{m.data, m.col, m.row} }
 
-// from is the address of an element.
+// from is the address of an element, or nil in an empty matrix.
 func (m matrix) from(row, col int) unsafe.Pointer {
+	if m.data == nil {
+		return nil
+	}
 	return unsafe.Pointer(&m.data[row*m.row+col*m.col])
 }
 
@@ -92,19 +98,22 @@ func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b ma
 			p.setMask(p.width)
 		}
 		p.b = b.from(0, j)
-		blocks := (m + len(kernels) - 2) / (len(kernels) - 1)
-		for i, block := 0, 1; block <= blocks; block++ {
-			rows := m*block/blocks - i
-			p.a, p.c = a.from(i, 0), c.from(i, j)
-			if r.data != nil {
-				p.r = r.from(i, j)
-			}
-			kernels[rows](&p.tile)
-			i += rows
+		tiles = (m + len(kernels) - 2) / (len(kernels) - 1)
+		rows, higher := m/tiles, m%tiles // of even heights, but for one row more in some
+		below := higher * (rows + 1)
+		if higher > 0 {
+			p.run(kernels[rows+1], higher, a.from(0, 0), c.from(0, j), r.from(0, j))
 		}
+		p.run(kernels[rows], tiles-higher, a.from(below, 0), c.from(below, j), r.from(below, j))
 		j += vectors * p.width
 	}
 	p.a, p.b, p.c, p.r = nil, nil, nil, nil
+}
+
+// run works on as many tiles, one below the other, as times says.
+func (p *products) run(kernel func(*tile), times int, a, c, r unsafe.Pointer) {
+	p.times, p.a, p.c, p.r = times, a, c, r
+	kernel(&p.tile)
 }
 
 // setMask lets through the first lanes of a vector.
@@ -182,21 +191,25 @@ func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
 	if !fits(m, n, k, 0, x, c, g) {
 		return
 	}
-	// gC = −Σ_x g·sign(x−c) and gX = −Σ_c g·sign(c−x).
+	// gX = −Σ_c g·sign(c−x) and gC = −Σ_x g·sign(x−c).
 	rows, cols := dense(x, k), dense(c, k)
-	p.contract(p.signs, n, k, m, -1, dense(g, n).transposed(), rows, 0, dense(gC[:n*k], k), cols)
-	if gX != nil {
-		p.contract(p.signs, m, k, n, -1, dense(g, n), cols, 0, dense(gX[:m*k], k), rows)
+	p.contract(p.signs, m, k, n, -1, dense(g, n), cols, 0, dense(gX[:m*k], k), rows)
+	if gC != nil {
+		p.contract(p.signs, n, k, m, -1, dense(g, n).transposed(), rows, 0, dense(gC[:n*k], k), cols)
 	}
 }
 
-// turn sets dst [cols,rows] to the transpose of src [rows,cols]. It goes by
-// blocks of columns that keep what is written in the first-level cache; the
-// last blocks overlap those before.
+// turn sets dst [cols,rows] to the transpose of src [rows,cols], in strips of
+// rows; the last ones overlap those before.
 func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
-	const side, block = 8, 64
-	if rows < side || cols < side {
+	const high = 16
+	side, strip := 8, transposeStrip
+	if cpu.X86.HasAVX512F && cols >= 16 {
+		side, strip = 16, transposeStripAVX512
+	}
+	if rows < high || cols < side {
+		const side = 8
 		for i := 0; i < rows; i += side {
 			for j := 0; j < cols; j += side {
 				transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
@@ -204,15 +217,11 @@ func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 		}
 		return
 	}
-	for from := 0; from < cols; from += block {
-		to := min(from+block, cols)
-		at := min(from, to-side)
-		for i := 0; i < rows; i += side {
-			i := min(i, rows-side)
-			transposeStrip(&dst[at*ldd+i], ldd, &src[i*lds+at], lds, (to-at)/side)
-			if (to-at)%side != 0 {
-				transposeStrip(&dst[(to-side)*ldd+i], ldd, &src[i*lds+to-side], lds, 1)
-			}
+	for i := 0; i < rows; i += high {
+		i := min(i, rows-high)
+		strip(&dst[i], ldd, &src[i*lds], lds, cols/side)
+		if last := cols - side; cols%side != 0 {
+			strip(&dst[last*ldd+i], ldd, &src[i*lds+last], lds, 1)
 		}
 	}
 }

@@ -575,6 +575,9 @@ func signs3x3AVX512(t *tile)
 func signs4x3AVX512(t *tile)
 
 //go:noescape
+func transposeStripAVX512(dst *float32, ldd int, src *float32, lds, n int)
+
+//go:noescape
 func transposeStrip(dst *float32, ldd int, src *float32, lds, n int)
 
 //go:noescape
@@ -593,6 +596,9 @@ func softplusAVX2(dst, src *float32, n int)
 func sigmoidAVX2(dst, src *float32, n int)
 
 //go:noescape
+func addAVX2(dst, src *float32, n int)
+
+//go:noescape
 func multiplyAVX2(dst, src *float32, n int)
 
 //go:noescape
@@ -602,16 +608,25 @@ func sumSquaresAVX2(dst, x *float32, rows, n int)
 func scaleRowsAVX2(dst, src, by *float32, factor float32, rows, n int)
 
 //go:noescape
-func squaredDistancesAVX2(dist, xsq, csq *float32, rows, n int)
+func scaleColumnsAVX2(dst, src, by *float32, factor float32, rows, n int)
+
+//go:noescape
+func squaredDistancesAVX2(dist, csq, xsq *float32, rows, n int)
 
 //go:noescape
 func logPhiAVX2(dst, dist, width, limit *float32, rows, n int)
 
 //go:noescape
-func activateAVX2(dst, top *float32, largest *int, dist, logRatio, width, limit *float32, rows, n int)
+func activateAVX2(dst, top *float32, largest *int32, dist, logRatio, width, limit *float32, rows, n int)
 
 //go:noescape
-func backwardAVX2(gDist, gBeta, colSum, sum, rowSum, grad, dist, width, inverse *float32, rows, n int)
+func backwardAVX2(gDist, gWidth, sumDist, gLimit, perColumn, grad, dist, width, inverse *float32, rows, n int)
+
+//go:noescape
+func softmaxAVX2(dst, norm, l *float32, rows, n int)
+
+//go:noescape
+func softmaxBackwardAVX2(grad, sum, share *float32, rows, n int)
 
 //go:noescape
 func logBCEAVX2(grad, logY *float32, labels *int, shift, scale float32, rows, n int) (sum float64)
@@ -624,13 +639,17 @@ var vectorsAVX2 = vectorKernels{
 	log:              logAVX2,
 	softplus:         softplusAVX2,
 	sigmoid:          sigmoidAVX2,
+	add:              addAVX2,
 	multiply:         multiplyAVX2,
 	sumSquares:       sumSquaresAVX2,
 	scaleRows:        scaleRowsAVX2,
+	scaleColumns:     scaleColumnsAVX2,
 	squaredDistances: squaredDistancesAVX2,
 	logPhi:           logPhiAVX2,
 	activate:         activateAVX2,
 	backward:         backwardAVX2,
+	softmax:          softmaxAVX2,
+	softmaxBackward:  softmaxBackwardAVX2,
 	logBCE:           logBCEAVX2,
 	adam:             adamAVX2,
 }
@@ -648,6 +667,9 @@ func softplusAVX512(dst, src *float32, n int)
 func sigmoidAVX512(dst, src *float32, n int)
 
 //go:noescape
+func addAVX512(dst, src *float32, n int)
+
+//go:noescape
 func multiplyAVX512(dst, src *float32, n int)
 
 //go:noescape
@@ -657,16 +679,25 @@ func sumSquaresAVX512(dst, x *float32, rows, n int)
 func scaleRowsAVX512(dst, src, by *float32, factor float32, rows, n int)
 
 //go:noescape
-func squaredDistancesAVX512(dist, xsq, csq *float32, rows, n int)
+func scaleColumnsAVX512(dst, src, by *float32, factor float32, rows, n int)
+
+//go:noescape
+func squaredDistancesAVX512(dist, csq, xsq *float32, rows, n int)
 
 //go:noescape
 func logPhiAVX512(dst, dist, width, limit *float32, rows, n int)
 
 //go:noescape
-func activateAVX512(dst, top *float32, largest *int, dist, logRatio, width, limit *float32, rows, n int)
+func activateAVX512(dst, top *float32, largest *int32, dist, logRatio, width, limit *float32, rows, n int)
 
 //go:noescape
-func backwardAVX512(gDist, gBeta, colSum, sum, rowSum, grad, dist, width, inverse *float32, rows, n int)
+func backwardAVX512(gDist, gWidth, sumDist, gLimit, perColumn, grad, dist, width, inverse *float32, rows, n int)
+
+//go:noescape
+func softmaxAVX512(dst, norm, l *float32, rows, n int)
+
+//go:noescape
+func softmaxBackwardAVX512(grad, sum, share *float32, rows, n int)
 
 //go:noescape
 func logBCEAVX512(grad, logY *float32, labels *int, shift, scale float32, rows, n int) (sum float64)
@@ -679,13 +710,17 @@ var vectorsAVX512 = vectorKernels{
 	log:              logAVX512,
 	softplus:         softplusAVX512,
 	sigmoid:          sigmoidAVX512,
+	add:              addAVX512,
 	multiply:         multiplyAVX512,
 	sumSquares:       sumSquaresAVX512,
 	scaleRows:        scaleRowsAVX512,
+	scaleColumns:     scaleColumnsAVX512,
 	squaredDistances: squaredDistancesAVX512,
 	logPhi:           logPhiAVX512,
 	activate:         activateAVX512,
 	backward:         backwardAVX512,
+	softmax:          softmaxAVX512,
+	softmaxBackward:  softmaxBackwardAVX512,
 	logBCE:           logBCEAVX512,
 	adam:             adamAVX512,
 }

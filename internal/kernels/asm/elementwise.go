@@ -63,9 +63,17 @@ func laneNumbers() Mem {
 
 // each emits body for whole vectors and for the rest.
 func (r *row) each(body func(tail bool)) {
+	zero := GP64()
+	XORQ(zero, zero)
+	r.eachFrom(zero, body)
+}
+
+// eachFrom does so from a place on, in bytes.
+func (r *row) eachFrom(from reg.Register, body func(tail bool)) {
 	r.loops++
-	label := func(name string) string { return fmt.Sprintf("%s%d", name, r.loops) }
-	XORQ(r.at, r.at)
+	loop := r.loops
+	label := func(name string) string { return fmt.Sprintf("%s%d", name, loop) }
+	MOVQ(from, r.at)
 	JMP(LabelRef(label("check")))
 	Label(label("whole"))
 	body(false)
@@ -77,6 +85,29 @@ func (r *row) each(body func(tail bool)) {
 	JGE(LabelRef(label("end")))
 	body(true)
 	Label(label("end"))
+}
+
+// down emits body for each of the rows, of which there is at least one, in the
+// columns where the loop is. i counts the rows.
+func (r *row) down(count Op, body func(i reg.Register)) {
+	r.loops++
+	label := fmt.Sprintf("down%d", r.loops)
+	columns, i := r.at, GP64()
+	r.at = GP64()
+	MOVQ(columns, r.at)
+	XORQ(i, i)
+	Label(label)
+	body(i)
+	ADDQ(r.bytes, r.at)
+	INCQ(i)
+	CMPQ(i, count)
+	JL(LabelRef(label))
+	r.at = columns
+}
+
+// of broadcasts the i-th float of an array.
+func (v isa) of(array, i reg.Register) reg.VecVirtual {
+	return v.broadcast(Mem{Base: array, Index: i, Scale: 4})
 }
 
 // here addresses the vector of an array that the loop is at.
@@ -163,14 +194,17 @@ func elementwise(v isa) {
 		finish(nil)
 	}
 
-	declare("multiply", "dst, src *float32, n int")
-	{
+	for _, f := range []struct {
+		name string
+		do   func(ops ...Op)
+	}{{"add", VADDPS}, {"multiply", VMULPS}} {
+		declare(f.name, "dst, src *float32, n int")
 		saved := flushing()
 		dst, src := pointer("dst"), pointer("src")
 		r := v.row(pointer("n"))
 		r.each(func(tail bool) {
 			x, y := r.load(src, tail), r.load(dst, tail)
-			VMULPS(x, y, y)
+			f.do(x, y, y)
 			r.store(y, dst, tail)
 		})
 		finish(saved)
@@ -181,12 +215,30 @@ func elementwise(v isa) {
 		dst, x, count := pointer("dst"), pointer("x"), pointer("rows")
 		r := v.row(pointer("n"))
 		rows(count, func() {
-			sum := v.zero()
-			r.each(func(tail bool) {
-				y := r.load(x, tail)
+			// Four sums at once, as each waits for the one before.
+			sums := [4]reg.VecVirtual{v.zero(), v.zero(), v.zero(), v.zero()}
+			at, last := GP64(), GP64()
+			XORQ(at, at)
+			MOVQ(r.bytes, last)
+			SUBQ(I32(int32(16*v.width)), last)
+			JMP(LabelRef("fours"))
+			Label("four")
+			for i, sum := range sums {
+				y := v.copied(Mem{Base: x, Index: at, Scale: 1, Disp: 4 * v.width * i})
 				VFMADD231PS(y, y, sum)
+			}
+			ADDQ(I32(int32(16*v.width)), at)
+			Label("fours")
+			CMPQ(at, last)
+			JLE(LabelRef("four"))
+			r.eachFrom(at, func(tail bool) {
+				y := r.load(x, tail)
+				VFMADD231PS(y, y, sums[0])
 			})
-			VMOVSS(v.sum(sum).AsX(), Mem{Base: dst})
+			VADDPS(sums[1], sums[0], sums[0])
+			VADDPS(sums[3], sums[2], sums[2])
+			VADDPS(sums[2], sums[0], sums[0])
+			VMOVSS(v.sum(sums[0]).AsX(), Mem{Base: dst})
 			ADDQ(I8(4), dst)
 			ADDQ(r.bytes, x)
 		})
@@ -211,21 +263,38 @@ func elementwise(v isa) {
 		})
 	}
 
-	declare("squaredDistances", "dist, xsq, csq *float32, rows, n int")
+	declare("scaleColumns", "dst, src, by *float32, factor float32, rows, n int")
 	{
-		dist, xsq, csq, count := pointer("dist"), pointer("xsq"), pointer("csq"), pointer("rows")
+		dst, src, by, count := pointer("dst"), pointer("src"), pointer("by"), pointer("rows")
+		factor := v.factor("factor")
+		r := v.row(pointer("n"))
+		rows(count, func() {
+			r.each(func(tail bool) {
+				y := r.load(by, tail)
+				VMULPS(factor, y, y)
+				VMULPS(r.load(src, tail), y, y)
+				r.store(y, dst, tail)
+			})
+			ADDQ(r.bytes, src)
+			ADDQ(r.bytes, dst)
+		})
+	}
+
+	declare("squaredDistances", "dist, csq, xsq *float32, rows, n int")
+	{
+		dist, csq, xsq, count := pointer("dist"), pointer("csq"), pointer("xsq"), pointer("rows")
 		zero := v.zero()
 		r := v.row(pointer("n"))
 		rows(count, func() {
-			square := v.broadcast(Mem{Base: xsq})
+			square := v.broadcast(Mem{Base: csq})
 			r.each(func(tail bool) {
 				y := r.load(dist, tail)
 				VADDPS(square, y, y)
-				VADDPS(r.load(csq, tail), y, y)
+				VADDPS(r.load(xsq, tail), y, y)
 				VMAXPS(y, zero, y)
 				r.store(y, dist, tail)
 			})
-			ADDQ(I8(4), xsq)
+			ADDQ(I8(4), csq)
 			ADDQ(r.bytes, dist)
 		})
 	}
@@ -235,13 +304,13 @@ func elementwise(v isa) {
 		dst, dist, width, limit, count := pointer("dst"), pointer("dist"), pointer("width"), pointer("limit"), pointer("rows")
 		r := v.row(pointer("n"))
 		rows(count, func() {
-			most := v.broadcast(Mem{Base: limit})
+			w := v.broadcast(Mem{Base: width})
 			r.each(func(tail bool) {
-				y := v.copied(most)
-				VFNMADD231PS(r.load(dist, tail), r.load(width, tail), y)
+				y := r.load(limit, tail)
+				VFNMADD231PS(r.load(dist, tail), w, y)
 				r.store(y, dst, tail)
 			})
-			ADDQ(I8(4), limit)
+			ADDQ(I8(4), width)
 			ADDQ(r.bytes, dist)
 			ADDQ(r.bytes, dst)
 		})
@@ -249,6 +318,7 @@ func elementwise(v isa) {
 
 	activate(v, declare)
 	backward(v, declare)
+	softmax(v, declare)
 	logBCE(v, declare)
 	adam(v, declare)
 }
@@ -267,134 +337,134 @@ func ParamAddr(name string) Mem {
 }
 
 func activate(v isa, declare func(name, params string)) {
-	declare("activate", "dst, top *float32, largest *int, dist, logRatio, width, limit *float32, rows, n int")
+	declare("activate", "dst, top *float32, largest *int32, dist, logRatio, width, limit *float32, rows, n int")
+	saved := flushing()
 	dst, top, largest := pointer("dst"), pointer("top"), pointer("largest")
-	dist, logRatio, width, limit, count := pointer("dist"), pointer("logRatio"), pointer("width"), pointer("limit"), pointer("rows")
+	dist, logRatio, width, limit := pointer("dist"), pointer("logRatio"), pointer("width"), pointer("limit")
 	r := v.row(pointer("n"))
-	rows(count, func() {
-		most := v.broadcast(Mem{Base: limit})
-		best, bestAt := v.copied(constant(0xff800000)), v.zero()
-		place := v.copied(laneNumbers())
-		r.each(func(tail bool) {
-			y := r.load(logRatio, tail)
-			VFNMADD231PS(r.load(dist, tail), r.load(width, tail), y)
+	r.each(func(tail bool) {
+		most := r.load(limit, tail)
+		best, bestAt, place := v.copied(constant(0xff800000)), v.zero(), v.zero()
+		r.down(ParamAddr("rows"), func(i reg.Register) {
+			y := v.of(logRatio, i)
+			VFNMADD231PS(r.load(dist, tail), v.of(width, i), y)
 			VADDPS(most, y, y)
-			v.greater(r, y, best, bestAt, place, tail)
+			v.greater(y, best, bestAt, place)
 			r.store(v.exp(y), dst, tail)
-			VPADDD(constant(bits(v.width)), place, place)
+			VPADDD(constant(1), place, place)
 		})
-		// The first of the largest: fold the maximum, then the least place
-		// among the lanes that have it; 0 where there is none but NaN.
-		all := v.copied(best)
-		v.fold(all, func(a, b reg.Register) { VMAXPS(a, b, b) })
-		VMOVSS(all.AsX(), Mem{Base: top})
-		VBROADCASTSS(all.AsX(), all)
-		least := v.copied(constant(0x7fffffff))
-		if v.width == 16 {
-			VCMPPS(U8(0), all, best, reg.K2)
-			VMOVAPS(bestAt, reg.K2, least)
-		} else {
-			VCMPPS(U8(0), all, best, all)
-			VBLENDVPS(all, bestAt, least, least)
-		}
-		v.fold(least, func(a, b reg.Register) { VPMINSD(a, b, b) })
-		at, none := GP64(), GP64()
-		VMOVD(least.AsX(), at.As32())
-		XORQ(none, none)
-		CMPQ(at, U32(0x7fffffff))
-		CMOVQEQ(none, at)
-		MOVQ(at, Mem{Base: largest})
-		ADDQ(I8(4), limit)
-		ADDQ(I8(4), top)
-		ADDQ(I8(8), largest)
-		ADDQ(r.bytes, dist)
-		ADDQ(r.bytes, dst)
+		r.store(best, top, tail)
+		r.store(bestAt, largest, tail)
 	})
+	finish(saved)
 }
 
 // greater takes the lanes of y, and their places, where they exceed best.
-func (v isa) greater(r *row, y, best, bestAt, place reg.Register, tail bool) {
+func (v isa) greater(y, best, bestAt, place reg.Register) {
 	const greater = 0x1e
 	if v.width == 16 {
-		if tail {
-			VCMPPS(U8(greater), best, y, reg.K1, reg.K2)
-		} else {
-			VCMPPS(U8(greater), best, y, reg.K2)
-		}
+		VCMPPS(U8(greater), best, y, reg.K2)
 		VMOVAPS(y, reg.K2, best)
 		VMOVDQA32(place, reg.K2, bestAt)
 		return
 	}
 	is := v.reg()
 	VCMPPS(U8(greater), best, y, is)
-	r.cut(is, tail)
 	VBLENDVPS(is, y, best, best)
 	VBLENDVPS(is, place, bestAt, bestAt)
 }
 
 func backward(v isa, declare func(name, params string)) {
-	declare("backward", "gDist, gBeta, colSum, sum, rowSum, grad, dist, width, inverse *float32, rows, n int")
-	gDist, gBeta, colSum, sum, rowSum := pointer("gDist"), pointer("gBeta"), pointer("colSum"), pointer("sum"), pointer("rowSum")
+	declare("backward", "gDist, gWidth, sumDist, gLimit, perColumn, grad, dist, width, inverse *float32, rows, n int")
+	gDist, gWidth, sumDist, gLimit, perColumn := pointer("gDist"), pointer("gWidth"), pointer("sumDist"), pointer("gLimit"), pointer("perColumn")
 	g, dist, width, inverse := pointer("grad"), pointer("dist"), pointer("width"), pointer("inverse")
 	r := v.row(pointer("n"))
-	// All registers are taken: the count of the rows stays on the stack.
-	rowsLeft := ParamAddr("rows")
 	saved := flushing()
-	// What a masked store has written cannot be read again at once, so the
-	// last columns' sums stay in registers.
-	MOVQ(r.whole, r.at)
-	betaTail, colTail := r.load(gBeta, true), r.load(colSum, true)
-	CMPQ(rowsLeft, U8(0))
-	JE(LabelRef("done"))
+	i := GP64()
+	XORQ(i, i)
 	Label("rows")
-	total, totalDist := v.zero(), v.zero()
+	byWidth, byDist, w, inv := v.zero(), v.zero(), v.of(width, i), v.of(inverse, i)
 	r.each(func(tail bool) {
-		y, beta, out := r.load(g, tail), r.load(inverse, tail), v.zero()
-		VFNMADD231PS(r.load(width, tail), y, out)
-		VADDPS(y, total, total)
-		VADDPS(out, totalDist, totalDist)
+		y, out, beta, limit, column := r.load(g, tail), v.zero(), v.copied(inv), r.load(gLimit, tail), r.load(perColumn, tail)
+		VFNMADD231PS(w, y, out)
 		VSUBPS(r.load(dist, tail), beta, beta)
+		VFMADD231PS(beta, y, byWidth)
+		VADDPS(out, byDist, byDist)
+		VADDPS(y, limit, limit)
+		VADDPS(out, column, column)
 		r.store(out, gDist, tail)
-		if tail {
-			VFMADD231PS(beta, y, betaTail)
-			VADDPS(out, colTail, colTail)
-			return
-		}
-		b, c := r.load(gBeta, tail), r.load(colSum, tail)
-		VFMADD231PS(beta, y, b)
-		VADDPS(out, c, c)
-		r.store(b, gBeta, tail)
-		r.store(c, colSum, tail)
+		r.store(limit, gLimit, tail)
+		r.store(column, perColumn, tail)
 	})
-	VMOVSS(v.sum(total).AsX(), Mem{Base: sum})
-	VMOVSS(v.sum(totalDist).AsX(), Mem{Base: rowSum})
-	ADDQ(I8(4), sum)
-	ADDQ(I8(4), rowSum)
+	VMOVSS(v.sum(byWidth).AsX(), Mem{Base: gWidth, Index: i, Scale: 4})
+	VMOVSS(v.sum(byDist).AsX(), Mem{Base: sumDist, Index: i, Scale: 4})
 	ADDQ(r.bytes, g)
 	ADDQ(r.bytes, dist)
 	ADDQ(r.bytes, gDist)
-	DECQ(rowsLeft)
-	JNZ(LabelRef("rows"))
-	Label("done")
-	MOVQ(r.whole, r.at)
-	r.store(betaTail, gBeta, true)
-	r.store(colTail, colSum, true)
+	INCQ(i)
+	CMPQ(i, ParamAddr("rows"))
+	JL(LabelRef("rows"))
 	finish(saved)
+}
+
+func softmax(v isa, declare func(name, params string)) {
+	declare("softmax", "dst, norm, l *float32, rows, n int")
+	{
+		saved := flushing()
+		dst, norm, l := pointer("dst"), pointer("norm"), pointer("l")
+		r := v.row(pointer("n"))
+		r.each(func(tail bool) {
+			top, sum := r.load(l, tail), v.zero()
+			r.down(ParamAddr("rows"), func(reg.Register) { VMAXPS(r.load(l, tail), top, top) })
+			r.down(ParamAddr("rows"), func(reg.Register) {
+				y := r.load(l, tail)
+				VSUBPS(top, y, y)
+				y = v.exp(y)
+				VADDPS(y, sum, sum)
+				r.store(y, dst, tail)
+			})
+			inverse := v.inverse(sum)
+			r.down(ParamAddr("rows"), func(reg.Register) {
+				y := r.load(dst, tail)
+				VMULPS(inverse, y, y)
+				r.store(y, dst, tail)
+			})
+			VADDPS(v.log(sum, true), top, top)
+			r.store(top, norm, tail)
+		})
+		finish(saved)
+	}
+
+	declare("softmaxBackward", "grad, sum, share *float32, rows, n int")
+	{
+		saved := flushing()
+		g, sum, share := pointer("grad"), pointer("sum"), pointer("share")
+		r := v.row(pointer("n"))
+		r.each(func(tail bool) {
+			total := v.zero()
+			r.down(ParamAddr("rows"), func(reg.Register) { VADDPS(r.load(g, tail), total, total) })
+			r.down(ParamAddr("rows"), func(reg.Register) {
+				y := r.load(g, tail)
+				VFNMADD231PS(r.load(share, tail), total, y)
+				r.store(y, g, tail)
+			})
+			r.store(total, sum, tail)
+		})
+		finish(saved)
+	}
 }
 
 func logBCE(v isa, declare func(name, params string)) {
 	declare("logBCE", "grad, logY *float32, labels *int, shift, scale float32, rows, n int) (sum float64)")
-	grad, logY, labels, count := pointer("grad"), pointer("logY"), pointer("labels"), pointer("rows")
+	saved := flushing()
+	grad, logY, labels := pointer("grad"), pointer("logY"), pointer("labels")
 	loss := XMM()
 	VXORPD(loss, loss, loss)
 	shift, scale := v.factor("shift"), v.factor("scale")
 	r := v.row(pointer("n"))
-	rows(count, func() {
-		label := v.reg()
-		VPBROADCASTD(Mem{Base: labels}, label)
-		place := v.copied(laneNumbers())
-		total := v.zero()
-		r.each(func(tail bool) {
+	r.each(func(tail bool) {
+		label, total, place := r.labels(labels, tail), v.zero(), v.zero()
+		r.down(ParamAddr("rows"), func(reg.Register) {
 			l := r.load(logY, tail)
 			VSUBPS(shift, l, l)
 			// e = eˡ and u = 1−eˡ, without cancellation where n = 0.
@@ -434,9 +504,8 @@ func logBCE(v isa, declare func(name, params string)) {
 				VBLENDVPS(own, l, entry, entry)
 				VBLENDVPS(own, minusOne, slope, slope)
 			}
-			r.cut(entry, tail)
 			VSUBPS(entry, total, total)
-			VPADDD(constant(bits(v.width)), place, place)
+			VPADDD(constant(1), place, place)
 			VMULPS(scale, slope, slope)
 			skip := fmt.Sprintf("noGradient%v", tail)
 			TESTQ(grad, grad)
@@ -444,16 +513,33 @@ func logBCE(v isa, declare func(name, params string)) {
 			r.store(slope, grad, tail)
 			Label(skip)
 		})
+		r.cut(total, tail)
 		wide := v.sum(total).AsX()
 		VCVTSS2SD(wide, wide, wide)
 		VADDSD(wide, loss, loss)
-		ADDQ(I8(8), labels)
-		ADDQ(r.bytes, logY)
-		TESTQ(grad, grad)
-		JZ(LabelRef("next"))
-		ADDQ(r.bytes, grad)
-		Label("next")
-	}, func() { Store(loss, ReturnIndex(0)) })
+	})
+	Store(loss, ReturnIndex(0))
+	finish(saved)
+}
+
+// labels reads the ints of an array that go with the columns where the loop is.
+func (r *row) labels(array reg.Register, tail bool) reg.VecVirtual {
+	at, lanes, x := GP64(), r.copied(laneNumbers()), r.zero()
+	LEAQ(Mem{Base: array, Index: r.at, Scale: 2}, at)
+	low := Mem{Base: at, Index: lanes, Scale: 8} // the lower half of each
+	if r.width == 16 {
+		if tail {
+			KMOVW(reg.K1, reg.K2)
+		} else {
+			KXNORW(reg.K2, reg.K2, reg.K2)
+		}
+		VPGATHERDD(low, reg.K2, x)
+		return x
+	}
+	mask := r.copied(constant(0xffffffff))
+	r.cut(mask, tail)
+	VPGATHERDD(mask, low, x)
+	return x
 }
 
 func adam(v isa, declare func(name, params string)) {
@@ -477,8 +563,7 @@ func adam(v isa, declare func(name, params string)) {
 		VMULPS(scale, root, root)
 		VADDPS(float(1e-8), root, root)
 		VMULPS(size, first, first)
-		VDIVPS(root, first, first)
-		VSUBPS(first, value, value)
+		VFNMADD231PS(v.inverse(root), first, value)
 		r.store(value, p, tail)
 	})
 	finish(saved)

@@ -185,11 +185,19 @@ func (v isa) log1p(z, u, inverse reg.Register) reg.VecVirtual {
 	return y
 }
 
-// inverse returns 1/x.
+// inverse returns 1/x, 2⁻¹²⁶ < x < 2¹²⁶, for AVX-512 by an approximation and one
+// step of Newton's, which is three times as fast as its division.
 func (v isa) inverse(x reg.Register) reg.VecVirtual {
 	one := v.copied(float(1))
-	VDIVPS(x, one, one)
-	return one
+	if v.width == 8 {
+		VDIVPS(x, one, one)
+		return one
+	}
+	y := v.reg()
+	VRCP14PS(x, y)
+	VFNMADD231PS(y, x, one)
+	VFMADD231PS(y, one, y)
+	return y
 }
 
 // expOfMinusAbs returns exp(−|x|).

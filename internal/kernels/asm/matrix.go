@@ -24,6 +24,7 @@ const (
 	tileMask  = 72
 	tileR     = 104
 	tileLDR   = 112
+	tileTimes = 120
 )
 
 // shapes says how many rows a tile may have by its number of vectors: as many
@@ -115,7 +116,8 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 
 // microKernel writes C = alpha·Σ_p A[i,p]∘B[p,j] + beta·C for mr rows and nv
 // vectors of columns, of which the last may be masked; ∘ is the product, |a−b|
-// or a·sign(b−R[i,j]). beta = 0 does not read C.
+// or a·sign(b−R[i,j]). beta = 0 does not read C. It does so for as many such
+// tiles, one below the other, as the field times says.
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	function(name, "t *tile", "t *uint8")
 	saved := flushing()
@@ -123,16 +125,26 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	field := func(offset int) Mem { return Mem{Base: reg.RDI, Disp: offset} }
 	a, far, b, c := reg.RAX, reg.R8, reg.RBX, reg.RDX
 	s1, s3, s5 := reg.R9, reg.R10, reg.R14
-	MOVQ(field(tileK), reg.RCX)
-	MOVQ(field(tileA), a)
 	MOVQ(field(tileRAS), s1)
 	MOVQ(field(tileCAS), reg.R11)
-	MOVQ(field(tileB), b)
 	MOVQ(field(tileLDB), reg.R12)
 	MOVQ(field(tileC), c)
 	MOVQ(field(tileLDC), reg.R13)
 	LEAQ(Mem{Base: s1, Index: s1, Scale: 2}, s3)
 	LEAQ(Mem{Base: s1, Index: s1, Scale: 4}, s5)
+	// Where the next tile begins is kept on the stack: the garbage collector
+	// must not find an address beyond an array in a tile.
+	nextA, nextR, times := AllocLocal(8), AllocLocal(8), reg.RSI
+	MOVQ(field(tileTimes), times)
+	MOVQ(field(tileA), a)
+	if op == "signs" {
+		MOVQ(field(tileR), reg.R15)
+		MOVQ(reg.R15, nextR)
+	}
+	Label("tile")
+	MOVQ(a, nextA)
+	MOVQ(field(tileK), reg.RCX)
+	MOVQ(field(tileB), b)
 	if mr > 7 {
 		LEAQ(Mem{Base: a, Index: s1, Scale: 1}, far)
 		LEAQ(Mem{Base: far, Index: s3, Scale: 2}, far)
@@ -172,15 +184,14 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	case "signs":
 		broadcasts = 1
 		r = func(i, j int) reg.Register { return v.vector(nv + 1 + i*nv + j) }
-		MOVQ(field(tileR), reg.R15)
+		MOVQ(nextR, reg.R15)
 		for i := range mr {
 			for j := range nv {
 				load(Mem{Base: reg.R15}, j, r(i, j))
 			}
-			if i < mr-1 {
-				ADDQ(field(tileLDR), reg.R15)
-			}
+			ADDQ(field(tileLDR), reg.R15)
 		}
+		MOVQ(reg.R15, nextR)
 	}
 	loop := "loop"
 	Label(loop)
@@ -248,10 +259,12 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 				VMASKMOVPS(acc(i, j), v.vector(0), m)
 			}
 		}
-		if i < mr-1 {
-			ADDQ(reg.R13, c)
-		}
+		ADDQ(reg.R13, c)
 	}
+	IMUL3Q(U8(mr), s1, a)
+	ADDQ(nextA, a)
+	DECQ(times)
+	JNZ(LabelRef("tile"))
 	finish(saved)
 }
 
@@ -273,39 +286,92 @@ func (v isa) addSigned(x, b, r, diff, other, sum reg.Register) {
 	VADDPS(diff, sum, sum)
 }
 
-// transpose writes transposeStrip, which turns 8 rows of 8·n columns into 8·n
-// rows of 8, and transposeEdge, which does so for up to 8 by 8. AVX2 does as
-// well as AVX-512 here.
+// transpose writes transposeStrip, which turns 16 rows of 8·n columns into 8·n
+// rows of 16, a whole line of the cache each; transposeStripAVX512, which does
+// so by 16·n; and transposeEdge, for up to 8 by 8.
 func transpose() {
+	function("transposeStripAVX512", "dst *float32, ldd int, src *float32, lds, n int", "dst *float32, ldd int, src *float32, lds, n int")
+	{
+		dst, ldd, src, lds, n := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
+		strideRows(ldd, lds)
+		x, y := make([]reg.Register, 16), make([]reg.Register, 16)
+		for i := range 16 {
+			x[i], y[i] = avx512.vector(i), avx512.vector(16+i)
+		}
+		from, to := GP64(), GP64()
+		Label("block")
+		MOVQ(src, from)
+		for i := range x {
+			VMOVUPS(Mem{Base: from}, x[i])
+			ADDQ(lds, from)
+		}
+		// Pairs of columns, then fours; then quarters of vectors change
+		// places with those four, then eight vectors away.
+		for i := 0; i < 16; i += 2 {
+			VUNPCKLPS(x[i+1], x[i], y[i])
+			VUNPCKHPS(x[i+1], x[i], y[i+1])
+		}
+		for i := 0; i < 16; i += 4 {
+			VUNPCKLPD(y[i+2], y[i], x[i])
+			VUNPCKHPD(y[i+2], y[i], x[i+1])
+			VUNPCKLPD(y[i+3], y[i+1], x[i+2])
+			VUNPCKHPD(y[i+3], y[i+1], x[i+3])
+		}
+		for i := range 4 {
+			for _, j := range []int{i, i + 8} {
+				VSHUFF32X4(U8(0x88), x[j+4], x[j], y[j])
+				VSHUFF32X4(U8(0xdd), x[j+4], x[j], y[j+4])
+			}
+		}
+		for i := range 8 {
+			VSHUFF32X4(U8(0x88), y[i+8], y[i], x[i])
+			VSHUFF32X4(U8(0xdd), y[i+8], y[i], x[i+8])
+		}
+		MOVQ(dst, to)
+		for i := range x {
+			VMOVUPS(x[i], Mem{Base: to})
+			ADDQ(ldd, to)
+		}
+		MOVQ(to, dst)
+		ADDQ(U8(64), src)
+		DECQ(n)
+		JNZ(LabelRef("block"))
+		finish(nil)
+	}
+
 	function("transposeStrip", "dst *float32, ldd int, src *float32, lds, n int", "dst *float32, ldd int, src *float32, lds, n int")
 	dst, ldd, src, lds, n := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
 	strideRows(ldd, lds)
 	ldd3, lds3 := GP64(), GP64()
 	LEAQ(Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
 	LEAQ(Mem{Base: lds, Index: lds, Scale: 2}, lds3)
-	src4, dst4 := GP64(), GP64()
+	src4, dst4, corner := GP64(), GP64(), GP64()
 	Label("block")
-	LEAQ(Mem{Base: src, Index: lds, Scale: 4}, src4)
 	LEAQ(Mem{Base: dst, Index: ldd, Scale: 4}, dst4)
+	MOVQ(src, corner)
 	four := func(base, s1, s3 reg.Register) []Mem {
 		return []Mem{{Base: base}, {Base: base, Index: s1, Scale: 1}, {Base: base, Index: s1, Scale: 2}, {Base: base, Index: s3, Scale: 1}}
 	}
-	low, high := four(src, lds, lds3), four(src4, lds, lds3)
-	var rows [8]reg.VecVirtual
-	for i := range 4 { // columns 0..3 of rows i and i+4, then columns 4..7
+	rows, t := ymms(8), ymms(4)
+	for eight := range 2 {
+		LEAQ(Mem{Base: corner, Index: lds, Scale: 4}, src4)
+		low, high := four(corner, lds, lds3), four(src4, lds, lds3)
+		for i := range 4 { // columns 0..3 of rows i and i+4, then columns 4..7
+			for half := range 2 {
+				r := rows[4*half+i]
+				VMOVUPS(low[i].Offset(16*half), r.AsX())
+				VINSERTF128(U8(1), high[i].Offset(16*half), r, r)
+			}
+		}
 		for half := range 2 {
-			r := YMM()
-			VMOVUPS(low[i].Offset(16*half), r.AsX())
-			VINSERTF128(U8(1), high[i].Offset(16*half), r, r)
-			rows[4*half+i] = r
+			out := rows[4*half : 4*half+4]
+			quads(out, t)
+			to := four([]reg.Register{dst, dst4}[half], ldd, ldd3)
+			for i := range 4 {
+				VMOVUPS(out[i], to[i].Offset(32*eight))
+			}
 		}
-	}
-	for half := range 2 {
-		out := quads(rows[4*half : 4*half+4])
-		to := four([]reg.Register{dst, dst4}[half], ldd, ldd3)
-		for i := range 4 {
-			VMOVUPS(out[i], to[i])
-		}
+		LEAQ(Mem{Base: corner, Index: lds, Scale: 8}, corner)
 	}
 	ADDQ(U8(32), src)
 	LEAQ(Mem{Base: dst, Index: ldd, Scale: 8}, dst)
@@ -320,11 +386,10 @@ func transpose() {
 	colMask, rowMask := YMM(), YMM()
 	tailMask(nc, colMask)
 	tailMask(nr, rowMask)
-	var full [8]reg.VecVirtual
+	full := ymms(8)
 	left := GP64()
 	MOVQ(nr, left)
 	for i := range 8 { // beyond the last row it is read again
-		full[i] = YMM()
 		VMASKMOVPS(Mem{Base: src}, colMask, full[i])
 		if i < 7 {
 			next := GP64()
@@ -337,14 +402,14 @@ func transpose() {
 			Label(keep)
 		}
 	}
+	rows = ymms(8)
 	for i := range 4 {
-		lo, hi := YMM(), YMM()
-		VPERM2F128(U8(0x20), full[i+4], full[i], lo)
-		VPERM2F128(U8(0x31), full[i+4], full[i], hi)
-		rows[i], rows[4+i] = lo, hi
+		VPERM2F128(U8(0x20), full[i+4], full[i], rows[i])
+		VPERM2F128(U8(0x31), full[i+4], full[i], rows[4+i])
 	}
 	for half := range 2 {
-		for _, r := range quads(rows[4*half : 4*half+4]) {
+		quads(rows[4*half:4*half+4], full)
+		for _, r := range rows[4*half : 4*half+4] {
 			VMASKMOVPS(r, rowMask, Mem{Base: dst})
 			ADDQ(ldd, dst)
 			DECQ(nc)
@@ -362,19 +427,23 @@ func strideRows(strides ...reg.Register) {
 	}
 }
 
-// quads transposes the 4×4 blocks in both halves of four registers.
-func quads(r []reg.VecVirtual) [4]reg.VecVirtual {
-	var t, out [4]reg.VecVirtual
-	for i := range 4 {
-		t[i], out[i] = YMM(), YMM()
-	}
+// quads transposes the 4×4 blocks in both halves of four registers by way of
+// four others.
+func quads(r, t []reg.VecVirtual) {
 	VUNPCKLPS(r[1], r[0], t[0])
 	VUNPCKHPS(r[1], r[0], t[1])
 	VUNPCKLPS(r[3], r[2], t[2])
 	VUNPCKHPS(r[3], r[2], t[3])
-	VSHUFPS(U8(0x44), t[2], t[0], out[0])
-	VSHUFPS(U8(0xee), t[2], t[0], out[1])
-	VSHUFPS(U8(0x44), t[3], t[1], out[2])
-	VSHUFPS(U8(0xee), t[3], t[1], out[3])
-	return out
+	VSHUFPS(U8(0x44), t[2], t[0], r[0])
+	VSHUFPS(U8(0xee), t[2], t[0], r[1])
+	VSHUFPS(U8(0x44), t[3], t[1], r[2])
+	VSHUFPS(U8(0xee), t[3], t[1], r[3])
+}
+
+func ymms(n int) []reg.VecVirtual {
+	r := make([]reg.VecVirtual, n)
+	for i := range r {
+		r[i] = YMM()
+	}
+	return r
 }
