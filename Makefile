@@ -45,7 +45,7 @@ fuzz: setup  ## run each fuzz target for FUZZTIME
 	done
 
 # No part of CI, which must do without PyTorch: its packages are gigabytes, and
-# all exports take half an hour. For a nightly run, and after changes to the
+# all exports take half an hour of processor time. For a nightly run, and after changes to the
 # exporters, the preprocessing or what models are accepted; EXPORTS=short takes the
 # smallest of each library.
 EXPORTS ?= all

@@ -2,6 +2,7 @@ package features
 
 import (
 	"cmp"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -36,7 +37,7 @@ type build struct {
 // write writes and syncs all files of the set in a new folder and completes
 // meta. The classifier is taken over from old, a set of the same model, unless
 // that is nil.
-func (b *build) write(dir string, old *Set) error {
+func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if err := disk.RemoveAll(dir); err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func (b *build) write(dir string, old *Set) error {
 	}
 	b.meta.Version, b.meta.Files = Version, map[string]Sum{}
 	file := func(name string, fill func(w io.Writer) error) (err error) {
-		b.meta.Files[name], err = create(filepath.Join(dir, name), fill)
+		b.meta.Files[name], err = create(ctx, filepath.Join(dir, name), fill)
 		return err
 	}
 	sortFailures(b.failed)

@@ -51,17 +51,25 @@ func sealed(text []byte, sum string) bool {
 	return bytes.Equal(again, text)
 }
 
-// create writes a new file as atomicfile.Create does and returns its sum.
-func create(path string, fill func(io.Writer) error) (Sum, error) {
+// create writes a new file as atomicfile.Create does, until ctx is cancelled, and
+// returns its sum.
+func create(ctx context.Context, path string, fill func(io.Writer) error) (Sum, error) {
 	hash := sha256.New()
-	counted := &counter{}
-	err := atomicfile.Create(path, func(w io.Writer) error { return fill(io.MultiWriter(w, hash, counted)) })
+	counted := &counter{ctx: ctx}
+	err := atomicfile.Create(path, func(w io.Writer) error { return fill(io.MultiWriter(counted, w, hash)) })
 	return Sum{counted.n, hex.EncodeToString(hash.Sum(nil))}, err
 }
 
-type counter struct{ n int64 }
+// counter counts bytes, until ctx is cancelled.
+type counter struct {
+	ctx context.Context
+	n   int64
+}
 
 func (c *counter) Write(p []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, c.ctx.Err()
+	}
 	c.n += int64(len(p))
 	return len(p), nil
 }

@@ -42,7 +42,7 @@ func shard(t testing.TB, dir string, index int) {
 	if index == 1 {
 		c.Failed = []features.Failure{{Path: "odd.png", Error: "cut short"}}
 	}
-	_, err := w.Commit(c)
+	_, err := w.Commit(t.Context(), c)
 	check(t, err)
 }
 
@@ -176,7 +176,7 @@ func TestMergeRefuses(t *testing.T) {
 		if c.Part != nil {
 			c.Part.Shard = h.Shard
 		}
-		_, err := w.Commit(c)
+		_, err := w.Commit(t.Context(), c)
 		check(t, err)
 	}
 	tests := []struct {

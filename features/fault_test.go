@@ -1,6 +1,7 @@
 package features_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -174,4 +175,32 @@ func TestFailureAfterFailure(t *testing.T) {
 		sameContents(t, once, dir)
 		absent(t, dir+".partial")
 	})
+}
+
+// TestCancelledCommit leaves what was there and goes on later.
+func TestCancelledCommit(t *testing.T) {
+	dir, once := filepath.Join(t.TempDir(), "set"), filepath.Join(t.TempDir(), "once")
+	commit(t, create(t, once, header, features.Options{}), four)
+	commit(t, create(t, dir, header, features.Options{}), four[:2])
+	before := contents(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := features.Create(ctx, dir, header, features.Options{Force: true}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Create: %v", err)
+	}
+	w := create(t, dir, header, features.Options{})
+	check(t, add(w, four[2]))
+	if _, err := w.Commit(ctx, features.Contents{Images: []features.Image{four[2].image()}, Labels: []int64{-1}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Commit: %v", err)
+	}
+	check(t, w.Close())
+	if !mapsEqual(before, contents(t, dir)) {
+		t.Error("it changed the set")
+	}
+	w = create(t, dir, header, features.Options{})
+	if !four[2].known(w) {
+		t.Error("the row is lost")
+	}
+	commit(t, w, four)
+	sameContents(t, once, dir)
 }

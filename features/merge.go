@@ -49,7 +49,7 @@ func Merge(ctx context.Context, dir string, shards []string, options Options) (_
 			return Meta{}, err
 		}
 	}
-	set, err := merged(ctx, sets)
+	set, err := merged(sets)
 	if err != nil {
 		return Meta{}, err
 	}
@@ -73,7 +73,7 @@ func Merge(ctx context.Context, dir string, shards []string, options Options) (_
 			return Meta{}, fmt.Errorf("%s was %w, %s; use --force to replace it or another --out", w.dir, ErrOtherImages, old.Root)
 		}
 	}
-	return w.finish(set)
+	return w.finish(ctx, set)
 }
 
 // belongTogether makes sure that the sets are the shards of one whole, each
@@ -127,7 +127,7 @@ func belongTogether(sets []*Set) error {
 }
 
 // merged returns the whole of the shards.
-func merged(ctx context.Context, sets []*Set) (*build, error) {
+func merged(sets []*Set) (*build, error) {
 	first := sets[0]
 	b := &build{meta: first.Meta}
 	b.meta.N, b.meta.Shard = 0, nil
@@ -159,14 +159,14 @@ func merged(ctx context.Context, sets []*Set) (*build, error) {
 			shardOf[p] = int32(i)
 		}
 	}
-	b.features = sequence(ctx, shardOf, sets, func(s *Set, i int) ([]float32, error) { return s.Row(i), nil })
+	b.features = sequence(shardOf, sets, func(s *Set, i int) ([]float32, error) { return s.Row(i), nil })
 	if _, b.columns = first.Logits(); b.columns > 0 {
-		b.logits = sequence(ctx, shardOf, sets, func(s *Set, i int) ([]float32, error) {
+		b.logits = sequence(shardOf, sets, func(s *Set, i int) ([]float32, error) {
 			logits, c := s.Logits()
 			return logits[i*c : (i+1)*c], nil
 		})
 	}
-	b.labels = sequence(ctx, shardOf, sets, func(s *Set, i int) (int64, error) { return s.labels[i], nil })
+	b.labels = sequence(shardOf, sets, func(s *Set, i int) (int64, error) { return s.labels[i], nil })
 	b.images = func(yield func(Image, error) bool) {
 		next := make(map[*Set]func() (Image, error, bool), len(sets))
 		for _, s := range sets {
@@ -174,7 +174,7 @@ func merged(ctx context.Context, sets []*Set) (*build, error) {
 			defer stop()
 			next[s] = pull
 		}
-		sequence(ctx, shardOf, sets, func(s *Set, _ int) (Image, error) {
+		sequence(shardOf, sets, func(s *Set, _ int) (Image, error) {
 			img, err, ok := next[s]()
 			if !ok {
 				err = s.damaged(imagesFile, "it is shorter than it was")
@@ -187,7 +187,7 @@ func merged(ctx context.Context, sets []*Set) (*build, error) {
 
 // sequence gives what of returns of every row of the whole: row i of the set s.
 // shardOf says which of the sets holds each image, −1 for none.
-func sequence[T any](ctx context.Context, shardOf []int32, sets []*Set, of func(s *Set, i int) (T, error)) iter.Seq2[T, error] {
+func sequence[T any](shardOf []int32, sets []*Set, of func(s *Set, i int) (T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		next := make([]int, len(sets))
 		for _, s := range shardOf {
@@ -195,9 +195,6 @@ func sequence[T any](ctx context.Context, shardOf []int32, sets []*Set, of func(
 				continue
 			}
 			v, err := of(sets[s], next[s])
-			if err == nil {
-				err = ctx.Err()
-			}
 			if !yield(v, err) || err != nil {
 				return
 			}

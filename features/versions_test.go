@@ -83,7 +83,7 @@ func TestFixturesGoOn(t *testing.T) {
 				check(t, fmt.Errorf("%s: %s is not known", name, img.Path))
 			}
 		}
-		_, err = w.Commit(features.Contents{Images: images, Labels: s.Labels(), Classes: s.Classes, Failed: failed})
+		_, err = w.Commit(t.Context(), features.Contents{Images: images, Labels: s.Labels(), Classes: s.Classes, Failed: failed})
 		check(t, err)
 		sameContents(t, "testdata/version2", dir)
 	}

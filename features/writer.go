@@ -112,7 +112,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 		img := line.image()
 		w.known[img.Path], err = locate(img, row)
 		row++
-		return err
+		return errors.Join(err, ctx.Err())
 	})
 	if err != nil {
 		return nil, err
@@ -212,30 +212,33 @@ func (w *Writer) readOld(ctx context.Context) error {
 		}
 		return err
 	}
-	if old.Version > 1 {
-		if err := old.Verify(ctx); ctx.Err() != nil {
-			return errors.Join(err, old.Close())
-		} else if err != nil {
-			return errors.Join(w.unlessForced(err), old.Close())
-		}
-	}
-	row := 0
-	for img, imageErr := range old.eachImage() {
-		if err = imageErr; err != nil {
-			break
-		}
-		if w.known[img.Path], err = locate(img, ^row); err != nil {
-			err = old.damaged(imagesFile, "%w", err)
-			break
-		}
-		row++
-	}
-	if err == nil {
+	if err = w.knowRowsOf(ctx, old); err == nil {
 		w.old = old
 		return nil
 	}
 	clear(w.known)
-	return errors.Join(w.unlessForced(err), old.Close())
+	if ctx.Err() == nil {
+		err = w.unlessForced(err)
+	}
+	return errors.Join(err, old.Close())
+}
+
+// knowRowsOf verifies a set, if it has checksums, and notes its rows.
+func (w *Writer) knowRowsOf(ctx context.Context, old *Set) error {
+	if err := old.Verify(ctx); err != nil && !errors.Is(err, ErrNoChecksums) {
+		return err
+	}
+	row := 0
+	for img, err := range old.eachImage() {
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if w.known[img.Path], err = locate(img, ^row); err != nil {
+			return old.damaged(imagesFile, "%w", err)
+		}
+		row++
+	}
+	return nil
 }
 
 // inspect makes sure that what is at dir, if anything, may be replaced. It
@@ -369,20 +372,20 @@ func (w *Writer) SHA256(path string) string {
 //
 // The bytes of the set depend on the header, the rows and the arguments alone,
 // and not on interruptions. Contents without images, or whose images have all
-// failed, make a set without rows. After an error the journal is kept, and Close
-// is due.
-func (w *Writer) Commit(c Contents) (Meta, error) {
+// failed, make a set without rows. After an error, ctx's included, the journal is
+// kept, and Close is due.
+func (w *Writer) Commit(ctx context.Context, c Contents) (Meta, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	set, err := w.newBuild(c)
 	if err != nil {
 		return Meta{}, fmt.Errorf("features: %w", err)
 	}
-	return w.finish(set)
+	return w.finish(ctx, set)
 }
 
 // finish writes a set, puts it into place and closes w.
-func (w *Writer) finish(set *build) (Meta, error) {
+func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
 	// What is at dir may have changed since Create.
 	old, err := w.inspect()
 	if err != nil {
@@ -391,7 +394,7 @@ func (w *Writer) finish(set *build) (Meta, error) {
 	if old != nil {
 		defer old.Close()
 	}
-	if err := set.write(w.partial(newDir), old); err != nil {
+	if err := set.write(ctx, w.partial(newDir), old); err != nil {
 		return Meta{}, err
 	}
 	if err := place(w.partial(newDir), w.dir, w.partial(oldDir)); err != nil {

@@ -83,7 +83,7 @@ func finish(w *features.Writer, pictures []picture, failed ...features.Failure) 
 		img.SHA256 = "" // the listing does not know it
 		listing, labels = append(listing, img), append(labels, p.label)
 	}
-	meta, err := w.Commit(features.Contents{Images: listing, Labels: labels, Classes: classes, Failed: failed})
+	meta, err := w.Commit(context.Background(), features.Contents{Images: listing, Labels: labels, Classes: classes, Failed: failed})
 	if err == nil && meta.N > len(pictures) {
 		err = fmt.Errorf("meta says %+v", meta)
 	}
@@ -394,7 +394,7 @@ func TestRowsOfTheSetThatStandsThere(t *testing.T) {
 		}
 		img := four[0].image()
 		check(t, w.Append(img, []float32{1, 2}, nil))
-		_, err := w.Commit(features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: classes})
+		_, err := w.Commit(t.Context(), features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: classes})
 		check(t, err)
 		absent(t, filepath.Join(dir, "logits.npy"))
 		if _, err := os.Stat(weight); err != nil {
@@ -484,7 +484,7 @@ func TestAppendAndCommitRefuse(t *testing.T) {
 			for _, p := range test.listing {
 				listing = append(listing, p.image())
 			}
-			if _, err := w.Commit(features.Contents{Images: listing, Labels: test.labels, Classes: classes}); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := w.Commit(t.Context(), features.Contents{Images: listing, Labels: test.labels, Classes: classes}); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
@@ -501,7 +501,7 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	img := four[1].image()
 	img.Label = &class
 	check(t, add(w, four[1]))
-	_, err := w.Commit(features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{class}})
+	_, err := w.Commit(t.Context(), features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{class}})
 	check(t, err)
 	s := open(t, dir)
 	images, err := s.Images()
@@ -644,7 +644,7 @@ func BenchmarkCommit(b *testing.B) {
 				check(b, w.Append(img, values, nil))
 			}
 		}
-		_, err := w.Commit(features.Contents{Images: listing, Labels: labels, Classes: classes})
+		_, err := w.Commit(b.Context(), features.Contents{Images: listing, Labels: labels, Classes: classes})
 		check(b, err)
 		b.StopTimer()
 		check(b, os.RemoveAll(dir))
@@ -673,7 +673,7 @@ func Example() {
 		err = w.Append(img, []float32{0.25, -1}, nil)
 	}
 	if err == nil {
-		_, err = w.Commit(features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{cat}})
+		_, err = w.Commit(context.Background(), features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{cat}})
 	}
 	if err != nil {
 		fmt.Println(err)

@@ -102,7 +102,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	if err := e.run(ctx); err != nil {
 		return nil, err
 	}
-	return e.commit()
+	return e.commit(ctx)
 }
 
 // openBackboneFor opens the model as soon as there are images to tell how, and
@@ -251,7 +251,7 @@ func (e *extraction) total(left int) int {
 }
 
 // commit makes the set.
-func (e *extraction) commit() (*ExtractResult, error) {
+func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	_, all := e.found.look()
 	shard, lost := e.opts.Shard, len(e.result.Failed)
 	e.result.Skipped = all.Skipped
@@ -294,7 +294,7 @@ func (e *extraction) commit() (*ExtractResult, error) {
 		return nil, fmt.Errorf("none of the %d images under %s gave features; the first: %s: %s", lost, e.opts.Images, first.Path, first.Error)
 	}
 	var err error
-	if e.result.Meta, err = e.w.Commit(set); err != nil {
+	if e.result.Meta, err = e.w.Commit(ctx, set); err != nil {
 		return nil, err
 	}
 	e.result.Reused = e.result.Meta.N - e.result.New

@@ -60,7 +60,7 @@ def load(spec: str, weights: Path | None = None, random: bool = False, size: int
     except Failure:
         raise
     except Exception as error:  # of whatever kind the library has for it
-        raise Failure(f"{spec}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}") from error
+        raise Failure(f"{spec}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
     if random:
         randomise(backbone.net)
     backbone.net.eval().requires_grad_(False)
@@ -310,12 +310,14 @@ def from_transformers(request: Request) -> Backbone:
     def build(**options) -> tuple[nn.Module, list[str]]:
         if request.random:
             return auto.from_config(config, **options), []
+        # What does not fit is told below, with the rest of what is missing.
+        options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
         if request.weights:
             cls = transformers.MODEL_MAPPING[type(config)] if not classifier else transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]
-            model, info = cls.from_pretrained(None, config=config, state_dict=state_dict(request.weights), output_loading_info=True, **options)
+            model, info = cls.from_pretrained(None, state_dict=state_dict(request.weights), **options)
         else:
-            model, info = auto.from_pretrained(request.name, config=config, output_loading_info=True, **options)
-        missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
+            model, info = auto.from_pretrained(request.name, **options)
+        missing = sorted(info["missing_keys"]) + sorted(name for name, *_ in info["mismatched_keys"])
         if two_towers:  # the text tower is not exported
             missing = [key for key in missing if not key.startswith(("text_", "logit_"))]
         return model, missing
@@ -326,7 +328,7 @@ def from_transformers(request: Request) -> Backbone:
         model, missing = build(add_pooling_layer=False)
         pooled = False
     if missing:
-        raise Failure(f"{request.weights or request.name} lacks {len(missing)} tensors of {type(model).__name__}, {missing[0]} for one; is it of another model?")
+        raise Failure(f"{request.weights or request.name} lacks {len(missing)} tensors of the shapes of {type(model).__name__}, {missing[0]} for one; is it of another model?")
 
     if two_towers:
         def embed(net: nn.Module, x: Tensor) -> tuple[Tensor]:
