@@ -54,6 +54,9 @@ type fitting struct {
 func newFitting(m trainable, train Data, opts TrainOptions, rng random) *fitting {
 	f := &fitting{m: m, adam: newAdam(m.params()), opts: opts, order: slices.Clone(train.Rows), rng: rng}
 	f.windows = newWindows(train, opts.Batch)
+	if opts.Window != 0 {
+		f.window = max(0, opts.Window)
+	}
 	f.take = func() *State { return f.copyTo(new(State)) }
 	if opts.Balance {
 		f.classes = train.byClass()

@@ -41,6 +41,10 @@ type TrainOptions struct {
 	// Without it an epoch shows each row once, as in the paper.
 	Balance bool
 
+	// Window is how many rows are shuffled together: 0 means as many as there is
+	// room for, −1 all. A state that is resumed has its own.
+	Window int `json:"-"`
+
 	// Progress, where set, is called after each epoch on the training
 	// goroutine.
 	Progress func(Epoch) `json:"-"`

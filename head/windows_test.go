@@ -125,11 +125,22 @@ func TestTrainPaged(t *testing.T) {
 			}
 			return nil
 		}
+		if o := opts; open {
+			if o.Window = -1; !bytes.Equal(whole, run(small, o)) {
+				t.Error("all rows shuffled together gave another head where they are in a file")
+			}
+		}
 		var stopped *StoppedError
 		if _, err := train(ctx, small, interrupted); !errors.As(err, &stopped) || stopped.State.Window == 0 {
 			t.Fatalf("open %v: interrupted with %v", open, err)
 		}
 		for _, memory := range []int64{small, small / 2, 2 * all} {
+			// As a head does that had not begun when others were interrupted.
+			begun := opts
+			begun.Window = stopped.State.Window
+			if !bytes.Equal(small1, run(memory, begun)) {
+				t.Errorf("open %v: the same windows with %d bytes gave another head", open, memory)
+			}
 			resumed := opts
 			resumed.Resume = stopped.State
 			if !bytes.Equal(small1, run(memory, resumed)) {

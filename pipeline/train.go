@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -260,11 +261,18 @@ func (t *trainingData) trainHeads(ctx context.Context, kept *checkpoint) (*train
 		return nil, err
 	}
 	defer prepared.Close()
+	window := 0
+	for i := range seeds {
+		if s := kept.from(i); s != nil {
+			// A head that had not begun goes by the rows of those that had.
+			window = cmp.Or(s.Window, -1)
+		}
+	}
 	heads, history, diverged := make([]*head.MLRBFN, len(seeds)), make([][]head.Epoch, len(seeds)), make([]error, len(seeds))
 	group, groupCtx := errgroup.WithContext(ctx)
 	for i, seed := range seeds {
 		o := t.opts.Train
-		o.Seed, o.Resume, o.Checkpoint = seed, kept.from(i), kept.hook(i, o.Epochs)
+		o.Seed, o.Resume, o.Checkpoint, o.Window = seed, kept.from(i), kept.hook(i, o.Epochs), window
 		if t.opts.Progress != nil {
 			o.Progress = func(e head.Epoch) { t.opts.Progress(i, e) }
 		}
