@@ -29,15 +29,16 @@ const perFolder = 1000
 func main() {
 	bin := flag.String("bin", "bin", "folder of the programs")
 	n := flag.Int("images", 1_000_000, "pictures to make")
+	model := flag.String("model", "pixels", "folder of a small model, or the word pixels")
 	folder := flag.String("folder", "", "where to work; default: a temporary folder")
 	flag.Parse()
-	if err := run(*bin, *n, *folder); err != nil {
+	if err := run(*bin, *model, *n, *folder); err != nil {
 		fmt.Fprintln(os.Stderr, "benchmillion:", err)
 		os.Exit(1)
 	}
 }
 
-func run(bin string, n int, folder string) (err error) {
+func run(bin, model string, n int, folder string) (err error) {
 	if folder, err = os.MkdirTemp(folder, "million"); err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func run(bin string, n int, folder string) (err error) {
 	}
 	fmt.Printf("%d pictures of 4×4 pixels in folders of %d, made in %.0f s; %d processors\n\n", n, perFolder, time.Since(start).Seconds(), runtime.GOMAXPROCS(0))
 	extract := func(out string, more ...string) error {
-		args := append([]string{"--model", "pixels", "--images", images, "--out", filepath.Join(folder, out)}, more...)
+		args := append([]string{"--model", model, "--images", images, "--out", filepath.Join(folder, out)}, more...)
 		return watch(filepath.Join(bin, "extract"), filepath.Join(folder, out), n, args...)
 	}
 	merge := []string{"--out", filepath.Join(folder, "merged")}
