@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -343,6 +344,24 @@ func TestExtractBoundsPixels(t *testing.T) {
 	}
 	if _, stats := collect(t, m, items, ExtractOptions{MaxPixels: exact - 1, Workers: 8, Batch: 3}); stats.Failed != len(items) {
 		t.Errorf("%d of %d images beyond the bound failed", stats.Failed, len(items))
+	}
+}
+
+// TestExtractBoundsBatches: one of more images than there are is one of all,
+// and one that there is no memory for is an error.
+func TestExtractBoundsBatches(t *testing.T) {
+	items := goldenItems(t)[:1]
+	pixels, err := NewPixels(&preprocess.Spec{Resize: preprocess.Squash, ResizeWidth: 32, ResizeHeight: 32, Width: 32, Height: 32, Filter: preprocess.Bicubic, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]model{"pixels": pixels, "onnx": openTest(t, testenv.Shared(t, "models", "resnet20-cifar10"), ModelOptions{})} {
+		if stats, err := extract(t.Context(), m, items, ExtractOptions{Batch: math.MaxInt}, func(r Result) error { return r.Err }); err != nil || stats.Done != 1 {
+			t.Errorf("%s: %+v, %v", name, stats, err)
+		}
+		if _, err := m.newRunner(1 << 40); err == nil || !strings.Contains(err.Error(), "choose a smaller one") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
