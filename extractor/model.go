@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"image"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -210,6 +211,9 @@ func hashGraph(file string) (string, error) {
 	h := sha256.New()
 	for _, file := range files {
 		f, err := os.Open(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("model %s keeps weights in another file: %w; fetch that too", files[0], err)
+		}
 		if err != nil {
 			return "", fmt.Errorf("hash model: %w", err)
 		}

@@ -11,7 +11,6 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/check"
-	"mlrbfn/features"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
@@ -132,10 +131,10 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	}
 	line("\nimage\tnorm\tnearest\tcosine")
 	for _, i := range r.Images {
-		line("%s\t%.4g\t%s\t%.3f", features.EncodePath(i.Path), i.Norm, features.EncodePath(i.Nearest), i.Cosine)
+		line("%s\t%.4g\t%s\t%.3f", cli.Printable(i.Path), i.Norm, cli.Printable(i.Nearest), i.Cosine)
 	}
 	for i, f := range r.Failed {
-		line("%s\t%s\t%s", first(i, "unreadable"), features.EncodePath(f.Path), f.Error)
+		line("%s\t%s\t%s", first(i, "unreadable"), cli.Printable(f.Path), f.Error)
 	}
 	if err := w.Flush(); err != nil {
 		return err
