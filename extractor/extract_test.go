@@ -450,6 +450,10 @@ func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
 		"failing": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3)},
 			mean(3, "image", "columns"), mean(2, "columns", "colours"), mean(1, "colours", "mean"), node("Add", "colours,mean", "features"))),
 		"dynamically quantised": testenv.Shared(t, "models", "vit-tiny-p16-int8"),
+		// Too little to see in any two images.
+		"quantised finely": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3, 1, 1)},
+			field(1, message(field(1, []byte("image")), field(2, []byte("levels")), field(2, []byte("scale")), field(2, []byte("zero")), field(4, []byte("DynamicQuantizeLinear")))),
+			node("DequantizeLinear", "levels,scale,zero", "values"), node("Sigmoid", "values", "1"), node("Sigmoid", "1", "2"), node("GlobalAveragePool", "2", "features"))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := openTest(t, dir, ModelOptions{})
