@@ -382,6 +382,9 @@ func listPaths(paths []string, apart string, all bool) ([]extractor.Item, error)
 			}
 			return err == nil && filepath.IsLocal(file)
 		})
+		if all && len(items) == 0 {
+			return nil, fmt.Errorf("%w but those in %s, where images are set aside", extractor.ErrNoImages, apart)
+		}
 	}
 	switch {
 	case !all:

@@ -27,8 +27,8 @@ type Options struct {
 	// Against, unless nil, is a model that should give the same features, such
 	// as the one that this was quantised from.
 	Against *extractor.Model
-	// ApplyEXIF turns images as their EXIF orientation says.
-	ApplyEXIF bool
+	// Decode is how images are read.
+	Decode preprocess.DecodeOptions
 }
 
 // Report is what was found.
@@ -111,10 +111,9 @@ type Agreement struct {
 // cannot run at all.
 func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error) {
 	r := &Report{Warnings: []string{}}
-	decode := preprocess.DecodeOptions{ApplyEXIF: opts.ApplyEXIF}
 	var decoded []*image.NRGBA
 	for _, item := range opts.Images {
-		img, err := item.Image(ctx, decode)
+		img, err := item.Image(ctx, opts.Decode)
 		var crop *image.NRGBA
 		if err == nil {
 			crop, err = m.Spec.Crop(img)
