@@ -116,6 +116,7 @@ func TestDetectSetsAside(t *testing.T) {
 	write(t, in("file"), "")
 	fails(t, 2, "exclude", "detect", "--detector", w.detector, "--move-ood", "a", "--copy-ood", "b", dir)
 	fails(t, 1, "set aside", "detect", "--detector", w.detector, "--move-ood", in("file"), dir)
+	fails(t, 1, "but those in", "detect", "--detector", w.detector, "--move-ood", dir, dir)
 }
 
 func TestCheck(t *testing.T) {
@@ -153,5 +154,10 @@ func TestCheck(t *testing.T) {
 	}
 	fails(t, 2, "--check", "extract", "--model", w.model, "--images", w.images, "--out", dir, "--against", w.model)
 	fails(t, 2, "--check", "extract", "--check", "--model", "pixels", "--images", w.images)
+	fails(t, 2, "--images", "extract", "--check", "--model", w.model, "--against", w.model)
+	out, _ = call(t, 1, "extract", "--check", "--model", w.model, "--images", w.images, "--check-images", "3", "--max-pixels", "9", "--picture", drawn)
+	if !strings.Contains(out, "3 of 3 images could not be read") || !strings.Contains(out, "above the limit of 9") {
+		t.Error(out)
+	}
 	fails(t, 2, "--out", "extract", "--model", w.model, "--images", w.images)
 }

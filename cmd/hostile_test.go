@@ -112,6 +112,13 @@ func TestHostilePaths(t *testing.T) {
 	if outcome["skipped"] != 2. { // the pipe and the device
 		t.Errorf("%v, want 2 skipped", outcome)
 	}
+	disturbing := t.TempDir()
+	picture(t, filepath.Join(disturbing, "fine.png"), 0, 0)
+	write(t, filepath.Join(disturbing, "\x1b[31m\nred.png"), "none")
+	_, stderr := call(t, 3, "extract", "--model", "pixels", "--images", disturbing, "--out", filepath.Join(t.TempDir(), "out"))
+	if !strings.Contains(stderr, `unreadable: "\x1b[31m\nred.png": unsupported`) {
+		t.Errorf("stderr: %q", stderr)
+	}
 
 	list := filepath.Join(t.TempDir(), "list.txt")
 	write(t, list, "a b/ with blanks .png 0\nodd/pipe.png 0\nodd/endless.png 1\nodd/itself.png 1\nodd/absent.png 1\n")

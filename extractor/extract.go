@@ -131,6 +131,7 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
 	}
+	opts.Batch = min(opts.Batch, len(items)) // more take room for nothing
 	if opts.ImageTimeout == 0 {
 		opts.ImageTimeout = DefaultImageTimeout
 	}

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -346,6 +347,24 @@ func TestExtractBoundsPixels(t *testing.T) {
 	}
 }
 
+// TestExtractBoundsBatches: one of more images than there are is one of all,
+// and one that there is no memory for is an error.
+func TestExtractBoundsBatches(t *testing.T) {
+	items := goldenItems(t)[:1]
+	pixels, err := NewPixels(&preprocess.Spec{Resize: preprocess.Squash, ResizeWidth: 32, ResizeHeight: 32, Width: 32, Height: 32, Filter: preprocess.Bicubic, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]model{"pixels": pixels, "onnx": openTest(t, testenv.Shared(t, "models", "resnet20-cifar10"), ModelOptions{})} {
+		if stats, err := extract(t.Context(), m, items, ExtractOptions{Batch: math.MaxInt}, func(r Result) error { return r.Err }); err != nil || stats.Done != 1 {
+			t.Errorf("%s: %+v, %v", name, stats, err)
+		}
+		if _, err := m.newRunner(1 << 40); err == nil || !strings.Contains(err.Error(), "choose a smaller one") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestExtractStops(t *testing.T) {
 	items := greys(t, 20)
 	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
@@ -431,6 +450,10 @@ func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
 		"failing": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3)},
 			mean(3, "image", "columns"), mean(2, "columns", "colours"), mean(1, "colours", "mean"), node("Add", "colours,mean", "features"))),
 		"dynamically quantised": testenv.Shared(t, "models", "vit-tiny-p16-int8"),
+		// Too little to see in any two images.
+		"quantised finely": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3, 1, 1)},
+			field(1, message(field(1, []byte("image")), field(2, []byte("levels")), field(2, []byte("scale")), field(2, []byte("zero")), field(4, []byte("DynamicQuantizeLinear")))),
+			node("DequantizeLinear", "levels,scale,zero", "values"), node("Sigmoid", "values", "1"), node("Sigmoid", "1", "2"), node("GlobalAveragePool", "2", "features"))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := openTest(t, dir, ModelOptions{})
@@ -439,8 +462,8 @@ func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
 			if stats.Failed > 0 {
 				t.Fatalf("%+v: %v", stats, all[0].Err)
 			}
-			last, _ := collect(t, m, items[8:], ExtractOptions{Batch: 4})
-			if !slices.Equal(all[8].Features, last[0].Features) {
+			alone, _ := collect(t, m, items[5:6], ExtractOptions{Batch: 4})
+			if !slices.Equal(all[5].Features, alone[0].Features) {
 				t.Error("features depend on the other images of the batch")
 			}
 		})

@@ -1,6 +1,7 @@
 package extractor
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"image"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -210,6 +212,9 @@ func hashGraph(file string) (string, error) {
 	h := sha256.New()
 	for _, file := range files {
 		f, err := os.Open(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("model %s keeps weights in another file: %w; fetch that too", files[0], err)
+		}
 		if err != nil {
 			return "", fmt.Errorf("hash model: %w", err)
 		}
@@ -440,7 +445,15 @@ func (m *Model) halfOutput(i, n int, input ort.Value) (ort.Value, error) {
 // batch, or a batch of two fails though the graph declares any size. The first
 // is so in graphs that are quantised dynamically: one scale serves the whole
 // batch, and one bright image spoils the rest.
-func (m *Model) needsToBeAlone() (bool, error) {
+func (m *Model) needsToBeAlone() (_ bool, err error) {
+	data, unmap, err := mapFile(m.File)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, unmap()) }()
+	if bytes.Contains(data, []byte("DynamicQuantize")) { // by little, perhaps, for these images
+		return true, nil
+	}
 	r, err := m.NewRunner(2)
 	if err != nil {
 		return false, err

@@ -246,7 +246,7 @@ func TestHashIsThatOfTheFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = hashGraph(file)
-	wantError(t, err, "weights.bin")
+	wantError(t, err, "weights.bin: no such file or directory; fetch that too")
 	write(t, file, string(field(7, field(5, external("../elsewhere.bin")))))
 	_, err = hashGraph(file)
 	wantError(t, err, file, "../elsewhere.bin")

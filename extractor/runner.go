@@ -33,6 +33,13 @@ func (m *Model) NewRunner(batch int) (*Runner, error) {
 		return nil, fmt.Errorf("a batch of %d images; it must have at least 1", batch)
 	}
 	batch = m.Batch(batch)
+	row := m.Dim() + elements(m.inputRow())
+	for _, out := range m.outputs {
+		row += elements(out.row)
+	}
+	if err := checkBatch(batch, row); err != nil {
+		return nil, fmt.Errorf("model %s: %w", m.File, err)
+	}
 	r := &Runner{
 		model:    m,
 		batch:    batch,
@@ -175,11 +182,27 @@ type buffer struct {
 	raw  []byte
 }
 
-func newBuffer(elementType string, row []int64, n int) *buffer {
-	b := &buffer{row: row, size: 1}
+// elements returns the number of values of a row.
+func elements(row []int64) int {
+	n := 1
 	for _, d := range row {
-		b.size *= int(d)
+		n *= int(d)
 	}
+	return n
+}
+
+// checkBatch refuses a batch of so many images, of so many values each, that there
+// would hardly be memory for one worker's.
+func checkBatch(batch, values int) error {
+	const most = 8 << 30 // bytes
+	if bytes := 4 * int64(values); int64(batch) > most/bytes {
+		return fmt.Errorf("a batch of %d images is above the limit of %d that fit into 8 GiB; choose a smaller one", batch, most/bytes)
+	}
+	return nil
+}
+
+func newBuffer(elementType string, row []int64, n int) *buffer {
+	b := &buffer{row: row, size: elements(row)}
 	b.data = make([]float32, n*b.size)
 	if elementType == "float16" {
 		b.raw = make([]byte, 2*len(b.data))

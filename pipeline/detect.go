@@ -42,8 +42,10 @@ type DetectOptions struct {
 	SetAside string
 	Copy     bool
 
-	Backbone extractor.ModelOptions   // only Device, Provider and IntraOpThreads count, the rest is the detector's
-	Run      extractor.ExtractOptions // workers, batch, progress
+	Backbone extractor.ModelOptions // only Device, Provider and IntraOpThreads count, the rest is the detector's
+	// Run is how to extract: workers, batch, progress. With More the total is −1
+	// until all paths are known.
+	Run extractor.ExtractOptions
 }
 
 // Judgement is what became of one image: a verdict, or an error.
@@ -88,22 +90,30 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 		return sink(stats.add(opts.judgement(r, v)))
 	})
 	err = j.wait(func(ctx context.Context) error {
-		done := 0
+		done, failed := 0, 0
 		for {
 			run := opts.Run
 			if progress := run.Progress; progress != nil {
-				run.Progress = func(n, failed, total int) { progress(done+n, failed, done+total) }
+				run.Progress = func(n, failedNow, total int) {
+					if total += done; opts.More != nil {
+						total = -1 // nobody knows
+					}
+					progress(done+n, failed+failedNow, total)
+				}
 			}
-			_, err := model.Extract(ctx, items, run, func(r extractor.Result) error {
+			through, err := model.Extract(ctx, items, run, func(r extractor.Result) error {
 				r.Index += done
 				return j.judge(ctx, r)
 			})
-			done += len(items)
+			done, failed = done+len(items), failed+through.Failed
 			if err != nil || opts.More == nil {
 				return err
 			}
 			more, err := opts.More(ctx)
 			if err == io.EOF {
+				if progress := opts.Run.Progress; progress != nil && done > 0 {
+					progress(done, failed, done)
+				}
 				return nil
 			}
 			if err == nil {
@@ -372,6 +382,9 @@ func listPaths(paths []string, apart string, all bool) ([]extractor.Item, error)
 			}
 			return err == nil && filepath.IsLocal(file)
 		})
+		if all && len(items) == 0 {
+			return nil, fmt.Errorf("%w but those in %s, where images are set aside", extractor.ErrNoImages, apart)
+		}
 	}
 	switch {
 	case !all:

@@ -152,7 +152,7 @@ func (e *extraction) run(ctx context.Context) error {
 	// Whole batches at a time, if their size was asked for: which images share one
 	// does not depend on how fast they were found.
 	batch := max(e.opts.Run.Batch, 1)
-	unit := (firstImages + batch - 1) / batch * batch
+	unit := firstImages + (batch-firstImages%batch)%batch
 	for {
 		items, err := e.found.take(ctx, unit)
 		if err != nil || len(items) == 0 {

@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +60,32 @@ func TestDetectOnPixels(t *testing.T) {
 	})
 	if err != nil || stats.Images != 100 {
 		t.Errorf("%+v, %v", stats, err)
+	}
+
+	// While paths may still come nobody knows how many; the two that are no idx
+	// file's cannot be read.
+	paths := [][]string{{digits}, {"gone.png"}}
+	more := func(context.Context) ([]string, error) {
+		if len(paths) == 0 {
+			return nil, io.EOF
+		}
+		next := paths[0]
+		paths = paths[1:]
+		return next, nil
+	}
+	var said [][3]int
+	run := extractor.ExtractOptions{Progress: func(done, failed, total int) { said = append(said, [3]int{done, failed, total}) }}
+	if _, err := Detect(t.Context(), DetectOptions{Detector: d, Paths: []string{"absent.png"}, More: more, Run: run}, func(Judgement) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for i, last := range said {
+		want := [3]int{last[0], last[1], -1}
+		if i == len(said)-1 {
+			want = [3]int{102, 2, 102}
+		}
+		if last != want {
+			t.Errorf("progress %d of %d: %v, want %v", i, len(said), last, want)
+		}
 	}
 
 	for name, c := range map[string]struct {

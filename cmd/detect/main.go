@@ -202,14 +202,14 @@ func newPrinter(format string, aside bool, w io.Writer) (func(pipeline.Judgement
 				}
 			}
 			if j.Err != nil {
-				_, err := fmt.Fprintf(w, "%-7s  %-20s  %10s  %9s  %8s  %s: %v\n", "error", "", "", "", "", printable(j.Path), j.Err)
+				_, err := fmt.Fprintf(w, "%-7s  %-20s  %10s  %9s  %8s  %s: %v\n", "error", "", "", "", "", cli.Printable(j.Path), j.Err)
 				return err
 			}
 			verdict := "in"
 			if j.OOD {
 				verdict = "OOD"
 			}
-			_, err := fmt.Fprintf(w, "%-7s  %-20s  %10.4f  %9.4f  %8.4f  %s\n", verdict, printable(j.Class), j.Confidence, j.Score, j.PValue, printable(j.Path))
+			_, err := fmt.Fprintf(w, "%-7s  %-20s  %10.4f  %9.4f  %8.4f  %s\n", verdict, cli.Printable(j.Class), j.Confidence, j.Score, j.PValue, cli.Printable(j.Path))
 			return err
 		}, nil
 	case "jsonl":
@@ -274,12 +274,4 @@ func text(err error) string {
 		return ""
 	}
 	return strings.ToValidUTF8(err.Error(), "\ufffd")
-}
-
-// printable quotes a name that would disturb a terminal or the table.
-func printable(name string) string {
-	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
-		return quoted
-	}
-	return name
 }

@@ -11,7 +11,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/check"
-	"mlrbfn/features"
+	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
@@ -35,7 +35,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	o := check.Options{ApplyEXIF: opts.Backbone.ApplyEXIF}
+	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, ApplyEXIF: opts.Backbone.ApplyEXIF}}
 	if opts.Images != "" {
 		listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
 		if err != nil && !errors.Is(err, extractor.ErrEmptyClass) {
@@ -107,10 +107,33 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 		line("logits\tof %d classes, kept beside the features", n)
 	}
 	line("images are\t%s", m.Spec)
-	if len(r.Images) == 0 {
+	if len(r.Images)+len(r.Failed) == 0 {
 		line("\nno images were looked at; --images DIR shows what the model makes of some")
 		return w.Flush()
 	}
+	if len(r.Images) > 0 {
+		printImages(line, m, r, drawn)
+	}
+	for i, f := range r.Failed {
+		line("%s\t%s\t%s", first(i, "unreadable"), cli.Printable(f.Path), f.Error)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(r.Warnings) == 0 {
+		_, err := fmt.Fprintln(stdout, "\nnothing looks wrong")
+		return err
+	}
+	for _, text := range r.Warnings {
+		if _, err := fmt.Fprintf(stdout, "\nwarning: %s\n", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printImages prints what the model makes of images.
+func printImages(line func(string, ...any), m *extractor.Model, r *check.Report, drawn string) {
 	line("the model sees\t%s, the first of the %d images below", drawn, len(r.Images))
 	for i, c := range r.Inputs {
 		line("%s\t%s: %.3f … %.3f, mean %.3f, standard deviation %.3f", first(i, "its values"), [3]string{"red", "green", "blue"}[i], c.Min, c.Max, c.Mean, c.Std)
@@ -132,24 +155,8 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	}
 	line("\nimage\tnorm\tnearest\tcosine")
 	for _, i := range r.Images {
-		line("%s\t%.4g\t%s\t%.3f", features.EncodePath(i.Path), i.Norm, features.EncodePath(i.Nearest), i.Cosine)
+		line("%s\t%.4g\t%s\t%.3f", cli.Printable(i.Path), i.Norm, cli.Printable(i.Nearest), i.Cosine)
 	}
-	for i, f := range r.Failed {
-		line("%s\t%s\t%s", first(i, "unreadable"), features.EncodePath(f.Path), f.Error)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if len(r.Warnings) == 0 {
-		_, err := fmt.Fprintln(stdout, "\nnothing looks wrong")
-		return err
-	}
-	for _, text := range r.Warnings {
-		if _, err := fmt.Fprintf(stdout, "\nwarning: %s\n", text); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // first returns the name of a list at its first entry.
@@ -167,6 +174,8 @@ func (c checkFlags) check(changed func(string) bool, pixels bool) error {
 		return cli.Usagef("--check looks at ONNX models; pixels are what they are")
 	case c.on && c.images < 1:
 		return cli.Usagef("--check-images %d: it is positive", c.images)
+	case c.on && c.against != "" && !changed("images"):
+		return cli.Usagef("--against compares what models make of images; name some with --images")
 	case !c.on && (changed("against") || changed("picture") || changed("check-images")):
 		return cli.Usagef("--against, --picture and --check-images go with --check")
 	}

@@ -161,7 +161,7 @@ with the labels beside them.`, stdout)
 	if n := len(result.Failed); n > 0 {
 		if !*quiet {
 			for _, fail := range result.Failed[:min(n, 10)] {
-				fmt.Fprintf(stderr, "unreadable: %s: %s\n", fail.Path, fail.Error)
+				fmt.Fprintf(stderr, "unreadable: %s: %s\n", cli.Printable(fail.Path), fail.Error)
 			}
 		}
 		return fmt.Errorf("%w: %d, all listed in %s", cli.ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))

@@ -27,8 +27,8 @@ type Options struct {
 	// Against, unless nil, is a model that should give the same features, such
 	// as the one that this was quantised from.
 	Against *extractor.Model
-	// ApplyEXIF turns images as their EXIF orientation says.
-	ApplyEXIF bool
+	// Decode is how images are read.
+	Decode preprocess.DecodeOptions
 }
 
 // Report is what was found.
@@ -58,7 +58,7 @@ type Report struct {
 // Image is what the model makes of one image.
 type Image struct {
 	Path    string  `json:"path"`
-	Norm    float64 `json:"norm"`              // Euclidean, of the features
+	Norm    float64 `json:"norm"`              // Euclidean, of the features; 0 where it is not finite
 	Nearest string  `json:"nearest,omitempty"` // the other image with the highest cosine
 	Cosine  float64 `json:"cosine"`            // of the two
 }
@@ -111,10 +111,9 @@ type Agreement struct {
 // cannot run at all.
 func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error) {
 	r := &Report{Warnings: []string{}}
-	decode := preprocess.DecodeOptions{ApplyEXIF: opts.ApplyEXIF}
 	var decoded []*image.NRGBA
 	for _, item := range opts.Images {
-		img, err := item.Image(ctx, decode)
+		img, err := item.Image(ctx, opts.Decode)
 		var crop *image.NRGBA
 		if err == nil {
 			crop, err = m.Spec.Crop(img)
@@ -223,7 +222,9 @@ func (r *Report) features(ctx context.Context, s seer) ([][]float64, error) {
 			shown.Pix[4*pixel+channel], shown.Pix[4*pixel+3] = uint8(math.Round(min(max(level, 0), 255))), 255
 		}
 		r.seen = append(r.seen, shown)
-		r.Images[i].Norm = math.Sqrt(dot(features[i], features[i]))
+		if norm := math.Sqrt(dot(features[i], features[i])); finite([]float64{norm}) {
+			r.Images[i].Norm = norm
+		}
 	}
 	for _, m := range moments {
 		r.Inputs = append(r.Inputs, m.channel())
@@ -233,6 +234,12 @@ func (r *Report) features(ctx context.Context, s seer) ([][]float64, error) {
 			r.warn("features of %s are not finite: the model overflows (half precision?) or its weights are damaged", r.Images[i].Path)
 			return nil, nil
 		}
+	}
+	if again, err := s.see(ctx, *s.model.Spec, r.pictures[0]); err != nil {
+		return nil, err
+	} else if c := cosine(features[0], again); c < repeatedCosine {
+		r.warn("the same image gives other features each time (cosine %.4f): the model was exported as it is in training, with dropout; export it again after model.eval()", c)
+		return nil, nil
 	}
 	n := len(features)
 	if n == 1 {
@@ -270,6 +277,9 @@ const (
 	// collapsedCosine is what the cosines of useful features lie below even where
 	// the images are alike.
 	collapsedCosine = 0.99
+	// repeatedCosine is what two runs on an image keep, whatever the order in which
+	// a device adds.
+	repeatedCosine = 0.9999
 	// sameCosine is what quantisation that works keeps: float16 has .99999,
 	// int8 about .99.
 	sameCosine = 0.98
@@ -334,15 +344,15 @@ func (r *Report) normalisations(ctx context.Context, s seer) error {
 }
 
 // fitsBetter tells whether the model likes n clearly better: mirror images are
-// nearer by a tenth of what they could be, beyond chance, and not because all
-// images look more alike.
+// nearer by a tenth of what they could be, by enough to see, beyond chance, and
+// not because all images look more alike.
 func (n Normalisation) fitsBetter(than Normalisation) bool {
 	differences := make([]float64, len(n.each))
 	for i, v := range n.each {
 		differences[i] = v - than.each[i]
 	}
 	mean, std := stat.MeanStdDev(differences, nil)
-	return n.Margin > 0.95*than.Margin && mean > 0.1*(1-than.Mirror) && mean > 3*std/math.Sqrt(float64(len(differences)))
+	return n.Margin > 0.95*than.Margin && mean > max(0.1*(1-than.Mirror), 0.002) && mean > 3*std/math.Sqrt(float64(len(differences)))
 }
 
 func scaleName(scale float64) string {

@@ -1,12 +1,17 @@
 package check
 
 import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"mlrbfn/extractor"
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/testenv"
 )
 
@@ -90,5 +95,52 @@ func TestBadlyQuantised(t *testing.T) {
 	r = run(t, open(t, filepath.Join(dir, "vit-tiny-p16")), opts)
 	if warns(r, "disagrees") || !(r.Against.Cosine.Min > 0.999999) || r.Against.SameNearest < 0.999 {
 		t.Errorf("with itself: %+v, %q", r.Against, r.Warnings)
+	}
+}
+
+// TestSmallModels: what is wrong with a model that is nothing but a mean of
+// the colours, and what a report has to be in any case, which is JSON.
+func TestSmallModels(t *testing.T) {
+	items := sample(t, testenv.Shared(t, "data", "images", "cifar10", "test"), 16)
+	for name, test := range map[string]struct {
+		last  func(*onnx.Model, onnx.Value) onnx.Value
+		about string // the one warning; "" for none
+	}{
+		"mirrored to the same": {func(m *onnx.Model, v onnx.Value) onnx.Value {
+			var weights []float64
+			for i := range 48 {
+				weights = append(weights, math.Sin(float64(i)))
+			}
+			return m.Op("MatMul", v, m.Cast(m.Doubles(weights, 3, 16), onnx.Float))
+		}, ""},
+		"not finite":           {func(m *onnx.Model, v onnx.Value) onnx.Value { return m.Op("Sqrt", m.Op("Sub", v, m.Op("Exp", v))) }, "not finite"},
+		"exported in training": {func(m *onnx.Model, v onnx.Value) onnx.Value { return m.Op("Add", v, m.Op("RandomNormalLike", v)) }, "each time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			graph, err := onnx.New(17, "test", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			mean := graph.Op("Flatten", graph.Op("GlobalAveragePool", graph.Input("x", onnx.Float, onnx.Batch, 3, 32, 32)))
+			graph.Output("features", test.last(graph, mean), onnx.Float, onnx.Batch, -1)
+			dir := t.TempDir()
+			var file bytes.Buffer
+			if err := graph.Write(&file); err != nil {
+				t.Fatal(err)
+			}
+			config := `{"input_size": [3, 32, 32], "interpolation": "bicubic", "crop_pct": 1, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}`
+			for name, content := range map[string]string{"model.onnx": file.String(), "config.json": config} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o666); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := run(t, open(t, dir), Options{Images: items})
+			if test.about == "" && len(r.Warnings) > 0 || test.about != "" && (len(r.Warnings) != 1 || !warns(r, test.about)) {
+				t.Errorf("warnings %q, want about %q", r.Warnings, test.about)
+			}
+			if _, err := json.Marshal(r); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -159,12 +159,14 @@ func (f *format) recover(err *error) {
 // formats only with ApplyEXIF. CMYK is converted as Pillow does without a colour
 // profile.
 //
-// All formats equal Pillow to the bit.
+// All formats equal Pillow to the bit, but for TIFFs with uncompressed YCbCr,
+// which are up to one level off.
 //
 // Files that are cut short or broken are errors where they are for Pillow, also
 // where a decoder panics, and so are images above MaxPixels, which is checked
 // before pixels are read. A JPEG with broken data that Pillow reads becomes what
-// libjpeg-turbo makes of it.
+// libjpeg-turbo makes of it; a TIFF of CCITT, JPEG or YCbCr strips and a WebP are
+// errors also where libtiff and libwebp make something of broken data.
 //
 // Once ctx is cancelled Decode returns an error that wraps ctx.Err(). Decoders
 // stop at the next read or row of pixels; one that does not is left behind to

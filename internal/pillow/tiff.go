@@ -368,7 +368,8 @@ func (t *TIFF) source(ctx context.Context, number, all, stride, rows, perPlane i
 		}
 		return lzw.NewReader(bytes.NewReader(data), lzw.MSB, 8), nil
 	case tiffDeflate, tiffOldDeflate:
-		return zlib.NewReader(bytes.NewReader(data))
+		inflated, err := zlib.NewReader(bytes.NewReader(data))
+		return &checked{inflated, stride * rows}, err
 	case tiffPackBits:
 		return bytes.NewReader(unpackRuns(data, stride*rows)), nil
 	case tiffJPEG:
@@ -384,6 +385,24 @@ func early(err error) error {
 		return errTruncated
 	}
 	return err
+}
+
+// checked reads so many bytes from a zlib stream and fails before the last of them
+// where the checksum, if it comes next, is that of others.
+type checked struct {
+	inflated io.Reader
+	left     int
+}
+
+func (c *checked) Read(p []byte) (int, error) {
+	n, err := c.inflated.Read(p)
+	if c.left -= n; c.left == 0 && err == nil {
+		_, err = c.inflated.Read(make([]byte, 1))
+	}
+	if err == zlib.ErrChecksum {
+		return 0, err
+	}
+	return n, err
 }
 
 // blank reads as zeros without end, or as ones.

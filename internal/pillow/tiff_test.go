@@ -1,6 +1,8 @@
 package pillow
 
 import (
+	"bytes"
+	"compress/zlib"
 	"encoding/binary"
 	"strings"
 	"testing"
@@ -96,5 +98,43 @@ func TestTIFFDirectory(t *testing.T) {
 	}
 	if _, err = readIFD(file[:9]); err == nil {
 		t.Error("a file without a directory has one")
+	}
+}
+
+// TestTIFFChecksum: as for libtiff, pixels that are not those of their checksum
+// are an error; a stream that ends before its checksum or goes on is none.
+func TestTIFFChecksum(t *testing.T) {
+	const width, height = 10, 10
+	deflated := func(n int) []byte {
+		var b bytes.Buffer
+		w := zlib.NewWriter(&b)
+		for i := range n {
+			w.Write([]byte{byte(i)})
+		}
+		w.Close()
+		return b.Bytes()
+	}
+	good := deflated(width * height)
+	altered := bytes.Clone(good)
+	altered[len(altered)-1] ^= 1
+	for name, tt := range map[string]struct {
+		strip []byte
+		says  string
+	}{
+		"whole":            {good, ""},
+		"without checksum": {good[:len(good)-4], ""},
+		"longer":           {deflated(3 * width * height), ""},
+		"another checksum": {altered, "checksum"},
+	} {
+		tags := map[uint16][]uint32{tagWidth: {width}, tagHeight: {height}, tagBits: {8}, tagPhotometric: {tiffBlackIsZero},
+			tagCompression: {tiffDeflate}, tagStripOffsets: {0}, tagStripByteCounts: {uint32(len(tt.strip))}}
+		tags[tagStripOffsets] = []uint32{uint32(len(tiffFile(tags)))}
+		picture, err := OpenTIFF(append(tiffFile(tags), tt.strip...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = picture.Pixels(t.Context()); tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%s: error is %v, want one about %q", name, err, tt.says)
+		}
 	}
 }
