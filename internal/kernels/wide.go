@@ -148,34 +148,44 @@ const (
 // contract adds alpha·A·B, A [m,k] and B [k,n], to C [m,n], or sets it, where
 // the part of it is wanted.
 func (w *wideKernels) contract(m, n, k int, alpha float64, a, b view, add bool, c []float64, ldc int, wanted part, workers int) {
-	_ = c[(m-1)*ldc+n-1]
 	room := contractions.Get().(*contraction)
 	defer contractions.Put(room)
+	w.packRight(&room.b, b, n, k, workers)
+	w.contractRight(room, &room.b, m, alpha, a, add, c, ldc, wanted, workers)
+}
+
+func (w *wideKernels) packRight(to *panels, b view, n, k, workers int) {
+	w.pack(to, b.turned(), n, k, wideVectors*w.width, w.width, workers)
+}
+
+// contractRight is contract for a packed B.
+func (w *wideKernels) contractRight(room *contraction, b *panels, m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
+	n, k := b.n, b.k
+	_ = c[(m-1)*ldc+n-1]
 	w.pack(&room.a, a, m, k, w.rows, w.rows, workers)
-	w.pack(&room.b, b.turned(), n, k, wideVectors*w.width, w.width, workers)
 	rows, cols := (m+blockRows-1)/blockRows, (n+blockCols-1)/blockCols
 	inParallel(workers, rows*cols, func(at int) {
 		i, j := at/cols*blockRows, at%cols*blockCols
 		i1, j1 := min(i+blockRows, m), min(j+blockCols, n)
 		if _, any := wanted.holds(i, j, i1-i, j1-j); any {
-			w.block(room, i, i1, j, j1, alpha, add, c, ldc, wanted)
+			w.block(&room.a, b, i, i1, j, j1, alpha, add, c, ldc, wanted)
 		}
 	})
 }
 
-func (w *wideKernels) block(room *contraction, i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
+func (w *wideKernels) block(left, right *panels, i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
 	var edge [16 * 32]float64
-	for p := 0; p < room.a.k; p += depth {
-		k := min(depth, room.a.k-p)
+	for p := 0; p < left.k; p += depth {
+		k := min(depth, left.k-p)
 		adding := 0
 		if add || p > 0 {
 			adding = 1
 		}
-		for j := j0; j < j1; j += room.b.rows {
-			b, cols, padded := room.b.panel(j, p)
+		for j := j0; j < j1; j += right.rows {
+			b, cols, padded := right.panel(j, p)
 			tile := w.tiles[padded/w.width]
 			for i := i0; i < i1; i += w.rows {
-				a, rows, _ := room.a.panel(i, p)
+				a, rows, _ := left.panel(i, p)
 				every, any := wanted.holds(i, j, rows, cols)
 				switch {
 				case !any:
@@ -252,4 +262,31 @@ func (p wideProducts) NT(m, n, k int, alpha float64, a, b []float64, beta float6
 
 func (p wideProducts) TN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
 	p.product(m, n, k, alpha, view{a, 1, m}, view{b, n, 1}, beta, c, a, b)
+}
+
+// Right is a matrix on the right of many products, packed once for all: for a
+// few rows packing takes longer than the rest. It serves any number of
+// goroutines.
+type Right struct {
+	kernels wideKernels
+	packed  panels
+}
+
+// NewRight packs B [k,n], k and n above 0.
+func NewRight(n, k int, b []float64) *Right {
+	r := &Right{kernels: chosenWide}
+	r.kernels.packRight(&r.packed, view{b[:k*n], n, 1}, n, k, 1)
+	return r
+}
+
+// NN computes C = A·B with A [m,k], C [m,n], to the bits of [Products], on the
+// calling goroutine. What a row becomes does not depend on the others.
+func (r *Right) NN(m int, a, c []float64) {
+	if m == 0 {
+		return
+	}
+	room := contractions.Get().(*contraction)
+	defer contractions.Put(room)
+	n, k := r.packed.n, r.packed.k
+	r.kernels.contractRight(room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, 1)
 }
