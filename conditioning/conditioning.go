@@ -89,7 +89,7 @@ type Conditioning struct {
 	Matrix []float32 // [D, E], W; nil where there is Scale
 
 	pack   sync.Once
-	packed *kernels.Right // Matrix in float64, for Apply
+	packed *kernels.Right // Matrix, for Apply
 }
 
 // Data is the rows to fit on.
@@ -256,13 +256,7 @@ func (c *Conditioning) Apply(dst, x []float64) {
 		}
 		return
 	}
-	c.pack.Do(func() {
-		wide := make([]float64, len(c.Matrix))
-		for i, w := range c.Matrix {
-			wide[i] = float64(w)
-		}
-		c.packed = kernels.NewRight(e, d, wide)
-	})
+	c.pack.Do(func() { c.packed = kernels.NewRight(e, d, c.Matrix) })
 	c.packed.NN(n, x, dst)
 }
 
