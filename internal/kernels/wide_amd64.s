@@ -266,7 +266,7 @@ add:
 	RET
 
 // func narrow1AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·narrow1AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
@@ -281,6 +281,7 @@ TEXT ·narrow1AVX2(SB), NOSPLIT, $0-56
 
 loop:
 	VCVTPS2PD    (BX), Y0
+	PREFETCHT0   4096(BX)
 	VBROADCASTSD (AX), Y1
 	VFMADD231PD  Y0, Y1, Y12
 	VBROADCASTSD 8(AX), Y2
@@ -328,7 +329,7 @@ add:
 	RET
 
 // func narrow2AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·narrow2AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
@@ -348,6 +349,7 @@ TEXT ·narrow2AVX2(SB), NOSPLIT, $0-56
 loop:
 	VCVTPS2PD    (BX), Y0
 	VCVTPS2PD    16(BX), Y1
+	PREFETCHT0   4096(BX)
 	VBROADCASTSD (AX), Y2
 	VFMADD231PD  Y0, Y2, Y8
 	VFMADD231PD  Y1, Y2, Y9
@@ -415,7 +417,7 @@ add:
 	RET
 
 // func narrow3AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·narrow3AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
@@ -440,6 +442,7 @@ loop:
 	VCVTPS2PD    (BX), Y0
 	VCVTPS2PD    16(BX), Y1
 	VCVTPS2PD    32(BX), Y2
+	PREFETCHT0   4096(BX)
 	VBROADCASTSD (AX), Y3
 	VFMADD231PD  Y0, Y3, Y4
 	VFMADD231PD  Y1, Y3, Y5
@@ -1027,7 +1030,7 @@ add:
 	RET
 
 // func narrow1AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
-// Requires: AVX, AVX512DQ, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·narrow1AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
@@ -1046,6 +1049,7 @@ TEXT ·narrow1AVX512(SB), NOSPLIT, $0-56
 
 loop:
 	VCVTPS2PD    (BX), Z0
+	PREFETCHT0   4096(BX)
 	VBROADCASTSD (AX), Z1
 	VFMADD231PD  Z0, Z1, Z24
 	VBROADCASTSD 8(AX), Z2
@@ -1125,7 +1129,7 @@ add:
 	RET
 
 // func narrow2AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
-// Requires: AVX, AVX512DQ, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·narrow2AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
@@ -1153,6 +1157,7 @@ TEXT ·narrow2AVX512(SB), NOSPLIT, $0-56
 loop:
 	VCVTPS2PD    (BX), Z0
 	VCVTPS2PD    32(BX), Z1
+	PREFETCHT0   4096(BX)
 	VBROADCASTSD (AX), Z2
 	VFMADD231PD  Z0, Z2, Z16
 	VFMADD231PD  Z1, Z2, Z17
@@ -1272,7 +1277,7 @@ add:
 	RET
 
 // func narrow3AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
-// Requires: AVX, AVX512DQ, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·narrow3AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
@@ -1309,6 +1314,8 @@ loop:
 	VCVTPS2PD    (BX), Z0
 	VCVTPS2PD    32(BX), Z1
 	VCVTPS2PD    64(BX), Z2
+	PREFETCHT0   4096(BX)
+	PREFETCHT0   4160(BX)
 	VBROADCASTSD (AX), Z3
 	VFMADD231PD  Z0, Z3, Z8
 	VFMADD231PD  Z1, Z3, Z9

@@ -33,6 +33,10 @@ func wide() {
 // of B and values of A.
 const wideVectors = 3
 
+// ahead is how far before its use a B of float32 is fetched, in bytes: hardware
+// does not look beyond a page of memory.
+const ahead = 4096
+
 // wideKernel writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
 // not 0, for packed A [k, rows] and B [k, nv vectors], of float64 or float32.
 func wideKernel(v isa, nv int, name, of string) {
@@ -55,6 +59,11 @@ func wideKernel(v isa, nv int, name, of string) {
 			VCVTPS2PD(Mem{Base: b, Disp: j * size / 2}, v.vector(j))
 		} else {
 			VMOVUPD(Mem{Base: b, Disp: j * size}, v.vector(j))
+		}
+	}
+	if of == "float32" { // which comes from memory, not from a cache
+		for at := 0; at < nv*size/2; at += 64 {
+			PREFETCHT0(Mem{Base: b, Disp: ahead + at})
 		}
 	}
 	for i := range rows {
