@@ -298,13 +298,17 @@ func NewRight(n, k int, b []float32) *Right {
 }
 
 // NN computes C = A·B with A [m,k], C [m,n], to the bits of [Products], on the
-// calling goroutine. What a row becomes does not depend on the others.
+// calling goroutine but for few rows. What a row becomes does not depend on the
+// others.
 func (r *Right) NN(m int, a, c []float64) {
 	if m == 0 {
 		return
 	}
 	room := contractions.Get().(*contraction)
 	defer contractions.Put(room)
-	n, k := r.packed.n, r.packed.k
-	contractRight(&r.kernels, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, 1)
+	n, k, workers := r.packed.n, r.packed.k, 1
+	if m <= r.kernels.rows { // several cores read B faster than one
+		workers = workersFor(r.kernels.rows * n * k)
+	}
+	contractRight(&r.kernels, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, workers)
 }
