@@ -23,8 +23,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/moments"
-	"mlrbfn/internal/products"
 	"mlrbfn/internal/symmetric"
 )
 
@@ -88,8 +88,8 @@ type Conditioning struct {
 	Scale  []float32 // [D], the diagonal of W; nil where there is Matrix
 	Matrix []float32 // [D, E], W; nil where there is Scale
 
-	widen sync.Once
-	wide  []float64 // Matrix in float64, for Apply
+	pack   sync.Once
+	packed *kernels.Right // Matrix, for Apply
 }
 
 // Data is the rows to fit on.
@@ -256,13 +256,8 @@ func (c *Conditioning) Apply(dst, x []float64) {
 		}
 		return
 	}
-	c.widen.Do(func() {
-		c.wide = make([]float64, len(c.Matrix))
-		for i, w := range c.Matrix {
-			c.wide[i] = float64(w)
-		}
-	})
-	products.NN(n, e, d, x, c.wide, dst)
+	c.pack.Do(func() { c.packed = kernels.NewRight(e, d, c.Matrix) })
+	c.packed.NN(n, x, dst)
 }
 
 // Rows returns the rows of x [N, D] that index names, conditioned and rounded

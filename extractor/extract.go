@@ -21,7 +21,8 @@ import (
 // maxFileBytes bounds what is read of one file into memory.
 const maxFileBytes = 1 << 30
 
-// maxIdle bounds the room for a file that a worker keeps for the next.
+// maxIdle bounds the bytes of the file and of the picture, each, whose memory a
+// worker keeps for the next.
 const maxIdle = 1 << 24
 
 // DefaultImageTimeout is how long one image may take to decode: far more than
@@ -147,8 +148,8 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 type worker struct {
 	*extraction
 	runner runner
-	decode preprocess.DecodeOptions
-	file   []byte // room for one
+	decode preprocess.DecodeOptions // with room for a picture
+	file   []byte                   // room for one
 }
 
 // block delivers the results of the items from:to.
@@ -269,10 +270,13 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	img, err := r.Item.decode(timed, data, w.decode)
 	if err != nil {
 		if timed.Err() != nil && ctx.Err() == nil {
-			w.file = nil // the decoder that was left behind may still read it
+			w.file, w.decode.Reuse = nil, nil // the decoder that was left behind may still use them
 			return fmt.Errorf("decoding takes more than %v, which --image-timeout can raise: %w", w.opts.ImageTimeout, err)
 		}
 		return err
+	}
+	if r.Item.idx == nil && cap(img.Pix) <= maxIdle {
+		w.decode.Reuse = img
 	}
 	return w.model.prepare(dst, img)
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/x448/float16"
+	"golang.org/x/sync/semaphore"
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/npy"
@@ -307,6 +308,24 @@ func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
 	}
 	for _, r := range results {
 		wantError(t, r.Err, "--image-timeout", context.DeadlineExceeded.Error())
+	}
+}
+
+// TestMemoryOfALateDecoderIsNotUsedAgain: it may still write to it.
+func TestMemoryOfALateDecoderIsNotUsedAgain(t *testing.T) {
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	w := &worker{
+		extraction: &extraction{model: m, opts: ExtractOptions{ImageTimeout: 1}, pixels: semaphore.NewWeighted(preprocess.DefaultMaxPixels)},
+		decode:     preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, Reuse: image.NewNRGBA(image.Rect(0, 0, 9, 9))},
+	}
+	r := Result{Item: greys(t, 1)[0]}
+	wantError(t, w.load(t.Context(), &r, make([]float32, 3*6*8)), "--image-timeout")
+	if w.file != nil || w.decode.Reuse != nil {
+		t.Error("memory that a decoder was left behind with is kept")
+	}
+	w.opts.ImageTimeout = DefaultImageTimeout
+	if err := w.load(t.Context(), &r, make([]float32, 3*6*8)); err != nil || w.file == nil || w.decode.Reuse == nil {
+		t.Errorf("memory of an image that is done is not kept: %v", err)
 	}
 }
 

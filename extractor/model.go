@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	ort "github.com/yalue/onnxruntime_go"
 	"golang.org/x/sync/errgroup"
@@ -70,6 +71,7 @@ type Model struct {
 	input       imageInput
 	outputs     []tensor // the embedding and, where there are any, the logits
 	pool        pooling
+	alone       func() bool // needsToBeAlone, asked once
 	options     ModelOptions
 	why         string
 	fingerprint string
@@ -90,9 +92,8 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // .onnx file; its configuration then lies in the same folder, or above it where
 // that folder is called onnx. onnxruntime is loaded if it is not yet.
 //
-// Up to four made-up images are run to learn the sizes of the outputs and
-// whether a batch leaves its images independent of each other (they are run one
-// by one otherwise), so a graph that does not fit its configuration fails here.
+// A blank image is run to learn the sizes of the outputs, so a graph that does
+// not fit its configuration fails here.
 // Errors name the graph file and say which flag to change.
 func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
@@ -263,15 +264,7 @@ func (m *Model) open(opts ModelOptions) error {
 	if err != nil {
 		return fmt.Errorf("output %s %w", embedding, err)
 	}
-	if m.input.batch < 0 {
-		alone, err := m.needsToBeAlone()
-		if err != nil {
-			return err
-		}
-		if alone {
-			m.input.batch = 1
-		}
-	}
+	m.alone = sync.OnceValue(m.needsToBeAlone)
 	return nil
 }
 
@@ -355,7 +348,7 @@ func (m *Model) newSession() error {
 // measure runs blank images through the session to learn the shape that each
 // output has for one image.
 func (m *Model) measure() error {
-	n := m.Batch(1)
+	n := m.rows(1)
 	in := newBuffer(m.input.Type, m.inputRow(), n)
 	input, err := in.value(n)
 	if err != nil {
@@ -445,42 +438,44 @@ func (m *Model) halfOutput(i, n int, input ort.Value) (ort.Value, error) {
 // batch, or a batch of two fails though the graph declares any size. The first
 // is so in graphs that are quantised dynamically: one scale serves the whole
 // batch, and one bright image spoils the rest.
-func (m *Model) needsToBeAlone() (_ bool, err error) {
-	data, unmap, err := mapFile(m.File)
-	if err != nil {
-		return false, err
+func (m *Model) needsToBeAlone() bool {
+	if data, unmap, err := mapFile(m.File); err == nil {
+		scaled := bytes.Contains(data, []byte("DynamicQuantize")) // by little, perhaps, for the images below
+		if err := unmap(); err != nil || scaled {
+			return true
+		}
 	}
-	defer func() { err = errors.Join(err, unmap()) }()
-	if bytes.Contains(data, []byte("DynamicQuantize")) { // by little, perhaps, for these images
-		return true, nil
-	}
-	r, err := m.NewRunner(2)
-	if err != nil {
-		return false, err
-	}
+	r := m.runnerOf(2)
 	defer r.Close()
 	for i := range r.Input(0) {
 		v := float32(i%17)/8 - 1
 		r.Input(0)[i], r.Input(1)[i] = v, -10*v
 	}
 	ctx := context.Background()
-	if err := r.Run(ctx, 1); err != nil {
-		return false, err
+	if r.Run(ctx, 1) != nil {
+		return true
 	}
 	alone := slices.Clone(r.Features(0))
-	if err := r.Run(ctx, 2); err != nil {
-		return true, nil
-	}
-	return !agree(r.Features(0), alone, false), nil
+	return r.Run(ctx, 2) != nil || !agree(r.Features(0), alone, false)
 }
 
 // Batch is how many images a run has where batch are wanted: that many, or the
-// number that the graph takes.
+// number that the graph takes, or 1 where it does not leave the images of a batch
+// independent of each other. To learn that, three made-up images are run when
+// more than one is first asked for.
 func (m *Model) Batch(batch int) int {
+	if batch > 1 && m.input.batch < 0 && m.alone() {
+		return 1
+	}
+	return m.rows(batch)
+}
+
+// rows is how many rows the input has for n images.
+func (m *Model) rows(n int) int {
 	if m.input.batch > 0 {
 		return int(m.input.batch)
 	}
-	return batch
+	return n
 }
 
 // inputRow returns the shape of one image's input.

@@ -103,7 +103,7 @@ func (e *extraction) run(ctx context.Context) error {
 	if plan.Workers == 0 {
 		plan.Workers = max(1, runtime.GOMAXPROCS(0)/max(1, plan.Threads))
 	}
-	free := plan.Batch == 0 && e.model.Batch(2) == 2 // to choose the batch
+	free := plan.Batch == 0 // to choose the batch
 	plan.Batch = e.model.Batch(max(1, plan.Batch))
 	plan.Workers = min(plan.Workers, (len(e.items)+plan.Batch-1)/plan.Batch)
 	if plan.Threads == 0 || e.left() <= 4*plan.Workers*plan.Batch {
@@ -113,7 +113,7 @@ func (e *extraction) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if free {
+	if free && plan.Batch == 1 && e.model.Batch(2) == 2 {
 		if plan, err = e.chooseBatch(ctx, plan, rate); err != nil {
 			return err
 		}

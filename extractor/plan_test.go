@@ -96,6 +96,14 @@ func TestOnlyBatchesThatWorkAreChosen(t *testing.T) {
 	}
 }
 
+// TestFixedBatchesStay: a graph that takes two images at a time always gets two.
+func TestFixedBatchesStay(t *testing.T) {
+	m := openTest(t, testModel(t, 6, 8, pixels(2)), ModelOptions{})
+	if _, plan := tuned(t, m, slices.Repeat(greys(t, 25), 8), 2); plan.Batch != 2 {
+		t.Errorf("plan: %v", plan)
+	}
+}
+
 // TestFewImagesAreNotMeasured: what takes a moment is done by the rule.
 func TestFewImagesAreNotMeasured(t *testing.T) {
 	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})

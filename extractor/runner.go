@@ -40,6 +40,11 @@ func (m *Model) NewRunner(batch int) (*Runner, error) {
 	if err := checkBatch(batch, row); err != nil {
 		return nil, fmt.Errorf("model %s: %w", m.File, err)
 	}
+	return m.runnerOf(batch), nil
+}
+
+// runnerOf makes a runner whose batches are so large.
+func (m *Model) runnerOf(batch int) *Runner {
 	r := &Runner{
 		model:    m,
 		batch:    batch,
@@ -50,7 +55,7 @@ func (m *Model) NewRunner(batch int) (*Runner, error) {
 	for _, out := range m.outputs {
 		r.outputs = append(r.outputs, newBuffer(out.Type, out.row, batch))
 	}
-	return r, nil
+	return r
 }
 
 // Batch is the most images that a run can have.
@@ -81,7 +86,7 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 	if n < 1 || n > r.batch {
 		return fmt.Errorf("a run of %d images; this runner takes 1 to %d", n, r.batch)
 	}
-	rows := r.model.Batch(n)
+	rows := r.model.rows(n)
 	// What an earlier run left in the surplus rows must not matter, not even
 	// to a graph that scales its quantisation by the whole batch.
 	clear(r.input.data[n*r.input.size : rows*r.input.size])

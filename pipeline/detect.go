@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -106,6 +107,9 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 				return j.judge(ctx, r)
 			})
 			done, failed = done+len(items), failed+through.Failed
+			if err == nil {
+				err = j.flush(ctx)
+			}
 			if err != nil || opts.More == nil {
 				return err
 			}
@@ -180,16 +184,29 @@ func pathOf(item extractor.Item) string {
 
 // judging judges images on all cores and passes the verdicts on in order.
 type judging struct {
-	results chan extractor.Result
-	group   *errgroup.Group
-	ctx     context.Context
+	blocks chan block
+	group  *errgroup.Group
+	ctx    context.Context
+
+	next block     // what is to be judged together
+	last time.Time // when an image came
 }
+
+// block is images that are judged together.
+type block struct {
+	results []extractor.Result
+	rows    []float32 // [n, D], the features of those that have any
+}
+
+// patience is the longest time between two images that makes the former wait for
+// others to be judged with. Where images take longer, it gains little.
+const patience = 20 * time.Millisecond
 
 // newJudging starts it; sink gets the result and, where that has features, the verdict on
 // each image, in the order of their indices, one at a time.
 func newJudging(ctx context.Context, d *Detector, sink func(extractor.Result, Verdict) error) *judging {
 	workers := runtime.GOMAXPROCS(0)
-	j := &judging{results: make(chan extractor.Result, workers)}
+	j := &judging{blocks: make(chan block, workers)}
 	j.group, j.ctx = errgroup.WithContext(ctx)
 	type judged struct {
 		extractor.Result
@@ -199,20 +216,26 @@ func newJudging(ctx context.Context, d *Detector, sink func(extractor.Result, Ve
 	inOrder := ordered(func(v judged) error { return sink(v.Result, v.Verdict) })
 	for range workers {
 		j.group.Go(func() error {
-			var judge func(row []float32) Verdict // takes memory, and not all may be needed
-			for r := range j.results {
-				v := judged{Result: r}
-				if r.Err == nil {
+			var judge func(rows []float32) []Verdict // takes memory, and not all may be needed
+			for b := range j.blocks {
+				var verdicts []Verdict
+				if len(b.rows) > 0 {
 					if judge == nil {
 						judge = d.judge()
 					}
-					v.Verdict = judge(r.Features)
+					verdicts = judge(b.rows)
 				}
-				mu.Lock()
-				err := inOrder(r.Index, v)
-				mu.Unlock()
-				if err != nil {
-					return err
+				for _, r := range b.results {
+					v := judged{Result: r}
+					if r.Err == nil {
+						v.Verdict, verdicts = verdicts[0], verdicts[1:]
+					}
+					mu.Lock()
+					err := inOrder(r.Index, v)
+					mu.Unlock()
+					if err != nil {
+						return err
+					}
 				}
 			}
 			return nil
@@ -221,11 +244,30 @@ func newJudging(ctx context.Context, d *Detector, sink func(extractor.Result, Ve
 	return j
 }
 
-// judge takes the result of an image, whose slices it copies.
+// judge takes the result of an image, whose slices it copies. Of images that
+// come quickly some wait for others until flush is called. Calls of both do not
+// overlap.
 func (j *judging) judge(ctx context.Context, r extractor.Result) error {
-	r.Features, r.Logits = slices.Clone(r.Features), nil
+	j.next.rows = append(j.next.rows, r.Features...)
+	r.Features, r.Logits = nil, nil
+	j.next.results = append(j.next.results, r)
+	now := time.Now()
+	slow := now.Sub(j.last) > patience
+	j.last = now
+	if slow || len(j.next.results) == judgeBlock {
+		return j.flush(ctx)
+	}
+	return nil
+}
+
+// flush lets all images be judged that were taken.
+func (j *judging) flush(ctx context.Context) error {
+	if len(j.next.results) == 0 {
+		return nil
+	}
 	select {
-	case j.results <- r:
+	case j.blocks <- j.next:
+		j.next = block{}
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -235,7 +277,7 @@ func (j *judging) judge(ctx context.Context, r extractor.Result) error {
 // wait runs what gives the results and returns when all are judged.
 func (j *judging) wait(feed func(context.Context) error) error {
 	j.group.Go(func() error {
-		defer close(j.results)
+		defer close(j.blocks)
 		return feed(j.ctx)
 	})
 	return j.group.Wait()

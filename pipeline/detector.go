@@ -229,20 +229,31 @@ func (d *Detector) rescore(ctx context.Context, scores []float64, x []float32) e
 	return d.Scoring.score(ctx, scores, d.Scoring.batch(x), slices.Clone(scores))
 }
 
-// judge returns a function that judges one row of features [D] at a time and
-// serves one goroutine.
-func (d *Detector) judge() func(row []float32) Verdict {
+// judgeBlock is how many rows a function of Detector.judge takes at most: with
+// so many, reading the conditioning's matrix no longer counts.
+const judgeBlock = 16
+
+// judge returns a function that judges up to judgeBlock rows of features [n, D]
+// and serves one goroutine. A row's verdict does not depend on the others.
+func (d *Detector) judge() func(rows []float32) []Verdict {
+	classes := len(d.Classes)
 	predictors, out, score := make([]*head.Predictor, len(d.Heads)), make([][]float64, len(d.Heads)), make([][]float64, len(d.Heads))
 	for i, h := range d.Heads {
-		predictors[i], out[i], score[i] = h.NewPredictor(), make([]float64, len(d.Classes)), make([]float64, 1)
+		predictors[i], out[i], score[i] = h.NewPredictor(), make([]float64, judgeBlock*classes), make([]float64, judgeBlock)
 	}
-	return func(row []float32) Verdict {
+	return func(rows []float32) []Verdict {
+		n := len(rows) / d.Dim()
 		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) {
-			predictors[h].Outputs(out[h], score[h], row)
-			return out[h], score[h]
+			predictors[h].Outputs(out[h][:n*classes], score[h][:n], rows)
+			return out[h][:n*classes], score[h][:n]
 		})
-		_ = d.rescore(context.Background(), scores, row) // fails only when cancelled
-		return d.verdict(logConfidences, scores[0])
+		verdicts := make([]Verdict, n)
+		for i := range verdicts {
+			// Not all scores of a block are to the bit those of its rows alone.
+			_ = d.rescore(context.Background(), scores[i:i+1], rows[i*d.Dim():(i+1)*d.Dim()]) // fails only when cancelled
+			verdicts[i] = d.verdict(logConfidences[i*classes:(i+1)*classes], scores[i])
+		}
+		return verdicts
 	}
 }
 

@@ -336,7 +336,7 @@ func TestHeadsAreAveraged(t *testing.T) {
 	}
 	judge := d.judge()
 	for i, want := range d.Verdicts(x) {
-		got := judge(x[i*4 : (i+1)*4])
+		got := judge(x[i*4 : (i+1)*4])[0]
 		if got.Class != want.Class || got.OOD != want.OOD || math.Abs(got.Score-want.Score) > 1e-9*math.Abs(want.Score) {
 			t.Errorf("row %d alone: %+v, among others %+v", i, got, want)
 		}
@@ -363,4 +363,28 @@ func TestOrdered(t *testing.T) {
 			t.Fatalf("came out as %v", got)
 		}
 	})
+}
+
+// TestVerdictsOfBlocks: a row's verdict is the same, to the bit, whatever rows
+// are judged with it.
+func TestVerdictsOfBlocks(t *testing.T) {
+	const d, e = 70, 50
+	rng := rand.New(rand.NewPCG(5, 5))
+	condition := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: randomRows(rng, 1, d), Matrix: randomRows(rng, d, e)}
+	x := randomRows(rng, judgeBlock, d)
+	for name, det := range map[string]*Detector{
+		"k=1": randomDetector(rng, 1, 2, 2, e, true), "k=2": randomDetector(rng, 2, 3, 2, e, true), "open": randomOpenDetector(rng, 2, 2, e, 7),
+	} {
+		for _, h := range det.Heads {
+			h.Conditioning = condition
+		}
+		judge := det.judge()
+		for n := 1; n <= judgeBlock; n++ {
+			for i, got := range judge(x[:n*d]) {
+				if alone := judge(x[i*d : (i+1)*d])[0]; got != alone {
+					t.Fatalf("%s: row %d is %+v alone, and %+v among %d", name, i, alone, got, n)
+				}
+			}
+		}
+	}
 }

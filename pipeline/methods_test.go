@@ -212,7 +212,7 @@ func TestTrainScores(t *testing.T) {
 		judge := loaded.judge()
 		flagged := 0
 		for i, v := range verdicts {
-			if again := judge(fresh[i*d.Dim() : (i+1)*d.Dim()]); math.Abs(again.Score-v.Score) > 1e-9*(1+math.Abs(v.Score)) || again.Class != v.Class {
+			if again := judge(fresh[i*d.Dim() : (i+1)*d.Dim()])[0]; math.Abs(again.Score-v.Score) > 1e-9*(1+math.Abs(v.Score)) || again.Class != v.Class {
 				t.Fatalf("%s: image %d is %+v, and from the file %+v", name, i, v, again)
 			}
 			if v.OOD {

@@ -31,6 +31,10 @@ type DecodeOptions struct {
 	// WebP says, as Pillow's ImageOps.exif_transpose does. Pillow's Image.open
 	// leaves it as it is.
 	ApplyEXIF bool
+	// Reuse is an image that is no longer needed, whose memory Decode may take
+	// for the next; nil is fine. After an error that wraps that of the context a
+	// decoder that was left behind may still write to it.
+	Reuse *image.NRGBA
 }
 
 // format is one image format. In its magic a question mark stands for any byte.
@@ -193,7 +197,7 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 		var r result
 		defer func() { done <- r }()
 		defer f.recover(&r.err)
-		r.img, r.err = f.pixels(ctx, data, picture, opts.ApplyEXIF)
+		r.img, r.err = f.pixels(ctx, data, picture, opts)
 	}()
 	select {
 	case r := <-done:
@@ -209,7 +213,10 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 }
 
 // pixels decodes a file whose header is read, and turns it.
-func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture, applyEXIF bool) (*image.NRGBA, error) {
+func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture, opts DecodeOptions) (*image.NRGBA, error) {
+	if jpeg, ok := picture.(*jpegPicture); ok {
+		jpeg.reuse = opts.Reuse
+	}
 	img, err := picture.Pixels(ctx)
 	if ctx.Err() != nil {
 		err = ctx.Err() // which not every decoder wraps
@@ -220,7 +227,7 @@ func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture
 	turn := 1
 	if tiff, ok := picture.(*pillow.TIFF); ok {
 		turn = tiff.Orientation()
-	} else if applyEXIF {
+	} else if opts.ApplyEXIF {
 		turn = orientation(f.name, data)
 	}
 	return upright(ctx, img, turn)

@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +189,28 @@ func TestDecodeLeavesAStuckDecoderBehind(t *testing.T) {
 	defer cancel()
 	if _, err := Decode(ctx, []byte("x"), DecodeOptions{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error is %v, want that the time is over", err)
+	}
+}
+
+// TestDecodeIntoOtherImages: what an image leaves in its memory is not seen in the
+// next.
+func TestDecodeIntoOtherImages(t *testing.T) {
+	var opts DecodeOptions
+	for _, file := range slices.Repeat(decodeFiles(t), 2) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := Decode(t.Context(), data, DecodeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if opts.Reuse, err = Decode(t.Context(), data, opts); err != nil {
+			t.Fatal(err)
+		}
+		if d := compare(t, opts.Reuse, want); d.worst > 0 {
+			t.Errorf("%s: %+v from what it is without", file, d)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 type jpegPicture struct {
 	data   []byte
 	config jpeg.Config
+	reuse  *image.NRGBA
 }
 
 func openJPEG(data []byte) (pillow.Picture, error) {
@@ -19,11 +20,11 @@ func openJPEG(data []byte) (pillow.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &jpegPicture{data, config}, nil
+	return &jpegPicture{data: data, config: config}, nil
 }
 
 func (p *jpegPicture) Size() (width, height int) { return p.config.Width, p.config.Height }
 
 func (p *jpegPicture) Pixels(ctx context.Context) (*image.NRGBA, error) {
-	return jpeg.Decode(ctx, p.data, nil)
+	return jpeg.Decode(ctx, p.data, p.reuse)
 }

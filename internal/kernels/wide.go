@@ -12,7 +12,8 @@ import (
 // wideVectors vectors of width columns.
 type wideKernels struct {
 	rows, width int
-	tiles       [wideVectors + 1]tile64 // by the vectors of B
+	tiles       [wideVectors + 1]tileOf[float64] // by the vectors of B
+	narrow      [wideVectors + 1]tileOf[float32] // the same for a B that is kept in float32
 	// four transposes four rows of 4·n columns.
 	four func(dst *float64, ldd int, src *float64, lds, n int)
 	// sweep is the step of Sweep for so many columns.
@@ -26,9 +27,16 @@ type wideKernels struct {
 
 const wideVectors = 3
 
-// tile64 computes C = alpha·Σ_p A[p]·B[p], with packed A [k, rows] and B [k, ·],
+// tileOf computes C = alpha·Σ_p A[p]·B[p], with packed A [k, rows] and B [k, ·],
 // k > 0. It adds that to what C [rows, ·] holds if add is not 0.
-type tile64 = func(a, b, c *float64, k, ldc int, alpha float64, add int)
+type tileOf[T Real] = func(a *float64, b *T, c *float64, k, ldc int, alpha float64, add int)
+
+func tilesOf[T Real](w *wideKernels) *[wideVectors + 1]tileOf[T] {
+	if tiles, ok := any(&w.tiles).(*[wideVectors + 1]tileOf[T]); ok {
+		return tiles
+	}
+	return any(&w.narrow).(*[wideVectors + 1]tileOf[T])
+}
 
 var chosenWide = wideOf(chosen.name)
 
@@ -70,8 +78,8 @@ func (p part) holds(i, j, rows, cols int) (every, any bool) {
 // panels is a matrix [n, k] packed by depth columns and, within these, by
 // panels of rows: panel after panel, each as [depth, rows], filled up with
 // zeros.
-type panels struct {
-	data   []float64
+type panels[T Real] struct {
+	data   []T
 	n, k   int
 	rows   int // of a panel but the last
 	padded int // n, filled up
@@ -83,18 +91,18 @@ const depth = 192
 
 // panel returns a panel of the depth columns from p on, and how many rows and
 // rows with zeros it has.
-func (x *panels) panel(i, p int) (data []float64, rows, padded int) {
+func (x *panels[T]) panel(i, p int) (data []T, rows, padded int) {
 	rows, padded = min(x.rows, x.n-i), min(x.rows, x.padded-i)
 	return x.data[p*x.padded+i*min(depth, x.k-p):], rows, padded
 }
 
 // pack packs x, whose last panel has rows up to a multiple of unit.
-func (w *wideKernels) pack(to *panels, x view, n, k, rows, unit, workers int) {
+func (w *wideKernels) pack(to *panels[float64], x view, n, k, rows, unit, workers int) {
 	padded := (n + unit - 1) / unit * unit
 	if size := padded * k; cap(to.data) < size {
 		to.data = make([]float64, size)
 	}
-	*to = panels{to.data[:padded*k], n, k, rows, padded}
+	*to = panels[float64]{to.data[:padded*k], n, k, rows, padded}
 	count := (n + rows - 1) / rows
 	inParallel(workers, count, func(at int) {
 		i := at * rows
@@ -134,7 +142,7 @@ func (w *wideKernels) packPanel(panel []float64, padded int, x view, rows, k int
 }
 
 // contraction is room for packed matrices.
-type contraction struct{ a, b panels }
+type contraction struct{ a, b panels[float64] }
 
 var contractions = sync.Pool{New: func() any { return new(contraction) }}
 
@@ -148,34 +156,45 @@ const (
 // contract adds alpha·A·B, A [m,k] and B [k,n], to C [m,n], or sets it, where
 // the part of it is wanted.
 func (w *wideKernels) contract(m, n, k int, alpha float64, a, b view, add bool, c []float64, ldc int, wanted part, workers int) {
-	_ = c[(m-1)*ldc+n-1]
 	room := contractions.Get().(*contraction)
 	defer contractions.Put(room)
+	w.packRight(&room.b, b, n, k, workers)
+	contractRight(w, room, &room.b, m, alpha, a, add, c, ldc, wanted, workers)
+}
+
+func (w *wideKernels) packRight(to *panels[float64], b view, n, k, workers int) {
+	w.pack(to, b.turned(), n, k, wideVectors*w.width, w.width, workers)
+}
+
+// contractRight is contract for a packed B.
+func contractRight[T Real](w *wideKernels, room *contraction, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
+	n, k := b.n, b.k
+	_ = c[(m-1)*ldc+n-1]
 	w.pack(&room.a, a, m, k, w.rows, w.rows, workers)
-	w.pack(&room.b, b.turned(), n, k, wideVectors*w.width, w.width, workers)
 	rows, cols := (m+blockRows-1)/blockRows, (n+blockCols-1)/blockCols
 	inParallel(workers, rows*cols, func(at int) {
 		i, j := at/cols*blockRows, at%cols*blockCols
 		i1, j1 := min(i+blockRows, m), min(j+blockCols, n)
 		if _, any := wanted.holds(i, j, i1-i, j1-j); any {
-			w.block(room, i, i1, j, j1, alpha, add, c, ldc, wanted)
+			multiplyBlock(w, &room.a, b, i, i1, j, j1, alpha, add, c, ldc, wanted)
 		}
 	})
 }
 
-func (w *wideKernels) block(room *contraction, i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
+func multiplyBlock[T Real](w *wideKernels, left *panels[float64], right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
 	var edge [16 * 32]float64
-	for p := 0; p < room.a.k; p += depth {
-		k := min(depth, room.a.k-p)
+	tiles := tilesOf[T](w)
+	for p := 0; p < left.k; p += depth {
+		k := min(depth, left.k-p)
 		adding := 0
 		if add || p > 0 {
 			adding = 1
 		}
-		for j := j0; j < j1; j += room.b.rows {
-			b, cols, padded := room.b.panel(j, p)
-			tile := w.tiles[padded/w.width]
+		for j := j0; j < j1; j += right.rows {
+			b, cols, padded := right.panel(j, p)
+			tile := tiles[padded/w.width]
 			for i := i0; i < i1; i += w.rows {
-				a, rows, _ := room.a.panel(i, p)
+				a, rows, _ := left.panel(i, p)
 				every, any := wanted.holds(i, j, rows, cols)
 				switch {
 				case !any:
@@ -252,4 +271,44 @@ func (p wideProducts) NT(m, n, k int, alpha float64, a, b []float64, beta float6
 
 func (p wideProducts) TN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
 	p.product(m, n, k, alpha, view{a, 1, m}, view{b, n, 1}, beta, c, a, b)
+}
+
+// Right is a matrix of float32 on the right of many products in float64, packed
+// once for all. For a few rows reading it is what takes the time, so it stays
+// in float32. It serves any number of goroutines.
+type Right struct {
+	kernels wideKernels
+	packed  panels[float32]
+}
+
+// NewRight packs B [k,n], k and n above 0.
+func NewRight(n, k int, b []float32) *Right {
+	wide := make([]float64, n*k)
+	for i, v := range b[:n*k] {
+		wide[i] = float64(v)
+	}
+	r := &Right{kernels: chosenWide}
+	var packed panels[float64]
+	r.kernels.packRight(&packed, view{wide, n, 1}, n, k, 1)
+	r.packed = panels[float32]{make([]float32, len(packed.data)), n, k, packed.rows, packed.padded}
+	for i, v := range packed.data {
+		r.packed.data[i] = float32(v)
+	}
+	return r
+}
+
+// NN computes C = A·B with A [m,k], C [m,n], to the bits of [Products], on the
+// calling goroutine but for few rows. What a row becomes does not depend on the
+// others.
+func (r *Right) NN(m int, a, c []float64) {
+	if m == 0 {
+		return
+	}
+	room := contractions.Get().(*contraction)
+	defer contractions.Put(room)
+	n, k, workers := r.packed.n, r.packed.k, 1
+	if m <= r.kernels.rows { // several cores read B faster than one
+		workers = workersFor(r.kernels.rows * n * k)
+	}
+	contractRight(&r.kernels, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, workers)
 }

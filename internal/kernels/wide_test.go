@@ -231,3 +231,32 @@ func BenchmarkWide(b *testing.B) {
 		}
 	}
 }
+
+// TestRight: a packed matrix gives the bits of the product that packs it, and a
+// row has the same alone as among others.
+func TestRight(t *testing.T) {
+	forEachWide(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			m, n, k := rapid.IntRange(1, 130).Draw(t, "m"), rapid.IntRange(1, 250).Draw(t, "n"), rapid.IntRange(1, 400).Draw(t, "k")
+			a, b, narrow := normals64(rng, m*k), normals64(rng, k*n), make([]float32, k*n)
+			for i, v := range b {
+				narrow[i] = float32(v)
+				b[i] = float64(narrow[i])
+			}
+			want, got, row := make([]float64, m*n), make([]float64, m*n), make([]float64, n)
+			wideProducts{wideKernels: &chosenWide}.NN(m, n, k, 1, a, b, 0, want)
+			right := NewRight(n, k, narrow)
+			right.NN(m, a, got)
+			if !slices.Equal(got, want) {
+				t.Fatal("a packed matrix gives another product")
+			}
+			for i := range m {
+				right.NN(1, a[i*k:(i+1)*k], row)
+				if !slices.Equal(row, want[i*n:(i+1)*n]) {
+					t.Fatalf("row %d alone differs", i)
+				}
+			}
+		})
+	})
+}

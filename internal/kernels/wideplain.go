@@ -5,8 +5,9 @@ import "unsafe"
 // plainWide is what every machine has.
 var plainWide = wideKernels{
 	rows: plainRows, width: plainWidth,
-	tiles: [wideVectors + 1]tile64{1: plainTile(1), 2: plainTile(2), 3: plainTile(3)},
-	sweep: plainSweep, stripe: plainStripe,
+	tiles:  [wideVectors + 1]tileOf[float64]{1: plainTile[float64](1), 2: plainTile[float64](2), 3: plainTile[float64](3)},
+	narrow: [wideVectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
+	sweep:  plainSweep, stripe: plainStripe,
 	symmetricRow: plainSymmetricRow, dot: plainDot,
 }
 
@@ -53,8 +54,8 @@ const (
 	plainStripe = 8
 )
 
-func plainTile(vectors int) tile64 {
-	return func(aAt, bAt, cAt *float64, k, ldc int, alpha float64, add int) {
+func plainTile[T Real](vectors int) tileOf[T] {
+	return func(aAt *float64, bAt *T, cAt *float64, k, ldc int, alpha float64, add int) {
 		cols := vectors * plainWidth
 		c := unsafe.Slice(cAt, ldc+cols)
 		for j := 0; j < cols; j += plainWidth {
@@ -62,19 +63,19 @@ func plainTile(vectors int) tile64 {
 			var s, t [plainWidth]float64
 			for len(a) > plainRows {
 				x, y := a[0], a[1]
-				s[0] += x * b[0]
-				s[1] += x * b[1]
-				s[2] += x * b[2]
-				s[3] += x * b[3]
-				t[0] += y * b[0]
-				t[1] += y * b[1]
-				t[2] += y * b[2]
-				t[3] += y * b[3]
+				s[0] += x * float64(b[0])
+				s[1] += x * float64(b[1])
+				s[2] += x * float64(b[2])
+				s[3] += x * float64(b[3])
+				t[0] += y * float64(b[0])
+				t[1] += y * float64(b[1])
+				t[2] += y * float64(b[2])
+				t[3] += y * float64(b[3])
 				a, b = a[plainRows:], b[cols:]
 			}
 			for i := range plainWidth { // the last, after which there is no B
-				s[i] = alpha * (s[i] + a[0]*b[i])
-				t[i] = alpha * (t[i] + a[1]*b[i])
+				s[i] = alpha * (s[i] + a[0]*float64(b[i]))
+				t[i] = alpha * (t[i] + a[1]*float64(b[i]))
 				if add != 0 {
 					s[i] += c[j+i]
 					t[i] += c[ldc+j+i]

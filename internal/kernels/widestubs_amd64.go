@@ -4,30 +4,52 @@
 
 package kernels
 
-var wideAVX2 = [...]func(a, b, c *float64, k, ldc int, alpha float64, add int){nil, wide1AVX2, wide2AVX2, wide3AVX2}
+var wideAVX2 = [...]tileOf[float64]{nil, wide1AVX2, wide2AVX2, wide3AVX2}
 
 //go:noescape
-func wide1AVX2(a, b, c *float64, k, ldc int, alpha float64, add int)
+func wide1AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func wide2AVX2(a, b, c *float64, k, ldc int, alpha float64, add int)
+func wide2AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func wide3AVX2(a, b, c *float64, k, ldc int, alpha float64, add int)
+func wide3AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+var narrowAVX2 = [...]tileOf[float32]{nil, narrow1AVX2, narrow2AVX2, narrow3AVX2}
+
+//go:noescape
+func narrow1AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func narrow2AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func narrow3AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
 func sweepAVX2(z *float64, ldz int, c, s *float64, n int)
 
-var wideAVX512 = [...]func(a, b, c *float64, k, ldc int, alpha float64, add int){nil, wide1AVX512, wide2AVX512, wide3AVX512}
+var wideAVX512 = [...]tileOf[float64]{nil, wide1AVX512, wide2AVX512, wide3AVX512}
 
 //go:noescape
-func wide1AVX512(a, b, c *float64, k, ldc int, alpha float64, add int)
+func wide1AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func wide2AVX512(a, b, c *float64, k, ldc int, alpha float64, add int)
+func wide2AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func wide3AVX512(a, b, c *float64, k, ldc int, alpha float64, add int)
+func wide3AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+var narrowAVX512 = [...]tileOf[float32]{nil, narrow1AVX512, narrow2AVX512, narrow3AVX512}
+
+//go:noescape
+func narrow1AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func narrow2AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func narrow3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
 func sweepAVX512(z *float64, ldz int, c, s *float64, n int)

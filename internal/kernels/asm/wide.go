@@ -11,13 +11,15 @@ import (
 // wide writes the kernels of float64.
 func wide() {
 	for _, v := range []isa{avx2, avx512} {
-		fmt.Fprintf(&declarations, "\nvar wide%s = [...]func(a, b, c *float64, k, ldc int, alpha float64, add int){nil", v.name)
-		for nv := 1; nv <= wideVectors; nv++ {
-			fmt.Fprintf(&declarations, ", wide%d%s", nv, v.name)
-		}
-		declarations.WriteString("}\n")
-		for nv := 1; nv <= wideVectors; nv++ {
-			wideKernel(v, nv)
+		for _, kind := range []struct{ name, of string }{{"wide", "float64"}, {"narrow", "float32"}} {
+			fmt.Fprintf(&declarations, "\nvar %s%s = [...]tileOf[%s]{nil", kind.name, v.name, kind.of)
+			for nv := 1; nv <= wideVectors; nv++ {
+				fmt.Fprintf(&declarations, ", %s%d%s", kind.name, nv, v.name)
+			}
+			declarations.WriteString("}\n")
+			for nv := 1; nv <= wideVectors; nv++ {
+				wideKernel(v, nv, kind.name, kind.of)
+			}
 		}
 		sweep(v)
 	}
@@ -31,11 +33,15 @@ func wide() {
 // of B and values of A.
 const wideVectors = 3
 
+// ahead is how far before its use a B of float32 is fetched, in bytes: hardware
+// does not look beyond a page of memory.
+const ahead = 4096
+
 // wideKernel writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
-// not 0, for packed A [k, rows] and B [k, nv vectors].
-func wideKernel(v isa, nv int) {
-	const params = "a, b, c *float64, k, ldc int, alpha float64, add int"
-	function(fmt.Sprintf("wide%d%s", nv, v.name), params, params)
+// not 0, for packed A [k, rows] and B [k, nv vectors], of float64 or float32.
+func wideKernel(v isa, nv int, name, of string) {
+	params := fmt.Sprintf("a *float64, b *%s, c *float64, k, ldc int, alpha float64, add int", of)
+	function(fmt.Sprintf("%s%d%s", name, nv, v.name), params, params)
 	a, b, c := Load(Param("a"), reg.RAX), Load(Param("b"), reg.RBX), Load(Param("c"), reg.RDX)
 	k, ldc := Load(Param("k"), reg.RCX), Load(Param("ldc"), reg.R8)
 	SHLQ(U8(3), ldc)
@@ -49,7 +55,16 @@ func wideKernel(v isa, nv int) {
 	}
 	Label("loop")
 	for j := range nv {
-		VMOVUPD(Mem{Base: b, Disp: j * size}, v.vector(j))
+		if of == "float32" {
+			VCVTPS2PD(Mem{Base: b, Disp: j * size / 2}, v.vector(j))
+		} else {
+			VMOVUPD(Mem{Base: b, Disp: j * size}, v.vector(j))
+		}
+	}
+	if of == "float32" { // which comes from memory, not from a cache
+		for at := 0; at < nv*size/2; at += 64 {
+			PREFETCHT0(Mem{Base: b, Disp: ahead + at})
+		}
 	}
 	for i := range rows {
 		x := v.vector(nv + i%broadcasts)
@@ -59,7 +74,11 @@ func wideKernel(v isa, nv int) {
 		}
 	}
 	ADDQ(U32(8*rows), a)
-	ADDQ(U32(nv*size), b)
+	if of == "float32" {
+		ADDQ(U32(nv*size/2), b)
+	} else {
+		ADDQ(U32(nv*size), b)
+	}
 	DECQ(k)
 	JNZ(LabelRef("loop"))
 
