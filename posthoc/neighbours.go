@@ -129,8 +129,9 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			defer func() { rooms <- room }()
 			m := len(rows.at)
 			products.NT(to-i, m, d, unit[i*d:to*d], rows.unit, room)
+			extents := slices.Repeat([]extent{{1, 0}}, (to-i)*len(rows.groups))
 			for _, r := range s.relations {
-				r.relate(&rows, room, x[i*d:to*d], length[i:to], i)
+				r.relate(&rows, room, x[i*d:to*d], length[i:to], extents, i)
 			}
 			for at := i; at < to && k > 0; at++ {
 				if length[at] > 0 {

@@ -91,6 +91,7 @@ func ScoreAll(ctx context.Context, dst [][]float64, scores []Score, batches []Ba
 const relationThreshold = 0.03
 
 const (
+	unsure        = 1e-10   // how far from that rounding in float64 never matters
 	relationBlock = 1 << 12 // bank rows of one product
 	groupLeast    = 64      // rows of a group, but where there are fewer
 	groupMost     = 512
@@ -181,8 +182,9 @@ func (r *relation) sumUp(ctx context.Context, p *packed) error {
 }
 
 // relate adds to the scores of queries x [n, D], those in work from at on, their
-// relations to the block's rows, with which they have the products [n, m].
-func (r *relation) relate(p *packed, cosines, x []float32, length []float64, at int) {
+// relations to the block's rows. Cosines [n, m] are rounded; their extents
+// [n, groups] are filled in as they are wanted.
+func (r *relation) relate(p *packed, cosines, x []float32, length []float64, extents []extent, at int) {
 	c, n, m, groups := r.classes, len(length), len(p.at), len(p.groups)-1
 	d := len(x) / n
 	var whole []float64 // [n, groups, C]
@@ -194,6 +196,7 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, at 
 	}
 	var some []int // queries to which some of a group may be related
 	var of, likeness []float64
+	var room [2 * groupMost]int
 	for g := range groups {
 		low, high := r.low[g*c:(g+1)*c], r.high[g*c:(g+1)*c]
 		from, to := p.groups[g], p.groups[g+1]
@@ -204,13 +207,16 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, at 
 		for i := range n {
 			q := r.p[(at+i)*c : (at+i+1)*c]
 			most := dot(q, high)
-			if !(length[i] > 0 && most > certainlyNot) {
+			if !(length[i] > 0 && most > relationThreshold-unsure) {
 				continue
 			}
-			least, closest := extent(cosines[i*m+from : i*m+to])
+			e := &extents[i*groups+g]
+			if e.least > e.most {
+				*e = extentOf(cosines[i*m+from : i*m+to])
+			}
 			switch {
-			case !((closest+p.slack)*most > certainlyNot):
-			case r.sums != nil && (least-p.slack)*dot(q, low) > certainly:
+			case !((e.most+p.slack)*most > relationThreshold-unsure):
+			case r.sums != nil && (e.least-p.slack)*dot(q, low) > relationThreshold+unsure:
 				r.scores[at+i] += sum(i)
 			default:
 				some, of = append(some, i), append(of, q...)
@@ -221,14 +227,13 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, at 
 		for s, i := range some {
 			like := likeness[s*(to-from) : (s+1)*(to-from)]
 			x := x[i*d : (i+1)*d]
-			var related, others []int
+			related, others := room[:0], room[groupMost:groupMost]
 			for j, l := range like {
-				cosine := float64(cosines[i*m+from+j])
-				is := (cosine-p.slack)*l > certainly
-				if !is && (cosine+p.slack)*l > certainlyNot {
-					is = p.value(x, length[i], from+j)*l > relationThreshold
+				v := float64(cosines[i*m+from+j]) * l
+				if math.Abs(v-relationThreshold) <= p.slack*l+unsure {
+					v = p.value(x, length[i], from+j) * l
 				}
-				if is {
+				if v > relationThreshold {
 					related = append(related, j)
 				} else {
 					others = append(others, j)
@@ -246,25 +251,20 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, at 
 	}
 }
 
-// A relation above or below these by what is known in float64 counts or does
-// not, however it is rounded.
-const (
-	certainly    = relationThreshold * (1 + 1e-9)
-	certainlyNot = relationThreshold * (1 - 1e-9)
-)
+// extent is the smallest and the largest of some values; {1, 0} is not known yet.
+type extent struct{ least, most float64 }
 
-// extent returns the smallest and the largest of values.
-func extent(x []float32) (least, most float64) {
-	low, high := x[0], x[0]
+func extentOf(x []float32) extent {
+	least, most := x[0], x[0]
 	for _, v := range x {
-		if v < low {
-			low = v
+		if v < least {
+			least = v
 		}
-		if v > high {
-			high = v
+		if v > most {
+			most = v
 		}
 	}
-	return float64(low), float64(high)
+	return extent{float64(least), float64(most)}
 }
 
 // softmaxAll returns the softmax of rows of logits, computed on all cores.
