@@ -179,10 +179,10 @@ func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x 
 // Dot returns Σ x·y in float64, where no product of two float32s is rounded.
 func Dot(x, y []float32) (sum float64) {
 	y = y[:len(x)]
-	if eights := len(x) / 8; eights > 0 {
-		sum = chosenWide.dot(&x[0], &y[0], eights)
+	if n := len(x) / 32; n > 0 {
+		sum = chosenWide.dot(&x[0], &y[0], n)
 	}
-	for i := len(x) &^ 7; i < len(x); i++ {
+	for i := len(x) &^ 31; i < len(x); i++ {
 		sum += float64(x[i]) * float64(y[i])
 	}
 	return sum

@@ -34,7 +34,7 @@ func plainSymmetricRow(aAt, xAt, yAt *float64, v float64, n int) (sum float64) {
 }
 
 func plainDot(xAt, yAt *float32, n int) float64 {
-	x, y := unsafe.Slice(xAt, 8*n), unsafe.Slice(yAt, 8*n)
+	x, y := unsafe.Slice(xAt, 32*n), unsafe.Slice(yAt, 32*n)
 	var sums [4]float64 // several sums, for speed
 	for len(x) >= 4 && len(y) >= 4 {
 		sums[0] += float64(x[0]) * float64(y[0])

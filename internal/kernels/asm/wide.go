@@ -20,10 +20,10 @@ func wide() {
 			wideKernel(v, nv)
 		}
 		sweep(v)
+		dot(v)
 	}
 	packRows()
 	symmetricRow()
-	dot()
 }
 
 // wideVectors is how many vectors of columns a tile has at most. With them it
@@ -191,29 +191,43 @@ func symmetricRow() {
 	storeSum(sum)
 }
 
-// dot writes Σ x·y in float64 of eight times n float32s.
-func dot() {
+// dot writes Σ x·y in float64 of 32 times n float32s.
+func dot(v isa) {
 	const params = "x, y *float32, n int) (sum float64)"
-	function("dotWide", params, params)
+	function("dot"+v.name, params, params)
 	x, y, n := Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
-	var sums [2]reg.VecVirtual
+	vector, lanes := YMM, v.width/2
+	if lanes == 8 {
+		vector = ZMM
+	}
+	sums := make([]reg.VecVirtual, 32/lanes) // as many as hide how long an addition takes
 	for i := range sums {
-		sums[i] = YMM()
+		sums[i] = vector()
 		VXORPD(sums[i], sums[i], sums[i])
 	}
 	Label("loop")
 	for i, sum := range sums {
-		a, b := YMM(), YMM()
-		VCVTPS2PD(Mem{Base: x, Disp: 16 * i}, a)
-		VCVTPS2PD(Mem{Base: y, Disp: 16 * i}, b)
+		a, b := vector(), vector()
+		VCVTPS2PD(Mem{Base: x, Disp: 4 * lanes * i}, a)
+		VCVTPS2PD(Mem{Base: y, Disp: 4 * lanes * i}, b)
 		VFMADD231PD(a, b, sum)
 	}
-	ADDQ(U8(32), x)
-	ADDQ(U8(32), y)
+	ADDQ(Imm(128), x)
+	ADDQ(Imm(128), y)
 	DECQ(n)
 	JNZ(LabelRef("loop"))
-	VADDPD(sums[1], sums[0], sums[0])
-	storeSum(sums[0])
+	for half := len(sums) / 2; half > 0; half /= 2 {
+		for i := range half {
+			VADDPD(sums[i+half], sums[i], sums[i])
+		}
+	}
+	sum := sums[0]
+	if lanes == 8 {
+		sum = YMM()
+		VEXTRACTF64X4(U8(1), sums[0], sum)
+		VADDPD(sums[0].AsY(), sum, sum)
+	}
+	storeSum(sum)
 }
 
 // storeSum returns the sum of a register's four numbers.
