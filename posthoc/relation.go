@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"math/bits"
 	"slices"
 
 	"mlrbfn/internal/products"
@@ -196,7 +197,8 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, ext
 	}
 	var some []int // queries to which some of a group may be related
 	var of, likeness []float64
-	var room [2 * groupMost]int
+	var rows [2][groupMost]int // those that are related to a query, and the others
+	var sign [tileRows]float64
 	for g := range groups {
 		low, high := r.low[g*c:(g+1)*c], r.high[g*c:(g+1)*c]
 		from, to := p.groups[g], p.groups[g+1]
@@ -224,29 +226,37 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, ext
 		}
 		likeness = slices.Grow(likeness[:0], len(some)*(to-from))[:len(some)*(to-from)]
 		products.NT(len(some), to-from, c, of, r.rows[from*c:to*c], likeness)
+		var wanted [groupMost]uint64 // by row: the bits of those of some, no more than tileRows
 		for s, i := range some {
 			like := likeness[s*(to-from) : (s+1)*(to-from)]
-			x := x[i*d : (i+1)*d]
-			related, others := room[:0], room[groupMost:groupMost]
+			related, others := 0, 0
 			for j, l := range like {
 				v := float64(cosines[i*m+from+j]) * l
 				if math.Abs(v-relationThreshold) <= p.slack*l+unsure {
-					v = p.value(x, length[i], from+j) * l
+					v = p.value(x[i*d:(i+1)*d], length[i], from+j) * l
 				}
+				rows[0][related], rows[1][others] = j, j
 				if v > relationThreshold {
-					related = append(related, j)
-				} else {
-					others = append(others, j)
+					related++
 				}
+				others = j + 1 - related
 			}
-			sign, score := 1., 0.
-			if r.sums != nil && len(others) < len(related) {
-				sign, score, related = -1, sum(i), others
+			sign[s] = 1
+			single := rows[0][:related]
+			if r.sums != nil && others < related {
+				sign[s], single = -1, rows[1][:others]
+				r.scores[at+i] += sum(i)
 			}
-			for _, j := range related {
-				score += sign * p.value(x, length[i], from+j) * like[j]
+			for _, j := range single {
+				wanted[j] |= 1 << s
 			}
-			r.scores[at+i] += score
+		}
+		for j, of := range wanted[:to-from] { // row by row, which stays in the cache
+			for ; of != 0; of &= of - 1 {
+				s := bits.TrailingZeros64(of)
+				i := some[s]
+				r.scores[at+i] += sign[s] * p.value(x[i*d:(i+1)*d], length[i], from+j) * likeness[s*(to-from)+j]
+			}
 		}
 	}
 }
