@@ -129,9 +129,13 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			defer func() { rooms <- room }()
 			m := len(rows.at)
 			products.NT(to-i, m, d, unit[i*d:to*d], rows.unit, room)
-			extents := slices.Repeat([]extent{{1, 0}}, (to-i)*len(rows.groups))
-			for _, r := range s.relations {
-				r.relate(&rows, room, x[i*d:to*d], length[i:to], extents, i)
+			if len(s.relations) > 0 {
+				wide := make([]float64, (to-i)*d)
+				widen(wide, x[i*d:to*d])
+				extents := slices.Repeat([]extent{{1, 0}}, (to-i)*len(rows.groups))
+				for _, r := range s.relations {
+					r.relate(&rows, room, wide, length[i:to], extents, i)
+				}
 			}
 			for at := i; at < to && k > 0; at++ {
 				if length[at] > 0 {
@@ -160,6 +164,7 @@ type packed struct {
 	at       []int     // [m], where the rows are in features
 	scale    []float64 // [m], weight/length
 	unit     []float32 // [m, D], weight·row/length
+	wide     []float64 // [m, D], row, where relations are wanted
 	slack    float64   // how far a product can be from its exact value
 	groups   []int     // where groups of rows that are predicted alike begin, and m
 }
@@ -203,6 +208,9 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		heaviest = max(heaviest, math.Abs(weight(i)))
 	}
 	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
+	if len(s.relations) > 0 {
+		p.wide = slices.Grow(p.wide[:0], len(p.at)*d)[:len(p.at)*d]
+	}
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
 	p.slack = 2 * float64(d+4) * 0x1p-24 * heaviest
@@ -210,6 +218,9 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		for ; m < end; m++ {
 			for j, v := range p.features[p.at[m]*d : (p.at[m]+1)*d] {
 				p.unit[m*d+j] = float32(float64(v) * p.scale[m])
+			}
+			if len(s.relations) > 0 {
+				widen(p.wide[m*d:], p.features[p.at[m]*d:(p.at[m]+1)*d])
 			}
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/products"
 )
 
@@ -165,7 +166,7 @@ func (r *relation) sumUp(ctx context.Context, p *packed) error {
 		low, high := r.low[g*c:(g+1)*c], r.high[g*c:(g+1)*c]
 		from, to := p.groups[g], p.groups[g+1]
 		n := to - from
-		x, byClass := make([]float64, n*d), make([]float64, n*c)
+		byClass := make([]float64, n*c)
 		copy(low, r.block[p.at[from]*c:])
 		for at := from; at < to; at++ {
 			row := r.rows[at*c : (at+1)*c]
@@ -174,10 +175,9 @@ func (r *relation) sumUp(ctx context.Context, p *packed) error {
 				low[k], high[k] = min(low[k], v), max(high[k], v)
 				byClass[k*n+at-from] = v * p.scale[at]
 			}
-			widen(x[(at-from)*d:], p.features[p.at[at]*d:(p.at[at]+1)*d])
 		}
 		if r.sums != nil {
-			products.NN(c, d, n, byClass, x, r.sums[g*c*d:(g+1)*c*d])
+			products.NN(c, d, n, byClass, p.wide[from*d:to*d], r.sums[g*c*d:(g+1)*c*d])
 		}
 	})
 }
@@ -185,15 +185,16 @@ func (r *relation) sumUp(ctx context.Context, p *packed) error {
 // relate adds to the scores of queries x [n, D], those in work from at on, their
 // relations to the block's rows. Cosines [n, m] are rounded; their extents
 // [n, groups] are filled in as they are wanted.
-func (r *relation) relate(p *packed, cosines, x []float32, length []float64, extents []extent, at int) {
+func (r *relation) relate(p *packed, cosines []float32, x, length []float64, extents []extent, at int) {
 	c, n, m, groups := r.classes, len(length), len(p.at), len(p.groups)-1
 	d := len(x) / n
+	cosine := func(i, row int) float64 {
+		return kernels.Dot(x[i*d:(i+1)*d], p.wide[row*d:(row+1)*d]) / length[i] * p.scale[row]
+	}
 	var whole []float64 // [n, groups, C]
 	if r.sums != nil {
-		wide := make([]float64, len(x))
-		widen(wide, x)
 		whole = make([]float64, n*groups*c)
-		products.NT(n, groups*c, d, wide, r.sums, whole)
+		products.NT(n, groups*c, d, x, r.sums, whole)
 	}
 	var some []int // queries to which some of a group may be related
 	var of, likeness []float64
@@ -233,7 +234,7 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, ext
 			for j, l := range like {
 				v := float64(cosines[i*m+from+j]) * l
 				if math.Abs(v-relationThreshold) <= p.slack*l+unsure {
-					v = p.value(x[i*d:(i+1)*d], length[i], from+j) * l
+					v = cosine(i, from+j) * l
 				}
 				rows[0][related], rows[1][others] = j, j
 				if v > relationThreshold {
@@ -254,8 +255,7 @@ func (r *relation) relate(p *packed, cosines, x []float32, length []float64, ext
 		for j, of := range wanted[:to-from] { // row by row, which stays in the cache
 			for ; of != 0; of &= of - 1 {
 				s := bits.TrailingZeros64(of)
-				i := some[s]
-				r.scores[at+i] += sign[s] * p.value(x[i*d:(i+1)*d], length[i], from+j) * likeness[s*(to-from)+j]
+				r.scores[at+some[s]] += sign[s] * cosine(some[s], from+j) * likeness[s*(to-from)+j]
 			}
 		}
 	}

@@ -7,7 +7,7 @@ var plainWide = wideKernels{
 	rows: plainRows, width: plainWidth,
 	tiles: [wideVectors + 1]tile64{1: plainTile(1), 2: plainTile(2), 3: plainTile(3)},
 	sweep: plainSweep, stripe: plainStripe,
-	symmetricRow: plainSymmetricRow, dot: plainDot,
+	symmetricRow: plainSymmetricRow, dot32: plainDot[float32], dot64: plainDot[float64],
 }
 
 func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
@@ -33,7 +33,7 @@ func plainSymmetricRow(aAt, xAt, yAt *float64, v float64, n int) (sum float64) {
 	return sum
 }
 
-func plainDot(xAt, yAt *float32, n int) float64 {
+func plainDot[T Real](xAt, yAt *T, n int) float64 {
 	x, y := unsafe.Slice(xAt, 32*n), unsafe.Slice(yAt, 32*n)
 	var sums [4]float64 // several sums, for speed
 	for len(x) >= 4 && len(y) >= 4 {

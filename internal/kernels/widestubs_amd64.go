@@ -19,7 +19,10 @@ func wide3AVX2(a, b, c *float64, k, ldc int, alpha float64, add int)
 func sweepAVX2(z *float64, ldz int, c, s *float64, n int)
 
 //go:noescape
-func dotAVX2(x, y *float32, n int) (sum float64)
+func dot32AVX2(x, y *float32, n int) (sum float64)
+
+//go:noescape
+func dot64AVX2(x, y *float64, n int) (sum float64)
 
 var wideAVX512 = [...]func(a, b, c *float64, k, ldc int, alpha float64, add int){nil, wide1AVX512, wide2AVX512, wide3AVX512}
 
@@ -36,7 +39,10 @@ func wide3AVX512(a, b, c *float64, k, ldc int, alpha float64, add int)
 func sweepAVX512(z *float64, ldz int, c, s *float64, n int)
 
 //go:noescape
-func dotAVX512(x, y *float32, n int) (sum float64)
+func dot32AVX512(x, y *float32, n int) (sum float64)
+
+//go:noescape
+func dot64AVX512(x, y *float64, n int) (sum float64)
 
 //go:noescape
 func packFour(dst *float64, ldd int, src *float64, lds, n int)

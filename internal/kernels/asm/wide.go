@@ -20,7 +20,8 @@ func wide() {
 			wideKernel(v, nv)
 		}
 		sweep(v)
-		dot(v)
+		dot(v, 4)
+		dot(v, 8)
 	}
 	packRows()
 	symmetricRow()
@@ -191,10 +192,14 @@ func symmetricRow() {
 	storeSum(sum)
 }
 
-// dot writes Σ x·y in float64 of 32 times n float32s.
-func dot(v isa) {
-	const params = "x, y *float32, n int) (sum float64)"
-	function("dot"+v.name, params, params)
+// dot writes Σ x·y in float64 of 32 times n numbers of so many bytes.
+func dot(v isa, size int) {
+	bits, load := 8*size, VMOVUPD
+	if size == 4 {
+		load = VCVTPS2PD
+	}
+	params := fmt.Sprintf("x, y *float%d, n int) (sum float64)", bits)
+	function(fmt.Sprintf("dot%d%s", bits, v.name), params, params)
 	x, y, n := Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
 	vector, lanes := YMM, v.width/2
 	if lanes == 8 {
@@ -208,12 +213,12 @@ func dot(v isa) {
 	Label("loop")
 	for i, sum := range sums {
 		a, b := vector(), vector()
-		VCVTPS2PD(Mem{Base: x, Disp: 4 * lanes * i}, a)
-		VCVTPS2PD(Mem{Base: y, Disp: 4 * lanes * i}, b)
+		load(Mem{Base: x, Disp: size * lanes * i}, a)
+		load(Mem{Base: y, Disp: size * lanes * i}, b)
 		VFMADD231PD(a, b, sum)
 	}
-	ADDQ(Imm(128), x)
-	ADDQ(Imm(128), y)
+	ADDQ(U32(32*size), x)
+	ADDQ(U32(32*size), y)
 	DECQ(n)
 	JNZ(LabelRef("loop"))
 	for half := len(sums) / 2; half > 0; half /= 2 {
