@@ -36,7 +36,8 @@ func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
 
 // ScoreAll puts into each dst [n] what the score gives its batch, all of which
 // have the same features. Of KNN and Relation, those that were fitted on the
-// same training rows compare the features with these only once.
+// same training rows compare the features with these only once; how a Relation
+// is rounded depends on the first of them.
 func ScoreAll(ctx context.Context, dst [][]float64, scores []Score, batches []Batch) error {
 	joint := map[*Data]*search{}
 	each := map[*Data]func(i int, best []float64){}
