@@ -47,6 +47,12 @@ type Intervals struct{ AUROC, AUPROut, AUPRIn, FPR95, FPR95ID Interval }
 // panics if runs differ in their numbers of sets or images.
 func Bootstrap(o BootstrapOptions, runs ...Scores) (each []Intervals, mean Intervals) {
 	o.Resamples, o.Level = cmp.Or(o.Resamples, 1000), cmp.Or(o.Level, 0.95)
+	same := func(a, b Scores) bool {
+		return slices.Equal(a.ID, b.ID) && slices.EqualFunc(a.OOD, b.OOD, slices.Equal)
+	}
+	if distinct := slices.CompactFunc(slices.Clone(runs), same); len(distinct) == 1 {
+		runs = distinct // what no seed changes
+	}
 	if len(runs) == 0 {
 		runs = []Scores{{}}
 	}
