@@ -210,6 +210,7 @@ type evaluation struct {
 
 	rows     *posthoc.Data       // all labelled training rows, once they are asked for
 	compared map[string]prepared // those of comparing, likewise
+	verdicts map[*Detector]predictor
 }
 
 // Check reports what is wrong with the methods and the names of the sets.

@@ -73,7 +73,7 @@ func (e *evaluation) prepareAlone(ctx context.Context, method string, together *
 	runs := make([]run, len(heads))
 	if method == OwnScore {
 		for i, h := range heads {
-			runs[i] = run{e.seed(i), h.heads.predict}
+			runs[i] = run{e.seed(i), e.once(h.heads)}
 		}
 		return runs, nil
 	}
@@ -163,6 +163,31 @@ func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *table) error
 // blockRows is how many rows of so many float64 are a quarter of the memory.
 func (e *evaluation) blockRows(values int) int {
 	return max(1, int(e.opts.Memory/4/8/int64(values)))
+}
+
+// once is a predictor by a detector's verdicts that keeps them for all who ask.
+func (e *evaluation) once(d *Detector) predictor {
+	if e.verdicts[d] == nil {
+		type answer struct {
+			scores  []float64
+			classes []int
+		}
+		kept := map[*table]answer{}
+		if e.verdicts == nil {
+			e.verdicts = map[*Detector]predictor{}
+		}
+		e.verdicts[d] = func(ctx context.Context, t *table) ([]float64, []int, error) {
+			if a, ok := kept[t]; ok {
+				return a.scores, a.classes, nil
+			}
+			scores, classes, err := d.predict(ctx, t)
+			if err == nil {
+				kept[t] = answer{scores, classes}
+			}
+			return scores, classes, err
+		}
+	}
+	return e.verdicts[d]
 }
 
 // trainHeads returns the MLRBFN of each seed.
@@ -294,13 +319,17 @@ func thin(rows []int, n int) []int {
 // predictor scores by s, which reads the logits of c and the scores of own, and
 // classifies as own does, where it is a part, else as c.
 func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector) predictor {
+	var verdicts predictor
+	if own != nil {
+		verdicts = e.once(own)
+	}
 	return func(ctx context.Context, t *table) (scores []float64, classes []int, err error) {
 		if err := c.keep(ctx, t, &e.room); err != nil {
 			return nil, nil, err
 		}
 		var ownScores []float64
 		if own != nil {
-			ownScores, classes, err = own.predict(ctx, t)
+			ownScores, classes, err = verdicts(ctx, t)
 		} else {
 			classes, err = c.predict(ctx, t)
 		}
