@@ -18,7 +18,7 @@ import (
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
 	Bank   *Data `save:"logits"`
-	Memory int64 `save:"-"` // as of KNN
+	Memory int64 `save:"-"` // as of KNN, but for blocks of the bank, of 4,096 rows
 }
 
 // FitRelation returns Relation with all rows of the data as its bank.
