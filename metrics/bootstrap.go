@@ -47,6 +47,12 @@ type Intervals struct{ AUROC, AUPROut, AUPRIn, FPR95, FPR95ID Interval }
 // panics if runs differ in their numbers of sets or images.
 func Bootstrap(o BootstrapOptions, runs ...Scores) (each []Intervals, mean Intervals) {
 	o.Resamples, o.Level = cmp.Or(o.Resamples, 1000), cmp.Or(o.Level, 0.95)
+	same := func(a, b Scores) bool {
+		return slices.Equal(a.ID, b.ID) && slices.EqualFunc(a.OOD, b.OOD, slices.Equal)
+	}
+	if distinct := slices.CompactFunc(slices.Clone(runs), same); len(distinct) == 1 {
+		runs = distinct // what no seed changes
+	}
 	if len(runs) == 0 {
 		runs = []Scores{{}}
 	}
@@ -183,9 +189,10 @@ func resample(random *rand.Rand, like Scores, runs []ranking) []Result {
 	return figures
 }
 
-// draw tells how often each of n images, fewer than 2³², is drawn in n draws.
-func draw(random *rand.Rand, n int) []int32 {
-	times := make([]int32, n)
+// draw tells how often each of n images, fewer than 2³², is drawn in n draws:
+// never 256 times, which has a probability of 10⁻⁵⁰⁷.
+func draw(random *rand.Rand, n int) []uint8 {
+	times := make([]uint8, n)
 	// Two draws of a number, which favour none by more than n/2³².
 	for i := 0; i < n; i += 2 {
 		bits := random.Uint64()
@@ -200,7 +207,7 @@ func draw(random *rand.Rand, n int) []int32 {
 // resampled returns the figures of a resample in which each image was drawn so
 // many times. They are those of the curve through the thresholds, but for
 // rounding, in one pass.
-func (t thresholds) resampled(id, ood []int32, room *[]int32) Result {
+func (t thresholds) resampled(id, ood []uint8, room *[]int32) Result {
 	if t.n == 0 {
 		return curve(nil).result()
 	}
@@ -208,10 +215,10 @@ func (t thresholds) resampled(id, ood []int32, room *[]int32) Result {
 	clear(*room)
 	negs, poss := (*room)[:t.n], (*room)[t.n:]
 	for i, bin := range t.id {
-		negs[bin] += id[i]
+		negs[bin] += int32(id[i])
 	}
 	for i, bin := range t.ood {
-		poss[bin] += ood[i]
+		poss[bin] += int32(ood[i])
 	}
 	const tpr = 0.95
 	allNeg, allPos := float64(len(id)), float64(len(ood))

@@ -28,7 +28,7 @@ func TestResampled(t *testing.T) {
 		r := rank(like, like)
 		id, ood := draw(random, nID), draw(random, nOOD)
 		got := r[0].resampled(id, ood, new([]int32))
-		drawn := func(times []int32, scores []float64) (all []float64) {
+		drawn := func(times []uint8, scores []float64) (all []float64) {
 			for i, n := range times {
 				all = append(all, slices.Repeat(scores[i:i+1], int(n))...)
 			}
@@ -47,7 +47,7 @@ func TestResampled(t *testing.T) {
 func TestThinned(t *testing.T) {
 	random := rand.New(rand.NewPCG(10, 10))
 	id, ood := make([]float64, 10_000), make([]float64, 70_000)
-	ones := func(n int) []int32 { return slices.Repeat([]int32{1}, n) }
+	ones := func(n int) []uint8 { return slices.Repeat([]uint8{1}, n) }
 	for _, apart := range []float64{0.5, 3} {
 		for i := range id {
 			id[i] = random.NormFloat64() + apart

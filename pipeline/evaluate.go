@@ -175,7 +175,7 @@ func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error
 		r := run{e.seed(i), nil}
 		if r.predict = t.heads.predict; t.heads == nil {
 			msp := &Scoring{Parts: []Part{{Name: "msp", Score: posthoc.MaxSoftmax{}, Scale: unscaled}}}
-			r.predict = e.predictor(msp, t.classifier, nil, nil)
+			r.predict = e.predictor(msp, t.classifier, nil)
 		}
 		runs = append(runs, r)
 	}
@@ -207,6 +207,10 @@ type evaluation struct {
 
 	// Trained when they are first asked for, one per seed.
 	heads, softmax []trained
+
+	rows     *posthoc.Data       // all labelled training rows, once they are asked for
+	compared map[string]prepared // those of comparing, likewise
+	verdicts map[*Detector]predictor
 }
 
 // Check reports what is wrong with the methods and the names of the sets.

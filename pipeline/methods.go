@@ -17,8 +17,38 @@ var errUnfit = errors.New("it cannot be fitted")
 
 var errNoScale = errors.New("an ensemble needs validation images, which put its parts on one scale: --val is not 0")
 
+// comparing are the methods that compare images with all training images, which
+// is done once for all of them and all seeds.
+var comparing = []string{"knn", "relation"}
+
 // prepare makes a method ready to score with each seed.
 func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) {
+	if !slices.Contains(comparing, method) || e.opts.Head == OwnScore { // and every seed has features of its own
+		return e.prepareAlone(ctx, method, nil)
+	}
+	if e.compared == nil {
+		e.compared = map[string]prepared{}
+		together := &joint{kept: map[*table][][]float64{}}
+		for _, m := range e.opts.Methods {
+			if slices.Contains(comparing, m) {
+				runs, err := e.prepareAlone(ctx, m, together)
+				e.compared[m] = prepared{runs, err}
+			}
+		}
+	}
+	p := e.compared[method]
+	return p.runs, p.err
+}
+
+// prepared is what prepare returned.
+type prepared struct {
+	runs []run
+	err  error
+}
+
+// prepareAlone makes a method ready to be scored together with others, or, if
+// that is nil, by itself.
+func (e *evaluation) prepareAlone(ctx context.Context, method string, together *joint) ([]run, error) {
 	if d := e.opts.Detector; d != nil && (method == OwnScore || method == d.scoreName()) {
 		names := make([]string, len(d.Seeds))
 		for i, s := range d.Seeds {
@@ -43,7 +73,7 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 	runs := make([]run, len(heads))
 	if method == OwnScore {
 		for i, h := range heads {
-			runs[i] = run{e.seed(i), h.heads.predict}
+			runs[i] = run{e.seed(i), e.once(h.heads)}
 		}
 		return runs, nil
 	}
@@ -52,21 +82,112 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 		return nil, err
 	}
 	unseeded := !ensemble && (e.opts.Head == BackboneHead || e.opts.Head != OwnScore && posthoc.Headless(method))
-	var s *Scoring
-	var kept map[*table][]float64
-	if unseeded {
-		kept = map[*table][]float64{}
+	if together == nil && unseeded {
+		together = &joint{kept: map[*table][][]float64{}}
 	}
+	var s *Scoring
 	for i := range runs {
+		c := networks[i].classifier
 		if s == nil || !unseeded {
 			e.tell(method+": fitting", i, len(runs))
-			if s, err = e.scoring(ctx, method, ensemble, i, networks[i].classifier, heads[i].heads); err != nil {
+			if s, err = e.scoring(ctx, method, ensemble, i, c, heads[i].heads); err != nil {
 				return nil, fmt.Errorf("%w: %w", errUnfit, err)
 			}
+			if together != nil {
+				together.members = append(together.members, member{s.Parts[0].Score, c})
+			}
 		}
-		runs[i] = run{e.seed(i), e.predictor(s, networks[i].classifier, heads[i].heads, kept)}
+		runs[i] = run{e.seed(i), e.predictor(s, c, heads[i].heads)}
+		if together != nil {
+			runs[i].predict = e.jointPredictor(together, len(together.members)-1, c)
+		}
 	}
 	return runs, nil
+}
+
+// joint are post-hoc scores of which those of a table are computed together and
+// kept.
+type joint struct {
+	members []member
+	kept    map[*table][][]float64 // by member
+}
+
+// member is a score and what gives the logits that it reads.
+type member struct {
+	score      posthoc.Score
+	classifier *classifier
+}
+
+// jointPredictor scores as a member does and classifies as c does.
+func (e *evaluation) jointPredictor(j *joint, at int, c *classifier) predictor {
+	return func(ctx context.Context, t *table) ([]float64, []int, error) {
+		if j.kept[t] == nil {
+			if err := e.scoreJointly(ctx, j, t); err != nil {
+				return nil, nil, err
+			}
+		}
+		classes, err := c.predict(ctx, t)
+		return j.kept[t][at], classes, err
+	}
+}
+
+func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *table) error {
+	n := len(t.labels)
+	all := make([][]float64, len(j.members))
+	scores := make([]posthoc.Score, len(all))
+	for i, m := range j.members {
+		if err := m.classifier.keep(ctx, t, &e.room); err != nil {
+			return err
+		}
+		all[i], scores[i] = make([]float64, n), m.score
+	}
+	block := e.blockRows(t.d + len(all)*len(e.train.classes))
+	for from := 0; from < n; from += block {
+		to := min(from+block, n)
+		dst, batches := make([][]float64, len(all)), make([]posthoc.Batch, len(all))
+		for i, m := range j.members {
+			logits, err := m.classifier.all(ctx, t, from, to)
+			if err != nil {
+				return err
+			}
+			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.x[from*t.d : to*t.d], Logits: logits}
+		}
+		if err := posthoc.ScoreAll(ctx, dst, scores, batches); err != nil {
+			return err
+		}
+	}
+	j.kept[t] = all
+	return nil
+}
+
+// blockRows is how many rows of so many float64 are a quarter of the memory.
+func (e *evaluation) blockRows(values int) int {
+	return max(1, int(e.opts.Memory/4/8/int64(values)))
+}
+
+// once is a predictor by a detector's verdicts that keeps them for all who ask.
+func (e *evaluation) once(d *Detector) predictor {
+	if e.verdicts[d] == nil {
+		type answer struct {
+			scores  []float64
+			classes []int
+		}
+		kept := map[*table]answer{}
+		if e.verdicts == nil {
+			e.verdicts = map[*Detector]predictor{}
+		}
+		e.verdicts[d] = func(ctx context.Context, t *table) ([]float64, []int, error) {
+			if a, ok := kept[t]; ok {
+				return a.scores, a.classes, nil
+			}
+			scores, classes, err := d.predict(ctx, t)
+			if err == nil {
+				kept[t] = answer{scores, classes}
+			}
+			return scores, classes, err
+		}
+	}
+	return e.verdicts[d]
 }
 
 // trainHeads returns the MLRBFN of each seed.
@@ -124,6 +245,13 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 	}
 	if c.train == nil { // what scores have in common is computed once
 		c.train = c.data(t.table, t.labelled(), t.labels, classes)
+		switch {
+		case c.represent != nil: // features of its own
+		case e.rows == nil:
+			e.rows = c.train
+		default:
+			c.train = e.rows.WithLogits(c.train.Logits)
+		}
 	}
 	f.train = c.train
 	if t.held != nil {
@@ -189,29 +317,29 @@ func thin(rows []int, n int) []int {
 }
 
 // predictor scores by s, which reads the logits of c and the scores of own, and
-// classifies as own does, where it is a part, else as c. Scores are kept in kept
-// unless that is nil.
-func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector, kept map[*table][]float64) predictor {
+// classifies as own does, where it is a part, else as c.
+func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector) predictor {
+	var verdicts predictor
+	if own != nil {
+		verdicts = e.once(own)
+	}
 	return func(ctx context.Context, t *table) (scores []float64, classes []int, err error) {
 		if err := c.keep(ctx, t, &e.room); err != nil {
 			return nil, nil, err
 		}
 		var ownScores []float64
 		if own != nil {
-			ownScores, classes, err = own.predict(ctx, t)
+			ownScores, classes, err = verdicts(ctx, t)
 		} else {
 			classes, err = c.predict(ctx, t)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		if scores, ok := kept[t]; ok {
-			return scores, classes, nil
-		}
 		n := len(t.labels)
 		scores = make([]float64, n)
-		// Features widened to float64 and logits are a quarter of the memory.
-		block := max(1, int(e.opts.Memory/4/8/int64(t.d+len(e.train.classes))))
+		// Features widened to float64 and logits.
+		block := e.blockRows(t.d + len(e.train.classes))
 		for from := 0; from < n; from += block {
 			to := min(from+block, n)
 			b := posthoc.Batch{Features: c.features(t.x[from*t.d : to*t.d])}
@@ -225,9 +353,6 @@ func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector, kept ma
 			if err := s.score(ctx, scores[from:to], b, o); err != nil {
 				return nil, nil, err
 			}
-		}
-		if kept != nil {
-			kept[t] = scores
 		}
 		return scores, classes, nil
 	}

@@ -29,6 +29,8 @@ type Data struct {
 	Features func(from, to int) []float32 // rows from … to−1, [·, D]; nil where there are none
 	Logits   func(from, to int) []float64 // the same rows' logits, [·, C]; nil where there are none
 
+	like *Data // whose rows these are, with other logits; nil means their own
+
 	mu       sync.Mutex
 	computed [2]statistics // of features as they are, and divided by their lengths
 }
@@ -40,6 +42,23 @@ func NewData(features []float32, d int, labels []int64, classes int) *Data {
 		N: len(features) / d, D: d, Classes: classes, Labels: labels,
 		Features: func(from, to int) []float32 { return features[from*d : to*d] },
 	}
+}
+
+// WithLogits returns the same rows with other logits. [ScoreAll] knows that they
+// are the same.
+func (data *Data) WithLogits(logits func(from, to int) []float64) *Data {
+	return &Data{
+		N: data.N, D: data.D, Classes: data.Classes, Labels: data.Labels,
+		Features: data.Features, Logits: logits, like: data.source(),
+	}
+}
+
+// source is whose rows the data are.
+func (data *Data) source() *Data {
+	if data.like != nil {
+		return data.like
+	}
+	return data
 }
 
 // Matrix returns a reader, for [Data], of the rows of logits [N, C].

@@ -35,7 +35,9 @@
 // themselves may be mapped from a file. Covariances take a few matrices of D×D
 // float64 (less than 0.4 GB for 2,048 features), quantiles are counted. [KNN] and
 // [NNGuide] go through their bank block by block within Memory, and are exact all
-// the same. scripts/bench_scores shows how time and memory grow.
+// the same; [Relation] takes blocks of 4,096 rows whatever Memory is, so that its
+// sums are the same to the bit. [ScoreAll] goes through a bank once for all scores
+// that share it. scripts/bench_scores shows how time and memory grow.
 //
 // # At the edges
 //

@@ -14,7 +14,7 @@ type Input struct {
 	Val     *Data   // in-distribution rows that nothing was trained on; nil means Train
 	Head    *Linear // the last layer, on the same features
 	Network Network // ODIN's, from the same features; nil means Head
-	Memory  int64   // bytes that KNN and NNGuide take to score; 0 means 1 GiB
+	Memory  int64   // bytes that KNN, NNGuide and Relation take to score; 0 means 1 GiB
 }
 
 // Names lists the names that Fit knows, in alphabetical order.
@@ -119,9 +119,15 @@ var fits = map[string]fitter{
 		}
 		return s, err
 	},
-	"relation": func(_ context.Context, in Input) (Score, error) { return FitRelation(in.Train) },
-	"fdbd":     func(ctx context.Context, in Input) (Score, error) { return FitFDBD(ctx, in.Train, in.Head) },
-	"nci":      func(ctx context.Context, in Input) (Score, error) { return FitNCI(ctx, in.Train, in.Head, 0) },
+	"relation": func(_ context.Context, in Input) (Score, error) {
+		s, err := FitRelation(in.Train)
+		if err == nil {
+			s.Memory = in.Memory
+		}
+		return s, err
+	},
+	"fdbd": func(ctx context.Context, in Input) (Score, error) { return FitFDBD(ctx, in.Train, in.Head) },
+	"nci":  func(ctx context.Context, in Input) (Score, error) { return FitNCI(ctx, in.Train, in.Head, 0) },
 }
 
 func always(s Score) fitter {

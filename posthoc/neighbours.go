@@ -1,7 +1,6 @@
 package posthoc
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -19,11 +18,14 @@ import (
 // rows can be among the K largest: those whose product is no further below the
 // K-th largest than rounding can put it. These alone are computed in float64.
 // The bank is read once for as many queries as the memory holds.
+//
+// On the way it sums up relations of the queries to all of the bank.
 type search struct {
-	bank    *Data
-	weights []float64 // [N]; nil means 1
-	k       int
-	memory  int64 // bytes for queries and blocks; 0 means 1 GiB
+	bank      *Data
+	weights   []float64 // [N]; nil means 1
+	k         int       // 0 means that none is looked for
+	memory    int64     // bytes for queries and blocks; 0 means 1 GiB
+	relations []*relation
 }
 
 const (
@@ -35,6 +37,7 @@ const (
 // plan says how many queries and how many bank rows are worked on at once. A
 // quarter of the memory is for the bank rows, a quarter for the products of
 // these with the tiles, the rest for the queries and what was found for them.
+// How relations are summed up must not depend on the memory.
 func (s search) plan(workers int) (queries, block int, err error) {
 	memory := s.memory
 	if memory == 0 {
@@ -42,7 +45,12 @@ func (s search) plan(workers int) (queries, block int, err error) {
 	}
 	d := int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
-	n := memory / 2 / (4*d + 8*int64(min(s.k, s.bank.N)) + 32)
+	row := 4*d + 8*int64(min(s.k, s.bank.N)) + 32
+	for _, r := range s.relations {
+		row += 8 * int64(r.classes)
+		rows = min(relationBlock, int64(s.bank.N))
+	}
+	n := memory / 2 / row
 	if rows < 1 || n < 1 {
 		return 0, 0, fmt.Errorf("%d bytes of memory do not hold a row of %d features with %d neighbours", memory, d, s.k)
 	}
@@ -50,7 +58,7 @@ func (s search) plan(workers int) (queries, block int, err error) {
 }
 
 // run calls each, on several goroutines, for every query with the min(K, N)
-// largest values in descending order. Rows of zeros, which have no direction,
+// largest values, the smallest of them first, the others in any order. Rows of zeros, which have no direction,
 // are nobody's neighbours: for a query of zeros there are none, and in the bank
 // they are left out, as are rows that are not finite; for such a query it is NaN.
 func (s search) run(ctx context.Context, dst []float64, b Batch, each func(i int, best []float64)) error {
@@ -65,6 +73,11 @@ func (s search) run(ctx context.Context, dst []float64, b Batch, each func(i int
 	d := s.bank.D
 	for from := 0; from < len(dst); from += queries {
 		x := b.Features[from*d : min(from+queries, len(dst))*d]
+		for _, r := range s.relations {
+			if err := r.ask(ctx, from, len(x)/d); err != nil {
+				return err
+			}
+		}
 		if err := s.some(ctx, x, block, workers, func(i int, best []float64) { each(from+i, best) }); err != nil {
 			return err
 		}
@@ -88,9 +101,12 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 	values := make([]float64, n*k)
 	for i := range found {
 		found[i] = values[i*k : i*k : (i+1)*k]
-		if !finite(length[i]) {
-			found[i], length[i] = found[i][:1], 0
-			found[i][0] = math.NaN()
+		if finite(length[i]) {
+			continue
+		}
+		length[i] = 0
+		if k > 0 {
+			found[i] = append(found[i], math.NaN())
 		}
 	}
 	// Tiles borrow the products' room from each other.
@@ -103,12 +119,25 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 		if err := s.pack(ctx, &rows, from, min(from+block, s.bank.N)); err != nil {
 			return err
 		}
+		for _, r := range s.relations {
+			if err := r.sumUp(ctx, &rows); err != nil {
+				return err
+			}
+		}
 		err := eachBlock(ctx, n, tileRows, func(i, to int) {
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
 			products.NT(to-i, m, d, unit[i*d:to*d], rows.unit, room)
-			for at := i; at < to; at++ {
+			if len(s.relations) > 0 {
+				wide := make([]float64, (to-i)*d)
+				widen(wide, x[i*d:to*d])
+				extents := slices.Repeat([]extent{{1, 0}}, (to-i)*len(rows.groups))
+				for _, r := range s.relations {
+					r.relate(&rows, room, wide, length[i:to], extents, i)
+				}
+			}
+			for at := i; at < to && k > 0; at++ {
 				if length[at] > 0 {
 					product := room[(at-i)*m : (at-i+1)*m]
 					found[at] = rows.merge(found[at], product, x[at*d:(at+1)*d], length[at], k)
@@ -119,9 +148,11 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			return err
 		}
 	}
+	if k == 0 {
+		return nil
+	}
 	return eachBlock(ctx, n, tileRows, func(i, to int) {
 		for ; i < to; i++ {
-			slices.SortFunc(found[i], func(a, b float64) int { return cmp.Compare(b, a) })
 			each(i, found[i])
 		}
 	})
@@ -133,7 +164,9 @@ type packed struct {
 	at       []int     // [m], where the rows are in features
 	scale    []float64 // [m], weight/length
 	unit     []float32 // [m, D], weight·row/length
+	wide     []float64 // [m, D], row, where relations are wanted
 	slack    float64   // how far a product can be from its exact value
+	groups   []int     // where groups of rows that are predicted alike begin, and m
 }
 
 // pack puts the bank's rows from … to−1 into p, in the room that those before
@@ -150,19 +183,34 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 	if err != nil {
 		return err
 	}
-	heaviest := 0.
+	weight := func(i int) float64 {
+		if s.weights == nil {
+			return 1
+		}
+		return s.weights[from+i]
+	}
 	for i, l := range length {
-		weight := 1.
-		if s.weights != nil {
-			weight = s.weights[from+i]
+		if l != 0 && finite(l) && finite(weight(i)) {
+			p.at = append(p.at, i)
 		}
-		if l == 0 || !finite(l) || !finite(weight) {
-			continue
+	}
+	for i, r := range s.relations {
+		if err := r.read(ctx, from, to); err != nil {
+			return err
 		}
-		p.at, p.scale = append(p.at, i), append(p.scale, weight/l)
-		heaviest = max(heaviest, math.Abs(weight))
+		if i == 0 {
+			p.group(r)
+		}
+	}
+	heaviest := 0.
+	for _, i := range p.at {
+		p.scale = append(p.scale, weight(i)/length[i])
+		heaviest = max(heaviest, math.Abs(weight(i)))
 	}
 	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
+	if len(s.relations) > 0 {
+		p.wide = slices.Grow(p.wide[:0], len(p.at)*d)[:len(p.at)*d]
+	}
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
 	p.slack = 2 * float64(d+4) * 0x1p-24 * heaviest
@@ -170,6 +218,9 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		for ; m < end; m++ {
 			for j, v := range p.features[p.at[m]*d : (p.at[m]+1)*d] {
 				p.unit[m*d+j] = float32(float64(v) * p.scale[m])
+			}
+			if len(s.relations) > 0 {
+				widen(p.wide[m*d:], p.features[p.at[m]*d:(p.at[m]+1)*d])
 			}
 		}
 	})
@@ -292,12 +343,7 @@ func FitKNN(data *Data, k int) (*KNN, error) {
 
 // Score implements [Score].
 func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
-	return search{bank: s.Bank, k: s.K, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
-		dst[i] = -1
-		if len(best) > 0 {
-			dst[i] = min(2*best[len(best)-1]-2, 0)
-		}
-	})
+	return ScoreAll(ctx, [][]float64{dst}, []Score{s}, []Batch{b})
 }
 
 // NNGuide is the energy, guided by the nearest neighbours: E(z) times the mean
@@ -347,173 +393,7 @@ func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
 		return err
 	}
 	return search{bank: s.Bank, weights: s.Energies, k: s.K, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
+		slices.Sort(best) // for the same sum whatever the memory
 		dst[i] = over(sum(best), float64(len(best))) * energy(b.Logits[i*classes:(i+1)*classes], 1)
 	})
-}
-
-// Relation is the strength of the relations to the training rows: Σ_j k_j over
-// those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
-// Reads features and logits. Features of zeros score 0.
-//
-// Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
-type Relation struct {
-	Bank *Data `save:"logits"`
-}
-
-// FitRelation returns Relation with all rows of the data as its bank.
-func FitRelation(data *Data) (*Relation, error) {
-	if err := data.need(true, true, false); err != nil {
-		return nil, err
-	}
-	return &Relation{data}, nil
-}
-
-// relationThreshold is what a relation must exceed to count.
-const relationThreshold = 0.03
-
-// Score implements [Score]. A relation is no stronger than ⟨p, p_j⟩, so that of
-// each block training rows that are predicted alike are compared with those
-// queries alone that may be of their classes.
-func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
-	classes, err := b.classes(len(dst), s.Bank.Classes)
-	if err != nil {
-		return err
-	}
-	d := s.Bank.D
-	if err := b.dim(len(dst), d); err != nil {
-		return err
-	}
-	queries := newRelatives(b.Features, len(dst), d, classes)
-	err = eachBlock(ctx, len(dst), blockRows, func(from, to int) {
-		queries.fill(from, b.Logits[from*classes:to*classes])
-	})
-	if err != nil {
-		return err
-	}
-	clear(dst)
-	const block = 16 * blockRows
-	for from := 0; from < s.Bank.N; from += block {
-		to := min(from+block, s.Bank.N)
-		bank := newRelatives(s.Bank.Features(from, to), to-from, d, classes)
-		err := eachBlock(ctx, to-from, blockRows, func(at, end int) {
-			bank.fill(at, s.Bank.Logits(from+at, from+end))
-		})
-		if err != nil {
-			return err
-		}
-		alike := bank.alike()
-		groups := make([]relatives64, len(alike))
-		err = eachBlock(ctx, len(alike), 1, func(at, _ int) { groups[at] = bank.among(alike[at]) })
-		if err != nil {
-			return err
-		}
-		err = eachBlock(ctx, len(dst), 4*blockRows, func(at, end int) {
-			for _, group := range groups {
-				relate(dst, at, end, queries, group)
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// relatives are rows with what [Relation] compares.
-type relatives struct {
-	d, classes int
-	features   []float32 // [n, D]
-	length     []float64 // [n]
-	p          []float64 // [n, C], softmax of the logits
-}
-
-func newRelatives(features []float32, n, d, classes int) relatives {
-	return relatives{d, classes, features, make([]float64, n), make([]float64, n*classes)}
-}
-
-// fill computes lengths and probabilities of the rows from at on.
-func (r relatives) fill(at int, logits []float64) {
-	copy(r.p[at*r.classes:], softmaxRows(logits, r.classes))
-	for i := at; i < at+len(logits)/r.classes; i++ {
-		r.length[i] = norm(r.features[i*r.d : (i+1)*r.d])
-	}
-}
-
-func (r relatives) probabilities(i int) []float64 { return r.p[i*r.classes : (i+1)*r.classes] }
-
-// alike groups the rows but those of zeros by the class that they are predicted
-// as, or a few classes where these have few rows.
-func (r relatives) alike() (groups [][]int) {
-	const least, most = 64, 512
-	var rows []int
-	top := make([]int, len(r.length))
-	for i, length := range r.length {
-		if top[i] = argmax(r.probabilities(i)); length > 0 {
-			rows = append(rows, i)
-		}
-	}
-	slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
-	from := 0
-	for at := 1; at <= len(rows); at++ {
-		if n := at - from; at == len(rows) || n == most || n >= least && top[rows[at]] != top[rows[at-1]] {
-			groups, from = append(groups, rows[from:at]), at
-		}
-	}
-	return groups
-}
-
-// relatives64 are some of the rows, ready to be compared.
-type relatives64 struct{ x, length, p []float64 }
-
-// among returns the rows that are named.
-func (r relatives) among(rows []int) relatives64 {
-	some := relatives64{x: make([]float64, len(rows)*r.d)}
-	for i, row := range rows {
-		widen(some.x[i*r.d:], r.features[row*r.d:(row+1)*r.d])
-		some.length = append(some.length, r.length[row])
-		some.p = append(some.p, r.probabilities(row)...)
-	}
-	return some
-}
-
-// relate adds to the scores of the queries from … to−1 their relations to a
-// group of the bank's rows.
-func relate(scores []float64, from, to int, queries relatives, group relatives64) {
-	most := make([]float64, queries.classes)
-	for p := range slices.Chunk(group.p, queries.classes) {
-		for c, v := range p {
-			most[c] = max(most[c], v)
-		}
-	}
-	var rows []int // queries that can be related to any of them
-	for i := from; i < to; i++ {
-		if queries.length[i] > 0 && (1+1e-9)*dot(most, queries.probabilities(i)) > relationThreshold {
-			rows = append(rows, i)
-		}
-	}
-	some := queries.among(rows)
-	n, m := len(rows), len(group.length)
-	inner, likeness := make([]float64, n*m), make([]float64, n*m)
-	products.NT(n, m, queries.d, some.x, group.x, inner)
-	products.NT(n, m, queries.classes, some.p, group.p, likeness)
-	for i, row := range rows {
-		for j, v := range inner[i*m : (i+1)*m] {
-			if v = v / (some.length[i] * group.length[j]) * likeness[i*m+j]; v > relationThreshold {
-				scores[row] += v
-			}
-		}
-	}
-}
-
-// softmaxRows returns the softmax of rows of logits.
-func softmaxRows(logits []float64, classes int) []float64 {
-	p := make([]float64, 0, len(logits))
-	for z := range slices.Chunk(logits, classes) {
-		z = possible(z)
-		sum, _ := logSumExp(z, 1)
-		for _, v := range z {
-			p = append(p, math.Exp(v-sum))
-		}
-	}
-	return p
 }

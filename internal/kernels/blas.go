@@ -176,13 +176,22 @@ func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x 
 	}
 }
 
-// Dot returns Σ x·y in float64, where no product of two float32s is rounded.
-func Dot(x, y []float32) (sum float64) {
+// Dot returns Σ x·y in float64, where no product of two float32s is rounded; that
+// of the same numbers is the same in either type.
+func Dot[T Real](x, y []T) (sum float64) {
 	y = y[:len(x)]
-	if eights := len(x) / 8; eights > 0 {
-		sum = chosenWide.dot(&x[0], &y[0], eights)
+	whole := len(x) / 32
+	switch x := any(x).(type) {
+	case []float32:
+		if whole > 0 {
+			sum = chosenWide.dot32(&x[0], &any(y).([]float32)[0], whole)
+		}
+	case []float64:
+		if whole > 0 {
+			sum = chosenWide.dot64(&x[0], &any(y).([]float64)[0], whole)
+		}
 	}
-	for i := len(x) &^ 7; i < len(x); i++ {
+	for i := 32 * whole; i < len(x); i++ {
 		sum += float64(x[i]) * float64(y[i])
 	}
 	return sum

@@ -19,10 +19,11 @@ type wideKernels struct {
 	// sweep is the step of Sweep for so many columns.
 	sweep  func(z *float64, ldz int, c, s *float64, n int)
 	stripe int
-	// symmetricRow adds v·a to y and returns Σ a·x, of 4·n elements; dot returns
-	// Σ x·y of 8·n.
+	// symmetricRow adds v·a to y and returns Σ a·x, of 4·n elements; dot32 and
+	// dot64 return Σ x·y of 32·n.
 	symmetricRow func(a, x, y *float64, v float64, n int) float64
-	dot          func(x, y *float32, n int) float64
+	dot32        func(x, y *float32, n int) float64
+	dot64        func(x, y *float64, n int) float64
 }
 
 const wideVectors = 3

@@ -588,6 +588,122 @@ loop:
 	VZEROUPPER
 	RET
 
+// func dot32AVX2(x *float32, y *float32, n int) (sum float64)
+// Requires: AVX, FMA3, SSE2
+TEXT ·dot32AVX2(SB), NOSPLIT, $0-32
+	MOVQ   x+0(FP), AX
+	MOVQ   y+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VXORPD Y0, Y0, Y0
+	VXORPD Y1, Y1, Y1
+	VXORPD Y2, Y2, Y2
+	VXORPD Y3, Y3, Y3
+	VXORPD Y4, Y4, Y4
+	VXORPD Y5, Y5, Y5
+	VXORPD Y6, Y6, Y6
+	VXORPD Y7, Y7, Y7
+
+loop:
+	VCVTPS2PD    (AX), Y8
+	VCVTPS2PD    (CX), Y9
+	VFMADD231PD  Y8, Y9, Y0
+	VCVTPS2PD    16(AX), Y8
+	VCVTPS2PD    16(CX), Y9
+	VFMADD231PD  Y8, Y9, Y1
+	VCVTPS2PD    32(AX), Y8
+	VCVTPS2PD    32(CX), Y9
+	VFMADD231PD  Y8, Y9, Y2
+	VCVTPS2PD    48(AX), Y8
+	VCVTPS2PD    48(CX), Y9
+	VFMADD231PD  Y8, Y9, Y3
+	VCVTPS2PD    64(AX), Y8
+	VCVTPS2PD    64(CX), Y9
+	VFMADD231PD  Y8, Y9, Y4
+	VCVTPS2PD    80(AX), Y8
+	VCVTPS2PD    80(CX), Y9
+	VFMADD231PD  Y8, Y9, Y5
+	VCVTPS2PD    96(AX), Y8
+	VCVTPS2PD    96(CX), Y9
+	VFMADD231PD  Y8, Y9, Y6
+	VCVTPS2PD    112(AX), Y8
+	VCVTPS2PD    112(CX), Y9
+	VFMADD231PD  Y8, Y9, Y7
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000080, CX
+	DECQ         DX
+	JNZ          loop
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y5, Y1, Y1
+	VADDPD       Y6, Y2, Y2
+	VADDPD       Y7, Y3, Y3
+	VADDPD       Y2, Y0, Y0
+	VADDPD       Y3, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VHADDPD      X0, X0, X0
+	MOVSD        X0, sum+24(FP)
+	VZEROUPPER
+	RET
+
+// func dot64AVX2(x *float64, y *float64, n int) (sum float64)
+// Requires: AVX, FMA3, SSE2
+TEXT ·dot64AVX2(SB), NOSPLIT, $0-32
+	MOVQ   x+0(FP), AX
+	MOVQ   y+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VXORPD Y0, Y0, Y0
+	VXORPD Y1, Y1, Y1
+	VXORPD Y2, Y2, Y2
+	VXORPD Y3, Y3, Y3
+	VXORPD Y4, Y4, Y4
+	VXORPD Y5, Y5, Y5
+	VXORPD Y6, Y6, Y6
+	VXORPD Y7, Y7, Y7
+
+loop:
+	VMOVUPD      (AX), Y8
+	VMOVUPD      (CX), Y9
+	VFMADD231PD  Y8, Y9, Y0
+	VMOVUPD      32(AX), Y8
+	VMOVUPD      32(CX), Y9
+	VFMADD231PD  Y8, Y9, Y1
+	VMOVUPD      64(AX), Y8
+	VMOVUPD      64(CX), Y9
+	VFMADD231PD  Y8, Y9, Y2
+	VMOVUPD      96(AX), Y8
+	VMOVUPD      96(CX), Y9
+	VFMADD231PD  Y8, Y9, Y3
+	VMOVUPD      128(AX), Y8
+	VMOVUPD      128(CX), Y9
+	VFMADD231PD  Y8, Y9, Y4
+	VMOVUPD      160(AX), Y8
+	VMOVUPD      160(CX), Y9
+	VFMADD231PD  Y8, Y9, Y5
+	VMOVUPD      192(AX), Y8
+	VMOVUPD      192(CX), Y9
+	VFMADD231PD  Y8, Y9, Y6
+	VMOVUPD      224(AX), Y8
+	VMOVUPD      224(CX), Y9
+	VFMADD231PD  Y8, Y9, Y7
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000100, CX
+	DECQ         DX
+	JNZ          loop
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y5, Y1, Y1
+	VADDPD       Y6, Y2, Y2
+	VADDPD       Y7, Y3, Y3
+	VADDPD       Y2, Y0, Y0
+	VADDPD       Y3, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VHADDPD      X0, X0, X0
+	MOVSD        X0, sum+24(FP)
+	VZEROUPPER
+	RET
+
 // func wide1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·wide1AVX512(SB), NOSPLIT, $0-56
@@ -1533,6 +1649,86 @@ loop:
 	VZEROUPPER
 	RET
 
+// func dot32AVX512(x *float32, y *float32, n int) (sum float64)
+// Requires: AVX, AVX512DQ, AVX512F, SSE2
+TEXT ·dot32AVX512(SB), NOSPLIT, $0-32
+	MOVQ   x+0(FP), AX
+	MOVQ   y+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VXORPD Z0, Z0, Z0
+	VXORPD Z1, Z1, Z1
+	VXORPD Z2, Z2, Z2
+	VXORPD Z3, Z3, Z3
+
+loop:
+	VCVTPS2PD     (AX), Z4
+	VCVTPS2PD     (CX), Z5
+	VFMADD231PD   Z4, Z5, Z0
+	VCVTPS2PD     32(AX), Z4
+	VCVTPS2PD     32(CX), Z5
+	VFMADD231PD   Z4, Z5, Z1
+	VCVTPS2PD     64(AX), Z4
+	VCVTPS2PD     64(CX), Z5
+	VFMADD231PD   Z4, Z5, Z2
+	VCVTPS2PD     96(AX), Z4
+	VCVTPS2PD     96(CX), Z5
+	VFMADD231PD   Z4, Z5, Z3
+	ADDQ          $0x00000080, AX
+	ADDQ          $0x00000080, CX
+	DECQ          DX
+	JNZ           loop
+	VADDPD        Z2, Z0, Z0
+	VADDPD        Z3, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X1
+	VHADDPD       X1, X1, X1
+	MOVSD         X1, sum+24(FP)
+	VZEROUPPER
+	RET
+
+// func dot64AVX512(x *float64, y *float64, n int) (sum float64)
+// Requires: AVX, AVX512DQ, AVX512F, SSE2
+TEXT ·dot64AVX512(SB), NOSPLIT, $0-32
+	MOVQ   x+0(FP), AX
+	MOVQ   y+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VXORPD Z0, Z0, Z0
+	VXORPD Z1, Z1, Z1
+	VXORPD Z2, Z2, Z2
+	VXORPD Z3, Z3, Z3
+
+loop:
+	VMOVUPD       (AX), Z4
+	VMOVUPD       (CX), Z5
+	VFMADD231PD   Z4, Z5, Z0
+	VMOVUPD       64(AX), Z4
+	VMOVUPD       64(CX), Z5
+	VFMADD231PD   Z4, Z5, Z1
+	VMOVUPD       128(AX), Z4
+	VMOVUPD       128(CX), Z5
+	VFMADD231PD   Z4, Z5, Z2
+	VMOVUPD       192(AX), Z4
+	VMOVUPD       192(CX), Z5
+	VFMADD231PD   Z4, Z5, Z3
+	ADDQ          $0x00000100, AX
+	ADDQ          $0x00000100, CX
+	DECQ          DX
+	JNZ           loop
+	VADDPD        Z2, Z0, Z0
+	VADDPD        Z3, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X1
+	VHADDPD       X1, X1, X1
+	MOVSD         X1, sum+24(FP)
+	VZEROUPPER
+	RET
+
 // func packFour(dst *float64, ldd int, src *float64, lds int, n int)
 // Requires: AVX
 TEXT ·packFour(SB), NOSPLIT, $0-40
@@ -1595,33 +1791,5 @@ loop:
 	VADDPD       X0, X1, X1
 	VHADDPD      X1, X1, X1
 	MOVSD        X1, sum+40(FP)
-	VZEROUPPER
-	RET
-
-// func dotWide(x *float32, y *float32, n int) (sum float64)
-// Requires: AVX, FMA3, SSE2
-TEXT ·dotWide(SB), NOSPLIT, $0-32
-	MOVQ   x+0(FP), AX
-	MOVQ   y+8(FP), CX
-	MOVQ   n+16(FP), DX
-	VXORPD Y0, Y0, Y0
-	VXORPD Y1, Y1, Y1
-
-loop:
-	VCVTPS2PD    (AX), Y2
-	VCVTPS2PD    (CX), Y3
-	VFMADD231PD  Y2, Y3, Y0
-	VCVTPS2PD    16(AX), Y2
-	VCVTPS2PD    16(CX), Y3
-	VFMADD231PD  Y2, Y3, Y1
-	ADDQ         $0x20, AX
-	ADDQ         $0x20, CX
-	DECQ         DX
-	JNZ          loop
-	VADDPD       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPD       X1, X0, X0
-	VHADDPD      X0, X0, X0
-	MOVSD        X0, sum+24(FP)
 	VZEROUPPER
 	RET

@@ -207,8 +207,16 @@ func TestDot(t *testing.T) {
 			for i, v := range x {
 				want += float64(v) * float64(y[i])
 			}
-			if got := Dot(x, y); !(math.Abs(got-want) < 1e-13) {
+			got := Dot(x, y)
+			if !(math.Abs(got-want) < 1e-13) {
 				t.Errorf("of %d: %g, want %g", n, got, want)
+			}
+			var wideX, wideY []float64
+			for i, v := range x {
+				wideX, wideY = append(wideX, float64(v)), append(wideY, float64(y[i]))
+			}
+			if wide := Dot(wideX, wideY); wide != got {
+				t.Errorf("of %d: %g in float64, %g in float32", n, wide, got)
 			}
 			release()
 		}

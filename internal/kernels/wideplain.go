@@ -8,7 +8,7 @@ var plainWide = wideKernels{
 	tiles:  [wideVectors + 1]tileOf[float64]{1: plainTile[float64](1), 2: plainTile[float64](2), 3: plainTile[float64](3)},
 	narrow: [wideVectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
 	sweep:  plainSweep, stripe: plainStripe,
-	symmetricRow: plainSymmetricRow, dot: plainDot,
+	symmetricRow: plainSymmetricRow, dot32: plainDot[float32], dot64: plainDot[float64],
 }
 
 func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
@@ -34,8 +34,8 @@ func plainSymmetricRow(aAt, xAt, yAt *float64, v float64, n int) (sum float64) {
 	return sum
 }
 
-func plainDot(xAt, yAt *float32, n int) float64 {
-	x, y := unsafe.Slice(xAt, 8*n), unsafe.Slice(yAt, 8*n)
+func plainDot[T Real](xAt, yAt *T, n int) float64 {
+	x, y := unsafe.Slice(xAt, 32*n), unsafe.Slice(yAt, 32*n)
 	var sums [4]float64 // several sums, for speed
 	for len(x) >= 4 && len(y) >= 4 {
 		sums[0] += float64(x[0]) * float64(y[0])

@@ -29,6 +29,12 @@ func narrow3AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, 
 //go:noescape
 func sweepAVX2(z *float64, ldz int, c, s *float64, n int)
 
+//go:noescape
+func dot32AVX2(x, y *float32, n int) (sum float64)
+
+//go:noescape
+func dot64AVX2(x, y *float64, n int) (sum float64)
+
 var wideAVX512 = [...]tileOf[float64]{nil, wide1AVX512, wide2AVX512, wide3AVX512}
 
 //go:noescape
@@ -55,10 +61,13 @@ func narrow3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64
 func sweepAVX512(z *float64, ldz int, c, s *float64, n int)
 
 //go:noescape
+func dot32AVX512(x, y *float32, n int) (sum float64)
+
+//go:noescape
+func dot64AVX512(x, y *float64, n int) (sum float64)
+
+//go:noescape
 func packFour(dst *float64, ldd int, src *float64, lds, n int)
 
 //go:noescape
 func symmetricRow(a, x, y *float64, v float64, n int) (sum float64)
-
-//go:noescape
-func dotWide(x, y *float32, n int) (sum float64)

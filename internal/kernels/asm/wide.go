@@ -22,10 +22,11 @@ func wide() {
 			}
 		}
 		sweep(v)
+		dot(v, 4)
+		dot(v, 8)
 	}
 	packRows()
 	symmetricRow()
-	dot()
 }
 
 // wideVectors is how many vectors of columns a tile has at most. With them it
@@ -210,29 +211,47 @@ func symmetricRow() {
 	storeSum(sum)
 }
 
-// dot writes Σ x·y in float64 of eight times n float32s.
-func dot() {
-	const params = "x, y *float32, n int) (sum float64)"
-	function("dotWide", params, params)
+// dot writes Σ x·y in float64 of 32 times n numbers of so many bytes.
+func dot(v isa, size int) {
+	bits, load := 8*size, VMOVUPD
+	if size == 4 {
+		load = VCVTPS2PD
+	}
+	params := fmt.Sprintf("x, y *float%d, n int) (sum float64)", bits)
+	function(fmt.Sprintf("dot%d%s", bits, v.name), params, params)
 	x, y, n := Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
-	var sums [2]reg.VecVirtual
+	vector, lanes := YMM, v.width/2
+	if lanes == 8 {
+		vector = ZMM
+	}
+	sums := make([]reg.VecVirtual, 32/lanes) // as many as hide how long an addition takes
 	for i := range sums {
-		sums[i] = YMM()
+		sums[i] = vector()
 		VXORPD(sums[i], sums[i], sums[i])
 	}
 	Label("loop")
 	for i, sum := range sums {
-		a, b := YMM(), YMM()
-		VCVTPS2PD(Mem{Base: x, Disp: 16 * i}, a)
-		VCVTPS2PD(Mem{Base: y, Disp: 16 * i}, b)
+		a, b := vector(), vector()
+		load(Mem{Base: x, Disp: size * lanes * i}, a)
+		load(Mem{Base: y, Disp: size * lanes * i}, b)
 		VFMADD231PD(a, b, sum)
 	}
-	ADDQ(U8(32), x)
-	ADDQ(U8(32), y)
+	ADDQ(U32(32*size), x)
+	ADDQ(U32(32*size), y)
 	DECQ(n)
 	JNZ(LabelRef("loop"))
-	VADDPD(sums[1], sums[0], sums[0])
-	storeSum(sums[0])
+	for half := len(sums) / 2; half > 0; half /= 2 {
+		for i := range half {
+			VADDPD(sums[i+half], sums[i], sums[i])
+		}
+	}
+	sum := sums[0]
+	if lanes == 8 {
+		sum = YMM()
+		VEXTRACTF64X4(U8(1), sums[0], sum)
+		VADDPD(sums[0].AsY(), sum, sum)
+	}
+	storeSum(sum)
 }
 
 // storeSum returns the sum of a register's four numbers.

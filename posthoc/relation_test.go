@@ -1,0 +1,148 @@
+package posthoc_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"mlrbfn/posthoc"
+)
+
+// TestScoreAll holds KNN and relations by two heads, with few classes and many,
+// against their definitions and each against itself alone and with less memory.
+func TestScoreAll(t *testing.T) {
+	const n, queries, d = 5000, 150, 24
+	for _, classes := range []int{5, 100} {
+		t.Run(fmt.Sprint(classes), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(1, uint64(classes)))
+			features := func(rows int) []float32 {
+				x := make([]float32, rows*d)
+				for i := range x {
+					x[i] = float32(max(rng.NormFloat64()+0.3, 0))
+				}
+				clear(x[:d]) // a row without direction
+				return x
+			}
+			logits := func(rows int) []float64 {
+				z := make([]float64, rows*classes)
+				for i := range z {
+					z[i] = 3 * rng.NormFloat64()
+				}
+				return z
+			}
+			bank, x := features(n), features(queries)
+			data := posthoc.NewData(bank, d, nil, classes)
+			scores := make([]posthoc.Score, 3)
+			batches := make([]posthoc.Batch, 3)
+			want := make([][]float64, 3)
+			var err error
+			if scores[1], err = posthoc.FitKNN(data, 7); err != nil {
+				t.Fatal(err)
+			}
+			batches[1] = posthoc.Batch{Features: x}
+			if want[1], err = alone(scores[1], batches[1], queries); err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range []int{0, 2} {
+				known, asked := logits(n), logits(queries)
+				data := data.WithLogits(posthoc.Matrix(known, classes))
+				if scores[i], err = posthoc.FitRelation(data); err != nil {
+					t.Fatal(err)
+				}
+				batches[i] = posthoc.Batch{Features: x, Logits: asked}
+				want[i] = relations(bank, x, known, asked, d, classes)
+			}
+			var first [][]float64
+			for _, memory := range []int64{0, 1 << 20} {
+				for _, s := range scores {
+					switch s := s.(type) {
+					case *posthoc.KNN:
+						s.Memory = memory
+					case *posthoc.Relation:
+						s.Memory = memory
+					}
+				}
+				got := make([][]float64, len(scores))
+				for i := range got {
+					got[i] = make([]float64, queries)
+				}
+				if err := posthoc.ScoreAll(context.Background(), got, scores, batches); err != nil {
+					t.Fatal(err)
+				}
+				for i, s := range scores {
+					for q, v := range got[i] {
+						if !(math.Abs(v-want[i][q]) <= 1e-12*math.Abs(want[i][q])) {
+							t.Fatalf("memory %d: score %d of query %d is %v, want %v", memory, i, q, v, want[i][q])
+						}
+					}
+					single, err := alone(s, batches[i], queries)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for q, v := range single { // the last relation is rounded as the first's groups have it
+						if tolerance := []float64{0, 0, 1e-13}[i] * math.Abs(v); !(math.Abs(v-got[i][q]) <= tolerance) {
+							t.Fatalf("memory %d: score %d of query %d is %v alone, else %v", memory, i, q, v, got[i][q])
+						}
+					}
+				}
+				if first == nil {
+					first = got
+				}
+				if !slices.EqualFunc(got, first, slices.Equal) {
+					t.Errorf("memory %d changes scores", memory)
+				}
+			}
+		})
+	}
+}
+
+func alone(s posthoc.Score, b posthoc.Batch, n int) ([]float64, error) {
+	dst := make([]float64, n)
+	return dst, s.Score(context.Background(), dst, b)
+}
+
+// relations is Relation by its definition.
+func relations(bank, x []float32, known, asked []float64, d, classes int) []float64 {
+	softmax := func(z []float64) []float64 {
+		p := make([]float64, classes)
+		var sum float64
+		for c, v := range z {
+			p[c] = math.Exp(v)
+			sum += p[c]
+		}
+		for c := range p {
+			p[c] /= sum
+		}
+		return p
+	}
+	inner := func(a, b []float32) (sum float64) {
+		for i, v := range a {
+			sum += float64(v) * float64(b[i])
+		}
+		return sum
+	}
+	var p [][]float64
+	for z := range slices.Chunk(known, classes) {
+		p = append(p, softmax(z))
+	}
+	var scores []float64
+	for i := 0; i < len(x)/d; i++ {
+		f, own := x[i*d:(i+1)*d], softmax(asked[i*classes:(i+1)*classes])
+		var score float64
+		for j := range p {
+			g := bank[j*d : (j+1)*d]
+			var like float64
+			for c, v := range own {
+				like += v * p[j][c]
+			}
+			if k := inner(f, g) / math.Sqrt(inner(f, f)*inner(g, g)) * like; k > 0.03 {
+				score += k
+			}
+		}
+		scores = append(scores, score)
+	}
+	return scores
+}
