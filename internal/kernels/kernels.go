@@ -65,8 +65,10 @@ type Vectors[T Real] interface {
 	Multiply(dst, src []T)
 	// Transpose sets dst [cols,rows] to the transpose of src [rows,cols].
 	Transpose(dst, src []T, rows, cols int)
-	// SumSquares sets dst [m] to ‖x‖² of the rows of x [m,d].
+	// SumSquares sets dst [m] to ‖x‖² of the rows of x [m,d], and
+	// SumSquaresOfColumns dst [d] to those of the columns.
 	SumSquares(dst, x []T)
+	SumSquaresOfColumns(dst, x []T)
 	// ScaleRows sets dst [m,d] to factor·by[i]·src[i], with by [m], and
 	// ScaleColumns to factor·by[j]·src[i,j], with by [d]. src may be dst.
 	ScaleRows(dst, src, by []T, factor T)

@@ -22456,6 +22456,58 @@ done:
 	VZEROUPPER
 	RET
 
+// func addSquaresAVX2(sums *float32, x *float32, rows int, n int)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·addSquaresAVX2(SB), NOSPLIT, $8-32
+	MOVQ         sums+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVQ         BX, SI
+	ANDQ         $0x07, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	VPCMPGTD     lanes<>+0(SB), Y0, Y0
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVQ         SI, BX
+	ANDQ         $-32, BX
+	STMXCSR      (SP)
+	LDMXCSR      c00009fc0<>+0(SB)
+	TESTQ        DX, DX
+	JZ           done
+
+rows:
+	XORQ DI, DI
+	JMP  check1
+
+whole1:
+	VMOVUPS     (CX)(DI*1), Y1
+	VMOVUPS     (AX)(DI*1), Y2
+	VFMADD231PS Y1, Y1, Y2
+	VMOVUPS     Y2, (AX)(DI*1)
+	ADDQ        $+32, DI
+
+check1:
+	CMPQ        DI, BX
+	JL          whole1
+	CMPQ        DI, SI
+	JGE         end1
+	VMASKMOVPS  (CX)(DI*1), Y0, Y1
+	VMASKMOVPS  (AX)(DI*1), Y0, Y2
+	VFMADD231PS Y1, Y1, Y2
+	VMASKMOVPS  Y2, Y0, (AX)(DI*1)
+
+end1:
+	ADDQ SI, CX
+	DECQ DX
+	JNZ  rows
+
+done:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func scaleRowsAVX2(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
 // Requires: AVX, AVX2, SSE
 TEXT ·scaleRowsAVX2(SB), NOSPLIT, $8-48
@@ -24182,6 +24234,58 @@ end1:
 	ADDQ          SI, CX
 	DECQ          DX
 	JNZ           rows
+
+done:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func addSquaresAVX512(sums *float32, x *float32, rows int, n int)
+// Requires: AVX, AVX512F, BMI2, SSE
+TEXT ·addSquaresAVX512(SB), NOSPLIT, $8-32
+	MOVQ    sums+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    rows+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    BX, SI
+	ANDQ    $0x0f, SI
+	MOVL    $-1, DI
+	BZHIL   SI, DI, DI
+	KMOVW   DI, K1
+	MOVQ    BX, SI
+	SHLQ    $0x02, SI
+	MOVQ    SI, BX
+	ANDQ    $-64, BX
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	TESTQ   DX, DX
+	JZ      done
+
+rows:
+	XORQ DI, DI
+	JMP  check1
+
+whole1:
+	VMOVUPS     (CX)(DI*1), Z0
+	VMOVUPS     (AX)(DI*1), Z1
+	VFMADD231PS Z0, Z0, Z1
+	VMOVUPS     Z1, (AX)(DI*1)
+	ADDQ        $+64, DI
+
+check1:
+	CMPQ        DI, BX
+	JL          whole1
+	CMPQ        DI, SI
+	JGE         end1
+	VMOVUPS.Z   (CX)(DI*1), K1, Z0
+	VMOVUPS.Z   (AX)(DI*1), K1, Z1
+	VFMADD231PS Z0, Z0, Z1
+	VMOVUPS     Z1, K1, (AX)(DI*1)
+
+end1:
+	ADDQ SI, CX
+	DECQ DX
+	JNZ  rows
 
 done:
 	LDMXCSR (SP)

@@ -239,6 +239,11 @@ func TestRows(t *testing.T) {
 			exact.SumSquares(want, wide(matrix))
 			near(r, "sum of squares", got, want, func(i int) float64 { return 1e-6 * want[i] })
 
+			perColumn, wantColumns := guarded(t, b), make([]float64, b)
+			v.SumSquaresOfColumns(perColumn, matrix)
+			exact.SumSquaresOfColumns(wantColumns, wide(matrix))
+			near(r, "sum of squares of columns", perColumn, wantColumns, func(j int) float64 { return 1e-6 * wantColumns[j] })
+
 			dst, wantDst := guarded(t, n*b), make([]float64, n*b)
 			v.ScaleRows(dst, matrix, rows, 2)
 			exact.ScaleRows(wantDst, wide(matrix), wide(rows), 2)

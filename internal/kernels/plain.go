@@ -202,6 +202,16 @@ func (plainVectors[T]) SumSquares(dst, x []T) {
 	}
 }
 
+func (plainVectors[T]) SumSquaresOfColumns(dst, x []T) {
+	n, _ := shape(x, dst)
+	clear(dst)
+	for ; len(x) > 0; x = x[n:] {
+		for j, v := range x[:n] {
+			dst[j] += v * v
+		}
+	}
+}
+
 func (plainVectors[T]) ScaleRows(dst, src, by []T, factor T) {
 	_, n := shape(dst, by)
 	for i, s := range by {

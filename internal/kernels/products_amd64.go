@@ -163,14 +163,17 @@ func (p *products) Distances(m, n, k int, x, c, dist []float32) {
 // along the batch, which fills them where the n of a head, 50 or 10, does not,
 // but the result has to be turned back.
 func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
-	const slab = 128 // rows of B at once, to stay in the cache
+	const slab = 128   // rows of B at once, to stay in the cache
+	const turning = 16 // multiplications take as long as an element's turn
 	cols := min(n, slab)
-	if full := (n + p.width - 1) / p.width * p.width; 16*full <= 17*n && n*k <= m*(n+k) {
-		p.packed = slices.Grow(p.packed[:0], k*cols)[:k*cols]
+	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
+	if m*full(n)*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
+		ld := full(cols) // so that every row of it begins with a line of the cache
+		p.packed = slices.Grow(p.packed[:0], k*ld)[:k*ld]
 		for j := 0; j < n; j += slab {
 			cols := min(slab, n-j)
-			turn(p.packed, cols, b[j*k:], k, cols, k)
-			p.contract(by, m, cols, k, alpha, dense(a, k), dense(p.packed, cols), beta, dense(c[j:], n), matrix{})
+			turn(p.packed, ld, b[j*k:], k, cols, k)
+			p.contract(by, m, cols, k, alpha, dense(a, k), dense(p.packed, ld), beta, dense(c[j:], n), matrix{})
 		}
 		return
 	}

@@ -605,6 +605,9 @@ func multiplyAVX2(dst, src *float32, n int)
 func sumSquaresAVX2(dst, x *float32, rows, n int)
 
 //go:noescape
+func addSquaresAVX2(sums, x *float32, rows, n int)
+
+//go:noescape
 func scaleRowsAVX2(dst, src, by *float32, factor float32, rows, n int)
 
 //go:noescape
@@ -642,6 +645,7 @@ var vectorsAVX2 = vectorKernels{
 	add:              addAVX2,
 	multiply:         multiplyAVX2,
 	sumSquares:       sumSquaresAVX2,
+	addSquares:       addSquaresAVX2,
 	scaleRows:        scaleRowsAVX2,
 	scaleColumns:     scaleColumnsAVX2,
 	squaredDistances: squaredDistancesAVX2,
@@ -674,6 +678,9 @@ func multiplyAVX512(dst, src *float32, n int)
 
 //go:noescape
 func sumSquaresAVX512(dst, x *float32, rows, n int)
+
+//go:noescape
+func addSquaresAVX512(sums, x *float32, rows, n int)
 
 //go:noescape
 func scaleRowsAVX512(dst, src, by *float32, factor float32, rows, n int)
@@ -713,6 +720,7 @@ var vectorsAVX512 = vectorKernels{
 	add:              addAVX512,
 	multiply:         multiplyAVX512,
 	sumSquares:       sumSquaresAVX512,
+	addSquares:       addSquaresAVX512,
 	scaleRows:        scaleRowsAVX512,
 	scaleColumns:     scaleColumnsAVX512,
 	squaredDistances: squaredDistancesAVX512,

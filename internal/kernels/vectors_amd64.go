@@ -8,6 +8,7 @@ type vectorKernels struct {
 	exp, log, softplus, sigmoid, add, multiply func(dst, src *float32, n int)
 
 	sumSquares       func(dst, x *float32, rows, n int)
+	addSquares       func(sums, x *float32, rows, n int)
 	scaleRows        func(dst, src, by *float32, factor float32, rows, n int)
 	scaleColumns     func(dst, src, by *float32, factor float32, rows, n int)
 	squaredDistances func(dist, csq, xsq *float32, rows, n int)
@@ -46,6 +47,15 @@ func (v *vectorKernels) SumSquares(dst, x []float32) {
 	}
 	b, n := shape(x, dst)
 	v.sumSquares(&dst[0], &x[0], b, n)
+}
+
+func (v *vectorKernels) SumSquaresOfColumns(dst, x []float32) {
+	clear(dst)
+	if len(x) == 0 {
+		return
+	}
+	n, rows := shape(x, dst)
+	v.addSquares(&dst[0], &x[0], rows, n)
 }
 
 func (v *vectorKernels) ScaleRows(dst, src, by []float32, factor float32) {

@@ -244,6 +244,20 @@ func elementwise(v isa) {
 		})
 	}
 
+	declare("addSquares", "sums, x *float32, rows, n int")
+	{
+		sums, x, count := pointer("sums"), pointer("x"), pointer("rows")
+		r := v.row(pointer("n"))
+		rows(count, func() {
+			r.each(func(tail bool) {
+				y, sum := r.load(x, tail), r.load(sums, tail)
+				VFMADD231PS(y, y, sum)
+				r.store(sum, sums, tail)
+			})
+			ADDQ(r.bytes, x)
+		})
+	}
+
 	declare("scaleRows", "dst, src, by *float32, factor float32, rows, n int")
 	{
 		dst, src, by, count := pointer("dst"), pointer("src"), pointer("by"), pointer("rows")
