@@ -340,28 +340,14 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 		net.DistancesGradient(l.n, b, l.d, l.centroids, l.rowsIn, l.gWeights, l.gCentroids, net.gRowsIn)
 		net.Transpose(gIn, net.gRowsIn, b, l.d)
 	case 2:
-		net.backwardSquares(l, gIn, b)
+		net.SquaredDistancesGradient(l.n, b, l.d, l.centroids, l.in, l.rowsIn, l.gWeights, l.sumByC, l.sumByX, l.gCentroids, gIn)
 	default:
 		net.backwardDistances(l, gIn, b)
 	}
 }
 
-// backwardSquares goes from the gradient W by d = ‖x−c‖² to 2(Σ_b W c − W·x)
-// by c and 2(Σ_c W x − cᵀ·W) by x.
-func (net *network[T]) backwardSquares(l *layer[T], gIn []T, b int) {
-	net.ScaleRows(l.gCentroids, l.centroids, l.sumByC, 2)
-	if l.rowsIn != nil { // in as it was before it was turned
-		net.NN(l.n, l.d, b, -2, l.gWeights, l.rowsIn, 1, l.gCentroids)
-	} else {
-		net.NT(l.n, l.d, b, -2, l.gWeights, l.in, 1, l.gCentroids)
-	}
-	if gIn != nil {
-		net.ScaleColumns(gIn[:l.d*b], l.in, l.sumByX[:b], 2)
-		net.TN(l.d, b, l.n, -2, l.centroids, l.gWeights, 1, gIn)
-	}
-}
-
-// backwardDistances is backwardSquares for any k, term by term.
+// backwardDistances goes, for any k, from the gradient by the distances to those
+// by the centroids and by the input, term by term.
 func (net *network[T]) backwardDistances(l *layer[T], gIn []T, b int) {
 	clear(l.gCentroids)
 	if gIn != nil {

@@ -245,14 +245,6 @@ func TestRows(t *testing.T) {
 			near(r, "sum of squares of columns", perColumn, wantColumns, func(j int) float64 { return 1e-6 * wantColumns[j] })
 
 			dst, wantDst := guarded(t, n*b), make([]float64, n*b)
-			v.ScaleRows(dst, matrix, rows, 2)
-			exact.ScaleRows(wantDst, wide(matrix), wide(rows), 2)
-			near(r, "scaled by rows", dst, wantDst, rounding)
-
-			v.ScaleColumns(dst, matrix, columns, 2)
-			exact.ScaleColumns(wantDst, wide(matrix), wide(columns), 2)
-			near(r, "scaled by columns", dst, wantDst, rounding)
-
 			copy(dst, matrix)
 			wantDst = wide(matrix)
 			v.Multiply(dst, other)
@@ -478,7 +470,7 @@ func TestShortArguments(t *testing.T) {
 			"TN":               func() { s.products().TN(3, 4, 5, 1, x(15), x(20), 0, x(11)) },
 			"Distances":        func() { s.products().Distances(3, 4, 5, x(15), x(20), x(11)) },
 			"Exp":              func() { s.vectors.Exp(x(5), x(4)) },
-			"SumSquares":       func() { s.vectors.ScaleRows(x(20), x(20), x(3), 1) },
+			"SumSquares":       func() { s.vectors.SumSquares(x(3), x(20)) },
 			"SquaredDistances": func() { s.vectors.SquaredDistances(x(20), x(4), x(4)) },
 			"Transpose":        func() { s.vectors.Transpose(x(20), x(19), 5, 4) },
 			"Backward":         func() { s.vectors.Backward(x(20), x(5), x(5), x(4), x(3), x(20), x(20), x(5), x(5)) },

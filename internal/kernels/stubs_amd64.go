@@ -608,12 +608,6 @@ func sumSquaresAVX2(dst, x *float32, rows, n int)
 func addSquaresAVX2(sums, x *float32, rows, n int)
 
 //go:noescape
-func scaleRowsAVX2(dst, src, by *float32, factor float32, rows, n int)
-
-//go:noescape
-func scaleColumnsAVX2(dst, src, by *float32, factor float32, rows, n int)
-
-//go:noescape
 func squaredDistancesAVX2(dist, csq, xsq *float32, rows, n int)
 
 //go:noescape
@@ -646,8 +640,6 @@ var vectorsAVX2 = vectorKernels{
 	multiply:         multiplyAVX2,
 	sumSquares:       sumSquaresAVX2,
 	addSquares:       addSquaresAVX2,
-	scaleRows:        scaleRowsAVX2,
-	scaleColumns:     scaleColumnsAVX2,
 	squaredDistances: squaredDistancesAVX2,
 	logPhi:           logPhiAVX2,
 	activate:         activateAVX2,
@@ -683,12 +675,6 @@ func sumSquaresAVX512(dst, x *float32, rows, n int)
 func addSquaresAVX512(sums, x *float32, rows, n int)
 
 //go:noescape
-func scaleRowsAVX512(dst, src, by *float32, factor float32, rows, n int)
-
-//go:noescape
-func scaleColumnsAVX512(dst, src, by *float32, factor float32, rows, n int)
-
-//go:noescape
 func squaredDistancesAVX512(dist, csq, xsq *float32, rows, n int)
 
 //go:noescape
@@ -721,8 +707,6 @@ var vectorsAVX512 = vectorKernels{
 	multiply:         multiplyAVX512,
 	sumSquares:       sumSquaresAVX512,
 	addSquares:       addSquaresAVX512,
-	scaleRows:        scaleRowsAVX512,
-	scaleColumns:     scaleColumnsAVX512,
 	squaredDistances: squaredDistancesAVX512,
 	logPhi:           logPhiAVX512,
 	activate:         activateAVX512,

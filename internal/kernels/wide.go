@@ -253,3 +253,7 @@ func (p wideProducts) NT(m, n, k int, alpha float64, a, b []float64, beta float6
 func (p wideProducts) TN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
 	p.product(m, n, k, alpha, view{a, 1, m}, view{b, n, 1}, beta, c, a, b)
 }
+
+func (p wideProducts) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float64) {
+	squaredDistancesGradient[float64](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
+}

@@ -258,42 +258,6 @@ func elementwise(v isa) {
 		})
 	}
 
-	declare("scaleRows", "dst, src, by *float32, factor float32, rows, n int")
-	{
-		dst, src, by, count := pointer("dst"), pointer("src"), pointer("by"), pointer("rows")
-		factor := v.factor("factor")
-		r := v.row(pointer("n"))
-		rows(count, func() {
-			scale := v.broadcast(Mem{Base: by})
-			VMULPS(factor, scale, scale)
-			r.each(func(tail bool) {
-				y := r.load(src, tail)
-				VMULPS(scale, y, y)
-				r.store(y, dst, tail)
-			})
-			ADDQ(I8(4), by)
-			ADDQ(r.bytes, src)
-			ADDQ(r.bytes, dst)
-		})
-	}
-
-	declare("scaleColumns", "dst, src, by *float32, factor float32, rows, n int")
-	{
-		dst, src, by, count := pointer("dst"), pointer("src"), pointer("by"), pointer("rows")
-		factor := v.factor("factor")
-		r := v.row(pointer("n"))
-		rows(count, func() {
-			r.each(func(tail bool) {
-				y := r.load(by, tail)
-				VMULPS(factor, y, y)
-				VMULPS(r.load(src, tail), y, y)
-				r.store(y, dst, tail)
-			})
-			ADDQ(r.bytes, src)
-			ADDQ(r.bytes, dst)
-		})
-	}
-
 	declare("squaredDistances", "dist, csq, xsq *float32, rows, n int")
 	{
 		dist, csq, xsq, count := pointer("dist"), pointer("csq"), pointer("xsq"), pointer("rows")
