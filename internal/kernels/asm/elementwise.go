@@ -442,6 +442,8 @@ func logBCE(v isa, declare func(name, params string)) {
 	r := v.row(pointer("n"))
 	r.each(func(tail bool) {
 		label, total, place := r.labels(labels, tail), v.zero(), v.zero()
+		// Σ log u is the logarithm of the product of the u, m·2ᵉ.
+		m, exponent := v.copied(float(1)), v.zero()
 		r.down(ParamAddr("rows"), func(reg.Register) {
 			l := r.load(logY, tail)
 			VSUBPS(shift, l, l)
@@ -469,20 +471,24 @@ func logBCE(v isa, declare func(name, params string)) {
 				VCMPPS(U8(4), float(0), n, nonzero)
 				VANDPS(nonzero, lost, lost)
 			}
-			entry := v.log(u, true)
-			VFMADD231PS(inverse, lost, entry)
+			entry := v.reg()
+			VMULPS(inverse, lost, entry) // but for log u
 			minusOne := v.copied(float(-1))
 			if v.width == 16 {
 				VPCMPEQD(label, place, reg.K2)
 				VMOVAPS(l, reg.K2, entry)
 				VMOVAPS(minusOne, reg.K2, slope)
+				VMOVUPS(float(1), reg.K2, u)
 			} else {
 				own := v.reg()
 				VPCMPEQD(label, place, own)
 				VBLENDVPS(own, l, entry, entry)
 				VBLENDVPS(own, minusOne, slope, slope)
+				VBLENDVPS(own, float(1), u, u)
 			}
 			VSUBPS(entry, total, total)
+			VMULPS(u, m, m)
+			v.split(m, exponent)
 			VPADDD(constant(1), place, place)
 			VMULPS(scale, slope, slope)
 			skip := fmt.Sprintf("noGradient%v", tail)
@@ -491,6 +497,8 @@ func logBCE(v isa, declare func(name, params string)) {
 			r.store(slope, grad, tail)
 			Label(skip)
 		})
+		VSUBPS(v.log(m, true), total, total)
+		VFNMADD231PS(float(math.Ln2), exponent, total)
 		r.cut(total, tail)
 		wide := v.sum(total).AsX()
 		VCVTSS2SD(wide, wide, wide)
@@ -498,6 +506,23 @@ func logBCE(v isa, declare func(name, params string)) {
 	})
 	Store(loss, ReturnIndex(0))
 	finish(saved)
+}
+
+// split brings positive numbers m into [1, 2) and adds the exponents of 2 that
+// this takes to e.
+func (v isa) split(m, e reg.Register) {
+	exponent := v.reg()
+	if v.width == 16 {
+		VGETEXPPS(m, exponent)
+		VGETMANTPS(U8(0), m, m)
+	} else {
+		VPSRLD(U8(23), m, exponent)
+		VPSUBD(constant(127), exponent, exponent)
+		VCVTDQ2PS(exponent, exponent)
+		VPAND(constant(0x007fffff), m, m)
+		VPOR(float(1), m, m)
+	}
+	VADDPS(exponent, e, e)
 }
 
 // labels reads the ints of an array that go with the columns where the loop is.
