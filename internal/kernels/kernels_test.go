@@ -121,6 +121,32 @@ func TestProducts(t *testing.T) {
 	})
 }
 
+// TestSquaredDistancesGradient holds it against the same in plain float64, with
+// and without the rows and the gradient by X.
+func TestSquaredDistancesGradient(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		p := s.products()
+		check(t, func(r *rapid.T) {
+			n, b, d := rapid.IntRange(1, 60).Draw(r, "n"), rapid.IntRange(1, 140).Draw(r, "b"), rapid.IntRange(1, 140).Draw(r, "d")
+			rng := rngOf(r)
+			c, x, w, byC, byX := normals(t, rng, n*d), normals(t, rng, d*b), normals(t, rng, n*b), normals(t, rng, n), normals(t, rng, b)
+			gC, gX, wantC, wantX := guarded(t, n*d), guarded(t, d*b), make([]float64, n*d), make([]float64, d*b)
+			plainProducts[float64]{}.SquaredDistancesGradient(n, b, d, wide(c), wide(x), nil, wide(w), wide(byC), wide(byX), wantC, wantX)
+			rounding := func(int) float64 { return 1e-4 }
+
+			p.SquaredDistancesGradient(n, b, d, c, x, nil, w, byC, byX, gC, gX)
+			near(r, "gradient by C", gC, wantC, rounding)
+			near(r, "gradient by X", gX, wantX, rounding)
+
+			rows := guarded(t, b*d)
+			s.vectors.Transpose(rows, x, d, b)
+			clear(gC)
+			p.SquaredDistancesGradient(n, b, d, c, x, rows, w, byC, byX, gC, nil)
+			near(r, "gradient by C from rows", gC, wantC, rounding)
+		})
+	})
+}
+
 // TestProductsPropagate: a NaN or infinity in A reaches its row of C and no
 // other.
 func TestProductsPropagate(t *testing.T) {
