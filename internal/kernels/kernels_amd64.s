@@ -25047,30 +25047,28 @@ TEXT ·adamAVX2(SB), NOSPLIT, $8-48
 	SHLQ         $0x02, DI
 	MOVQ         DI, SI
 	ANDQ         $-32, SI
-	VMOVUPS      c3f7fbe77<>+0(SB), Y3
 	XORQ         R8, R8
 	JMP          check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Y4
-	VMOVUPS      (DX)(R8*1), Y5
-	VMOVUPS      (BX)(R8*1), Y6
-	VMOVUPS      (AX)(R8*1), Y7
-	VSUBPS       Y5, Y4, Y8
-	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
-	VMOVUPS      Y5, (DX)(R8*1)
-	VMULPS       Y4, Y4, Y4
-	VMULPS       c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS  Y4, Y3, Y6
-	VMOVUPS      Y6, (BX)(R8*1)
-	VSQRTPS      Y6, Y4
-	VMULPS       Y1, Y4, Y4
-	VADDPS       c322bcc77<>+0(SB), Y4, Y4
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      c3f800000<>+0(SB), Y6
-	VDIVPS       Y4, Y6, Y6
-	VFNMADD231PS Y6, Y5, Y7
-	VMOVUPS      Y7, (AX)(R8*1)
+	VMOVUPS      (CX)(R8*1), Y3
+	VMOVUPS      (DX)(R8*1), Y4
+	VMOVUPS      (BX)(R8*1), Y5
+	VSUBPS       Y4, Y3, Y6
+	VFMADD231PS  c3dcccccd<>+0(SB), Y6, Y4
+	VMOVUPS      Y4, (DX)(R8*1)
+	VMULPS       Y3, Y3, Y3
+	VMULPS       c3a83126f<>+0(SB), Y3, Y3
+	VFMADD132PS  c3f7fbe77<>+0(SB), Y3, Y5
+	VMOVUPS      Y5, (BX)(R8*1)
+	VSQRTPS      Y5, Y3
+	VFMADD213PS  c322bcc77<>+0(SB), Y1, Y3
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      c3f800000<>+0(SB), Y5
+	VDIVPS       Y3, Y5, Y5
+	VMOVUPS      (AX)(R8*1), Y3
+	VFNMADD231PS Y5, Y4, Y3
+	VMOVUPS      Y3, (AX)(R8*1)
 	ADDQ         $+32, R8
 
 check1:
@@ -25078,48 +25076,29 @@ check1:
 	JL           whole1
 	CMPQ         R8, DI
 	JGE          end1
-	VMASKMOVPS   (CX)(R8*1), Y2, Y4
-	VMASKMOVPS   (DX)(R8*1), Y2, Y5
-	VMASKMOVPS   (BX)(R8*1), Y2, Y6
-	VMASKMOVPS   (AX)(R8*1), Y2, Y7
-	VSUBPS       Y5, Y4, Y8
-	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
-	VMASKMOVPS   Y5, Y2, (DX)(R8*1)
-	VMULPS       Y4, Y4, Y4
-	VMULPS       c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS  Y4, Y3, Y6
-	VMASKMOVPS   Y6, Y2, (BX)(R8*1)
-	VSQRTPS      Y6, Y3
-	VMULPS       Y1, Y3, Y3
-	VADDPS       c322bcc77<>+0(SB), Y3, Y3
-	VMULPS       Y0, Y5, Y5
+	VMASKMOVPS   (CX)(R8*1), Y2, Y3
+	VMASKMOVPS   (DX)(R8*1), Y2, Y4
+	VMASKMOVPS   (BX)(R8*1), Y2, Y5
+	VSUBPS       Y4, Y3, Y6
+	VFMADD231PS  c3dcccccd<>+0(SB), Y6, Y4
+	VMASKMOVPS   Y4, Y2, (DX)(R8*1)
+	VMULPS       Y3, Y3, Y3
+	VMULPS       c3a83126f<>+0(SB), Y3, Y3
+	VFMADD132PS  c3f7fbe77<>+0(SB), Y3, Y5
+	VMASKMOVPS   Y5, Y2, (BX)(R8*1)
+	VSQRTPS      Y5, Y3
+	VFMADD213PS  c322bcc77<>+0(SB), Y1, Y3
+	VMULPS       Y0, Y4, Y4
 	VMOVUPS      c3f800000<>+0(SB), Y0
 	VDIVPS       Y3, Y0, Y0
-	VFNMADD231PS Y0, Y5, Y7
-	VMASKMOVPS   Y7, Y2, (AX)(R8*1)
+	VMASKMOVPS   (AX)(R8*1), Y2, Y1
+	VFNMADD231PS Y0, Y4, Y1
+	VMASKMOVPS   Y1, Y2, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
-
-DATA c3f7fbe77<>+0(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+4(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+8(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+12(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+16(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+20(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+24(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+28(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+32(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+36(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+40(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+44(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+48(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+52(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+56(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+60(SB)/4, $0x3f7fbe77
-GLOBL c3f7fbe77<>(SB), RODATA|NOPTR, $64
 
 DATA c3dcccccd<>+0(SB)/4, $0x3dcccccd
 DATA c3dcccccd<>+4(SB)/4, $0x3dcccccd
@@ -25156,6 +25135,24 @@ DATA c3a83126f<>+52(SB)/4, $0x3a83126f
 DATA c3a83126f<>+56(SB)/4, $0x3a83126f
 DATA c3a83126f<>+60(SB)/4, $0x3a83126f
 GLOBL c3a83126f<>(SB), RODATA|NOPTR, $64
+
+DATA c3f7fbe77<>+0(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+4(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+8(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+12(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+16(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+20(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+24(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+28(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+32(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+36(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+40(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+44(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+48(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+52(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+56(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+60(SB)/4, $0x3f7fbe77
+GLOBL c3f7fbe77<>(SB), RODATA|NOPTR, $64
 
 DATA c322bcc77<>+0(SB)/4, $0x322bcc77
 DATA c322bcc77<>+4(SB)/4, $0x322bcc77
@@ -26641,41 +26638,166 @@ TEXT ·adamAVX512(SB), NOSPLIT, $8-48
 	SHLQ         $0x02, DI
 	MOVQ         DI, SI
 	ANDQ         $-64, SI
-	VMOVUPS      c3f7fbe77<>+0(SB), Z2
 	XORQ         R8, R8
-	JMP          check1
+	MOVQ         DI, R9
+	SUBQ         $+256, R9
+	JMP          several
+
+vectors:
+	VMOVUPS      (CX)(R8*1), Z2
+	VMOVUPS      64(CX)(R8*1), Z3
+	VMOVUPS      128(CX)(R8*1), Z4
+	VMOVUPS      192(CX)(R8*1), Z5
+	VMOVUPS      (DX)(R8*1), Z6
+	VMOVUPS      64(DX)(R8*1), Z7
+	VMOVUPS      128(DX)(R8*1), Z8
+	VMOVUPS      192(DX)(R8*1), Z9
+	VMOVUPS      (BX)(R8*1), Z10
+	VMOVUPS      64(BX)(R8*1), Z11
+	VMOVUPS      128(BX)(R8*1), Z12
+	VMOVUPS      192(BX)(R8*1), Z13
+	VSUBPS       Z6, Z2, Z14
+	VSUBPS       Z7, Z3, Z15
+	VSUBPS       Z8, Z4, Z16
+	VSUBPS       Z9, Z5, Z17
+	VFMADD231PS  c3dcccccd<>+0(SB), Z14, Z6
+	VFMADD231PS  c3dcccccd<>+0(SB), Z15, Z7
+	VFMADD231PS  c3dcccccd<>+0(SB), Z16, Z8
+	VFMADD231PS  c3dcccccd<>+0(SB), Z17, Z9
+	VMOVUPS      Z6, (DX)(R8*1)
+	VMOVUPS      Z7, 64(DX)(R8*1)
+	VMOVUPS      Z8, 128(DX)(R8*1)
+	VMOVUPS      Z9, 192(DX)(R8*1)
+	VMULPS       Z2, Z2, Z2
+	VMULPS       Z3, Z3, Z3
+	VMULPS       Z4, Z4, Z4
+	VMULPS       Z5, Z5, Z5
+	VMULPS       c3a83126f<>+0(SB), Z2, Z2
+	VMULPS       c3a83126f<>+0(SB), Z3, Z3
+	VMULPS       c3a83126f<>+0(SB), Z4, Z4
+	VMULPS       c3a83126f<>+0(SB), Z5, Z5
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z10
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z3, Z11
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z4, Z12
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z5, Z13
+	VMOVUPS      Z10, (BX)(R8*1)
+	VMOVUPS      Z11, 64(BX)(R8*1)
+	VMOVUPS      Z12, 128(BX)(R8*1)
+	VMOVUPS      Z13, 192(BX)(R8*1)
+	VMOVUPS      c00800000<>+0(SB), Z2
+	VMAXPS       Z10, Z2, Z2
+	VMOVUPS      c7f7fffff<>+0(SB), Z3
+	VMINPS       Z2, Z3, Z2
+	VMOVUPS      c00800000<>+0(SB), Z3
+	VMAXPS       Z11, Z3, Z3
+	VMOVUPS      c7f7fffff<>+0(SB), Z4
+	VMINPS       Z3, Z4, Z3
+	VMOVUPS      c00800000<>+0(SB), Z4
+	VMAXPS       Z12, Z4, Z4
+	VMOVUPS      c7f7fffff<>+0(SB), Z5
+	VMINPS       Z4, Z5, Z4
+	VMOVUPS      c00800000<>+0(SB), Z5
+	VMAXPS       Z13, Z5, Z5
+	VMOVUPS      c7f7fffff<>+0(SB), Z10
+	VMINPS       Z5, Z10, Z5
+	VRSQRT14PS   Z2, Z10
+	VRSQRT14PS   Z3, Z11
+	VRSQRT14PS   Z4, Z12
+	VRSQRT14PS   Z5, Z13
+	VMULPS       Z2, Z10, Z2
+	VMULPS       Z3, Z11, Z3
+	VMULPS       Z4, Z12, Z4
+	VMULPS       Z5, Z13, Z5
+	VMOVUPS      c3f800000<>+0(SB), Z14
+	VMOVUPS      c3f800000<>+0(SB), Z15
+	VMOVUPS      c3f800000<>+0(SB), Z16
+	VMOVUPS      c3f800000<>+0(SB), Z17
+	VFNMADD231PS Z10, Z2, Z14
+	VFNMADD231PS Z11, Z3, Z15
+	VFNMADD231PS Z12, Z4, Z16
+	VFNMADD231PS Z13, Z5, Z17
+	VMULPS       c3f000000<>+0(SB), Z14, Z14
+	VMULPS       c3f000000<>+0(SB), Z15, Z15
+	VMULPS       c3f000000<>+0(SB), Z16, Z16
+	VMULPS       c3f000000<>+0(SB), Z17, Z17
+	VFMADD231PS  Z2, Z14, Z2
+	VFMADD231PS  Z3, Z15, Z3
+	VFMADD231PS  Z4, Z16, Z4
+	VFMADD231PS  Z5, Z17, Z5
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z3
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z4
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z5
+	VMULPS       Z0, Z6, Z6
+	VMULPS       Z0, Z7, Z7
+	VMULPS       Z0, Z8, Z8
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      c3f800000<>+0(SB), Z10
+	VMOVUPS      c3f800000<>+0(SB), Z11
+	VMOVUPS      c3f800000<>+0(SB), Z12
+	VMOVUPS      c3f800000<>+0(SB), Z13
+	VRCP14PS     Z2, Z14
+	VRCP14PS     Z3, Z15
+	VRCP14PS     Z4, Z16
+	VRCP14PS     Z5, Z17
+	VFNMADD231PS Z14, Z2, Z10
+	VFNMADD231PS Z15, Z3, Z11
+	VFNMADD231PS Z16, Z4, Z12
+	VFNMADD231PS Z17, Z5, Z13
+	VFMADD231PS  Z14, Z10, Z14
+	VFMADD231PS  Z15, Z11, Z15
+	VFMADD231PS  Z16, Z12, Z16
+	VFMADD231PS  Z17, Z13, Z17
+	VMOVUPS      (AX)(R8*1), Z2
+	VMOVUPS      64(AX)(R8*1), Z3
+	VMOVUPS      128(AX)(R8*1), Z4
+	VMOVUPS      192(AX)(R8*1), Z5
+	VFNMADD231PS Z14, Z6, Z2
+	VFNMADD231PS Z15, Z7, Z3
+	VFNMADD231PS Z16, Z8, Z4
+	VFNMADD231PS Z17, Z9, Z5
+	VMOVUPS      Z2, (AX)(R8*1)
+	VMOVUPS      Z3, 64(AX)(R8*1)
+	VMOVUPS      Z4, 128(AX)(R8*1)
+	VMOVUPS      Z5, 192(AX)(R8*1)
+	ADDQ         $+256, R8
+
+several:
+	CMPQ R8, R9
+	JLE  vectors
+	MOVQ R8, R8
+	JMP  check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Z3
-	VMOVUPS      (DX)(R8*1), Z4
-	VMOVUPS      (BX)(R8*1), Z5
-	VMOVUPS      (AX)(R8*1), Z6
-	VSUBPS       Z4, Z3, Z7
-	VFMADD231PS  c3dcccccd<>+0(SB), Z7, Z4
-	VMOVUPS      Z4, (DX)(R8*1)
-	VMULPS       Z3, Z3, Z3
-	VMULPS       c3a83126f<>+0(SB), Z3, Z3
-	VFMADD213PS  Z3, Z2, Z5
-	VMOVUPS      Z5, (BX)(R8*1)
-	VMOVUPS      c00800000<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z3
-	VMOVUPS      c7f7fffff<>+0(SB), Z5
-	VMINPS       Z3, Z5, Z3
-	VMOVUPS      c3f800000<>+0(SB), Z7
-	VRSQRT14PS   Z3, Z5
-	VMULPS       Z3, Z5, Z3
-	VFNMADD231PS Z5, Z3, Z7
-	VMULPS       c3f000000<>+0(SB), Z7, Z7
-	VFMADD231PS  Z3, Z7, Z3
-	VMULPS       Z1, Z3, Z3
-	VADDPS       c322bcc77<>+0(SB), Z3, Z3
-	VMULPS       Z0, Z4, Z4
+	VMOVUPS      (CX)(R8*1), Z2
+	VMOVUPS      (DX)(R8*1), Z3
+	VMOVUPS      (BX)(R8*1), Z4
+	VSUBPS       Z3, Z2, Z5
+	VFMADD231PS  c3dcccccd<>+0(SB), Z5, Z3
+	VMOVUPS      Z3, (DX)(R8*1)
+	VMULPS       Z2, Z2, Z2
+	VMULPS       c3a83126f<>+0(SB), Z2, Z2
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z4
+	VMOVUPS      Z4, (BX)(R8*1)
+	VMOVUPS      c00800000<>+0(SB), Z2
+	VMAXPS       Z4, Z2, Z2
+	VMOVUPS      c7f7fffff<>+0(SB), Z4
+	VMINPS       Z2, Z4, Z2
+	VRSQRT14PS   Z2, Z4
+	VMULPS       Z2, Z4, Z2
 	VMOVUPS      c3f800000<>+0(SB), Z5
-	VRCP14PS     Z3, Z7
-	VFNMADD231PS Z7, Z3, Z5
-	VFMADD231PS  Z7, Z5, Z7
-	VFNMADD231PS Z7, Z4, Z6
-	VMOVUPS      Z6, (AX)(R8*1)
+	VFNMADD231PS Z4, Z2, Z5
+	VMULPS       c3f000000<>+0(SB), Z5, Z5
+	VFMADD231PS  Z2, Z5, Z2
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
+	VMULPS       Z0, Z3, Z3
+	VMOVUPS      c3f800000<>+0(SB), Z4
+	VRCP14PS     Z2, Z5
+	VFNMADD231PS Z5, Z2, Z4
+	VFMADD231PS  Z5, Z4, Z5
+	VMOVUPS      (AX)(R8*1), Z2
+	VFNMADD231PS Z5, Z3, Z2
+	VMOVUPS      Z2, (AX)(R8*1)
 	ADDQ         $+64, R8
 
 check1:
@@ -26683,36 +26805,35 @@ check1:
 	JL           whole1
 	CMPQ         R8, DI
 	JGE          end1
-	VMOVUPS.Z    (CX)(R8*1), K1, Z3
-	VMOVUPS.Z    (DX)(R8*1), K1, Z4
-	VMOVUPS.Z    (BX)(R8*1), K1, Z5
-	VMOVUPS.Z    (AX)(R8*1), K1, Z6
-	VSUBPS       Z4, Z3, Z7
-	VFMADD231PS  c3dcccccd<>+0(SB), Z7, Z4
-	VMOVUPS      Z4, K1, (DX)(R8*1)
-	VMULPS       Z3, Z3, Z3
-	VMULPS       c3a83126f<>+0(SB), Z3, Z3
-	VFMADD213PS  Z3, Z2, Z5
-	VMOVUPS      Z5, K1, (BX)(R8*1)
+	VMOVUPS.Z    (CX)(R8*1), K1, Z2
+	VMOVUPS.Z    (DX)(R8*1), K1, Z3
+	VMOVUPS.Z    (BX)(R8*1), K1, Z4
+	VSUBPS       Z3, Z2, Z5
+	VFMADD231PS  c3dcccccd<>+0(SB), Z5, Z3
+	VMOVUPS      Z3, K1, (DX)(R8*1)
+	VMULPS       Z2, Z2, Z2
+	VMULPS       c3a83126f<>+0(SB), Z2, Z2
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z4
+	VMOVUPS      Z4, K1, (BX)(R8*1)
 	VMOVUPS      c00800000<>+0(SB), Z2
-	VMAXPS       Z5, Z2, Z2
-	VMOVUPS      c7f7fffff<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
+	VMAXPS       Z4, Z2, Z2
+	VMOVUPS      c7f7fffff<>+0(SB), Z4
+	VMINPS       Z2, Z4, Z2
+	VRSQRT14PS   Z2, Z4
+	VMULPS       Z2, Z4, Z2
 	VMOVUPS      c3f800000<>+0(SB), Z5
-	VRSQRT14PS   Z2, Z3
-	VMULPS       Z2, Z3, Z2
-	VFNMADD231PS Z3, Z2, Z5
+	VFNMADD231PS Z4, Z2, Z5
 	VMULPS       c3f000000<>+0(SB), Z5, Z5
 	VFMADD231PS  Z2, Z5, Z2
-	VMULPS       Z1, Z2, Z2
-	VADDPS       c322bcc77<>+0(SB), Z2, Z2
-	VMULPS       Z0, Z4, Z4
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
+	VMULPS       Z0, Z3, Z3
 	VMOVUPS      c3f800000<>+0(SB), Z0
 	VRCP14PS     Z2, Z1
 	VFNMADD231PS Z1, Z2, Z0
 	VFMADD231PS  Z1, Z0, Z1
-	VFNMADD231PS Z1, Z4, Z6
-	VMOVUPS      Z6, K1, (AX)(R8*1)
+	VMOVUPS.Z    (AX)(R8*1), K1, Z0
+	VFNMADD231PS Z1, Z3, Z0
+	VMOVUPS      Z0, K1, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)
