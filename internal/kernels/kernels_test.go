@@ -270,9 +270,8 @@ func TestRows(t *testing.T) {
 			exact.SumSquaresOfColumns(wantColumns, wide(matrix))
 			near(r, "sum of squares of columns", perColumn, wantColumns, func(j int) float64 { return 1e-6 * wantColumns[j] })
 
-			dst, wantDst := guarded(t, n*b), make([]float64, n*b)
+			dst, wantDst := guarded(t, n*b), wide(matrix)
 			copy(dst, matrix)
-			wantDst = wide(matrix)
 			v.Multiply(dst, other)
 			exact.Multiply(wantDst, wide(other))
 			near(r, "multiplied", dst, wantDst, rounding)
