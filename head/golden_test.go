@@ -172,7 +172,7 @@ func checkLayer[T real](g goldenLayer) func(*testing.T, float64) {
 		if g.Last {
 			near(t, "output", turned(l.weights, l.n), g.Output.flat(), tol)
 		} else {
-			near(t, "output", l.rowsOut, g.Output.flat(), tol)
+			near(t, "output", turned(l.out, l.o), g.Output.flat(), tol)
 			dep := make([]T, b)
 			for i, v := range l.logDep {
 				dep[i] = T(math.Exp(float64(v)))
@@ -375,7 +375,7 @@ func checkNetwork[T real](g goldenNetwork) func(*testing.T, float64) {
 		loss := net.step(x, g.Labels)
 		near(t, "log φ", net.output(len(g.Input)), g.LogPred.flat(), tol)
 		for i, l := range net.layers[:len(net.layers)-1] {
-			near(t, "output", l.rowsOut, g.Layers[i].Output.flat(), tol)
+			near(t, "output", turned(l.out, l.o), g.Layers[i].Output.flat(), tol)
 			dep := make([]T, len(g.Input))
 			for j, v := range l.logDep {
 				dep[j] = T(math.Exp(float64(v)))

@@ -39,7 +39,7 @@ func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng draws) 
 		l.setBeta(beta)
 		net.refreshLayer(l)
 		net.forwardLayer(l, in, x, logDep, b)
-		in, x, logDep = l.out[:l.o*b], l.rowsOut[:b*l.o], l.logDep
+		in, x, logDep = l.out[:l.o*b], net.rows(l, b), l.logDep
 	}
 	return nil
 }

@@ -352,11 +352,12 @@ func (m *MLRBFN) Outputs(x []float32) (logConfidences, scores []float64) {
 func (m *MLRBFN) Representations(x []float32) []float32 {
 	d, width := m.Dim(), m.Width()
 	p := m.NewPredictor()
-	out := make([]float32, len(x)/d*width)
+	out, rows := make([]float32, len(x)/d*width), make([]float64, predictBatch*width)
 	for to := out; len(x) > 0; {
 		b := min(predictBatch, len(x)/d)
 		p.forward(x[:b*d], b)
-		convert(to, p.net.last().rowsIn[:b*width])
+		p.net.Transpose(rows, p.net.last().in, width, b)
+		convert(to, rows[:b*width])
 		x, to = x[b*d:], to[b*width:]
 	}
 	return out

@@ -9,9 +9,9 @@ import "math"
 // that a step allocates nothing.
 //
 // What the batch fills lies with a column for each of its rows, [n, b], so that
-// the kernels' vectors run along the batch, full whatever n is. Of what a
-// product also reads the other way there is the transpose: rowsIn, rowsOut and
-// gRowsOut.
+// the kernels' vectors run along the batch, full whatever n is. Only norms that
+// are no products read a layer's input row by row: rowsIn and rowsOut are its
+// transposes.
 type layer[T real] struct {
 	d, n, o int
 
@@ -28,13 +28,13 @@ type layer[T real] struct {
 	sq       []T // ‖c‖², for k = 2
 
 	// Per row of the batch.
-	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned)
+	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned); for k = 2 rowsIn is nil but in the first layer
 	xsq            []T // [B], ‖x‖², for k = 2
 	dist           []T // [n, B], ‖x−c‖_k^k
 	weights        []T // [n, B], n_c; in the last layer log φ_c
 	gWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c; then that by the distances
 	out, rowsOut   []T // [o, B] and [B, o]; without projections out is the weights
-	gOut, gRowsOut []T // [o, B] and [B, o]; likewise
+	gOut           []T // [o, B]; likewise
 	gLimit         []T // [B], gradient by limit
 	sumByX, sumByC []T // [B] and [n], Σ_c and Σ_b of the gradient by the distances, for k = 2
 
@@ -59,7 +59,7 @@ func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
 	}
 	if projects {
 		l.projections, l.gProjections = vector(n*o), vector(n*o)
-		l.out, l.gOut, l.gRowsOut = vector(o*b), vector(o*b), vector(b*o)
+		l.out, l.gOut = vector(o*b), vector(o*b)
 	} else {
 		l.out, l.gOut = l.weights, l.gWeights
 	}
@@ -188,8 +188,17 @@ func (net *network[T]) forward(x []T, b int) {
 	net.Transpose(in, x, b, d)
 	for _, l := range net.layers {
 		net.forwardLayer(l, in, x, logDep, b)
-		in, x, logDep = l.out[:l.o*b], l.rowsOut, l.logDep
+		in, x, logDep = l.out[:l.o*b], nil, l.logDep
+		if net.k != 2 {
+			x = net.rows(l, b)
+		}
 	}
+}
+
+// rows returns the outputs of a layer row by row, [b, o].
+func (net *network[T]) rows(l *layer[T], b int) []T {
+	net.Transpose(l.rowsOut, l.out, l.o, b)
+	return l.rowsOut[:b*l.o]
 }
 
 // output returns the log φ [b, C] of the last forward pass. It is the network's
@@ -210,7 +219,7 @@ func (net *network[T]) perRow(dst, src []T, b int) []T {
 //	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + cap,  cap = min(log dep + log rec, 0)
 //
 // and from it dep' = max_c n_c and φ' = Σ_c a_c n_c; in the last layer log φ_c
-// is log n_c without the ratio. in is [d, b], rows [b, d] and logDep [b].
+// is log n_c without the ratio. in is [d, b], rows [b, d] or nil, and logDep [b].
 func (net *network[T]) forwardLayer(l *layer[T], in, rows, logDep []T, b int) {
 	l.in, l.rowsIn = in, rows
 	net.distances(l, b)
@@ -227,7 +236,6 @@ func (net *network[T]) forwardLayer(l *layer[T], in, rows, logDep []T, b int) {
 	} else if l.projects() {
 		net.TN(l.o, b, l.n, 1, l.projections, weights, 0, l.out)
 	}
-	net.Transpose(l.rowsOut, l.out, l.o, b)
 }
 
 // caps fills l.limit with min(log dep + log rec, 0) and l.passed with its slope.
@@ -245,7 +253,7 @@ func (net *network[T]) distances(l *layer[T], b int) {
 	case 1:
 		net.Distances(l.n, b, l.d, l.centroids, l.rowsIn, l.dist)
 	case 2:
-		net.SumSquares(l.xsq[:b], l.rowsIn[:b*l.d])
+		net.SumSquaresOfColumns(l.xsq[:b], l.in[:l.d*b])
 		net.NN(l.n, b, l.d, -2, l.centroids, l.in, 0, l.dist)
 		net.SquaredDistances(l.dist[:l.n*b], l.sq, l.xsq[:b])
 	default:
@@ -305,9 +313,8 @@ func (net *network[T]) backward(b int) {
 func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 	weights, gWeights := l.weights[:l.n*b], l.gWeights[:l.n*b]
 	if l.projects() {
-		net.Transpose(l.gRowsOut, l.gOut, l.o, b)
 		net.NN(l.n, b, l.o, 1, l.projections, l.gOut, 0, gWeights)
-		net.NN(l.n, l.o, b, 1, weights, l.gRowsOut, 0, l.gProjections)
+		net.NT(l.n, l.o, b, 1, weights, l.gOut, 0, l.gProjections)
 	}
 	if !l.last() {
 		// From the gradient by n_c to the one by log n_c.
@@ -333,24 +340,14 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 		net.DistancesGradient(l.n, b, l.d, l.centroids, l.rowsIn, l.gWeights, l.gCentroids, net.gRowsIn)
 		net.Transpose(gIn, net.gRowsIn, b, l.d)
 	case 2:
-		net.backwardSquares(l, gIn, b)
+		net.SquaredDistancesGradient(l.n, b, l.d, l.centroids, l.in, l.rowsIn, l.gWeights, l.sumByC, l.sumByX, l.gCentroids, gIn)
 	default:
 		net.backwardDistances(l, gIn, b)
 	}
 }
 
-// backwardSquares goes from the gradient W by d = ‖x−c‖² to 2(Σ_b W c − W·x)
-// by c and 2(Σ_c W x − cᵀ·W) by x.
-func (net *network[T]) backwardSquares(l *layer[T], gIn []T, b int) {
-	net.ScaleRows(l.gCentroids, l.centroids, l.sumByC, 2)
-	net.NN(l.n, l.d, b, -2, l.gWeights, l.rowsIn, 1, l.gCentroids)
-	if gIn != nil {
-		net.ScaleColumns(gIn[:l.d*b], l.in, l.sumByX[:b], 2)
-		net.TN(l.d, b, l.n, -2, l.centroids, l.gWeights, 1, gIn)
-	}
-}
-
-// backwardDistances is backwardSquares for any k, term by term.
+// backwardDistances goes, for any k, from the gradient by the distances to those
+// by the centroids and by the input, term by term.
 func (net *network[T]) backwardDistances(l *layer[T], gIn []T, b int) {
 	clear(l.gCentroids)
 	if gIn != nil {

@@ -228,7 +228,7 @@ func (net *network[T]) forwardOpen(x []T, b int) {
 	hidden := net.layers[:len(net.layers)-1]
 	for _, l := range hidden {
 		net.forwardLayer(l, u, rows, logDep, b)
-		u, rows, logDep = l.out[:e*b], l.rowsOut, l.logDep
+		u, rows, logDep = l.out[:e*b], nil, l.logDep
 	}
 	last.in, last.rowsIn = u, rows
 	net.distances(last, b)

@@ -38,6 +38,13 @@ type Products[T Real] interface {
 	// TN computes C = alpha·Aᵀ·B + beta·C with A [k,m], B [k,n], C [m,n].
 	TN(m, n, k int, alpha T, a, b []T, beta T, c []T)
 
+	// SquaredDistancesGradient computes what W [n,b], the gradient by the
+	// squared distances of the rows of C [n,d] from the columns of X [d,b],
+	// makes of it: gC = 2(byC∘C − W·Xᵀ) [n,d] and, unless nil, gX =
+	// 2(X∘byX − Cᵀ·W) [d,b], byC [n] and byX [b] being the sums of W's rows and
+	// columns. rows [b,d] is Xᵀ where that is at hand, else nil.
+	SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []T)
+
 	// Distances fills dist [m,n] with Σ_j |x_j−c_j| for the rows x of X [m,k]
 	// and c of C [n,k].
 	Distances(m, n, k int, x, c, dist []T)
@@ -65,12 +72,10 @@ type Vectors[T Real] interface {
 	Multiply(dst, src []T)
 	// Transpose sets dst [cols,rows] to the transpose of src [rows,cols].
 	Transpose(dst, src []T, rows, cols int)
-	// SumSquares sets dst [m] to ‖x‖² of the rows of x [m,d].
+	// SumSquares sets dst [m] to ‖x‖² of the rows of x [m,d], and
+	// SumSquaresOfColumns dst [d] to those of the columns.
 	SumSquares(dst, x []T)
-	// ScaleRows sets dst [m,d] to factor·by[i]·src[i], with by [m], and
-	// ScaleColumns to factor·by[j]·src[i,j], with by [d]. src may be dst.
-	ScaleRows(dst, src, by []T, factor T)
-	ScaleColumns(dst, src, by []T, factor T)
+	SumSquaresOfColumns(dst, x []T)
 
 	// SquaredDistances turns products −2c·x in dist [n,b] into ‖x−c‖², by
 	// adding csq [n] and xsq [b]; what rounding makes negative becomes 0.

@@ -6,7 +6,7 @@
 
 // func product1x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product1x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17,8 +17,12 @@ TEXT ·product1x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -36,13 +40,28 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y15, (DX)
@@ -75,7 +94,7 @@ GLOBL c00009fc0<>(SB), RODATA|NOPTR, $64
 
 // func product2x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product2x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -86,8 +105,12 @@ TEXT ·product2x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -109,16 +132,36 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y14, (DX)
@@ -135,7 +178,7 @@ store:
 
 // func product3x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product3x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -146,8 +189,12 @@ TEXT ·product3x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -173,19 +220,44 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y13, (DX)
@@ -204,7 +276,7 @@ store:
 
 // func product4x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product4x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -215,8 +287,12 @@ TEXT ·product4x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -246,22 +322,52 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y12, (DX)
@@ -282,7 +388,7 @@ store:
 
 // func product5x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product5x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -293,8 +399,12 @@ TEXT ·product5x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -328,25 +438,60 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y11, (DX)
@@ -369,7 +514,7 @@ store:
 
 // func product6x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product6x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -380,8 +525,12 @@ TEXT ·product6x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -419,28 +568,68 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y10
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y10, (DX)
@@ -465,7 +654,7 @@ store:
 
 // func product7x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product7x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product7x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -476,8 +665,12 @@ TEXT ·product7x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -519,31 +712,76 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y10
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y9, (DX)
@@ -570,7 +808,7 @@ store:
 
 // func product8x1AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product8x1AVX2(SB), NOSPLIT, $24-8
+TEXT ·product8x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -581,8 +819,12 @@ TEXT ·product8x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -631,34 +873,84 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y8
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y8
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y10
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y8, (DX)
@@ -687,7 +979,7 @@ store:
 
 // func product1x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x2AVX2(SB), NOSPLIT, $24-8
+TEXT ·product1x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -698,8 +990,12 @@ TEXT ·product1x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -721,15 +1017,33 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y14, (DX)
@@ -745,7 +1059,7 @@ store:
 
 // func product2x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x2AVX2(SB), NOSPLIT, $24-8
+TEXT ·product2x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -756,8 +1070,12 @@ TEXT ·product2x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -786,20 +1104,45 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y12, (DX)
@@ -818,7 +1161,7 @@ store:
 
 // func product3x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x2AVX2(SB), NOSPLIT, $24-8
+TEXT ·product3x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -829,8 +1172,12 @@ TEXT ·product3x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -866,25 +1213,57 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y10, (DX)
@@ -906,7 +1285,7 @@ store:
 
 // func product4x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x2AVX2(SB), NOSPLIT, $24-8
+TEXT ·product4x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -917,8 +1296,12 @@ TEXT ·product4x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -961,30 +1344,69 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y8
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y8
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y8, (DX)
@@ -1009,7 +1431,7 @@ store:
 
 // func product5x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x2AVX2(SB), NOSPLIT, $24-8
+TEXT ·product5x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1020,8 +1442,12 @@ TEXT ·product5x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1071,35 +1497,81 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y6
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y6
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y7
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y8
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y6
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y7
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y8
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y6, (DX)
@@ -1127,7 +1599,7 @@ store:
 
 // func product6x2AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x2AVX2(SB), NOSPLIT, $24-8
+TEXT ·product6x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1138,8 +1610,12 @@ TEXT ·product6x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1196,40 +1672,93 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y4
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y5
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y6
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y4
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y5
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y6
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y7
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y8
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      32(R15), Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y4
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y5
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y6
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y7
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y8
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     32(R15), Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y4, (DX)
@@ -1260,7 +1789,7 @@ store:
 
 // func product1x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x3AVX2(SB), NOSPLIT, $24-8
+TEXT ·product1x3AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1271,8 +1800,12 @@ TEXT ·product1x3AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1298,17 +1831,38 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     64(BX), Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y13, (DX)
@@ -1325,7 +1879,7 @@ store:
 
 // func product2x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x3AVX2(SB), NOSPLIT, $24-8
+TEXT ·product2x3AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1336,8 +1890,12 @@ TEXT ·product2x3AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1373,24 +1931,54 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y10
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y11
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     64(BX), Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y10
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y11
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y10, (DX)
@@ -1411,7 +1999,7 @@ store:
 
 // func product3x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x3AVX2(SB), NOSPLIT, $24-8
+TEXT ·product3x3AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1422,8 +2010,12 @@ TEXT ·product3x3AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1469,31 +2061,70 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y7
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y8
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y10
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y11
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     64(BX), Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y7
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y8
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y10
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y11
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y7, (DX)
@@ -1518,7 +2149,7 @@ store:
 
 // func product4x3AVX2(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x3AVX2(SB), NOSPLIT, $24-8
+TEXT ·product4x3AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1529,8 +2160,12 @@ TEXT ·product4x3AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1586,38 +2221,86 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y4
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y5
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y6
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y4
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y5
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y6
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y7
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y8
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y10
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y11
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      64(R15), Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     64(BX), Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y4
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y5
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y6
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y7
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y8
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y10
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y11
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     64(R15), Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Y4, (DX)
@@ -1646,7 +2329,7 @@ store:
 
 // func product1x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product1x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1657,8 +2340,12 @@ TEXT ·product1x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1667,7 +2354,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y15
@@ -1677,17 +2364,34 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y15, Y0, (DX)
 	ADDQ       R13, DX
 	IMUL3Q     $0x01, R9, AX
@@ -1700,7 +2404,7 @@ store:
 
 // func product2x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product2x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1711,8 +2415,12 @@ TEXT ·product2x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1722,7 +2430,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y14
@@ -1735,21 +2443,44 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y14, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y15, Y0, (DX)
@@ -1764,7 +2495,7 @@ store:
 
 // func product3x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product3x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1775,8 +2506,12 @@ TEXT ·product3x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1787,7 +2522,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y13
@@ -1803,25 +2538,54 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y13, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y14, Y0, (DX)
@@ -1838,7 +2602,7 @@ store:
 
 // func product4x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product4x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1849,8 +2613,12 @@ TEXT ·product4x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1862,7 +2630,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y12
@@ -1881,29 +2649,64 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y12, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y13, Y0, (DX)
@@ -1922,7 +2725,7 @@ store:
 
 // func product5x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product5x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -1933,8 +2736,12 @@ TEXT ·product5x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -1947,7 +2754,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y11
@@ -1969,33 +2776,74 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y11, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y12, Y0, (DX)
@@ -2016,7 +2864,7 @@ store:
 
 // func product6x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product6x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2027,8 +2875,12 @@ TEXT ·product6x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2042,7 +2894,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y10
@@ -2067,37 +2919,84 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y10
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y10, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y11, Y0, (DX)
@@ -2120,7 +3019,7 @@ store:
 
 // func product7x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product7x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product7x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2131,8 +3030,12 @@ TEXT ·product7x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2147,7 +3050,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y9
@@ -2175,41 +3078,94 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y10
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y9, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y10, Y0, (DX)
@@ -2234,7 +3190,7 @@ store:
 
 // func product8x1AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product8x1AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product8x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2245,8 +3201,12 @@ TEXT ·product8x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2264,7 +3224,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VFMADD231PS  Y0, Y1, Y8
@@ -2296,45 +3256,104 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y8
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y8
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y14
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      68(DI), Y1
+	VMASKMOVPS   (R15), Y1, Y1
+	VFMADD231PS  Y1, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     68(DI), Y0
+	VMASKMOVPS  (BX), Y0, Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y8
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y10
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y14
+	ADDQ        112(DI), R15
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  (R15), Y1, Y1
+	VFMADD231PS Y1, Y0, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMASKMOVPS Y8, Y0, (DX)
 	ADDQ       R13, DX
 	VMASKMOVPS Y9, Y0, (DX)
@@ -2361,7 +3380,7 @@ store:
 
 // func product1x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x2AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product1x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2372,8 +3391,12 @@ TEXT ·product1x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2384,7 +3407,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VFMADD231PS  Y0, Y2, Y14
@@ -2396,19 +3419,39 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  32(BX), Y1, Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y14, (DX)
 	VMASKMOVPS Y15, Y0, 32(DX)
 	ADDQ       R13, DX
@@ -2422,7 +3465,7 @@ store:
 
 // func product2x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x2AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product2x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2433,8 +3476,12 @@ TEXT ·product2x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2447,7 +3494,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VFMADD231PS  Y0, Y2, Y12
@@ -2464,25 +3511,53 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  32(BX), Y1, Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y12, (DX)
 	VMASKMOVPS Y13, Y0, 32(DX)
 	ADDQ       R13, DX
@@ -2499,7 +3574,7 @@ store:
 
 // func product3x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x2AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product3x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2510,8 +3585,12 @@ TEXT ·product3x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2526,7 +3605,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VFMADD231PS  Y0, Y2, Y10
@@ -2548,31 +3627,67 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  32(BX), Y1, Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y10, (DX)
 	VMASKMOVPS Y11, Y0, 32(DX)
 	ADDQ       R13, DX
@@ -2592,7 +3707,7 @@ store:
 
 // func product4x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x2AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product4x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2603,8 +3718,12 @@ TEXT ·product4x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2621,7 +3740,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VFMADD231PS  Y0, Y2, Y8
@@ -2648,37 +3767,81 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y8
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  32(BX), Y1, Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y8
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y8, (DX)
 	VMASKMOVPS Y9, Y0, 32(DX)
 	ADDQ       R13, DX
@@ -2701,7 +3864,7 @@ store:
 
 // func product5x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product5x2AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product5x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2712,8 +3875,12 @@ TEXT ·product5x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2732,7 +3899,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VFMADD231PS  Y0, Y2, Y6
@@ -2764,43 +3931,95 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y6
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y6
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y7
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y8
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  32(BX), Y1, Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y6
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y7
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y8
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y6, (DX)
 	VMASKMOVPS Y7, Y0, 32(DX)
 	ADDQ       R13, DX
@@ -2826,7 +4045,7 @@ store:
 
 // func product6x2AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product6x2AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product6x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2837,8 +4056,12 @@ TEXT ·product6x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2859,7 +4082,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VFMADD231PS  Y0, Y2, Y4
@@ -2896,49 +4119,109 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y4
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y5
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y6
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y4
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y5
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y6
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y7
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y8
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y10
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y12
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y2
+	VFMADD231PS  Y2, Y0, Y14
+	VMOVUPS      68(DI), Y2
+	VMASKMOVPS   32(R15), Y2, Y2
+	VFMADD231PS  Y2, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     68(DI), Y1
+	VMASKMOVPS  32(BX), Y1, Y1
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y4
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y5
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y6
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y7
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y8
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y10
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y12
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y2
+	VFMADD231PS Y2, Y0, Y14
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  32(R15), Y2, Y2
+	VFMADD231PS Y2, Y1, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y4, (DX)
 	VMASKMOVPS Y5, Y0, 32(DX)
 	ADDQ       R13, DX
@@ -2967,7 +4250,7 @@ store:
 
 // func product1x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product1x3AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product1x3AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -2978,8 +4261,12 @@ TEXT ·product1x3AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -2992,7 +4279,7 @@ tile:
 loop:
 	VMOVUPS      (BX), Y0
 	VMOVUPS      32(BX), Y1
-	VMOVUPS      72(DI), Y2
+	VMOVUPS      68(DI), Y2
 	VMASKMOVPS   64(BX), Y2, Y2
 	VBROADCASTSS (AX), Y3
 	VFMADD231PS  Y0, Y3, Y13
@@ -3006,21 +4293,44 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  64(BX), Y2, Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y13, (DX)
 	VMOVUPS    Y14, 32(DX)
 	VMASKMOVPS Y15, Y0, 64(DX)
@@ -3035,7 +4345,7 @@ store:
 
 // func product2x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product2x3AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product2x3AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3046,8 +4356,12 @@ TEXT ·product2x3AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -3063,7 +4377,7 @@ tile:
 loop:
 	VMOVUPS      (BX), Y0
 	VMOVUPS      32(BX), Y1
-	VMOVUPS      72(DI), Y2
+	VMOVUPS      68(DI), Y2
 	VMASKMOVPS   64(BX), Y2, Y2
 	VBROADCASTSS (AX), Y3
 	VFMADD231PS  Y0, Y3, Y10
@@ -3084,29 +4398,62 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y10
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y11
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  64(BX), Y2, Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y10
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y11
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y10, (DX)
 	VMOVUPS    Y11, 32(DX)
 	VMASKMOVPS Y12, Y0, 64(DX)
@@ -3125,7 +4472,7 @@ store:
 
 // func product3x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product3x3AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product3x3AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3136,8 +4483,12 @@ TEXT ·product3x3AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -3156,7 +4507,7 @@ tile:
 loop:
 	VMOVUPS      (BX), Y0
 	VMOVUPS      32(BX), Y1
-	VMOVUPS      72(DI), Y2
+	VMOVUPS      68(DI), Y2
 	VMASKMOVPS   64(BX), Y2, Y2
 	VBROADCASTSS (AX), Y3
 	VFMADD231PS  Y0, Y3, Y7
@@ -3184,37 +4535,80 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y7
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y8
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y10
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y11
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  64(BX), Y2, Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y7
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y8
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y10
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y11
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y7, (DX)
 	VMOVUPS    Y8, 32(DX)
 	VMASKMOVPS Y9, Y0, 64(DX)
@@ -3237,7 +4631,7 @@ store:
 
 // func product4x3AVX2Masked(t *uint8)
 // Requires: AVX, FMA3, SSE
-TEXT ·product4x3AVX2Masked(SB), NOSPLIT, $24-8
+TEXT ·product4x3AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3248,8 +4642,12 @@ TEXT ·product4x3AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -3271,7 +4669,7 @@ tile:
 loop:
 	VMOVUPS      (BX), Y0
 	VMOVUPS      32(BX), Y1
-	VMOVUPS      72(DI), Y2
+	VMOVUPS      68(DI), Y2
 	VMASKMOVPS   64(BX), Y2, Y2
 	VBROADCASTSS (AX), Y3
 	VFMADD231PS  Y0, Y3, Y4
@@ -3306,45 +4704,98 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y4
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y5
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y6
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y4
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y5
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y6
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y7
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y8
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y10
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y11
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y12
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Y0
+	VMOVUPS      (R15), Y3
+	VFMADD231PS  Y3, Y0, Y13
+	VMOVUPS      32(R15), Y3
+	VFMADD231PS  Y3, Y0, Y14
+	VMOVUPS      68(DI), Y3
+	VMASKMOVPS   64(R15), Y3, Y3
+	VFMADD231PS  Y3, Y0, Y15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Y0
+	VMOVUPS     32(BX), Y1
+	VMOVUPS     68(DI), Y2
+	VMASKMOVPS  64(BX), Y2, Y2
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y4
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y5
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y6
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y7
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y8
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y10
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y11
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y12
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Y3
+	VFMADD231PS Y3, Y0, Y13
+	VMOVUPS     32(R15), Y3
+	VFMADD231PS Y3, Y1, Y14
+	VMOVUPS     68(DI), Y3
+	VMASKMOVPS  64(R15), Y3, Y3
+	VFMADD231PS Y3, Y2, Y15
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
-	VMOVUPS    72(DI), Y0
+	VMOVUPS    68(DI), Y0
 	VMOVUPS    Y4, (DX)
 	VMOVUPS    Y5, 32(DX)
 	VMASKMOVPS Y6, Y0, 64(DX)
@@ -3370,8 +4821,8 @@ store:
 	RET
 
 // func distance1x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance1x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance1x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3382,7 +4833,7 @@ TEXT ·distance1x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -3403,22 +4854,13 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
@@ -3441,8 +4883,8 @@ DATA c7fffffff<>+60(SB)/4, $0x7fffffff
 GLOBL c7fffffff<>(SB), RODATA|NOPTR, $64
 
 // func distance2x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance2x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance2x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3453,7 +4895,7 @@ TEXT ·distance2x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -3480,33 +4922,21 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance3x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance3x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3517,7 +4947,7 @@ TEXT ·distance3x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -3550,38 +4980,23 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y13, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y13, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance4x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance4x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3592,7 +5007,7 @@ TEXT ·distance4x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -3631,43 +5046,25 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y12, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y13, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y12, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance5x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance5x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3678,7 +5075,7 @@ TEXT ·distance5x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -3723,48 +5120,27 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y11, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y12, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y13, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x05, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y11, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance6x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance6x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3775,7 +5151,7 @@ TEXT ·distance6x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -3826,53 +5202,29 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y10, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y11, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y12, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y13, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x06, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y10, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y11, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x06, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance7x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance7x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -3883,7 +5235,7 @@ TEXT ·distance7x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -3940,58 +5292,31 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y9, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y10, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y11, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y12, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y13, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x07, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y9, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y11, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x07, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance8x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance8x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4002,7 +5327,7 @@ TEXT ·distance8x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4068,63 +5393,33 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y8, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y9, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y10, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y11, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y12, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y13, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x08, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y8, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y9, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y11, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x08, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x2AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance1x2AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance1x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4135,7 +5430,7 @@ TEXT ·distance1x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4162,31 +5457,20 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y14, (DX)
-	VMOVUPS Y15, 32(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y14, (DX)
+	VMOVUPS      Y15, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x2AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance2x2AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance2x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4197,7 +5481,7 @@ TEXT ·distance2x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4235,39 +5519,23 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y12, (DX)
-	VMOVUPS Y13, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	VMOVUPS Y15, 32(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y12, (DX)
+	VMOVUPS      Y13, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMOVUPS      Y15, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x2AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance3x2AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance3x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4278,7 +5546,7 @@ TEXT ·distance3x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4327,47 +5595,26 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y10, (DX)
-	VMOVUPS Y11, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y12, (DX)
-	VMOVUPS Y13, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	VMOVUPS Y15, 32(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y10, (DX)
+	VMOVUPS      Y11, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	VMOVUPS      Y13, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMOVUPS      Y15, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x2AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance4x2AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance4x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4378,7 +5625,7 @@ TEXT ·distance4x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4438,55 +5685,29 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y8, (DX)
-	VMOVUPS Y9, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y10, (DX)
-	VMOVUPS Y11, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y12, (DX)
-	VMOVUPS Y13, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	VMOVUPS Y15, 32(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y8, (DX)
+	VMOVUPS      Y9, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	VMOVUPS      Y11, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	VMOVUPS      Y13, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMOVUPS      Y15, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x2AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance5x2AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance5x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4497,7 +5718,7 @@ TEXT ·distance5x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4568,63 +5789,32 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y6
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y6, (DX)
-	VMOVUPS Y7, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y8, (DX)
-	VMOVUPS Y9, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y10, (DX)
-	VMOVUPS Y11, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y12, (DX)
-	VMOVUPS Y13, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	VMOVUPS Y15, 32(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x05, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y6, (DX)
+	VMOVUPS      Y7, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y8, (DX)
+	VMOVUPS      Y9, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	VMOVUPS      Y11, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	VMOVUPS      Y13, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMOVUPS      Y15, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x3AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance1x3AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance1x3AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4635,7 +5825,7 @@ TEXT ·distance1x3AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4668,34 +5858,21 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y13, (DX)
-	VMOVUPS Y14, 32(DX)
-	VMOVUPS Y15, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y13, (DX)
+	VMOVUPS      Y14, 32(DX)
+	VMOVUPS      Y15, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x3AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance2x3AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance2x3AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4706,7 +5883,7 @@ TEXT ·distance2x3AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4755,45 +5932,25 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y10, (DX)
-	VMOVUPS Y11, 32(DX)
-	VMOVUPS Y12, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y13, (DX)
-	VMOVUPS Y14, 32(DX)
-	VMOVUPS Y15, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y10, (DX)
+	VMOVUPS      Y11, 32(DX)
+	VMOVUPS      Y12, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	VMOVUPS      Y14, 32(DX)
+	VMOVUPS      Y15, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x3AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance3x3AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance3x3AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4804,7 +5961,7 @@ TEXT ·distance3x3AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4869,56 +6026,29 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      64(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y7, (DX)
-	VMOVUPS Y8, 32(DX)
-	VMOVUPS Y9, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y10, (DX)
-	VMOVUPS Y11, 32(DX)
-	VMOVUPS Y12, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y13, (DX)
-	VMOVUPS Y14, 32(DX)
-	VMOVUPS Y15, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y7, (DX)
+	VMOVUPS      Y8, 32(DX)
+	VMOVUPS      Y9, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	VMOVUPS      Y11, 32(DX)
+	VMOVUPS      Y12, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	VMOVUPS      Y14, 32(DX)
+	VMOVUPS      Y15, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance1x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance1x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4929,7 +6059,7 @@ TEXT ·distance1x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4939,7 +6069,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y14
@@ -4951,30 +6081,20 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x01, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance2x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance2x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -4985,7 +6105,7 @@ TEXT ·distance2x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -4996,7 +6116,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y13
@@ -5013,36 +6133,22 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x02, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance3x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance3x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5053,7 +6159,7 @@ TEXT ·distance3x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5065,7 +6171,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y12
@@ -5087,42 +6193,24 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y13, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x03, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y13, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance4x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance4x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5133,7 +6221,7 @@ TEXT ·distance4x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5146,7 +6234,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y11
@@ -5173,48 +6261,26 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y12, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y13, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x04, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y12, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y13, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance5x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance5x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5225,7 +6291,7 @@ TEXT ·distance5x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5239,7 +6305,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y10
@@ -5271,54 +6337,28 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y11, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y12, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y13, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x05, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y11, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y12, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y13, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance6x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance6x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5329,7 +6369,7 @@ TEXT ·distance6x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5344,7 +6384,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y9
@@ -5381,60 +6421,30 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y10, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y11, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y12, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y13, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x06, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y10, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y11, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y12, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y13, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x06, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance7x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance7x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5445,7 +6455,7 @@ TEXT ·distance7x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5461,7 +6471,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y8
@@ -5503,66 +6513,32 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y9, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y10, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y11, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y12, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y13, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x07, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y9, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y10, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y11, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y12, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y13, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x07, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance8x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance8x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5573,7 +6549,7 @@ TEXT ·distance8x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5592,7 +6568,7 @@ tile:
 	VXORPS Y15, Y15, Y15
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y0, Y1, Y7
@@ -5640,72 +6616,34 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y8
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y10
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y8, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y9, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y10, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y11, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y12, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y13, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x08, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y8, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y9, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y10, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y11, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y12, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y13, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x08, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x2AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance1x2AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance1x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5716,7 +6654,7 @@ TEXT ·distance1x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5728,7 +6666,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VSUBPS       Y0, Y2, Y13
@@ -5744,33 +6682,21 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y14, (DX)
-	VMASKMOVPS Y15, Y0, 32(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x01, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y14, (DX)
+	VMASKMOVPS   Y15, Y0, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x2AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance2x2AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance2x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5781,7 +6707,7 @@ TEXT ·distance2x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5795,7 +6721,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VSUBPS       Y0, Y2, Y11
@@ -5820,42 +6746,24 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y12, (DX)
-	VMASKMOVPS Y13, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y14, (DX)
-	VMASKMOVPS Y15, Y0, 32(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x02, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y12, (DX)
+	VMASKMOVPS   Y13, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMASKMOVPS   Y15, Y0, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x2AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance3x2AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance3x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5866,7 +6774,7 @@ TEXT ·distance3x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5882,7 +6790,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VSUBPS       Y0, Y2, Y9
@@ -5916,51 +6824,27 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y10, (DX)
-	VMASKMOVPS Y11, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y12, (DX)
-	VMASKMOVPS Y13, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y14, (DX)
-	VMASKMOVPS Y15, Y0, 32(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x03, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y10, (DX)
+	VMASKMOVPS   Y11, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	VMASKMOVPS   Y13, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMASKMOVPS   Y15, Y0, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x2AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance4x2AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance4x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -5971,7 +6855,7 @@ TEXT ·distance4x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -5989,7 +6873,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VSUBPS       Y0, Y2, Y7
@@ -6032,60 +6916,30 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y8, (DX)
-	VMASKMOVPS Y9, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y10, (DX)
-	VMASKMOVPS Y11, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y12, (DX)
-	VMASKMOVPS Y13, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y14, (DX)
-	VMASKMOVPS Y15, Y0, 32(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x04, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y8, (DX)
+	VMASKMOVPS   Y9, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	VMASKMOVPS   Y11, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	VMASKMOVPS   Y13, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMASKMOVPS   Y15, Y0, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x2AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance5x2AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance5x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6096,7 +6950,7 @@ TEXT ·distance5x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -6116,7 +6970,7 @@ tile:
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VSUBPS       Y0, Y2, Y5
@@ -6168,69 +7022,33 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y6
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y6, (DX)
-	VMASKMOVPS Y7, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y8, (DX)
-	VMASKMOVPS Y9, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y10, (DX)
-	VMASKMOVPS Y11, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y12, (DX)
-	VMASKMOVPS Y13, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y14, (DX)
-	VMASKMOVPS Y15, Y0, 32(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x05, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y6, (DX)
+	VMASKMOVPS   Y7, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y8, (DX)
+	VMASKMOVPS   Y9, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	VMASKMOVPS   Y11, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y12, (DX)
+	VMASKMOVPS   Y13, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMASKMOVPS   Y15, Y0, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x3AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance1x3AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance1x3AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6241,7 +7059,7 @@ TEXT ·distance1x3AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -6255,7 +7073,7 @@ tile:
 loop:
 	VMOVUPS      (BX), Y0
 	VMOVUPS      32(BX), Y1
-	VMOVUPS      72(DI), Y2
+	VMOVUPS      68(DI), Y2
 	VMASKMOVPS   64(BX), Y2, Y2
 	VBROADCASTSS (AX), Y3
 	VSUBPS       Y0, Y3, Y12
@@ -6275,36 +7093,22 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y13, (DX)
-	VMOVUPS    Y14, 32(DX)
-	VMASKMOVPS Y15, Y0, 64(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x01, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y13, (DX)
+	VMOVUPS      Y14, 32(DX)
+	VMASKMOVPS   Y15, Y0, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x3AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance2x3AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance2x3AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6315,7 +7119,7 @@ TEXT ·distance2x3AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -6332,7 +7136,7 @@ tile:
 loop:
 	VMOVUPS      (BX), Y0
 	VMOVUPS      32(BX), Y1
-	VMOVUPS      72(DI), Y2
+	VMOVUPS      68(DI), Y2
 	VMASKMOVPS   64(BX), Y2, Y2
 	VBROADCASTSS (AX), Y3
 	VSUBPS       Y0, Y3, Y9
@@ -6365,48 +7169,26 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y10, (DX)
-	VMOVUPS    Y11, 32(DX)
-	VMASKMOVPS Y12, Y0, 64(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y13, (DX)
-	VMOVUPS    Y14, 32(DX)
-	VMASKMOVPS Y15, Y0, 64(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x02, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y10, (DX)
+	VMOVUPS      Y11, 32(DX)
+	VMASKMOVPS   Y12, Y0, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	VMOVUPS      Y14, 32(DX)
+	VMASKMOVPS   Y15, Y0, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x3AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·distance3x3AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·distance3x3AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6417,7 +7199,7 @@ TEXT ·distance3x3AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -6437,7 +7219,7 @@ tile:
 loop:
 	VMOVUPS      (BX), Y0
 	VMOVUPS      32(BX), Y1
-	VMOVUPS      72(DI), Y2
+	VMOVUPS      68(DI), Y2
 	VMASKMOVPS   64(BX), Y2, Y2
 	VBROADCASTSS (AX), Y3
 	VSUBPS       Y0, Y3, Y6
@@ -6483,60 +7265,30 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y7
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y8
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y10
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y11
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y12
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   64(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y7, (DX)
-	VMOVUPS    Y8, 32(DX)
-	VMASKMOVPS Y9, Y0, 64(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y10, (DX)
-	VMOVUPS    Y11, 32(DX)
-	VMASKMOVPS Y12, Y0, 64(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y13, (DX)
-	VMOVUPS    Y14, 32(DX)
-	VMASKMOVPS Y15, Y0, 64(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x03, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y7, (DX)
+	VMOVUPS      Y8, 32(DX)
+	VMASKMOVPS   Y9, Y0, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y10, (DX)
+	VMOVUPS      Y11, 32(DX)
+	VMASKMOVPS   Y12, Y0, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y13, (DX)
+	VMOVUPS      Y14, 32(DX)
+	VMASKMOVPS   Y15, Y0, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs1x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs1x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6547,7 +7299,7 @@ TEXT ·signs1x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -6577,22 +7329,13 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
@@ -6615,8 +7358,8 @@ DATA c80000000<>+60(SB)/4, $0x80000000
 GLOBL c80000000<>(SB), RODATA|NOPTR, $64
 
 // func signs2x1AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs2x1AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs2x1AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6627,7 +7370,7 @@ TEXT ·signs2x1AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -6668,33 +7411,21 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y14, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Y15, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y14, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y15, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x2AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs1x2AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs1x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6705,7 +7436,7 @@ TEXT ·signs1x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -6745,31 +7476,20 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y14, (DX)
-	VMOVUPS Y15, 32(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y14, (DX)
+	VMOVUPS      Y15, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x2AVX2(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs2x2AVX2(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs2x2AVX2(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6780,7 +7500,7 @@ TEXT ·signs2x2AVX2(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -6840,39 +7560,23 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      32(AX), Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS Y12, (DX)
-	VMOVUPS Y13, 32(DX)
-	ADDQ    R13, DX
-	VMOVUPS Y14, (DX)
-	VMOVUPS Y15, 32(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Y12, (DX)
+	VMOVUPS      Y13, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMOVUPS      Y15, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs1x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs1x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6883,7 +7587,7 @@ TEXT ·signs1x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -6894,13 +7598,13 @@ tile:
 	MOVQ       32(DI), BX
 	VXORPS     Y15, Y15, Y15
 	MOVQ       16(SP), R15
-	VMOVUPS    72(DI), Y2
+	VMOVUPS    68(DI), Y2
 	VMASKMOVPS (R15), Y2, Y2
 	ADDQ       112(DI), R15
 	MOVQ       R15, 16(SP)
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y2, Y0, Y14
@@ -6915,30 +7619,20 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x01, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x1AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs2x1AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs2x1AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -6949,7 +7643,7 @@ TEXT ·signs2x1AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -6961,16 +7655,16 @@ tile:
 	VXORPS     Y14, Y14, Y14
 	VXORPS     Y15, Y15, Y15
 	MOVQ       16(SP), R15
-	VMOVUPS    72(DI), Y2
+	VMOVUPS    68(DI), Y2
 	VMASKMOVPS (R15), Y2, Y2
 	ADDQ       112(DI), R15
-	VMOVUPS    72(DI), Y3
+	VMOVUPS    68(DI), Y3
 	VMASKMOVPS (R15), Y3, Y3
 	ADDQ       112(DI), R15
 	MOVQ       R15, 16(SP)
 
 loop:
-	VMOVUPS      72(DI), Y0
+	VMOVUPS      68(DI), Y0
 	VMASKMOVPS   (BX), Y0, Y0
 	VBROADCASTSS (AX), Y1
 	VSUBPS       Y2, Y0, Y13
@@ -6993,36 +7687,22 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y14
-	ADDQ         R13, AX
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   (AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMASKMOVPS Y14, Y0, (DX)
-	ADDQ       R13, DX
-	VMASKMOVPS Y15, Y0, (DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x02, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMASKMOVPS   Y14, Y0, (DX)
+	ADDQ         R13, DX
+	VMASKMOVPS   Y15, Y0, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x2AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs1x2AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs1x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7033,7 +7713,7 @@ TEXT ·signs1x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -7046,14 +7726,14 @@ tile:
 	VXORPS     Y15, Y15, Y15
 	MOVQ       16(SP), R15
 	VMOVUPS    (R15), Y3
-	VMOVUPS    72(DI), Y4
+	VMOVUPS    68(DI), Y4
 	VMASKMOVPS 32(R15), Y4, Y4
 	ADDQ       112(DI), R15
 	MOVQ       R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VSUBPS       Y3, Y0, Y13
@@ -7075,33 +7755,21 @@ loop:
 	VBROADCASTSS 64(DI), Y0
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y14, (DX)
-	VMASKMOVPS Y15, Y0, 32(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x01, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y14, (DX)
+	VMASKMOVPS   Y15, Y0, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x2AVX2Masked(t *uint8)
-// Requires: AVX, FMA3, SSE
-TEXT ·signs2x2AVX2Masked(SB), NOSPLIT, $24-8
+// Requires: AVX, SSE
+TEXT ·signs2x2AVX2Masked(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7112,7 +7780,7 @@ TEXT ·signs2x2AVX2Masked(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -7127,18 +7795,18 @@ tile:
 	VXORPS     Y15, Y15, Y15
 	MOVQ       16(SP), R15
 	VMOVUPS    (R15), Y3
-	VMOVUPS    72(DI), Y4
+	VMOVUPS    68(DI), Y4
 	VMASKMOVPS 32(R15), Y4, Y4
 	ADDQ       112(DI), R15
 	VMOVUPS    (R15), Y5
-	VMOVUPS    72(DI), Y6
+	VMOVUPS    68(DI), Y6
 	VMASKMOVPS 32(R15), Y6, Y6
 	ADDQ       112(DI), R15
 	MOVQ       R15, 16(SP)
 
 loop:
 	VMOVUPS      (BX), Y0
-	VMOVUPS      72(DI), Y1
+	VMOVUPS      68(DI), Y1
 	VMASKMOVPS   32(BX), Y1, Y1
 	VBROADCASTSS (AX), Y2
 	VSUBPS       Y3, Y0, Y11
@@ -7175,42 +7843,24 @@ loop:
 	VMULPS       Y0, Y13, Y13
 	VMULPS       Y0, Y14, Y14
 	VMULPS       Y0, Y15, Y15
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Y1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y12
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Y0
-	VFMADD231PS  Y0, Y1, Y14
-	VMOVUPS      72(DI), Y0
-	VMASKMOVPS   32(AX), Y0, Y0
-	VFMADD231PS  Y0, Y1, Y15
-
-store:
-	VMOVUPS    72(DI), Y0
-	VMOVUPS    Y12, (DX)
-	VMASKMOVPS Y13, Y0, 32(DX)
-	ADDQ       R13, DX
-	VMOVUPS    Y14, (DX)
-	VMASKMOVPS Y15, Y0, 32(DX)
-	ADDQ       R13, DX
-	IMUL3Q     $0x02, R9, AX
-	ADDQ       8(SP), AX
-	DECQ       SI
-	JNZ        tile
-	LDMXCSR    (SP)
+	VMOVUPS      68(DI), Y0
+	VMOVUPS      Y12, (DX)
+	VMASKMOVPS   Y13, Y0, 32(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Y14, (DX)
+	VMASKMOVPS   Y15, Y0, 32(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func product1x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product1x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7221,14 +7871,18 @@ TEXT ·product1x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z31, Z31, Z31
 
 loop:
@@ -7241,13 +7895,28 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z31, K1, (DX)
@@ -7262,7 +7931,7 @@ store:
 
 // func product2x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product2x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7273,14 +7942,18 @@ TEXT ·product2x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
 
@@ -7297,16 +7970,36 @@ loop:
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z30, K1, (DX)
@@ -7323,7 +8016,7 @@ store:
 
 // func product3x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product3x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7334,14 +8027,18 @@ TEXT ·product3x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
@@ -7362,19 +8059,44 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z29, K1, (DX)
@@ -7393,7 +8115,7 @@ store:
 
 // func product4x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product4x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7404,14 +8126,18 @@ TEXT ·product4x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
@@ -7436,22 +8162,52 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z28, K1, (DX)
@@ -7472,7 +8228,7 @@ store:
 
 // func product5x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product5x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7483,14 +8239,18 @@ TEXT ·product5x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
@@ -7519,25 +8279,60 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z27, K1, (DX)
@@ -7560,7 +8355,7 @@ store:
 
 // func product6x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product6x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7571,14 +8366,18 @@ TEXT ·product6x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
@@ -7611,28 +8410,68 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z26, K1, (DX)
@@ -7657,7 +8496,7 @@ store:
 
 // func product7x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product7x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product7x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7668,14 +8507,18 @@ TEXT ·product7x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
@@ -7712,31 +8555,76 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z25, K1, (DX)
@@ -7763,7 +8651,7 @@ store:
 
 // func product8x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product8x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product8x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7774,8 +8662,12 @@ TEXT ·product8x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -7783,7 +8675,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
@@ -7825,34 +8717,84 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z24
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z24, K1, (DX)
@@ -7881,7 +8823,7 @@ store:
 
 // func product9x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product9x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product9x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -7892,8 +8834,12 @@ TEXT ·product9x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -7901,7 +8847,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
@@ -7947,37 +8893,92 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z24
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z23, K1, (DX)
@@ -8008,7 +9009,7 @@ store:
 
 // func product10x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product10x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product10x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8019,8 +9020,12 @@ TEXT ·product10x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -8028,7 +9033,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
@@ -8078,40 +9083,100 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z24
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z22, K1, (DX)
@@ -8144,7 +9209,7 @@ store:
 
 // func product11x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product11x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product11x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8155,8 +9220,12 @@ TEXT ·product11x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -8164,7 +9233,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
@@ -8218,43 +9287,108 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z24
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z21, K1, (DX)
@@ -8289,7 +9423,7 @@ store:
 
 // func product12x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product12x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product12x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8300,8 +9434,12 @@ TEXT ·product12x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -8309,7 +9447,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -8367,46 +9505,116 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z20
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z20
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z24
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z20, K1, (DX)
@@ -8443,7 +9651,7 @@ store:
 
 // func product13x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product13x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product13x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8454,8 +9662,12 @@ TEXT ·product13x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -8463,7 +9675,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z19, Z19, Z19
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
@@ -8525,49 +9737,124 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z20
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z20
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z24
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z19, K1, (DX)
@@ -8606,7 +9893,7 @@ store:
 
 // func product14x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product14x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·product14x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8617,8 +9904,12 @@ TEXT ·product14x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -8626,7 +9917,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z18, Z18, Z18
 	VXORPS Z19, Z19, Z19
 	VXORPS Z20, Z20, Z20
@@ -8692,52 +9983,132 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z18
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z20
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z18
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z20
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z24
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z26
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z30
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS.Z    (R15), K1, Z1
+	VFMADD231PS  Z1, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z18
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z18, K1, (DX)
@@ -8778,7 +10149,7 @@ store:
 
 // func product1x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product1x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8789,14 +10160,18 @@ TEXT ·product1x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
 
@@ -8813,15 +10188,33 @@ loop:
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z30, (DX)
@@ -8837,7 +10230,7 @@ store:
 
 // func product2x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product2x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8848,14 +10241,18 @@ TEXT ·product2x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
@@ -8879,20 +10276,45 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z28, (DX)
@@ -8911,7 +10333,7 @@ store:
 
 // func product3x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product3x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -8922,14 +10344,18 @@ TEXT ·product3x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
@@ -8960,25 +10386,57 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z26, (DX)
@@ -9000,7 +10458,7 @@ store:
 
 // func product4x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product4x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -9011,14 +10469,18 @@ TEXT ·product4x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
@@ -9056,30 +10518,69 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z24, (DX)
@@ -9104,7 +10605,7 @@ store:
 
 // func product5x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product5x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -9115,14 +10616,18 @@ TEXT ·product5x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
@@ -9167,35 +10672,81 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z22, (DX)
@@ -9223,7 +10774,7 @@ store:
 
 // func product6x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product6x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -9234,14 +10785,18 @@ TEXT ·product6x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -9293,40 +10848,93 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z20, (DX)
@@ -9357,7 +10965,7 @@ store:
 
 // func product7x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product7x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product7x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -9368,14 +10976,18 @@ TEXT ·product7x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z18, Z18, Z18
 	VXORPS Z19, Z19, Z19
 	VXORPS Z20, Z20, Z20
@@ -9434,45 +11046,105 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z18, (DX)
@@ -9506,7 +11178,7 @@ store:
 
 // func product8x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product8x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product8x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -9517,8 +11189,12 @@ TEXT ·product8x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -9526,7 +11202,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z16, Z16, Z16
 	VXORPS Z17, Z17, Z17
 	VXORPS Z18, Z18, Z18
@@ -9593,50 +11269,117 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z16
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z17
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z16
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z17
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z16, (DX)
@@ -9673,7 +11416,7 @@ store:
 
 // func product9x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product9x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product9x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -9684,8 +11427,12 @@ TEXT ·product9x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -9693,7 +11440,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
 	VXORPS Z16, Z16, Z16
@@ -9767,55 +11514,129 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z14
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z16
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z17
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z14
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z16
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z17
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z14, (DX)
@@ -9855,7 +11676,7 @@ store:
 
 // func product10x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product10x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product10x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -9866,8 +11687,12 @@ TEXT ·product10x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -9875,7 +11700,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z12, Z12, Z12
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
@@ -9956,60 +11781,141 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z12
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z14
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z16
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z17
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z12
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z14
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z16
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z17
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z12, (DX)
@@ -10052,7 +11958,7 @@ store:
 
 // func product11x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product11x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product11x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -10063,8 +11969,12 @@ TEXT ·product11x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -10072,7 +11982,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z10, Z10, Z10
 	VXORPS Z11, Z11, Z11
 	VXORPS Z12, Z12, Z12
@@ -10160,65 +12070,153 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z10
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z12
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z14
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z16
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z17
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z10
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z12
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z14
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z16
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z17
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z10, (DX)
@@ -10264,7 +12262,7 @@ store:
 
 // func product12x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product12x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product12x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -10275,8 +12273,12 @@ TEXT ·product12x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -10284,7 +12286,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z8, Z8, Z8
 	VXORPS Z9, Z9, Z9
 	VXORPS Z10, Z10, Z10
@@ -10379,70 +12381,165 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z8
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z10
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z12
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z14
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z16
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z17
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z8
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z10
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z12
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z14
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z16
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z17
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z8, (DX)
@@ -10491,7 +12588,7 @@ store:
 
 // func product13x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product13x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product13x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -10502,8 +12599,12 @@ TEXT ·product13x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -10511,7 +12612,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
 	VXORPS Z8, Z8, Z8
@@ -10613,75 +12714,177 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z6
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z6
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z7
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z8
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z10
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z12
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z14
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z16
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z17
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z6
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z7
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z8
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z10
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z12
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z14
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z16
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z17
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z6, (DX)
@@ -10733,7 +12936,7 @@ store:
 
 // func product14x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product14x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·product14x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -10744,8 +12947,12 @@ TEXT ·product14x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -10753,7 +12960,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z4, Z4, Z4
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
@@ -10862,80 +13069,189 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z4
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z5
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z6
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z4
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z5
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z6
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z7
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z8
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z9
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z10
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z12
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z14
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z16
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z17
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z18
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z20
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z21
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z22
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z24
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z26
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z28
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z29
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z2
+	VFMADD231PS  Z2, Z0, Z30
+	VMOVUPS.Z    64(R15), K1, Z2
+	VFMADD231PS  Z2, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS.Z   64(BX), K1, Z1
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z4
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z5
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z6
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z7
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z8
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z9
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z10
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z12
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z14
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z16
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z17
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z18
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z20
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z22
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z24
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z26
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z28
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z2
+	VFMADD231PS Z2, Z0, Z30
+	VMOVUPS.Z   64(R15), K1, Z2
+	VFMADD231PS Z2, Z1, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z4, (DX)
@@ -10990,7 +13306,7 @@ store:
 
 // func product1x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product1x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11001,14 +13317,18 @@ TEXT ·product1x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
@@ -11029,17 +13349,38 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z29, (DX)
@@ -11056,7 +13397,7 @@ store:
 
 // func product2x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product2x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11067,14 +13408,18 @@ TEXT ·product2x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
@@ -11105,24 +13450,54 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z26, (DX)
@@ -11143,7 +13518,7 @@ store:
 
 // func product3x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product3x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11154,14 +13529,18 @@ TEXT ·product3x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
@@ -11202,31 +13581,70 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z23
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z24
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z23
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z24
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z23, (DX)
@@ -11251,7 +13669,7 @@ store:
 
 // func product4x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product4x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11262,14 +13680,18 @@ TEXT ·product4x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -11320,38 +13742,86 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z20
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z21
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z23
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z24
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z20
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z21
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z23
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z24
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z20, (DX)
@@ -11380,7 +13850,7 @@ store:
 
 // func product5x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product5x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11391,14 +13861,18 @@ TEXT ·product5x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z17, Z17, Z17
 	VXORPS Z18, Z18, Z18
 	VXORPS Z19, Z19, Z19
@@ -11459,45 +13933,102 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z17
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z18
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z20
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z21
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z23
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z24
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z17
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z18
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z20
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z21
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z23
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z24
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z17, (DX)
@@ -11530,7 +14061,7 @@ store:
 
 // func product6x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product6x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11541,14 +14072,18 @@ TEXT ·product6x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
 	VXORPS Z16, Z16, Z16
@@ -11619,52 +14154,118 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z15
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z16
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z14
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z15
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z16
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z17
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z18
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z20
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z21
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z23
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z24
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z14
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z15
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z16
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z17
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z18
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z20
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z21
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z23
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z24
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z14, (DX)
@@ -11701,7 +14302,7 @@ store:
 
 // func product7x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product7x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product7x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11712,14 +14313,18 @@ TEXT ·product7x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z11, Z11, Z11
 	VXORPS Z12, Z12, Z12
 	VXORPS Z13, Z13, Z13
@@ -11800,59 +14405,134 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z11
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z15
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z16
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z11
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z12
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z14
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z15
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z16
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z17
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z18
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z20
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z21
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z23
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z24
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z11
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z12
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z14
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z15
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z16
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z17
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z18
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z20
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z21
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z23
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z24
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z11, (DX)
@@ -11893,7 +14573,7 @@ store:
 
 // func product8x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product8x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product8x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -11904,8 +14584,12 @@ TEXT ·product8x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -11913,7 +14597,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z8, Z8, Z8
 	VXORPS Z9, Z9, Z9
 	VXORPS Z10, Z10, Z10
@@ -12005,66 +14689,150 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z9
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z11
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z15
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z16
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z8
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z9
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z11
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z12
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z14
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z15
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z16
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z17
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z18
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z20
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z21
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z23
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z24
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z8
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z9
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z10
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z11
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z12
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z14
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z15
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z16
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z17
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z18
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z20
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z21
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z23
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z24
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z8, (DX)
@@ -12109,7 +14877,7 @@ store:
 
 // func product9x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product9x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·product9x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -12120,8 +14888,12 @@ TEXT ·product9x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
@@ -12129,7 +14901,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
@@ -12231,73 +15003,166 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z5
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z6
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z9
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z11
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z15
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z16
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z5
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z6
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z7
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z8
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z9
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z10
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z11
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z12
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z13
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z14
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z15
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z16
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z17
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z18
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z20
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z21
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z22
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z23
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z24
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z25
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z26
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z27
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z28
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z3
+	VFMADD231PS  Z3, Z0, Z29
+	VMOVUPS      64(R15), Z3
+	VFMADD231PS  Z3, Z0, Z30
+	VMOVUPS.Z    128(R15), K1, Z3
+	VFMADD231PS  Z3, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS.Z   128(BX), K1, Z2
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z5
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z6
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z7
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z8
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z9
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z10
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z11
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z12
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z13
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z14
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z15
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z16
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z17
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z18
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z20
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z21
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z23
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z24
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z26
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z27
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z3
+	VFMADD231PS Z3, Z0, Z29
+	VMOVUPS     64(R15), Z3
+	VFMADD231PS Z3, Z1, Z30
+	VMOVUPS.Z   128(R15), K1, Z3
+	VFMADD231PS Z3, Z2, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z5, (DX)
@@ -12346,7 +15211,7 @@ store:
 
 // func product1x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product1x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·product1x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -12357,14 +15222,18 @@ TEXT ·product1x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
@@ -12389,19 +15258,43 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z28
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z29
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z30
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS     128(BX), Z2
+	VMOVUPS.Z   192(BX), K1, Z3
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z28
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z29
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z30
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z28, (DX)
@@ -12419,7 +15312,7 @@ store:
 
 // func product2x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product2x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·product2x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -12430,14 +15323,18 @@ TEXT ·product2x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
@@ -12475,28 +15372,63 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z24
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z25
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z26
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z28
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z29
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z30
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS     128(BX), Z2
+	VMOVUPS.Z   192(BX), K1, Z3
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z24
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z25
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z26
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z28
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z29
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z30
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z24, (DX)
@@ -12519,7 +15451,7 @@ store:
 
 // func product3x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product3x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·product3x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -12530,14 +15462,18 @@ TEXT ·product3x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -12588,37 +15524,83 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z20
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z21
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z22
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z24
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z25
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z26
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z28
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z29
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z30
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS     128(BX), Z2
+	VMOVUPS.Z   192(BX), K1, Z3
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z20
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z21
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z22
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z24
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z25
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z26
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z28
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z29
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z30
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z20, (DX)
@@ -12646,7 +15628,7 @@ store:
 
 // func product4x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product4x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·product4x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -12657,14 +15639,18 @@ TEXT ·product4x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z16, Z16, Z16
 	VXORPS Z17, Z17, Z17
 	VXORPS Z18, Z18, Z18
@@ -12728,46 +15714,103 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z16
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z17
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z18
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z20
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z21
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z22
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z24
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z25
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z26
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z28
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z29
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z30
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS     128(BX), Z2
+	VMOVUPS.Z   192(BX), K1, Z3
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z16
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z17
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z18
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z20
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z21
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z22
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z24
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z25
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z26
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z28
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z29
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z30
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z16, (DX)
@@ -12800,7 +15843,7 @@ store:
 
 // func product5x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product5x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·product5x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -12811,14 +15854,18 @@ TEXT ·product5x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z12, Z12, Z12
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
@@ -12895,55 +15942,123 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z13
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z12
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z13
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z14
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z16
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z17
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z18
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z20
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z21
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z22
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z24
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z25
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z26
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z28
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z29
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z30
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS     128(BX), Z2
+	VMOVUPS.Z   192(BX), K1, Z3
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z12
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z13
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z14
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z16
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z17
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z18
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z20
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z21
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z22
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z24
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z25
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z26
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z28
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z29
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z30
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z12, (DX)
@@ -12981,7 +16096,7 @@ store:
 
 // func product6x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·product6x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·product6x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -12992,14 +16107,18 @@ TEXT ·product6x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z8, Z8, Z8
 	VXORPS Z9, Z9, Z9
 	VXORPS Z10, Z10, Z10
@@ -13089,64 +16208,143 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
+	MOVQ         16(SP), R15
+	TESTQ        R15, R15
 	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z9
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z13
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
+	MOVQ         24(SP), BX
+	CMPQ         136(DI), $0x00
+	JNE          columns
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z8
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z9
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z10
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z11
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z12
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z13
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z14
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z15
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z16
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z17
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z18
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z19
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z20
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z21
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z22
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z23
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z24
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z25
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z26
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z27
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	VBROADCASTSS (BX), Z0
+	VMOVUPS      (R15), Z4
+	VFMADD231PS  Z4, Z0, Z28
+	VMOVUPS      64(R15), Z4
+	VFMADD231PS  Z4, Z0, Z29
+	VMOVUPS      128(R15), Z4
+	VFMADD231PS  Z4, Z0, Z30
+	VMOVUPS.Z    192(R15), K1, Z4
+	VFMADD231PS  Z4, Z0, Z31
+	ADDQ         112(DI), R15
+	ADDQ         128(DI), BX
+	MOVQ         BX, 24(SP)
+	JMP          added
+
+columns:
+	VMOVUPS     (BX), Z0
+	VMOVUPS     64(BX), Z1
+	VMOVUPS     128(BX), Z2
+	VMOVUPS.Z   192(BX), K1, Z3
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z8
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z9
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z10
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z11
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z12
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z13
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z14
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z15
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z16
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z17
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z18
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z20
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z21
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z22
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z24
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z25
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z26
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS     (R15), Z4
+	VFMADD231PS Z4, Z0, Z28
+	VMOVUPS     64(R15), Z4
+	VFMADD231PS Z4, Z1, Z29
+	VMOVUPS     128(R15), Z4
+	VFMADD231PS Z4, Z2, Z30
+	VMOVUPS.Z   192(R15), K1, Z4
+	VFMADD231PS Z4, Z3, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
 
 store:
 	VMOVUPS Z8, (DX)
@@ -13189,7 +16387,7 @@ store:
 
 // func distance1x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance1x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13200,14 +16398,14 @@ TEXT ·distance1x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z31, Z31, Z31
 
 loop:
@@ -13222,28 +16420,19 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance2x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13254,14 +16443,14 @@ TEXT ·distance2x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
 
@@ -13282,33 +16471,21 @@ loop:
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance3x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13319,14 +16496,14 @@ TEXT ·distance3x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
@@ -13353,38 +16530,23 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance4x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13395,14 +16557,14 @@ TEXT ·distance4x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
@@ -13435,43 +16597,25 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance5x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13482,14 +16626,14 @@ TEXT ·distance5x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
@@ -13528,48 +16672,27 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x05, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance6x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13580,14 +16703,14 @@ TEXT ·distance6x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
@@ -13632,53 +16755,29 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x06, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x06, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance7x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance7x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13689,14 +16788,14 @@ TEXT ·distance7x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
@@ -13747,58 +16846,31 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x07, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x07, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance8x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance8x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13809,7 +16881,7 @@ TEXT ·distance8x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -13818,7 +16890,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
@@ -13876,63 +16948,33 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z24, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x08, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z24, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x08, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance9x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance9x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance9x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -13943,7 +16985,7 @@ TEXT ·distance9x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -13952,7 +16994,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
@@ -14016,68 +17058,35 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z23, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x09, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z23, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x09, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance10x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance10x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance10x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -14088,7 +17097,7 @@ TEXT ·distance10x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -14097,7 +17106,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
@@ -14167,73 +17176,37 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z22, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0a, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z22, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0a, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance11x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance11x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance11x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -14244,7 +17217,7 @@ TEXT ·distance11x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -14253,7 +17226,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
@@ -14329,78 +17302,39 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z21, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0b, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z21, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0b, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance12x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance12x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance12x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -14411,7 +17345,7 @@ TEXT ·distance12x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -14420,7 +17354,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -14502,83 +17436,41 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z20
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z20, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z21, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0c, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z20, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z21, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0c, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance13x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance13x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance13x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -14589,7 +17481,7 @@ TEXT ·distance13x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -14598,7 +17490,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z19, Z19, Z19
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
@@ -14686,88 +17578,43 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z20
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z19, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z21, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0d, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z19, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z21, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0d, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance14x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance14x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance14x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -14778,7 +17625,7 @@ TEXT ·distance14x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -14787,7 +17634,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z18, Z18, Z18
 	VXORPS Z19, Z19, Z19
 	VXORPS Z20, Z20, Z20
@@ -14881,93 +17728,45 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z18
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z20
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z24
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z26
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z18, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z19, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z21, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z25, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z27, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0e, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z18, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z19, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z21, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z25, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z27, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0e, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance1x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -14978,14 +17777,14 @@ TEXT ·distance1x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
 
@@ -15006,31 +17805,20 @@ loop:
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance2x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -15041,14 +17829,14 @@ TEXT ·distance2x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
@@ -15080,39 +17868,23 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance3x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -15123,14 +17895,14 @@ TEXT ·distance3x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
@@ -15173,47 +17945,26 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance4x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -15224,14 +17975,14 @@ TEXT ·distance4x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
@@ -15285,55 +18036,29 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance5x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -15344,14 +18069,14 @@ TEXT ·distance5x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z22, Z22, Z22
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
@@ -15416,63 +18141,32 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x05, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance6x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -15483,14 +18177,14 @@ TEXT ·distance6x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -15566,71 +18260,35 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x06, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x06, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance7x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance7x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -15641,14 +18299,14 @@ TEXT ·distance7x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z18, Z18, Z18
 	VXORPS Z19, Z19, Z19
 	VXORPS Z20, Z20, Z20
@@ -15735,79 +18393,38 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z18, (DX)
-	VMOVUPS Z19, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x07, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z18, (DX)
+	VMOVUPS      Z19, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x07, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance8x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance8x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -15818,7 +18435,7 @@ TEXT ·distance8x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -15827,7 +18444,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z16, Z16, Z16
 	VXORPS Z17, Z17, Z17
 	VXORPS Z18, Z18, Z18
@@ -15926,87 +18543,41 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z18, (DX)
-	VMOVUPS Z19, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x08, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z18, (DX)
+	VMOVUPS      Z19, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x08, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance9x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance9x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance9x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -16017,7 +18588,7 @@ TEXT ·distance9x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -16026,7 +18597,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
 	VXORPS Z16, Z16, Z16
@@ -16136,95 +18707,44 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z18, (DX)
-	VMOVUPS Z19, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x09, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z18, (DX)
+	VMOVUPS      Z19, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x09, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance10x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance10x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance10x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -16235,7 +18755,7 @@ TEXT ·distance10x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -16244,7 +18764,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z12, Z12, Z12
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
@@ -16365,103 +18885,47 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z12, (DX)
-	VMOVUPS Z13, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z18, (DX)
-	VMOVUPS Z19, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0a, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z12, (DX)
+	VMOVUPS      Z13, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z18, (DX)
+	VMOVUPS      Z19, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0a, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance11x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance11x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance11x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -16472,7 +18936,7 @@ TEXT ·distance11x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -16481,7 +18945,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z10, Z10, Z10
 	VXORPS Z11, Z11, Z11
 	VXORPS Z12, Z12, Z12
@@ -16613,111 +19077,50 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z10, (DX)
-	VMOVUPS Z11, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z12, (DX)
-	VMOVUPS Z13, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z18, (DX)
-	VMOVUPS Z19, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0b, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z10, (DX)
+	VMOVUPS      Z11, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z12, (DX)
+	VMOVUPS      Z13, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z18, (DX)
+	VMOVUPS      Z19, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0b, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance12x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance12x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance12x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -16728,7 +19131,7 @@ TEXT ·distance12x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -16737,7 +19140,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z8, Z8, Z8
 	VXORPS Z9, Z9, Z9
 	VXORPS Z10, Z10, Z10
@@ -16880,119 +19283,53 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z8, (DX)
-	VMOVUPS Z9, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z10, (DX)
-	VMOVUPS Z11, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z12, (DX)
-	VMOVUPS Z13, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z18, (DX)
-	VMOVUPS Z19, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0c, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z8, (DX)
+	VMOVUPS      Z9, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z10, (DX)
+	VMOVUPS      Z11, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z12, (DX)
+	VMOVUPS      Z13, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z18, (DX)
+	VMOVUPS      Z19, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0c, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance13x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance13x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance13x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17003,7 +19340,7 @@ TEXT ·distance13x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -17012,7 +19349,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
 	VXORPS Z8, Z8, Z8
@@ -17166,127 +19503,56 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z6
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z7
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z9
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z17
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z21
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z6, (DX)
-	VMOVUPS Z7, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z8, (DX)
-	VMOVUPS Z9, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z10, (DX)
-	VMOVUPS Z11, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z12, (DX)
-	VMOVUPS Z13, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z18, (DX)
-	VMOVUPS Z19, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z22, (DX)
-	VMOVUPS Z23, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x0d, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z6, (DX)
+	VMOVUPS      Z7, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z8, (DX)
+	VMOVUPS      Z9, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z10, (DX)
+	VMOVUPS      Z11, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z12, (DX)
+	VMOVUPS      Z13, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z18, (DX)
+	VMOVUPS      Z19, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z22, (DX)
+	VMOVUPS      Z23, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x0d, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance1x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17297,14 +19563,14 @@ TEXT ·distance1x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
 	VXORPS Z31, Z31, Z31
@@ -17331,34 +19597,21 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance2x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17369,14 +19622,14 @@ TEXT ·distance2x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z26, Z26, Z26
 	VXORPS Z27, Z27, Z27
 	VXORPS Z28, Z28, Z28
@@ -17419,45 +19672,25 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance3x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17468,14 +19701,14 @@ TEXT ·distance3x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z23, Z23, Z23
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
@@ -17534,56 +19767,29 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance4x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17594,14 +19800,14 @@ TEXT ·distance4x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -17676,67 +19882,33 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance5x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17747,14 +19919,14 @@ TEXT ·distance5x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z17, Z17, Z17
 	VXORPS Z18, Z18, Z18
 	VXORPS Z19, Z19, Z19
@@ -17845,78 +20017,37 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z17, (DX)
-	VMOVUPS Z18, 64(DX)
-	VMOVUPS Z19, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x05, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z17, (DX)
+	VMOVUPS      Z18, 64(DX)
+	VMOVUPS      Z19, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance6x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -17927,14 +20058,14 @@ TEXT ·distance6x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
 	VXORPS Z16, Z16, Z16
@@ -18041,89 +20172,41 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z15
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z16
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, 64(DX)
-	VMOVUPS Z16, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z17, (DX)
-	VMOVUPS Z18, 64(DX)
-	VMOVUPS Z19, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x06, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, 64(DX)
+	VMOVUPS      Z16, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z17, (DX)
+	VMOVUPS      Z18, 64(DX)
+	VMOVUPS      Z19, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x06, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance7x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance7x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance7x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -18134,14 +20217,14 @@ TEXT ·distance7x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z11, Z11, Z11
 	VXORPS Z12, Z12, Z12
 	VXORPS Z13, Z13, Z13
@@ -18264,100 +20347,45 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z11
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z15
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z16
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z11, (DX)
-	VMOVUPS Z12, 64(DX)
-	VMOVUPS Z13, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, 64(DX)
-	VMOVUPS Z16, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z17, (DX)
-	VMOVUPS Z18, 64(DX)
-	VMOVUPS Z19, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x07, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z11, (DX)
+	VMOVUPS      Z12, 64(DX)
+	VMOVUPS      Z13, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, 64(DX)
+	VMOVUPS      Z16, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z17, (DX)
+	VMOVUPS      Z18, 64(DX)
+	VMOVUPS      Z19, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x07, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance8x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance8x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance8x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -18368,7 +20396,7 @@ TEXT ·distance8x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
@@ -18377,7 +20405,7 @@ tile:
 	MOVQ   32(DI), BX
 	LEAQ   (AX)(R9*1), R8
 	LEAQ   (R8)(R10*2), R8
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z8, Z8, Z8
 	VXORPS Z9, Z9, Z9
 	VXORPS Z10, Z10, Z10
@@ -18517,111 +20545,49 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z9
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z10
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z11
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z13
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z15
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z16
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z8, (DX)
-	VMOVUPS Z9, 64(DX)
-	VMOVUPS Z10, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z11, (DX)
-	VMOVUPS Z12, 64(DX)
-	VMOVUPS Z13, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z14, (DX)
-	VMOVUPS Z15, 64(DX)
-	VMOVUPS Z16, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z17, (DX)
-	VMOVUPS Z18, 64(DX)
-	VMOVUPS Z19, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x08, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z8, (DX)
+	VMOVUPS      Z9, 64(DX)
+	VMOVUPS      Z10, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z11, (DX)
+	VMOVUPS      Z12, 64(DX)
+	VMOVUPS      Z13, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z14, (DX)
+	VMOVUPS      Z15, 64(DX)
+	VMOVUPS      Z16, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z17, (DX)
+	VMOVUPS      Z18, 64(DX)
+	VMOVUPS      Z19, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x08, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance1x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance1x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance1x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -18632,14 +20598,14 @@ TEXT ·distance1x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z28, Z28, Z28
 	VXORPS Z29, Z29, Z29
 	VXORPS Z30, Z30, Z30
@@ -18672,37 +20638,22 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, 64(DX)
-	VMOVUPS Z30, 128(DX)
-	VMOVUPS Z31, K1, 192(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, 64(DX)
+	VMOVUPS      Z30, 128(DX)
+	VMOVUPS      Z31, K1, 192(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance2x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance2x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance2x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -18713,14 +20664,14 @@ TEXT ·distance2x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z24, Z24, Z24
 	VXORPS Z25, Z25, Z25
 	VXORPS Z26, Z26, Z26
@@ -18774,51 +20725,27 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, 64(DX)
-	VMOVUPS Z26, 128(DX)
-	VMOVUPS Z27, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, 64(DX)
-	VMOVUPS Z30, 128(DX)
-	VMOVUPS Z31, K1, 192(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, 64(DX)
+	VMOVUPS      Z26, 128(DX)
+	VMOVUPS      Z27, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, 64(DX)
+	VMOVUPS      Z30, 128(DX)
+	VMOVUPS      Z31, K1, 192(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance3x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance3x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance3x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -18829,14 +20756,14 @@ TEXT ·distance3x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z20, Z20, Z20
 	VXORPS Z21, Z21, Z21
 	VXORPS Z22, Z22, Z22
@@ -18911,65 +20838,32 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, 128(DX)
-	VMOVUPS Z23, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, 64(DX)
-	VMOVUPS Z26, 128(DX)
-	VMOVUPS Z27, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, 64(DX)
-	VMOVUPS Z30, 128(DX)
-	VMOVUPS Z31, K1, 192(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, 128(DX)
+	VMOVUPS      Z23, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, 64(DX)
+	VMOVUPS      Z26, 128(DX)
+	VMOVUPS      Z27, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, 64(DX)
+	VMOVUPS      Z30, 128(DX)
+	VMOVUPS      Z31, K1, 192(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance4x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance4x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance4x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -18980,14 +20874,14 @@ TEXT ·distance4x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z16, Z16, Z16
 	VXORPS Z17, Z17, Z17
 	VXORPS Z18, Z18, Z18
@@ -19083,79 +20977,37 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, 64(DX)
-	VMOVUPS Z18, 128(DX)
-	VMOVUPS Z19, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, 128(DX)
-	VMOVUPS Z23, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, 64(DX)
-	VMOVUPS Z26, 128(DX)
-	VMOVUPS Z27, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, 64(DX)
-	VMOVUPS Z30, 128(DX)
-	VMOVUPS Z31, K1, 192(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, 64(DX)
+	VMOVUPS      Z18, 128(DX)
+	VMOVUPS      Z19, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, 128(DX)
+	VMOVUPS      Z23, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, 64(DX)
+	VMOVUPS      Z26, 128(DX)
+	VMOVUPS      Z27, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, 64(DX)
+	VMOVUPS      Z30, 128(DX)
+	VMOVUPS      Z31, K1, 192(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance5x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance5x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance5x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -19166,14 +21018,14 @@ TEXT ·distance5x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z12, Z12, Z12
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
@@ -19290,93 +21142,42 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z13
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z12, (DX)
-	VMOVUPS Z13, 64(DX)
-	VMOVUPS Z14, 128(DX)
-	VMOVUPS Z15, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, 64(DX)
-	VMOVUPS Z18, 128(DX)
-	VMOVUPS Z19, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, 128(DX)
-	VMOVUPS Z23, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, 64(DX)
-	VMOVUPS Z26, 128(DX)
-	VMOVUPS Z27, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, 64(DX)
-	VMOVUPS Z30, 128(DX)
-	VMOVUPS Z31, K1, 192(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x05, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z12, (DX)
+	VMOVUPS      Z13, 64(DX)
+	VMOVUPS      Z14, 128(DX)
+	VMOVUPS      Z15, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, 64(DX)
+	VMOVUPS      Z18, 128(DX)
+	VMOVUPS      Z19, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, 128(DX)
+	VMOVUPS      Z23, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, 64(DX)
+	VMOVUPS      Z26, 128(DX)
+	VMOVUPS      Z27, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, 64(DX)
+	VMOVUPS      Z30, 128(DX)
+	VMOVUPS      Z31, K1, 192(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x05, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func distance6x4AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·distance6x4AVX512(SB), NOSPLIT, $24-8
+TEXT ·distance6x4AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -19387,14 +21188,14 @@ TEXT ·distance6x4AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 
 tile:
 	MOVQ   AX, 8(SP)
 	MOVQ   (DI), CX
 	MOVQ   32(DI), BX
-	KMOVW  72(DI), K1
+	KMOVW  68(DI), K1
 	VXORPS Z8, Z8, Z8
 	VXORPS Z9, Z9, Z9
 	VXORPS Z10, Z10, Z10
@@ -19532,107 +21333,47 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z8
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z9
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z10
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z11
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z12
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z13
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z14
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z15
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z16
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z17
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z18
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z19
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z22
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z23
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z25
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      128(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    192(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z8, (DX)
-	VMOVUPS Z9, 64(DX)
-	VMOVUPS Z10, 128(DX)
-	VMOVUPS Z11, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z12, (DX)
-	VMOVUPS Z13, 64(DX)
-	VMOVUPS Z14, 128(DX)
-	VMOVUPS Z15, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z16, (DX)
-	VMOVUPS Z17, 64(DX)
-	VMOVUPS Z18, 128(DX)
-	VMOVUPS Z19, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, 128(DX)
-	VMOVUPS Z23, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, 64(DX)
-	VMOVUPS Z26, 128(DX)
-	VMOVUPS Z27, K1, 192(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, 64(DX)
-	VMOVUPS Z30, 128(DX)
-	VMOVUPS Z31, K1, 192(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x06, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z8, (DX)
+	VMOVUPS      Z9, 64(DX)
+	VMOVUPS      Z10, 128(DX)
+	VMOVUPS      Z11, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z12, (DX)
+	VMOVUPS      Z13, 64(DX)
+	VMOVUPS      Z14, 128(DX)
+	VMOVUPS      Z15, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z16, (DX)
+	VMOVUPS      Z17, 64(DX)
+	VMOVUPS      Z18, 128(DX)
+	VMOVUPS      Z19, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, 128(DX)
+	VMOVUPS      Z23, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, 64(DX)
+	VMOVUPS      Z26, 128(DX)
+	VMOVUPS      Z27, K1, 192(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, 64(DX)
+	VMOVUPS      Z30, 128(DX)
+	VMOVUPS      Z31, K1, 192(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x06, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs1x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs1x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -19643,7 +21384,7 @@ TEXT ·signs1x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -19652,7 +21393,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z31, Z31, Z31
 	MOVQ      16(SP), R15
 	VMOVUPS.Z (R15), K1, Z2
@@ -19672,28 +21413,19 @@ loop:
 	JNZ          loop
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs2x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs2x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -19704,7 +21436,7 @@ TEXT ·signs2x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -19713,7 +21445,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
 	MOVQ      16(SP), R15
@@ -19742,33 +21474,21 @@ loop:
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs3x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs3x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs3x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -19779,7 +21499,7 @@ TEXT ·signs3x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -19788,7 +21508,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
@@ -19826,38 +21546,23 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs4x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs4x1AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs4x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -19868,7 +21573,7 @@ TEXT ·signs4x1AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -19877,7 +21582,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z28, Z28, Z28
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
@@ -19924,43 +21629,25 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z30
-	ADDQ         R13, AX
-	VMOVUPS.Z    (AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z28, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, K1, (DX)
-	ADDQ    R13, DX
-	VMOVUPS Z31, K1, (DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z28, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, K1, (DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z31, K1, (DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs1x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs1x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -19971,7 +21658,7 @@ TEXT ·signs1x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -19980,7 +21667,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
 	MOVQ      16(SP), R15
@@ -20008,31 +21695,20 @@ loop:
 	VBROADCASTSS 64(DI), Z0
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs2x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs2x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -20043,7 +21719,7 @@ TEXT ·signs2x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -20052,7 +21728,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z28, Z28, Z28
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
@@ -20096,39 +21772,23 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs3x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs3x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs3x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -20139,7 +21799,7 @@ TEXT ·signs3x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -20148,7 +21808,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z26, Z26, Z26
 	VXORPS    Z27, Z27, Z27
 	VXORPS    Z28, Z28, Z28
@@ -20208,47 +21868,26 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs4x2AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs4x2AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs4x2AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -20259,7 +21898,7 @@ TEXT ·signs4x2AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -20268,7 +21907,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z24, Z24, Z24
 	VXORPS    Z25, Z25, Z25
 	VXORPS    Z26, Z26, Z26
@@ -20344,55 +21983,29 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z27
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z28
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z29
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    64(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z24, (DX)
-	VMOVUPS Z25, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z28, (DX)
-	VMOVUPS Z29, K1, 64(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z30, (DX)
-	VMOVUPS Z31, K1, 64(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z24, (DX)
+	VMOVUPS      Z25, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z28, (DX)
+	VMOVUPS      Z29, K1, 64(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z30, (DX)
+	VMOVUPS      Z31, K1, 64(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs1x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs1x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs1x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -20403,7 +22016,7 @@ TEXT ·signs1x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -20412,7 +22025,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z29, Z29, Z29
 	VXORPS    Z30, Z30, Z30
 	VXORPS    Z31, Z31, Z31
@@ -20448,34 +22061,21 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x01, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x01, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs2x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs2x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs2x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -20486,7 +22086,7 @@ TEXT ·signs2x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -20495,7 +22095,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z26, Z26, Z26
 	VXORPS    Z27, Z27, Z27
 	VXORPS    Z28, Z28, Z28
@@ -20554,45 +22154,25 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x02, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x02, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs3x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs3x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs3x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -20603,7 +22183,7 @@ TEXT ·signs3x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -20612,7 +22192,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z23, Z23, Z23
 	VXORPS    Z24, Z24, Z24
 	VXORPS    Z25, Z25, Z25
@@ -20694,56 +22274,29 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x03, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x03, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
 // func signs4x3AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·signs4x3AVX512(SB), NOSPLIT, $24-8
+TEXT ·signs4x3AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -20754,7 +22307,7 @@ TEXT ·signs4x3AVX512(SB), NOSPLIT, $24-8
 	MOVQ    56(DI), R13
 	LEAQ    (R9)(R9*2), R10
 	LEAQ    (R9)(R9*4), R14
-	MOVQ    120(DI), SI
+	MOVQ    144(DI), SI
 	MOVQ    8(DI), AX
 	MOVQ    104(DI), R15
 	MOVQ    R15, 16(SP)
@@ -20763,7 +22316,7 @@ tile:
 	MOVQ      AX, 8(SP)
 	MOVQ      (DI), CX
 	MOVQ      32(DI), BX
-	KMOVW     72(DI), K1
+	KMOVW     68(DI), K1
 	VXORPS    Z20, Z20, Z20
 	VXORPS    Z21, Z21, Z21
 	VXORPS    Z22, Z22, Z22
@@ -20868,61 +22421,27 @@ loop:
 	VMULPS       Z0, Z29, Z29
 	VMULPS       Z0, Z30, Z30
 	VMULPS       Z0, Z31, Z31
-	MOVL         68(DI), R15
-	TESTL        R15, R15
-	JZ           store
-	VBROADCASTSS 68(DI), Z1
-	MOVQ         DX, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z20
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z21
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z22
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z23
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z24
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z25
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z26
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z27
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z28
-	ADDQ         R13, AX
-	VMOVUPS      (AX), Z0
-	VFMADD231PS  Z0, Z1, Z29
-	VMOVUPS      64(AX), Z0
-	VFMADD231PS  Z0, Z1, Z30
-	VMOVUPS.Z    128(AX), K1, Z0
-	VFMADD231PS  Z0, Z1, Z31
-
-store:
-	VMOVUPS Z20, (DX)
-	VMOVUPS Z21, 64(DX)
-	VMOVUPS Z22, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z23, (DX)
-	VMOVUPS Z24, 64(DX)
-	VMOVUPS Z25, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z26, (DX)
-	VMOVUPS Z27, 64(DX)
-	VMOVUPS Z28, K1, 128(DX)
-	ADDQ    R13, DX
-	VMOVUPS Z29, (DX)
-	VMOVUPS Z30, 64(DX)
-	VMOVUPS Z31, K1, 128(DX)
-	ADDQ    R13, DX
-	IMUL3Q  $0x04, R9, AX
-	ADDQ    8(SP), AX
-	DECQ    SI
-	JNZ     tile
-	LDMXCSR (SP)
+	VMOVUPS      Z20, (DX)
+	VMOVUPS      Z21, 64(DX)
+	VMOVUPS      Z22, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z23, (DX)
+	VMOVUPS      Z24, 64(DX)
+	VMOVUPS      Z25, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z26, (DX)
+	VMOVUPS      Z27, 64(DX)
+	VMOVUPS      Z28, K1, 128(DX)
+	ADDQ         R13, DX
+	VMOVUPS      Z29, (DX)
+	VMOVUPS      Z30, 64(DX)
+	VMOVUPS      Z31, K1, 128(DX)
+	ADDQ         R13, DX
+	IMUL3Q       $0x04, R9, AX
+	ADDQ         8(SP), AX
+	DECQ         SI
+	JNZ          tile
+	LDMXCSR      (SP)
 	VZEROUPPER
 	RET
 
@@ -22456,112 +23975,51 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleRowsAVX2(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
-// Requires: AVX, AVX2, SSE
-TEXT ·scaleRowsAVX2(SB), NOSPLIT, $8-48
-	MOVQ         dst+0(FP), AX
-	MOVQ         src+8(FP), CX
-	MOVQ         by+16(FP), DX
-	MOVQ         rows+32(FP), BX
-	VBROADCASTSS factor+24(FP), Y0
-	MOVQ         n+40(FP), SI
-	MOVQ         SI, DI
-	ANDQ         $0x07, DI
-	VMOVD        DI, X1
-	VPBROADCASTD X1, Y1
-	VPCMPGTD     lanes<>+0(SB), Y1, Y1
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	MOVQ         DI, SI
-	ANDQ         $-32, SI
+// func addSquaresAVX2(sums *float32, x *float32, rows int, n int)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·addSquaresAVX2(SB), NOSPLIT, $8-32
+	MOVQ         sums+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVQ         BX, SI
+	ANDQ         $0x07, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	VPCMPGTD     lanes<>+0(SB), Y0, Y0
+	MOVQ         BX, SI
+	SHLQ         $0x02, SI
+	MOVQ         SI, BX
+	ANDQ         $-32, BX
 	STMXCSR      (SP)
 	LDMXCSR      c00009fc0<>+0(SB)
-	TESTQ        BX, BX
+	TESTQ        DX, DX
 	JZ           done
 
 rows:
-	VBROADCASTSS (DX), Y2
-	VMULPS       Y0, Y2, Y2
-	XORQ         R8, R8
-	JMP          check1
-
-whole1:
-	VMOVUPS (CX)(R8*1), Y3
-	VMULPS  Y2, Y3, Y3
-	VMOVUPS Y3, (AX)(R8*1)
-	ADDQ    $+32, R8
-
-check1:
-	CMPQ       R8, SI
-	JL         whole1
-	CMPQ       R8, DI
-	JGE        end1
-	VMASKMOVPS (CX)(R8*1), Y1, Y3
-	VMULPS     Y2, Y3, Y3
-	VMASKMOVPS Y3, Y1, (AX)(R8*1)
-
-end1:
-	ADDQ $+4, DX
-	ADDQ DI, CX
-	ADDQ DI, AX
-	DECQ BX
-	JNZ  rows
-
-done:
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-// func scaleColumnsAVX2(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
-// Requires: AVX, AVX2, SSE
-TEXT ·scaleColumnsAVX2(SB), NOSPLIT, $8-48
-	MOVQ         dst+0(FP), AX
-	MOVQ         src+8(FP), CX
-	MOVQ         by+16(FP), DX
-	MOVQ         rows+32(FP), BX
-	VBROADCASTSS factor+24(FP), Y0
-	MOVQ         n+40(FP), SI
-	MOVQ         SI, DI
-	ANDQ         $0x07, DI
-	VMOVD        DI, X1
-	VPBROADCASTD X1, Y1
-	VPCMPGTD     lanes<>+0(SB), Y1, Y1
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	MOVQ         DI, SI
-	ANDQ         $-32, SI
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
-	TESTQ        BX, BX
-	JZ           done
-
-rows:
-	XORQ R8, R8
+	XORQ DI, DI
 	JMP  check1
 
 whole1:
-	VMOVUPS (DX)(R8*1), Y2
-	VMULPS  Y0, Y2, Y2
-	VMOVUPS (CX)(R8*1), Y3
-	VMULPS  Y3, Y2, Y2
-	VMOVUPS Y2, (AX)(R8*1)
-	ADDQ    $+32, R8
+	VMOVUPS     (CX)(DI*1), Y1
+	VMOVUPS     (AX)(DI*1), Y2
+	VFMADD231PS Y1, Y1, Y2
+	VMOVUPS     Y2, (AX)(DI*1)
+	ADDQ        $+32, DI
 
 check1:
-	CMPQ       R8, SI
-	JL         whole1
-	CMPQ       R8, DI
-	JGE        end1
-	VMASKMOVPS (DX)(R8*1), Y1, Y2
-	VMULPS     Y0, Y2, Y2
-	VMASKMOVPS (CX)(R8*1), Y1, Y3
-	VMULPS     Y3, Y2, Y2
-	VMASKMOVPS Y2, Y1, (AX)(R8*1)
+	CMPQ        DI, BX
+	JL          whole1
+	CMPQ        DI, SI
+	JGE         end1
+	VMASKMOVPS  (CX)(DI*1), Y0, Y1
+	VMASKMOVPS  (AX)(DI*1), Y0, Y2
+	VFMADD231PS Y1, Y1, Y2
+	VMASKMOVPS  Y2, Y0, (AX)(DI*1)
 
 end1:
-	ADDQ DI, CX
-	ADDQ DI, AX
-	DECQ BX
+	ADDQ SI, CX
+	DECQ DX
 	JNZ  rows
 
 done:
@@ -23265,90 +24723,102 @@ whole1:
 	VPGATHERDD Y6, (R8)(Y4*8), Y5
 	VXORPS     Y4, Y4, Y4
 	VXORPS     Y6, Y6, Y6
+	VMOVUPS    c3f800000<>+0(SB), Y7
+	VXORPS     Y8, Y8, Y8
 	MOVQ       DI, R9
 	XORQ       R8, R8
 
 down2:
-	VMOVUPS      (CX)(R9*1), Y7
-	VSUBPS       Y1, Y7, Y7
-	VMOVUPS      cc2d20000<>+0(SB), Y8
-	VMAXPS       Y7, Y8, Y8
-	VMOVUPS      c00000000<>+0(SB), Y9
-	VMINPS       Y8, Y9, Y8
-	VMOVUPS      Y8, Y9
-	VMULPS       c3fb8aa3b<>+0(SB), Y8, Y8
-	VROUNDPS     $0x00, Y8, Y8
-	VFNMADD231PS c3f317200<>+0(SB), Y8, Y9
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y8, Y9
-	VMOVUPS      c3ab5f609<>+0(SB), Y11
-	VFMADD213PS  c3c0913ce<>+0(SB), Y9, Y11
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y9, Y11
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y9, Y11
-	VFMADD213PS  c3effffff<>+0(SB), Y9, Y11
-	VMULPS       Y9, Y9, Y10
-	VFMADD213PS  Y9, Y10, Y11
-	VMOVUPS      c3f800000<>+0(SB), Y9
-	VCVTPS2DQ    Y8, Y12
-	VPSRAD       $0x01, Y12, Y10
-	VPSUBD       Y10, Y12, Y12
-	VPADDD       c0000007f<>+0(SB), Y10, Y10
-	VPSLLD       $0x17, Y10, Y10
-	VMULPS       Y10, Y9, Y9
+	VMOVUPS      (CX)(R9*1), Y9
+	VSUBPS       Y1, Y9, Y9
+	VMOVUPS      cc2d20000<>+0(SB), Y10
+	VMAXPS       Y9, Y10, Y10
+	VMOVUPS      c00000000<>+0(SB), Y11
+	VMINPS       Y10, Y11, Y10
+	VMOVUPS      Y10, Y11
+	VMULPS       c3fb8aa3b<>+0(SB), Y10, Y10
+	VROUNDPS     $0x00, Y10, Y10
+	VFNMADD231PS c3f317200<>+0(SB), Y10, Y11
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y10, Y11
+	VMOVUPS      c3ab5f609<>+0(SB), Y13
+	VFMADD213PS  c3c0913ce<>+0(SB), Y11, Y13
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y11, Y13
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y11, Y13
+	VFMADD213PS  c3effffff<>+0(SB), Y11, Y13
+	VMULPS       Y11, Y11, Y12
+	VFMADD213PS  Y11, Y12, Y13
+	VMOVUPS      c3f800000<>+0(SB), Y11
+	VCVTPS2DQ    Y10, Y14
+	VPSRAD       $0x01, Y14, Y12
+	VPSUBD       Y12, Y14, Y14
 	VPADDD       c0000007f<>+0(SB), Y12, Y12
 	VPSLLD       $0x17, Y12, Y12
-	VMULPS       Y12, Y9, Y9
-	VMOVUPS      Y9, Y10
-	VMOVUPS      c3f800000<>+0(SB), Y12
-	VFMADD213PS  Y9, Y11, Y10
-	VSUBPS       Y9, Y12, Y12
-	VFNMADD231PS Y9, Y11, Y12
-	VMOVUPS      c3f800000<>+0(SB), Y9
-	VDIVPS       Y12, Y9, Y9
-	VSUBPS       c3f800000<>+0(SB), Y12, Y13
-	VXORPS       c80000000<>+0(SB), Y10, Y11
-	VSUBPS       Y13, Y11, Y13
-	VMULPS       Y9, Y10, Y10
-	VCMPPS       $0x04, c00000000<>+0(SB), Y8, Y8
-	VANDPS       Y8, Y13, Y13
-	VMOVUPS      Y12, Y12
-	VPSUBD       c3f400000<>+0(SB), Y12, Y11
-	VPSRAD       $0x17, Y11, Y11
-	VPSLLD       $0x17, Y11, Y8
-	VPSUBD       Y8, Y12, Y8
-	VCVTDQ2PS    Y11, Y11
-	VSUBPS       c3f800000<>+0(SB), Y8, Y8
-	VMULPS       Y8, Y8, Y12
-	VMOVUPS      cbd38a7a3<>+0(SB), Y14
-	VFMADD213PS  c3dd65065<>+0(SB), Y8, Y14
-	VFMADD213PS  cbe06c7c4<>+0(SB), Y8, Y14
-	VFMADD213PS  c3e14427f<>+0(SB), Y8, Y14
-	VFMADD213PS  cbe2a77bc<>+0(SB), Y8, Y14
-	VFMADD213PS  c3e4cb4cd<>+0(SB), Y8, Y14
-	VFMADD213PS  cbe800021<>+0(SB), Y8, Y14
-	VFMADD213PS  c3eaaaad2<>+0(SB), Y8, Y14
-	VMULPS       Y8, Y14, Y14
-	VMULPS       Y12, Y14, Y14
-	VFMADD231PS  c35bfbe8e<>+0(SB), Y11, Y14
-	VFNMADD231PS c3f000000<>+0(SB), Y12, Y14
-	VADDPS       Y8, Y14, Y14
-	VFMADD231PS  c3f317200<>+0(SB), Y11, Y14
-	VFMADD231PS  Y9, Y13, Y14
-	VMOVUPS      cbf800000<>+0(SB), Y8
-	VPCMPEQD     Y5, Y6, Y9
-	VBLENDVPS    Y9, Y7, Y14, Y14
-	VBLENDVPS    Y9, Y8, Y10, Y10
-	VSUBPS       Y14, Y4, Y4
+	VMULPS       Y12, Y11, Y11
+	VPADDD       c0000007f<>+0(SB), Y14, Y14
+	VPSLLD       $0x17, Y14, Y14
+	VMULPS       Y14, Y11, Y11
+	VMOVUPS      Y11, Y12
+	VMOVUPS      c3f800000<>+0(SB), Y14
+	VFMADD213PS  Y11, Y13, Y12
+	VSUBPS       Y11, Y14, Y14
+	VFNMADD231PS Y11, Y13, Y14
+	VMOVUPS      c3f800000<>+0(SB), Y11
+	VDIVPS       Y14, Y11, Y11
+	VSUBPS       c3f800000<>+0(SB), Y14, Y15
+	VXORPS       c80000000<>+0(SB), Y12, Y13
+	VSUBPS       Y15, Y13, Y15
+	VMULPS       Y11, Y12, Y12
+	VCMPPS       $0x04, c00000000<>+0(SB), Y10, Y10
+	VANDPS       Y10, Y15, Y15
+	VMULPS       Y11, Y15, Y10
+	VMOVUPS      cbf800000<>+0(SB), Y11
+	VPCMPEQD     Y5, Y6, Y13
+	VBLENDVPS    Y13, Y9, Y10, Y10
+	VBLENDVPS    Y13, Y11, Y12, Y12
+	VBLENDVPS    Y13, c3f800000<>+0(SB), Y14, Y14
+	VSUBPS       Y10, Y4, Y4
+	VMULPS       Y14, Y7, Y7
+	VPSRLD       $0x17, Y7, Y9
+	VPSUBD       c0000007f<>+0(SB), Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VPAND        c007fffff<>+0(SB), Y7, Y7
+	VPOR         c3f800000<>+0(SB), Y7, Y7
+	VADDPS       Y9, Y8, Y8
 	VPADDD       c00000001<>+0(SB), Y6, Y6
-	VMULPS       Y2, Y10, Y10
+	VMULPS       Y2, Y12, Y12
 	TESTQ        AX, AX
 	JZ           noGradientfalse
-	VMOVUPS      Y10, (AX)(R9*1)
+	VMOVUPS      Y12, (AX)(R9*1)
 
 noGradientfalse:
 	ADDQ         SI, R9
 	INCQ         R8
 	CMPQ         R8, rows+32(FP)
 	JL           down2
+	VMOVUPS      Y7, Y7
+	VPSUBD       c3f400000<>+0(SB), Y7, Y6
+	VPSRAD       $0x17, Y6, Y6
+	VPSLLD       $0x17, Y6, Y5
+	VPSUBD       Y5, Y7, Y5
+	VCVTDQ2PS    Y6, Y6
+	VSUBPS       c3f800000<>+0(SB), Y5, Y5
+	VMULPS       Y5, Y5, Y7
+	VMOVUPS      cbd38a7a3<>+0(SB), Y9
+	VFMADD213PS  c3dd65065<>+0(SB), Y5, Y9
+	VFMADD213PS  cbe06c7c4<>+0(SB), Y5, Y9
+	VFMADD213PS  c3e14427f<>+0(SB), Y5, Y9
+	VFMADD213PS  cbe2a77bc<>+0(SB), Y5, Y9
+	VFMADD213PS  c3e4cb4cd<>+0(SB), Y5, Y9
+	VFMADD213PS  cbe800021<>+0(SB), Y5, Y9
+	VFMADD213PS  c3eaaaad2<>+0(SB), Y5, Y9
+	VMULPS       Y5, Y9, Y9
+	VMULPS       Y7, Y9, Y9
+	VFMADD231PS  c35bfbe8e<>+0(SB), Y6, Y9
+	VFNMADD231PS c3f000000<>+0(SB), Y7, Y9
+	VADDPS       Y5, Y9, Y9
+	VFMADD231PS  c3f317200<>+0(SB), Y6, Y9
+	VSUBPS       Y9, Y4, Y4
+	VFNMADD231PS c3f317218<>+0(SB), Y8, Y4
 	VEXTRACTF128 $0x01, Y4, X5
 	VADDPS       X5, X4, X4
 	VPERMILPS    $0x4e, X4, X5
@@ -23372,90 +24842,102 @@ check1:
 	VPGATHERDD Y6, (DX)(Y4*8), Y5
 	VXORPS     Y4, Y4, Y4
 	VXORPS     Y6, Y6, Y6
+	VMOVUPS    c3f800000<>+0(SB), Y7
+	VXORPS     Y8, Y8, Y8
 	MOVQ       DI, BX
 	XORQ       DX, DX
 
 down3:
-	VMASKMOVPS   (CX)(BX*1), Y3, Y7
-	VSUBPS       Y1, Y7, Y7
-	VMOVUPS      cc2d20000<>+0(SB), Y8
-	VMAXPS       Y7, Y8, Y8
-	VMOVUPS      c00000000<>+0(SB), Y9
-	VMINPS       Y8, Y9, Y8
-	VMOVUPS      Y8, Y9
-	VMULPS       c3fb8aa3b<>+0(SB), Y8, Y8
-	VROUNDPS     $0x00, Y8, Y8
-	VFNMADD231PS c3f317200<>+0(SB), Y8, Y9
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y8, Y9
-	VMOVUPS      c3ab5f609<>+0(SB), Y11
-	VFMADD213PS  c3c0913ce<>+0(SB), Y9, Y11
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y9, Y11
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y9, Y11
-	VFMADD213PS  c3effffff<>+0(SB), Y9, Y11
-	VMULPS       Y9, Y9, Y10
-	VFMADD213PS  Y9, Y10, Y11
-	VMOVUPS      c3f800000<>+0(SB), Y9
-	VCVTPS2DQ    Y8, Y12
-	VPSRAD       $0x01, Y12, Y10
-	VPSUBD       Y10, Y12, Y12
-	VPADDD       c0000007f<>+0(SB), Y10, Y10
-	VPSLLD       $0x17, Y10, Y10
-	VMULPS       Y10, Y9, Y9
+	VMASKMOVPS   (CX)(BX*1), Y3, Y9
+	VSUBPS       Y1, Y9, Y9
+	VMOVUPS      cc2d20000<>+0(SB), Y10
+	VMAXPS       Y9, Y10, Y10
+	VMOVUPS      c00000000<>+0(SB), Y11
+	VMINPS       Y10, Y11, Y10
+	VMOVUPS      Y10, Y11
+	VMULPS       c3fb8aa3b<>+0(SB), Y10, Y10
+	VROUNDPS     $0x00, Y10, Y10
+	VFNMADD231PS c3f317200<>+0(SB), Y10, Y11
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y10, Y11
+	VMOVUPS      c3ab5f609<>+0(SB), Y13
+	VFMADD213PS  c3c0913ce<>+0(SB), Y11, Y13
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y11, Y13
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y11, Y13
+	VFMADD213PS  c3effffff<>+0(SB), Y11, Y13
+	VMULPS       Y11, Y11, Y12
+	VFMADD213PS  Y11, Y12, Y13
+	VMOVUPS      c3f800000<>+0(SB), Y11
+	VCVTPS2DQ    Y10, Y14
+	VPSRAD       $0x01, Y14, Y12
+	VPSUBD       Y12, Y14, Y14
 	VPADDD       c0000007f<>+0(SB), Y12, Y12
 	VPSLLD       $0x17, Y12, Y12
-	VMULPS       Y12, Y9, Y9
-	VMOVUPS      Y9, Y10
-	VMOVUPS      c3f800000<>+0(SB), Y12
-	VFMADD213PS  Y9, Y11, Y10
-	VSUBPS       Y9, Y12, Y12
-	VFNMADD231PS Y9, Y11, Y12
-	VMOVUPS      c3f800000<>+0(SB), Y9
-	VDIVPS       Y12, Y9, Y9
-	VSUBPS       c3f800000<>+0(SB), Y12, Y13
-	VXORPS       c80000000<>+0(SB), Y10, Y11
-	VSUBPS       Y13, Y11, Y13
-	VMULPS       Y9, Y10, Y10
-	VCMPPS       $0x04, c00000000<>+0(SB), Y8, Y8
-	VANDPS       Y8, Y13, Y13
-	VMOVUPS      Y12, Y12
-	VPSUBD       c3f400000<>+0(SB), Y12, Y11
-	VPSRAD       $0x17, Y11, Y11
-	VPSLLD       $0x17, Y11, Y8
-	VPSUBD       Y8, Y12, Y8
-	VCVTDQ2PS    Y11, Y11
-	VSUBPS       c3f800000<>+0(SB), Y8, Y8
-	VMULPS       Y8, Y8, Y12
-	VMOVUPS      cbd38a7a3<>+0(SB), Y14
-	VFMADD213PS  c3dd65065<>+0(SB), Y8, Y14
-	VFMADD213PS  cbe06c7c4<>+0(SB), Y8, Y14
-	VFMADD213PS  c3e14427f<>+0(SB), Y8, Y14
-	VFMADD213PS  cbe2a77bc<>+0(SB), Y8, Y14
-	VFMADD213PS  c3e4cb4cd<>+0(SB), Y8, Y14
-	VFMADD213PS  cbe800021<>+0(SB), Y8, Y14
-	VFMADD213PS  c3eaaaad2<>+0(SB), Y8, Y14
-	VMULPS       Y8, Y14, Y14
-	VMULPS       Y12, Y14, Y14
-	VFMADD231PS  c35bfbe8e<>+0(SB), Y11, Y14
-	VFNMADD231PS c3f000000<>+0(SB), Y12, Y14
-	VADDPS       Y8, Y14, Y14
-	VFMADD231PS  c3f317200<>+0(SB), Y11, Y14
-	VFMADD231PS  Y9, Y13, Y14
-	VMOVUPS      cbf800000<>+0(SB), Y8
-	VPCMPEQD     Y5, Y6, Y9
-	VBLENDVPS    Y9, Y7, Y14, Y14
-	VBLENDVPS    Y9, Y8, Y10, Y10
-	VSUBPS       Y14, Y4, Y4
+	VMULPS       Y12, Y11, Y11
+	VPADDD       c0000007f<>+0(SB), Y14, Y14
+	VPSLLD       $0x17, Y14, Y14
+	VMULPS       Y14, Y11, Y11
+	VMOVUPS      Y11, Y12
+	VMOVUPS      c3f800000<>+0(SB), Y14
+	VFMADD213PS  Y11, Y13, Y12
+	VSUBPS       Y11, Y14, Y14
+	VFNMADD231PS Y11, Y13, Y14
+	VMOVUPS      c3f800000<>+0(SB), Y11
+	VDIVPS       Y14, Y11, Y11
+	VSUBPS       c3f800000<>+0(SB), Y14, Y15
+	VXORPS       c80000000<>+0(SB), Y12, Y13
+	VSUBPS       Y15, Y13, Y15
+	VMULPS       Y11, Y12, Y12
+	VCMPPS       $0x04, c00000000<>+0(SB), Y10, Y10
+	VANDPS       Y10, Y15, Y15
+	VMULPS       Y11, Y15, Y10
+	VMOVUPS      cbf800000<>+0(SB), Y11
+	VPCMPEQD     Y5, Y6, Y13
+	VBLENDVPS    Y13, Y9, Y10, Y10
+	VBLENDVPS    Y13, Y11, Y12, Y12
+	VBLENDVPS    Y13, c3f800000<>+0(SB), Y14, Y14
+	VSUBPS       Y10, Y4, Y4
+	VMULPS       Y14, Y7, Y7
+	VPSRLD       $0x17, Y7, Y9
+	VPSUBD       c0000007f<>+0(SB), Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VPAND        c007fffff<>+0(SB), Y7, Y7
+	VPOR         c3f800000<>+0(SB), Y7, Y7
+	VADDPS       Y9, Y8, Y8
 	VPADDD       c00000001<>+0(SB), Y6, Y6
-	VMULPS       Y2, Y10, Y10
+	VMULPS       Y2, Y12, Y12
 	TESTQ        AX, AX
 	JZ           noGradienttrue
-	VMASKMOVPS   Y10, Y3, (AX)(BX*1)
+	VMASKMOVPS   Y12, Y3, (AX)(BX*1)
 
 noGradienttrue:
 	ADDQ         SI, BX
 	INCQ         DX
 	CMPQ         DX, rows+32(FP)
 	JL           down3
+	VMOVUPS      Y7, Y5
+	VPSUBD       c3f400000<>+0(SB), Y5, Y2
+	VPSRAD       $0x17, Y2, Y2
+	VPSLLD       $0x17, Y2, Y1
+	VPSUBD       Y1, Y5, Y1
+	VCVTDQ2PS    Y2, Y2
+	VSUBPS       c3f800000<>+0(SB), Y1, Y1
+	VMULPS       Y1, Y1, Y5
+	VMOVUPS      cbd38a7a3<>+0(SB), Y6
+	VFMADD213PS  c3dd65065<>+0(SB), Y1, Y6
+	VFMADD213PS  cbe06c7c4<>+0(SB), Y1, Y6
+	VFMADD213PS  c3e14427f<>+0(SB), Y1, Y6
+	VFMADD213PS  cbe2a77bc<>+0(SB), Y1, Y6
+	VFMADD213PS  c3e4cb4cd<>+0(SB), Y1, Y6
+	VFMADD213PS  cbe800021<>+0(SB), Y1, Y6
+	VFMADD213PS  c3eaaaad2<>+0(SB), Y1, Y6
+	VMULPS       Y1, Y6, Y6
+	VMULPS       Y5, Y6, Y6
+	VFMADD231PS  c35bfbe8e<>+0(SB), Y2, Y6
+	VFNMADD231PS c3f000000<>+0(SB), Y5, Y6
+	VADDPS       Y1, Y6, Y6
+	VFMADD231PS  c3f317200<>+0(SB), Y2, Y6
+	VSUBPS       Y6, Y4, Y4
+	VFNMADD231PS c3f317218<>+0(SB), Y8, Y4
 	VANDPS       Y3, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X1
 	VADDPS       X1, X4, X4
@@ -23508,6 +24990,42 @@ DATA cbf800000<>+56(SB)/4, $0xbf800000
 DATA cbf800000<>+60(SB)/4, $0xbf800000
 GLOBL cbf800000<>(SB), RODATA|NOPTR, $64
 
+DATA c007fffff<>+0(SB)/4, $0x007fffff
+DATA c007fffff<>+4(SB)/4, $0x007fffff
+DATA c007fffff<>+8(SB)/4, $0x007fffff
+DATA c007fffff<>+12(SB)/4, $0x007fffff
+DATA c007fffff<>+16(SB)/4, $0x007fffff
+DATA c007fffff<>+20(SB)/4, $0x007fffff
+DATA c007fffff<>+24(SB)/4, $0x007fffff
+DATA c007fffff<>+28(SB)/4, $0x007fffff
+DATA c007fffff<>+32(SB)/4, $0x007fffff
+DATA c007fffff<>+36(SB)/4, $0x007fffff
+DATA c007fffff<>+40(SB)/4, $0x007fffff
+DATA c007fffff<>+44(SB)/4, $0x007fffff
+DATA c007fffff<>+48(SB)/4, $0x007fffff
+DATA c007fffff<>+52(SB)/4, $0x007fffff
+DATA c007fffff<>+56(SB)/4, $0x007fffff
+DATA c007fffff<>+60(SB)/4, $0x007fffff
+GLOBL c007fffff<>(SB), RODATA|NOPTR, $64
+
+DATA c3f317218<>+0(SB)/4, $0x3f317218
+DATA c3f317218<>+4(SB)/4, $0x3f317218
+DATA c3f317218<>+8(SB)/4, $0x3f317218
+DATA c3f317218<>+12(SB)/4, $0x3f317218
+DATA c3f317218<>+16(SB)/4, $0x3f317218
+DATA c3f317218<>+20(SB)/4, $0x3f317218
+DATA c3f317218<>+24(SB)/4, $0x3f317218
+DATA c3f317218<>+28(SB)/4, $0x3f317218
+DATA c3f317218<>+32(SB)/4, $0x3f317218
+DATA c3f317218<>+36(SB)/4, $0x3f317218
+DATA c3f317218<>+40(SB)/4, $0x3f317218
+DATA c3f317218<>+44(SB)/4, $0x3f317218
+DATA c3f317218<>+48(SB)/4, $0x3f317218
+DATA c3f317218<>+52(SB)/4, $0x3f317218
+DATA c3f317218<>+56(SB)/4, $0x3f317218
+DATA c3f317218<>+60(SB)/4, $0x3f317218
+GLOBL c3f317218<>(SB), RODATA|NOPTR, $64
+
 // func adamAVX2(p *float32, grad *float32, m *float32, v *float32, size float32, scale float32, n int)
 // Requires: AVX, AVX2, FMA3, SSE
 TEXT ·adamAVX2(SB), NOSPLIT, $8-48
@@ -23529,30 +25047,28 @@ TEXT ·adamAVX2(SB), NOSPLIT, $8-48
 	SHLQ         $0x02, DI
 	MOVQ         DI, SI
 	ANDQ         $-32, SI
-	VMOVUPS      c3f7fbe77<>+0(SB), Y3
 	XORQ         R8, R8
 	JMP          check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Y4
-	VMOVUPS      (DX)(R8*1), Y5
-	VMOVUPS      (BX)(R8*1), Y6
-	VMOVUPS      (AX)(R8*1), Y7
-	VSUBPS       Y5, Y4, Y8
-	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
-	VMOVUPS      Y5, (DX)(R8*1)
-	VMULPS       Y4, Y4, Y4
-	VMULPS       c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS  Y4, Y3, Y6
-	VMOVUPS      Y6, (BX)(R8*1)
-	VSQRTPS      Y6, Y4
-	VMULPS       Y1, Y4, Y4
-	VADDPS       c322bcc77<>+0(SB), Y4, Y4
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      c3f800000<>+0(SB), Y6
-	VDIVPS       Y4, Y6, Y6
-	VFNMADD231PS Y6, Y5, Y7
-	VMOVUPS      Y7, (AX)(R8*1)
+	VMOVUPS      (CX)(R8*1), Y3
+	VMOVUPS      (DX)(R8*1), Y4
+	VMOVUPS      (BX)(R8*1), Y5
+	VSUBPS       Y4, Y3, Y6
+	VFMADD231PS  c3dcccccd<>+0(SB), Y6, Y4
+	VMOVUPS      Y4, (DX)(R8*1)
+	VMULPS       Y3, Y3, Y3
+	VMULPS       c3a83126f<>+0(SB), Y3, Y3
+	VFMADD132PS  c3f7fbe77<>+0(SB), Y3, Y5
+	VMOVUPS      Y5, (BX)(R8*1)
+	VSQRTPS      Y5, Y3
+	VFMADD213PS  c322bcc77<>+0(SB), Y1, Y3
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      c3f800000<>+0(SB), Y5
+	VDIVPS       Y3, Y5, Y5
+	VMOVUPS      (AX)(R8*1), Y3
+	VFNMADD231PS Y5, Y4, Y3
+	VMOVUPS      Y3, (AX)(R8*1)
 	ADDQ         $+32, R8
 
 check1:
@@ -23560,48 +25076,29 @@ check1:
 	JL           whole1
 	CMPQ         R8, DI
 	JGE          end1
-	VMASKMOVPS   (CX)(R8*1), Y2, Y4
-	VMASKMOVPS   (DX)(R8*1), Y2, Y5
-	VMASKMOVPS   (BX)(R8*1), Y2, Y6
-	VMASKMOVPS   (AX)(R8*1), Y2, Y7
-	VSUBPS       Y5, Y4, Y8
-	VFMADD231PS  c3dcccccd<>+0(SB), Y8, Y5
-	VMASKMOVPS   Y5, Y2, (DX)(R8*1)
-	VMULPS       Y4, Y4, Y4
-	VMULPS       c3a83126f<>+0(SB), Y4, Y4
-	VFMADD213PS  Y4, Y3, Y6
-	VMASKMOVPS   Y6, Y2, (BX)(R8*1)
-	VSQRTPS      Y6, Y3
-	VMULPS       Y1, Y3, Y3
-	VADDPS       c322bcc77<>+0(SB), Y3, Y3
-	VMULPS       Y0, Y5, Y5
+	VMASKMOVPS   (CX)(R8*1), Y2, Y3
+	VMASKMOVPS   (DX)(R8*1), Y2, Y4
+	VMASKMOVPS   (BX)(R8*1), Y2, Y5
+	VSUBPS       Y4, Y3, Y6
+	VFMADD231PS  c3dcccccd<>+0(SB), Y6, Y4
+	VMASKMOVPS   Y4, Y2, (DX)(R8*1)
+	VMULPS       Y3, Y3, Y3
+	VMULPS       c3a83126f<>+0(SB), Y3, Y3
+	VFMADD132PS  c3f7fbe77<>+0(SB), Y3, Y5
+	VMASKMOVPS   Y5, Y2, (BX)(R8*1)
+	VSQRTPS      Y5, Y3
+	VFMADD213PS  c322bcc77<>+0(SB), Y1, Y3
+	VMULPS       Y0, Y4, Y4
 	VMOVUPS      c3f800000<>+0(SB), Y0
 	VDIVPS       Y3, Y0, Y0
-	VFNMADD231PS Y0, Y5, Y7
-	VMASKMOVPS   Y7, Y2, (AX)(R8*1)
+	VMASKMOVPS   (AX)(R8*1), Y2, Y1
+	VFNMADD231PS Y0, Y4, Y1
+	VMASKMOVPS   Y1, Y2, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
-
-DATA c3f7fbe77<>+0(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+4(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+8(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+12(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+16(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+20(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+24(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+28(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+32(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+36(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+40(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+44(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+48(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+52(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+56(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+60(SB)/4, $0x3f7fbe77
-GLOBL c3f7fbe77<>(SB), RODATA|NOPTR, $64
 
 DATA c3dcccccd<>+0(SB)/4, $0x3dcccccd
 DATA c3dcccccd<>+4(SB)/4, $0x3dcccccd
@@ -23638,6 +25135,24 @@ DATA c3a83126f<>+52(SB)/4, $0x3a83126f
 DATA c3a83126f<>+56(SB)/4, $0x3a83126f
 DATA c3a83126f<>+60(SB)/4, $0x3a83126f
 GLOBL c3a83126f<>(SB), RODATA|NOPTR, $64
+
+DATA c3f7fbe77<>+0(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+4(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+8(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+12(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+16(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+20(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+24(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+28(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+32(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+36(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+40(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+44(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+48(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+52(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+56(SB)/4, $0x3f7fbe77
+DATA c3f7fbe77<>+60(SB)/4, $0x3f7fbe77
+GLOBL c3f7fbe77<>(SB), RODATA|NOPTR, $64
 
 DATA c322bcc77<>+0(SB)/4, $0x322bcc77
 DATA c322bcc77<>+4(SB)/4, $0x322bcc77
@@ -24188,112 +25703,51 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleRowsAVX512(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
+// func addSquaresAVX512(sums *float32, x *float32, rows int, n int)
 // Requires: AVX, AVX512F, BMI2, SSE
-TEXT ·scaleRowsAVX512(SB), NOSPLIT, $8-48
-	MOVQ         dst+0(FP), AX
-	MOVQ         src+8(FP), CX
-	MOVQ         by+16(FP), DX
-	MOVQ         rows+32(FP), BX
-	VBROADCASTSS factor+24(FP), Z0
-	MOVQ         n+40(FP), SI
-	MOVQ         SI, DI
-	ANDQ         $0x0f, DI
-	MOVL         $-1, R8
-	BZHIL        DI, R8, R8
-	KMOVW        R8, K1
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	MOVQ         DI, SI
-	ANDQ         $-64, SI
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
-	TESTQ        BX, BX
-	JZ           done
+TEXT ·addSquaresAVX512(SB), NOSPLIT, $8-32
+	MOVQ    sums+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    rows+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    BX, SI
+	ANDQ    $0x0f, SI
+	MOVL    $-1, DI
+	BZHIL   SI, DI, DI
+	KMOVW   DI, K1
+	MOVQ    BX, SI
+	SHLQ    $0x02, SI
+	MOVQ    SI, BX
+	ANDQ    $-64, BX
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	TESTQ   DX, DX
+	JZ      done
 
 rows:
-	VBROADCASTSS (DX), Z1
-	VMULPS       Z0, Z1, Z1
-	XORQ         R8, R8
-	JMP          check1
-
-whole1:
-	VMOVUPS (CX)(R8*1), Z2
-	VMULPS  Z1, Z2, Z2
-	VMOVUPS Z2, (AX)(R8*1)
-	ADDQ    $+64, R8
-
-check1:
-	CMPQ      R8, SI
-	JL        whole1
-	CMPQ      R8, DI
-	JGE       end1
-	VMOVUPS.Z (CX)(R8*1), K1, Z2
-	VMULPS    Z1, Z2, Z2
-	VMOVUPS   Z2, K1, (AX)(R8*1)
-
-end1:
-	ADDQ $+4, DX
-	ADDQ DI, CX
-	ADDQ DI, AX
-	DECQ BX
-	JNZ  rows
-
-done:
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-// func scaleColumnsAVX512(dst *float32, src *float32, by *float32, factor float32, rows int, n int)
-// Requires: AVX, AVX512F, BMI2, SSE
-TEXT ·scaleColumnsAVX512(SB), NOSPLIT, $8-48
-	MOVQ         dst+0(FP), AX
-	MOVQ         src+8(FP), CX
-	MOVQ         by+16(FP), DX
-	MOVQ         rows+32(FP), BX
-	VBROADCASTSS factor+24(FP), Z0
-	MOVQ         n+40(FP), SI
-	MOVQ         SI, DI
-	ANDQ         $0x0f, DI
-	MOVL         $-1, R8
-	BZHIL        DI, R8, R8
-	KMOVW        R8, K1
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	MOVQ         DI, SI
-	ANDQ         $-64, SI
-	STMXCSR      (SP)
-	LDMXCSR      c00009fc0<>+0(SB)
-	TESTQ        BX, BX
-	JZ           done
-
-rows:
-	XORQ R8, R8
+	XORQ DI, DI
 	JMP  check1
 
 whole1:
-	VMOVUPS (DX)(R8*1), Z1
-	VMULPS  Z0, Z1, Z1
-	VMOVUPS (CX)(R8*1), Z2
-	VMULPS  Z2, Z1, Z1
-	VMOVUPS Z1, (AX)(R8*1)
-	ADDQ    $+64, R8
+	VMOVUPS     (CX)(DI*1), Z0
+	VMOVUPS     (AX)(DI*1), Z1
+	VFMADD231PS Z0, Z0, Z1
+	VMOVUPS     Z1, (AX)(DI*1)
+	ADDQ        $+64, DI
 
 check1:
-	CMPQ      R8, SI
-	JL        whole1
-	CMPQ      R8, DI
-	JGE       end1
-	VMOVUPS.Z (DX)(R8*1), K1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS.Z (CX)(R8*1), K1, Z2
-	VMULPS    Z2, Z1, Z1
-	VMOVUPS   Z1, K1, (AX)(R8*1)
+	CMPQ        DI, BX
+	JL          whole1
+	CMPQ        DI, SI
+	JGE         end1
+	VMOVUPS.Z   (CX)(DI*1), K1, Z0
+	VMOVUPS.Z   (AX)(DI*1), K1, Z1
+	VFMADD231PS Z0, Z0, Z1
+	VMOVUPS     Z1, K1, (AX)(DI*1)
 
 end1:
-	ADDQ DI, CX
-	ADDQ DI, AX
-	DECQ BX
+	ADDQ SI, CX
+	DECQ DX
 	JNZ  rows
 
 done:
@@ -24951,82 +26405,91 @@ whole1:
 	VPGATHERDD (R8)(Z3*8), K2, Z4
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z5, Z5, Z5
+	VMOVUPS    c3f800000<>+0(SB), Z6
+	VXORPS     Z7, Z7, Z7
 	MOVQ       DI, R9
 	XORQ       R8, R8
 
 down2:
-	VMOVUPS      (CX)(R9*1), Z6
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      cc2d20000<>+0(SB), Z7
-	VMAXPS       Z6, Z7, Z7
-	VMOVUPS      c00000000<>+0(SB), Z8
-	VMINPS       Z7, Z8, Z7
-	VMOVUPS      Z7, Z8
-	VMULPS       c3fb8aa3b<>+0(SB), Z7, Z7
-	VRNDSCALEPS  $0x00, Z7, Z7
-	VFNMADD231PS c3f317200<>+0(SB), Z7, Z8
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z7, Z8
-	VMOVUPS      c3ab5f609<>+0(SB), Z10
-	VFMADD213PS  c3c0913ce<>+0(SB), Z8, Z10
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z8, Z10
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z8, Z10
-	VFMADD213PS  c3effffff<>+0(SB), Z8, Z10
-	VMULPS       Z8, Z8, Z9
-	VFMADD213PS  Z8, Z9, Z10
-	VMOVUPS      c3f800000<>+0(SB), Z8
-	VSCALEFPS    Z7, Z8, Z8
-	VMOVUPS      Z8, Z9
-	VMOVUPS      c3f800000<>+0(SB), Z11
-	VFMADD213PS  Z8, Z10, Z9
-	VSUBPS       Z8, Z11, Z11
-	VFNMADD231PS Z8, Z10, Z11
-	VMOVUPS      c3f800000<>+0(SB), Z8
-	VRCP14PS     Z11, Z10
-	VFNMADD231PS Z10, Z11, Z8
-	VFMADD231PS  Z10, Z8, Z10
-	VSUBPS       c3f800000<>+0(SB), Z11, Z12
-	VXORPS       c80000000<>+0(SB), Z9, Z8
-	VSUBPS       Z12, Z8, Z12
-	VMULPS       Z10, Z9, Z8
-	VCMPPS       $0x04, c00000000<>+0(SB), Z7, K2
-	VMOVAPS.Z    Z12, K2, Z12
-	VGETMANTPS   $0x0b, Z11, Z7
-	VGETEXPPS    Z7, Z9
-	VGETEXPPS    Z11, Z11
-	VSUBPS       Z9, Z11, Z11
-	VSUBPS       c3f800000<>+0(SB), Z7, Z7
-	VMULPS       Z7, Z7, Z9
-	VMOVUPS      cbd38a7a3<>+0(SB), Z13
-	VFMADD213PS  c3dd65065<>+0(SB), Z7, Z13
-	VFMADD213PS  cbe06c7c4<>+0(SB), Z7, Z13
-	VFMADD213PS  c3e14427f<>+0(SB), Z7, Z13
-	VFMADD213PS  cbe2a77bc<>+0(SB), Z7, Z13
-	VFMADD213PS  c3e4cb4cd<>+0(SB), Z7, Z13
-	VFMADD213PS  cbe800021<>+0(SB), Z7, Z13
-	VFMADD213PS  c3eaaaad2<>+0(SB), Z7, Z13
-	VMULPS       Z7, Z13, Z13
-	VMULPS       Z9, Z13, Z13
-	VFMADD231PS  c35bfbe8e<>+0(SB), Z11, Z13
-	VFNMADD231PS c3f000000<>+0(SB), Z9, Z13
-	VADDPS       Z7, Z13, Z13
-	VFMADD231PS  c3f317200<>+0(SB), Z11, Z13
-	VFMADD231PS  Z10, Z12, Z13
-	VMOVUPS      cbf800000<>+0(SB), Z7
+	VMOVUPS      (CX)(R9*1), Z8
+	VSUBPS       Z1, Z8, Z8
+	VMOVUPS      cc2d20000<>+0(SB), Z9
+	VMAXPS       Z8, Z9, Z9
+	VMOVUPS      c00000000<>+0(SB), Z10
+	VMINPS       Z9, Z10, Z9
+	VMOVUPS      Z9, Z10
+	VMULPS       c3fb8aa3b<>+0(SB), Z9, Z9
+	VRNDSCALEPS  $0x00, Z9, Z9
+	VFNMADD231PS c3f317200<>+0(SB), Z9, Z10
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z9, Z10
+	VMOVUPS      c3ab5f609<>+0(SB), Z12
+	VFMADD213PS  c3c0913ce<>+0(SB), Z10, Z12
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z10, Z12
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z10, Z12
+	VFMADD213PS  c3effffff<>+0(SB), Z10, Z12
+	VMULPS       Z10, Z10, Z11
+	VFMADD213PS  Z10, Z11, Z12
+	VMOVUPS      c3f800000<>+0(SB), Z10
+	VSCALEFPS    Z9, Z10, Z10
+	VMOVUPS      Z10, Z11
+	VMOVUPS      c3f800000<>+0(SB), Z13
+	VFMADD213PS  Z10, Z12, Z11
+	VSUBPS       Z10, Z13, Z13
+	VFNMADD231PS Z10, Z12, Z13
+	VMOVUPS      c3f800000<>+0(SB), Z10
+	VRCP14PS     Z13, Z12
+	VFNMADD231PS Z12, Z13, Z10
+	VFMADD231PS  Z12, Z10, Z12
+	VSUBPS       c3f800000<>+0(SB), Z13, Z14
+	VXORPS       c80000000<>+0(SB), Z11, Z10
+	VSUBPS       Z14, Z10, Z14
+	VMULPS       Z12, Z11, Z10
+	VCMPPS       $0x04, c00000000<>+0(SB), Z9, K2
+	VMOVAPS.Z    Z14, K2, Z14
+	VMULPS       Z12, Z14, Z9
+	VMOVUPS      cbf800000<>+0(SB), Z11
 	VPCMPEQD     Z4, Z5, K2
-	VMOVAPS      Z6, K2, Z13
-	VMOVAPS      Z7, K2, Z8
-	VSUBPS       Z13, Z3, Z3
+	VMOVAPS      Z8, K2, Z9
+	VMOVAPS      Z11, K2, Z10
+	VMOVUPS      c3f800000<>+0(SB), K2, Z13
+	VSUBPS       Z9, Z3, Z3
+	VMULPS       Z13, Z6, Z6
+	VGETEXPPS    Z6, Z8
+	VGETMANTPS   $0x00, Z6, Z6
+	VADDPS       Z8, Z7, Z7
 	VPADDD       c00000001<>+0(SB), Z5, Z5
-	VMULPS       Z2, Z8, Z8
+	VMULPS       Z2, Z10, Z10
 	TESTQ        AX, AX
 	JZ           noGradientfalse
-	VMOVUPS      Z8, (AX)(R9*1)
+	VMOVUPS      Z10, (AX)(R9*1)
 
 noGradientfalse:
 	ADDQ          SI, R9
 	INCQ          R8
 	CMPQ          R8, rows+32(FP)
 	JL            down2
+	VGETMANTPS    $0x0b, Z6, Z4
+	VGETEXPPS     Z4, Z5
+	VGETEXPPS     Z6, Z6
+	VSUBPS        Z5, Z6, Z6
+	VSUBPS        c3f800000<>+0(SB), Z4, Z4
+	VMULPS        Z4, Z4, Z5
+	VMOVUPS       cbd38a7a3<>+0(SB), Z8
+	VFMADD213PS   c3dd65065<>+0(SB), Z4, Z8
+	VFMADD213PS   cbe06c7c4<>+0(SB), Z4, Z8
+	VFMADD213PS   c3e14427f<>+0(SB), Z4, Z8
+	VFMADD213PS   cbe2a77bc<>+0(SB), Z4, Z8
+	VFMADD213PS   c3e4cb4cd<>+0(SB), Z4, Z8
+	VFMADD213PS   cbe800021<>+0(SB), Z4, Z8
+	VFMADD213PS   c3eaaaad2<>+0(SB), Z4, Z8
+	VMULPS        Z4, Z8, Z8
+	VMULPS        Z5, Z8, Z8
+	VFMADD231PS   c35bfbe8e<>+0(SB), Z6, Z8
+	VFNMADD231PS  c3f000000<>+0(SB), Z5, Z8
+	VADDPS        Z4, Z8, Z8
+	VFMADD231PS   c3f317200<>+0(SB), Z6, Z8
+	VSUBPS        Z8, Z3, Z3
+	VFNMADD231PS  c3f317218<>+0(SB), Z7, Z3
 	VEXTRACTF64X4 $0x01, Z3, Y4
 	VADDPS        Y4, Y3, Y3
 	VEXTRACTF128  $0x01, Y3, X4
@@ -25051,82 +26514,91 @@ check1:
 	VPGATHERDD (DX)(Z3*8), K2, Z4
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z5, Z5, Z5
+	VMOVUPS    c3f800000<>+0(SB), Z6
+	VXORPS     Z7, Z7, Z7
 	MOVQ       DI, BX
 	XORQ       DX, DX
 
 down3:
-	VMOVUPS.Z    (CX)(BX*1), K1, Z6
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      cc2d20000<>+0(SB), Z7
-	VMAXPS       Z6, Z7, Z7
-	VMOVUPS      c00000000<>+0(SB), Z8
-	VMINPS       Z7, Z8, Z7
-	VMOVUPS      Z7, Z8
-	VMULPS       c3fb8aa3b<>+0(SB), Z7, Z7
-	VRNDSCALEPS  $0x00, Z7, Z7
-	VFNMADD231PS c3f317200<>+0(SB), Z7, Z8
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z7, Z8
-	VMOVUPS      c3ab5f609<>+0(SB), Z10
-	VFMADD213PS  c3c0913ce<>+0(SB), Z8, Z10
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z8, Z10
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z8, Z10
-	VFMADD213PS  c3effffff<>+0(SB), Z8, Z10
-	VMULPS       Z8, Z8, Z9
-	VFMADD213PS  Z8, Z9, Z10
-	VMOVUPS      c3f800000<>+0(SB), Z8
-	VSCALEFPS    Z7, Z8, Z8
-	VMOVUPS      Z8, Z9
-	VMOVUPS      c3f800000<>+0(SB), Z11
-	VFMADD213PS  Z8, Z10, Z9
-	VSUBPS       Z8, Z11, Z11
-	VFNMADD231PS Z8, Z10, Z11
-	VMOVUPS      c3f800000<>+0(SB), Z8
-	VRCP14PS     Z11, Z10
-	VFNMADD231PS Z10, Z11, Z8
-	VFMADD231PS  Z10, Z8, Z10
-	VSUBPS       c3f800000<>+0(SB), Z11, Z12
-	VXORPS       c80000000<>+0(SB), Z9, Z8
-	VSUBPS       Z12, Z8, Z12
-	VMULPS       Z10, Z9, Z8
-	VCMPPS       $0x04, c00000000<>+0(SB), Z7, K2
-	VMOVAPS.Z    Z12, K2, Z12
-	VGETMANTPS   $0x0b, Z11, Z7
-	VGETEXPPS    Z7, Z9
-	VGETEXPPS    Z11, Z11
-	VSUBPS       Z9, Z11, Z11
-	VSUBPS       c3f800000<>+0(SB), Z7, Z7
-	VMULPS       Z7, Z7, Z9
-	VMOVUPS      cbd38a7a3<>+0(SB), Z13
-	VFMADD213PS  c3dd65065<>+0(SB), Z7, Z13
-	VFMADD213PS  cbe06c7c4<>+0(SB), Z7, Z13
-	VFMADD213PS  c3e14427f<>+0(SB), Z7, Z13
-	VFMADD213PS  cbe2a77bc<>+0(SB), Z7, Z13
-	VFMADD213PS  c3e4cb4cd<>+0(SB), Z7, Z13
-	VFMADD213PS  cbe800021<>+0(SB), Z7, Z13
-	VFMADD213PS  c3eaaaad2<>+0(SB), Z7, Z13
-	VMULPS       Z7, Z13, Z13
-	VMULPS       Z9, Z13, Z13
-	VFMADD231PS  c35bfbe8e<>+0(SB), Z11, Z13
-	VFNMADD231PS c3f000000<>+0(SB), Z9, Z13
-	VADDPS       Z7, Z13, Z13
-	VFMADD231PS  c3f317200<>+0(SB), Z11, Z13
-	VFMADD231PS  Z10, Z12, Z13
-	VMOVUPS      cbf800000<>+0(SB), Z7
+	VMOVUPS.Z    (CX)(BX*1), K1, Z8
+	VSUBPS       Z1, Z8, Z8
+	VMOVUPS      cc2d20000<>+0(SB), Z9
+	VMAXPS       Z8, Z9, Z9
+	VMOVUPS      c00000000<>+0(SB), Z10
+	VMINPS       Z9, Z10, Z9
+	VMOVUPS      Z9, Z10
+	VMULPS       c3fb8aa3b<>+0(SB), Z9, Z9
+	VRNDSCALEPS  $0x00, Z9, Z9
+	VFNMADD231PS c3f317200<>+0(SB), Z9, Z10
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z9, Z10
+	VMOVUPS      c3ab5f609<>+0(SB), Z12
+	VFMADD213PS  c3c0913ce<>+0(SB), Z10, Z12
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z10, Z12
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z10, Z12
+	VFMADD213PS  c3effffff<>+0(SB), Z10, Z12
+	VMULPS       Z10, Z10, Z11
+	VFMADD213PS  Z10, Z11, Z12
+	VMOVUPS      c3f800000<>+0(SB), Z10
+	VSCALEFPS    Z9, Z10, Z10
+	VMOVUPS      Z10, Z11
+	VMOVUPS      c3f800000<>+0(SB), Z13
+	VFMADD213PS  Z10, Z12, Z11
+	VSUBPS       Z10, Z13, Z13
+	VFNMADD231PS Z10, Z12, Z13
+	VMOVUPS      c3f800000<>+0(SB), Z10
+	VRCP14PS     Z13, Z12
+	VFNMADD231PS Z12, Z13, Z10
+	VFMADD231PS  Z12, Z10, Z12
+	VSUBPS       c3f800000<>+0(SB), Z13, Z14
+	VXORPS       c80000000<>+0(SB), Z11, Z10
+	VSUBPS       Z14, Z10, Z14
+	VMULPS       Z12, Z11, Z10
+	VCMPPS       $0x04, c00000000<>+0(SB), Z9, K2
+	VMOVAPS.Z    Z14, K2, Z14
+	VMULPS       Z12, Z14, Z9
+	VMOVUPS      cbf800000<>+0(SB), Z11
 	VPCMPEQD     Z4, Z5, K2
-	VMOVAPS      Z6, K2, Z13
-	VMOVAPS      Z7, K2, Z8
-	VSUBPS       Z13, Z3, Z3
+	VMOVAPS      Z8, K2, Z9
+	VMOVAPS      Z11, K2, Z10
+	VMOVUPS      c3f800000<>+0(SB), K2, Z13
+	VSUBPS       Z9, Z3, Z3
+	VMULPS       Z13, Z6, Z6
+	VGETEXPPS    Z6, Z8
+	VGETMANTPS   $0x00, Z6, Z6
+	VADDPS       Z8, Z7, Z7
 	VPADDD       c00000001<>+0(SB), Z5, Z5
-	VMULPS       Z2, Z8, Z8
+	VMULPS       Z2, Z10, Z10
 	TESTQ        AX, AX
 	JZ           noGradienttrue
-	VMOVUPS      Z8, K1, (AX)(BX*1)
+	VMOVUPS      Z10, K1, (AX)(BX*1)
 
 noGradienttrue:
 	ADDQ          SI, BX
 	INCQ          DX
 	CMPQ          DX, rows+32(FP)
 	JL            down3
+	VGETMANTPS    $0x0b, Z6, Z1
+	VGETEXPPS     Z1, Z2
+	VGETEXPPS     Z6, Z4
+	VSUBPS        Z2, Z4, Z4
+	VSUBPS        c3f800000<>+0(SB), Z1, Z1
+	VMULPS        Z1, Z1, Z2
+	VMOVUPS       cbd38a7a3<>+0(SB), Z5
+	VFMADD213PS   c3dd65065<>+0(SB), Z1, Z5
+	VFMADD213PS   cbe06c7c4<>+0(SB), Z1, Z5
+	VFMADD213PS   c3e14427f<>+0(SB), Z1, Z5
+	VFMADD213PS   cbe2a77bc<>+0(SB), Z1, Z5
+	VFMADD213PS   c3e4cb4cd<>+0(SB), Z1, Z5
+	VFMADD213PS   cbe800021<>+0(SB), Z1, Z5
+	VFMADD213PS   c3eaaaad2<>+0(SB), Z1, Z5
+	VMULPS        Z1, Z5, Z5
+	VMULPS        Z2, Z5, Z5
+	VFMADD231PS   c35bfbe8e<>+0(SB), Z4, Z5
+	VFNMADD231PS  c3f000000<>+0(SB), Z2, Z5
+	VADDPS        Z1, Z5, Z5
+	VFMADD231PS   c3f317200<>+0(SB), Z4, Z5
+	VSUBPS        Z5, Z3, Z3
+	VFNMADD231PS  c3f317218<>+0(SB), Z7, Z3
 	VMOVAPS.Z     Z3, K1, Z3
 	VEXTRACTF64X4 $0x01, Z3, Y1
 	VADDPS        Y1, Y3, Y3
@@ -25166,41 +26638,166 @@ TEXT ·adamAVX512(SB), NOSPLIT, $8-48
 	SHLQ         $0x02, DI
 	MOVQ         DI, SI
 	ANDQ         $-64, SI
-	VMOVUPS      c3f7fbe77<>+0(SB), Z2
 	XORQ         R8, R8
-	JMP          check1
+	MOVQ         DI, R9
+	SUBQ         $+256, R9
+	JMP          several
+
+vectors:
+	VMOVUPS      (CX)(R8*1), Z2
+	VMOVUPS      64(CX)(R8*1), Z3
+	VMOVUPS      128(CX)(R8*1), Z4
+	VMOVUPS      192(CX)(R8*1), Z5
+	VMOVUPS      (DX)(R8*1), Z6
+	VMOVUPS      64(DX)(R8*1), Z7
+	VMOVUPS      128(DX)(R8*1), Z8
+	VMOVUPS      192(DX)(R8*1), Z9
+	VMOVUPS      (BX)(R8*1), Z10
+	VMOVUPS      64(BX)(R8*1), Z11
+	VMOVUPS      128(BX)(R8*1), Z12
+	VMOVUPS      192(BX)(R8*1), Z13
+	VSUBPS       Z6, Z2, Z14
+	VSUBPS       Z7, Z3, Z15
+	VSUBPS       Z8, Z4, Z16
+	VSUBPS       Z9, Z5, Z17
+	VFMADD231PS  c3dcccccd<>+0(SB), Z14, Z6
+	VFMADD231PS  c3dcccccd<>+0(SB), Z15, Z7
+	VFMADD231PS  c3dcccccd<>+0(SB), Z16, Z8
+	VFMADD231PS  c3dcccccd<>+0(SB), Z17, Z9
+	VMOVUPS      Z6, (DX)(R8*1)
+	VMOVUPS      Z7, 64(DX)(R8*1)
+	VMOVUPS      Z8, 128(DX)(R8*1)
+	VMOVUPS      Z9, 192(DX)(R8*1)
+	VMULPS       Z2, Z2, Z2
+	VMULPS       Z3, Z3, Z3
+	VMULPS       Z4, Z4, Z4
+	VMULPS       Z5, Z5, Z5
+	VMULPS       c3a83126f<>+0(SB), Z2, Z2
+	VMULPS       c3a83126f<>+0(SB), Z3, Z3
+	VMULPS       c3a83126f<>+0(SB), Z4, Z4
+	VMULPS       c3a83126f<>+0(SB), Z5, Z5
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z10
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z3, Z11
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z4, Z12
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z5, Z13
+	VMOVUPS      Z10, (BX)(R8*1)
+	VMOVUPS      Z11, 64(BX)(R8*1)
+	VMOVUPS      Z12, 128(BX)(R8*1)
+	VMOVUPS      Z13, 192(BX)(R8*1)
+	VMOVUPS      c00800000<>+0(SB), Z2
+	VMAXPS       Z10, Z2, Z2
+	VMOVUPS      c7f7fffff<>+0(SB), Z3
+	VMINPS       Z2, Z3, Z2
+	VMOVUPS      c00800000<>+0(SB), Z3
+	VMAXPS       Z11, Z3, Z3
+	VMOVUPS      c7f7fffff<>+0(SB), Z4
+	VMINPS       Z3, Z4, Z3
+	VMOVUPS      c00800000<>+0(SB), Z4
+	VMAXPS       Z12, Z4, Z4
+	VMOVUPS      c7f7fffff<>+0(SB), Z5
+	VMINPS       Z4, Z5, Z4
+	VMOVUPS      c00800000<>+0(SB), Z5
+	VMAXPS       Z13, Z5, Z5
+	VMOVUPS      c7f7fffff<>+0(SB), Z10
+	VMINPS       Z5, Z10, Z5
+	VRSQRT14PS   Z2, Z10
+	VRSQRT14PS   Z3, Z11
+	VRSQRT14PS   Z4, Z12
+	VRSQRT14PS   Z5, Z13
+	VMULPS       Z2, Z10, Z2
+	VMULPS       Z3, Z11, Z3
+	VMULPS       Z4, Z12, Z4
+	VMULPS       Z5, Z13, Z5
+	VMOVUPS      c3f800000<>+0(SB), Z14
+	VMOVUPS      c3f800000<>+0(SB), Z15
+	VMOVUPS      c3f800000<>+0(SB), Z16
+	VMOVUPS      c3f800000<>+0(SB), Z17
+	VFNMADD231PS Z10, Z2, Z14
+	VFNMADD231PS Z11, Z3, Z15
+	VFNMADD231PS Z12, Z4, Z16
+	VFNMADD231PS Z13, Z5, Z17
+	VMULPS       c3f000000<>+0(SB), Z14, Z14
+	VMULPS       c3f000000<>+0(SB), Z15, Z15
+	VMULPS       c3f000000<>+0(SB), Z16, Z16
+	VMULPS       c3f000000<>+0(SB), Z17, Z17
+	VFMADD231PS  Z2, Z14, Z2
+	VFMADD231PS  Z3, Z15, Z3
+	VFMADD231PS  Z4, Z16, Z4
+	VFMADD231PS  Z5, Z17, Z5
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z3
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z4
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z5
+	VMULPS       Z0, Z6, Z6
+	VMULPS       Z0, Z7, Z7
+	VMULPS       Z0, Z8, Z8
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      c3f800000<>+0(SB), Z10
+	VMOVUPS      c3f800000<>+0(SB), Z11
+	VMOVUPS      c3f800000<>+0(SB), Z12
+	VMOVUPS      c3f800000<>+0(SB), Z13
+	VRCP14PS     Z2, Z14
+	VRCP14PS     Z3, Z15
+	VRCP14PS     Z4, Z16
+	VRCP14PS     Z5, Z17
+	VFNMADD231PS Z14, Z2, Z10
+	VFNMADD231PS Z15, Z3, Z11
+	VFNMADD231PS Z16, Z4, Z12
+	VFNMADD231PS Z17, Z5, Z13
+	VFMADD231PS  Z14, Z10, Z14
+	VFMADD231PS  Z15, Z11, Z15
+	VFMADD231PS  Z16, Z12, Z16
+	VFMADD231PS  Z17, Z13, Z17
+	VMOVUPS      (AX)(R8*1), Z2
+	VMOVUPS      64(AX)(R8*1), Z3
+	VMOVUPS      128(AX)(R8*1), Z4
+	VMOVUPS      192(AX)(R8*1), Z5
+	VFNMADD231PS Z14, Z6, Z2
+	VFNMADD231PS Z15, Z7, Z3
+	VFNMADD231PS Z16, Z8, Z4
+	VFNMADD231PS Z17, Z9, Z5
+	VMOVUPS      Z2, (AX)(R8*1)
+	VMOVUPS      Z3, 64(AX)(R8*1)
+	VMOVUPS      Z4, 128(AX)(R8*1)
+	VMOVUPS      Z5, 192(AX)(R8*1)
+	ADDQ         $+256, R8
+
+several:
+	CMPQ R8, R9
+	JLE  vectors
+	MOVQ R8, R8
+	JMP  check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Z3
-	VMOVUPS      (DX)(R8*1), Z4
-	VMOVUPS      (BX)(R8*1), Z5
-	VMOVUPS      (AX)(R8*1), Z6
-	VSUBPS       Z4, Z3, Z7
-	VFMADD231PS  c3dcccccd<>+0(SB), Z7, Z4
-	VMOVUPS      Z4, (DX)(R8*1)
-	VMULPS       Z3, Z3, Z3
-	VMULPS       c3a83126f<>+0(SB), Z3, Z3
-	VFMADD213PS  Z3, Z2, Z5
-	VMOVUPS      Z5, (BX)(R8*1)
-	VMOVUPS      c00800000<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z3
-	VMOVUPS      c7f7fffff<>+0(SB), Z5
-	VMINPS       Z3, Z5, Z3
-	VMOVUPS      c3f800000<>+0(SB), Z7
-	VRSQRT14PS   Z3, Z5
-	VMULPS       Z3, Z5, Z3
-	VFNMADD231PS Z5, Z3, Z7
-	VMULPS       c3f000000<>+0(SB), Z7, Z7
-	VFMADD231PS  Z3, Z7, Z3
-	VMULPS       Z1, Z3, Z3
-	VADDPS       c322bcc77<>+0(SB), Z3, Z3
-	VMULPS       Z0, Z4, Z4
+	VMOVUPS      (CX)(R8*1), Z2
+	VMOVUPS      (DX)(R8*1), Z3
+	VMOVUPS      (BX)(R8*1), Z4
+	VSUBPS       Z3, Z2, Z5
+	VFMADD231PS  c3dcccccd<>+0(SB), Z5, Z3
+	VMOVUPS      Z3, (DX)(R8*1)
+	VMULPS       Z2, Z2, Z2
+	VMULPS       c3a83126f<>+0(SB), Z2, Z2
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z4
+	VMOVUPS      Z4, (BX)(R8*1)
+	VMOVUPS      c00800000<>+0(SB), Z2
+	VMAXPS       Z4, Z2, Z2
+	VMOVUPS      c7f7fffff<>+0(SB), Z4
+	VMINPS       Z2, Z4, Z2
+	VRSQRT14PS   Z2, Z4
+	VMULPS       Z2, Z4, Z2
 	VMOVUPS      c3f800000<>+0(SB), Z5
-	VRCP14PS     Z3, Z7
-	VFNMADD231PS Z7, Z3, Z5
-	VFMADD231PS  Z7, Z5, Z7
-	VFNMADD231PS Z7, Z4, Z6
-	VMOVUPS      Z6, (AX)(R8*1)
+	VFNMADD231PS Z4, Z2, Z5
+	VMULPS       c3f000000<>+0(SB), Z5, Z5
+	VFMADD231PS  Z2, Z5, Z2
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
+	VMULPS       Z0, Z3, Z3
+	VMOVUPS      c3f800000<>+0(SB), Z4
+	VRCP14PS     Z2, Z5
+	VFNMADD231PS Z5, Z2, Z4
+	VFMADD231PS  Z5, Z4, Z5
+	VMOVUPS      (AX)(R8*1), Z2
+	VFNMADD231PS Z5, Z3, Z2
+	VMOVUPS      Z2, (AX)(R8*1)
 	ADDQ         $+64, R8
 
 check1:
@@ -25208,36 +26805,35 @@ check1:
 	JL           whole1
 	CMPQ         R8, DI
 	JGE          end1
-	VMOVUPS.Z    (CX)(R8*1), K1, Z3
-	VMOVUPS.Z    (DX)(R8*1), K1, Z4
-	VMOVUPS.Z    (BX)(R8*1), K1, Z5
-	VMOVUPS.Z    (AX)(R8*1), K1, Z6
-	VSUBPS       Z4, Z3, Z7
-	VFMADD231PS  c3dcccccd<>+0(SB), Z7, Z4
-	VMOVUPS      Z4, K1, (DX)(R8*1)
-	VMULPS       Z3, Z3, Z3
-	VMULPS       c3a83126f<>+0(SB), Z3, Z3
-	VFMADD213PS  Z3, Z2, Z5
-	VMOVUPS      Z5, K1, (BX)(R8*1)
+	VMOVUPS.Z    (CX)(R8*1), K1, Z2
+	VMOVUPS.Z    (DX)(R8*1), K1, Z3
+	VMOVUPS.Z    (BX)(R8*1), K1, Z4
+	VSUBPS       Z3, Z2, Z5
+	VFMADD231PS  c3dcccccd<>+0(SB), Z5, Z3
+	VMOVUPS      Z3, K1, (DX)(R8*1)
+	VMULPS       Z2, Z2, Z2
+	VMULPS       c3a83126f<>+0(SB), Z2, Z2
+	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z4
+	VMOVUPS      Z4, K1, (BX)(R8*1)
 	VMOVUPS      c00800000<>+0(SB), Z2
-	VMAXPS       Z5, Z2, Z2
-	VMOVUPS      c7f7fffff<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
+	VMAXPS       Z4, Z2, Z2
+	VMOVUPS      c7f7fffff<>+0(SB), Z4
+	VMINPS       Z2, Z4, Z2
+	VRSQRT14PS   Z2, Z4
+	VMULPS       Z2, Z4, Z2
 	VMOVUPS      c3f800000<>+0(SB), Z5
-	VRSQRT14PS   Z2, Z3
-	VMULPS       Z2, Z3, Z2
-	VFNMADD231PS Z3, Z2, Z5
+	VFNMADD231PS Z4, Z2, Z5
 	VMULPS       c3f000000<>+0(SB), Z5, Z5
 	VFMADD231PS  Z2, Z5, Z2
-	VMULPS       Z1, Z2, Z2
-	VADDPS       c322bcc77<>+0(SB), Z2, Z2
-	VMULPS       Z0, Z4, Z4
+	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
+	VMULPS       Z0, Z3, Z3
 	VMOVUPS      c3f800000<>+0(SB), Z0
 	VRCP14PS     Z2, Z1
 	VFNMADD231PS Z1, Z2, Z0
 	VFMADD231PS  Z1, Z0, Z1
-	VFNMADD231PS Z1, Z4, Z6
-	VMOVUPS      Z6, K1, (AX)(R8*1)
+	VMOVUPS.Z    (AX)(R8*1), K1, Z0
+	VFNMADD231PS Z1, Z3, Z0
+	VMOVUPS      Z0, K1, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)

@@ -121,6 +121,32 @@ func TestProducts(t *testing.T) {
 	})
 }
 
+// TestSquaredDistancesGradient holds it against the same in plain float64, with
+// and without the rows and the gradient by X.
+func TestSquaredDistancesGradient(t *testing.T) {
+	forEach(t, func(t *testing.T, s set) {
+		p := s.products()
+		check(t, func(r *rapid.T) {
+			n, b, d := rapid.IntRange(1, 60).Draw(r, "n"), rapid.IntRange(1, 140).Draw(r, "b"), rapid.IntRange(1, 140).Draw(r, "d")
+			rng := rngOf(r)
+			c, x, w, byC, byX := normals(t, rng, n*d), normals(t, rng, d*b), normals(t, rng, n*b), normals(t, rng, n), normals(t, rng, b)
+			gC, gX, wantC, wantX := guarded(t, n*d), guarded(t, d*b), make([]float64, n*d), make([]float64, d*b)
+			plainProducts[float64]{}.SquaredDistancesGradient(n, b, d, wide(c), wide(x), nil, wide(w), wide(byC), wide(byX), wantC, wantX)
+			rounding := func(int) float64 { return 1e-4 }
+
+			p.SquaredDistancesGradient(n, b, d, c, x, nil, w, byC, byX, gC, gX)
+			near(r, "gradient by C", gC, wantC, rounding)
+			near(r, "gradient by X", gX, wantX, rounding)
+
+			rows := guarded(t, b*d)
+			s.vectors.Transpose(rows, x, d, b)
+			clear(gC)
+			p.SquaredDistancesGradient(n, b, d, c, x, rows, w, byC, byX, gC, nil)
+			near(r, "gradient by C from rows", gC, wantC, rounding)
+		})
+	})
+}
+
 // TestProductsPropagate: a NaN or infinity in A reaches its row of C and no
 // other.
 func TestProductsPropagate(t *testing.T) {
@@ -239,17 +265,13 @@ func TestRows(t *testing.T) {
 			exact.SumSquares(want, wide(matrix))
 			near(r, "sum of squares", got, want, func(i int) float64 { return 1e-6 * want[i] })
 
-			dst, wantDst := guarded(t, n*b), make([]float64, n*b)
-			v.ScaleRows(dst, matrix, rows, 2)
-			exact.ScaleRows(wantDst, wide(matrix), wide(rows), 2)
-			near(r, "scaled by rows", dst, wantDst, rounding)
+			perColumn, wantColumns := guarded(t, b), make([]float64, b)
+			v.SumSquaresOfColumns(perColumn, matrix)
+			exact.SumSquaresOfColumns(wantColumns, wide(matrix))
+			near(r, "sum of squares of columns", perColumn, wantColumns, func(j int) float64 { return 1e-6 * wantColumns[j] })
 
-			v.ScaleColumns(dst, matrix, columns, 2)
-			exact.ScaleColumns(wantDst, wide(matrix), wide(columns), 2)
-			near(r, "scaled by columns", dst, wantDst, rounding)
-
+			dst, wantDst := guarded(t, n*b), wide(matrix)
 			copy(dst, matrix)
-			wantDst = wide(matrix)
 			v.Multiply(dst, other)
 			exact.Multiply(wantDst, wide(other))
 			near(r, "multiplied", dst, wantDst, rounding)
@@ -473,7 +495,7 @@ func TestShortArguments(t *testing.T) {
 			"TN":               func() { s.products().TN(3, 4, 5, 1, x(15), x(20), 0, x(11)) },
 			"Distances":        func() { s.products().Distances(3, 4, 5, x(15), x(20), x(11)) },
 			"Exp":              func() { s.vectors.Exp(x(5), x(4)) },
-			"SumSquares":       func() { s.vectors.ScaleRows(x(20), x(20), x(3), 1) },
+			"SumSquares":       func() { s.vectors.SumSquares(x(3), x(20)) },
 			"SquaredDistances": func() { s.vectors.SquaredDistances(x(20), x(4), x(4)) },
 			"Transpose":        func() { s.vectors.Transpose(x(20), x(19), 5, 4) },
 			"Backward":         func() { s.vectors.Backward(x(20), x(5), x(5), x(4), x(3), x(20), x(20), x(5), x(5)) },

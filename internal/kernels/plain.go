@@ -61,6 +61,36 @@ func (plainProducts[T]) TN(m, n, k int, alpha T, a, b []T, beta T, c []T) {
 	}
 }
 
+func (p plainProducts[T]) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []T) {
+	squaredDistancesGradient[T](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
+}
+
+// squaredDistancesGradient goes by any products.
+func squaredDistancesGradient[T Real](p Products[T], n, b, d int, c, x, rows, w, byC, byX, gC, gX []T) {
+	for i, s := range byC[:n] {
+		to := gC[i*d : (i+1)*d]
+		for j, v := range c[i*d : (i+1)*d] {
+			to[j] = 2 * s * v
+		}
+	}
+	if rows != nil {
+		p.NN(n, d, b, -2, w, rows, 1, gC)
+	} else {
+		p.NT(n, d, b, -2, w, x, 1, gC)
+	}
+	if gX == nil {
+		return
+	}
+	byX = byX[:b]
+	for i := range d {
+		from, to := x[i*b:(i+1)*b], gX[i*b:(i+1)*b]
+		for j, s := range byX {
+			to[j] = 2 * s * from[j]
+		}
+	}
+	p.TN(d, b, n, -2, c, w, 1, gX)
+}
+
 func (plainProducts[T]) Distances(m, n, k int, x, c, dist []T) {
 	for i := range m {
 		row := x[i*k : (i+1)*k]
@@ -202,22 +232,12 @@ func (plainVectors[T]) SumSquares(dst, x []T) {
 	}
 }
 
-func (plainVectors[T]) ScaleRows(dst, src, by []T, factor T) {
-	_, n := shape(dst, by)
-	for i, s := range by {
-		row := dst[i*n : (i+1)*n]
-		for j, v := range src[i*n : (i+1)*n] {
-			row[j] = factor * s * v
-		}
-	}
-}
-
-func (plainVectors[T]) ScaleColumns(dst, src, by []T, factor T) {
-	b := len(by)
-	for at := 0; at < len(dst); at += b {
-		row := dst[at : at+b]
-		for i, v := range src[at : at+b] {
-			row[i] = factor * by[i] * v
+func (plainVectors[T]) SumSquaresOfColumns(dst, x []T) {
+	n, _ := shape(x, dst)
+	clear(dst)
+	for ; len(x) > 0; x = x[n:] {
+		for j, v := range x[:n] {
+			dst[j] += v * v
 		}
 	}
 }

@@ -12,18 +12,20 @@ import (
 // tile is what a micro-kernel works on; asm/matrix.go knows the offsets.
 // Strides are in bytes.
 type tile struct {
-	k           int
-	a           unsafe.Pointer // A[i,p] at a + i·ras + p·cas
-	ras, cas    int
-	b           unsafe.Pointer // rows of B
-	ldb         int
-	c           unsafe.Pointer
-	ldc         int
-	alpha, beta float32
-	mask        [8]uint32      // AVX-512: a bit per lane of the last vector; AVX2: a word per lane
-	r           unsafe.Pointer // like c
-	ldr         int
-	times       int // tiles one below the other
+	k        int
+	a        unsafe.Pointer // A[i,p] at a + i·ras + p·cas
+	ras, cas int
+	b        unsafe.Pointer // rows of B
+	ldb      int
+	c        unsafe.Pointer
+	ldc      int
+	alpha    float32
+	mask     [8]uint32      // AVX-512: a bit per lane of the last vector; AVX2: a word per lane
+	d        unsafe.Pointer // like c
+	ldd      int
+	s        unsafe.Pointer // S[i,j] at s + i·rss + j·css
+	rss, css int            // one of them is 0
+	times    int            // tiles one below the other
 }
 
 // kernels are micro-kernels by vectors and rows of a tile. Those that mask
@@ -59,6 +61,8 @@ type products struct {
 	machine
 	tile
 	packed, turned []float32
+	beta           [1]float32
+	twice          []float32
 }
 
 // matrix is a part of a row-major matrix: its first element, and the steps
@@ -80,11 +84,33 @@ func (m matrix) from(row, col int) unsafe.Pointer {
 	return unsafe.Pointer(&m.data[row*m.row+col*m.col])
 }
 
-// contract computes C = alpha·Σ_p A[i,p]∘B[p,j] + beta·C by the given kernels.
-// r, where they want it, has the shape of c.
-func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b matrix, beta float32, c, r matrix) {
-	p.k, p.alpha, p.beta = k, alpha, beta
-	p.ras, p.cas, p.ldb, p.ldc, p.ldr = 4*a.row, 4*a.col, 4*b.row, 4*c.row, 4*r.row
+// right returns the columns from j on.
+func (m matrix) right(j int) matrix {
+	if m.data != nil {
+		m.data = m.data[j*m.col:]
+	}
+	return m
+}
+
+// addend is S∘D, which is added to a product: S has a factor for each row, or
+// for each column, or a single one.
+type addend struct{ s, d matrix }
+
+// scaled returns beta·c.
+func (p *products) scaled(beta float32, c matrix) addend {
+	if beta == 0 {
+		return addend{}
+	}
+	p.beta[0] = beta
+	return addend{s: matrix{data: p.beta[:]}, d: c}
+}
+
+// contract computes C = alpha·Σ_p A[i,p]∘B[p,j] + S∘D by the given kernels. A D
+// that is nil they do not read; those of the signs want no S.
+func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b matrix, plus addend, c matrix) {
+	s, d := plus.s, plus.d
+	p.k, p.alpha = k, alpha
+	p.ras, p.cas, p.ldb, p.ldc, p.ldd, p.rss, p.css = 4*a.row, 4*a.col, 4*b.row, 4*c.row, 4*d.row, 4*s.row, 4*s.col
 	most := len(by.whole) - 1
 	for j := 0; j < n; {
 		vectors := (n - j + p.width - 1) / p.width
@@ -102,17 +128,17 @@ func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b ma
 		rows, higher := m/tiles, m%tiles // of even heights, but for one row more in some
 		below := higher * (rows + 1)
 		if higher > 0 {
-			p.run(kernels[rows+1], higher, a.from(0, 0), c.from(0, j), r.from(0, j))
+			p.run(kernels[rows+1], higher, a.from(0, 0), c.from(0, j), s.from(0, j), d.from(0, j))
 		}
-		p.run(kernels[rows], tiles-higher, a.from(below, 0), c.from(below, j), r.from(below, j))
+		p.run(kernels[rows], tiles-higher, a.from(below, 0), c.from(below, j), s.from(below, j), d.from(below, j))
 		j += vectors * p.width
 	}
-	p.a, p.b, p.c, p.r = nil, nil, nil, nil
+	p.a, p.b, p.c, p.s, p.d = nil, nil, nil, nil, nil
 }
 
 // run works on as many tiles, one below the other, as times says.
-func (p *products) run(kernel func(*tile), times int, a, c, r unsafe.Pointer) {
-	p.times, p.a, p.c, p.r = times, a, c, r
+func (p *products) run(kernel func(*tile), times int, a, c, s, d unsafe.Pointer) {
+	p.times, p.a, p.c, p.s, p.d = times, a, c, s, d
 	kernel(&p.tile)
 }
 
@@ -134,43 +160,69 @@ func (p *products) NN(m, n, k int, alpha float32, a, b []float32, beta float32, 
 	if !fits(m, n, k, beta, a, b, c) {
 		return
 	}
-	p.contract(p.product, m, n, k, alpha, dense(a, k), dense(b, n), beta, dense(c, n), matrix{})
+	p.contract(p.product, m, n, k, alpha, dense(a, k), dense(b, n), p.scaled(beta, dense(c, n)), dense(c, n))
 }
 
 func (p *products) TN(m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
 	if !fits(m, n, k, beta, a, b, c) {
 		return
 	}
-	p.contract(p.product, m, n, k, alpha, dense(a, m).transposed(), dense(b, n), beta, dense(c, n), matrix{})
+	p.contract(p.product, m, n, k, alpha, dense(a, m).transposed(), dense(b, n), p.scaled(beta, dense(c, n)), dense(c, n))
 }
 
 func (p *products) NT(m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
 	if !fits(m, n, k, beta, a, b, c) {
 		return
 	}
-	p.contractRows(p.product, m, n, k, alpha, a, b, beta, c)
+	p.contractRows(p.product, m, n, k, alpha, a, b, p.scaled(beta, dense(c, n)), c)
+}
+
+func (p *products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float32) {
+	if !fits(n, b, d, 0, c, x, w) {
+		return
+	}
+	twice := func(by []float32) []float32 {
+		p.twice = p.twice[:0]
+		for _, v := range by {
+			p.twice = append(p.twice, 2*v)
+		}
+		return p.twice
+	}
+	plus := addend{s: matrix{twice(byC[:n]), 1, 0}, d: dense(c, d)}
+	if rows != nil {
+		p.contract(p.product, n, d, b, -2, dense(w, b), dense(rows[:b*d], d), plus, dense(gC[:n*d], d))
+	} else {
+		p.contractRows(p.product, n, d, b, -2, w, x, plus, gC[:n*d])
+	}
+	if gX != nil {
+		plus := addend{s: matrix{twice(byX[:b]), 0, 1}, d: dense(x, b)}
+		p.contract(p.product, d, b, n, -2, dense(c, d).transposed(), dense(w, b), plus, dense(gX[:d*b], b))
+	}
 }
 
 func (p *products) Distances(m, n, k int, x, c, dist []float32) {
 	if !fits(m, n, k, 0, x, c, dist) {
 		return
 	}
-	p.contractRows(p.distance, m, n, k, 1, x, c, 0, dist)
+	p.contractRows(p.distance, m, n, k, 1, x, c, addend{}, dist)
 }
 
 // contractRows contracts rows of A [m,k] with rows of B [n,k], one of which it
 // has to turn around. With B turned vectors lie along n. With A turned they lie
 // along the batch, which fills them where the n of a head, 50 or 10, does not,
 // but the result has to be turned back.
-func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, beta float32, c []float32) {
-	const slab = 128 // rows of B at once, to stay in the cache
+func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, plus addend, c []float32) {
+	const slab = 128   // rows of B at once, to stay in the cache
+	const turning = 16 // multiplications take as long as an element's turn
 	cols := min(n, slab)
-	if full := (n + p.width - 1) / p.width * p.width; 16*full <= 17*n && n*k <= m*(n+k) {
-		p.packed = slices.Grow(p.packed[:0], k*cols)[:k*cols]
+	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
+	if m*full(n)*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
+		ld := full(cols) // so that every row of it begins with a line of the cache
+		p.packed = slices.Grow(p.packed[:0], k*ld)[:k*ld]
 		for j := 0; j < n; j += slab {
 			cols := min(slab, n-j)
-			turn(p.packed, cols, b[j*k:], k, cols, k)
-			p.contract(by, m, cols, k, alpha, dense(a, k), dense(p.packed, cols), beta, dense(c[j:], n), matrix{})
+			turn(p.packed, ld, b[j*k:], k, cols, k)
+			p.contract(by, m, cols, k, alpha, dense(a, k), dense(p.packed, ld), addend{plus.s.right(j), plus.d.right(j)}, dense(c[j:], n))
 		}
 		return
 	}
@@ -179,10 +231,12 @@ func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, 
 	turn(p.packed, m, a, k, m, k)
 	for j := 0; j < n; j += slab {
 		cols := min(slab, n-j)
-		if beta != 0 {
-			turn(p.turned, m, c[j:], n, m, cols)
+		plus := addend{plus.s.right(j).transposed(), plus.d.right(j)}
+		if plus.d.data != nil {
+			turn(p.turned, m, plus.d.data, plus.d.row, m, cols)
+			plus.d = dense(p.turned, m)
 		}
-		p.contract(by, cols, m, k, alpha, dense(b[j*k:], k), dense(p.packed, m), beta, dense(p.turned, m), matrix{})
+		p.contract(by, cols, m, k, alpha, dense(b[j*k:], k), dense(p.packed, m), plus, dense(p.turned, m))
 		turn(c[j:], n, p.turned, m, cols, m)
 	}
 }
@@ -193,9 +247,9 @@ func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
 	}
 	// gX = −Σ_c g·sign(c−x) and gC = −Σ_x g·sign(x−c).
 	rows, cols := dense(x, k), dense(c, k)
-	p.contract(p.signs, m, k, n, -1, dense(g, n), cols, 0, dense(gX[:m*k], k), rows)
+	p.contract(p.signs, m, k, n, -1, dense(g, n), cols, addend{d: rows}, dense(gX[:m*k], k))
 	if gC != nil {
-		p.contract(p.signs, n, k, m, -1, dense(g, n).transposed(), rows, 0, dense(gC[:n*k], k), cols)
+		p.contract(p.signs, n, k, m, -1, dense(g, n).transposed(), rows, addend{d: cols}, dense(gC[:n*k], k))
 	}
 }
 

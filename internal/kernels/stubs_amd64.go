@@ -605,10 +605,7 @@ func multiplyAVX2(dst, src *float32, n int)
 func sumSquaresAVX2(dst, x *float32, rows, n int)
 
 //go:noescape
-func scaleRowsAVX2(dst, src, by *float32, factor float32, rows, n int)
-
-//go:noescape
-func scaleColumnsAVX2(dst, src, by *float32, factor float32, rows, n int)
+func addSquaresAVX2(sums, x *float32, rows, n int)
 
 //go:noescape
 func squaredDistancesAVX2(dist, csq, xsq *float32, rows, n int)
@@ -642,8 +639,7 @@ var vectorsAVX2 = vectorKernels{
 	add:              addAVX2,
 	multiply:         multiplyAVX2,
 	sumSquares:       sumSquaresAVX2,
-	scaleRows:        scaleRowsAVX2,
-	scaleColumns:     scaleColumnsAVX2,
+	addSquares:       addSquaresAVX2,
 	squaredDistances: squaredDistancesAVX2,
 	logPhi:           logPhiAVX2,
 	activate:         activateAVX2,
@@ -676,10 +672,7 @@ func multiplyAVX512(dst, src *float32, n int)
 func sumSquaresAVX512(dst, x *float32, rows, n int)
 
 //go:noescape
-func scaleRowsAVX512(dst, src, by *float32, factor float32, rows, n int)
-
-//go:noescape
-func scaleColumnsAVX512(dst, src, by *float32, factor float32, rows, n int)
+func addSquaresAVX512(sums, x *float32, rows, n int)
 
 //go:noescape
 func squaredDistancesAVX512(dist, csq, xsq *float32, rows, n int)
@@ -713,8 +706,7 @@ var vectorsAVX512 = vectorKernels{
 	add:              addAVX512,
 	multiply:         multiplyAVX512,
 	sumSquares:       sumSquaresAVX512,
-	scaleRows:        scaleRowsAVX512,
-	scaleColumns:     scaleColumnsAVX512,
+	addSquares:       addSquaresAVX512,
 	squaredDistances: squaredDistancesAVX512,
 	logPhi:           logPhiAVX512,
 	activate:         activateAVX512,

@@ -8,8 +8,7 @@ type vectorKernels struct {
 	exp, log, softplus, sigmoid, add, multiply func(dst, src *float32, n int)
 
 	sumSquares       func(dst, x *float32, rows, n int)
-	scaleRows        func(dst, src, by *float32, factor float32, rows, n int)
-	scaleColumns     func(dst, src, by *float32, factor float32, rows, n int)
+	addSquares       func(sums, x *float32, rows, n int)
 	squaredDistances func(dist, csq, xsq *float32, rows, n int)
 	logPhi           func(dst, dist, width, limit *float32, rows, n int)
 	activate         func(dst, top *float32, largest *int32, dist, logRatio, width, limit *float32, rows, n int)
@@ -48,20 +47,13 @@ func (v *vectorKernels) SumSquares(dst, x []float32) {
 	v.sumSquares(&dst[0], &x[0], b, n)
 }
 
-func (v *vectorKernels) ScaleRows(dst, src, by []float32, factor float32) {
-	if len(dst) == 0 {
+func (v *vectorKernels) SumSquaresOfColumns(dst, x []float32) {
+	clear(dst)
+	if len(x) == 0 {
 		return
 	}
-	b, n := shape(dst, by)
-	v.scaleRows(&dst[0], at(src, b*n), &by[0], factor, b, n)
-}
-
-func (v *vectorKernels) ScaleColumns(dst, src, by []float32, factor float32) {
-	if len(dst) == 0 {
-		return
-	}
-	b, n := shape(dst, by)
-	v.scaleColumns(&dst[0], at(src, n*b), &by[0], factor, n, b)
+	n, rows := shape(x, dst)
+	v.addSquares(&dst[0], &x[0], rows, n)
 }
 
 func (v *vectorKernels) Transpose(dst, src []float32, rows, cols int) {

@@ -274,6 +274,10 @@ func (p wideProducts) TN(m, n, k int, alpha float64, a, b []float64, beta float6
 	p.product(m, n, k, alpha, view{a, 1, m}, view{b, n, 1}, beta, c, a, b)
 }
 
+func (p wideProducts) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float64) {
+	squaredDistancesGradient[float64](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
+}
+
 // Right is a matrix of float32 on the right of many products in float64, packed
 // once for all. For a few rows reading it is what takes the time, so it stays
 // in float32. It serves any number of goroutines.

@@ -241,12 +241,12 @@ func benchmark(binary, kernels, name, unit string) (float64, error) {
 // one thread of one core.
 func peers() []contender {
 	return peersBy("1", command, map[string][][]string{
-		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}, {"PyTorch compiled, fused", "torch_bench.py", "compile fused"}},
-		"jax":   {{"JAX jit", "jax_bench.py"}},
+		"torch":      {{"PyTorch eager", "torch_bench.py", "eager"}, {"PyTorch compiled, fused", "torch_bench.py", "compile fused"}},
+		"jax, torch": {{"JAX jit", "jax_bench.py"}}, // which takes its head from PyTorch
 	})
 }
 
-// peersBy lists programs, by the module that they need: a name, the file and its
+// peersBy lists programs, by the modules that they need: a name, the file and its
 // arguments, to be run with so many threads.
 func peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []contender {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
@@ -267,12 +267,12 @@ func peersBy(threads string, run func(env []string, name string, args ...string)
 		return nil
 	}
 	var found []contender
-	for _, module := range slices.Sorted(maps.Keys(candidates)) {
-		if _, err := run(nil, python, "-c", "import "+module); err != nil {
-			log.Printf("no %s: %v", module, err)
+	for _, modules := range slices.Sorted(maps.Keys(candidates)) {
+		if _, err := run(nil, python, "-c", "import "+modules); err != nil {
+			log.Printf("without %s, which needs %s: %v; use another MLRBFN_PEERS_PYTHON, or --install", candidates[modules][0][0], modules, err)
 			continue
 		}
-		for _, c := range candidates[module] {
+		for _, c := range candidates[modules] {
 			found = append(found, contender{c[0], func(s shape) (float64, error) {
 				args := append([]string{filepath.Join(oracle, "peers", c[1]), s.peer, threads}, c[2:]...)
 				path := strings.Join([]string{oracle, filepath.Join(oracle, "peers"), os.Getenv("PYTHONPATH")}, string(os.PathListSeparator))

@@ -177,7 +177,7 @@ func contention(dir string) error {
 	all := []contender{{"ours, 1 head", ours("0")}, {"ours, 3 heads", ours("0,1,2")}}
 	threads := []int{1, min(3, cores)}
 	for _, peer := range peersBy(strconv.Itoa(cores), output, map[string][][]string{
-		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}}, "jax": {{"JAX jit", "jax_bench.py"}},
+		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}}, "jax, torch": {{"JAX jit", "jax_bench.py"}},
 	}) {
 		peer.name += fmt.Sprintf(", %d threads", cores)
 		all, threads = append(all, peer), append(threads, cores)

@@ -87,6 +87,38 @@ func (r *row) eachFrom(from reg.Register, body func(tail bool)) {
 	Label(label("end"))
 }
 
+// eachOf does so for as many vectors at a time as most says, then for one: the
+// steps of a long computation wait less for one another where those of several
+// vectors alternate. body is told how many vectors it is at.
+func (r *row) eachOf(most int, body func(vectors int, tail bool)) {
+	at, last := GP64(), GP64()
+	XORQ(at, at)
+	if most > 1 {
+		step := int32(4 * r.width * most)
+		MOVQ(r.bytes, last)
+		SUBQ(I32(step), last)
+		MOVQ(at, r.at)
+		JMP(LabelRef("several"))
+		Label("vectors")
+		body(most, false)
+		ADDQ(I32(step), r.at)
+		Label("several")
+		CMPQ(r.at, last)
+		JLE(LabelRef("vectors"))
+		MOVQ(r.at, at)
+	}
+	r.eachFrom(at, func(tail bool) { body(1, tail) })
+}
+
+// together returns what of gives for each of n vectors.
+func together(n int, of func(i int) reg.VecVirtual) []reg.VecVirtual {
+	all := make([]reg.VecVirtual, n)
+	for i := range all {
+		all[i] = of(i)
+	}
+	return all
+}
+
 // down emits body for each of the rows, of which there is at least one, in the
 // columns where the loop is. i counts the rows.
 func (r *row) down(count Op, body func(i reg.Register)) {
@@ -114,27 +146,34 @@ func (v isa) of(array, i reg.Register) reg.VecVirtual {
 func (r *row) here(base reg.Register) Mem { return Mem{Base: base, Index: r.at, Scale: 1} }
 
 // load reads the vector at the loop's place; masked lanes are 0.
-func (r *row) load(base reg.Register, tail bool) reg.VecVirtual {
-	x := r.reg()
+func (r *row) load(base reg.Register, tail bool) reg.VecVirtual { return r.loadNext(0, base, tail) }
+
+// loadNext reads the i-th vector from there on.
+func (r *row) loadNext(i int, base reg.Register, tail bool) reg.VecVirtual {
+	x, from := r.reg(), r.here(base).Offset(4*r.width*i)
 	switch {
 	case !tail:
-		VMOVUPS(r.here(base), x)
+		VMOVUPS(from, x)
 	case r.width == 16:
-		VMOVUPS_Z(r.here(base), reg.K1, x)
+		VMOVUPS_Z(from, reg.K1, x)
 	default:
-		VMASKMOVPS(r.here(base), r.mask, x)
+		VMASKMOVPS(from, r.mask, x)
 	}
 	return x
 }
 
-func (r *row) store(x reg.Register, base reg.Register, tail bool) {
+func (r *row) store(x reg.Register, base reg.Register, tail bool) { r.storeNext(0, x, base, tail) }
+
+// storeNext writes the i-th vector from there on.
+func (r *row) storeNext(i int, x reg.Register, base reg.Register, tail bool) {
+	to := r.here(base).Offset(4 * r.width * i)
 	switch {
 	case !tail:
-		VMOVUPS(x, r.here(base))
+		VMOVUPS(x, to)
 	case r.width == 16:
-		VMOVUPS(x, reg.K1, r.here(base))
+		VMOVUPS(x, reg.K1, to)
 	default:
-		VMASKMOVPS(x, r.mask, r.here(base))
+		VMASKMOVPS(x, r.mask, to)
 	}
 }
 
@@ -244,39 +283,17 @@ func elementwise(v isa) {
 		})
 	}
 
-	declare("scaleRows", "dst, src, by *float32, factor float32, rows, n int")
+	declare("addSquares", "sums, x *float32, rows, n int")
 	{
-		dst, src, by, count := pointer("dst"), pointer("src"), pointer("by"), pointer("rows")
-		factor := v.factor("factor")
-		r := v.row(pointer("n"))
-		rows(count, func() {
-			scale := v.broadcast(Mem{Base: by})
-			VMULPS(factor, scale, scale)
-			r.each(func(tail bool) {
-				y := r.load(src, tail)
-				VMULPS(scale, y, y)
-				r.store(y, dst, tail)
-			})
-			ADDQ(I8(4), by)
-			ADDQ(r.bytes, src)
-			ADDQ(r.bytes, dst)
-		})
-	}
-
-	declare("scaleColumns", "dst, src, by *float32, factor float32, rows, n int")
-	{
-		dst, src, by, count := pointer("dst"), pointer("src"), pointer("by"), pointer("rows")
-		factor := v.factor("factor")
+		sums, x, count := pointer("sums"), pointer("x"), pointer("rows")
 		r := v.row(pointer("n"))
 		rows(count, func() {
 			r.each(func(tail bool) {
-				y := r.load(by, tail)
-				VMULPS(factor, y, y)
-				VMULPS(r.load(src, tail), y, y)
-				r.store(y, dst, tail)
+				y, sum := r.load(x, tail), r.load(sums, tail)
+				VFMADD231PS(y, y, sum)
+				r.store(sum, sums, tail)
 			})
-			ADDQ(r.bytes, src)
-			ADDQ(r.bytes, dst)
+			ADDQ(r.bytes, x)
 		})
 	}
 
@@ -464,6 +481,8 @@ func logBCE(v isa, declare func(name, params string)) {
 	r := v.row(pointer("n"))
 	r.each(func(tail bool) {
 		label, total, place := r.labels(labels, tail), v.zero(), v.zero()
+		// Σ log u is the logarithm of the product of the u, m·2ᵉ.
+		m, exponent := v.copied(float(1)), v.zero()
 		r.down(ParamAddr("rows"), func(reg.Register) {
 			l := r.load(logY, tail)
 			VSUBPS(shift, l, l)
@@ -491,20 +510,24 @@ func logBCE(v isa, declare func(name, params string)) {
 				VCMPPS(U8(4), float(0), n, nonzero)
 				VANDPS(nonzero, lost, lost)
 			}
-			entry := v.log(u, true)
-			VFMADD231PS(inverse, lost, entry)
+			entry := v.reg()
+			VMULPS(inverse, lost, entry) // but for log u
 			minusOne := v.copied(float(-1))
 			if v.width == 16 {
 				VPCMPEQD(label, place, reg.K2)
 				VMOVAPS(l, reg.K2, entry)
 				VMOVAPS(minusOne, reg.K2, slope)
+				VMOVUPS(float(1), reg.K2, u)
 			} else {
 				own := v.reg()
 				VPCMPEQD(label, place, own)
 				VBLENDVPS(own, l, entry, entry)
 				VBLENDVPS(own, minusOne, slope, slope)
+				VBLENDVPS(own, float(1), u, u)
 			}
 			VSUBPS(entry, total, total)
+			VMULPS(u, m, m)
+			v.split(m, exponent)
 			VPADDD(constant(1), place, place)
 			VMULPS(scale, slope, slope)
 			skip := fmt.Sprintf("noGradient%v", tail)
@@ -513,6 +536,8 @@ func logBCE(v isa, declare func(name, params string)) {
 			r.store(slope, grad, tail)
 			Label(skip)
 		})
+		VSUBPS(v.log(m, true), total, total)
+		VFNMADD231PS(float(math.Ln2), exponent, total)
 		r.cut(total, tail)
 		wide := v.sum(total).AsX()
 		VCVTSS2SD(wide, wide, wide)
@@ -520,6 +545,23 @@ func logBCE(v isa, declare func(name, params string)) {
 	})
 	Store(loss, ReturnIndex(0))
 	finish(saved)
+}
+
+// split brings positive numbers m into [1, 2) and adds the exponents of 2 that
+// this takes to e.
+func (v isa) split(m, e reg.Register) {
+	exponent := v.reg()
+	if v.width == 16 {
+		VGETEXPPS(m, exponent)
+		VGETMANTPS(U8(0), m, m)
+	} else {
+		VPSRLD(U8(23), m, exponent)
+		VPSUBD(constant(127), exponent, exponent)
+		VCVTDQ2PS(exponent, exponent)
+		VPAND(constant(0x007fffff), m, m)
+		VPOR(float(1), m, m)
+	}
+	VADDPS(exponent, e, e)
 }
 
 // labels reads the ints of an array that go with the columns where the loop is.
@@ -548,23 +590,34 @@ func adam(v isa, declare func(name, params string)) {
 	size, scale := v.factor("size"), v.factor("scale")
 	saved := flushing()
 	r := v.row(pointer("n"))
-	beta2 := v.copied(float(0.999))
-	r.each(func(tail bool) {
-		grad, first, second, value := r.load(g, tail), r.load(m, tail), r.load(s, tail), r.load(p, tail)
-		change := v.reg()
-		VSUBPS(first, grad, change)
-		VFMADD231PS(float(0.1), change, first)
-		r.store(first, m, tail)
-		VMULPS(grad, grad, grad)
-		VMULPS(float(0.001), grad, grad)
-		VFMADD213PS(grad, beta2, second)
-		r.store(second, s, tail)
+	most := 1
+	if v.width == 16 {
+		most = 4
+	}
+	r.eachOf(most, func(vectors int, tail bool) {
+		loaded := func(base reg.Register) []reg.VecVirtual {
+			return together(vectors, func(i int) reg.VecVirtual { return r.loadNext(i, base, tail) })
+		}
+		each := func(do func(i int)) {
+			for i := range vectors {
+				do(i)
+			}
+		}
+		grad, first, second := loaded(g), loaded(m), loaded(s)
+		change := together(vectors, func(int) reg.VecVirtual { return v.reg() })
+		each(func(i int) { VSUBPS(first[i], grad[i], change[i]) })
+		each(func(i int) { VFMADD231PS(float(0.1), change[i], first[i]) })
+		each(func(i int) { r.storeNext(i, first[i], m, tail) })
+		each(func(i int) { VMULPS(grad[i], grad[i], grad[i]) })
+		each(func(i int) { VMULPS(float(0.001), grad[i], grad[i]) })
+		each(func(i int) { VFMADD132PS(float(0.999), grad[i], second[i]) })
+		each(func(i int) { r.storeNext(i, second[i], s, tail) })
 		root := v.sqrt(second)
-		VMULPS(scale, root, root)
-		VADDPS(float(1e-8), root, root)
-		VMULPS(size, first, first)
-		VFNMADD231PS(v.inverse(root), first, value)
-		r.store(value, p, tail)
+		each(func(i int) { VFMADD213PS(float(1e-8), scale, root[i]) })
+		each(func(i int) { VMULPS(size, first[i], first[i]) })
+		inverse, value := v.inverses(root), loaded(p)
+		each(func(i int) { VFNMADD231PS(inverse[i], first[i], value[i]) })
+		each(func(i int) { r.storeNext(i, value[i], p, tail) })
 	})
 	finish(saved)
 }
@@ -572,17 +625,34 @@ func adam(v isa, declare func(name, params string)) {
 // sqrt returns √x for x ≥ 0, for AVX-512 by an approximation and one step of
 // Newton's, as its own square roots hold up the divisions. It takes infinity
 // for the largest number.
-func (v isa) sqrt(x reg.Register) reg.VecVirtual {
-	root := v.reg()
+func (v isa) sqrt(x []reg.VecVirtual) []reg.VecVirtual {
+	fresh := func() []reg.VecVirtual {
+		return together(len(x), func(int) reg.VecVirtual { return v.reg() })
+	}
+	root := fresh()
 	if v.width == 8 {
-		VSQRTPS(x, root)
+		for i, x := range x {
+			VSQRTPS(x, root[i])
+		}
 		return root
 	}
-	y, inverse, e := v.clamped(x, 0x1p-126, math.MaxFloat32), v.reg(), v.copied(float(1))
-	VRSQRT14PS(y, inverse)
-	VMULPS(y, inverse, root)
-	VFNMADD231PS(inverse, root, e)
-	VMULPS(float(0.5), e, e)
-	VFMADD231PS(root, e, root)
+	y := together(len(x), func(i int) reg.VecVirtual { return v.clamped(x[i], 0x1p-126, math.MaxFloat32) })
+	inverse := fresh()
+	for i := range x {
+		VRSQRT14PS(y[i], inverse[i])
+	}
+	for i := range x {
+		VMULPS(y[i], inverse[i], root[i])
+	}
+	e := together(len(x), func(int) reg.VecVirtual { return v.copied(float(1)) })
+	for i := range x {
+		VFNMADD231PS(inverse[i], root[i], e[i])
+	}
+	for i := range x {
+		VMULPS(float(0.5), e[i], e[i])
+	}
+	for i := range x {
+		VFMADD231PS(root[i], e[i], root[i])
+	}
 	return root
 }

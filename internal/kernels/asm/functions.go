@@ -187,16 +187,27 @@ func (v isa) log1p(z, u, inverse reg.Register) reg.VecVirtual {
 
 // inverse returns 1/x, 2⁻¹²⁶ < x < 2¹²⁶, for AVX-512 by an approximation and one
 // step of Newton's, which is three times as fast as its division.
-func (v isa) inverse(x reg.Register) reg.VecVirtual {
-	one := v.copied(float(1))
+func (v isa) inverse(x reg.VecVirtual) reg.VecVirtual { return v.inverses([]reg.VecVirtual{x})[0] }
+
+func (v isa) inverses(x []reg.VecVirtual) []reg.VecVirtual {
+	one := together(len(x), func(int) reg.VecVirtual { return v.copied(float(1)) })
 	if v.width == 8 {
-		VDIVPS(x, one, one)
+		for i, x := range x {
+			VDIVPS(x, one[i], one[i])
+		}
 		return one
 	}
-	y := v.reg()
-	VRCP14PS(x, y)
-	VFNMADD231PS(y, x, one)
-	VFMADD231PS(y, one, y)
+	y := together(len(x), func(i int) reg.VecVirtual {
+		y := v.reg()
+		VRCP14PS(x[i], y)
+		return y
+	})
+	for i, x := range x {
+		VFNMADD231PS(y[i], x, one[i])
+	}
+	for i, y := range y {
+		VFMADD231PS(y, one[i], y)
+	}
 	return y
 }
 

@@ -20,11 +20,13 @@ const (
 	tileC     = 48
 	tileLDC   = 56
 	tileAlpha = 64
-	tileBeta  = 68
-	tileMask  = 72
-	tileR     = 104
-	tileLDR   = 112
-	tileTimes = 120
+	tileMask  = 68
+	tileD     = 104
+	tileLDD   = 112
+	tileS     = 120
+	tileRSS   = 128
+	tileCSS   = 136
+	tileTimes = 144
 )
 
 // shapes says how many rows a tile may have by its number of vectors: as many
@@ -114,10 +116,11 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 	return Mem{Base: w.base, Index: w.index, Scale: w.scale}
 }
 
-// microKernel writes C = alpha·Σ_p A[i,p]∘B[p,j] + beta·C for mr rows and nv
-// vectors of columns, of which the last may be masked; ∘ is the product, |a−b|
-// or a·sign(b−R[i,j]). beta = 0 does not read C. It does so for as many such
-// tiles, one below the other, as the field times says.
+// microKernel writes C = alpha·Σ_p A[i,p]∘B[p,j] for mr rows and nv vectors of
+// columns, of which the last may be masked; ∘ is the product, to which it adds
+// S[i,j]·D[i,j] unless D is nil, or |a−b|, or a·sign(b−D[i,j]). S has a value
+// for each row, or for each column, or a single one, as its strides say. It
+// does so for as many such tiles, one below the other, as the field times says.
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	function(name, "t *tile", "t *uint8")
 	saved := flushing()
@@ -134,12 +137,16 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	LEAQ(Mem{Base: s1, Index: s1, Scale: 4}, s5)
 	// Where the next tile begins is kept on the stack: the garbage collector
 	// must not find an address beyond an array in a tile.
-	nextA, nextR, times := AllocLocal(8), AllocLocal(8), reg.RSI
+	nextA, nextD, nextS, times := AllocLocal(8), AllocLocal(8), AllocLocal(8), reg.RSI
 	MOVQ(field(tileTimes), times)
 	MOVQ(field(tileA), a)
-	if op == "signs" {
-		MOVQ(field(tileR), reg.R15)
-		MOVQ(reg.R15, nextR)
+	if op != "distance" {
+		MOVQ(field(tileD), reg.R15)
+		MOVQ(reg.R15, nextD)
+	}
+	if op == "product" {
+		MOVQ(field(tileS), reg.R15)
+		MOVQ(reg.R15, nextS)
 	}
 	Label("tile")
 	MOVQ(a, nextA)
@@ -177,21 +184,21 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	free := first - nv // for broadcasts, and |a−b|
 	broadcasts := min(free, 4)
 	diff := v.vector(first - 1)
-	var r func(i, j int) reg.Register
+	var d func(i, j int) reg.Register
 	switch op {
 	case "distance":
 		broadcasts = min(free-1, 3)
 	case "signs":
 		broadcasts = 1
-		r = func(i, j int) reg.Register { return v.vector(nv + 1 + i*nv + j) }
-		MOVQ(nextR, reg.R15)
+		d = func(i, j int) reg.Register { return v.vector(nv + 1 + i*nv + j) }
+		MOVQ(nextD, reg.R15)
 		for i := range mr {
 			for j := range nv {
-				load(Mem{Base: reg.R15}, j, r(i, j))
+				load(Mem{Base: reg.R15}, j, d(i, j))
 			}
-			ADDQ(field(tileLDR), reg.R15)
+			ADDQ(field(tileLDD), reg.R15)
 		}
-		MOVQ(reg.R15, nextR)
+		MOVQ(reg.R15, nextD)
 	}
 	loop := "loop"
 	Label(loop)
@@ -210,7 +217,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 				VANDPS(constant(0x7fffffff), diff, diff)
 				VADDPS(diff, acc(i, j), acc(i, j))
 			case "signs":
-				v.addSigned(x, col(j), r(i, j), diff, v.vector(first-2), acc(i, j))
+				v.addSigned(x, col(j), d(i, j), diff, v.vector(first-2), acc(i, j))
 			}
 		}
 	}
@@ -222,28 +229,46 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	DECQ(reg.RCX)
 	JNZ(LabelRef(loop))
 
-	alpha, beta := v.vector(0), v.vector(1)
+	alpha := v.vector(0)
 	VBROADCASTSS(field(tileAlpha), alpha)
 	for i := range mr {
 		for j := range nv {
 			VMULPS(alpha, acc(i, j), acc(i, j))
 		}
 	}
-	MOVL(field(tileBeta), reg.R15L)
-	TESTL(reg.R15L, reg.R15L)
-	JZ(LabelRef("store"))
-	VBROADCASTSS(field(tileBeta), beta)
-	MOVQ(c, a)
-	for i := range mr {
+	if op == "product" {
+		scaled, s, value := reg.R15, reg.RBX, v.vector(nv) // D and S, while a and b are not needed
+		add := func(i int, s func(j int) reg.Register) {
+			for j := range nv {
+				load(Mem{Base: scaled}, j, value)
+				VFMADD231PS(value, s(j), acc(i, j))
+			}
+			ADDQ(field(tileLDD), scaled)
+		}
+		MOVQ(nextD, scaled)
+		TESTQ(scaled, scaled)
+		JZ(LabelRef("store"))
+		MOVQ(nextS, s)
+		CMPQ(field(tileCSS), U8(0))
+		JNE(LabelRef("columns"))
+		for i := range mr {
+			VBROADCASTSS(Mem{Base: s}, v.vector(0))
+			add(i, func(int) reg.Register { return v.vector(0) })
+			ADDQ(field(tileRSS), s)
+		}
+		MOVQ(s, nextS)
+		JMP(LabelRef("added"))
+		Label("columns")
 		for j := range nv {
-			load(Mem{Base: a}, j, v.vector(0))
-			VFMADD231PS(v.vector(0), beta, acc(i, j))
+			load(Mem{Base: s}, j, col(j))
 		}
-		if i < mr-1 {
-			ADDQ(reg.R13, a)
+		for i := range mr {
+			add(i, col)
 		}
+		Label("added")
+		MOVQ(scaled, nextD)
+		Label("store")
 	}
-	Label("store")
 	if masked && v.width == 8 {
 		VMOVUPS(field(tileMask), v.vector(0))
 	}
