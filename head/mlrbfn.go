@@ -278,7 +278,9 @@ func (p *Predictor) Outputs(logConfidences, scores []float64, x []float32) {
 	for len(x) > 0 {
 		b := min(predictBatch, len(x)/p.d)
 		logits := p.forward(x[:b*p.d], b)
-		copy(logConfidences, p.net.output(b))
+		for i, v := range p.net.output(b) {
+			logConfidences[i] = min(v, 0) // which rounding may take it above
+		}
 		if scores != nil {
 			for i := range b {
 				from, to := i*p.classes, (i+1)*p.classes
