@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -152,6 +153,14 @@ type worker struct {
 	file   []byte                   // room for one
 }
 
+// rooms keep the memory for a file and a picture for the next extraction.
+var rooms = sync.Pool{New: func() any { return new(room) }}
+
+type room struct {
+	file    []byte
+	picture *image.NRGBA
+}
+
 // block delivers the results of the items from:to.
 func (w *worker) block(ctx context.Context, from, to int) error {
 	results, err := w.loadAll(ctx, from, to)
@@ -269,8 +278,10 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	defer cancel()
 	img, err := r.Item.decode(timed, data, w.decode)
 	if err != nil {
+		if timed.Err() != nil {
+			w.file, w.decode.Reuse = nil, nil // a decoder that was left behind may still use them
+		}
 		if timed.Err() != nil && ctx.Err() == nil {
-			w.file, w.decode.Reuse = nil, nil // the decoder that was left behind may still use them
 			return fmt.Errorf("decoding takes more than %v, which --image-timeout can raise: %w", w.opts.ImageTimeout, err)
 		}
 		return err

@@ -72,6 +72,7 @@ type Model struct {
 	outputs     []tensor // the embedding and, where there are any, the logits
 	pool        pooling
 	alone       func() bool // needsToBeAlone, asked once
+	kept        *keptRunners
 	options     ModelOptions
 	why         string
 	fingerprint string
@@ -99,7 +100,7 @@ func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
 		return nil, fmt.Errorf("unknown pooling %q; --pool is cls or mean", opts.Pool)
 	}
-	m := &Model{options: opts}
+	m := &Model{options: opts, kept: new(keptRunners)}
 	file, folders, err := findGraph(dir)
 	if err != nil {
 		return nil, err
@@ -565,7 +566,16 @@ func (r recipe) fingerprint() (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-func (m *Model) newRunner(batch int) (runner, error) { return m.NewRunner(batch) }
+func (m *Model) newRunner(batch int) (runner, error) {
+	r := m.kept.take(m.Batch(batch))
+	if r == nil {
+		var err error
+		if r, err = m.NewRunner(batch); err != nil {
+			return nil, err
+		}
+	}
+	return keptRunner{r, m.kept}, nil
+}
 
 func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
 	return m.Spec.Tensor(dst, img, m.input.layout)
@@ -579,7 +589,7 @@ func (m *Model) freeThreads() bool { return m.options.IntraOpThreads == 0 && m.o
 
 func (m *Model) withThreads(n int) (model, error) {
 	other := *m
-	other.options.IntraOpThreads = n
+	other.options.IntraOpThreads, other.kept = n, new(keptRunners)
 	return &other, other.newSession()
 }
 
@@ -602,5 +612,5 @@ func (m *Model) Close() error {
 	}
 	session := m.session
 	m.session = nil
-	return session.Destroy()
+	return errors.Join(m.kept.close(), session.Destroy())
 }

@@ -193,11 +193,17 @@ func (e *extraction) work(ctx context.Context, plan Plan, do func(context.Contex
 					err = closeErr
 				}
 			}()
-			return do(ctx, &worker{
+			room := rooms.Get().(*room)
+			defer rooms.Put(room)
+			w := &worker{
 				extraction: e,
 				runner:     runner,
-				decode:     preprocess.DecodeOptions{MaxPixels: e.opts.MaxPixels, ApplyEXIF: e.model.upright()},
-			})
+				decode:     preprocess.DecodeOptions{MaxPixels: e.opts.MaxPixels, ApplyEXIF: e.model.upright(), Reuse: room.picture},
+				file:       room.file,
+			}
+			err = do(ctx, w)
+			room.file, room.picture = w.file, w.decode.Reuse
+			return err
 		})
 	}
 	return group.Wait()

@@ -5,6 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
+	"sync"
 
 	"github.com/x448/float16"
 	ort "github.com/yalue/onnxruntime_go"
@@ -56,6 +59,55 @@ func (m *Model) runnerOf(batch int) *Runner {
 		r.outputs = append(r.outputs, newBuffer(out.Type, out.row, batch))
 	}
 	return r
+}
+
+// keptRunners are those that an extraction is done with, for the next one: a
+// program that follows its input has many, of few images each.
+type keptRunners struct {
+	sync.Mutex
+	idle []*Runner
+}
+
+// keptRunner is a runner that goes there when it is closed.
+type keptRunner struct {
+	*Runner
+	to *keptRunners
+}
+
+// take returns one for batches of this size, or nil.
+func (k *keptRunners) take(batch int) *Runner {
+	k.Lock()
+	defer k.Unlock()
+	at := slices.IndexFunc(k.idle, func(r *Runner) bool { return r.batch == batch })
+	if at < 0 {
+		return nil
+	}
+	r := k.idle[at]
+	k.idle = slices.Delete(k.idle, at, at+1)
+	return r
+}
+
+// Close keeps the runner, unless there are as many already as will be wanted.
+func (r keptRunner) Close() error {
+	r.to.Lock()
+	defer r.to.Unlock()
+	if len(r.to.idle) >= runtime.GOMAXPROCS(0) {
+		return r.Runner.Close()
+	}
+	r.to.idle = append(r.to.idle, r.Runner)
+	return nil
+}
+
+// close frees all.
+func (k *keptRunners) close() error {
+	k.Lock()
+	defer k.Unlock()
+	var err error
+	for _, r := range k.idle {
+		err = errors.Join(err, r.Close())
+	}
+	k.idle = nil
+	return err
 }
 
 // Batch is the most images that a run can have.
