@@ -188,9 +188,6 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 	if w, h := int64(width), int64(height); w > limit/h {
 		return nil, fmt.Errorf("%s of %d×%d pixels is above the limit of %d", f.name, w, h, limit)
 	}
-	if f.name == "JPEG" { // whose decoder stops with ctx, and to whose time handing over would add
-		return f.pixels(ctx, data, picture, opts)
-	}
 	type result struct {
 		img *image.NRGBA
 		err error
@@ -199,6 +196,7 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 	go func() {
 		var r result
 		defer func() { done <- r }()
+		defer f.recover(&r.err)
 		r.img, r.err = f.pixels(ctx, data, picture, opts)
 	}()
 	select {
@@ -215,12 +213,11 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 }
 
 // pixels decodes a file whose header is read, and turns it.
-func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture, opts DecodeOptions) (img *image.NRGBA, err error) {
-	defer f.recover(&err)
+func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture, opts DecodeOptions) (*image.NRGBA, error) {
 	if jpeg, ok := picture.(*jpegPicture); ok {
 		jpeg.reuse = opts.Reuse
 	}
-	img, err = picture.Pixels(ctx)
+	img, err := picture.Pixels(ctx)
 	if ctx.Err() != nil {
 		err = ctx.Err() // which not every decoder wraps
 	}
