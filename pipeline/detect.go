@@ -71,7 +71,7 @@ type DetectStats struct {
 // and stops nothing; an idx file that cannot is an error.
 func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (_ DetectStats, err error) {
 	// Paths that cannot be are told before a model is loaded.
-	items, err := listPaths(opts.Paths, opts.SetAside, opts.More == nil)
+	items, err := listPaths(ctx, opts.Paths, opts.SetAside, opts.More == nil)
 	if err != nil {
 		return DetectStats{}, err
 	}
@@ -121,7 +121,7 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 				return nil
 			}
 			if err == nil {
-				items, err = listPaths(more, opts.SetAside, false)
+				items, err = listPaths(ctx, more, opts.SetAside, false)
 			}
 			if err != nil {
 				return err
@@ -381,7 +381,7 @@ func (s Source) appliesEXIF() (bool, error) {
 // all the images in them, but those in the folder apart, unless "". A path that
 // is absent is an image that cannot be read; where these are all paths, one of
 // them must be there.
-func listPaths(paths []string, apart string, all bool) ([]extractor.Item, error) {
+func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]extractor.Item, error) {
 	var items []extractor.Item
 	var missing error
 	found := false
@@ -398,7 +398,7 @@ func listPaths(paths []string, apart string, all bool) ([]extractor.Item, error)
 				Bytes: info.Size(), MTime: info.ModTime().UnixNano(),
 			})
 		default:
-			listing, err := extractor.List(extractor.ListOptions{Root: p})
+			listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: p})
 			if err != nil && !errors.Is(err, extractor.ErrEmptyClass) && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
 				return nil, err
 			}

@@ -383,7 +383,7 @@ func TestListPaths(t *testing.T) {
 			for _, p := range tt.want {
 				want = append(want, in(p))
 			}
-			items, err := listPaths(paths, "", true)
+			items, err := listPaths(t.Context(), paths, "", true)
 			for _, item := range items {
 				got = append(got, pathOf(item))
 			}

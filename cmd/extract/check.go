@@ -37,7 +37,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 	defer func() { err = errors.Join(err, m.Close()) }()
 	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, ApplyEXIF: opts.Backbone.ApplyEXIF}}
 	if opts.Images != "" {
-		listing, err := extractor.List(extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
+		listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
 		if err != nil && !errors.Is(err, extractor.ErrEmptyClass) {
 			return err
 		}
