@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -174,8 +176,9 @@ func contention(dir string) error {
 			return o.StepsPerSecond, err
 		}
 	}
-	all := []contender{{"ours, 1 head", ours("0")}, {"ours, 3 heads", ours("0,1,2")}}
-	threads := []int{1, min(3, cores)}
+	heads := min(3, cores)
+	all := []contender{{"ours, 1 head", ours("0")}, {"ours, 3 heads", ours("0,1,2")}, {fmt.Sprintf("%d plain loops, 10⁶ rounds", heads), loops(heads)}}
+	threads := []int{1, heads, heads}
 	for _, peer := range peersBy(strconv.Itoa(cores), output, map[string][][]string{
 		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}}, "jax, torch": {{"JAX jit", "jax_bench.py"}},
 	}) {
@@ -217,13 +220,35 @@ func contention(dir string) error {
 	return nil
 }
 
+// loops returns what n loops of burn's kind do in a second, which is what the
+// system really leaves to so many threads.
+func loops(n int) func(shape) (float64, error) {
+	return func(shape) (float64, error) {
+		var wg sync.WaitGroup
+		var rounds atomic.Int64
+		end := time.Now().Add(time.Duration(*seconds * float64(time.Second)))
+		for range n {
+			wg.Go(func() {
+				for time.Now().Before(end) {
+					burn(1e6)
+					rounds.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(rounds.Load()) / *seconds, nil
+	}
+}
+
 // burnVariable makes this program one that keeps a core busy until it is stopped.
 const burnVariable = "BENCH_TRAIN_BURN"
 
-func burn() {
-	for x := uint64(1); ; {
+// burn keeps a core busy for n rounds.
+func burn(n int) (x uint64) {
+	for range n {
 		x = x*6364136223846793005 + 1
 	}
+	return x
 }
 
 // burners starts n such programs, which stop ends.
