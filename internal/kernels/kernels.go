@@ -17,6 +17,7 @@ package kernels
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
 //go:generate go run -C asm . -wide -out ../wide_amd64.s -declarations ../widestubs_amd64.go
 //go:generate go run -C asm ./neon -out ../kernels_arm64.s -declarations ../stubs_arm64.go
+//go:generate go run -C asm ./neon -wide -out ../wide_arm64.s -declarations ../widestubs_arm64.go
 
 import (
 	"fmt"

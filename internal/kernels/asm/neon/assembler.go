@@ -184,8 +184,11 @@ func (f *function) with(in []vector, format string, a ...any) {
 
 func (f *function) label(name string) { f.lines = append(f.lines, line{label: name}) }
 
-// branch goes to a label by an instruction such as BNE.
-func (f *function) branch(by, to string) {
+// branch goes to a label by an instruction such as BNE, or CBZ of a register.
+func (f *function) branch(by, to string, of ...gp) {
+	for _, r := range of {
+		by += fmt.Sprintf(" %s,", r)
+	}
 	f.lines = append(f.lines, line{text: by + " " + to, branch: to})
 }
 
@@ -200,6 +203,15 @@ func (f *function) named(name string) string {
 func (f *function) fresh() vector {
 	f.chosen++
 	return f.chosen - 1
+}
+
+// several returns n of them.
+func (f *function) several(n int) []vector {
+	in := make([]vector, n)
+	for i := range in {
+		in[i] = f.fresh()
+	}
+	return in
 }
 
 // gp returns a general register that is not taken yet.

@@ -95,7 +95,7 @@ func (f *function) push(array gp, x vector) { f.with([]vector{x}, "FMOVS.P F%%d,
 
 // rows emits body for each of count rows; body moves its pointers on.
 func (f *function) rows(count gp, body func()) {
-	f.branch("CBZ "+string(count)+",", "done")
+	f.branch("CBZ", "done", count)
 	f.label("rows")
 	body()
 	f.put("SUBS $1, %s", count)
@@ -149,7 +149,7 @@ func elementwise() {
 			f.branch("JMP", "fours")
 			f.label("four")
 			f.put("ADD %s, %s, %s", r.at, x, here)
-			y := []vector{f.fresh(), f.fresh(), f.fresh(), f.fresh()}
+			y := f.several(4)
 			f.loadRow(here, y)
 			for i, sum := range sums {
 				f.do("fmla", sum, y[i], y[i])
@@ -325,7 +325,7 @@ func logBCE(f *function) {
 			f.do("add", place, place, f.constant(1))
 			f.do("fmul", slope, slope, scale)
 			skip := f.named("noGradient")
-			f.branch("CBZ "+string(grad)+",", skip)
+			f.branch("CBZ", skip, grad)
 			r.set(grad, slope, tail)
 			f.label(skip)
 		})

@@ -1,6 +1,7 @@
 // Command neon writes the assembly of package kernels for arm64, whose vector
 // instructions avo does not know, and the Go declarations for it. Run it by go
-// generate in package kernels.
+// generate in package kernels, and its test, by go test -C asm ./neon there, for
+// what a disassembler makes of the words.
 package main
 
 import (

@@ -152,7 +152,7 @@ func microKernel(op string, mr, nv int) {
 			f.byElement("fmul", sum, sum, alpha, 0)
 		}
 		if op == "product" {
-			f.branch("CBZ "+string(d)+",", "store")
+			f.branch("CBZ", "store", d)
 			// value by value, to need no more registers than a step
 			value := f.fresh()
 			add := func(i int, each func(j int)) {
@@ -163,7 +163,7 @@ func microKernel(op string, mr, nv int) {
 				f.put("ADD %s, %s", ldd, d)
 			}
 			f.put("MOVD %d(%s), %s", tileCSS, t, k)
-			f.branch("CBNZ "+string(k)+",", "columns")
+			f.branch("CBNZ", "columns", k)
 			for i, sums := range acc {
 				factor := row[0]
 				f.with([]vector{factor}, "FMOVS (%s), F%%d", s)
