@@ -8,8 +8,7 @@ import (
 )
 
 // tile is what a micro-kernel works on; asm/matrix.go and asm/neon/matrix.go know
-// the offsets.
-// Strides are in bytes.
+// the offsets. Strides are in bytes.
 type tile struct {
 	k        int
 	a        unsafe.Pointer // A[i,p] at a + i·ras + p·cas

@@ -155,7 +155,7 @@ func (f *function) assign(name string) []int {
 	for i, l := range f.lines {
 		for _, v := range l.in {
 			if v < vectors || first[v] != i+1 {
-				continue
+				continue // it is chosen
 			}
 			free := 0 // the one that has been so for the longest time
 			for r, u := range until {
@@ -168,7 +168,6 @@ func (f *function) assign(name string) []int {
 				log.Fatalf("%s needs more than %d vector registers", name, vectors)
 			}
 			is[v], until[free] = free, last[v]
-			first[v] = -1
 		}
 	}
 	return is

@@ -21,8 +21,8 @@ func (f *function) row(n gp) *row {
 	return r
 }
 
-// size is how many bytes a step takes.
-func size(tail bool) int {
+// stride is how many bytes the loop goes on by.
+func stride(tail bool) int {
 	if tail {
 		return 4
 	}
@@ -46,7 +46,7 @@ func (r *row) eachFromHere(body func(tail bool)) {
 		taken := r.general
 		body(tail)
 		r.general = taken
-		r.put("ADD $%d, %s", size(tail), r.at)
+		r.put("ADD $%d, %s", stride(tail), r.at)
 		r.label(check)
 		r.put("CMP %s, %s", until, r.at)
 		r.branch("BLT", loop)
@@ -70,11 +70,11 @@ func (r *row) down(body func()) {
 // read and set move the floats of an array where the loop is.
 func (r *row) read(array gp, tail bool) vector {
 	x := r.fresh()
-	r.load(x, array, r.at, size(tail))
+	r.load(x, array, r.at, stride(tail))
 	return x
 }
 
-func (r *row) set(array gp, x vector, tail bool) { r.store(x, array, r.at, size(tail)) }
+func (r *row) set(array gp, x vector, tail bool) { r.store(x, array, r.at, stride(tail)) }
 
 // next returns a vector of the float that an array begins with, and moves on.
 func (f *function) next(array gp) vector {
