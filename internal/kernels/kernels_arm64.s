@@ -2,28 +2,29 @@
 
 //go:build !noasm
 
+#include "go_asm.h"
 #include "textflag.h"
 
 // func product1x1NEON(t *tile)
 TEXT ·product1x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	MOVD $0, R10
 
@@ -35,10 +36,10 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F3
+	FMOVS tile_alpha(R0), F3
 	WORD $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -63,24 +64,24 @@ store:
 // func product2x1NEON(t *tile)
 TEXT ·product2x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	MOVD $0, R10
@@ -95,11 +96,11 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F5
+	FMOVS tile_alpha(R0), F5
 	WORD $0x4f859021 // fmul v1.4s, v1.4s, v5.s[0]
 	WORD $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -134,25 +135,25 @@ store:
 // func product3x1NEON(t *tile)
 TEXT ·product3x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R17
 	ADD R2, R17, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -170,12 +171,12 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F7
+	FMOVS tile_alpha(R0), F7
 	WORD $0x4f879021 // fmul v1.4s, v1.4s, v7.s[0]
 	WORD $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -220,17 +221,17 @@ store:
 // func product4x1NEON(t *tile)
 TEXT ·product4x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -238,8 +239,8 @@ tile:
 	ADD R2, R16, R17
 	ADD R2, R17, R19
 	ADD R2, R19, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -260,13 +261,13 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F9
+	FMOVS tile_alpha(R0), F9
 	WORD $0x4f899021 // fmul v1.4s, v1.4s, v9.s[0]
 	WORD $0x4f899042 // fmul v2.4s, v2.4s, v9.s[0]
 	WORD $0x4f899063 // fmul v3.4s, v3.4s, v9.s[0]
 	WORD $0x4f899084 // fmul v4.4s, v4.4s, v9.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -321,17 +322,17 @@ store:
 // func product5x1NEON(t *tile)
 TEXT ·product5x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -340,8 +341,8 @@ tile:
 	ADD R2, R17, R19
 	ADD R2, R19, R20
 	ADD R2, R20, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -365,14 +366,14 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F11
+	FMOVS tile_alpha(R0), F11
 	WORD $0x4f8b9021 // fmul v1.4s, v1.4s, v11.s[0]
 	WORD $0x4f8b9042 // fmul v2.4s, v2.4s, v11.s[0]
 	WORD $0x4f8b9063 // fmul v3.4s, v3.4s, v11.s[0]
 	WORD $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -437,17 +438,17 @@ store:
 // func product6x1NEON(t *tile)
 TEXT ·product6x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -457,8 +458,8 @@ tile:
 	ADD R2, R19, R20
 	ADD R2, R20, R21
 	ADD R2, R21, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -485,7 +486,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F13
+	FMOVS tile_alpha(R0), F13
 	WORD $0x4f8d9021 // fmul v1.4s, v1.4s, v13.s[0]
 	WORD $0x4f8d9042 // fmul v2.4s, v2.4s, v13.s[0]
 	WORD $0x4f8d9063 // fmul v3.4s, v3.4s, v13.s[0]
@@ -493,7 +494,7 @@ step:
 	WORD $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -568,17 +569,17 @@ store:
 // func product7x1NEON(t *tile)
 TEXT ·product7x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -589,8 +590,8 @@ tile:
 	ADD R2, R20, R21
 	ADD R2, R21, R22
 	ADD R2, R22, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -620,7 +621,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F15
+	FMOVS tile_alpha(R0), F15
 	WORD $0x4f8f9021 // fmul v1.4s, v1.4s, v15.s[0]
 	WORD $0x4f8f9042 // fmul v2.4s, v2.4s, v15.s[0]
 	WORD $0x4f8f9063 // fmul v3.4s, v3.4s, v15.s[0]
@@ -629,7 +630,7 @@ step:
 	WORD $0x4f8f90c6 // fmul v6.4s, v6.4s, v15.s[0]
 	WORD $0x4f8f90e7 // fmul v7.4s, v7.4s, v15.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -714,17 +715,17 @@ store:
 // func product8x1NEON(t *tile)
 TEXT ·product8x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -736,8 +737,8 @@ tile:
 	ADD R2, R21, R22
 	ADD R2, R22, R23
 	ADD R2, R23, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -770,7 +771,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F17
+	FMOVS tile_alpha(R0), F17
 	WORD $0x4f919021 // fmul v1.4s, v1.4s, v17.s[0]
 	WORD $0x4f919042 // fmul v2.4s, v2.4s, v17.s[0]
 	WORD $0x4f919063 // fmul v3.4s, v3.4s, v17.s[0]
@@ -780,7 +781,7 @@ step:
 	WORD $0x4f9190e7 // fmul v7.4s, v7.4s, v17.s[0]
 	WORD $0x4f919108 // fmul v8.4s, v8.4s, v17.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -875,23 +876,23 @@ store:
 // func product1x2NEON(t *tile)
 TEXT ·product1x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	MOVD $0, R10
@@ -905,11 +906,11 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F5
+	FMOVS tile_alpha(R0), F5
 	WORD $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -938,24 +939,24 @@ store:
 // func product2x2NEON(t *tile)
 TEXT ·product2x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -974,13 +975,13 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F8
+	FMOVS tile_alpha(R0), F8
 	WORD $0x4f889042 // fmul v2.4s, v2.4s, v8.s[0]
 	WORD $0x4f889063 // fmul v3.4s, v3.4s, v8.s[0]
 	WORD $0x4f889084 // fmul v4.4s, v4.4s, v8.s[0]
 	WORD $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -1023,25 +1024,25 @@ store:
 // func product3x2NEON(t *tile)
 TEXT ·product3x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R17
 	ADD R2, R17, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -1065,7 +1066,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F11
+	FMOVS tile_alpha(R0), F11
 	WORD $0x4f8b9042 // fmul v2.4s, v2.4s, v11.s[0]
 	WORD $0x4f8b9063 // fmul v3.4s, v3.4s, v11.s[0]
 	WORD $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
@@ -1073,7 +1074,7 @@ step:
 	WORD $0x4f8b90c6 // fmul v6.4s, v6.4s, v11.s[0]
 	WORD $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -1130,17 +1131,17 @@ store:
 // func product4x2NEON(t *tile)
 TEXT ·product4x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -1148,8 +1149,8 @@ tile:
 	ADD R2, R16, R17
 	ADD R2, R17, R19
 	ADD R2, R19, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -1178,7 +1179,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F14
+	FMOVS tile_alpha(R0), F14
 	WORD $0x4f8e9042 // fmul v2.4s, v2.4s, v14.s[0]
 	WORD $0x4f8e9063 // fmul v3.4s, v3.4s, v14.s[0]
 	WORD $0x4f8e9084 // fmul v4.4s, v4.4s, v14.s[0]
@@ -1188,7 +1189,7 @@ step:
 	WORD $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
 	WORD $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -1259,17 +1260,17 @@ store:
 // func product5x2NEON(t *tile)
 TEXT ·product5x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -1278,8 +1279,8 @@ tile:
 	ADD R2, R17, R19
 	ADD R2, R19, R20
 	ADD R2, R20, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -1313,7 +1314,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F17
+	FMOVS tile_alpha(R0), F17
 	WORD $0x4f919042 // fmul v2.4s, v2.4s, v17.s[0]
 	WORD $0x4f919063 // fmul v3.4s, v3.4s, v17.s[0]
 	WORD $0x4f919084 // fmul v4.4s, v4.4s, v17.s[0]
@@ -1325,7 +1326,7 @@ step:
 	WORD $0x4f91914a // fmul v10.4s, v10.4s, v17.s[0]
 	WORD $0x4f91916b // fmul v11.4s, v11.4s, v17.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -1410,17 +1411,17 @@ store:
 // func product6x2NEON(t *tile)
 TEXT ·product6x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -1430,8 +1431,8 @@ tile:
 	ADD R2, R19, R20
 	ADD R2, R20, R21
 	ADD R2, R21, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -1470,7 +1471,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F20
+	FMOVS tile_alpha(R0), F20
 	WORD $0x4f949042 // fmul v2.4s, v2.4s, v20.s[0]
 	WORD $0x4f949063 // fmul v3.4s, v3.4s, v20.s[0]
 	WORD $0x4f949084 // fmul v4.4s, v4.4s, v20.s[0]
@@ -1484,7 +1485,7 @@ step:
 	WORD $0x4f94918c // fmul v12.4s, v12.4s, v20.s[0]
 	WORD $0x4f9491ad // fmul v13.4s, v13.4s, v20.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -1583,17 +1584,17 @@ store:
 // func product7x2NEON(t *tile)
 TEXT ·product7x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -1604,8 +1605,8 @@ tile:
 	ADD R2, R20, R21
 	ADD R2, R21, R22
 	ADD R2, R22, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -1649,7 +1650,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F23
+	FMOVS tile_alpha(R0), F23
 	WORD $0x4f979042 // fmul v2.4s, v2.4s, v23.s[0]
 	WORD $0x4f979063 // fmul v3.4s, v3.4s, v23.s[0]
 	WORD $0x4f979084 // fmul v4.4s, v4.4s, v23.s[0]
@@ -1665,7 +1666,7 @@ step:
 	WORD $0x4f9791ce // fmul v14.4s, v14.4s, v23.s[0]
 	WORD $0x4f9791ef // fmul v15.4s, v15.4s, v23.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -1778,17 +1779,17 @@ store:
 // func product8x2NEON(t *tile)
 TEXT ·product8x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -1800,8 +1801,8 @@ tile:
 	ADD R2, R21, R22
 	ADD R2, R22, R23
 	ADD R2, R23, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -1850,7 +1851,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F26
+	FMOVS tile_alpha(R0), F26
 	WORD $0x4f9a9042 // fmul v2.4s, v2.4s, v26.s[0]
 	WORD $0x4f9a9063 // fmul v3.4s, v3.4s, v26.s[0]
 	WORD $0x4f9a9084 // fmul v4.4s, v4.4s, v26.s[0]
@@ -1868,7 +1869,7 @@ step:
 	WORD $0x4f9a9210 // fmul v16.4s, v16.4s, v26.s[0]
 	WORD $0x4f9a9231 // fmul v17.4s, v17.4s, v26.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -1995,23 +1996,23 @@ store:
 // func product1x3NEON(t *tile)
 TEXT ·product1x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -2028,12 +2029,12 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F7
+	FMOVS tile_alpha(R0), F7
 	WORD $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	WORD $0x4f879084 // fmul v4.4s, v4.4s, v7.s[0]
 	WORD $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -2068,24 +2069,24 @@ store:
 // func product2x3NEON(t *tile)
 TEXT ·product2x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -2109,7 +2110,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F11
+	FMOVS tile_alpha(R0), F11
 	WORD $0x4f8b9063 // fmul v3.4s, v3.4s, v11.s[0]
 	WORD $0x4f8b9084 // fmul v4.4s, v4.4s, v11.s[0]
 	WORD $0x4f8b90a5 // fmul v5.4s, v5.4s, v11.s[0]
@@ -2117,7 +2118,7 @@ step:
 	WORD $0x4f8b90e7 // fmul v7.4s, v7.4s, v11.s[0]
 	WORD $0x4f8b9108 // fmul v8.4s, v8.4s, v11.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -2171,25 +2172,25 @@ store:
 // func product3x3NEON(t *tile)
 TEXT ·product3x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R17
 	ADD R2, R17, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -2220,7 +2221,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F15
+	FMOVS tile_alpha(R0), F15
 	WORD $0x4f8f9063 // fmul v3.4s, v3.4s, v15.s[0]
 	WORD $0x4f8f9084 // fmul v4.4s, v4.4s, v15.s[0]
 	WORD $0x4f8f90a5 // fmul v5.4s, v5.4s, v15.s[0]
@@ -2231,7 +2232,7 @@ step:
 	WORD $0x4f8f914a // fmul v10.4s, v10.4s, v15.s[0]
 	WORD $0x4f8f916b // fmul v11.4s, v11.4s, v15.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -2304,17 +2305,17 @@ store:
 // func product4x3NEON(t *tile)
 TEXT ·product4x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -2322,8 +2323,8 @@ tile:
 	ADD R2, R16, R17
 	ADD R2, R17, R19
 	ADD R2, R19, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -2361,7 +2362,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F19
+	FMOVS tile_alpha(R0), F19
 	WORD $0x4f939063 // fmul v3.4s, v3.4s, v19.s[0]
 	WORD $0x4f939084 // fmul v4.4s, v4.4s, v19.s[0]
 	WORD $0x4f9390a5 // fmul v5.4s, v5.4s, v19.s[0]
@@ -2375,7 +2376,7 @@ step:
 	WORD $0x4f9391ad // fmul v13.4s, v13.4s, v19.s[0]
 	WORD $0x4f9391ce // fmul v14.4s, v14.4s, v19.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -2467,17 +2468,17 @@ store:
 // func product5x3NEON(t *tile)
 TEXT ·product5x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -2486,8 +2487,8 @@ tile:
 	ADD R2, R17, R19
 	ADD R2, R19, R20
 	ADD R2, R20, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -2532,7 +2533,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F23
+	FMOVS tile_alpha(R0), F23
 	WORD $0x4f979063 // fmul v3.4s, v3.4s, v23.s[0]
 	WORD $0x4f979084 // fmul v4.4s, v4.4s, v23.s[0]
 	WORD $0x4f9790a5 // fmul v5.4s, v5.4s, v23.s[0]
@@ -2549,7 +2550,7 @@ step:
 	WORD $0x4f979210 // fmul v16.4s, v16.4s, v23.s[0]
 	WORD $0x4f979231 // fmul v17.4s, v17.4s, v23.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -2660,17 +2661,17 @@ store:
 // func product6x3NEON(t *tile)
 TEXT ·product6x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -2680,8 +2681,8 @@ tile:
 	ADD R2, R19, R20
 	ADD R2, R20, R21
 	ADD R2, R21, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -2733,7 +2734,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F27
+	FMOVS tile_alpha(R0), F27
 	WORD $0x4f9b9063 // fmul v3.4s, v3.4s, v27.s[0]
 	WORD $0x4f9b9084 // fmul v4.4s, v4.4s, v27.s[0]
 	WORD $0x4f9b90a5 // fmul v5.4s, v5.4s, v27.s[0]
@@ -2753,7 +2754,7 @@ step:
 	WORD $0x4f9b9273 // fmul v19.4s, v19.4s, v27.s[0]
 	WORD $0x4f9b9294 // fmul v20.4s, v20.4s, v27.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -2883,17 +2884,17 @@ store:
 // func product7x3NEON(t *tile)
 TEXT ·product7x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -2904,8 +2905,8 @@ tile:
 	ADD R2, R20, R21
 	ADD R2, R21, R22
 	ADD R2, R22, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -2964,7 +2965,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F31
+	FMOVS tile_alpha(R0), F31
 	WORD $0x4f9f9063 // fmul v3.4s, v3.4s, v31.s[0]
 	WORD $0x4f9f9084 // fmul v4.4s, v4.4s, v31.s[0]
 	WORD $0x4f9f90a5 // fmul v5.4s, v5.4s, v31.s[0]
@@ -2987,7 +2988,7 @@ step:
 	WORD $0x4f9f92d6 // fmul v22.4s, v22.4s, v31.s[0]
 	WORD $0x4f9f92f7 // fmul v23.4s, v23.4s, v31.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -3136,17 +3137,17 @@ store:
 // func product8x3NEON(t *tile)
 TEXT ·product8x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -3158,8 +3159,8 @@ tile:
 	ADD R2, R21, R22
 	ADD R2, R22, R23
 	ADD R2, R23, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -3225,7 +3226,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F30
+	FMOVS tile_alpha(R0), F30
 	WORD $0x4f9e9063 // fmul v3.4s, v3.4s, v30.s[0]
 	WORD $0x4f9e9084 // fmul v4.4s, v4.4s, v30.s[0]
 	WORD $0x4f9e90a5 // fmul v5.4s, v5.4s, v30.s[0]
@@ -3251,7 +3252,7 @@ step:
 	WORD $0x4f9e9339 // fmul v25.4s, v25.4s, v30.s[0]
 	WORD $0x4f9e935a // fmul v26.4s, v26.4s, v30.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -3419,23 +3420,23 @@ store:
 // func product1x4NEON(t *tile)
 TEXT ·product1x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -3454,13 +3455,13 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F9
+	FMOVS tile_alpha(R0), F9
 	WORD $0x4f899084 // fmul v4.4s, v4.4s, v9.s[0]
 	WORD $0x4f8990a5 // fmul v5.4s, v5.4s, v9.s[0]
 	WORD $0x4f8990c6 // fmul v6.4s, v6.4s, v9.s[0]
 	WORD $0x4f8990e7 // fmul v7.4s, v7.4s, v9.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -3499,24 +3500,24 @@ store:
 // func product2x4NEON(t *tile)
 TEXT ·product2x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -3544,7 +3545,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F14
+	FMOVS tile_alpha(R0), F14
 	WORD $0x4f8e9084 // fmul v4.4s, v4.4s, v14.s[0]
 	WORD $0x4f8e90a5 // fmul v5.4s, v5.4s, v14.s[0]
 	WORD $0x4f8e90c6 // fmul v6.4s, v6.4s, v14.s[0]
@@ -3554,7 +3555,7 @@ step:
 	WORD $0x4f8e914a // fmul v10.4s, v10.4s, v14.s[0]
 	WORD $0x4f8e916b // fmul v11.4s, v11.4s, v14.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -3616,25 +3617,25 @@ store:
 // func product3x4NEON(t *tile)
 TEXT ·product3x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R17
 	ADD R2, R17, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -3671,7 +3672,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F19
+	FMOVS tile_alpha(R0), F19
 	WORD $0x4f939084 // fmul v4.4s, v4.4s, v19.s[0]
 	WORD $0x4f9390a5 // fmul v5.4s, v5.4s, v19.s[0]
 	WORD $0x4f9390c6 // fmul v6.4s, v6.4s, v19.s[0]
@@ -3685,7 +3686,7 @@ step:
 	WORD $0x4f9391ce // fmul v14.4s, v14.4s, v19.s[0]
 	WORD $0x4f9391ef // fmul v15.4s, v15.4s, v19.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -3770,17 +3771,17 @@ store:
 // func product4x4NEON(t *tile)
 TEXT ·product4x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -3788,8 +3789,8 @@ tile:
 	ADD R2, R16, R17
 	ADD R2, R17, R19
 	ADD R2, R19, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -3835,7 +3836,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F24
+	FMOVS tile_alpha(R0), F24
 	WORD $0x4f989084 // fmul v4.4s, v4.4s, v24.s[0]
 	WORD $0x4f9890a5 // fmul v5.4s, v5.4s, v24.s[0]
 	WORD $0x4f9890c6 // fmul v6.4s, v6.4s, v24.s[0]
@@ -3853,7 +3854,7 @@ step:
 	WORD $0x4f989252 // fmul v18.4s, v18.4s, v24.s[0]
 	WORD $0x4f989273 // fmul v19.4s, v19.4s, v24.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -3961,17 +3962,17 @@ store:
 // func product5x4NEON(t *tile)
 TEXT ·product5x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -3980,8 +3981,8 @@ tile:
 	ADD R2, R17, R19
 	ADD R2, R19, R20
 	ADD R2, R20, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -4036,7 +4037,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F29
+	FMOVS tile_alpha(R0), F29
 	WORD $0x4f9d9084 // fmul v4.4s, v4.4s, v29.s[0]
 	WORD $0x4f9d90a5 // fmul v5.4s, v5.4s, v29.s[0]
 	WORD $0x4f9d90c6 // fmul v6.4s, v6.4s, v29.s[0]
@@ -4058,7 +4059,7 @@ step:
 	WORD $0x4f9d92d6 // fmul v22.4s, v22.4s, v29.s[0]
 	WORD $0x4f9d92f7 // fmul v23.4s, v23.4s, v29.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -4189,17 +4190,17 @@ store:
 // func product6x4NEON(t *tile)
 TEXT ·product6x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
-	MOVD 120(R0), R13
-	MOVD 128(R0), R14
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
+	MOVD tile_s(R0), R13
+	MOVD tile_rss(R0), R14
 
 tile:
 	MOVD R1, R15
@@ -4209,8 +4210,8 @@ tile:
 	ADD R2, R19, R20
 	ADD R2, R20, R21
 	ADD R2, R21, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -4274,7 +4275,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F30
+	FMOVS tile_alpha(R0), F30
 	WORD $0x4f9e9084 // fmul v4.4s, v4.4s, v30.s[0]
 	WORD $0x4f9e90a5 // fmul v5.4s, v5.4s, v30.s[0]
 	WORD $0x4f9e90c6 // fmul v6.4s, v6.4s, v30.s[0]
@@ -4300,7 +4301,7 @@ step:
 	WORD $0x4f9e935a // fmul v26.4s, v26.4s, v30.s[0]
 	WORD $0x4f9e937b // fmul v27.4s, v27.4s, v30.s[0]
 	CBZ R11, store
-	MOVD 136(R0), R9
+	MOVD tile_css(R0), R9
 	CBNZ R9, columns
 	FMOVS (R13), F0
 	ADD R14, R13
@@ -4454,19 +4455,19 @@ store:
 // func distance1x1NEON(t *tile)
 TEXT ·distance1x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 
 step:
@@ -4477,7 +4478,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F4
+	FMOVS tile_alpha(R0), F4
 	WORD $0x4f849021 // fmul v1.4s, v1.4s, v4.s[0]
 	FMOVQ F1, 0(R5)
 	ADD R6, R5
@@ -4488,20 +4489,20 @@ step:
 // func distance2x1NEON(t *tile)
 TEXT ·distance2x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 
@@ -4516,7 +4517,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F7
+	FMOVS tile_alpha(R0), F7
 	WORD $0x4f879021 // fmul v1.4s, v1.4s, v7.s[0]
 	WORD $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	FMOVQ F1, 0(R5)
@@ -4530,21 +4531,21 @@ step:
 // func distance3x1NEON(t *tile)
 TEXT ·distance3x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R13
 	ADD R2, R13, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -4563,7 +4564,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F10
+	FMOVS tile_alpha(R0), F10
 	WORD $0x4f8a9021 // fmul v1.4s, v1.4s, v10.s[0]
 	WORD $0x4f8a9042 // fmul v2.4s, v2.4s, v10.s[0]
 	WORD $0x4f8a9063 // fmul v3.4s, v3.4s, v10.s[0]
@@ -4580,13 +4581,13 @@ step:
 // func distance4x1NEON(t *tile)
 TEXT ·distance4x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -4594,8 +4595,8 @@ tile:
 	ADD R2, R12, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -4618,7 +4619,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F13
+	FMOVS tile_alpha(R0), F13
 	WORD $0x4f8d9021 // fmul v1.4s, v1.4s, v13.s[0]
 	WORD $0x4f8d9042 // fmul v2.4s, v2.4s, v13.s[0]
 	WORD $0x4f8d9063 // fmul v3.4s, v3.4s, v13.s[0]
@@ -4638,13 +4639,13 @@ step:
 // func distance5x1NEON(t *tile)
 TEXT ·distance5x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -4653,8 +4654,8 @@ tile:
 	ADD R2, R13, R14
 	ADD R2, R14, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -4681,7 +4682,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F16
+	FMOVS tile_alpha(R0), F16
 	WORD $0x4f909021 // fmul v1.4s, v1.4s, v16.s[0]
 	WORD $0x4f909042 // fmul v2.4s, v2.4s, v16.s[0]
 	WORD $0x4f909063 // fmul v3.4s, v3.4s, v16.s[0]
@@ -4704,13 +4705,13 @@ step:
 // func distance6x1NEON(t *tile)
 TEXT ·distance6x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -4720,8 +4721,8 @@ tile:
 	ADD R2, R14, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -4752,7 +4753,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F19
+	FMOVS tile_alpha(R0), F19
 	WORD $0x4f939021 // fmul v1.4s, v1.4s, v19.s[0]
 	WORD $0x4f939042 // fmul v2.4s, v2.4s, v19.s[0]
 	WORD $0x4f939063 // fmul v3.4s, v3.4s, v19.s[0]
@@ -4778,13 +4779,13 @@ step:
 // func distance7x1NEON(t *tile)
 TEXT ·distance7x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -4795,8 +4796,8 @@ tile:
 	ADD R2, R15, R16
 	ADD R2, R16, R17
 	ADD R2, R17, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -4831,7 +4832,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F22
+	FMOVS tile_alpha(R0), F22
 	WORD $0x4f969021 // fmul v1.4s, v1.4s, v22.s[0]
 	WORD $0x4f969042 // fmul v2.4s, v2.4s, v22.s[0]
 	WORD $0x4f969063 // fmul v3.4s, v3.4s, v22.s[0]
@@ -4860,13 +4861,13 @@ step:
 // func distance8x1NEON(t *tile)
 TEXT ·distance8x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -4878,8 +4879,8 @@ tile:
 	ADD R2, R16, R17
 	ADD R2, R17, R19
 	ADD R2, R19, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -4918,7 +4919,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F25
+	FMOVS tile_alpha(R0), F25
 	WORD $0x4f999021 // fmul v1.4s, v1.4s, v25.s[0]
 	WORD $0x4f999042 // fmul v2.4s, v2.4s, v25.s[0]
 	WORD $0x4f999063 // fmul v3.4s, v3.4s, v25.s[0]
@@ -4950,19 +4951,19 @@ step:
 // func distance1x2NEON(t *tile)
 TEXT ·distance1x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 
@@ -4976,7 +4977,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F7
+	FMOVS tile_alpha(R0), F7
 	WORD $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
 	WORD $0x4f879063 // fmul v3.4s, v3.4s, v7.s[0]
 	FSTPQ (F2, F3), 0(R5)
@@ -4988,20 +4989,20 @@ step:
 // func distance2x2NEON(t *tile)
 TEXT ·distance2x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -5022,7 +5023,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F12
+	FMOVS tile_alpha(R0), F12
 	WORD $0x4f8c9042 // fmul v2.4s, v2.4s, v12.s[0]
 	WORD $0x4f8c9063 // fmul v3.4s, v3.4s, v12.s[0]
 	WORD $0x4f8c9084 // fmul v4.4s, v4.4s, v12.s[0]
@@ -5038,21 +5039,21 @@ step:
 // func distance3x2NEON(t *tile)
 TEXT ·distance3x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R13
 	ADD R2, R13, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -5080,7 +5081,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F17
+	FMOVS tile_alpha(R0), F17
 	WORD $0x4f919042 // fmul v2.4s, v2.4s, v17.s[0]
 	WORD $0x4f919063 // fmul v3.4s, v3.4s, v17.s[0]
 	WORD $0x4f919084 // fmul v4.4s, v4.4s, v17.s[0]
@@ -5100,13 +5101,13 @@ step:
 // func distance4x2NEON(t *tile)
 TEXT ·distance4x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5114,8 +5115,8 @@ tile:
 	ADD R2, R12, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -5150,7 +5151,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F22
+	FMOVS tile_alpha(R0), F22
 	WORD $0x4f969042 // fmul v2.4s, v2.4s, v22.s[0]
 	WORD $0x4f969063 // fmul v3.4s, v3.4s, v22.s[0]
 	WORD $0x4f969084 // fmul v4.4s, v4.4s, v22.s[0]
@@ -5174,13 +5175,13 @@ step:
 // func distance5x2NEON(t *tile)
 TEXT ·distance5x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5189,8 +5190,8 @@ tile:
 	ADD R2, R13, R14
 	ADD R2, R14, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -5232,7 +5233,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F27
+	FMOVS tile_alpha(R0), F27
 	WORD $0x4f9b9042 // fmul v2.4s, v2.4s, v27.s[0]
 	WORD $0x4f9b9063 // fmul v3.4s, v3.4s, v27.s[0]
 	WORD $0x4f9b9084 // fmul v4.4s, v4.4s, v27.s[0]
@@ -5260,13 +5261,13 @@ step:
 // func distance6x2NEON(t *tile)
 TEXT ·distance6x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5276,8 +5277,8 @@ tile:
 	ADD R2, R14, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -5326,7 +5327,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F15
+	FMOVS tile_alpha(R0), F15
 	WORD $0x4f8f9042 // fmul v2.4s, v2.4s, v15.s[0]
 	WORD $0x4f8f9063 // fmul v3.4s, v3.4s, v15.s[0]
 	WORD $0x4f8f9084 // fmul v4.4s, v4.4s, v15.s[0]
@@ -5358,13 +5359,13 @@ step:
 // func distance7x2NEON(t *tile)
 TEXT ·distance7x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5375,8 +5376,8 @@ tile:
 	ADD R2, R15, R16
 	ADD R2, R16, R17
 	ADD R2, R17, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -5432,7 +5433,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F21
+	FMOVS tile_alpha(R0), F21
 	WORD $0x4f959042 // fmul v2.4s, v2.4s, v21.s[0]
 	WORD $0x4f959063 // fmul v3.4s, v3.4s, v21.s[0]
 	WORD $0x4f959084 // fmul v4.4s, v4.4s, v21.s[0]
@@ -5468,13 +5469,13 @@ step:
 // func distance8x2NEON(t *tile)
 TEXT ·distance8x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5486,8 +5487,8 @@ tile:
 	ADD R2, R16, R17
 	ADD R2, R17, R19
 	ADD R2, R19, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -5550,7 +5551,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F27
+	FMOVS tile_alpha(R0), F27
 	WORD $0x4f9b9042 // fmul v2.4s, v2.4s, v27.s[0]
 	WORD $0x4f9b9063 // fmul v3.4s, v3.4s, v27.s[0]
 	WORD $0x4f9b9084 // fmul v4.4s, v4.4s, v27.s[0]
@@ -5590,19 +5591,19 @@ step:
 // func distance1x3NEON(t *tile)
 TEXT ·distance1x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -5620,7 +5621,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F10
+	FMOVS tile_alpha(R0), F10
 	WORD $0x4f8a9063 // fmul v3.4s, v3.4s, v10.s[0]
 	WORD $0x4f8a9084 // fmul v4.4s, v4.4s, v10.s[0]
 	WORD $0x4f8a90a5 // fmul v5.4s, v5.4s, v10.s[0]
@@ -5634,20 +5635,20 @@ step:
 // func distance2x3NEON(t *tile)
 TEXT ·distance2x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -5675,7 +5676,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F17
+	FMOVS tile_alpha(R0), F17
 	WORD $0x4f919063 // fmul v3.4s, v3.4s, v17.s[0]
 	WORD $0x4f919084 // fmul v4.4s, v4.4s, v17.s[0]
 	WORD $0x4f9190a5 // fmul v5.4s, v5.4s, v17.s[0]
@@ -5695,21 +5696,21 @@ step:
 // func distance3x3NEON(t *tile)
 TEXT ·distance3x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R13
 	ADD R2, R13, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -5747,7 +5748,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F24
+	FMOVS tile_alpha(R0), F24
 	WORD $0x4f989063 // fmul v3.4s, v3.4s, v24.s[0]
 	WORD $0x4f989084 // fmul v4.4s, v4.4s, v24.s[0]
 	WORD $0x4f9890a5 // fmul v5.4s, v5.4s, v24.s[0]
@@ -5773,13 +5774,13 @@ step:
 // func distance4x3NEON(t *tile)
 TEXT ·distance4x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5787,8 +5788,8 @@ tile:
 	ADD R2, R12, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -5836,7 +5837,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F31
+	FMOVS tile_alpha(R0), F31
 	WORD $0x4f9f9063 // fmul v3.4s, v3.4s, v31.s[0]
 	WORD $0x4f9f9084 // fmul v4.4s, v4.4s, v31.s[0]
 	WORD $0x4f9f90a5 // fmul v5.4s, v5.4s, v31.s[0]
@@ -5868,13 +5869,13 @@ step:
 // func distance5x3NEON(t *tile)
 TEXT ·distance5x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5883,8 +5884,8 @@ tile:
 	ADD R2, R13, R14
 	ADD R2, R14, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -5942,7 +5943,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F22
+	FMOVS tile_alpha(R0), F22
 	WORD $0x4f969063 // fmul v3.4s, v3.4s, v22.s[0]
 	WORD $0x4f969084 // fmul v4.4s, v4.4s, v22.s[0]
 	WORD $0x4f9690a5 // fmul v5.4s, v5.4s, v22.s[0]
@@ -5980,13 +5981,13 @@ step:
 // func distance6x3NEON(t *tile)
 TEXT ·distance6x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -5996,8 +5997,8 @@ tile:
 	ADD R2, R14, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -6065,7 +6066,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F24
+	FMOVS tile_alpha(R0), F24
 	WORD $0x4f989063 // fmul v3.4s, v3.4s, v24.s[0]
 	WORD $0x4f989084 // fmul v4.4s, v4.4s, v24.s[0]
 	WORD $0x4f9890a5 // fmul v5.4s, v5.4s, v24.s[0]
@@ -6109,13 +6110,13 @@ step:
 // func distance7x3NEON(t *tile)
 TEXT ·distance7x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -6126,8 +6127,8 @@ tile:
 	ADD R2, R15, R16
 	ADD R2, R16, R17
 	ADD R2, R17, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -6205,7 +6206,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F28
+	FMOVS tile_alpha(R0), F28
 	WORD $0x4f9c9063 // fmul v3.4s, v3.4s, v28.s[0]
 	WORD $0x4f9c9084 // fmul v4.4s, v4.4s, v28.s[0]
 	WORD $0x4f9c90a5 // fmul v5.4s, v5.4s, v28.s[0]
@@ -6255,13 +6256,13 @@ step:
 // func distance8x3NEON(t *tile)
 TEXT ·distance8x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -6273,8 +6274,8 @@ tile:
 	ADD R2, R16, R17
 	ADD R2, R17, R19
 	ADD R2, R19, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -6362,7 +6363,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F30
+	FMOVS tile_alpha(R0), F30
 	WORD $0x4f9e9063 // fmul v3.4s, v3.4s, v30.s[0]
 	WORD $0x4f9e9084 // fmul v4.4s, v4.4s, v30.s[0]
 	WORD $0x4f9e90a5 // fmul v5.4s, v5.4s, v30.s[0]
@@ -6418,19 +6419,19 @@ step:
 // func distance1x4NEON(t *tile)
 TEXT ·distance1x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -6451,7 +6452,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F13
+	FMOVS tile_alpha(R0), F13
 	WORD $0x4f8d9084 // fmul v4.4s, v4.4s, v13.s[0]
 	WORD $0x4f8d90a5 // fmul v5.4s, v5.4s, v13.s[0]
 	WORD $0x4f8d90c6 // fmul v6.4s, v6.4s, v13.s[0]
@@ -6466,20 +6467,20 @@ step:
 // func distance2x4NEON(t *tile)
 TEXT ·distance2x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -6513,7 +6514,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F22
+	FMOVS tile_alpha(R0), F22
 	WORD $0x4f969084 // fmul v4.4s, v4.4s, v22.s[0]
 	WORD $0x4f9690a5 // fmul v5.4s, v5.4s, v22.s[0]
 	WORD $0x4f9690c6 // fmul v6.4s, v6.4s, v22.s[0]
@@ -6535,21 +6536,21 @@ step:
 // func distance3x4NEON(t *tile)
 TEXT ·distance3x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
 	ADD R2, R11, R12
 	ADD R2, R12, R13
 	ADD R2, R13, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -6596,7 +6597,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F31
+	FMOVS tile_alpha(R0), F31
 	WORD $0x4f9f9084 // fmul v4.4s, v4.4s, v31.s[0]
 	WORD $0x4f9f90a5 // fmul v5.4s, v5.4s, v31.s[0]
 	WORD $0x4f9f90c6 // fmul v6.4s, v6.4s, v31.s[0]
@@ -6625,13 +6626,13 @@ step:
 // func distance4x4NEON(t *tile)
 TEXT ·distance4x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -6639,8 +6640,8 @@ tile:
 	ADD R2, R12, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -6700,7 +6701,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F25
+	FMOVS tile_alpha(R0), F25
 	WORD $0x4f999084 // fmul v4.4s, v4.4s, v25.s[0]
 	WORD $0x4f9990a5 // fmul v5.4s, v5.4s, v25.s[0]
 	WORD $0x4f9990c6 // fmul v6.4s, v6.4s, v25.s[0]
@@ -6736,13 +6737,13 @@ step:
 // func distance5x4NEON(t *tile)
 TEXT ·distance5x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -6751,8 +6752,8 @@ tile:
 	ADD R2, R13, R14
 	ADD R2, R14, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -6825,7 +6826,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F24
+	FMOVS tile_alpha(R0), F24
 	WORD $0x4f989084 // fmul v4.4s, v4.4s, v24.s[0]
 	WORD $0x4f9890a5 // fmul v5.4s, v5.4s, v24.s[0]
 	WORD $0x4f9890c6 // fmul v6.4s, v6.4s, v24.s[0]
@@ -6868,13 +6869,13 @@ step:
 // func distance6x4NEON(t *tile)
 TEXT ·distance6x4NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
 
 tile:
 	MOVD R1, R11
@@ -6884,8 +6885,8 @@ tile:
 	ADD R2, R14, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
 	WORD $0x4f000406 // movi v6.4s, #0x0
@@ -6971,7 +6972,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F31
+	FMOVS tile_alpha(R0), F31
 	WORD $0x4f9f9084 // fmul v4.4s, v4.4s, v31.s[0]
 	WORD $0x4f9f90a5 // fmul v5.4s, v5.4s, v31.s[0]
 	WORD $0x4f9f90c6 // fmul v6.4s, v6.4s, v31.s[0]
@@ -7021,21 +7022,21 @@ step:
 // func signs1x1NEON(t *tile)
 TEXT ·signs1x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	FMOVQ 0(R11), F2
 	ADD R12, R11
@@ -7052,7 +7053,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F6
+	FMOVS tile_alpha(R0), F6
 	WORD $0x4f869021 // fmul v1.4s, v1.4s, v6.s[0]
 	FMOVQ F1, 0(R5)
 	ADD R6, R5
@@ -7063,22 +7064,22 @@ step:
 // func signs2x1NEON(t *tile)
 TEXT ·signs2x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	FMOVQ 0(R11), F3
@@ -7105,7 +7106,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F11
+	FMOVS tile_alpha(R0), F11
 	WORD $0x4f8b9021 // fmul v1.4s, v1.4s, v11.s[0]
 	WORD $0x4f8b9042 // fmul v2.4s, v2.4s, v11.s[0]
 	FMOVQ F1, 0(R5)
@@ -7119,23 +7120,23 @@ step:
 // func signs3x1NEON(t *tile)
 TEXT ·signs3x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -7172,7 +7173,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F16
+	FMOVS tile_alpha(R0), F16
 	WORD $0x4f909021 // fmul v1.4s, v1.4s, v16.s[0]
 	WORD $0x4f909042 // fmul v2.4s, v2.4s, v16.s[0]
 	WORD $0x4f909063 // fmul v3.4s, v3.4s, v16.s[0]
@@ -7189,15 +7190,15 @@ step:
 // func signs4x1NEON(t *tile)
 TEXT ·signs4x1NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
@@ -7205,8 +7206,8 @@ tile:
 	ADD R2, R14, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
@@ -7253,7 +7254,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F21
+	FMOVS tile_alpha(R0), F21
 	WORD $0x4f959021 // fmul v1.4s, v1.4s, v21.s[0]
 	WORD $0x4f959042 // fmul v2.4s, v2.4s, v21.s[0]
 	WORD $0x4f959063 // fmul v3.4s, v3.4s, v21.s[0]
@@ -7273,21 +7274,21 @@ step:
 // func signs1x2NEON(t *tile)
 TEXT ·signs1x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	FLDPQ 0(R11), (F4, F5)
@@ -7311,7 +7312,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F11
+	FMOVS tile_alpha(R0), F11
 	WORD $0x4f8b9042 // fmul v2.4s, v2.4s, v11.s[0]
 	WORD $0x4f8b9063 // fmul v3.4s, v3.4s, v11.s[0]
 	FSTPQ (F2, F3), 0(R5)
@@ -7323,22 +7324,22 @@ step:
 // func signs2x2NEON(t *tile)
 TEXT ·signs2x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -7379,7 +7380,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F20
+	FMOVS tile_alpha(R0), F20
 	WORD $0x4f949042 // fmul v2.4s, v2.4s, v20.s[0]
 	WORD $0x4f949063 // fmul v3.4s, v3.4s, v20.s[0]
 	WORD $0x4f949084 // fmul v4.4s, v4.4s, v20.s[0]
@@ -7395,23 +7396,23 @@ step:
 // func signs3x2NEON(t *tile)
 TEXT ·signs3x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -7469,7 +7470,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F29
+	FMOVS tile_alpha(R0), F29
 	WORD $0x4f9d9042 // fmul v2.4s, v2.4s, v29.s[0]
 	WORD $0x4f9d9063 // fmul v3.4s, v3.4s, v29.s[0]
 	WORD $0x4f9d9084 // fmul v4.4s, v4.4s, v29.s[0]
@@ -7489,15 +7490,15 @@ step:
 // func signs4x2NEON(t *tile)
 TEXT ·signs4x2NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
@@ -7505,8 +7506,8 @@ tile:
 	ADD R2, R14, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
@@ -7581,7 +7582,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F25
+	FMOVS tile_alpha(R0), F25
 	WORD $0x4f999042 // fmul v2.4s, v2.4s, v25.s[0]
 	WORD $0x4f999063 // fmul v3.4s, v3.4s, v25.s[0]
 	WORD $0x4f999084 // fmul v4.4s, v4.4s, v25.s[0]
@@ -7605,21 +7606,21 @@ step:
 // func signs1x3NEON(t *tile)
 TEXT ·signs1x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -7652,7 +7653,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F16
+	FMOVS tile_alpha(R0), F16
 	WORD $0x4f909063 // fmul v3.4s, v3.4s, v16.s[0]
 	WORD $0x4f909084 // fmul v4.4s, v4.4s, v16.s[0]
 	WORD $0x4f9090a5 // fmul v5.4s, v5.4s, v16.s[0]
@@ -7666,22 +7667,22 @@ step:
 // func signs2x3NEON(t *tile)
 TEXT ·signs2x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -7739,7 +7740,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F29
+	FMOVS tile_alpha(R0), F29
 	WORD $0x4f9d9063 // fmul v3.4s, v3.4s, v29.s[0]
 	WORD $0x4f9d9084 // fmul v4.4s, v4.4s, v29.s[0]
 	WORD $0x4f9d90a5 // fmul v5.4s, v5.4s, v29.s[0]
@@ -7759,23 +7760,23 @@ step:
 // func signs3x3NEON(t *tile)
 TEXT ·signs3x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
 	ADD R2, R13, R14
 	ADD R2, R14, R15
 	ADD R2, R15, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -7858,7 +7859,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F22
+	FMOVS tile_alpha(R0), F22
 	WORD $0x4f969063 // fmul v3.4s, v3.4s, v22.s[0]
 	WORD $0x4f969084 // fmul v4.4s, v4.4s, v22.s[0]
 	WORD $0x4f9690a5 // fmul v5.4s, v5.4s, v22.s[0]
@@ -7884,15 +7885,15 @@ step:
 // func signs4x3NEON(t *tile)
 TEXT ·signs4x3NEON(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
-	MOVD 8(R0), R1
-	MOVD 16(R0), R2
-	MOVD 24(R0), R3
-	MOVD 40(R0), R4
-	MOVD 48(R0), R5
-	MOVD 56(R0), R6
-	MOVD 144(R0), R7
-	MOVD 104(R0), R11
-	MOVD 112(R0), R12
+	MOVD tile_a(R0), R1
+	MOVD tile_ras(R0), R2
+	MOVD tile_cas(R0), R3
+	MOVD tile_ldb(R0), R4
+	MOVD tile_c(R0), R5
+	MOVD tile_ldc(R0), R6
+	MOVD tile_times(R0), R7
+	MOVD tile_d(R0), R11
+	MOVD tile_ldd(R0), R12
 
 tile:
 	MOVD R1, R13
@@ -7900,8 +7901,8 @@ tile:
 	ADD R2, R14, R15
 	ADD R2, R15, R16
 	ADD R2, R16, R1
-	MOVD 32(R0), R8
-	MOVD 0(R0), R9
+	MOVD tile_b(R0), R8
+	MOVD tile_k(R0), R9
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
@@ -8009,7 +8010,7 @@ step:
 	ADD R4, R8
 	SUBS $1, R9
 	BNE step
-	FMOVS 64(R0), F29
+	FMOVS tile_alpha(R0), F29
 	WORD $0x4f9d9063 // fmul v3.4s, v3.4s, v29.s[0]
 	WORD $0x4f9d9084 // fmul v4.4s, v4.4s, v29.s[0]
 	WORD $0x4f9d90a5 // fmul v5.4s, v5.4s, v29.s[0]

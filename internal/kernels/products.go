@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// tile is what a micro-kernel works on; asm/matrix.go and asm/neon/matrix.go know
-// the offsets. Strides are in bytes.
+// tile is what a micro-kernel works on; asm/matrix.go knows the offsets.
+// Strides are in bytes.
 type tile struct {
 	k        int
 	a        unsafe.Pointer // A[i,p] at a + i·ras + p·cas

@@ -2,6 +2,7 @@
 
 //go:build !noasm
 
+#include "go_asm.h"
 #include "textflag.h"
 
 // func wide1NEON(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)

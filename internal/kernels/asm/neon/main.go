@@ -41,7 +41,7 @@ func main() {
 		constants += fmt.Sprintf("GLOBL constants<>(SB), RODATA|NOPTR, $%d\n", 16*len(table))
 	}
 	for name, data := range map[string][]byte{
-		*out:    []byte(generated + "#include \"textflag.h\"\n" + assembly.String() + "\n" + constants),
+		*out:    []byte(generated + "#include \"go_asm.h\"\n#include \"textflag.h\"\n" + assembly.String() + "\n" + constants),
 		*goFile: source,
 	} {
 		if err := os.WriteFile(name, data, 0o644); err != nil {

@@ -5,25 +5,6 @@ import (
 	"strings"
 )
 
-// Offsets in kernels.tile.
-const (
-	tileK     = 0
-	tileA     = 8
-	tileRAS   = 16
-	tileCAS   = 24
-	tileB     = 32
-	tileLDB   = 40
-	tileC     = 48
-	tileLDC   = 56
-	tileAlpha = 64
-	tileD     = 104
-	tileLDD   = 112
-	tileS     = 120
-	tileRSS   = 128
-	tileCSS   = 136
-	tileTimes = 144
-)
-
 // shapes says how many rows a tile of 1, 2, 3 … vectors may have: as many as
 // leave room for a row of B and what a step needs beside it.
 var shapes = map[string][]int{
@@ -66,16 +47,17 @@ func matrix() {
 func microKernel(op string, mr, nv int) {
 	write(fmt.Sprintf("%s%dx%dNEON", op, mr, nv), "t *tile", func(f *function) {
 		t := f.param("t")
-		field := func(offset int) gp { return f.gpFrom("%d(%s)", offset, t) }
-		a, ras, cas, ldb := field(tileA), field(tileRAS), field(tileCAS), field(tileLDB)
-		c, ldc, times := field(tileC), field(tileLDC), field(tileTimes)
+		at := func(field string) string { return fmt.Sprintf("tile_%s(%s)", field, t) } // by go_asm.h
+		field := func(name string) gp { return f.gpFrom("%s", at(name)) }
+		a, ras, cas, ldb := field("a"), field("ras"), field("cas"), field("ldb")
+		c, ldc, times := field("c"), field("ldc"), field("times")
 		b, k, offset := f.gp(), f.gp(), f.gp()
 		var d, ldd, s, rss gp
 		if op != "distance" {
-			d, ldd = field(tileD), field(tileLDD)
+			d, ldd = field("d"), field("ldd")
 		}
 		if op == "product" {
-			s, rss = field(tileS), field(tileRSS)
+			s, rss = field("s"), field("rss")
 		}
 		rows := make([]gp, mr)
 		for i := range rows {
@@ -102,8 +84,8 @@ func microKernel(op string, mr, nv int) {
 			f.put("ADD %s, %s, %s", ras, rows[i-1], rows[i])
 		}
 		f.put("ADD %s, %s, %s", ras, rows[mr-1], a) // the next tile's
-		f.put("MOVD %d(%s), %s", tileB, t, b)
-		f.put("MOVD %d(%s), %s", tileK, t, k)
+		f.put("MOVD %s, %s", at("b"), b)
+		f.put("MOVD %s, %s", at("k"), k)
 		f.zero(all...)
 		against := make([][]vector, mr) // D, of the signs
 		switch op {
@@ -147,7 +129,7 @@ func microKernel(op string, mr, nv int) {
 		f.branch("BNE", "step")
 
 		alpha := f.fresh()
-		f.with([]vector{alpha}, "FMOVS %d(%s), F%%d", tileAlpha, t)
+		f.with([]vector{alpha}, "FMOVS %s, F%%d", at("alpha"))
 		for _, sum := range all {
 			f.byElement("fmul", sum, sum, alpha, 0)
 		}
@@ -162,7 +144,7 @@ func microKernel(op string, mr, nv int) {
 				}
 				f.put("ADD %s, %s", ldd, d)
 			}
-			f.put("MOVD %d(%s), %s", tileCSS, t, k)
+			f.put("MOVD %s, %s", at("css"), k)
 			f.branch("CBNZ", "columns", k)
 			for i, sums := range acc {
 				factor := row[0]
