@@ -2,11 +2,12 @@
 
 package kernels
 
+// machineNEON has no kernels that mask their last vector.
 var machineNEON = machine{
-	4,
-	microKernels{whole: productNEON[:]},
-	microKernels{whole: distanceNEON[:]},
-	microKernels{whole: signsNEON[:]},
+	width:    4,
+	product:  microKernels{whole: productNEON[:]},
+	distance: microKernels{whole: distanceNEON[:]},
+	signs:    microKernels{whole: signsNEON[:]},
 }
 
 // turn sets dst [cols,rows] to the transpose of src [rows,cols], in strips of

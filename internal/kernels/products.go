@@ -27,7 +27,7 @@ type tile struct {
 }
 
 // kernels are micro-kernels by vectors and rows of a tile. Those that mask
-// their last vector may be the same; NEON has none.
+// their last vector may be the same.
 type microKernels struct{ whole, masked [][]func(*tile) }
 
 // machine is how one instruction set contracts matrices.
