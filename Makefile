@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test lint race demo bench fuzz export-check clean
+.PHONY: help setup build test emulated lint race demo bench fuzz export-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -20,11 +20,23 @@ build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
 test: setup lint  ## check the sources and run the tests
 	go test ./...
 	go test -tags noasm ./head ./internal/kernels ./internal/symmetric ./posthoc ./internal/jpeg ./extractor/preprocess
+	@$(MAKE) --no-print-directory emulated
+
+# The sets of kernels are named, as under QEMU a test cannot start the program anew
+# with another one.
+emulated:  ## run the short tests of the training kernels on an emulated arm64
+	@emulator=$$(command -v qemu-aarch64-static || command -v qemu-aarch64) || \
+	  { echo 'qemu-aarch64 is not installed: the tests on an emulated arm64 are skipped'; exit 0; }; \
+	export GOARCH=arm64 CGO_ENABLED=0; set -ex; \
+	MLRBFN_KERNELS=neon go test -short -run ^Test -skip '^Test(ScoreAll|OpenOOD)$$' -exec "$$emulator" \
+	  ./internal/kernels ./internal/symmetric ./conditioning ./head ./posthoc; \
+	MLRBFN_KERNELS=go go test -short -run ^TestGolden -exec "$$emulator" ./head
 
 lint:
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
+	GOARCH=arm64 go vet ./internal/kernels
 	go tool staticcheck ./...
 
 race: setup  ## run the short tests under the race detector

@@ -3,18 +3,21 @@
 // All matrices are row-major.
 //
 // float32, and the products of float64, are computed by AVX-512 or AVX2 with FMA
-// where the processor has them, by assembly that asm generates; everything else
-// by plain Go, which is also what the build tag noasm leaves. The environment variable
-// MLRBFN_KERNELS=avx512|avx2|go chooses one of them; the program panics at its
-// start where the processor or the build lacks it.
+// where the processor has them, and by NEON on arm64, by assembly that asm
+// generates; everything else by plain Go, which is also what the build tag noasm
+// leaves. The environment variable MLRBFN_KERNELS=avx512|avx2|neon|go chooses one
+// of them; the program panics at its start where the processor or the build lacks
+// it.
 //
 // Results of one set of kernels are the same on every machine and in every
-// run. Those of two sets differ by rounding, and in that the assembly, but for
-// the elementary functions, takes numbers below 2⁻¹²⁶ for 0.
+// run. Those of two sets differ by rounding, and in that the assembly of amd64,
+// but for the elementary functions, takes numbers below 2⁻¹²⁶ for 0.
 package kernels
 
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
 //go:generate go run -C asm . -wide -out ../wide_amd64.s -declarations ../widestubs_amd64.go
+//go:generate go run -C asm ./neon -out ../kernels_arm64.s -declarations ../stubs_arm64.go
+//go:generate go run -C asm ./neon -wide -out ../wide_arm64.s -declarations ../widestubs_arm64.go
 
 import (
 	"fmt"
@@ -128,7 +131,7 @@ func VectorsOf[T Real]() Vectors[T] {
 	return plainVectors[T]{}
 }
 
-// Name says which kernels float32 uses: avx512, avx2 or go.
+// Name says which kernels float32 uses: avx512, avx2, neon or go.
 func Name() string { return chosen.name }
 
 // Names lists the kernels that this machine and build have, the fastest first.

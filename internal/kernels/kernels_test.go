@@ -477,11 +477,11 @@ func TestChoose(t *testing.T) {
 		t.Errorf("by default %s", got)
 	}
 	defer func() {
-		if said := fmt.Sprint(recover()); !strings.Contains(said, "neon") || !strings.Contains(said, "go") {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "abacus") || !strings.Contains(said, "go") {
 			t.Errorf("an unknown name gives %q", said)
 		}
 	}()
-	choose("neon")
+	choose("abacus")
 }
 
 // TestShortArguments: a kernel must not be let loose on memory that is not its

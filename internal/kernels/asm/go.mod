@@ -1,10 +1,13 @@
-// The generator of ../*_amd64.s, a module of its own so that the program does
+// The generators of ../*.s, a module of its own so that the program does
 // not depend on avo.
 module mlrbfn/internal/kernels/asm
 
 go 1.26.0
 
-require github.com/mmcloughlin/avo v0.5.0
+require (
+	github.com/mmcloughlin/avo v0.5.0
+	golang.org/x/arch v0.32.0
+)
 
 require (
 	golang.org/x/mod v0.6.0 // indirect

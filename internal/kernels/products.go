@@ -1,12 +1,10 @@
-//go:build !noasm
+//go:build (amd64 || arm64) && !noasm
 
 package kernels
 
 import (
 	"slices"
 	"unsafe"
-
-	"golang.org/x/sys/cpu"
 )
 
 // tile is what a micro-kernel works on; asm/matrix.go knows the offsets.
@@ -38,21 +36,6 @@ type machine struct {
 	product, distance, signs microKernels
 }
 
-var (
-	machineAVX512 = machine{
-		16,
-		microKernels{productAVX512[:], productAVX512[:]},
-		microKernels{distanceAVX512[:], distanceAVX512[:]},
-		microKernels{signsAVX512[:], signsAVX512[:]},
-	}
-	machineAVX2 = machine{
-		8,
-		microKernels{productAVX2[:], productAVX2Masked[:]},
-		microKernels{distanceAVX2[:], distanceAVX2Masked[:]},
-		microKernels{signsAVX2[:], signsAVX2Masked[:]},
-	}
-)
-
 // products contracts in tiles whose sums stay in registers. It reads A by
 // single values at any stride, and B and C by vectors along their rows, so
 // that only NT has to transpose anything. It holds at full speed as long as the
@@ -61,6 +44,7 @@ type products struct {
 	machine
 	tile
 	packed, turned []float32
+	edge           []float32 // of contractEdge
 	beta           [1]float32
 	twice          []float32
 }
@@ -108,6 +92,10 @@ func (p *products) scaled(beta float32, c matrix) addend {
 // contract computes C = alpha·Σ_p A[i,p]∘B[p,j] + S∘D by the given kernels. A D
 // that is nil they do not read; those of the signs want no S.
 func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b matrix, plus addend, c matrix) {
+	if over := n % p.width; over > 0 && by.masked == nil {
+		n -= over
+		p.contractEdge(by, m, over, k, alpha, a, b.right(n), addend{plus.s.right(n), plus.d.right(n)}, c.right(n))
+	}
 	s, d := plus.s, plus.d
 	p.k, p.alpha = k, alpha
 	p.ras, p.cas, p.ldb, p.ldc, p.ldd, p.rss, p.css = 4*a.row, 4*a.col, 4*b.row, 4*c.row, 4*d.row, 4*s.row, 4*s.col
@@ -134,6 +122,35 @@ func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b ma
 		j += vectors * p.width
 	}
 	p.a, p.b, p.c, p.s, p.d = nil, nil, nil, nil, nil
+}
+
+// contractEdge is contract for less than a vector of columns without a mask: by
+// way of matrices that have a whole one. What is in its other columns is of no
+// meaning.
+func (p *products) contractEdge(by microKernels, m, n, k int, alpha float32, a, b matrix, plus addend, c matrix) {
+	need := (k + 2*m + 1) * p.width
+	p.edge = slices.Grow(p.edge[:0], need)[:need]
+	room := p.edge
+	widened := func(from matrix, rows int) matrix {
+		to := dense(room[:rows*p.width], p.width)
+		room = room[rows*p.width:]
+		for i := range rows {
+			copy(to.data[i*to.row:][:n], from.data[i*from.row:])
+		}
+		return to
+	}
+	b = widened(b, k)
+	if plus.d.data != nil {
+		plus.d = widened(plus.d, m)
+	}
+	if plus.s.col != 0 {
+		plus.s = matrix{widened(plus.s, 1).data, 0, 1}
+	}
+	sums := dense(room[:m*p.width], p.width)
+	p.contract(by, m, p.width, k, alpha, a, b, plus, sums)
+	for i := range m {
+		copy(c.data[i*c.row:][:n], sums.data[i*sums.row:])
+	}
 }
 
 // run works on as many tiles, one below the other, as times says.
@@ -250,32 +267,5 @@ func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
 	p.contract(p.signs, m, k, n, -1, dense(g, n), cols, addend{d: rows}, dense(gX[:m*k], k))
 	if gC != nil {
 		p.contract(p.signs, n, k, m, -1, dense(g, n).transposed(), rows, addend{d: cols}, dense(gC[:n*k], k))
-	}
-}
-
-// turn sets dst [cols,rows] to the transpose of src [rows,cols], in strips of
-// rows; the last ones overlap those before.
-func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
-	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
-	const high = 16
-	side, strip := 8, transposeStrip
-	if cpu.X86.HasAVX512F && cols >= 16 {
-		side, strip = 16, transposeStripAVX512
-	}
-	if rows < high || cols < side {
-		const side = 8
-		for i := 0; i < rows; i += side {
-			for j := 0; j < cols; j += side {
-				transposeEdge(&dst[j*ldd+i], ldd, &src[i*lds+j], lds, min(side, rows-i), min(side, cols-j))
-			}
-		}
-		return
-	}
-	for i := 0; i < rows; i += high {
-		i := min(i, rows-high)
-		strip(&dst[i], ldd, &src[i*lds], lds, cols/side)
-		if last := cols - side; cols%side != 0 {
-			strip(&dst[last*ldd+i], ldd, &src[i*lds+last], lds, 1)
-		}
 	}
 }

@@ -1,0 +1,8 @@
+//go:build !noasm
+
+package kernels
+
+// assembled lists the sets in assembly: every arm64 has NEON.
+func assembled() []set {
+	return []set{{"neon", func() Products[float32] { return &products{machine: machineNEON} }, &vectorsNEON}}
+}
