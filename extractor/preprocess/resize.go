@@ -82,8 +82,8 @@ const (
 // A resizer holds what resizing takes, to be used again for the next image. The
 // zero value is ready.
 type resizer struct {
-	columns, rows windows
-	between       []uint8 // what the first pass makes
+	rowsFirst, pass pass
+	between         []uint8 // what rowsFirst makes
 }
 
 // resize writes to dst the part of src, resized to width×height, that lies in
@@ -105,27 +105,19 @@ func (r *resizer) resize(dst, src *image.NRGBA, width, height int, part image.Re
 		max(part.Dx()*taps(w, width, filter), part.Dy()*taps(h, height, filter)) > maxWeights {
 		return fmt.Errorf("image of %d×%d pixels is too elongated to resize to %d×%d", w, h, width, height)
 	}
-	r.columns.set(ask{w, width, part.Min.X, part.Max.X, filter})
-	r.rows.set(ask{h, height, part.Min.Y, part.Max.Y, filter})
+	columns, rows := ask{w, width, part.Min.X, part.Max.X, filter}, ask{h, height, part.Min.Y, part.Max.Y, filter}
 	if rowsFirst {
-		from, to := r.columns.span()
-		middle := r.middle(to-from, part.Dy())
-		r.rows.vertical(middle, crop(src, image.Rect(from, 0, to, h)), 0)
-		r.columns.horizontal(dst, middle, from)
-		return nil
+		r.between = slices.Grow(r.between[:0], 4*between)[:4*between]
+		middle := &image.NRGBA{Pix: r.between, Stride: 4 * w, Rect: image.Rect(0, 0, w, part.Dy())}
+		r.rowsFirst.resize(middle, src, same(w), rows)
+		src, rows = middle, same(part.Dy())
 	}
-	from, to := r.rows.span()
-	middle := r.middle(part.Dx(), to-from)
-	r.columns.horizontal(middle, crop(src, image.Rect(0, from, w, to)), 0)
-	r.rows.vertical(dst, middle, from)
+	r.pass.resize(dst, src, columns, rows)
 	return nil
 }
 
-// middle returns an image to keep between the passes.
-func (r *resizer) middle(width, height int) *image.NRGBA {
-	r.between = slices.Grow(r.between[:0], 4*width*height)[:4*width*height]
-	return &image.NRGBA{Pix: r.between, Stride: 4 * width, Rect: image.Rect(0, 0, width, height)}
-}
+// same asks for windows that leave n inputs as they are.
+func same(n int) ask { return ask{n, n, 0, n, Nearest} }
 
 // crop returns a part of an image that begins at 0, 0, moved to there.
 func crop(img *image.NRGBA, part image.Rectangle) *image.NRGBA {
@@ -140,9 +132,6 @@ type windows struct {
 	first   []int
 	weights []int32
 	raw     []float64 // of one window
-	// spread has every weight once for each byte of a pixel, as assembly wants
-	// them along a row.
-	spread []int32
 }
 
 // ask says what windows are for: the outputs lo to hi (exclusive) of out that
@@ -161,28 +150,25 @@ func taps(in, out int, filter Filter) int {
 	return min(int(2*reach+1e-6)+1, in) // with room for what rounding does
 }
 
-// set computes the windows, unless they are those of before.
-func (w *windows) set(a ask) {
-	if w.ask == a {
-		return
-	}
+// set computes the windows. Their taps are a multiple of step where the inputs
+// are enough for that.
+func (w *windows) set(a ask, step int) {
 	w.ask = a
 	w.taps = taps(a.in, a.out, a.filter)
-	if w.taps > 1 && assembled {
-		w.taps = min(w.taps+w.taps%2, a.in) // an even number is faster
-	}
+	w.taps = min((w.taps+step-1)/step*step, a.in)
 	count := a.hi - a.lo
 	w.first = slices.Grow(w.first[:0], count)[:count]
 	w.weights = slices.Grow(w.weights[:0], count*w.taps)[:count*w.taps]
-	w.spread = w.spread[:0]
 	clear(w.weights)
 	scale := float64(a.in) / float64(a.out)
 	if a.filter == Nearest {
 		// The sum, not a product: Pillow's error accumulates, and where an
 		// output falls between two inputs that decides.
 		for o, at := 0, scale*0.5; o < a.hi; o, at = o+1, at+scale {
-			if o >= a.lo {
-				w.first[o-a.lo], w.weights[o-a.lo] = min(int(at), a.in-1), one
+			if i := o - a.lo; i >= 0 {
+				from := min(int(at), a.in-1)
+				w.first[i] = min(from, a.in-w.taps)
+				w.weights[i*w.taps+from-w.first[i]] = one
 			}
 		}
 		return
@@ -213,35 +199,74 @@ func (w *windows) set(a ask) {
 	}
 }
 
-// span returns the range of inputs that the windows reach.
-func (w *windows) span() (from, to int) {
-	return w.first[0], w.first[len(w.first)-1] + w.taps
+// A pass resizes horizontally, then vertically. It goes from row to row of the
+// output and keeps no more of what is between than one of them needs.
+type pass struct {
+	asked struct {
+		columns, rows ask
+		by            *machine
+	}
+	columns, rows windows
+	// ring is what is made of those rows of the input that were last: with
+	// plain Go a row each, number y at y modulo rows.taps; else slots of four.
+	ring []uint8
+	sums []int32
+	assembly
 }
 
-// horizontal makes the rows of dst, with a column for each window, from those
-// of src. Column 0 of src has the number origin.
-func (w *windows) horizontal(dst, src *image.NRGBA, origin int) {
-	fast := assembled && w.taps%2 == 0
-	if fast && len(w.spread) == 0 {
-		for _, v := range w.weights {
-			w.spread = append(w.spread, v, v, v, v)
+// resize makes dst, which has the size of what columns and rows ask for.
+func (p *pass) resize(dst, src *image.NRGBA, columns, rows ask) {
+	asked := p.asked
+	asked.columns, asked.rows, asked.by = columns, rows, fastest
+	if p.asked != asked {
+		p.asked = asked
+		p.rows.set(rows, 1)
+		p.fast = fastest != nil && p.assemble(fastest)
+		if !p.fast {
+			p.columns.set(columns, 1)
+			n := 4 * len(p.columns.first)
+			p.ring = slices.Grow(p.ring[:0], p.rows.taps*n)[:p.rows.taps*n]
+			p.sums = slices.Grow(p.sums[:0], n)[:n]
 		}
 	}
-	for y := range dst.Rect.Dy() {
-		to := dst.Pix[y*dst.Stride:][:4*len(w.first)]
-		from := src.Pix[y*src.Stride:][:4*src.Rect.Dx()]
-		if fast {
-			// span, by which src was cut out, bounds all that this reads.
-			sumColumns(&to[0], &from[0], &w.first[0], origin, &w.spread[0], w.taps, len(w.first))
-		} else {
-			w.plainRow(to, from, origin)
+	if p.fast {
+		p.run(dst, src)
+	} else {
+		p.plain(dst, src)
+	}
+}
+
+// plain is resize in plain Go.
+func (p *pass) plain(dst, src *image.NRGBA) {
+	n, taps := 4*len(p.columns.first), p.rows.taps
+	next := 0
+	for y, first := range p.rows.first {
+		for next = max(next, first); next < first+taps; next++ {
+			p.columns.plainRow(p.ring[next%taps*n:][:n], src.Pix[next*src.Stride:][:4*src.Rect.Dx()])
+		}
+		for i := range p.sums {
+			p.sums[i] = one / 2
+		}
+		for k, weight := range p.rows.weights[y*taps:][:taps] {
+			in := p.ring[(first+k)%taps*n:][:len(p.sums)]
+			for i, v := range in {
+				p.sums[i] += weight * int32(v)
+			}
+		}
+		to := dst.Pix[y*dst.Stride:][:len(p.sums)]
+		for i, sum := range p.sums {
+			to[i] = level(sum)
+		}
+		for i := 3; i < len(to); i += 4 {
+			to[i] = 255
 		}
 	}
 }
 
-func (w *windows) plainRow(dst, src []uint8, origin int) {
+// plainRow makes a row of dst, with a pixel for each window, from one of src.
+func (w *windows) plainRow(dst, src []uint8) {
 	for x, first := range w.first {
-		in := src[4*(first-origin):]
+		in := src[4*first:]
 		r, g, b := int32(one/2), int32(one/2), int32(one/2)
 		for _, weight := range w.weights[x*w.taps:][:w.taps] {
 			pixel := in[:4:4]
@@ -251,46 +276,6 @@ func (w *windows) plainRow(dst, src []uint8, origin int) {
 			in = in[4:]
 		}
 		set(dst, x, level(r), level(g), level(b))
-	}
-}
-
-// vertical makes a row of dst for each window from the rows of src, which has
-// dst's width. Row 0 of src has the number origin.
-func (w *windows) vertical(dst, src *image.NRGBA, origin int) {
-	n := 4 * dst.Rect.Dx()
-	fast := assembled && n >= rowBytes
-	var sums []int32
-	if !fast {
-		sums = make([]int32, n)
-	}
-	for y, first := range w.first {
-		to := dst.Pix[y*dst.Stride:][:n]
-		from := src.Pix[(first-origin)*src.Stride:][:(w.taps-1)*src.Stride+n]
-		weights := w.weights[y*w.taps:][:w.taps]
-		if fast {
-			sumRows(&to[0], &from[0], src.Stride, &weights[0], w.taps, n)
-		} else {
-			plainRows(to, from, src.Stride, weights, sums)
-		}
-	}
-}
-
-func plainRows(dst, src []uint8, stride int, weights, sums []int32) {
-	for i := range sums {
-		sums[i] = one / 2
-	}
-	for k, weight := range weights {
-		in := src[k*stride:][:len(sums)]
-		for i, v := range in {
-			sums[i] += weight * int32(v)
-		}
-	}
-	dst = dst[:len(sums)]
-	for i, sum := range sums {
-		dst[i] = level(sum)
-	}
-	for i := 3; i < len(dst); i += 4 {
-		dst[i] = 255
 	}
 }
 

@@ -1,6 +1,7 @@
 package preprocess
 
 import (
+	"fmt"
 	"image"
 	"math/rand/v2"
 	"testing"
@@ -61,20 +62,22 @@ func TestResizeAgainstImaging(t *testing.T) {
 	})
 }
 
-func BenchmarkResize(b *testing.B) {
-	src := noise(500, 375, 1)
-	b.Run("ours", func(b *testing.B) {
-		dst := image.NewNRGBA(image.Rect(0, 0, 341, 256))
-		var r resizer
-		for b.Loop() {
-			if err := r.resize(dst, src, 341, 256, dst.Rect, Bicubic); err != nil {
-				b.Fatal(err)
-			}
+// BenchmarkTensor goes from an image to the normalised crop of its middle.
+func BenchmarkTensor(b *testing.B) {
+	for _, size := range []image.Point{{X: 500, Y: 375}, {X: 640, Y: 480}, {X: 1024, Y: 768}, {X: 3000, Y: 2000}} {
+		img := noise(size.X, size.Y, 1)
+		for _, filter := range []Filter{Bicubic, Bilinear, Lanczos} {
+			b.Run(fmt.Sprintf("%dx%d/%s", size.X, size.Y, filter), func(b *testing.B) {
+				spec := &Spec{Resize: Shortest, ResizeHeight: 256, ResizeWidth: 256, Filter: filter, Height: 224, Width: 224, Rounding: Floor,
+					Scale: 1. / 255, Mean: [3]float64{0.485, 0.456, 0.406}, Std: [3]float64{0.229, 0.224, 0.225}}
+				dst := make([]float32, 3*224*224)
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := spec.Tensor(dst, img, NCHW); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
 		}
-	})
-	b.Run("imaging", func(b *testing.B) {
-		for b.Loop() {
-			imaging.Resize(src, 341, 256, imaging.CatmullRom)
-		}
-	})
+	}
 }
