@@ -4,6 +4,7 @@ package preprocess
 
 import (
 	"image"
+	"math"
 	"slices"
 
 	"golang.org/x/sys/cpu"
@@ -23,6 +24,7 @@ type machine struct {
 	// near is columns for groups whose inputs are near each other.
 	columns, near func(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours, groups int)
 	rows          func(dst, ring *uint8, stride int, weights *uint32, slots, n int)
+	normalise     func(dst *float32, pixels *uint8, constants *uint32, n int)
 }
 
 // nearPixels is the number of pixels that near looks at.
@@ -32,10 +34,10 @@ const nearPixels = 16
 func machines() (list []*machine) {
 	x := &cpu.X86
 	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VBMI && x.HasAVX512VNNI {
-		list = append(list, &machine{"avx512", 4, 3, bytesOf, columnsAVX512, nearColumnsAVX512, rowsAVX512})
+		list = append(list, &machine{"avx512", 4, 3, bytesOf, columnsAVX512, nearColumnsAVX512, rowsAVX512, normaliseAVX512})
 	}
-	if x.HasAVX2 {
-		list = append(list, &machine{"avx2", 2, 4, wordsOf, columnsAVX2, nil, rowsAVX2})
+	if x.HasAVX2 && x.HasFMA {
+		list = append(list, &machine{"avx2", 2, 4, wordsOf, columnsAVX2, nil, rowsAVX2, normaliseAVX2})
 	}
 	return list
 }
@@ -185,4 +187,51 @@ func (p *pass) run(dst, src *image.NRGBA) {
 		m.rows(&row[0], &p.ring[0], p.size, &p.slot[y*p.slots*m.parts], p.slots, width)
 	}
 	p.four = [4]*uint8{} // the image is not kept
+}
+
+// arithmetic is what normalising needs for a machine.
+type arithmetic struct {
+	machine   *machine // nil where it does not give the bits of the levels
+	constants [3][6]uint32
+}
+
+// derive prepares the arithmetic of s for m and tries it with every level.
+func (a *arithmetic) derive(s *Spec, levels *[3][256]float32, m *machine) {
+	a.machine = nil
+	if m == nil {
+		return
+	}
+	pixels, got := make([]uint8, 4*256), make([]float32, 256)
+	for v := range 256 {
+		set(pixels, v, uint8(v), uint8(v), uint8(v))
+	}
+	scale := float32(s.Scale)
+	rest := float32(s.Scale - float64(scale))
+	for c := range a.constants {
+		mean, std := float32(s.Mean[c]), float32(s.Std[c])
+		for i, x := range [5]float32{scale, rest, mean, 1 / std, std} {
+			a.constants[c][i] = math.Float32bits(x)
+		}
+		a.constants[c][5] = uint32(c) * 0x01010101
+		m.normalise(&got[0], &pixels[0], &a.constants[c][0], len(got))
+		for v, want := range levels[c] {
+			if math.Float32bits(got[v]) != math.Float32bits(want) {
+				return
+			}
+		}
+	}
+	a.machine = m
+}
+
+// calculate writes planes of the values of pixels, or returns false where it
+// cannot.
+func (a *arithmetic) calculate(dst []float32, pixels []uint8) bool {
+	plane := len(pixels) / 4
+	if a.machine == nil || plane < 4*a.machine.pixels {
+		return false
+	}
+	for c := range len(dst) / plane {
+		a.machine.normalise(&dst[c*plane], &pixels[0], &a.constants[c][0], plane)
+	}
+	return true
 }

@@ -5,7 +5,10 @@ package preprocess
 import (
 	"bytes"
 	"image"
+	"math"
+	"math/rand/v2"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 )
@@ -80,4 +83,68 @@ func TestWeightsFitTheirParts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestValuesEqualLevels: normalising gives the bits of the table, whatever the
+// numbers, and writes nothing around them.
+func TestValuesEqualLevels(t *testing.T) {
+	defer func(before *machine) { fastest = before }(fastest)
+	for _, m := range machines() {
+		t.Run(m.name, func(t *testing.T) {
+			fastest = m
+			exact, inexact := 0, 0
+			rapid.Check(t, func(t *rapid.T) {
+				number := func(name string) float64 {
+					x := rapid.Float64Range(-1, 1).Draw(t, name)
+					return math.Ldexp(x, rapid.SampledFrom([]int{0, 0, 0, -60, -130, 60}).Draw(t, name+" exponent"))
+				}
+				s := &Spec{Resize: None, Rounding: Floor, Grey: rapid.Bool().Draw(t, "grey"),
+					Width: rapid.IntRange(1, 300).Draw(t, "width"), Height: rapid.IntRange(1, 3).Draw(t, "height"), Scale: number("scale")}
+				for c := range 3 {
+					s.Mean[c], s.Std[c] = number("mean"), number("std")
+				}
+				var n normaliser
+				if n.set(s) != nil {
+					return
+				}
+				if n.machine != nil {
+					exact++
+				} else {
+					inexact++
+				}
+				atEnd, plane := rapid.Bool().Draw(t, "at end"), s.Width*s.Height
+				pixels := guarded(t, 4*plane, atEnd)
+				rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "pixels"), 0))
+				for i := range pixels {
+					pixels[i] = uint8(rng.Uint32())
+				}
+				memory := guarded(t, 4*s.Channels()*plane, atEnd)
+				dst := unsafe.Slice((*float32)(unsafe.Pointer(&memory[0])), s.Channels()*plane)
+				n.normalise(dst, pixels, NCHW)
+				for i, got := range dst {
+					level := pixels[i%plane*4+i/plane]
+					if want := n.levels[i/plane][level]; math.Float32bits(got) != math.Float32bits(want) {
+						t.Fatalf("value %d, of level %d, is %v, want %v", i, level, got, want)
+					}
+				}
+			})
+			if exact == 0 || inexact == 0 {
+				t.Errorf("%d were calculated, %d looked up: want some of both", exact, inexact)
+			}
+			for _, usual := range [][3][3]float64{ // scale, mean, std
+				{{1. / 255}, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}},
+				{{1. / 255}, {0.48145466, 0.4578275, 0.40821073}, {0.26862954, 0.26130258, 0.27577711}},
+				{{1. / 255}, {0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}},
+				{{1. / 255}, {0, 0, 0}, {1, 1, 1}},
+				{{1. / 127.5}, {1, 1, 1}, {1, 1, 1}},
+				{{1}, {127, 127, 127}, {128, 128, 128}},
+			} {
+				s := &Spec{Resize: None, Rounding: Floor, Width: 1, Height: 1, Scale: usual[0][0], Mean: usual[1], Std: usual[2]}
+				var n normaliser
+				if err := n.set(s); err != nil || n.machine == nil {
+					t.Errorf("scale, mean and std of %v are looked up (error %v)", usual, err)
+				}
+			}
+		})
+	}
 }

@@ -18,3 +18,9 @@ func rowsAVX2(dst *uint8, ring *uint8, stride int, weights *uint32, slots int, n
 
 //go:noescape
 func rowsAVX512(dst *uint8, ring *uint8, stride int, weights *uint32, slots int, n int)
+
+//go:noescape
+func normaliseAVX2(dst *float32, pixels *uint8, constants *uint32, n int)
+
+//go:noescape
+func normaliseAVX512(dst *float32, pixels *uint8, constants *uint32, n int)

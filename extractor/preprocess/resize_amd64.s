@@ -928,3 +928,147 @@ DATA orderAVX512<>+52(SB)/4, $0x00000007
 DATA orderAVX512<>+56(SB)/4, $0x0000000b
 DATA orderAVX512<>+60(SB)/4, $0x0000000f
 GLOBL orderAVX512<>(SB), RODATA|NOPTR, $64
+
+// func normaliseAVX2(dst *float32, pixels *uint8, constants *uint32, n int)
+// Requires: AVX, AVX2, CMOV, FMA3
+TEXT ·normaliseAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         pixels+8(FP), CX
+	MOVQ         constants+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTD (DX), Y0
+	VPBROADCASTD 4(DX), Y1
+	VPBROADCASTD 8(DX), Y2
+	VPBROADCASTD 12(DX), Y3
+	VPBROADCASTD 16(DX), Y4
+	VPBROADCASTD 20(DX), Y5
+	VPADDD       values<>+0(SB), Y5, Y5
+	SUBQ         $0x08, BX
+	XORQ         DX, DX
+
+block:
+	VMOVDQU      (CX)(DX*4), Y6
+	VPSHUFB      Y5, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y7
+	VFMADD231PS  Y0, Y6, Y7
+	VSUBPS       Y2, Y7, Y7
+	VMULPS       Y3, Y7, Y6
+	VFNMADD231PS Y4, Y6, Y7
+	VFMADD231PS  Y3, Y7, Y6
+	VMOVDQU      Y6, (AX)(DX*4)
+	CMPQ         DX, BX
+	JGE          done
+	ADDQ         $+8, DX
+	CMPQ         DX, BX
+	CMOVQGT      BX, DX
+	JMP          block
+
+done:
+	VZEROUPPER
+	RET
+
+DATA values<>+0(SB)/1, $0x00
+DATA values<>+1(SB)/1, $0x80
+DATA values<>+2(SB)/1, $0x80
+DATA values<>+3(SB)/1, $0x80
+DATA values<>+4(SB)/1, $0x04
+DATA values<>+5(SB)/1, $0x80
+DATA values<>+6(SB)/1, $0x80
+DATA values<>+7(SB)/1, $0x80
+DATA values<>+8(SB)/1, $0x08
+DATA values<>+9(SB)/1, $0x80
+DATA values<>+10(SB)/1, $0x80
+DATA values<>+11(SB)/1, $0x80
+DATA values<>+12(SB)/1, $0x0c
+DATA values<>+13(SB)/1, $0x80
+DATA values<>+14(SB)/1, $0x80
+DATA values<>+15(SB)/1, $0x80
+DATA values<>+16(SB)/1, $0x00
+DATA values<>+17(SB)/1, $0x80
+DATA values<>+18(SB)/1, $0x80
+DATA values<>+19(SB)/1, $0x80
+DATA values<>+20(SB)/1, $0x04
+DATA values<>+21(SB)/1, $0x80
+DATA values<>+22(SB)/1, $0x80
+DATA values<>+23(SB)/1, $0x80
+DATA values<>+24(SB)/1, $0x08
+DATA values<>+25(SB)/1, $0x80
+DATA values<>+26(SB)/1, $0x80
+DATA values<>+27(SB)/1, $0x80
+DATA values<>+28(SB)/1, $0x0c
+DATA values<>+29(SB)/1, $0x80
+DATA values<>+30(SB)/1, $0x80
+DATA values<>+31(SB)/1, $0x80
+DATA values<>+32(SB)/1, $0x00
+DATA values<>+33(SB)/1, $0x80
+DATA values<>+34(SB)/1, $0x80
+DATA values<>+35(SB)/1, $0x80
+DATA values<>+36(SB)/1, $0x04
+DATA values<>+37(SB)/1, $0x80
+DATA values<>+38(SB)/1, $0x80
+DATA values<>+39(SB)/1, $0x80
+DATA values<>+40(SB)/1, $0x08
+DATA values<>+41(SB)/1, $0x80
+DATA values<>+42(SB)/1, $0x80
+DATA values<>+43(SB)/1, $0x80
+DATA values<>+44(SB)/1, $0x0c
+DATA values<>+45(SB)/1, $0x80
+DATA values<>+46(SB)/1, $0x80
+DATA values<>+47(SB)/1, $0x80
+DATA values<>+48(SB)/1, $0x00
+DATA values<>+49(SB)/1, $0x80
+DATA values<>+50(SB)/1, $0x80
+DATA values<>+51(SB)/1, $0x80
+DATA values<>+52(SB)/1, $0x04
+DATA values<>+53(SB)/1, $0x80
+DATA values<>+54(SB)/1, $0x80
+DATA values<>+55(SB)/1, $0x80
+DATA values<>+56(SB)/1, $0x08
+DATA values<>+57(SB)/1, $0x80
+DATA values<>+58(SB)/1, $0x80
+DATA values<>+59(SB)/1, $0x80
+DATA values<>+60(SB)/1, $0x0c
+DATA values<>+61(SB)/1, $0x80
+DATA values<>+62(SB)/1, $0x80
+DATA values<>+63(SB)/1, $0x80
+GLOBL values<>(SB), RODATA|NOPTR, $64
+
+// func normaliseAVX512(dst *float32, pixels *uint8, constants *uint32, n int)
+// Requires: AVX, AVX512BW, AVX512F, CMOV
+TEXT ·normaliseAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         pixels+8(FP), CX
+	MOVQ         constants+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTD (DX), Z0
+	VPBROADCASTD 4(DX), Z1
+	VPBROADCASTD 8(DX), Z2
+	VPBROADCASTD 12(DX), Z3
+	VPBROADCASTD 16(DX), Z4
+	VPBROADCASTD 20(DX), Z5
+	VPADDD       values<>+0(SB), Z5, Z5
+	SUBQ         $0x10, BX
+	XORQ         DX, DX
+
+block:
+	VMOVDQU64    (CX)(DX*4), Z6
+	VPSHUFB      Z5, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VMULPS       Z1, Z6, Z7
+	VFMADD231PS  Z0, Z6, Z7
+	VSUBPS       Z2, Z7, Z7
+	VMULPS       Z3, Z7, Z6
+	VFNMADD231PS Z4, Z6, Z7
+	VFMADD231PS  Z3, Z7, Z6
+	VMOVDQU64    Z6, (AX)(DX*4)
+	CMPQ         DX, BX
+	JGE          done
+	ADDQ         $+16, DX
+	CMPQ         DX, BX
+	CMOVQGT      BX, DX
+	JMP          block
+
+done:
+	VZEROUPPER
+	RET

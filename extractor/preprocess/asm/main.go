@@ -39,6 +39,8 @@ func main() {
 	columns(avx512, true)
 	rows(avx2)
 	rows(avx512)
+	normalise(avx2)
+	normalise(avx512)
 	Generate()
 }
 
@@ -141,7 +143,7 @@ func columns(v isa, near bool) {
 
 	packed := v.pack(sums)
 	VPSHUFB(transposed(), packed, packed)
-	v.store(packed, Mem{Base: dst})
+	v.move(packed, Mem{Base: dst})
 	ADDQ(I8(16*v.pixels), dst)
 	DECQ(groups)
 	JNZ(LabelRef("group"))
@@ -186,11 +188,8 @@ func rows(v isa) {
 	}
 	for i := range sums {
 		data := []reg.VecVirtual{v.reg()}
-		source := Mem{Base: from, Disp: 16 * v.pixels * i}
-		if v == avx512 {
-			VMOVDQU64(source, data[0])
-		} else {
-			VMOVDQU(source, data[0])
+		v.move(Mem{Base: from, Disp: 16 * v.pixels * i}, data[0])
+		if v == avx2 {
 			data = append(data, v.reg())
 			VPSRLW(U8(8), data[0], data[1])
 			VPAND(repeated("even", 0x00ff00ff), data[0], data[0])
@@ -203,20 +202,67 @@ func rows(v isa) {
 	JNZ(LabelRef("slot"))
 
 	packed, indices := v.pack(sums), v.reg()
+	v.move(places, indices)
+	VPERMD(packed, indices, packed)
 	if v == avx512 {
-		VMOVDQU64(places, indices)
-		VPERMD(packed, indices, packed)
 		VPORD(repeated("opaque", 0xff000000), packed, packed)
 	} else {
-		VMOVDQU(places, indices)
-		VPERMD(packed, indices, packed)
 		VPOR(repeated("opaque", 0xff000000), packed, packed)
 	}
-	v.store(packed, Mem{Base: dst, Index: at, Scale: 4})
-	// The last block ends where the row does and may overlap the one before.
+	v.move(packed, Mem{Base: dst, Index: at, Scale: 4})
+	v.next(at, last)
+}
+
+// normalise writes (x·scale − mean)/std of one channel of n ≥ 4·v.pixels pixels.
+// The product is that of scale and of what it lacks as a float32, and the
+// quotient the product with 1/std, corrected by what that leaves over: both are
+// rounded once but for rare x.
+//
+// constants are the scale, what it lacks, mean, 1/std, std and, as an integer, the
+// channel.
+func normalise(v isa) {
+	TEXT("normalise"+v.name, 4, "func(dst *float32, pixels *uint8, constants *uint32, n int)") // NOSPLIT
+	Pragma("noescape")
+	dst, pixels, table, last := load("dst"), load("pixels"), load("constants"), load("n")
+	block := 4 * v.pixels
+	var constants []reg.VecVirtual
+	for i := range 6 {
+		r := v.reg()
+		VPBROADCASTD(Mem{Base: table, Disp: 4 * i}, r)
+		constants = append(constants, r)
+	}
+	scale, rest, mean, inverse, std, values := constants[0], constants[1], constants[2], constants[3], constants[4], constants[5]
+	VPADDD(bytes("values", func(i int) int {
+		if i%4 > 0 {
+			return 0x80 // zero
+		}
+		return i
+	}), values, values)
+	at := GP64()
+	SUBQ(U8(block), last)
+	XORQ(at, at)
+
+	Label("block")
+	x, y, quotient := v.reg(), v.reg(), v.reg()
+	v.move(Mem{Base: pixels, Index: at, Scale: 4}, x)
+	VPSHUFB(values, x, x)
+	VCVTDQ2PS(x, x)
+	VMULPS(rest, x, y)
+	VFMADD231PS(scale, x, y)
+	VSUBPS(mean, y, y)
+	VMULPS(inverse, y, quotient)
+	VFNMADD231PS(std, quotient, y)
+	VFMADD231PS(inverse, y, quotient)
+	v.move(quotient, Mem{Base: dst, Index: at, Scale: 4})
+	v.next(at, last)
+}
+
+// next ends a loop "block" over at: the last block ends where the row does, at
+// last, and may overlap the one before.
+func (v isa) next(at, last reg.GPVirtual) {
 	CMPQ(at, last)
 	JGE(LabelRef("done"))
-	ADDQ(I8(block), at)
+	ADDQ(I8(4*v.pixels), at)
 	CMPQ(at, last)
 	CMOVQGT(last, at)
 	JMP(LabelRef("block"))
@@ -330,11 +376,12 @@ func (v isa) reg() reg.VecVirtual {
 	return YMM()
 }
 
-func (v isa) store(r reg.VecVirtual, to Mem) {
+// move loads or stores a register.
+func (v isa) move(from, to Op) {
 	if v == avx512 {
-		VMOVDQU64(r, to)
+		VMOVDQU64(from, to)
 	} else {
-		VMOVDQU(r, to)
+		VMOVDQU(from, to)
 	}
 }
 
