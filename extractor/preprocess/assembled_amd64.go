@@ -20,7 +20,7 @@ type machine struct {
 	name   string
 	pixels int // that columns makes at a time
 	parts  int
-	split  func(parts []uint32, weights []int32) // four of them
+	split  func(weights [4]int32) [4]uint32 // into parts
 	// near is columns for groups whose inputs are near each other.
 	columns, near func(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours, groups int)
 	rows          func(dst, ring *uint8, stride int, weights *uint32, slots, n int)
@@ -55,138 +55,160 @@ var fastest = func() *machine {
 
 // bytesOf splits weights, whose magnitude is below two, into signed bytes: the
 // upper ones first.
-func bytesOf(parts []uint32, weights []int32) {
-	clear(parts[:3])
-	for k, w := range weights[:4] {
-		low := int32(int8(w))
-		w = (w - low) >> 8
-		middle := int32(int8(w))
-		high := (w - middle) >> 8
-		for i, part := range [3]int32{high, middle, low} {
-			parts[i] |= uint32(uint8(part)) << (8 * k)
-		}
+func bytesOf(weights [4]int32) (parts [4]uint32) {
+	for k, w := range weights {
+		// Upper bytes are one more where those below are negative.
+		digits := (uint32(w) + 0x808080) ^ 0x808080
+		parts[0] |= digits >> 16 & 0xff << (8 * k)
+		parts[1] |= digits >> 8 & 0xff << (8 * k)
+		parts[2] |= digits & 0xff << (8 * k)
 	}
+	return parts
 }
 
 // wordsOf splits weights into the bits above 15, first those of the even ones,
 // and the 15 bits below.
-func wordsOf(parts []uint32, weights []int32) {
-	clear(parts[:4])
-	for k, w := range weights[:4] {
-		parts[k%2] |= uint32(uint16(w>>15)) << (16 * (k / 2))
-		parts[2+k%2] |= uint32(w&0x7fff) << (16 * (k / 2))
+func wordsOf(weights [4]int32) (parts [4]uint32) {
+	for odd := range 2 {
+		a, b := uint32(weights[odd]), uint32(weights[odd+2])
+		parts[odd] = a>>15&0xffff | b>>15<<16
+		parts[2+odd] = a&0x7fff | b&0x7fff<<16
 	}
+	return parts
 }
 
-// assembly is what a pass needs for a machine.
-type assembly struct {
-	fast   bool
-	near   bool
-	four   [4]*uint8 // rows
-	first  []int
-	spread []uint32 // the weights of columns
-	slots  int
-	size   int      // of a slot in bytes
-	slot   []uint32 // the weights of rows for each output
+// layout is what assembly reads of windows, either of columns or of rows.
+type layout struct {
+	// Columns are cut into groups of pixels, each window into fours of weights.
+	near          bool
+	groups, fours int
+	starts        []int
+	parts         []uint32 // of weights, spread as asm wants them
+
+	// Of rows, sources is what each output is made of, up to its end; slots is
+	// how many of four rows one needs at most.
+	slots   int
+	sources []uint32
+	ends    []int
+
+	padded []int32 // weights of a window
 }
 
-// assemble prepares m for what p is asked, whose rows are set. It returns false
-// where an image is too narrow for m.
-func (p *pass) assemble(m *machine) bool {
-	p.columns.set(p.asked.columns, 4)
-	c := &p.columns
-	if len(c.first) < 4*m.pixels || c.taps%4 != 0 {
-		return false
+// fits reports whether m was set and has enough columns.
+func (l *layout) fits() bool { return l.groups > 0 }
+
+func (l *layout) setColumns(w *windows, m *machine) {
+	count := len(w.first)
+	l.groups, l.fours = 0, (w.taps+3)/4
+	if m == nil || count < 4*m.pixels || 4*l.fours > w.in {
+		return
 	}
-	p.near = m.near != nil && c.in >= nearPixels
-	for i := 0; i < len(c.first); i += m.pixels {
-		last := min(i+m.pixels, len(c.first)) - 1
-		p.near = p.near && c.first[last]-c.first[i]+4 <= nearPixels
+	l.groups = (count + m.pixels - 1) / m.pixels
+	// Windows of whole fours may have to begin earlier.
+	start := func(i int) int { return min(w.first[min(i, count-1)], w.in-4*l.fours) }
+	l.near = m.near != nil && w.in >= nearPixels
+	for i := 0; i < count; i += m.pixels {
+		l.near = l.near && start(i+m.pixels-1)-start(i)+4 <= nearPixels
 	}
-	p.first, p.spread = p.first[:0], p.spread[:0]
-	n := (len(c.first) + m.pixels - 1) / m.pixels * m.pixels
-	var parts [4][4]uint32 // of each pixel
-	for i := 0; i < n; i += m.pixels {
-		if !p.near {
-			for x := range m.pixels {
-				p.first = append(p.first, 4*c.first[min(i+x, len(c.first)-1)])
+	order := 0 // words of a group's order
+	if l.near {
+		order = 4 * m.pixels
+	}
+	step := order + 4*m.pixels*m.parts // words of a group's four
+	n := l.groups * l.fours * step
+	l.starts, l.parts = l.starts[:0], slices.Grow(l.parts[:0], n)[:n]
+	l.padded = slices.Grow(l.padded[:0], 4*l.fours)[:4*l.fours]
+	for g := range l.groups {
+		i := g * m.pixels
+		// Where the pixels begin that the group reads for four k.
+		from := func(k int) int { return min(start(i)+4*k, w.in-nearPixels) }
+		for k := range l.fours {
+			if l.near {
+				l.starts = append(l.starts, 4*from(k))
 			}
 		}
-		for k := 0; k < c.taps; k += 4 {
-			start := min(c.first[i]+k, c.in-nearPixels)
-			if p.near {
-				p.first = append(p.first, 4*start)
+		for x := range m.pixels {
+			at := start(i + x)
+			if !l.near {
+				l.starts = append(l.starts, 4*at)
 			}
-			for x := range m.pixels {
-				o := min(i+x, len(c.first)-1)
-				if p.near {
-					at := uint32(c.first[o]+k-start) * 0x04040404
+			clear(l.padded)
+			if i+x < count {
+				copy(l.padded[w.first[i+x]-at:], w.weights[(i+x)*w.taps:][:w.taps])
+			}
+			for k := range l.fours {
+				four := l.parts[(g*l.fours+k)*step:][:step]
+				if l.near {
+					bytes := uint32(at+4*k-from(k))*0x04040404 + 0x0c080400
 					for channel := range uint32(4) {
-						p.spread = append(p.spread, at+0x0c080400+channel*0x01010101)
+						four[4*x+int(channel)] = bytes + channel*0x01010101
 					}
 				}
-				if i+x == o {
-					m.split(parts[x][:], c.weights[o*c.taps+k:])
-				} else {
-					clear(parts[x][:])
-				}
-			}
-			for part := range m.parts {
-				for x := range m.pixels {
-					v := parts[x][part]
-					p.spread = append(p.spread, v, v, v, v)
+				parts := m.split([4]int32(l.padded[4*k:]))
+				for part, v := range parts[:m.parts] {
+					to := four[order+4*(part*m.pixels+x):][:4]
+					to[0], to[1], to[2], to[3] = v, v, v, v
 				}
 			}
 		}
 	}
-
-	r := &p.rows
-	from := r.first[0]
-	p.slots = 0
-	for _, first := range r.first {
-		p.slots = max(p.slots, (first-from+r.taps-1)/4-(first-from)/4+1)
-	}
-	p.size = 16 * n
-	p.ring = slices.Grow(p.ring[:0], p.slots*p.size)[:p.slots*p.size]
-	p.slot = p.slot[:0]
-	p.sums = slices.Grow(p.sums[:0], 4*p.slots)[:4*p.slots]
-	weights := p.sums
-	for y, first := range r.first {
-		clear(weights)
-		for k, w := range r.weights[y*r.taps:][:r.taps] {
-			weights[(first-from+k)%len(weights)] = w
-		}
-		for k := 0; k < len(weights); k += 4 {
-			m.split(parts[0][:], weights[k:])
-			p.slot = append(p.slot, parts[0][:m.parts]...)
-		}
-	}
-	return true
 }
 
-// run is pass.resize with assembly.
-func (p *pass) run(dst, src *image.NRGBA) {
-	m := p.asked.by
-	columns := m.columns
-	if p.near {
-		columns = m.near
+func (l *layout) setRows(w *windows, m *machine) {
+	if m == nil {
+		return
 	}
-	width := len(p.columns.first)
-	fours, groups := p.columns.taps/4, p.size/16/m.pixels
-	from, last := p.rows.first[0], p.rows.in-1
-	next := 0 // four rows
-	for y, first := range p.rows.first {
-		for next = max(next, (first-from)/4); from+4*next < first+p.rows.taps; next++ {
-			for k := range p.four {
-				row := src.Pix[min(from+4*next+k, last)*src.Stride:][:4*p.columns.in]
-				p.four[k] = &row[0]
+	from := w.first[0]
+	l.slots = 0
+	for _, first := range w.first {
+		l.slots = max(l.slots, (first-from+w.taps-1)/4-(first-from)/4+1)
+	}
+	l.sources, l.ends = l.sources[:0], l.ends[:0]
+	l.padded = slices.Grow(l.padded[:0], 4*l.slots)[:4*l.slots]
+	for y, first := range w.first {
+		four := (first - from) / 4
+		clear(l.padded)
+		copy(l.padded[first-from-4*four:], w.weights[y*w.taps:][:w.taps])
+		for k := range l.slots {
+			weights := [4]int32(l.padded[4*k:])
+			if k > 0 && weights == [4]int32{} {
+				continue
 			}
-			columns(&p.ring[next%p.slots*p.size], &p.four, &p.first[0], &p.spread[0], fours, groups)
+			parts := m.split(weights)
+			l.sources = append(append(l.sources, uint32((four+k)%l.slots)), parts[:m.parts]...)
+		}
+		l.ends = append(l.ends, len(l.sources))
+	}
+}
+
+// assembly is what it needs besides.
+type assembly struct{ four [4]*uint8 } // rows
+
+// assembled is pass with assembly.
+func (r *resizer) assembled(dst, src *image.NRGBA, columns, rows *axis) {
+	m, c, l := columns.by, &columns.layout, &rows.layout
+	sum := m.columns
+	if c.near {
+		sum = m.near
+	}
+	size := 16 * m.pixels * c.groups
+	r.ring = slices.Grow(r.ring[:0], l.slots*size)[:l.slots*size]
+	width := len(columns.first)
+	from, last := rows.first[0], rows.in-1
+	next, begin := 0, 0 // four rows, and source
+	for y, first := range rows.first {
+		for next = max(next, (first-from)/4); from+4*next < first+rows.taps; next++ {
+			for k := range r.four {
+				row := src.Pix[min(from+4*next+k, last)*src.Stride:][:4*columns.in]
+				r.four[k] = &row[0]
+			}
+			sum(&r.ring[next%l.slots*size], &r.four, &c.starts[0], &c.parts[0], c.fours, c.groups)
 		}
 		row := dst.Pix[y*dst.Stride:][:4*width]
-		m.rows(&row[0], &p.ring[0], p.size, &p.slot[y*p.slots*m.parts], p.slots, width)
+		m.rows(&row[0], &r.ring[0], size, &l.sources[begin], (l.ends[y]-begin)/(1+m.parts), width)
+		begin = l.ends[y]
 	}
-	p.four = [4]*uint8{} // the image is not kept
+	r.four = [4]*uint8{} // the image is not kept
 }
 
 // arithmetic is what normalising needs for a machine.

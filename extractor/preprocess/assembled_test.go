@@ -39,9 +39,9 @@ func TestAssemblyEqualsGo(t *testing.T) {
 				if err := fast.resize(got, img, w, h, part, filter); err != nil {
 					t.Fatal(err)
 				}
-				if p := &fast.pass; p.fast && p.near {
+				if l := &fast.columns.recent[0].layout; l.fits() && l.near {
 					near++
-				} else if p.fast {
+				} else if l.fits() {
 					far++
 				}
 				fastest = nil
@@ -66,12 +66,11 @@ func TestWeightsFitTheirParts(t *testing.T) {
 		filter := rapid.SampledFrom(filters).Draw(t, "filter")
 		in, out := rapid.IntRange(4, 3000).Draw(t, "in"), rapid.IntRange(1, 600).Draw(t, "out")
 		var w windows
-		w.set(ask{in, out, 0, out, filter}, 4)
+		w.set(ask{in, out, 0, out, filter})
 		for ; len(w.weights) >= 4; w.weights = w.weights[4:] {
-			var small, large [4]uint32
-			bytesOf(small[:], w.weights)
-			wordsOf(large[:], w.weights)
-			for k, want := range w.weights[:4] {
+			four := [4]int32(w.weights)
+			small, large := bytesOf(four), wordsOf(four)
+			for k, want := range four {
 				part := func(i int) int32 { return int32(int8(small[i] >> (8 * k))) }
 				if got := part(0)<<16 + part(1)<<8 + part(2); got != want {
 					t.Fatalf("bytes of %d are those of %d", want, got)

@@ -243,7 +243,7 @@ func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
 	if err == nil {
 		room.normalise(dst, crop.Pix, layout)
 	}
-	if cap(room.out.Pix)+cap(room.between) <= maxIdle {
+	if cap(room.out.Pix)+cap(room.between)+cap(room.ring) <= maxIdle {
 		workrooms.Put(room)
 	}
 	return err

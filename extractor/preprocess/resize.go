@@ -82,8 +82,13 @@ const (
 // A resizer holds what resizing takes, to be used again for the next image. The
 // zero value is ready.
 type resizer struct {
-	rowsFirst, pass pass
-	between         []uint8 // what rowsFirst makes
+	columns, rows axes
+	// ring is what is made of those rows of the input that were last, in slots:
+	// with plain Go a row each, number y in slot y modulo their number.
+	ring    []uint8
+	sums    []int32
+	between []uint8 // a whole image, where rows go first
+	assembly
 }
 
 // resize writes to dst the part of src, resized to width×height, that lies in
@@ -109,11 +114,22 @@ func (r *resizer) resize(dst, src *image.NRGBA, width, height int, part image.Re
 	if rowsFirst {
 		r.between = slices.Grow(r.between[:0], 4*between)[:4*between]
 		middle := &image.NRGBA{Pix: r.between, Stride: 4 * w, Rect: image.Rect(0, 0, w, part.Dy())}
-		r.rowsFirst.resize(middle, src, same(w), rows)
+		r.pass(middle, src, same(w), rows)
 		src, rows = middle, same(part.Dy())
 	}
-	r.pass.resize(dst, src, columns, rows)
+	r.pass(dst, src, columns, rows)
 	return nil
+}
+
+// pass resizes horizontally, then vertically. It goes from row to row of dst and
+// keeps no more of what is between than one of them needs.
+func (r *resizer) pass(dst, src *image.NRGBA, columns, rows ask) {
+	c, o := r.columns.of(columns, (*layout).setColumns), r.rows.of(rows, (*layout).setRows)
+	if c.fits() {
+		r.assembled(dst, src, c, o)
+	} else {
+		r.plain(dst, src, &c.windows, &o.windows)
+	}
 }
 
 // same asks for windows that leave n inputs as they are.
@@ -125,13 +141,18 @@ func crop(img *image.NRGBA, part image.Rectangle) *image.NRGBA {
 }
 
 // windows say how the rows or the columns of an output are made: number o is
-// the sum over k of weights[o·taps+k] times the input number first[o]+k.
+// the sum over k of weights[o·taps+k] times the input number first[o]+k. None
+// begins before the one before.
 type windows struct {
 	ask
 	taps    int
 	first   []int
 	weights []int32
-	raw     []float64 // of one window
+	// Before they are cut to what is not 0, windows lie in bounds of the inputs,
+	// with their weights in whole.
+	bounds []struct{ from, to int }
+	whole  []int32
+	raw    []float64 // of one window
 }
 
 // ask says what windows are for: the outputs lo to hi (exclusive) of out that
@@ -150,111 +171,151 @@ func taps(in, out int, filter Filter) int {
 	return min(int(2*reach+1e-6)+1, in) // with room for what rounding does
 }
 
-// set computes the windows. Their taps are a multiple of step where the inputs
-// are enough for that.
-func (w *windows) set(a ask, step int) {
+// set computes the windows.
+func (w *windows) set(a ask) {
 	w.ask = a
-	w.taps = taps(a.in, a.out, a.filter)
-	w.taps = min((w.taps+step-1)/step*step, a.in)
 	count := a.hi - a.lo
 	w.first = slices.Grow(w.first[:0], count)[:count]
-	w.weights = slices.Grow(w.weights[:0], count*w.taps)[:count*w.taps]
-	clear(w.weights)
-	scale := float64(a.in) / float64(a.out)
 	if a.filter == Nearest {
+		w.taps = 1
+		w.weights = w.weights[:0]
 		// The sum, not a product: Pillow's error accumulates, and where an
 		// output falls between two inputs that decides.
+		scale := float64(a.in) / float64(a.out)
 		for o, at := 0, scale*0.5; o < a.hi; o, at = o+1, at+scale {
-			if i := o - a.lo; i >= 0 {
-				from := min(int(at), a.in-1)
-				w.first[i] = min(from, a.in-w.taps)
-				w.weights[i*w.taps+from-w.first[i]] = one
+			if o >= a.lo {
+				w.first[o-a.lo] = min(int(at), a.in-1)
+				w.weights = append(w.weights, one)
 			}
 		}
 		return
 	}
-	kernel := kernels[a.filter]
+	room := taps(a.in, a.out, a.filter)
+	w.weigh(room)
+	// Much of a window may be 0: its rim after rounding, and most of it where
+	// outputs fall on inputs.
+	w.taps = 1
+	begin, end := a.in, 0
+	for i := range w.bounds {
+		b := &w.bounds[i]
+		weights := w.whole[i*room:][:b.to-b.from]
+		last := len(weights)
+		for last > 0 && weights[last-1] == 0 {
+			last--
+		}
+		end = max(end, b.from+last)
+		b.to = end
+	}
+	for i := count - 1; i >= 0; i-- {
+		b := w.bounds[i]
+		weights := w.whole[i*room:][:b.to-b.from]
+		zeros := 0
+		for zeros < len(weights) && weights[zeros] == 0 {
+			zeros++
+		}
+		begin = min(begin, b.from+zeros)
+		w.first[i] = begin
+		w.taps = max(w.taps, b.to-begin)
+	}
+	w.weights = slices.Grow(w.weights[:0], count*w.taps)[:count*w.taps]
+	clear(w.weights)
+	for i, first := range w.first {
+		b := w.bounds[i]
+		// Where a window would reach beyond the edge it begins earlier.
+		w.first[i] = min(first, a.in-w.taps)
+		copy(w.weights[i*w.taps+first-w.first[i]:], w.whole[i*room+first-b.from:][:b.to-first])
+	}
+}
+
+// weigh computes the bounds of windows and their weights, room for each.
+func (w *windows) weigh(room int) {
+	count := len(w.first)
+	w.bounds = slices.Grow(w.bounds[:0], count)[:count]
+	w.whole = slices.Grow(w.whole[:0], count*room)[:count*room]
+	scale := float64(w.in) / float64(w.out)
+	kernel := kernels[w.filter]
 	stretch := max(scale, 1)
 	reach := kernel.support * stretch
-	for i := range w.first {
+	for i := range w.bounds {
 		// The conversion keeps compilers from fusing the product with the sums
 		// below, which would move the bounds of a window.
-		centre := float64((float64(a.lo+i) + 0.5) * scale)
-		first := max(int(centre-reach+0.5), 0)
-		last := min(int(centre+reach+0.5), a.in)
+		centre := float64((float64(w.lo+i) + 0.5) * scale)
+		b := &w.bounds[i]
+		b.from = max(int(centre-reach+0.5), 0)
+		b.to = min(int(centre+reach+0.5), w.in)
 		w.raw = w.raw[:0]
 		sum := 0.0
-		for in := first; in < last; in++ {
+		for in := b.from; in < b.to; in++ {
 			x := kernel.weight((float64(in) - centre + 0.5) * (1 / stretch))
 			w.raw = append(w.raw, x)
 			sum += x
 		}
-		// Where a window would reach beyond the edge it begins earlier, with
-		// weights of 0.
-		w.first[i] = min(first, a.in-w.taps)
-		weights := w.weights[i*w.taps+first-w.first[i]:]
 		for k, x := range w.raw {
-			weights[k] = int32(math.Round(x / sum * one))
+			w.whole[i*room+k] = int32(math.Round(x / sum * one))
 		}
 	}
 }
 
-// A pass resizes horizontally, then vertically. It goes from row to row of the
-// output and keeps no more of what is between than one of them needs.
-type pass struct {
-	asked struct {
-		columns, rows ask
-		by            *machine
-	}
-	columns, rows windows
-	// ring is what is made of those rows of the input that were last: with
-	// plain Go a row each, number y at y modulo rows.taps; else slots of four.
-	ring []uint8
-	sums []int32
-	assembly
+// An axis says how the columns or the rows of images are resized.
+type axis struct {
+	windows
+	by *machine // what layout is for
+	layout
 }
 
-// resize makes dst, which has the size of what columns and rows ask for.
-func (p *pass) resize(dst, src *image.NRGBA, columns, rows ask) {
-	asked := p.asked
-	asked.columns, asked.rows, asked.by = columns, rows, fastest
-	if p.asked != asked {
-		p.asked = asked
-		p.rows.set(rows, 1)
-		p.fast = fastest != nil && p.assemble(fastest)
-		if !p.fast {
-			p.columns.set(columns, 1)
-			n := 4 * len(p.columns.first)
-			p.ring = slices.Grow(p.ring[:0], p.rows.taps*n)[:p.rows.taps*n]
-			p.sums = slices.Grow(p.sums[:0], n)[:n]
+// axes are those that were asked for last, the latest first: the images of a set
+// have few sizes.
+type axes struct{ recent []*axis }
+
+const (
+	maxRecent = 16
+	// Of axes with more weights than this, one is kept.
+	maxRecentWeights = 1 << 16
+)
+
+// of returns what is asked, laid out by lay.
+func (x *axes) of(a ask, lay func(*layout, *windows, *machine)) *axis {
+	i := slices.IndexFunc(x.recent, func(k *axis) bool { return k.ask == a && k.by == fastest })
+	if i < 0 {
+		i = slices.IndexFunc(x.recent, func(k *axis) bool { return len(k.weights) > maxRecentWeights })
+		if i < 0 && len(x.recent) < maxRecent {
+			x.recent = append(x.recent, new(axis))
 		}
+		if i < 0 {
+			i = len(x.recent) - 1
+		}
+		k := x.recent[i]
+		k.set(a)
+		k.by = fastest
+		lay(&k.layout, &k.windows, k.by)
 	}
-	if p.fast {
-		p.run(dst, src)
-	} else {
-		p.plain(dst, src)
-	}
+	k := x.recent[i]
+	copy(x.recent[1:], x.recent[:i])
+	x.recent[0] = k
+	return k
 }
 
-// plain is resize in plain Go.
-func (p *pass) plain(dst, src *image.NRGBA) {
-	n, taps := 4*len(p.columns.first), p.rows.taps
+// plain is pass in plain Go.
+func (r *resizer) plain(dst, src *image.NRGBA, columns, rows *windows) {
+	n, taps := 4*len(columns.first), rows.taps
+	r.ring = slices.Grow(r.ring[:0], taps*n)[:taps*n]
+	r.sums = slices.Grow(r.sums[:0], n)[:n]
 	next := 0
-	for y, first := range p.rows.first {
+	for y, first := range rows.first {
 		for next = max(next, first); next < first+taps; next++ {
-			p.columns.plainRow(p.ring[next%taps*n:][:n], src.Pix[next*src.Stride:][:4*src.Rect.Dx()])
+			columns.plainRow(r.ring[next%taps*n:][:n], src.Pix[next*src.Stride:][:4*columns.in])
 		}
-		for i := range p.sums {
-			p.sums[i] = one / 2
+		for i := range r.sums {
+			r.sums[i] = one / 2
 		}
-		for k, weight := range p.rows.weights[y*taps:][:taps] {
-			in := p.ring[(first+k)%taps*n:][:len(p.sums)]
+		for k, weight := range rows.weights[y*taps:][:taps] {
+			in := r.ring[(first+k)%taps*n:][:len(r.sums)]
 			for i, v := range in {
-				p.sums[i] += weight * int32(v)
+				r.sums[i] += weight * int32(v)
 			}
 		}
-		to := dst.Pix[y*dst.Stride:][:len(p.sums)]
-		for i, sum := range p.sums {
+		to := dst.Pix[y*dst.Stride:][:len(r.sums)]
+		for i, sum := range r.sums {
 			to[i] = level(sum)
 		}
 		for i := 3; i < len(to); i += 4 {

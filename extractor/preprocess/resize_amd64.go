@@ -14,10 +14,10 @@ func columnsAVX512(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fou
 func nearColumnsAVX512(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours int, groups int)
 
 //go:noescape
-func rowsAVX2(dst *uint8, ring *uint8, stride int, weights *uint32, slots int, n int)
+func rowsAVX2(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
 
 //go:noescape
-func rowsAVX512(dst *uint8, ring *uint8, stride int, weights *uint32, slots int, n int)
+func rowsAVX512(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
 
 //go:noescape
 func normaliseAVX2(dst *float32, pixels *uint8, constants *uint32, n int)

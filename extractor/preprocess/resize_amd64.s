@@ -568,21 +568,18 @@ four:
 	VZEROUPPER
 	RET
 
-// func rowsAVX2(dst *uint8, ring *uint8, stride int, weights *uint32, slots int, n int)
+// func rowsAVX2(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
 // Requires: AVX, AVX2, CMOV
 TEXT ·rowsAVX2(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), AX
 	MOVQ ring+8(FP), CX
 	MOVQ stride+16(FP), DX
-	MOVQ weights+24(FP), BX
+	MOVQ sources+24(FP), BX
 	MOVQ n+40(FP), SI
 	SUBQ $0x08, SI
 	XORQ DI, DI
 
 block:
-	MOVQ    DI, R8
-	SHLQ    $0x04, R8
-	ADDQ    CX, R8
 	MOVQ    BX, R9
 	VPXOR   Y0, Y0, Y0
 	VMOVDQU half<>+0(SB), Y1
@@ -593,12 +590,18 @@ block:
 	VPXOR   Y6, Y6, Y6
 	VMOVDQU half<>+0(SB), Y7
 	MOVQ    slots+32(FP), R10
+	MOVQ    DI, R11
+	SHLQ    $0x04, R11
+	ADDQ    CX, R11
 
 slot:
-	VPBROADCASTD (R9), Y8
-	VPBROADCASTD 4(R9), Y9
-	VPBROADCASTD 8(R9), Y10
-	VPBROADCASTD 12(R9), Y11
+	MOVL         (R9), R8
+	IMULQ        DX, R8
+	ADDQ         R11, R8
+	VPBROADCASTD 4(R9), Y8
+	VPBROADCASTD 8(R9), Y9
+	VPBROADCASTD 12(R9), Y10
+	VPBROADCASTD 16(R9), Y11
 	VMOVDQU      (R8), Y12
 	VPSRLW       $0x08, Y12, Y13
 	VPAND        even<>+0(SB), Y12, Y12
@@ -643,8 +646,7 @@ slot:
 	VPADDD       Y12, Y7, Y7
 	VPMADDWD     Y11, Y13, Y13
 	VPADDD       Y13, Y7, Y7
-	ADDQ         DX, R8
-	ADDQ         $+16, R9
+	ADDQ         $+20, R9
 	DECQ         R10
 	JNZ          slot
 	VPSLLD       $0x0f, Y0, Y0
@@ -819,21 +821,18 @@ DATA opaque<>+62(SB)/1, $0x00
 DATA opaque<>+63(SB)/1, $0xff
 GLOBL opaque<>(SB), RODATA|NOPTR, $64
 
-// func rowsAVX512(dst *uint8, ring *uint8, stride int, weights *uint32, slots int, n int)
+// func rowsAVX512(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512_VNNI, CMOV
 TEXT ·rowsAVX512(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), AX
 	MOVQ ring+8(FP), CX
 	MOVQ stride+16(FP), DX
-	MOVQ weights+24(FP), BX
+	MOVQ sources+24(FP), BX
 	MOVQ n+40(FP), SI
 	SUBQ $0x10, SI
 	XORQ DI, DI
 
 block:
-	MOVQ      DI, R8
-	SHLQ      $0x04, R8
-	ADDQ      CX, R8
 	MOVQ      BX, R9
 	VPXORD    Z0, Z0, Z0
 	VPXORD    Z1, Z1, Z1
@@ -848,11 +847,17 @@ block:
 	VPXORD    Z10, Z10, Z10
 	VMOVDQU64 half<>+0(SB), Z11
 	MOVQ      slots+32(FP), R10
+	MOVQ      DI, R11
+	SHLQ      $0x04, R11
+	ADDQ      CX, R11
 
 slot:
-	VPBROADCASTD (R9), Z12
-	VPBROADCASTD 4(R9), Z13
-	VPBROADCASTD 8(R9), Z14
+	MOVL         (R9), R8
+	IMULQ        DX, R8
+	ADDQ         R11, R8
+	VPBROADCASTD 4(R9), Z12
+	VPBROADCASTD 8(R9), Z13
+	VPBROADCASTD 12(R9), Z14
 	VMOVDQU64    (R8), Z15
 	VPDPBUSD     Z12, Z15, Z0
 	VPDPBUSD     Z13, Z15, Z1
@@ -869,8 +874,7 @@ slot:
 	VPDPBUSD     Z12, Z15, Z9
 	VPDPBUSD     Z13, Z15, Z10
 	VPDPBUSD     Z14, Z15, Z11
-	ADDQ         DX, R8
-	ADDQ         $+12, R9
+	ADDQ         $+16, R9
 	DECQ         R10
 	JNZ          slot
 	VPSLLD       $0x08, Z0, Z0

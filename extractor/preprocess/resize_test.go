@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/disintegration/imaging"
@@ -80,4 +81,41 @@ func BenchmarkTensor(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkAxes computes the columns and the rows of one size after the other.
+func BenchmarkAxes(b *testing.B) {
+	for _, filter := range []Filter{Bicubic, Bilinear, Lanczos} {
+		b.Run(string(filter), func(b *testing.B) {
+			var columns, rows axes
+			for i := 0; b.Loop(); i++ {
+				i %= 2 * maxRecent
+				columns.of(ask{500, 341 + i, 58, 58 + 224, filter}, (*layout).setColumns)
+				rows.of(ask{375, 256 + i, 16, 16 + 224, filter}, (*layout).setRows)
+			}
+		})
+	}
+}
+
+// TestWindowsLackOnlyZeros: what windows leave out weighs nothing, and none
+// begins before the one before.
+func TestWindowsLackOnlyZeros(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		filter := rapid.SampledFrom(filters[1:]).Draw(t, "filter")
+		in, out := rapid.IntRange(1, 300).Draw(t, "in"), rapid.IntRange(1, 300).Draw(t, "out")
+		lo := rapid.IntRange(0, out-1).Draw(t, "lo")
+		var w windows
+		w.set(ask{in, out, lo, rapid.IntRange(lo+1, out).Draw(t, "hi"), filter})
+		whole := windows{ask: w.ask, first: w.first}
+		room := taps(in, out, filter)
+		whole.weigh(room)
+		for i, b := range whole.bounds {
+			want, got := make([]int32, in), make([]int32, in)
+			copy(want[b.from:b.to], whole.whole[i*room:])
+			copy(got[w.first[i]:], w.weights[i*w.taps:][:w.taps])
+			if !slices.Equal(got, want) || i > 0 && w.first[i] < w.first[i-1] {
+				t.Fatalf("weights of output %d, from input %d, are %v, want %v", i, w.first[i], got, want)
+			}
+		}
+	})
 }

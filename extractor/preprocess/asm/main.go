@@ -153,14 +153,15 @@ func columns(v isa, near bool) {
 
 // rows makes n ≥ 4·v.pixels opaque pixels, each from those below each other in
 // slots of four rows, which lie as columns writes them and begin stride bytes
-// apart. weights has the parts of four rows for each slot.
+// apart. sources has the number of a slot and the parts of its weights for each
+// of slots.
 func rows(v isa) {
-	TEXT("rows"+v.name, 4, "func(dst, ring *uint8, stride int, weights *uint32, slots, n int)") // NOSPLIT
+	TEXT("rows"+v.name, 4, "func(dst, ring *uint8, stride int, sources *uint32, slots, n int)") // NOSPLIT
 	Pragma("noescape")
 	dst, ring, stride := load("dst"), load("ring"), load("stride")
-	weights, last := load("weights"), load("n")
+	sources, last := load("sources"), load("n")
 	block := 4 * v.pixels
-	at, from, four := GP64(), GP64(), GP64()
+	at, from, source := GP64(), GP64(), GP64()
 	order := "order" + v.name
 	places := GLOBL(order, 8|16) // of the pixels that packing puts elsewhere
 	for i := range block {
@@ -170,20 +171,23 @@ func rows(v isa) {
 	XORQ(at, at)
 
 	Label("block")
-	MOVQ(at, from)
-	SHLQ(U8(4), from)
-	ADDQ(ring, from)
-	MOVQ(weights, four)
+	MOVQ(sources, source)
 	sums := make([][]reg.VecVirtual, 4)
 	for i := range sums {
 		sums[i] = v.start()
 	}
-	slots := load("slots")
+	slots, begin := load("slots"), GP64()
+	MOVQ(at, begin)
+	SHLQ(U8(4), begin)
+	ADDQ(ring, begin)
 	Label("slot")
+	MOVL(Mem{Base: source}, from.As32())
+	IMULQ(stride, from)
+	ADDQ(begin, from)
 	var parts []Op
 	for i := range v.parts {
 		r := v.reg()
-		VPBROADCASTD(Mem{Base: four, Disp: 4 * i}, r)
+		VPBROADCASTD(Mem{Base: source, Disp: 4 + 4*i}, r)
 		parts = append(parts, r)
 	}
 	for i := range sums {
@@ -196,8 +200,7 @@ func rows(v isa) {
 		}
 		v.accumulate(sums[i], data, parts)
 	}
-	ADDQ(stride, from)
-	ADDQ(I8(4*v.parts), four)
+	ADDQ(I8(4+4*v.parts), source)
 	DECQ(slots)
 	JNZ(LabelRef("slot"))
 
