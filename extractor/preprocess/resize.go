@@ -300,22 +300,22 @@ func (r *resizer) plain(dst, src *image.NRGBA, columns, rows *windows) {
 	n, taps := 4*len(columns.first), rows.taps
 	r.ring = slices.Grow(r.ring[:0], taps*n)[:taps*n]
 	r.sums = slices.Grow(r.sums[:0], n)[:n]
-	next := 0
+	sums, next := r.sums, 0
 	for y, first := range rows.first {
 		for next = max(next, first); next < first+taps; next++ {
 			columns.plainRow(r.ring[next%taps*n:][:n], src.Pix[next*src.Stride:][:4*columns.in])
 		}
-		for i := range r.sums {
-			r.sums[i] = one / 2
+		for i := range sums {
+			sums[i] = one / 2
 		}
 		for k, weight := range rows.weights[y*taps:][:taps] {
-			in := r.ring[(first+k)%taps*n:][:len(r.sums)]
+			in := r.ring[(first+k)%taps*n:][:len(sums)]
 			for i, v := range in {
-				r.sums[i] += weight * int32(v)
+				sums[i] += weight * int32(v)
 			}
 		}
-		to := dst.Pix[y*dst.Stride:][:len(r.sums)]
-		for i, sum := range r.sums {
+		to := dst.Pix[y*dst.Stride:][:len(sums)]
+		for i, sum := range sums {
 			to[i] = level(sum)
 		}
 		for i := 3; i < len(to); i += 4 {
