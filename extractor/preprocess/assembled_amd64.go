@@ -23,7 +23,7 @@ type machine struct {
 	split  func(weights [4]int32) [4]uint32 // into parts
 	// near is columns for groups whose inputs are near each other.
 	columns, near func(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours, groups int)
-	rows          func(dst, ring *uint8, stride int, weights *uint32, slots, n int)
+	rows          func(dst, ring *uint8, stride int, sources *uint32, slots, n int)
 	normalise     func(dst *float32, pixels *uint8, constants *uint32, n int)
 }
 
@@ -33,7 +33,7 @@ const nearPixels = 16
 // machines lists what this machine can run, the fastest first.
 func machines() (list []*machine) {
 	x := &cpu.X86
-	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VBMI && x.HasAVX512VNNI {
+	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VBMI && x.HasAVX512VNNI {
 		list = append(list, &machine{"avx512", 4, 3, bytesOf, columnsAVX512, nearColumnsAVX512, rowsAVX512, normaliseAVX512})
 	}
 	if x.HasAVX2 && x.HasFMA {

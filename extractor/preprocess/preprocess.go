@@ -12,8 +12,12 @@
 // Nothing is guessed: a configuration that this package does not know to the
 // letter is an error.
 //
-// The package starts no goroutines and may be called from many. It keeps room to
-// work in between images, nothing else.
+// Resizing and normalising are assembly for AVX-512 with VBMI and VNNI or for
+// AVX2, where the processor has them, and plain Go elsewhere, with the same bits;
+// MLRBFN_KERNELS chooses as it does for package kernels.
+//
+// The package starts no goroutines and may be called from many. Between images it
+// keeps room to work in and the weights of recent sizes, nothing else.
 package preprocess
 
 import (

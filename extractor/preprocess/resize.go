@@ -269,7 +269,7 @@ type axes struct{ recent []*axis }
 
 const (
 	maxRecent = 16
-	// Of axes with more weights than this, one is kept.
+	// An axis with more weights than this is replaced by the next.
 	maxRecentWeights = 1 << 16
 )
 

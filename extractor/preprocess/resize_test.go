@@ -83,6 +83,37 @@ func BenchmarkTensor(b *testing.B) {
 	}
 }
 
+// TestAxesAreRemembered: what was asked for last is there still, but few axes
+// are kept, and large ones only until the next is asked for.
+func TestAxesAreRemembered(t *testing.T) {
+	var x axes
+	for i := range 3 * maxRecent {
+		a := ask{100 + i, 50, 0, 50, Bicubic}
+		if i%5 == 0 {
+			a = ask{maxRecentWeights + 1 + i, 1, 0, 1, Box}
+		}
+		k := x.of(a, (*layout).setColumns)
+		if k.ask != a || x.of(a, (*layout).setColumns) != k {
+			t.Fatalf("axis is %v and not there twice, want %v", k.ask, a)
+		}
+		if len(x.recent) > 1 {
+			before := x.recent[1]
+			if x.of(before.ask, (*layout).setColumns) != before {
+				t.Fatalf("%v is not remembered", before.ask)
+			}
+		}
+		large := 0
+		for _, k := range x.recent {
+			if len(k.weights) > maxRecentWeights {
+				large++
+			}
+		}
+		if len(x.recent) > maxRecent || large > 1 {
+			t.Fatalf("%d axes are kept, %d of them large; want at most %d and 1", len(x.recent), large, maxRecent)
+		}
+	}
+}
+
 // BenchmarkAxes computes the columns and the rows of one size after the other.
 func BenchmarkAxes(b *testing.B) {
 	for _, filter := range []Filter{Bicubic, Bilinear, Lanczos} {
