@@ -1,7 +1,7 @@
 // Command asm writes the assembly of package preprocess: the inner loops of
-// resizing. Run it by go generate there.
+// resizing and of normalising. Run it by go generate there.
 //
-// All sum bytes times weights of 24 bits modulo 2³², as plain Go does, so that
+// Resizing sums bytes times weights of 24 bits modulo 2³², as plain Go does, so that
 // nothing is rounded otherwise. The weights come in parts, as [isa] says, and by
 // fours: a lane of 32 bits sums up four neighbours at once.
 package main
