@@ -2,15 +2,26 @@
 
 package preprocess
 
-const (
-	assembled = false
-	rowBytes  = 0
-)
+import "image"
 
-func sumColumns(dst, src *uint8, first *int, origin int, weights *int32, taps, n int) {
-	panic("preprocess: no assembly")
-}
+// Without assembly fastest is nil and no layout fits.
 
-func sumRows(dst, src *uint8, stride int, weights *int32, taps, n int) {
-	panic("preprocess: no assembly")
-}
+type machine struct{}
+
+var fastest *machine
+
+type assembly struct{}
+
+func (assembly) assembled(_, _ *image.NRGBA, _, _ *axis) {}
+
+type layout struct{}
+
+func (*layout) setColumns(*windows, *machine) {}
+func (*layout) setRows(*windows, *machine)    {}
+func (*layout) fits() bool                    { return false }
+
+type arithmetic struct{}
+
+func (arithmetic) derive(*Spec, *[3][256]float32, *machine) {}
+
+func (arithmetic) calculate([]float32, []uint8) bool { return false }

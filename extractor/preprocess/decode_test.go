@@ -337,21 +337,3 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
-
-func BenchmarkTensor(b *testing.B) {
-	img, err := Decode(b.Context(), photograph(b), DecodeOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	spec, err := Parse("", []byte(`{"image_processor_type": "CLIPImageProcessor"}`))
-	if err != nil {
-		b.Fatal(err)
-	}
-	dst := make([]float32, 3*224*224)
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := spec.Tensor(dst, img, NCHW); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -12,12 +12,15 @@
 // Nothing is guessed: a configuration that this package does not know to the
 // letter is an error.
 //
-// The package starts no goroutines and may be called from many. It keeps room to
-// work in between images, nothing else.
+// Resizing and normalising are assembly for AVX-512 with VBMI and VNNI or for
+// AVX2, where the processor has them, and plain Go elsewhere, with the same bits;
+// MLRBFN_KERNELS chooses as it does for package kernels.
+//
+// The package starts no goroutines and may be called from many. Between images it
+// keeps room to work in and the weights of recent sizes, nothing else.
 package preprocess
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"image"
@@ -171,7 +174,8 @@ func (s *Spec) Crop(img *image.NRGBA) (*image.NRGBA, error) {
 // image. The zero value is ready.
 type workroom struct {
 	resizer
-	out []uint8
+	normaliser
+	out image.NRGBA
 }
 
 // workrooms are those that nobody uses just now.
@@ -182,7 +186,7 @@ const maxIdle = 1 << 26
 
 // crop is Spec.Crop. The result is valid until the next.
 func (r *workroom) crop(s *Spec, img *image.NRGBA) (*image.NRGBA, error) {
-	if err := s.Validate(); err != nil {
+	if err := r.normaliser.set(s); err != nil {
 		return nil, fmt.Errorf("preprocessing: %w", err)
 	}
 	img = &image.NRGBA{Pix: img.Pix, Stride: img.Stride, Rect: img.Rect.Sub(img.Rect.Min)}
@@ -201,8 +205,8 @@ func (r *workroom) crop(s *Spec, img *image.NRGBA) (*image.NRGBA, error) {
 			img.Rect.Dx(), img.Rect.Dy(), s.ResizeWidth, s.ResizeHeight)
 	}
 	n := 4 * s.Width * s.Height
-	r.out = slices.Grow(r.out[:0], n)[:n]
-	out := &image.NRGBA{Pix: r.out, Stride: 4 * s.Width, Rect: image.Rect(0, 0, s.Width, s.Height)}
+	out := &r.out
+	*out = image.NRGBA{Pix: slices.Grow(out.Pix[:0], n)[:n], Stride: 4 * s.Width, Rect: image.Rect(0, 0, s.Width, s.Height)}
 	x, y := s.Rounding.origin(width, s.Width), s.Rounding.origin(height, s.Height)
 	seen := out.Rect.Add(image.Pt(x, y)).Intersect(image.Rect(0, 0, width, height))
 	place := seen.Sub(image.Pt(x, y)) // of what is seen in the output
@@ -241,35 +245,12 @@ func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
 	room := workrooms.Get().(*workroom)
 	crop, err := room.crop(s, img)
 	if err == nil {
-		s.normalise(dst, crop.Pix, layout)
+		room.normalise(dst, crop.Pix, layout)
 	}
-	if cap(room.out)+cap(room.between) <= maxIdle {
+	if cap(room.out.Pix)+cap(room.between)+cap(room.ring) <= maxIdle {
 		workrooms.Put(room)
 	}
 	return err
-}
-
-// normalise writes the values of pixels to dst.
-func (s *Spec) normalise(dst []float32, pixels []uint8, layout Layout) {
-	levels := s.levels()
-	switch {
-	case s.Grey: // one channel: the layouts are the same
-		for i := range dst {
-			dst[i] = levels[0][pixels[4*i]]
-		}
-	case layout == NHWC:
-		for len(dst) >= 3 && len(pixels) >= 4 {
-			dst[0], dst[1], dst[2] = levels[0][pixels[0]], levels[1][pixels[1]], levels[2][pixels[2]]
-			dst, pixels = dst[3:], pixels[4:]
-		}
-	default:
-		plane := s.Height * s.Width
-		r, g, b := dst[:plane], dst[plane:2*plane], dst[2*plane:3*plane]
-		for i := range r {
-			pixel := binary.LittleEndian.Uint32(pixels[4*i:])
-			r[i], g[i], b[i] = levels[0][uint8(pixel)], levels[1][uint8(pixel>>8)], levels[2][uint8(pixel>>16)]
-		}
-	}
 }
 
 // String says what is done to an image, in order.
@@ -302,17 +283,6 @@ func (s *Spec) Channels() int {
 		return 1
 	}
 	return 3
-}
-
-// levels returns what each of the 256 levels of each channel becomes.
-func (s *Spec) levels() (table [3][256]float32) {
-	for c := range table {
-		mean, std := float32(s.Mean[c]), float32(s.Std[c])
-		for v := range table[c] {
-			table[c][v] = (float32(float64(v)*s.Scale) - mean) / std
-		}
-	}
-	return table
 }
 
 // resized returns the height and width that an image of h×w is resized to.

@@ -82,8 +82,13 @@ const (
 // A resizer holds what resizing takes, to be used again for the next image. The
 // zero value is ready.
 type resizer struct {
-	columns, rows windows
-	between       []uint8 // what the first pass makes
+	columns, rows axes
+	// ring is what is made of those rows of the input that were last, in slots:
+	// with plain Go a row each, number y in slot y modulo their number.
+	ring    []uint8
+	sums    []int32
+	between []uint8 // a whole image, where rows go first
+	assembly
 }
 
 // resize writes to dst the part of src, resized to width×height, that lies in
@@ -105,27 +110,30 @@ func (r *resizer) resize(dst, src *image.NRGBA, width, height int, part image.Re
 		max(part.Dx()*taps(w, width, filter), part.Dy()*taps(h, height, filter)) > maxWeights {
 		return fmt.Errorf("image of %d×%d pixels is too elongated to resize to %d×%d", w, h, width, height)
 	}
-	r.columns.set(ask{w, width, part.Min.X, part.Max.X, filter})
-	r.rows.set(ask{h, height, part.Min.Y, part.Max.Y, filter})
+	columns, rows := ask{w, width, part.Min.X, part.Max.X, filter}, ask{h, height, part.Min.Y, part.Max.Y, filter}
 	if rowsFirst {
-		from, to := r.columns.span()
-		middle := r.middle(to-from, part.Dy())
-		r.rows.vertical(middle, crop(src, image.Rect(from, 0, to, h)), 0)
-		r.columns.horizontal(dst, middle, from)
-		return nil
+		r.between = slices.Grow(r.between[:0], 4*between)[:4*between]
+		middle := &image.NRGBA{Pix: r.between, Stride: 4 * w, Rect: image.Rect(0, 0, w, part.Dy())}
+		r.pass(middle, src, same(w), rows)
+		src, rows = middle, same(part.Dy())
 	}
-	from, to := r.rows.span()
-	middle := r.middle(part.Dx(), to-from)
-	r.columns.horizontal(middle, crop(src, image.Rect(0, from, w, to)), 0)
-	r.rows.vertical(dst, middle, from)
+	r.pass(dst, src, columns, rows)
 	return nil
 }
 
-// middle returns an image to keep between the passes.
-func (r *resizer) middle(width, height int) *image.NRGBA {
-	r.between = slices.Grow(r.between[:0], 4*width*height)[:4*width*height]
-	return &image.NRGBA{Pix: r.between, Stride: 4 * width, Rect: image.Rect(0, 0, width, height)}
+// pass resizes horizontally, then vertically. It goes from row to row of dst and
+// keeps no more of what is between than one of them needs.
+func (r *resizer) pass(dst, src *image.NRGBA, columns, rows ask) {
+	c, o := r.columns.of(columns, (*layout).setColumns), r.rows.of(rows, (*layout).setRows)
+	if c.fits() {
+		r.assembled(dst, src, c, o)
+	} else {
+		r.plain(dst, src, &c.windows, &o.windows)
+	}
 }
+
+// same asks for windows that leave n inputs as they are.
+func same(n int) ask { return ask{n, n, 0, n, Nearest} }
 
 // crop returns a part of an image that begins at 0, 0, moved to there.
 func crop(img *image.NRGBA, part image.Rectangle) *image.NRGBA {
@@ -133,16 +141,18 @@ func crop(img *image.NRGBA, part image.Rectangle) *image.NRGBA {
 }
 
 // windows say how the rows or the columns of an output are made: number o is
-// the sum over k of weights[o·taps+k] times the input number first[o]+k.
+// the sum over k of weights[o·taps+k] times the input number first[o]+k. None
+// begins before the one before.
 type windows struct {
 	ask
 	taps    int
 	first   []int
 	weights []int32
-	raw     []float64 // of one window
-	// spread has every weight once for each byte of a pixel, as assembly wants
-	// them along a row.
-	spread []int32
+	// Before they are cut to what is not 0, windows lie in bounds of the inputs,
+	// with their weights in whole.
+	bounds []struct{ from, to int }
+	whole  []int32
+	raw    []float64 // of one window
 }
 
 // ask says what windows are for: the outputs lo to hi (exclusive) of out that
@@ -161,87 +171,163 @@ func taps(in, out int, filter Filter) int {
 	return min(int(2*reach+1e-6)+1, in) // with room for what rounding does
 }
 
-// set computes the windows, unless they are those of before.
+// set computes the windows.
 func (w *windows) set(a ask) {
-	if w.ask == a {
-		return
-	}
 	w.ask = a
-	w.taps = taps(a.in, a.out, a.filter)
-	if w.taps > 1 && assembled {
-		w.taps = min(w.taps+w.taps%2, a.in) // an even number is faster
-	}
 	count := a.hi - a.lo
 	w.first = slices.Grow(w.first[:0], count)[:count]
-	w.weights = slices.Grow(w.weights[:0], count*w.taps)[:count*w.taps]
-	w.spread = w.spread[:0]
-	clear(w.weights)
-	scale := float64(a.in) / float64(a.out)
 	if a.filter == Nearest {
+		w.taps = 1
+		w.weights = w.weights[:0]
 		// The sum, not a product: Pillow's error accumulates, and where an
 		// output falls between two inputs that decides.
+		scale := float64(a.in) / float64(a.out)
 		for o, at := 0, scale*0.5; o < a.hi; o, at = o+1, at+scale {
 			if o >= a.lo {
-				w.first[o-a.lo], w.weights[o-a.lo] = min(int(at), a.in-1), one
+				w.first[o-a.lo] = min(int(at), a.in-1)
+				w.weights = append(w.weights, one)
 			}
 		}
 		return
 	}
-	kernel := kernels[a.filter]
+	room := taps(a.in, a.out, a.filter)
+	w.weigh(room)
+	// Much of a window may be 0: its rim after rounding, and most of it where
+	// outputs fall on inputs.
+	w.taps = 1
+	begin, end := a.in, 0
+	for i := range w.bounds {
+		b := &w.bounds[i]
+		weights := w.whole[i*room:][:b.to-b.from]
+		last := len(weights)
+		for last > 0 && weights[last-1] == 0 {
+			last--
+		}
+		end = max(end, b.from+last)
+		b.to = end
+	}
+	for i := count - 1; i >= 0; i-- {
+		b := w.bounds[i]
+		weights := w.whole[i*room:][:b.to-b.from]
+		zeros := 0
+		for zeros < len(weights) && weights[zeros] == 0 {
+			zeros++
+		}
+		begin = min(begin, b.from+zeros)
+		w.first[i] = begin
+		w.taps = max(w.taps, b.to-begin)
+	}
+	w.weights = slices.Grow(w.weights[:0], count*w.taps)[:count*w.taps]
+	clear(w.weights)
+	for i, first := range w.first {
+		b := w.bounds[i]
+		// Where a window would reach beyond the edge it begins earlier.
+		w.first[i] = min(first, a.in-w.taps)
+		copy(w.weights[i*w.taps+first-w.first[i]:], w.whole[i*room+first-b.from:][:b.to-first])
+	}
+}
+
+// weigh computes the bounds of windows and their weights, room for each.
+func (w *windows) weigh(room int) {
+	count := len(w.first)
+	w.bounds = slices.Grow(w.bounds[:0], count)[:count]
+	w.whole = slices.Grow(w.whole[:0], count*room)[:count*room]
+	scale := float64(w.in) / float64(w.out)
+	kernel := kernels[w.filter]
 	stretch := max(scale, 1)
 	reach := kernel.support * stretch
-	for i := range w.first {
+	for i := range w.bounds {
 		// The conversion keeps compilers from fusing the product with the sums
 		// below, which would move the bounds of a window.
-		centre := float64((float64(a.lo+i) + 0.5) * scale)
-		first := max(int(centre-reach+0.5), 0)
-		last := min(int(centre+reach+0.5), a.in)
+		centre := float64((float64(w.lo+i) + 0.5) * scale)
+		b := &w.bounds[i]
+		b.from = max(int(centre-reach+0.5), 0)
+		b.to = min(int(centre+reach+0.5), w.in)
 		w.raw = w.raw[:0]
 		sum := 0.0
-		for in := first; in < last; in++ {
+		for in := b.from; in < b.to; in++ {
 			x := kernel.weight((float64(in) - centre + 0.5) * (1 / stretch))
 			w.raw = append(w.raw, x)
 			sum += x
 		}
-		// Where a window would reach beyond the edge it begins earlier, with
-		// weights of 0.
-		w.first[i] = min(first, a.in-w.taps)
-		weights := w.weights[i*w.taps+first-w.first[i]:]
 		for k, x := range w.raw {
-			weights[k] = int32(math.Round(x / sum * one))
+			w.whole[i*room+k] = int32(math.Round(x / sum * one))
 		}
 	}
 }
 
-// span returns the range of inputs that the windows reach.
-func (w *windows) span() (from, to int) {
-	return w.first[0], w.first[len(w.first)-1] + w.taps
+// An axis says how the columns or the rows of images are resized.
+type axis struct {
+	windows
+	by *machine // what layout is for
+	layout
 }
 
-// horizontal makes the rows of dst, with a column for each window, from those
-// of src. Column 0 of src has the number origin.
-func (w *windows) horizontal(dst, src *image.NRGBA, origin int) {
-	fast := assembled && w.taps%2 == 0
-	if fast && len(w.spread) == 0 {
-		for _, v := range w.weights {
-			w.spread = append(w.spread, v, v, v, v)
+// axes are those that were asked for last, the latest first: the images of a set
+// have few sizes.
+type axes struct{ recent []*axis }
+
+const (
+	maxRecent = 16
+	// An axis with more weights than this is replaced by the next.
+	maxRecentWeights = 1 << 16
+)
+
+// of returns what is asked, laid out by lay.
+func (x *axes) of(a ask, lay func(*layout, *windows, *machine)) *axis {
+	i := slices.IndexFunc(x.recent, func(k *axis) bool { return k.ask == a && k.by == fastest })
+	if i < 0 {
+		i = slices.IndexFunc(x.recent, func(k *axis) bool { return len(k.weights) > maxRecentWeights })
+		if i < 0 && len(x.recent) < maxRecent {
+			x.recent = append(x.recent, new(axis))
 		}
+		if i < 0 {
+			i = len(x.recent) - 1
+		}
+		k := x.recent[i]
+		k.set(a)
+		k.by = fastest
+		lay(&k.layout, &k.windows, k.by)
 	}
-	for y := range dst.Rect.Dy() {
-		to := dst.Pix[y*dst.Stride:][:4*len(w.first)]
-		from := src.Pix[y*src.Stride:][:4*src.Rect.Dx()]
-		if fast {
-			// span, by which src was cut out, bounds all that this reads.
-			sumColumns(&to[0], &from[0], &w.first[0], origin, &w.spread[0], w.taps, len(w.first))
-		} else {
-			w.plainRow(to, from, origin)
+	k := x.recent[i]
+	copy(x.recent[1:], x.recent[:i])
+	x.recent[0] = k
+	return k
+}
+
+// plain is pass in plain Go.
+func (r *resizer) plain(dst, src *image.NRGBA, columns, rows *windows) {
+	n, taps := 4*len(columns.first), rows.taps
+	r.ring = slices.Grow(r.ring[:0], taps*n)[:taps*n]
+	r.sums = slices.Grow(r.sums[:0], n)[:n]
+	sums, next := r.sums, 0
+	for y, first := range rows.first {
+		for next = max(next, first); next < first+taps; next++ {
+			columns.plainRow(r.ring[next%taps*n:][:n], src.Pix[next*src.Stride:][:4*columns.in])
+		}
+		for i := range sums {
+			sums[i] = one / 2
+		}
+		for k, weight := range rows.weights[y*taps:][:taps] {
+			in := r.ring[(first+k)%taps*n:][:len(sums)]
+			for i, v := range in {
+				sums[i] += weight * int32(v)
+			}
+		}
+		to := dst.Pix[y*dst.Stride:][:len(sums)]
+		for i, sum := range sums {
+			to[i] = level(sum)
+		}
+		for i := 3; i < len(to); i += 4 {
+			to[i] = 255
 		}
 	}
 }
 
-func (w *windows) plainRow(dst, src []uint8, origin int) {
+// plainRow makes a row of dst, with a pixel for each window, from one of src.
+func (w *windows) plainRow(dst, src []uint8) {
 	for x, first := range w.first {
-		in := src[4*(first-origin):]
+		in := src[4*first:]
 		r, g, b := int32(one/2), int32(one/2), int32(one/2)
 		for _, weight := range w.weights[x*w.taps:][:w.taps] {
 			pixel := in[:4:4]
@@ -251,46 +337,6 @@ func (w *windows) plainRow(dst, src []uint8, origin int) {
 			in = in[4:]
 		}
 		set(dst, x, level(r), level(g), level(b))
-	}
-}
-
-// vertical makes a row of dst for each window from the rows of src, which has
-// dst's width. Row 0 of src has the number origin.
-func (w *windows) vertical(dst, src *image.NRGBA, origin int) {
-	n := 4 * dst.Rect.Dx()
-	fast := assembled && n >= rowBytes
-	var sums []int32
-	if !fast {
-		sums = make([]int32, n)
-	}
-	for y, first := range w.first {
-		to := dst.Pix[y*dst.Stride:][:n]
-		from := src.Pix[(first-origin)*src.Stride:][:(w.taps-1)*src.Stride+n]
-		weights := w.weights[y*w.taps:][:w.taps]
-		if fast {
-			sumRows(&to[0], &from[0], src.Stride, &weights[0], w.taps, n)
-		} else {
-			plainRows(to, from, src.Stride, weights, sums)
-		}
-	}
-}
-
-func plainRows(dst, src []uint8, stride int, weights, sums []int32) {
-	for i := range sums {
-		sums[i] = one / 2
-	}
-	for k, weight := range weights {
-		in := src[k*stride:][:len(sums)]
-		for i, v := range in {
-			sums[i] += weight * int32(v)
-		}
-	}
-	dst = dst[:len(sums)]
-	for i, sum := range sums {
-		dst[i] = level(sum)
-	}
-	for i := 3; i < len(dst); i += 4 {
-		dst[i] = 255
 	}
 }
 

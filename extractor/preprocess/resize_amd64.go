@@ -5,7 +5,22 @@
 package preprocess
 
 //go:noescape
-func sumColumns(dst *uint8, src *uint8, first *int, origin int, weights *int32, taps int, n int)
+func columnsAVX2(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours int, groups int)
 
 //go:noescape
-func sumRows(dst *uint8, src *uint8, stride int, weights *int32, taps int, n int)
+func columnsAVX512(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours int, groups int)
+
+//go:noescape
+func nearColumnsAVX512(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours int, groups int)
+
+//go:noescape
+func rowsAVX2(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
+
+//go:noescape
+func rowsAVX512(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
+
+//go:noescape
+func normaliseAVX2(dst *float32, pixels *uint8, constants *uint32, n int)
+
+//go:noescape
+func normaliseAVX512(dst *float32, pixels *uint8, constants *uint32, n int)

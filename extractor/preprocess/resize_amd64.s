@@ -4,136 +4,1075 @@
 
 #include "textflag.h"
 
-DATA half<>+0(SB)/4, $0x00200000
-DATA half<>+4(SB)/4, $0x00200000
-DATA half<>+8(SB)/4, $0x00200000
-DATA half<>+12(SB)/4, $0x00200000
-DATA half<>+16(SB)/4, $0x00200000
-DATA half<>+20(SB)/4, $0x00200000
-DATA half<>+24(SB)/4, $0x00200000
-DATA half<>+28(SB)/4, $0x00200000
-GLOBL half<>(SB), RODATA|NOPTR, $32
-
-DATA opaque<>+0(SB)/4, $0xff000000
-DATA opaque<>+4(SB)/4, $0xff000000
-DATA opaque<>+8(SB)/4, $0xff000000
-DATA opaque<>+12(SB)/4, $0xff000000
-DATA opaque<>+16(SB)/4, $0xff000000
-DATA opaque<>+20(SB)/4, $0xff000000
-DATA opaque<>+24(SB)/4, $0xff000000
-DATA opaque<>+28(SB)/4, $0xff000000
-GLOBL opaque<>(SB), RODATA|NOPTR, $32
-
-// func sumColumns(dst *uint8, src *uint8, first *int, origin int, weights *int32, taps int, n int)
+// func columnsAVX2(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours int, groups int)
 // Requires: AVX, AVX2
-TEXT ·sumColumns(SB), NOSPLIT, $0-56
+TEXT ·columnsAVX2(SB), NOSPLIT, $0-48
 	MOVQ    dst+0(FP), AX
-	MOVQ    src+8(FP), CX
-	MOVQ    first+16(FP), DX
-	MOVQ    origin+24(FP), BX
-	MOVQ    weights+32(FP), SI
-	MOVQ    taps+40(FP), DI
-	MOVQ    n+48(FP), R8
-	SHLQ    $0x02, BX
-	SUBQ    BX, CX
-	VMOVDQU opaque<>+0(SB), X2
+	MOVQ    first+16(FP), CX
+	MOVQ    weights+24(FP), DX
+	MOVQ    groups+40(FP), BX
+	MOVQ    rows+8(FP), SI
+	MOVQ    (SI), DI
+	MOVQ    8(SI), R8
+	MOVQ    16(SI), R9
+	MOVQ    24(SI), SI
+	VMOVDQU evenPixels<>+0(SB), Y0
+	VMOVDQU oddPixels<>+0(SB), Y1
 
-pixel:
-	MOVQ    (DX), BX
-	LEAQ    (CX)(BX*4), BX
-	MOVQ    DI, R9
-	VMOVDQU half<>+0(SB), X0
+group:
+	VPXOR   Y2, Y2, Y2
+	VMOVDQU half<>+0(SB), Y3
+	VPXOR   Y4, Y4, Y4
+	VMOVDQU half<>+0(SB), Y5
+	VPXOR   Y6, Y6, Y6
+	VMOVDQU half<>+0(SB), Y7
+	VPXOR   Y8, Y8, Y8
+	VMOVDQU half<>+0(SB), Y9
+	MOVQ    fours+32(FP), R10
+	MOVQ    (CX), R11
+	MOVQ    8(CX), R12
+	ADDQ    $+16, CX
 
-pair:
-	VPMOVZXBD    (BX), Y1
-	VPMULLD      (SI), Y1, Y1
-	VPADDD       Y1, Y0, Y0
-	ADDQ         $+8, BX
-	ADDQ         $+32, SI
-	SUBQ         $+2, R9
-	JNZ          pair
-	VEXTRACTI128 $0x01, Y0, X1
-	VPADDD       X1, X0, X0
-	VPSRAD       $0x16, X0, X0
-	VPACKSSDW    X0, X0, X0
-	VPACKUSWB    X0, X0, X0
-	VPOR         X2, X0, X0
-	VMOVD        X0, (AX)
-	ADDQ         $+4, AX
-	ADDQ         $+8, DX
-	DECQ         R8
-	JNZ          pixel
+four:
+	VBROADCASTI128 (DI)(R11*1), Y10
+	VINSERTI128    $0x01, (DI)(R12*1), Y10, Y10
+	VPSHUFB        Y0, Y10, Y11
+	VPSHUFB        Y1, Y10, Y10
+	VPMADDWD       (DX), Y11, Y12
+	VPADDD         Y12, Y2, Y2
+	VPMADDWD       32(DX), Y10, Y12
+	VPADDD         Y12, Y2, Y2
+	VPMADDWD       64(DX), Y11, Y11
+	VPADDD         Y11, Y3, Y3
+	VPMADDWD       96(DX), Y10, Y10
+	VPADDD         Y10, Y3, Y3
+	VBROADCASTI128 (R8)(R11*1), Y10
+	VINSERTI128    $0x01, (R8)(R12*1), Y10, Y10
+	VPSHUFB        Y0, Y10, Y11
+	VPSHUFB        Y1, Y10, Y10
+	VPMADDWD       (DX), Y11, Y12
+	VPADDD         Y12, Y4, Y4
+	VPMADDWD       32(DX), Y10, Y12
+	VPADDD         Y12, Y4, Y4
+	VPMADDWD       64(DX), Y11, Y11
+	VPADDD         Y11, Y5, Y5
+	VPMADDWD       96(DX), Y10, Y10
+	VPADDD         Y10, Y5, Y5
+	VBROADCASTI128 (R9)(R11*1), Y10
+	VINSERTI128    $0x01, (R9)(R12*1), Y10, Y10
+	VPSHUFB        Y0, Y10, Y11
+	VPSHUFB        Y1, Y10, Y10
+	VPMADDWD       (DX), Y11, Y12
+	VPADDD         Y12, Y6, Y6
+	VPMADDWD       32(DX), Y10, Y12
+	VPADDD         Y12, Y6, Y6
+	VPMADDWD       64(DX), Y11, Y11
+	VPADDD         Y11, Y7, Y7
+	VPMADDWD       96(DX), Y10, Y10
+	VPADDD         Y10, Y7, Y7
+	VBROADCASTI128 (SI)(R11*1), Y10
+	VINSERTI128    $0x01, (SI)(R12*1), Y10, Y10
+	VPSHUFB        Y0, Y10, Y11
+	VPSHUFB        Y1, Y10, Y10
+	VPMADDWD       (DX), Y11, Y12
+	VPADDD         Y12, Y8, Y8
+	VPMADDWD       32(DX), Y10, Y12
+	VPADDD         Y12, Y8, Y8
+	VPMADDWD       64(DX), Y11, Y11
+	VPADDD         Y11, Y9, Y9
+	VPMADDWD       96(DX), Y10, Y10
+	VPADDD         Y10, Y9, Y9
+	ADDQ           $+16, R11
+	ADDQ           $+16, R12
+	ADDQ           $+128, DX
+	DECQ           R10
+	JNZ            four
+	VPSLLD         $0x0f, Y2, Y2
+	VPADDD         Y3, Y2, Y2
+	VPSRAD         $0x16, Y2, Y2
+	VPSLLD         $0x0f, Y4, Y4
+	VPADDD         Y5, Y4, Y4
+	VPSRAD         $0x16, Y4, Y4
+	VPSLLD         $0x0f, Y6, Y6
+	VPADDD         Y7, Y6, Y6
+	VPSRAD         $0x16, Y6, Y6
+	VPSLLD         $0x0f, Y8, Y8
+	VPADDD         Y9, Y8, Y8
+	VPSRAD         $0x16, Y8, Y8
+	VPACKSSDW      Y4, Y2, Y2
+	VPACKSSDW      Y8, Y6, Y6
+	VPACKUSWB      Y6, Y2, Y2
+	VPSHUFB        transposed<>+0(SB), Y2, Y2
+	VMOVDQU        Y2, (AX)
+	ADDQ           $+32, AX
+	DECQ           BX
+	JNZ            group
 	VZEROUPPER
 	RET
 
-// func sumRows(dst *uint8, src *uint8, stride int, weights *int32, taps int, n int)
+DATA evenPixels<>+0(SB)/1, $0x00
+DATA evenPixels<>+1(SB)/1, $0x80
+DATA evenPixels<>+2(SB)/1, $0x08
+DATA evenPixels<>+3(SB)/1, $0x80
+DATA evenPixels<>+4(SB)/1, $0x01
+DATA evenPixels<>+5(SB)/1, $0x80
+DATA evenPixels<>+6(SB)/1, $0x09
+DATA evenPixels<>+7(SB)/1, $0x80
+DATA evenPixels<>+8(SB)/1, $0x02
+DATA evenPixels<>+9(SB)/1, $0x80
+DATA evenPixels<>+10(SB)/1, $0x0a
+DATA evenPixels<>+11(SB)/1, $0x80
+DATA evenPixels<>+12(SB)/1, $0x03
+DATA evenPixels<>+13(SB)/1, $0x80
+DATA evenPixels<>+14(SB)/1, $0x0b
+DATA evenPixels<>+15(SB)/1, $0x80
+DATA evenPixels<>+16(SB)/1, $0x00
+DATA evenPixels<>+17(SB)/1, $0x80
+DATA evenPixels<>+18(SB)/1, $0x08
+DATA evenPixels<>+19(SB)/1, $0x80
+DATA evenPixels<>+20(SB)/1, $0x01
+DATA evenPixels<>+21(SB)/1, $0x80
+DATA evenPixels<>+22(SB)/1, $0x09
+DATA evenPixels<>+23(SB)/1, $0x80
+DATA evenPixels<>+24(SB)/1, $0x02
+DATA evenPixels<>+25(SB)/1, $0x80
+DATA evenPixels<>+26(SB)/1, $0x0a
+DATA evenPixels<>+27(SB)/1, $0x80
+DATA evenPixels<>+28(SB)/1, $0x03
+DATA evenPixels<>+29(SB)/1, $0x80
+DATA evenPixels<>+30(SB)/1, $0x0b
+DATA evenPixels<>+31(SB)/1, $0x80
+DATA evenPixels<>+32(SB)/1, $0x00
+DATA evenPixels<>+33(SB)/1, $0x80
+DATA evenPixels<>+34(SB)/1, $0x08
+DATA evenPixels<>+35(SB)/1, $0x80
+DATA evenPixels<>+36(SB)/1, $0x01
+DATA evenPixels<>+37(SB)/1, $0x80
+DATA evenPixels<>+38(SB)/1, $0x09
+DATA evenPixels<>+39(SB)/1, $0x80
+DATA evenPixels<>+40(SB)/1, $0x02
+DATA evenPixels<>+41(SB)/1, $0x80
+DATA evenPixels<>+42(SB)/1, $0x0a
+DATA evenPixels<>+43(SB)/1, $0x80
+DATA evenPixels<>+44(SB)/1, $0x03
+DATA evenPixels<>+45(SB)/1, $0x80
+DATA evenPixels<>+46(SB)/1, $0x0b
+DATA evenPixels<>+47(SB)/1, $0x80
+DATA evenPixels<>+48(SB)/1, $0x00
+DATA evenPixels<>+49(SB)/1, $0x80
+DATA evenPixels<>+50(SB)/1, $0x08
+DATA evenPixels<>+51(SB)/1, $0x80
+DATA evenPixels<>+52(SB)/1, $0x01
+DATA evenPixels<>+53(SB)/1, $0x80
+DATA evenPixels<>+54(SB)/1, $0x09
+DATA evenPixels<>+55(SB)/1, $0x80
+DATA evenPixels<>+56(SB)/1, $0x02
+DATA evenPixels<>+57(SB)/1, $0x80
+DATA evenPixels<>+58(SB)/1, $0x0a
+DATA evenPixels<>+59(SB)/1, $0x80
+DATA evenPixels<>+60(SB)/1, $0x03
+DATA evenPixels<>+61(SB)/1, $0x80
+DATA evenPixels<>+62(SB)/1, $0x0b
+DATA evenPixels<>+63(SB)/1, $0x80
+GLOBL evenPixels<>(SB), RODATA|NOPTR, $64
+
+DATA oddPixels<>+0(SB)/1, $0x04
+DATA oddPixels<>+1(SB)/1, $0x80
+DATA oddPixels<>+2(SB)/1, $0x0c
+DATA oddPixels<>+3(SB)/1, $0x80
+DATA oddPixels<>+4(SB)/1, $0x05
+DATA oddPixels<>+5(SB)/1, $0x80
+DATA oddPixels<>+6(SB)/1, $0x0d
+DATA oddPixels<>+7(SB)/1, $0x80
+DATA oddPixels<>+8(SB)/1, $0x06
+DATA oddPixels<>+9(SB)/1, $0x80
+DATA oddPixels<>+10(SB)/1, $0x0e
+DATA oddPixels<>+11(SB)/1, $0x80
+DATA oddPixels<>+12(SB)/1, $0x07
+DATA oddPixels<>+13(SB)/1, $0x80
+DATA oddPixels<>+14(SB)/1, $0x0f
+DATA oddPixels<>+15(SB)/1, $0x80
+DATA oddPixels<>+16(SB)/1, $0x04
+DATA oddPixels<>+17(SB)/1, $0x80
+DATA oddPixels<>+18(SB)/1, $0x0c
+DATA oddPixels<>+19(SB)/1, $0x80
+DATA oddPixels<>+20(SB)/1, $0x05
+DATA oddPixels<>+21(SB)/1, $0x80
+DATA oddPixels<>+22(SB)/1, $0x0d
+DATA oddPixels<>+23(SB)/1, $0x80
+DATA oddPixels<>+24(SB)/1, $0x06
+DATA oddPixels<>+25(SB)/1, $0x80
+DATA oddPixels<>+26(SB)/1, $0x0e
+DATA oddPixels<>+27(SB)/1, $0x80
+DATA oddPixels<>+28(SB)/1, $0x07
+DATA oddPixels<>+29(SB)/1, $0x80
+DATA oddPixels<>+30(SB)/1, $0x0f
+DATA oddPixels<>+31(SB)/1, $0x80
+DATA oddPixels<>+32(SB)/1, $0x04
+DATA oddPixels<>+33(SB)/1, $0x80
+DATA oddPixels<>+34(SB)/1, $0x0c
+DATA oddPixels<>+35(SB)/1, $0x80
+DATA oddPixels<>+36(SB)/1, $0x05
+DATA oddPixels<>+37(SB)/1, $0x80
+DATA oddPixels<>+38(SB)/1, $0x0d
+DATA oddPixels<>+39(SB)/1, $0x80
+DATA oddPixels<>+40(SB)/1, $0x06
+DATA oddPixels<>+41(SB)/1, $0x80
+DATA oddPixels<>+42(SB)/1, $0x0e
+DATA oddPixels<>+43(SB)/1, $0x80
+DATA oddPixels<>+44(SB)/1, $0x07
+DATA oddPixels<>+45(SB)/1, $0x80
+DATA oddPixels<>+46(SB)/1, $0x0f
+DATA oddPixels<>+47(SB)/1, $0x80
+DATA oddPixels<>+48(SB)/1, $0x04
+DATA oddPixels<>+49(SB)/1, $0x80
+DATA oddPixels<>+50(SB)/1, $0x0c
+DATA oddPixels<>+51(SB)/1, $0x80
+DATA oddPixels<>+52(SB)/1, $0x05
+DATA oddPixels<>+53(SB)/1, $0x80
+DATA oddPixels<>+54(SB)/1, $0x0d
+DATA oddPixels<>+55(SB)/1, $0x80
+DATA oddPixels<>+56(SB)/1, $0x06
+DATA oddPixels<>+57(SB)/1, $0x80
+DATA oddPixels<>+58(SB)/1, $0x0e
+DATA oddPixels<>+59(SB)/1, $0x80
+DATA oddPixels<>+60(SB)/1, $0x07
+DATA oddPixels<>+61(SB)/1, $0x80
+DATA oddPixels<>+62(SB)/1, $0x0f
+DATA oddPixels<>+63(SB)/1, $0x80
+GLOBL oddPixels<>(SB), RODATA|NOPTR, $64
+
+DATA half<>+0(SB)/1, $0x00
+DATA half<>+1(SB)/1, $0x00
+DATA half<>+2(SB)/1, $0x20
+DATA half<>+3(SB)/1, $0x00
+DATA half<>+4(SB)/1, $0x00
+DATA half<>+5(SB)/1, $0x00
+DATA half<>+6(SB)/1, $0x20
+DATA half<>+7(SB)/1, $0x00
+DATA half<>+8(SB)/1, $0x00
+DATA half<>+9(SB)/1, $0x00
+DATA half<>+10(SB)/1, $0x20
+DATA half<>+11(SB)/1, $0x00
+DATA half<>+12(SB)/1, $0x00
+DATA half<>+13(SB)/1, $0x00
+DATA half<>+14(SB)/1, $0x20
+DATA half<>+15(SB)/1, $0x00
+DATA half<>+16(SB)/1, $0x00
+DATA half<>+17(SB)/1, $0x00
+DATA half<>+18(SB)/1, $0x20
+DATA half<>+19(SB)/1, $0x00
+DATA half<>+20(SB)/1, $0x00
+DATA half<>+21(SB)/1, $0x00
+DATA half<>+22(SB)/1, $0x20
+DATA half<>+23(SB)/1, $0x00
+DATA half<>+24(SB)/1, $0x00
+DATA half<>+25(SB)/1, $0x00
+DATA half<>+26(SB)/1, $0x20
+DATA half<>+27(SB)/1, $0x00
+DATA half<>+28(SB)/1, $0x00
+DATA half<>+29(SB)/1, $0x00
+DATA half<>+30(SB)/1, $0x20
+DATA half<>+31(SB)/1, $0x00
+DATA half<>+32(SB)/1, $0x00
+DATA half<>+33(SB)/1, $0x00
+DATA half<>+34(SB)/1, $0x20
+DATA half<>+35(SB)/1, $0x00
+DATA half<>+36(SB)/1, $0x00
+DATA half<>+37(SB)/1, $0x00
+DATA half<>+38(SB)/1, $0x20
+DATA half<>+39(SB)/1, $0x00
+DATA half<>+40(SB)/1, $0x00
+DATA half<>+41(SB)/1, $0x00
+DATA half<>+42(SB)/1, $0x20
+DATA half<>+43(SB)/1, $0x00
+DATA half<>+44(SB)/1, $0x00
+DATA half<>+45(SB)/1, $0x00
+DATA half<>+46(SB)/1, $0x20
+DATA half<>+47(SB)/1, $0x00
+DATA half<>+48(SB)/1, $0x00
+DATA half<>+49(SB)/1, $0x00
+DATA half<>+50(SB)/1, $0x20
+DATA half<>+51(SB)/1, $0x00
+DATA half<>+52(SB)/1, $0x00
+DATA half<>+53(SB)/1, $0x00
+DATA half<>+54(SB)/1, $0x20
+DATA half<>+55(SB)/1, $0x00
+DATA half<>+56(SB)/1, $0x00
+DATA half<>+57(SB)/1, $0x00
+DATA half<>+58(SB)/1, $0x20
+DATA half<>+59(SB)/1, $0x00
+DATA half<>+60(SB)/1, $0x00
+DATA half<>+61(SB)/1, $0x00
+DATA half<>+62(SB)/1, $0x20
+DATA half<>+63(SB)/1, $0x00
+GLOBL half<>(SB), RODATA|NOPTR, $64
+
+DATA transposed<>+0(SB)/1, $0x00
+DATA transposed<>+1(SB)/1, $0x04
+DATA transposed<>+2(SB)/1, $0x08
+DATA transposed<>+3(SB)/1, $0x0c
+DATA transposed<>+4(SB)/1, $0x01
+DATA transposed<>+5(SB)/1, $0x05
+DATA transposed<>+6(SB)/1, $0x09
+DATA transposed<>+7(SB)/1, $0x0d
+DATA transposed<>+8(SB)/1, $0x02
+DATA transposed<>+9(SB)/1, $0x06
+DATA transposed<>+10(SB)/1, $0x0a
+DATA transposed<>+11(SB)/1, $0x0e
+DATA transposed<>+12(SB)/1, $0x03
+DATA transposed<>+13(SB)/1, $0x07
+DATA transposed<>+14(SB)/1, $0x0b
+DATA transposed<>+15(SB)/1, $0x0f
+DATA transposed<>+16(SB)/1, $0x00
+DATA transposed<>+17(SB)/1, $0x04
+DATA transposed<>+18(SB)/1, $0x08
+DATA transposed<>+19(SB)/1, $0x0c
+DATA transposed<>+20(SB)/1, $0x01
+DATA transposed<>+21(SB)/1, $0x05
+DATA transposed<>+22(SB)/1, $0x09
+DATA transposed<>+23(SB)/1, $0x0d
+DATA transposed<>+24(SB)/1, $0x02
+DATA transposed<>+25(SB)/1, $0x06
+DATA transposed<>+26(SB)/1, $0x0a
+DATA transposed<>+27(SB)/1, $0x0e
+DATA transposed<>+28(SB)/1, $0x03
+DATA transposed<>+29(SB)/1, $0x07
+DATA transposed<>+30(SB)/1, $0x0b
+DATA transposed<>+31(SB)/1, $0x0f
+DATA transposed<>+32(SB)/1, $0x00
+DATA transposed<>+33(SB)/1, $0x04
+DATA transposed<>+34(SB)/1, $0x08
+DATA transposed<>+35(SB)/1, $0x0c
+DATA transposed<>+36(SB)/1, $0x01
+DATA transposed<>+37(SB)/1, $0x05
+DATA transposed<>+38(SB)/1, $0x09
+DATA transposed<>+39(SB)/1, $0x0d
+DATA transposed<>+40(SB)/1, $0x02
+DATA transposed<>+41(SB)/1, $0x06
+DATA transposed<>+42(SB)/1, $0x0a
+DATA transposed<>+43(SB)/1, $0x0e
+DATA transposed<>+44(SB)/1, $0x03
+DATA transposed<>+45(SB)/1, $0x07
+DATA transposed<>+46(SB)/1, $0x0b
+DATA transposed<>+47(SB)/1, $0x0f
+DATA transposed<>+48(SB)/1, $0x00
+DATA transposed<>+49(SB)/1, $0x04
+DATA transposed<>+50(SB)/1, $0x08
+DATA transposed<>+51(SB)/1, $0x0c
+DATA transposed<>+52(SB)/1, $0x01
+DATA transposed<>+53(SB)/1, $0x05
+DATA transposed<>+54(SB)/1, $0x09
+DATA transposed<>+55(SB)/1, $0x0d
+DATA transposed<>+56(SB)/1, $0x02
+DATA transposed<>+57(SB)/1, $0x06
+DATA transposed<>+58(SB)/1, $0x0a
+DATA transposed<>+59(SB)/1, $0x0e
+DATA transposed<>+60(SB)/1, $0x03
+DATA transposed<>+61(SB)/1, $0x07
+DATA transposed<>+62(SB)/1, $0x0b
+DATA transposed<>+63(SB)/1, $0x0f
+GLOBL transposed<>(SB), RODATA|NOPTR, $64
+
+// func columnsAVX512(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours int, groups int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512_VNNI
+TEXT ·columnsAVX512(SB), NOSPLIT, $0-48
+	MOVQ      dst+0(FP), AX
+	MOVQ      first+16(FP), CX
+	MOVQ      weights+24(FP), DX
+	MOVQ      groups+40(FP), BX
+	MOVQ      rows+8(FP), SI
+	MOVQ      (SI), DI
+	MOVQ      8(SI), R8
+	MOVQ      16(SI), R9
+	MOVQ      24(SI), SI
+	VMOVDQU64 transposed<>+0(SB), Z0
+
+group:
+	VPXORD    Z1, Z1, Z1
+	VPXORD    Z2, Z2, Z2
+	VMOVDQU64 half<>+0(SB), Z3
+	VPXORD    Z4, Z4, Z4
+	VPXORD    Z5, Z5, Z5
+	VMOVDQU64 half<>+0(SB), Z6
+	VPXORD    Z7, Z7, Z7
+	VPXORD    Z8, Z8, Z8
+	VMOVDQU64 half<>+0(SB), Z9
+	VPXORD    Z10, Z10, Z10
+	VPXORD    Z11, Z11, Z11
+	VMOVDQU64 half<>+0(SB), Z12
+	MOVQ      fours+32(FP), R10
+	MOVQ      (CX), R11
+	MOVQ      8(CX), R12
+	MOVQ      16(CX), R13
+	MOVQ      24(CX), R14
+	ADDQ      $+32, CX
+
+four:
+	VMOVDQU64       (DX), Z13
+	VMOVDQU64       64(DX), Z14
+	VMOVDQU64       128(DX), Z15
+	VBROADCASTI32X4 (DI)(R11*1), Z16
+	VINSERTI32X4    $0x01, (DI)(R12*1), Z16, Z16
+	VINSERTI32X4    $0x02, (DI)(R13*1), Z16, Z16
+	VINSERTI32X4    $0x03, (DI)(R14*1), Z16, Z16
+	VPSHUFB         Z0, Z16, Z16
+	VPDPBUSD        Z13, Z16, Z1
+	VPDPBUSD        Z14, Z16, Z2
+	VPDPBUSD        Z15, Z16, Z3
+	VBROADCASTI32X4 (R8)(R11*1), Z16
+	VINSERTI32X4    $0x01, (R8)(R12*1), Z16, Z16
+	VINSERTI32X4    $0x02, (R8)(R13*1), Z16, Z16
+	VINSERTI32X4    $0x03, (R8)(R14*1), Z16, Z16
+	VPSHUFB         Z0, Z16, Z16
+	VPDPBUSD        Z13, Z16, Z4
+	VPDPBUSD        Z14, Z16, Z5
+	VPDPBUSD        Z15, Z16, Z6
+	VBROADCASTI32X4 (R9)(R11*1), Z16
+	VINSERTI32X4    $0x01, (R9)(R12*1), Z16, Z16
+	VINSERTI32X4    $0x02, (R9)(R13*1), Z16, Z16
+	VINSERTI32X4    $0x03, (R9)(R14*1), Z16, Z16
+	VPSHUFB         Z0, Z16, Z16
+	VPDPBUSD        Z13, Z16, Z7
+	VPDPBUSD        Z14, Z16, Z8
+	VPDPBUSD        Z15, Z16, Z9
+	VBROADCASTI32X4 (SI)(R11*1), Z16
+	VINSERTI32X4    $0x01, (SI)(R12*1), Z16, Z16
+	VINSERTI32X4    $0x02, (SI)(R13*1), Z16, Z16
+	VINSERTI32X4    $0x03, (SI)(R14*1), Z16, Z16
+	VPSHUFB         Z0, Z16, Z16
+	VPDPBUSD        Z13, Z16, Z10
+	VPDPBUSD        Z14, Z16, Z11
+	VPDPBUSD        Z15, Z16, Z12
+	ADDQ            $+16, R11
+	ADDQ            $+16, R12
+	ADDQ            $+16, R13
+	ADDQ            $+16, R14
+	ADDQ            $+192, DX
+	DECQ            R10
+	JNZ             four
+	VPSLLD          $0x08, Z1, Z1
+	VPADDD          Z2, Z1, Z1
+	VPSLLD          $0x08, Z1, Z1
+	VPADDD          Z3, Z1, Z1
+	VPSRAD          $0x16, Z1, Z1
+	VPSLLD          $0x08, Z4, Z4
+	VPADDD          Z5, Z4, Z4
+	VPSLLD          $0x08, Z4, Z4
+	VPADDD          Z6, Z4, Z4
+	VPSRAD          $0x16, Z4, Z4
+	VPSLLD          $0x08, Z7, Z7
+	VPADDD          Z8, Z7, Z7
+	VPSLLD          $0x08, Z7, Z7
+	VPADDD          Z9, Z7, Z7
+	VPSRAD          $0x16, Z7, Z7
+	VPSLLD          $0x08, Z10, Z10
+	VPADDD          Z11, Z10, Z10
+	VPSLLD          $0x08, Z10, Z10
+	VPADDD          Z12, Z10, Z10
+	VPSRAD          $0x16, Z10, Z10
+	VPACKSSDW       Z4, Z1, Z1
+	VPACKSSDW       Z10, Z7, Z7
+	VPACKUSWB       Z7, Z1, Z1
+	VPSHUFB         transposed<>+0(SB), Z1, Z1
+	VMOVDQU64       Z1, (AX)
+	ADDQ            $+64, AX
+	DECQ            BX
+	JNZ             group
+	VZEROUPPER
+	RET
+
+// func nearColumnsAVX512(dst *uint8, rows *[4]*uint8, first *int, weights *uint32, fours int, groups int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, AVX512_VNNI
+TEXT ·nearColumnsAVX512(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ first+16(FP), CX
+	MOVQ weights+24(FP), DX
+	MOVQ groups+40(FP), BX
+	MOVQ rows+8(FP), SI
+	MOVQ (SI), DI
+	MOVQ 8(SI), R8
+	MOVQ 16(SI), R9
+	MOVQ 24(SI), SI
+
+group:
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VMOVDQU64 half<>+0(SB), Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VMOVDQU64 half<>+0(SB), Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VMOVDQU64 half<>+0(SB), Z8
+	VPXORD    Z9, Z9, Z9
+	VPXORD    Z10, Z10, Z10
+	VMOVDQU64 half<>+0(SB), Z11
+	MOVQ      fours+32(FP), R10
+
+four:
+	MOVQ      (CX), R11
+	ADDQ      $+8, CX
+	VMOVDQU64 (DX), Z12
+	ADDQ      $+64, DX
+	VMOVDQU64 (DX), Z13
+	VMOVDQU64 64(DX), Z14
+	VMOVDQU64 128(DX), Z15
+	VPERMB    (DI)(R11*1), Z12, Z16
+	VPDPBUSD  Z13, Z16, Z0
+	VPDPBUSD  Z14, Z16, Z1
+	VPDPBUSD  Z15, Z16, Z2
+	VPERMB    (R8)(R11*1), Z12, Z16
+	VPDPBUSD  Z13, Z16, Z3
+	VPDPBUSD  Z14, Z16, Z4
+	VPDPBUSD  Z15, Z16, Z5
+	VPERMB    (R9)(R11*1), Z12, Z16
+	VPDPBUSD  Z13, Z16, Z6
+	VPDPBUSD  Z14, Z16, Z7
+	VPDPBUSD  Z15, Z16, Z8
+	VPERMB    (SI)(R11*1), Z12, Z12
+	VPDPBUSD  Z13, Z12, Z9
+	VPDPBUSD  Z14, Z12, Z10
+	VPDPBUSD  Z15, Z12, Z11
+	ADDQ      $+192, DX
+	DECQ      R10
+	JNZ       four
+	VPSLLD    $0x08, Z0, Z0
+	VPADDD    Z1, Z0, Z0
+	VPSLLD    $0x08, Z0, Z0
+	VPADDD    Z2, Z0, Z0
+	VPSRAD    $0x16, Z0, Z0
+	VPSLLD    $0x08, Z3, Z3
+	VPADDD    Z4, Z3, Z3
+	VPSLLD    $0x08, Z3, Z3
+	VPADDD    Z5, Z3, Z3
+	VPSRAD    $0x16, Z3, Z3
+	VPSLLD    $0x08, Z6, Z6
+	VPADDD    Z7, Z6, Z6
+	VPSLLD    $0x08, Z6, Z6
+	VPADDD    Z8, Z6, Z6
+	VPSRAD    $0x16, Z6, Z6
+	VPSLLD    $0x08, Z9, Z9
+	VPADDD    Z10, Z9, Z9
+	VPSLLD    $0x08, Z9, Z9
+	VPADDD    Z11, Z9, Z9
+	VPSRAD    $0x16, Z9, Z9
+	VPACKSSDW Z3, Z0, Z0
+	VPACKSSDW Z9, Z6, Z6
+	VPACKUSWB Z6, Z0, Z0
+	VPSHUFB   transposed<>+0(SB), Z0, Z0
+	VMOVDQU64 Z0, (AX)
+	ADDQ      $+64, AX
+	DECQ      BX
+	JNZ       group
+	VZEROUPPER
+	RET
+
+// func rowsAVX2(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
 // Requires: AVX, AVX2, CMOV
-TEXT ·sumRows(SB), NOSPLIT, $0-48
-	MOVQ    dst+0(FP), AX
-	MOVQ    src+8(FP), CX
-	MOVQ    stride+16(FP), DX
-	MOVQ    weights+24(FP), BX
-	MOVQ    taps+32(FP), SI
-	MOVQ    n+40(FP), DI
-	VMOVDQU lanes<>+0(SB), Y0
-	VMOVDQU opaque<>+0(SB), Y1
-	VMOVDQU half<>+0(SB), Y2
-	XORQ    R8, R8
-	SUBQ    $+32, DI
+TEXT ·rowsAVX2(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ ring+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ sources+24(FP), BX
+	MOVQ n+40(FP), SI
+	SUBQ $0x08, SI
+	XORQ DI, DI
 
 block:
-	LEAQ    (CX)(R8*1), R9
-	VMOVDQA Y2, Y4
-	VMOVDQA Y2, Y5
-	VMOVDQA Y2, Y6
-	VMOVDQA Y2, Y7
-	XORQ    R10, R10
+	MOVQ    BX, R9
+	VPXOR   Y0, Y0, Y0
+	VMOVDQU half<>+0(SB), Y1
+	VPXOR   Y2, Y2, Y2
+	VMOVDQU half<>+0(SB), Y3
+	VPXOR   Y4, Y4, Y4
+	VMOVDQU half<>+0(SB), Y5
+	VPXOR   Y6, Y6, Y6
+	VMOVDQU half<>+0(SB), Y7
+	MOVQ    slots+32(FP), R10
+	MOVQ    DI, R11
+	SHLQ    $0x04, R11
+	ADDQ    CX, R11
 
-tap:
-	VPBROADCASTD (BX)(R10*4), Y3
-	VPMOVZXBD    (R9), Y8
-	VPMULLD      Y3, Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPMOVZXBD    8(R9), Y8
-	VPMULLD      Y3, Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPMOVZXBD    16(R9), Y8
-	VPMULLD      Y3, Y8, Y8
+slot:
+	MOVL         (R9), R8
+	IMULQ        DX, R8
+	ADDQ         R11, R8
+	VPBROADCASTD 4(R9), Y8
+	VPBROADCASTD 8(R9), Y9
+	VPBROADCASTD 12(R9), Y10
+	VPBROADCASTD 16(R9), Y11
+	VMOVDQU      (R8), Y12
+	VPSRLW       $0x08, Y12, Y13
+	VPAND        even<>+0(SB), Y12, Y12
+	VPMADDWD     Y8, Y12, Y14
+	VPADDD       Y14, Y0, Y0
+	VPMADDWD     Y9, Y13, Y14
+	VPADDD       Y14, Y0, Y0
+	VPMADDWD     Y10, Y12, Y12
+	VPADDD       Y12, Y1, Y1
+	VPMADDWD     Y11, Y13, Y13
+	VPADDD       Y13, Y1, Y1
+	VMOVDQU      32(R8), Y12
+	VPSRLW       $0x08, Y12, Y13
+	VPAND        even<>+0(SB), Y12, Y12
+	VPMADDWD     Y8, Y12, Y14
+	VPADDD       Y14, Y2, Y2
+	VPMADDWD     Y9, Y13, Y14
+	VPADDD       Y14, Y2, Y2
+	VPMADDWD     Y10, Y12, Y12
+	VPADDD       Y12, Y3, Y3
+	VPMADDWD     Y11, Y13, Y13
+	VPADDD       Y13, Y3, Y3
+	VMOVDQU      64(R8), Y12
+	VPSRLW       $0x08, Y12, Y13
+	VPAND        even<>+0(SB), Y12, Y12
+	VPMADDWD     Y8, Y12, Y14
+	VPADDD       Y14, Y4, Y4
+	VPMADDWD     Y9, Y13, Y14
+	VPADDD       Y14, Y4, Y4
+	VPMADDWD     Y10, Y12, Y12
+	VPADDD       Y12, Y5, Y5
+	VPMADDWD     Y11, Y13, Y13
+	VPADDD       Y13, Y5, Y5
+	VMOVDQU      96(R8), Y12
+	VPSRLW       $0x08, Y12, Y13
+	VPAND        even<>+0(SB), Y12, Y12
+	VPMADDWD     Y8, Y12, Y8
 	VPADDD       Y8, Y6, Y6
-	VPMOVZXBD    24(R9), Y8
-	VPMULLD      Y3, Y8, Y8
-	VPADDD       Y8, Y7, Y7
-	ADDQ         DX, R9
-	INCQ         R10
-	CMPQ         R10, SI
-	JL           tap
+	VPMADDWD     Y9, Y13, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMADDWD     Y10, Y12, Y12
+	VPADDD       Y12, Y7, Y7
+	VPMADDWD     Y11, Y13, Y13
+	VPADDD       Y13, Y7, Y7
+	ADDQ         $+20, R9
+	DECQ         R10
+	JNZ          slot
+	VPSLLD       $0x0f, Y0, Y0
+	VPADDD       Y1, Y0, Y0
+	VPSRAD       $0x16, Y0, Y0
+	VPSLLD       $0x0f, Y2, Y2
+	VPADDD       Y3, Y2, Y2
+	VPSRAD       $0x16, Y2, Y2
+	VPSLLD       $0x0f, Y4, Y4
+	VPADDD       Y5, Y4, Y4
 	VPSRAD       $0x16, Y4, Y4
-	VPSRAD       $0x16, Y5, Y5
+	VPSLLD       $0x0f, Y6, Y6
+	VPADDD       Y7, Y6, Y6
 	VPSRAD       $0x16, Y6, Y6
-	VPSRAD       $0x16, Y7, Y7
-	VPACKSSDW    Y5, Y4, Y4
-	VPACKSSDW    Y7, Y6, Y6
-	VPACKUSWB    Y6, Y4, Y4
-	VPERMD       Y4, Y0, Y4
-	VPOR         Y1, Y4, Y4
-	VMOVDQU      Y4, (AX)(R8*1)
-	CMPQ         R8, DI
+	VPACKSSDW    Y2, Y0, Y0
+	VPACKSSDW    Y6, Y4, Y4
+	VPACKUSWB    Y4, Y0, Y0
+	VMOVDQU      orderAVX2<>+0(SB), Y1
+	VPERMD       Y0, Y1, Y0
+	VPOR         opaque<>+0(SB), Y0, Y0
+	VMOVDQU      Y0, (AX)(DI*4)
+	CMPQ         DI, SI
 	JGE          done
-	ADDQ         $+32, R8
-	CMPQ         R8, DI
-	CMOVQGT      DI, R8
+	ADDQ         $+8, DI
+	CMPQ         DI, SI
+	CMOVQGT      SI, DI
 	JMP          block
 
 done:
 	VZEROUPPER
 	RET
 
-DATA lanes<>+0(SB)/4, $0x00000000
-DATA lanes<>+4(SB)/4, $0x00000004
-DATA lanes<>+8(SB)/4, $0x00000001
-DATA lanes<>+12(SB)/4, $0x00000005
-DATA lanes<>+16(SB)/4, $0x00000002
-DATA lanes<>+20(SB)/4, $0x00000006
-DATA lanes<>+24(SB)/4, $0x00000003
-DATA lanes<>+28(SB)/4, $0x00000007
-GLOBL lanes<>(SB), RODATA|NOPTR, $32
+DATA orderAVX2<>+0(SB)/4, $0x00000000
+DATA orderAVX2<>+4(SB)/4, $0x00000004
+DATA orderAVX2<>+8(SB)/4, $0x00000001
+DATA orderAVX2<>+12(SB)/4, $0x00000005
+DATA orderAVX2<>+16(SB)/4, $0x00000002
+DATA orderAVX2<>+20(SB)/4, $0x00000006
+DATA orderAVX2<>+24(SB)/4, $0x00000003
+DATA orderAVX2<>+28(SB)/4, $0x00000007
+GLOBL orderAVX2<>(SB), RODATA|NOPTR, $32
+
+DATA even<>+0(SB)/1, $0xff
+DATA even<>+1(SB)/1, $0x00
+DATA even<>+2(SB)/1, $0xff
+DATA even<>+3(SB)/1, $0x00
+DATA even<>+4(SB)/1, $0xff
+DATA even<>+5(SB)/1, $0x00
+DATA even<>+6(SB)/1, $0xff
+DATA even<>+7(SB)/1, $0x00
+DATA even<>+8(SB)/1, $0xff
+DATA even<>+9(SB)/1, $0x00
+DATA even<>+10(SB)/1, $0xff
+DATA even<>+11(SB)/1, $0x00
+DATA even<>+12(SB)/1, $0xff
+DATA even<>+13(SB)/1, $0x00
+DATA even<>+14(SB)/1, $0xff
+DATA even<>+15(SB)/1, $0x00
+DATA even<>+16(SB)/1, $0xff
+DATA even<>+17(SB)/1, $0x00
+DATA even<>+18(SB)/1, $0xff
+DATA even<>+19(SB)/1, $0x00
+DATA even<>+20(SB)/1, $0xff
+DATA even<>+21(SB)/1, $0x00
+DATA even<>+22(SB)/1, $0xff
+DATA even<>+23(SB)/1, $0x00
+DATA even<>+24(SB)/1, $0xff
+DATA even<>+25(SB)/1, $0x00
+DATA even<>+26(SB)/1, $0xff
+DATA even<>+27(SB)/1, $0x00
+DATA even<>+28(SB)/1, $0xff
+DATA even<>+29(SB)/1, $0x00
+DATA even<>+30(SB)/1, $0xff
+DATA even<>+31(SB)/1, $0x00
+DATA even<>+32(SB)/1, $0xff
+DATA even<>+33(SB)/1, $0x00
+DATA even<>+34(SB)/1, $0xff
+DATA even<>+35(SB)/1, $0x00
+DATA even<>+36(SB)/1, $0xff
+DATA even<>+37(SB)/1, $0x00
+DATA even<>+38(SB)/1, $0xff
+DATA even<>+39(SB)/1, $0x00
+DATA even<>+40(SB)/1, $0xff
+DATA even<>+41(SB)/1, $0x00
+DATA even<>+42(SB)/1, $0xff
+DATA even<>+43(SB)/1, $0x00
+DATA even<>+44(SB)/1, $0xff
+DATA even<>+45(SB)/1, $0x00
+DATA even<>+46(SB)/1, $0xff
+DATA even<>+47(SB)/1, $0x00
+DATA even<>+48(SB)/1, $0xff
+DATA even<>+49(SB)/1, $0x00
+DATA even<>+50(SB)/1, $0xff
+DATA even<>+51(SB)/1, $0x00
+DATA even<>+52(SB)/1, $0xff
+DATA even<>+53(SB)/1, $0x00
+DATA even<>+54(SB)/1, $0xff
+DATA even<>+55(SB)/1, $0x00
+DATA even<>+56(SB)/1, $0xff
+DATA even<>+57(SB)/1, $0x00
+DATA even<>+58(SB)/1, $0xff
+DATA even<>+59(SB)/1, $0x00
+DATA even<>+60(SB)/1, $0xff
+DATA even<>+61(SB)/1, $0x00
+DATA even<>+62(SB)/1, $0xff
+DATA even<>+63(SB)/1, $0x00
+GLOBL even<>(SB), RODATA|NOPTR, $64
+
+DATA opaque<>+0(SB)/1, $0x00
+DATA opaque<>+1(SB)/1, $0x00
+DATA opaque<>+2(SB)/1, $0x00
+DATA opaque<>+3(SB)/1, $0xff
+DATA opaque<>+4(SB)/1, $0x00
+DATA opaque<>+5(SB)/1, $0x00
+DATA opaque<>+6(SB)/1, $0x00
+DATA opaque<>+7(SB)/1, $0xff
+DATA opaque<>+8(SB)/1, $0x00
+DATA opaque<>+9(SB)/1, $0x00
+DATA opaque<>+10(SB)/1, $0x00
+DATA opaque<>+11(SB)/1, $0xff
+DATA opaque<>+12(SB)/1, $0x00
+DATA opaque<>+13(SB)/1, $0x00
+DATA opaque<>+14(SB)/1, $0x00
+DATA opaque<>+15(SB)/1, $0xff
+DATA opaque<>+16(SB)/1, $0x00
+DATA opaque<>+17(SB)/1, $0x00
+DATA opaque<>+18(SB)/1, $0x00
+DATA opaque<>+19(SB)/1, $0xff
+DATA opaque<>+20(SB)/1, $0x00
+DATA opaque<>+21(SB)/1, $0x00
+DATA opaque<>+22(SB)/1, $0x00
+DATA opaque<>+23(SB)/1, $0xff
+DATA opaque<>+24(SB)/1, $0x00
+DATA opaque<>+25(SB)/1, $0x00
+DATA opaque<>+26(SB)/1, $0x00
+DATA opaque<>+27(SB)/1, $0xff
+DATA opaque<>+28(SB)/1, $0x00
+DATA opaque<>+29(SB)/1, $0x00
+DATA opaque<>+30(SB)/1, $0x00
+DATA opaque<>+31(SB)/1, $0xff
+DATA opaque<>+32(SB)/1, $0x00
+DATA opaque<>+33(SB)/1, $0x00
+DATA opaque<>+34(SB)/1, $0x00
+DATA opaque<>+35(SB)/1, $0xff
+DATA opaque<>+36(SB)/1, $0x00
+DATA opaque<>+37(SB)/1, $0x00
+DATA opaque<>+38(SB)/1, $0x00
+DATA opaque<>+39(SB)/1, $0xff
+DATA opaque<>+40(SB)/1, $0x00
+DATA opaque<>+41(SB)/1, $0x00
+DATA opaque<>+42(SB)/1, $0x00
+DATA opaque<>+43(SB)/1, $0xff
+DATA opaque<>+44(SB)/1, $0x00
+DATA opaque<>+45(SB)/1, $0x00
+DATA opaque<>+46(SB)/1, $0x00
+DATA opaque<>+47(SB)/1, $0xff
+DATA opaque<>+48(SB)/1, $0x00
+DATA opaque<>+49(SB)/1, $0x00
+DATA opaque<>+50(SB)/1, $0x00
+DATA opaque<>+51(SB)/1, $0xff
+DATA opaque<>+52(SB)/1, $0x00
+DATA opaque<>+53(SB)/1, $0x00
+DATA opaque<>+54(SB)/1, $0x00
+DATA opaque<>+55(SB)/1, $0xff
+DATA opaque<>+56(SB)/1, $0x00
+DATA opaque<>+57(SB)/1, $0x00
+DATA opaque<>+58(SB)/1, $0x00
+DATA opaque<>+59(SB)/1, $0xff
+DATA opaque<>+60(SB)/1, $0x00
+DATA opaque<>+61(SB)/1, $0x00
+DATA opaque<>+62(SB)/1, $0x00
+DATA opaque<>+63(SB)/1, $0xff
+GLOBL opaque<>(SB), RODATA|NOPTR, $64
+
+// func rowsAVX512(dst *uint8, ring *uint8, stride int, sources *uint32, slots int, n int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512_VNNI, CMOV
+TEXT ·rowsAVX512(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ ring+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ sources+24(FP), BX
+	MOVQ n+40(FP), SI
+	SUBQ $0x10, SI
+	XORQ DI, DI
+
+block:
+	MOVQ      BX, R9
+	VPXORD    Z0, Z0, Z0
+	VPXORD    Z1, Z1, Z1
+	VMOVDQU64 half<>+0(SB), Z2
+	VPXORD    Z3, Z3, Z3
+	VPXORD    Z4, Z4, Z4
+	VMOVDQU64 half<>+0(SB), Z5
+	VPXORD    Z6, Z6, Z6
+	VPXORD    Z7, Z7, Z7
+	VMOVDQU64 half<>+0(SB), Z8
+	VPXORD    Z9, Z9, Z9
+	VPXORD    Z10, Z10, Z10
+	VMOVDQU64 half<>+0(SB), Z11
+	MOVQ      slots+32(FP), R10
+	MOVQ      DI, R11
+	SHLQ      $0x04, R11
+	ADDQ      CX, R11
+
+slot:
+	MOVL         (R9), R8
+	IMULQ        DX, R8
+	ADDQ         R11, R8
+	VPBROADCASTD 4(R9), Z12
+	VPBROADCASTD 8(R9), Z13
+	VPBROADCASTD 12(R9), Z14
+	VMOVDQU64    (R8), Z15
+	VPDPBUSD     Z12, Z15, Z0
+	VPDPBUSD     Z13, Z15, Z1
+	VPDPBUSD     Z14, Z15, Z2
+	VMOVDQU64    64(R8), Z15
+	VPDPBUSD     Z12, Z15, Z3
+	VPDPBUSD     Z13, Z15, Z4
+	VPDPBUSD     Z14, Z15, Z5
+	VMOVDQU64    128(R8), Z15
+	VPDPBUSD     Z12, Z15, Z6
+	VPDPBUSD     Z13, Z15, Z7
+	VPDPBUSD     Z14, Z15, Z8
+	VMOVDQU64    192(R8), Z15
+	VPDPBUSD     Z12, Z15, Z9
+	VPDPBUSD     Z13, Z15, Z10
+	VPDPBUSD     Z14, Z15, Z11
+	ADDQ         $+16, R9
+	DECQ         R10
+	JNZ          slot
+	VPSLLD       $0x08, Z0, Z0
+	VPADDD       Z1, Z0, Z0
+	VPSLLD       $0x08, Z0, Z0
+	VPADDD       Z2, Z0, Z0
+	VPSRAD       $0x16, Z0, Z0
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z4, Z3, Z3
+	VPSLLD       $0x08, Z3, Z3
+	VPADDD       Z5, Z3, Z3
+	VPSRAD       $0x16, Z3, Z3
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z7, Z6, Z6
+	VPSLLD       $0x08, Z6, Z6
+	VPADDD       Z8, Z6, Z6
+	VPSRAD       $0x16, Z6, Z6
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z10, Z9, Z9
+	VPSLLD       $0x08, Z9, Z9
+	VPADDD       Z11, Z9, Z9
+	VPSRAD       $0x16, Z9, Z9
+	VPACKSSDW    Z3, Z0, Z0
+	VPACKSSDW    Z9, Z6, Z6
+	VPACKUSWB    Z6, Z0, Z0
+	VMOVDQU64    orderAVX512<>+0(SB), Z2
+	VPERMD       Z0, Z2, Z0
+	VPORD        opaque<>+0(SB), Z0, Z0
+	VMOVDQU64    Z0, (AX)(DI*4)
+	CMPQ         DI, SI
+	JGE          done
+	ADDQ         $+16, DI
+	CMPQ         DI, SI
+	CMOVQGT      SI, DI
+	JMP          block
+
+done:
+	VZEROUPPER
+	RET
+
+DATA orderAVX512<>+0(SB)/4, $0x00000000
+DATA orderAVX512<>+4(SB)/4, $0x00000004
+DATA orderAVX512<>+8(SB)/4, $0x00000008
+DATA orderAVX512<>+12(SB)/4, $0x0000000c
+DATA orderAVX512<>+16(SB)/4, $0x00000001
+DATA orderAVX512<>+20(SB)/4, $0x00000005
+DATA orderAVX512<>+24(SB)/4, $0x00000009
+DATA orderAVX512<>+28(SB)/4, $0x0000000d
+DATA orderAVX512<>+32(SB)/4, $0x00000002
+DATA orderAVX512<>+36(SB)/4, $0x00000006
+DATA orderAVX512<>+40(SB)/4, $0x0000000a
+DATA orderAVX512<>+44(SB)/4, $0x0000000e
+DATA orderAVX512<>+48(SB)/4, $0x00000003
+DATA orderAVX512<>+52(SB)/4, $0x00000007
+DATA orderAVX512<>+56(SB)/4, $0x0000000b
+DATA orderAVX512<>+60(SB)/4, $0x0000000f
+GLOBL orderAVX512<>(SB), RODATA|NOPTR, $64
+
+// func normaliseAVX2(dst *float32, pixels *uint8, constants *uint32, n int)
+// Requires: AVX, AVX2, CMOV, FMA3
+TEXT ·normaliseAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         pixels+8(FP), CX
+	MOVQ         constants+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTD (DX), Y0
+	VPBROADCASTD 4(DX), Y1
+	VPBROADCASTD 8(DX), Y2
+	VPBROADCASTD 12(DX), Y3
+	VPBROADCASTD 16(DX), Y4
+	VPBROADCASTD 20(DX), Y5
+	VPADDD       values<>+0(SB), Y5, Y5
+	SUBQ         $0x08, BX
+	XORQ         DX, DX
+
+block:
+	VMOVDQU      (CX)(DX*4), Y6
+	VPSHUFB      Y5, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y7
+	VFMADD231PS  Y0, Y6, Y7
+	VSUBPS       Y2, Y7, Y7
+	VMULPS       Y3, Y7, Y6
+	VFNMADD231PS Y4, Y6, Y7
+	VFMADD231PS  Y3, Y7, Y6
+	VMOVDQU      Y6, (AX)(DX*4)
+	CMPQ         DX, BX
+	JGE          done
+	ADDQ         $+8, DX
+	CMPQ         DX, BX
+	CMOVQGT      BX, DX
+	JMP          block
+
+done:
+	VZEROUPPER
+	RET
+
+DATA values<>+0(SB)/1, $0x00
+DATA values<>+1(SB)/1, $0x80
+DATA values<>+2(SB)/1, $0x80
+DATA values<>+3(SB)/1, $0x80
+DATA values<>+4(SB)/1, $0x04
+DATA values<>+5(SB)/1, $0x80
+DATA values<>+6(SB)/1, $0x80
+DATA values<>+7(SB)/1, $0x80
+DATA values<>+8(SB)/1, $0x08
+DATA values<>+9(SB)/1, $0x80
+DATA values<>+10(SB)/1, $0x80
+DATA values<>+11(SB)/1, $0x80
+DATA values<>+12(SB)/1, $0x0c
+DATA values<>+13(SB)/1, $0x80
+DATA values<>+14(SB)/1, $0x80
+DATA values<>+15(SB)/1, $0x80
+DATA values<>+16(SB)/1, $0x00
+DATA values<>+17(SB)/1, $0x80
+DATA values<>+18(SB)/1, $0x80
+DATA values<>+19(SB)/1, $0x80
+DATA values<>+20(SB)/1, $0x04
+DATA values<>+21(SB)/1, $0x80
+DATA values<>+22(SB)/1, $0x80
+DATA values<>+23(SB)/1, $0x80
+DATA values<>+24(SB)/1, $0x08
+DATA values<>+25(SB)/1, $0x80
+DATA values<>+26(SB)/1, $0x80
+DATA values<>+27(SB)/1, $0x80
+DATA values<>+28(SB)/1, $0x0c
+DATA values<>+29(SB)/1, $0x80
+DATA values<>+30(SB)/1, $0x80
+DATA values<>+31(SB)/1, $0x80
+DATA values<>+32(SB)/1, $0x00
+DATA values<>+33(SB)/1, $0x80
+DATA values<>+34(SB)/1, $0x80
+DATA values<>+35(SB)/1, $0x80
+DATA values<>+36(SB)/1, $0x04
+DATA values<>+37(SB)/1, $0x80
+DATA values<>+38(SB)/1, $0x80
+DATA values<>+39(SB)/1, $0x80
+DATA values<>+40(SB)/1, $0x08
+DATA values<>+41(SB)/1, $0x80
+DATA values<>+42(SB)/1, $0x80
+DATA values<>+43(SB)/1, $0x80
+DATA values<>+44(SB)/1, $0x0c
+DATA values<>+45(SB)/1, $0x80
+DATA values<>+46(SB)/1, $0x80
+DATA values<>+47(SB)/1, $0x80
+DATA values<>+48(SB)/1, $0x00
+DATA values<>+49(SB)/1, $0x80
+DATA values<>+50(SB)/1, $0x80
+DATA values<>+51(SB)/1, $0x80
+DATA values<>+52(SB)/1, $0x04
+DATA values<>+53(SB)/1, $0x80
+DATA values<>+54(SB)/1, $0x80
+DATA values<>+55(SB)/1, $0x80
+DATA values<>+56(SB)/1, $0x08
+DATA values<>+57(SB)/1, $0x80
+DATA values<>+58(SB)/1, $0x80
+DATA values<>+59(SB)/1, $0x80
+DATA values<>+60(SB)/1, $0x0c
+DATA values<>+61(SB)/1, $0x80
+DATA values<>+62(SB)/1, $0x80
+DATA values<>+63(SB)/1, $0x80
+GLOBL values<>(SB), RODATA|NOPTR, $64
+
+// func normaliseAVX512(dst *float32, pixels *uint8, constants *uint32, n int)
+// Requires: AVX, AVX512BW, AVX512F, CMOV
+TEXT ·normaliseAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         pixels+8(FP), CX
+	MOVQ         constants+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTD (DX), Z0
+	VPBROADCASTD 4(DX), Z1
+	VPBROADCASTD 8(DX), Z2
+	VPBROADCASTD 12(DX), Z3
+	VPBROADCASTD 16(DX), Z4
+	VPBROADCASTD 20(DX), Z5
+	VPADDD       values<>+0(SB), Z5, Z5
+	SUBQ         $0x10, BX
+	XORQ         DX, DX
+
+block:
+	VMOVDQU64    (CX)(DX*4), Z6
+	VPSHUFB      Z5, Z6, Z6
+	VCVTDQ2PS    Z6, Z6
+	VMULPS       Z1, Z6, Z7
+	VFMADD231PS  Z0, Z6, Z7
+	VSUBPS       Z2, Z7, Z7
+	VMULPS       Z3, Z7, Z6
+	VFNMADD231PS Z4, Z6, Z7
+	VFMADD231PS  Z3, Z7, Z6
+	VMOVDQU64    Z6, (AX)(DX*4)
+	CMPQ         DX, BX
+	JGE          done
+	ADDQ         $+16, DX
+	CMPQ         DX, BX
+	CMOVQGT      BX, DX
+	JMP          block
+
+done:
+	VZEROUPPER
+	RET
