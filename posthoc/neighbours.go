@@ -90,29 +90,30 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 	d := s.bank.D
 	n := len(x) / d
 	k := min(s.k, s.bank.N)
-	unit, length := make([]float32, len(x)), make([]float64, n)
-	for i := range n {
-		length[i] = norm(x[i*d : (i+1)*d])
-		for j, v := range x[i*d : (i+1)*d] {
-			unit[i*d+j] = float32(over(float64(v), length[i]))
-		}
-	}
+	// Scaled by a power of 2, which is exact, to a length in [1/2, 1).
+	scaled, length := make([]float32, len(x)), make([]float64, n)
 	found := make([]heap, n)
 	values := make([]float64, n*k)
 	for i := range found {
 		found[i] = values[i*k : i*k : (i+1)*k]
-		if finite(length[i]) {
+		row := x[i*d : (i+1)*d]
+		l, exponent := math.Frexp(norm(row))
+		if !finite(l) {
+			if k > 0 {
+				found[i] = append(found[i], math.NaN())
+			}
 			continue
 		}
-		length[i] = 0
-		if k > 0 {
-			found[i] = append(found[i], math.NaN())
+		length[i] = l
+		factor := math.Ldexp(1, -exponent)
+		for j, v := range row {
+			scaled[i*d+j] = float32(float64(v) * factor)
 		}
 	}
 	// Tiles borrow the products' room from each other.
 	rooms := make(chan []float32, workers)
 	for range workers {
-		rooms <- make([]float32, min(tileRows, n)*block)
+		rooms <- make([]float32, min(tileRows, n)*block+mostSegment) // relations read beyond the products
 	}
 	var rows packed
 	for from := 0; from < s.bank.N; from += block {
@@ -120,7 +121,7 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			return err
 		}
 		for _, r := range s.relations {
-			if err := r.sumUp(ctx, &rows); err != nil {
+			if err := r.prepare(ctx, &rows); err != nil {
 				return err
 			}
 		}
@@ -128,19 +129,14 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
-			products.NT(to-i, m, d, unit[i*d:to*d], rows.unit, room)
-			if len(s.relations) > 0 {
-				wide := make([]float64, (to-i)*d)
-				widen(wide, x[i*d:to*d])
-				extents := slices.Repeat([]extent{{1, 0}}, (to-i)*len(rows.groups))
-				for _, r := range s.relations {
-					r.relate(&rows, room, wide, length[i:to], extents, i)
-				}
+			products.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
+			for _, r := range s.relations {
+				r.relate(&rows, room, scaled[i*d:to*d], length[i:to], i)
 			}
 			for at := i; at < to && k > 0; at++ {
 				if length[at] > 0 {
 					product := room[(at-i)*m : (at-i+1)*m]
-					found[at] = rows.merge(found[at], product, x[at*d:(at+1)*d], length[at], k)
+					found[at] = rows.merge(found[at], product, scaled[at*d:(at+1)*d], length[at], k)
 				}
 			}
 		})
@@ -164,9 +160,7 @@ type packed struct {
 	at       []int     // [m], where the rows are in features
 	scale    []float64 // [m], weight/length
 	unit     []float32 // [m, D], weight·row/length
-	wide     []float64 // [m, D], row, where relations are wanted
-	slack    float64   // how far a product can be from its exact value
-	groups   []int     // where groups of rows that are predicted alike begin, and m
+	slack    float64   // how far a product can be from its exact value, with a query of length 1
 }
 
 // pack puts the bank's rows from … to−1 into p, in the room that those before
@@ -198,8 +192,8 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		if err := r.read(ctx, from, to); err != nil {
 			return err
 		}
-		if i == 0 {
-			p.group(r)
+		if i == 0 && r.classes > mostSummed {
+			p.order(r)
 		}
 	}
 	heaviest := 0.
@@ -208,34 +202,32 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		heaviest = max(heaviest, math.Abs(weight(i)))
 	}
 	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
-	if len(s.relations) > 0 {
-		p.wide = slices.Grow(p.wide[:0], len(p.at)*d)[:len(p.at)*d]
-	}
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
 	p.slack = 2 * float64(d+4) * 0x1p-24 * heaviest
 	return eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
 		for ; m < end; m++ {
-			for j, v := range p.features[p.at[m]*d : (p.at[m]+1)*d] {
+			for j, v := range p.row(m, d) {
 				p.unit[m*d+j] = float32(float64(v) * p.scale[m])
-			}
-			if len(s.relations) > 0 {
-				widen(p.wide[m*d:], p.features[p.at[m]*d:(p.at[m]+1)*d])
 			}
 		}
 	})
 }
+
+// row is a packed row as it is in the bank.
+func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m]+1)*d] }
 
 type candidate struct {
 	product float32
 	row     int32
 }
 
-// merge adds to the K largest values found for the query x those of this block.
+// merge adds to the K largest values found for the query x, of a length up to 1,
+// those of this block.
 func (p *packed) merge(found heap, product []float32, x []float32, length float64, k int) heap {
 	floor := float32(math.Inf(-1)) // a product below it is not among the K largest
 	if len(found) == k {
-		floor = float32(found[0] - p.slack)
+		floor = float32(found[0]*length - p.slack)
 	}
 	candidates := make([]candidate, 0, 4*k+64)
 	for i, v := range product {
@@ -252,7 +244,7 @@ func (p *packed) merge(found heap, product []float32, x []float32, length float6
 	}
 	candidates, _ = p.cut(candidates, k, floor)
 	for _, c := range candidates {
-		if len(found) < k || float64(c.product) >= found[0]-p.slack {
+		if len(found) < k || float64(c.product) >= found[0]*length-p.slack {
 			found = found.add(p.value(x, length, int(c.row)), k)
 		}
 	}
@@ -276,8 +268,7 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 
 // value is weight·cosine of the query and a row, in float64.
 func (p *packed) value(x []float32, length float64, row int) float64 {
-	d := len(x)
-	return kernels.Dot(x, p.features[p.at[row]*d:(p.at[row]+1)*d]) / length * p.scale[row]
+	return kernels.Dot(x, p.row(row, len(x))) / length * p.scale[row]
 }
 
 func finite(v float64) bool { return v-v == 0 }

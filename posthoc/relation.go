@@ -3,6 +3,7 @@ package posthoc
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"math"
 	"math/bits"
 	"slices"
@@ -13,7 +14,8 @@ import (
 
 // Relation is the strength of the relations to the training rows: Σ_j k_j over
 // those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
-// Reads features and logits. Features of zeros score 0.
+// Reads features and logits. Features of zeros score 0. With up to 64 classes the
+// score is accurate to a part in 10⁹, with more to rounding in float64.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
@@ -96,21 +98,22 @@ const relationThreshold = 0.03
 const (
 	unsure        = 1e-10   // how far from that rounding in float64 never matters
 	relationBlock = 1 << 12 // bank rows of one product
-	groupLeast    = 64      // rows of a group, but where there are fewer
-	groupMost     = 512
-	// With more classes the sum of all relations to a group takes longer than
-	// the relations do.
-	mostSummed = groupMost / 8
+	mostSegment   = 256     // of these gone through at once, whose probabilities stay in the cache
+	// With more classes only the rows of some matter to most queries, and the
+	// sum of all relations is not worth its computation.
+	mostSummed = 64
 )
 
 // relation is a [Relation] that is being computed, of some queries to a block
 // of the bank.
 //
-// The cosines are known but for rounding in float32. Groups of rows that are
-// predicted alike tell for most queries that all relations to a group count, or
-// none. The sum of all is ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the
-// whole group. Of others the fewer are computed one by one, those that count or
-// those to leave out of the sum.
+// The cosines are known but for rounding in float32. What is too near to the
+// threshold to tell is computed in float64. With few classes so is the sum of all
+// cosines·⟨p, p_j⟩, ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the whole
+// block; of this the small ones that do not count are taken off, to which rounding
+// makes no difference. With many classes those that count are computed in float64
+// one by one; rows in the order of the classes that they are predicted as tell for
+// most queries that none of a segment counts.
 type relation struct {
 	bank    *Data
 	classes int
@@ -121,9 +124,11 @@ type relation struct {
 	p      []float64 // [n, C], their softmax
 	block  []float64 // [·, C], softmax of the block's rows, as they are in the bank
 
-	rows      []float64 // [m, C], those of the packed rows
-	low, high []float64 // [groups, C], the smallest and the largest of a group's
-	sums      []float64 // [groups, C, D], Σ_j p_j·f_j/‖f_j‖; nil where there are many classes
+	segment int       // rows that are gone through at once
+	rows    []float64 // [C, padded], those of the packed rows
+	padded  int       // their number, filled up to whole segments with zeros
+	high    []float64 // [segments, C], the largest of a segment's
+	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖; nil where there are many classes
 }
 
 // ask takes up n queries.
@@ -139,143 +144,108 @@ func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	return err
 }
 
-// group orders rows by the class that they are predicted as, and groups those of
-// one, or of a few where these have few rows.
-func (p *packed) group(r *relation) {
+// order puts rows in the order of the class that they are predicted as.
+func (p *packed) order(r *relation) {
 	top := func(row int) int { return argmax(r.block[row*r.classes : (row+1)*r.classes]) }
 	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top(a), top(b)) })
-	p.groups = append(p.groups[:0], 0)
-	for at := 1; at <= len(p.at); at++ {
-		n := at - p.groups[len(p.groups)-1]
-		if at == len(p.at) || n == groupMost || n >= groupLeast && top(p.at[at]) != top(p.at[at-1]) {
-			p.groups = append(p.groups, at)
-		}
-	}
 }
 
-// sumUp prepares the groups of packed rows.
-func (r *relation) sumUp(ctx context.Context, p *packed) error {
-	c, m, groups := r.classes, len(p.at), len(p.groups)-1
-	r.rows = slices.Grow(r.rows[:0], m*c)[:m*c]
-	r.low, r.high, r.sums = make([]float64, groups*c), make([]float64, groups*c), nil
+// prepare takes up the packed rows.
+func (r *relation) prepare(ctx context.Context, p *packed) error {
+	c, m := r.classes, len(p.at)
+	r.segment, r.total = mostSegment, nil
+	if c > mostSummed {
+		r.segment = 64
+	}
+	segments := (m + r.segment - 1) / r.segment
+	r.padded = segments * r.segment
+	r.rows, r.high = make([]float64, c*r.padded), make([]float64, segments*c)
+	var sums []float64 // [segments, C, D]
 	d := 0
 	if m > 0 && c <= mostSummed {
 		d = len(p.unit) / m
-		r.sums = make([]float64, groups*c*d)
+		sums = make([]float64, segments*c*d)
 	}
-	return eachBlock(ctx, groups, 1, func(g, _ int) {
-		low, high := r.low[g*c:(g+1)*c], r.high[g*c:(g+1)*c]
-		from, to := p.groups[g], p.groups[g+1]
-		n := to - from
-		byClass := make([]float64, n*c)
-		copy(low, r.block[p.at[from]*c:])
-		for at := from; at < to; at++ {
-			row := r.rows[at*c : (at+1)*c]
-			copy(row, r.block[p.at[at]*c:])
-			for k, v := range row {
-				low[k], high[k] = min(low[k], v), max(high[k], v)
-				byClass[k*n+at-from] = v * p.scale[at]
+	err := eachBlock(ctx, m, r.segment, func(from, to int) {
+		g, n := from/r.segment, to-from
+		high, scaled := r.high[g*c:(g+1)*c], make([]float64, c*n)
+		for i := range n {
+			for k, v := range r.block[p.at[from+i]*c : (p.at[from+i]+1)*c] {
+				r.rows[k*r.padded+from+i] = v
+				high[k] = max(high[k], v)
+				scaled[k*n+i] = v * p.scale[from+i]
 			}
 		}
-		if r.sums != nil {
-			products.NN(c, d, n, byClass, p.wide[from*d:to*d], r.sums[g*c*d:(g+1)*c*d])
+		if sums != nil {
+			wide := make([]float64, n*d)
+			for i := range n {
+				widen(wide[i*d:], p.row(from+i, d))
+			}
+			products.NN(c, d, n, scaled, wide, sums[g*c*d:(g+1)*c*d])
 		}
 	})
+	if err != nil || sums == nil {
+		return err
+	}
+	r.total = sums[:c*d]
+	for i, v := range sums[c*d:] {
+		r.total[i%(c*d)] += v
+	}
+	return nil
 }
 
-// relate adds to the scores of queries x [n, D], those in work from at on, their
-// relations to the block's rows. Cosines [n, m] are rounded; their extents
-// [n, groups] are filled in as they are wanted.
-func (r *relation) relate(p *packed, cosines []float32, x, length []float64, extents []extent, at int) {
-	c, n, m, groups := r.classes, len(length), len(p.at), len(p.groups)-1
+// relate adds to the scores of queries x [n, D] of some lengths, those in work
+// from at on, their relations to the block's rows. Products [n, m], with some
+// numbers behind them, are rounded.
+func (r *relation) relate(p *packed, product, x []float32, length []float64, at int) {
+	c, n, m := r.classes, len(length), len(p.at)
 	d := len(x) / n
-	cosine := func(i, row int) float64 {
-		return kernels.Dot(x[i*d:(i+1)*d], p.wide[row*d:(row+1)*d]) / length[i] * p.scale[row]
-	}
-	var whole []float64 // [n, groups, C]
-	if r.sums != nil {
-		whole = make([]float64, n*groups*c)
-		products.NT(n, groups*c, d, x, r.sums, whole)
-	}
-	var some []int // queries to which some of a group may be related
-	var of, likeness []float64
-	var rows [2][groupMost]int // those that are related to a query, and the others
-	var sign [tileRows]float64
-	for g := range groups {
-		low, high := r.low[g*c:(g+1)*c], r.high[g*c:(g+1)*c]
-		from, to := p.groups[g], p.groups[g+1]
-		sum := func(i int) float64 { // of all relations to the group
-			return dot(whole[(i*groups+g)*c:(i*groups+g+1)*c], r.p[(at+i)*c:(at+i+1)*c]) / length[i]
+	low, high := relationThreshold-unsure, relationThreshold+unsure
+	if r.total == nil {
+		high = math.Inf(1)
+	} else {
+		wide, whole := make([]float64, len(x)), make([]float64, n*c)
+		widen(wide, x)
+		products.NT(n, c, d, wide, r.total, whole)
+		for i, l := range length {
+			if l > 0 {
+				r.scores[at+i] += dot(whole[i*c:(i+1)*c], r.p[(at+i)*c:(at+i+1)*c]) / l
+			}
 		}
-		some, of = some[:0], of[:0]
-		for i := range n {
+	}
+	shares := make([]float64, n*c) // p/‖f‖
+	for i := range shares {
+		shares[i] = over(r.p[at*c+i], length[i/c])
+	}
+	near := make([]byte, r.segment/8)
+	for from := 0; from < m; from += r.segment {
+		for i, l := range length {
 			q := r.p[(at+i)*c : (at+i+1)*c]
-			most := dot(q, high)
-			if !(length[i] > 0 && most > relationThreshold-unsure) {
+			if !(l > 0) || r.total == nil && !(dot(q, r.high[from/r.segment*c:][:c]) > low) {
 				continue
 			}
-			e := &extents[i*groups+g]
-			if e.least > e.most {
-				*e = extentOf(cosines[i*m+from : i*m+to])
+			sum := kernels.Below(product[i*m+from:][:r.segment], r.rows[from:], r.padded, shares[i*c:(i+1)*c], low, high, p.slack*l, near)
+			if r.total != nil {
+				r.scores[at+i] -= sum
 			}
-			switch {
-			case !((e.most+p.slack)*most > relationThreshold-unsure):
-			case r.sums != nil && (e.least-p.slack)*dot(q, low) > relationThreshold+unsure:
-				r.scores[at+i] += sum(i)
-			default:
-				some, of = append(some, i), append(of, q...)
-			}
-		}
-		likeness = slices.Grow(likeness[:0], len(some)*(to-from))[:len(some)*(to-from)]
-		products.NT(len(some), to-from, c, of, r.rows[from*c:to*c], likeness)
-		var wanted [groupMost]uint64 // by row: the bits of those of some, no more than tileRows
-		for s, i := range some {
-			like := likeness[s*(to-from) : (s+1)*(to-from)]
-			related, others := 0, 0
-			for j, l := range like {
-				v := float64(cosines[i*m+from+j]) * l
-				if math.Abs(v-relationThreshold) <= p.slack*l+unsure {
-					v = cosine(i, from+j) * l
+			for some := 0; some < len(near); some += 8 {
+				for bits64 := binary.LittleEndian.Uint64(near[some:]); bits64 != 0; bits64 &= bits64 - 1 {
+					j := from + 8*some + bits.TrailingZeros64(bits64)
+					var likeness float64
+					for k, v := range q {
+						likeness += v * r.rows[k*r.padded+j]
+					}
+					v := p.value(x[i*d:(i+1)*d], l, j) * likeness
+					switch {
+					case r.total == nil && v > relationThreshold:
+						r.scores[at+i] += v
+					case r.total != nil && !(v > relationThreshold):
+						r.scores[at+i] -= v
+					}
 				}
-				rows[0][related], rows[1][others] = j, j
-				if v > relationThreshold {
-					related++
-				}
-				others = j + 1 - related
-			}
-			sign[s] = 1
-			single := rows[0][:related]
-			if r.sums != nil && others < related {
-				sign[s], single = -1, rows[1][:others]
-				r.scores[at+i] += sum(i)
-			}
-			for _, j := range single {
-				wanted[j] |= 1 << s
-			}
-		}
-		for j, of := range wanted[:to-from] { // row by row, which stays in the cache
-			for ; of != 0; of &= of - 1 {
-				s := bits.TrailingZeros64(of)
-				r.scores[at+some[s]] += sign[s] * cosine(some[s], from+j) * likeness[s*(to-from)+j]
 			}
 		}
 	}
-}
-
-// extent is the smallest and the largest of some values; {1, 0} is not known yet.
-type extent struct{ least, most float64 }
-
-func extentOf(x []float32) extent {
-	least, most := x[0], x[0]
-	for _, v := range x {
-		if v < least {
-			least = v
-		}
-		if v > most {
-			most = v
-		}
-	}
-	return extent{float64(least), float64(most)}
 }
 
 // softmaxAll returns the softmax of rows of logits, computed on all cores.

@@ -24,6 +24,8 @@ type wideKernels struct {
 	symmetricRow func(a, x, y *float64, v float64, n int) float64
 	dot32        func(x, y *float32, n int) float64
 	dot64        func(x, y *float64, n int) float64
+	// below is Below for n rows, a multiple of 32.
+	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
 }
 
 const wideVectors = 3

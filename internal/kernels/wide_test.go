@@ -268,3 +268,44 @@ func TestRight(t *testing.T) {
 		})
 	})
 }
+
+// TestBelow holds sums and bits against their definition, with NaN among the
+// numbers and bounds that many of them are near.
+func TestBelow(t *testing.T) {
+	forEachWide(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			n, classes := BelowRows*rapid.IntRange(1, 5).Draw(t, "n"), rapid.IntRange(1, 12).Draw(t, "classes")
+			ld := n + rapid.IntRange(0, 9).Draw(t, "apart")
+			x, p, q := make([]float32, n), normals64(rng, classes*ld), normals64(rng, classes)
+			for i := range x {
+				x[i] = float32(rng.NormFloat64())
+			}
+			x[rng.IntN(n)] = float32(math.NaN())
+			low, high, band := -0.5, rapid.SampledFrom([]float64{0.5, math.Inf(1)}).Draw(t, "high"), 0.1
+			near := make([]byte, n/8+1)
+			near[n/8] = 77
+			got, want := Below(x, p, ld, q, low, high, band, near), 0.
+			if near[n/8] != 77 {
+				t.Fatal("it writes beyond the rows")
+			}
+			for j, v := range x {
+				var w float64
+				for c, share := range q {
+					w += share * p[c*ld+j]
+				}
+				value := float64(v) * w
+				below := value < low-band*w
+				if below {
+					want += value
+				}
+				if set := near[j/8]>>(j%8)&1 == 1; set != (!below && value <= high+band*w) {
+					t.Fatalf("%d is %g of the weight %g: near is %t", j, value, w, set)
+				}
+			}
+			if !(math.Abs(got-want) <= 1e-11) {
+				t.Fatalf("sum %g, want %g", got, want)
+			}
+		})
+	})
+}
