@@ -149,7 +149,7 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 		measured, figures = append(measured, method), append(figures, rows...)
 	}
 	e.opts.Methods = measured
-	return figures, errors.Join(writeResults(results, figures), e.writePage(figures))
+	return figures, errors.Join(writeResults(results, figures), e.writePage(ctx, figures))
 }
 
 // contender is a kind of head that is trained with every seed and measured.
