@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -450,18 +451,23 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 		return scores, err
 	}})
 	accuracy := e.accuracy(predicted)
-	var figures []Figures
+	figures := make([]Figures, len(e.ood))
+	var measuring sync.WaitGroup // while the next sets are scored
+	defer measuring.Wait()
 	for i, set := range e.opts.OOD {
 		ood, _, err := score(set.Name, e.ood[i])
 		if err != nil {
 			return nil, err
 		}
-		m := metrics.Evaluate(id, ood)
-		figures = append(figures, Figures{
-			Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
-			AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
+		measuring.Go(func() {
+			m := metrics.Evaluate(id, ood)
+			figures[i] = Figures{
+				Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
+				AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
+			}
 		})
 	}
+	measuring.Wait()
 	for _, group := range []string{Near, Far} {
 		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group })
 		if len(members) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -21,7 +22,7 @@ import (
 // the features again whenever they score.
 //
 // Class means and covariances are computed once for all scores that are fitted
-// on the same Data.
+// on the same Data, or on the same with other logits.
 type Data struct {
 	N, D     int
 	Classes  int                          // C
@@ -44,8 +45,8 @@ func NewData(features []float32, d int, labels []int64, classes int) *Data {
 	}
 }
 
-// WithLogits returns the same rows with other logits. [ScoreAll] knows that they
-// are the same.
+// WithLogits returns the same rows with other logits, which are known to be the
+// same.
 func (data *Data) WithLogits(logits func(from, to int) []float64) *Data {
 	return &Data{
 		N: data.N, D: data.D, Classes: data.Classes, Labels: data.Labels,
@@ -162,8 +163,8 @@ func (data *Data) rows(l2 bool) moments.Rows {
 
 // quantiles returns the quantiles q, each in [0, 1], of all features, linearly
 // interpolated as numpy.percentile does. They are exact: the order of float32
-// values is that of their bits, so two passes that count the upper and the
-// lower half of these find any rank in fixed memory.
+// values is that of their bits, so passes that count the upper half of these and
+// the lower halves below an upper one find any rank in fixed memory.
 func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error) {
 	last := float64(data.N*data.D - 1)
 	var ranks []int
@@ -171,29 +172,26 @@ func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error
 		at := math.Floor(q * last)
 		ranks = append(ranks, int(at), int(min(at+1, last)))
 	}
-	var upper [1 << 16]int
-	err := data.eachFeature(ctx, func(key uint32) { upper[key>>16]++ })
+	upper, err := data.countKeys(ctx, func(key uint32) (uint32, bool) { return key >> 16, true })
 	if err != nil {
 		return nil, err
 	}
 	buckets, within := make([]uint32, len(ranks)), make([]int, len(ranks))
-	lower := map[uint32]*[1 << 16]int{}
+	lower := map[uint32][]int{}
 	for i, rank := range ranks {
-		b, left := find(upper[:], rank)
-		buckets[i], within[i] = b, left
-		lower[b] = new([1 << 16]int)
-	}
-	err = data.eachFeature(ctx, func(key uint32) {
-		if counts := lower[key>>16]; counts != nil {
-			counts[key&0xffff]++
+		buckets[i], within[i] = find(upper, rank)
+		b := buckets[i]
+		if lower[b] != nil {
+			continue
 		}
-	})
-	if err != nil {
-		return nil, err
+		lower[b], err = data.countKeys(ctx, func(key uint32) (uint32, bool) { return key & 0xffff, key>>16 == b })
+		if err != nil {
+			return nil, err
+		}
 	}
 	values := make([]float64, len(ranks))
 	for i, b := range buckets {
-		low, _ := find(lower[b][:], within[i])
+		low, _ := find(lower[b], within[i])
 		values[i] = fromKey(b<<16 | low)
 	}
 	found := make([]float64, len(q))
@@ -204,15 +202,30 @@ func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error
 	return found, nil
 }
 
-// eachFeature calls do for a key of each value, ordered as the values are.
-func (data *Data) eachFeature(ctx context.Context, do func(key uint32)) error {
-	return data.blocks(ctx, func(from, to int) error {
+// countKeys counts a half of a key of each value, ordered as the values are, on
+// all cores; half says which, if any.
+func (data *Data) countKeys(ctx context.Context, half func(key uint32) (uint32, bool)) ([]int, error) {
+	rooms := make(chan []int, runtime.GOMAXPROCS(0))
+	for range cap(rooms) {
+		rooms <- make([]int, 1<<16)
+	}
+	err := eachBlock(ctx, data.N, 4*blockRows, func(from, to int) {
+		counts := <-rooms
 		for _, v := range data.Features(from, to) {
 			bits := math.Float32bits(v)
-			do(bits ^ (uint32(int32(bits)>>31) | 1<<31))
+			if at, ok := half(bits ^ (uint32(int32(bits)>>31) | 1<<31)); ok {
+				counts[at]++
+			}
 		}
-		return nil
+		rooms <- counts
 	})
+	all := <-rooms
+	for range cap(rooms) - 1 {
+		for at, n := range <-rooms {
+			all[at] += n
+		}
+	}
+	return all, err
 }
 
 func fromKey(key uint32) float64 {

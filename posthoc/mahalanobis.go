@@ -134,6 +134,7 @@ func FitMDS(ctx context.Context, data *Data, l2 bool) (*MDS, error) {
 	if err := data.need(true, false, true); err != nil {
 		return nil, err
 	}
+	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	return data.mds(ctx, l2)
@@ -154,6 +155,7 @@ func FitRMDS(ctx context.Context, data *Data, l2 bool) (*RMDS, error) {
 	if err := data.need(true, false, true); err != nil {
 		return nil, err
 	}
+	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	within, err := data.mds(ctx, l2)
@@ -219,6 +221,7 @@ func (data *Data) of(l2 bool) *statistics {
 // means returns the means of the features, divided by their lengths if l2, and
 // of their classes.
 func (data *Data) means(ctx context.Context, l2 bool) (*moments.Moments, error) {
+	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	return data.meansLocked(ctx, l2)
@@ -320,6 +323,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	if err != nil {
 		return nil, err
 	}
+	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	sigma, m, err := data.covariance(ctx, false)
