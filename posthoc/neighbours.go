@@ -144,11 +144,13 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			return err
 		}
 	}
-	if k == 0 {
-		return nil
-	}
 	return eachBlock(ctx, n, tileRows, func(i, to int) {
-		for ; i < to; i++ {
+		for _, r := range s.relations {
+			if r.total != nil {
+				r.addTotal(scaled[i*d:to*d], length[i:to], i)
+			}
+		}
+		for ; i < to && k > 0; i++ {
 			each(i, found[i])
 		}
 	})

@@ -110,7 +110,7 @@ const (
 // The cosines are known but for rounding in float32. What is too near to the
 // threshold to tell is computed in float64. With few classes so is the sum of all
 // cosines·⟨p, p_j⟩, ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the whole
-// block; of this the small ones that do not count are taken off, to which rounding
+// bank; of this the small ones that do not count are taken off, to which rounding
 // makes no difference. With many classes those that count are computed in float64
 // one by one; rows in the order of the classes that they are predicted as tell for
 // most queries that none of a segment counts.
@@ -128,12 +128,15 @@ type relation struct {
 	rows    []float64 // [C, padded], those of the packed rows
 	padded  int       // their number, filled up to whole segments with zeros
 	high    []float64 // [segments, C], the largest of a segment's
-	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖; nil where there are many classes
+	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
 }
 
 // ask takes up n queries.
 func (r *relation) ask(ctx context.Context, from, n int) (err error) {
-	r.scores = r.all[from : from+n]
+	r.scores, r.total = r.all[from:from+n], nil
+	if r.classes <= mostSummed {
+		r.total = make([]float64, r.classes*r.bank.D)
+	}
 	r.p, err = softmaxAll(ctx, r.logits[from*r.classes:(from+n)*r.classes], r.classes)
 	return err
 }
@@ -152,18 +155,16 @@ func (p *packed) order(r *relation) {
 
 // prepare takes up the packed rows.
 func (r *relation) prepare(ctx context.Context, p *packed) error {
-	c, m := r.classes, len(p.at)
-	r.segment, r.total = mostSegment, nil
-	if c > mostSummed {
+	c, m, d := r.classes, len(p.at), r.bank.D
+	r.segment = mostSegment
+	if r.total == nil {
 		r.segment = 64
 	}
 	segments := (m + r.segment - 1) / r.segment
 	r.padded = segments * r.segment
 	r.rows, r.high = make([]float64, c*r.padded), make([]float64, segments*c)
 	var sums []float64 // [segments, C, D]
-	d := 0
-	if m > 0 && c <= mostSummed {
-		d = len(p.unit) / m
+	if r.total != nil {
 		sums = make([]float64, segments*c*d)
 	}
 	err := eachBlock(ctx, m, r.segment, func(from, to int) {
@@ -184,14 +185,10 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 			products.NN(c, d, n, scaled, wide, sums[g*c*d:(g+1)*c*d])
 		}
 	})
-	if err != nil || sums == nil {
-		return err
+	for i, v := range sums {
+		r.total[i%len(r.total)] += v
 	}
-	r.total = sums[:c*d]
-	for i, v := range sums[c*d:] {
-		r.total[i%(c*d)] += v
-	}
-	return nil
+	return err
 }
 
 // relate adds to the scores of queries x [n, D] of some lengths, those in work
@@ -203,15 +200,6 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 	low, high := relationThreshold-unsure, relationThreshold+unsure
 	if r.total == nil {
 		high = math.Inf(1)
-	} else {
-		wide, whole := make([]float64, len(x)), make([]float64, n*c)
-		widen(wide, x)
-		products.NT(n, c, d, wide, r.total, whole)
-		for i, l := range length {
-			if l > 0 {
-				r.scores[at+i] += dot(whole[i*c:(i+1)*c], r.p[(at+i)*c:(at+i+1)*c]) / l
-			}
-		}
 	}
 	shares := make([]float64, n*c) // p/‖f‖
 	for i := range shares {
@@ -245,6 +233,18 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 				}
 			}
 		}
+	}
+}
+
+// addTotal adds the sum of all relations to the scores of queries x [n, D], from
+// at on.
+func (r *relation) addTotal(x []float32, length []float64, at int) {
+	c, n := r.classes, len(length)
+	wide, whole := make([]float64, len(x)), make([]float64, n*c)
+	widen(wide, x)
+	products.NT(n, c, r.bank.D, wide, r.total, whole)
+	for i, l := range length {
+		r.scores[at+i] += over(dot(whole[i*c:(i+1)*c], r.p[(at+i)*c:(at+i+1)*c]), l)
 	}
 }
 
