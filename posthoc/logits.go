@@ -286,7 +286,8 @@ func (s ODIN) Score(ctx context.Context, dst []float64, b Batch) error {
 		for row := range slices.Chunk(z, c) {
 			crossEntropyGradient(row, s.Temperature)
 		}
-		gradient := make([]float64, len(x))
+		gradient, done := scratch(len(x))
+		defer done()
 		s.Network.InputGradient(gradient, x, z)
 		for i, g := range gradient {
 			if g >= 0 {

@@ -178,7 +178,8 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 			}
 		}
 		if sums != nil {
-			wide := make([]float64, n*d)
+			wide, done := scratch(n * d)
+			defer done()
 			for i := range n {
 				widen(wide[i*d:], p.row(from+i, d))
 			}
@@ -240,7 +241,9 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 // at on.
 func (r *relation) addTotal(x []float32, length []float64, at int) {
 	c, n := r.classes, len(length)
-	wide, whole := make([]float64, len(x)), make([]float64, n*c)
+	whole := make([]float64, n*c)
+	wide, done := scratch(len(x))
+	defer done()
 	widen(wide, x)
 	products.NT(n, c, r.bank.D, wide, r.total, whole)
 	for i, l := range length {
