@@ -147,6 +147,7 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 		if err != nil {
 			return nil, err
 		}
+		delete(e.prepared, method) // with what it keeps
 		measured, figures = append(measured, method), append(figures, rows...)
 	}
 	e.opts.Methods = measured
@@ -210,7 +211,7 @@ type evaluation struct {
 	heads, softmax []trained
 
 	rows     *posthoc.Data       // all labelled training rows, once they are asked for
-	compared map[string]prepared // those of comparing, likewise
+	prepared map[string]prepared // methods that are not yet measured
 	verdicts map[*Detector]predictor
 }
 
@@ -252,7 +253,7 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 	if opts.Memory == 0 {
 		opts.Memory = 1 << 30
 	}
-	e := &evaluation{opts: opts, room: opts.Memory / 4}
+	e := &evaluation{opts: opts, room: opts.Memory / 4, prepared: map[string]prepared{}}
 	defer func() {
 		if err != nil {
 			e.close()

@@ -33,6 +33,7 @@ type Data struct {
 	like *Data // whose rows these are, with other logits; nil means their own
 
 	mu       sync.Mutex
+	thin     map[int]*Data // every so many of them, so far
 	computed [2]statistics // of features as they are, and divided by their lengths
 }
 
@@ -73,19 +74,30 @@ func Matrix[T float32 | float64](logits []T, classes int) func(from, to int) []f
 	}
 }
 
-// every returns the rows 0, step, 2·step … of the data.
+// every returns the rows 0, step, 2·step … of the data; those of the same rows
+// with other logits are the same rows.
 func (data *Data) every(step int) *Data {
 	if step == 1 {
 		return data
 	}
-	thin := &Data{N: (data.N + step - 1) / step, D: data.D, Classes: data.Classes}
-	if data.Features != nil {
-		thin.Features = func(from, to int) []float32 { return gather(data.Features, from, to, step) }
+	source := data.source()
+	source.mu.Lock()
+	defer source.mu.Unlock()
+	thin := source.thin[step]
+	if thin == nil {
+		thin = &Data{N: (data.N + step - 1) / step, D: data.D, Classes: data.Classes}
+		if data.Features != nil {
+			thin.Features = func(from, to int) []float32 { return gather(source.Features, from, to, step) }
+		}
+		if source.thin == nil {
+			source.thin = map[int]*Data{}
+		}
+		source.thin[step] = thin
 	}
-	if data.Logits != nil {
-		thin.Logits = func(from, to int) []float64 { return gather(data.Logits, from, to, step) }
+	if data.Logits == nil {
+		return thin
 	}
-	return thin
+	return thin.WithLogits(func(from, to int) []float64 { return gather(data.Logits, from, to, step) })
 }
 
 func gather[T any](read func(from, to int) []T, from, to, step int) []T {

@@ -222,8 +222,17 @@ func (s *MDS) score(scores, x []float64) {
 
 // Score implements [Score].
 func (s *RMDS) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachFeatures(ctx, dst, b, len(s.Whole.Mean), s.MDS.L2, func(scores, x []float64, _ int) {
-		s.MDS.score(scores, x)
+	return s.relative(ctx, dst, b, nil)
+}
+
+// relative is Score, given what MDS scores unless that is nil.
+func (s *RMDS) relative(ctx context.Context, dst []float64, b Batch, within []float64) error {
+	return eachFeatures(ctx, dst, b, len(s.Whole.Mean), s.MDS.L2, func(scores, x []float64, at int) {
+		if within != nil {
+			copy(scores, within[at:])
+		} else {
+			s.MDS.score(scores, x)
+		}
 		r := s.Whole.rank()
 		z, done := scratch(len(scores) * r)
 		defer done()

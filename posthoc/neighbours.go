@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -11,8 +12,8 @@ import (
 	"mlrbfn/internal/products"
 )
 
-// search finds for each query the bank rows of the largest weight·cosine, all
-// of them exactly, in bounded memory.
+// search finds for each query the bank rows of the largest cosine, all of them
+// exactly, in bounded memory.
 //
 // Products in float32 of a tile of queries with a block of the bank say which
 // rows can be among the K largest: those whose product is no further below the
@@ -22,10 +23,13 @@ import (
 // On the way it sums up relations of the queries to all of the bank.
 type search struct {
 	bank      *Data
-	weights   []float64 // [N]; nil means 1
-	k         int       // 0 means that none is looked for
-	memory    int64     // bytes for queries and blocks; 0 means 1 GiB
+	k         int   // 0 means that none is looked for
+	memory    int64 // bytes for queries and blocks; 0 means 1 GiB
 	relations []*relation
+
+	// each is called, on several goroutines, for every query with the min(K, N)
+	// largest values, the smallest of them first, the others in any order.
+	each func(i int, best []float64)
 }
 
 const (
@@ -57,12 +61,12 @@ func (s search) plan(workers int) (queries, block int, err error) {
 	return int(n), int(rows), nil
 }
 
-// run calls each, on several goroutines, for every query with the min(K, N)
-// largest values, the smallest of them first, the others in any order. Rows of zeros, which have no direction,
+// run goes through a bank for n queries. Rows of zeros, which have no direction,
 // are nobody's neighbours: for a query of zeros there are none, and in the bank
 // they are left out, as are rows that are not finite; for such a query it is NaN.
-func (s search) run(ctx context.Context, dst []float64, b Batch, each func(i int, best []float64)) error {
-	if err := b.dim(len(dst), s.bank.D); err != nil {
+func (s search) run(ctx context.Context, bank *Data, n int, b Batch) error {
+	s.bank = bank
+	if err := b.dim(n, s.bank.D); err != nil {
 		return err
 	}
 	workers := runtime.GOMAXPROCS(0)
@@ -71,14 +75,14 @@ func (s search) run(ctx context.Context, dst []float64, b Batch, each func(i int
 		return err
 	}
 	d := s.bank.D
-	for from := 0; from < len(dst); from += queries {
-		x := b.Features[from*d : min(from+queries, len(dst))*d]
+	for from := 0; from < n; from += queries {
+		x := b.Features[from*d : min(from+queries, n)*d]
 		for _, r := range s.relations {
 			if err := r.ask(ctx, from, len(x)/d); err != nil {
 				return err
 			}
 		}
-		if err := s.some(ctx, x, block, workers, func(i int, best []float64) { each(from+i, best) }); err != nil {
+		if err := s.some(ctx, x, block, workers, func(i int, best []float64) { s.each(from+i, best) }); err != nil {
 			return err
 		}
 	}
@@ -160,8 +164,8 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 type packed struct {
 	features []float32 // [·, D], all rows, as they are in the bank
 	at       []int     // [m], where the rows are in features
-	scale    []float64 // [m], weight/length
-	unit     []float32 // [m, D], weight·row/length
+	scale    []float64 // [m], 1/length
+	unit     []float32 // [m, D], row/length
 	slack    float64   // how far a product can be from its exact value, with a query of length 1
 }
 
@@ -179,14 +183,8 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 	if err != nil {
 		return err
 	}
-	weight := func(i int) float64 {
-		if s.weights == nil {
-			return 1
-		}
-		return s.weights[from+i]
-	}
 	for i, l := range length {
-		if l != 0 && finite(l) && finite(weight(i)) {
+		if l != 0 && finite(l) {
 			p.at = append(p.at, i)
 		}
 	}
@@ -198,15 +196,13 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 			p.order(r)
 		}
 	}
-	heaviest := 0.
 	for _, i := range p.at {
-		p.scale = append(p.scale, weight(i)/length[i])
-		heaviest = max(heaviest, math.Abs(weight(i)))
+		p.scale = append(p.scale, 1/length[i])
 	}
 	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
-	p.slack = 2 * float64(d+4) * 0x1p-24 * heaviest
+	p.slack = 2 * float64(d+4) * 0x1p-24
 	return eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
 		for ; m < end; m++ {
 			for j, v := range p.row(m, d) {
@@ -268,7 +264,7 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
 }
 
-// value is weight·cosine of the query and a row, in float64.
+// value is the cosine of the query and a row, in float64.
 func (p *packed) value(x []float32, length float64, row int) float64 {
 	return kernels.Dot(x, p.row(row, len(x))) / length * p.scale[row]
 }
@@ -336,7 +332,7 @@ func FitKNN(data *Data, k int) (*KNN, error) {
 
 // Score implements [Score].
 func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
-	return ScoreAll(ctx, [][]float64{dst}, []Score{s}, []Batch{b})
+	return alone(ctx, s, dst, b)
 }
 
 // NNGuide is the energy, guided by the nearest neighbours: E(z) times the mean
@@ -381,12 +377,106 @@ func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide
 
 // Score implements [Score].
 func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
-	classes, err := b.classes(len(dst), 0)
-	if err != nil {
+	return alone(ctx, s, dst, b)
+}
+
+// guidance is NNGuides with the same bank.
+type guidance struct {
+	guides []guide
+	memory int64
+}
+
+// guide is one with the queries' logits [n, classes].
+type guide struct {
+	*NNGuide
+	dst     []float64
+	logits  []float64
+	classes int
+}
+
+// run scores n queries. All cosines are computed in float64: of a small bank most
+// would be in the end.
+func (g guidance) run(ctx context.Context, bank *Data, n int, b Batch) error {
+	d := bank.D
+	if err := b.dim(n, d); err != nil {
 		return err
 	}
-	return search{bank: s.Bank, weights: s.Energies, k: s.K, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
-		slices.Sort(best) // for the same sum whatever the memory
-		dst[i] = over(sum(best), float64(len(best))) * energy(b.Logits[i*classes:(i+1)*classes], 1)
+	values := int64(cmp.Or(g.memory, gibibytes)) / 8
+	row := 0 // of a query: what is found for it
+	for _, s := range g.guides {
+		row += min(s.K, bank.N)
+	}
+	rows, queries := min(values/4/int64(2*d+tileRows), 1<<10), min(values/2/int64(row+1), 1<<14)
+	if rows < 1 || queries < 1 {
+		return fmt.Errorf("%d bytes of memory do not hold a row of %d features with %d neighbours", 8*values, d, row)
+	}
+	for from := 0; from < n; from += int(queries) {
+		if err := g.some(ctx, bank, int(rows), b.Features, from, min(from+int(queries), n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// some scores the queries from … to−1.
+func (g guidance) some(ctx context.Context, bank *Data, rows int, x []float32, from, to int) error {
+	d := bank.D
+	best := make([][][]float64, len(g.guides)) // of each query up to K
+	for i := range best {
+		best[i] = make([][]float64, to-from)
+	}
+	for first := 0; first < bank.N; first += rows {
+		unit := make([]float64, (min(first+rows, bank.N)-first)*d)
+		widen(unit, bank.Features(first, first+len(unit)/d))
+		normaliseRows(unit, d)
+		neighbour := make([]bool, len(unit)/d) // not rows of zeros, or that are not finite
+		for i := range neighbour {
+			length := norm(unit[i*d : (i+1)*d])
+			neighbour[i] = length != 0 && finite(length)
+		}
+		var packed right
+		err := eachBlock(ctx, to-from, tileRows, func(i, end int) {
+			n, m := end-i, len(neighbour)
+			wide, done := scratch(n*d + n*m + m)
+			defer done()
+			queries, cosines, values := wide[:n*d], wide[n*d:n*(d+m)], wide[n*(d+m):]
+			widen(queries, x[(from+i)*d:(from+end)*d])
+			normaliseRows(queries, d)
+			packed.times(m, d, queries, unit, cosines)
+			for q := i; q < end; q++ {
+				cosines := cosines[(q-i)*m : (q-i+1)*m]
+				for s, guide := range g.guides {
+					values := values[:0]
+					for j, energy := range guide.Energies[first : first+m] {
+						if neighbour[j] && finite(energy) {
+							values = append(values, cosines[j]*energy)
+						}
+					}
+					best[s][q] = largest(append(values, best[s][q]...), guide.K)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return eachBlock(ctx, to-from, tileRows, func(i, end int) {
+		for ; i < end; i++ {
+			for s, guide := range g.guides {
+				at, best := from+i, best[s][i]
+				slices.Sort(best) // for the same sum whatever the memory
+				guide.dst[at] = over(sum(best), float64(len(best))) * energy(guide.logits[at*guide.classes:(at+1)*guide.classes], 1)
+			}
+		}
 	})
+}
+
+// largest returns the k largest of some values, in any order, or all where there
+// are fewer or one is NaN. It changes their order.
+func largest(values []float64, k int) []float64 {
+	if len(values) > k && !slices.ContainsFunc(values, math.IsNaN) {
+		kthLargest(values, k)
+		values = values[:k]
+	}
+	return slices.Clone(values)
 }

@@ -33,63 +33,7 @@ func FitRelation(data *Data) (*Relation, error) {
 
 // Score implements [Score].
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
-	return ScoreAll(ctx, [][]float64{dst}, []Score{s}, []Batch{b})
-}
-
-// ScoreAll puts into each dst [n] what the score gives its batch, all of which
-// have the same features. Of KNN and Relation, those that were fitted on the
-// same training rows compare the features with these only once; how a Relation
-// is rounded depends on the first of them.
-func ScoreAll(ctx context.Context, dst [][]float64, scores []Score, batches []Batch) error {
-	joint := map[*Data]*search{}
-	each := map[*Data]func(i int, best []float64){}
-	var banks []*Data // in order
-	bank := func(data *Data, memory int64) *search {
-		data = data.source()
-		if joint[data] == nil {
-			joint[data], each[data] = &search{bank: data, memory: memory}, nil
-			banks = append(banks, data)
-		}
-		return joint[data]
-	}
-	for i, s := range scores {
-		dst, b := dst[i], batches[i]
-		switch s := s.(type) {
-		case *KNN:
-			search := bank(s.Bank, s.Memory)
-			if each[search.bank] != nil { // one K at a time
-				if err := s.Score(ctx, dst, b); err != nil {
-					return err
-				}
-				continue
-			}
-			search.k = s.K
-			each[search.bank] = func(i int, best []float64) {
-				dst[i] = -1
-				if len(best) > 0 {
-					dst[i] = min(2*best[0]-2, 0)
-				}
-			}
-		case *Relation:
-			classes, err := b.classes(len(dst), s.Bank.Classes)
-			if err != nil {
-				return err
-			}
-			clear(dst)
-			search := bank(s.Bank, s.Memory)
-			search.relations = append(search.relations, &relation{bank: s.Bank, classes: classes, all: dst, logits: b.Logits})
-		default:
-			if err := s.Score(ctx, dst, b); err != nil {
-				return err
-			}
-		}
-	}
-	for _, data := range banks {
-		if err := joint[data].run(ctx, dst[0], batches[0], each[data]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return alone(ctx, s, dst, b)
 }
 
 // relationThreshold is what a relation must exceed to count.

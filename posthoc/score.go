@@ -185,7 +185,8 @@ func argmax(x []float64) int {
 }
 
 // kthLargest returns the k-th largest of values that are numbers, 1 ≤ k ≤
-// len(x), by Hoare's selection; it changes their order.
+// len(x), by Hoare's selection; it changes their order so that the k largest come
+// first.
 func kthLargest[T float32 | float64](x []T, k int) T {
 	for {
 		pivot := x[len(x)/2]
