@@ -3,8 +3,10 @@ package posthoc
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"runtime"
 	"slices"
 
@@ -228,9 +230,10 @@ func (p *packed) merge(found heap, product []float32, x []float32, length float6
 		floor = float32(found[0]*length - p.slack)
 	}
 	candidates := make([]candidate, 0, 4*k+64)
-	for i, v := range product {
-		if v < floor {
-			continue
+	add := func(i int) {
+		v := product[i]
+		if !(v >= floor) {
+			return
 		}
 		if len(candidates) == cap(candidates) {
 			candidates, floor = p.cut(candidates, k, floor)
@@ -239,6 +242,20 @@ func (p *packed) merge(found heap, product []float32, x []float32, length float6
 			}
 		}
 		candidates = append(candidates, candidate{v, int32(i)})
+	}
+	const step = 256
+	var large [step / 8]byte
+	at := 0
+	for ; at+step <= len(product); at += step {
+		kernels.AtLeast(product[at:at+step], floor, large[:])
+		for word := 0; word < len(large); word += 8 {
+			for some := binary.LittleEndian.Uint64(large[word:]); some != 0; some &= some - 1 {
+				add(at + 8*word + bits.TrailingZeros64(some))
+			}
+		}
+	}
+	for ; at < len(product); at++ {
+		add(at)
 	}
 	candidates, _ = p.cut(candidates, k, floor)
 	for _, c := range candidates {

@@ -26,6 +26,8 @@ type wideKernels struct {
 	dot64        func(x, y *float64, n int) float64
 	// below is Below for n rows, a multiple of 32.
 	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
+	// atLeast is AtLeast for n numbers, a multiple of 32.
+	atLeast func(x *float32, floor float32, bits *byte, n int)
 }
 
 const wideVectors = 3

@@ -802,6 +802,38 @@ classes:
 	VZEROUPPER
 	RET
 
+// func atLeastAVX2(x *float32, floor float32, bits *byte, n int)
+// Requires: AVX
+TEXT ·atLeastAVX2(SB), NOSPLIT, $0-32
+	MOVQ         x+0(FP), AX
+	MOVQ         bits+16(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS floor+8(FP), Y0
+
+loop:
+	VMOVUPS   (AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, (CX)
+	VMOVUPS   32(AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, 1(CX)
+	VMOVUPS   64(AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, 2(CX)
+	VMOVUPS   96(AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, 3(CX)
+	ADDQ      $0x00000080, AX
+	ADDQ      $0x04, CX
+	SUBQ      $0x20, DX
+	JNZ       loop
+	VZEROUPPER
+	RET
+
 // func wide1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·wide1AVX512(SB), NOSPLIT, $0-56
@@ -1913,6 +1945,28 @@ classes:
 	VADDPD        X1, X0, X0
 	VHADDPD       X0, X0, X0
 	MOVSD         X0, sum+80(FP)
+	VZEROUPPER
+	RET
+
+// func atLeastAVX512(x *float32, floor float32, bits *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·atLeastAVX512(SB), NOSPLIT, $0-32
+	MOVQ         x+0(FP), AX
+	MOVQ         bits+16(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS floor+8(FP), Z0
+
+loop:
+	VMOVUPS (AX), Z1
+	VCMPPS  $0x0d, Z0, Z1, K1
+	KMOVW   K1, (CX)
+	VMOVUPS 64(AX), Z1
+	VCMPPS  $0x0d, Z0, Z1, K1
+	KMOVW   K1, 2(CX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x04, CX
+	SUBQ    $0x20, DX
+	JNZ     loop
 	VZEROUPPER
 	RET
 

@@ -275,7 +275,7 @@ func TestBelow(t *testing.T) {
 	forEachWide(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
 			rng := rngOf(t)
-			n, classes := BelowRows*rapid.IntRange(1, 5).Draw(t, "n"), rapid.IntRange(1, 12).Draw(t, "classes")
+			n, classes := Rows*rapid.IntRange(1, 5).Draw(t, "n"), rapid.IntRange(1, 12).Draw(t, "classes")
 			ld := n + rapid.IntRange(0, 9).Draw(t, "apart")
 			x, p, q := make([]float32, n), normals64(rng, classes*ld), normals64(rng, classes)
 			for i := range x {
@@ -305,6 +305,31 @@ func TestBelow(t *testing.T) {
 			}
 			if !(math.Abs(got-want) <= 1e-11) {
 				t.Fatalf("sum %g, want %g", got, want)
+			}
+		})
+	})
+}
+
+func TestAtLeast(t *testing.T) {
+	forEachWide(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			x := make([]float32, Rows*rapid.IntRange(1, 4).Draw(t, "n"))
+			for i := range x {
+				x[i] = float32(rng.IntN(5))
+			}
+			x[rng.IntN(len(x))] = float32(math.NaN())
+			floor := rapid.SampledFrom([]float32{2, float32(math.Inf(-1))}).Draw(t, "floor")
+			bits := make([]byte, len(x)/8+1)
+			bits[len(x)/8] = 77
+			AtLeast(x, floor, bits)
+			for i, v := range x {
+				if set := bits[i/8]>>(i%8)&1 == 1; set != (v >= floor) {
+					t.Fatalf("%g at least %g: %t", v, floor, set)
+				}
+			}
+			if bits[len(x)/8] != 77 {
+				t.Fatal("it writes beyond the numbers")
 			}
 		})
 	})

@@ -9,7 +9,7 @@ var plainWide = wideKernels{
 	narrow: [wideVectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
 	sweep:  plainSweep, stripe: plainStripe,
 	symmetricRow: plainSymmetricRow, dot32: plainDot[float32], dot64: plainDot[float64],
-	below: plainBelow,
+	below: plainBelow, atLeast: plainAtLeast,
 }
 
 func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
@@ -70,6 +70,19 @@ func plainBelow(xAt *float32, pAt, qAt *float64, classes, ld, n int, low, high, 
 		}
 	}
 	return sum
+}
+
+func plainAtLeast(xAt *float32, floor float32, bitsAt *byte, n int) {
+	x, bits := unsafe.Slice(xAt, n), unsafe.Slice(bitsAt, n/8)
+	for i := range bits {
+		var some byte
+		for j, v := range x[8*i:][:8] {
+			if v >= floor {
+				some |= 1 << j
+			}
+		}
+		bits[i] = some
+	}
 }
 
 // As many sums as a processor has registers for.

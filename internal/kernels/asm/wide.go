@@ -25,6 +25,7 @@ func wide() {
 		dot(v, 4)
 		dot(v, 8)
 		below(v)
+		atLeast(v)
 	}
 	packRows()
 	symmetricRow()
@@ -339,6 +340,37 @@ func below(v isa) {
 		sum = half
 	}
 	storeSum(sum)
+}
+
+// atLeast writes AtLeast for n numbers, a multiple of 32.
+func atLeast(v isa) {
+	const params = "x *float32, floor float32, bits *byte, n int"
+	function("atLeast"+v.name, params, params)
+	x, bits, n := Load(Param("x"), GP64()), Load(Param("bits"), GP64()), Load(Param("n"), GP64())
+	floor := v.vector(0)
+	VBROADCASTSS(NewParamAddr("floor", 8), floor)
+	const ordered = 0x0d
+	Label("loop")
+	for i := range 32 / v.width {
+		from, to := Mem{Base: x, Disp: 4 * v.width * i}, Mem{Base: bits, Disp: v.width / 8 * i}
+		if v.width == 16 {
+			y := v.vector(1)
+			VMOVUPS(from, y)
+			VCMPPS(U8(ordered), floor, y, reg.K1)
+			KMOVW(reg.K1, to)
+			continue
+		}
+		y, some := YMM(), GP64()
+		VMOVUPS(from, y)
+		VCMPPS(U8(ordered), floor, y, y)
+		VMOVMSKPS(y, some.As32())
+		MOVB(some.As8(), to)
+	}
+	ADDQ(U32(4*32), x)
+	ADDQ(U8(4), bits)
+	SUBQ(U8(32), n)
+	JNZ(LabelRef("loop"))
+	finish(nil)
 }
 
 // storeSum returns the sum of a register's four numbers.
