@@ -161,9 +161,9 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 			if r.total != nil {
 				r.scores[at+i] -= sum
 			}
-			for some := 0; some < len(near); some += 8 {
-				for bits64 := binary.LittleEndian.Uint64(near[some:]); bits64 != 0; bits64 &= bits64 - 1 {
-					j := from + 8*some + bits.TrailingZeros64(bits64)
+			for word := 0; word < len(near); word += 8 {
+				for some := binary.LittleEndian.Uint64(near[word:]); some != 0; some &= some - 1 {
+					j := from + 8*word + bits.TrailingZeros64(some)
 					var likeness float64
 					for k, v := range q {
 						likeness += v * r.rows[k*r.padded+j]

@@ -13,6 +13,7 @@ type shaping interface{ shaping() (*Linear, shape) }
 
 // shape says how features are changed; equal ones change them in the same way.
 type shape struct {
+	d          int   // features
 	how        Shape // none: not at all
 	percentile float64
 	low, high  float64 // of clip
@@ -31,9 +32,8 @@ type shaped struct {
 
 // run changes the features of n rows and scores them by all heads.
 func (s *shaped) run(ctx context.Context, how shape, n int, b Batch) error {
-	d := s.heads[0].In
-	return eachFeatures(ctx, s.dst[0][:n], b, d, false, func(scores, x []float64, at int) {
-		for f := range slices.Chunk(x, d) {
+	return eachFeatures(ctx, s.dst[0][:n], b, how.d, false, func(scores, x []float64, at int) {
+		for f := range slices.Chunk(x, how.d) {
 			how.change(f)
 		}
 		for i, head := range s.heads {
@@ -117,7 +117,9 @@ func (s *Clip) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
 }
 
-func (s *Clip) shaping() (*Linear, shape) { return s.Head, shape{how: clip, low: s.Low, high: s.High} }
+func (s *Clip) shaping() (*Linear, shape) {
+	return s.Head, shape{d: s.Head.In, how: clip, low: s.Low, high: s.High}
+}
 
 // Shape says what [ASH] does to features f, of which it looks at the k largest.
 type Shape string
@@ -154,14 +156,13 @@ func (s ASH) shaping() (*Linear, shape) {
 	if s.Shape == Scale {
 		percentile = 85
 	}
-	return s.Head, shape{how: s.Shape, percentile: orDefault(s.Percentile, percentile)}
+	return s.Head, shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}
 }
 
 // prune does to features what ASH says.
 func (s shape) prune(f []float64) {
-	d := len(f)
-	k := max(d-int(math.RoundToEven(float64(d)*s.percentile/100)), 1)
-	room, done := scratch(d)
+	k := max(s.d-int(math.RoundToEven(float64(s.d)*s.percentile/100)), 1)
+	room, done := scratch(s.d)
 	defer done()
 	copy(room, f)
 	least := kthLargest(room, k)
@@ -242,4 +243,4 @@ func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
 }
 
-func (s *DICE) shaping() (*Linear, shape) { return s.Head, shape{} }
+func (s *DICE) shaping() (*Linear, shape) { return s.Head, shape{d: s.Head.In} }
