@@ -19,7 +19,7 @@ var errNoScale = errors.New("an ensemble needs validation images, which put its 
 
 // related are methods that have much in common, which is computed once for all of
 // a group and all seeds.
-var related = [][]string{{"knn", "relation"}, {"mds", "rmds"}, {"mds++", "rmds++"}}
+var related = [][]string{{"knn", "relation"}, {"mds", "rmds"}, {"mds++", "rmds++"}, {"residual", "vim"}}
 
 // prepare makes a method ready to score with each seed.
 func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) {

@@ -21,8 +21,8 @@ import (
 // not written to and is not kept, except that KNN, NNGuide and Relation read
 // the features again whenever they score.
 //
-// Class means and covariances are computed once for all scores that are fitted
-// on the same Data, or on the same with other logits.
+// Class means, covariances and what is made of them are computed once for all
+// scores that are fitted on the same Data, or on the same with other logits.
 type Data struct {
 	N, D     int
 	Classes  int                          // C
@@ -32,9 +32,10 @@ type Data struct {
 
 	like *Data // whose rows these are, with other logits; nil means their own
 
-	mu       sync.Mutex
-	thin     map[int]*Data // every so many of them, so far
-	computed [2]statistics // of features as they are, and divided by their lengths
+	mu        sync.Mutex
+	thin      map[int]*Data // every so many of them, so far
+	computed  [2]statistics // of features as they are, and divided by their lengths
+	residuals map[residualKey]*Residual
 }
 
 // NewData returns the rows of features [N, D] with their labels [N], which may

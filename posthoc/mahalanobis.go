@@ -356,13 +356,17 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	if dim < 0 || dim >= d {
 		return nil, fmt.Errorf("a principal space of %d dimensions leaves nothing of %d features", dim, d)
 	}
+	data = data.source()
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	key := residualKey{head, dim}
+	if s := data.residuals[key]; s != nil {
+		return s, nil
+	}
 	u, err := origin(ctx, head)
 	if err != nil {
 		return nil, err
 	}
-	data = data.source()
-	data.mu.Lock()
-	defer data.mu.Unlock()
 	sigma, m, err := data.covariance(ctx, false)
 	if err != nil {
 		return nil, err
@@ -382,7 +386,17 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	for k := range d - dim {
 		s.Basis = append(s.Basis, vectors.RawRowView(k)...)
 	}
+	if data.residuals == nil {
+		data.residuals = map[residualKey]*Residual{}
+	}
+	data.residuals[key] = s
 	return s, nil
+}
+
+// residualKey is what else than the data a Residual depends on.
+type residualKey struct {
+	head *Linear
+	dim  int
 }
 
 // principal returns OpenOOD's size of the principal space of d features.
@@ -489,11 +503,20 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 
 // Score implements [Score].
 func (s *ViM) Score(ctx context.Context, dst []float64, b Batch) error {
+	return s.match(ctx, dst, b, nil)
+}
+
+// match is Score, given what Residual scores unless that is nil.
+func (s *ViM) match(ctx context.Context, dst []float64, b Batch, residual []float64) error {
 	d, c := s.Head.Size()
-	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {
+	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, at int) {
 		z := make([]float64, len(scores)*c)
 		s.Head.Logits(z, x)
-		s.Residual.score(scores, x)
+		if residual != nil {
+			copy(scores, residual[at:])
+		} else {
+			s.Residual.score(scores, x)
+		}
 		for i := range scores {
 			scores[i] = energy(z[i*c:(i+1)*c], 1) + s.Alpha*scores[i]
 		}

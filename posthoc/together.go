@@ -8,12 +8,13 @@ import (
 // ScoreAll puts into each dst [n] what the score gives its batch, all of which
 // have the same features. What is the same for several scores is computed once:
 // KNN and Relation compare the features with the training rows that they were
-// fitted on, NNGuide of several heads with those of its bank, RMDS takes what the MDS
-// before it comes to, and energies of changed features, such as ASH, change them. How a Relation of more than 64
-// classes is rounded depends on the first of them.
+// fitted on, NNGuides of several heads with those of their bank; RMDS and ViM take
+// what the MDS and the Residual before them come to; energies of changed features,
+// such as ASH, change them. How a Relation of more than 64 classes is rounded
+// depends on the first of them.
 func ScoreAll(ctx context.Context, dst [][]float64, scores []Score, batches []Batch) error {
 	searches, guides, shapes := map[*Data]*search{}, map[*Data]*guidance{}, map[shape]*shaped{}
-	within := map[*MDS][]float64{}
+	within, residual := map[*MDS][]float64{}, map[*Residual][]float64{}
 	for i, s := range scores {
 		dst, b := dst[i], batches[i]
 		switch s := s.(type) {
@@ -59,6 +60,15 @@ func ScoreAll(ctx context.Context, dst [][]float64, scores []Score, batches []Ba
 			within[s] = dst
 		case *RMDS:
 			if err := s.relative(ctx, dst, b, within[s.MDS]); err != nil {
+				return err
+			}
+		case *Residual:
+			if err := s.Score(ctx, dst, b); err != nil {
+				return err
+			}
+			residual[s] = dst
+		case *ViM:
+			if err := s.match(ctx, dst, b, residual[s.Residual]); err != nil {
 				return err
 			}
 		default:
