@@ -100,21 +100,26 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 	scaled, length := make([]float32, len(x)), make([]float64, n)
 	found := make([]heap, n)
 	values := make([]float64, n*k)
-	for i := range found {
-		found[i] = values[i*k : i*k : (i+1)*k]
-		row := x[i*d : (i+1)*d]
-		l, exponent := math.Frexp(norm(row))
-		if !finite(l) {
-			if k > 0 {
-				found[i] = append(found[i], math.NaN())
+	err := eachBlock(ctx, n, blockRows, func(i, to int) {
+		for ; i < to; i++ {
+			found[i] = values[i*k : i*k : (i+1)*k]
+			row := x[i*d : (i+1)*d]
+			l, exponent := math.Frexp(norm(row))
+			if !finite(l) {
+				if k > 0 {
+					found[i] = append(found[i], math.NaN())
+				}
+				continue
 			}
-			continue
+			length[i] = l
+			factor := math.Ldexp(1, -exponent)
+			for j, v := range row {
+				scaled[i*d+j] = float32(float64(v) * factor)
+			}
 		}
-		length[i] = l
-		factor := math.Ldexp(1, -exponent)
-		for j, v := range row {
-			scaled[i*d+j] = float32(float64(v) * factor)
-		}
+	})
+	if err != nil {
+		return err
 	}
 	// Tiles borrow the products' room from each other.
 	rooms := make(chan []float32, workers)

@@ -15,7 +15,7 @@ import (
 // Relation is the strength of the relations to the training rows: Σ_j k_j over
 // those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
 // Reads features and logits. Features of zeros score 0. With up to 64 classes the
-// score is accurate to a part in 10⁹, with more to rounding in float64.
+// score is accurate to some parts in 10⁹, with more to rounding in float64.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
@@ -69,8 +69,7 @@ type relation struct {
 	block  []float64 // [·, C], softmax of the block's rows, as they are in the bank
 
 	segment int       // rows that are gone through at once
-	rows    []float64 // [C, padded], those of the packed rows
-	padded  int       // their number, filled up to whole segments with zeros
+	rows    []float64 // [segments, C, segment], those of the packed rows, filled up with zeros
 	high    []float64 // [segments, C], the largest of a segment's
 	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
 }
@@ -93,8 +92,11 @@ func (r *relation) read(ctx context.Context, from, to int) (err error) {
 
 // order puts rows in the order of the class that they are predicted as.
 func (p *packed) order(r *relation) {
-	top := func(row int) int { return argmax(r.block[row*r.classes : (row+1)*r.classes]) }
-	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top(a), top(b)) })
+	var top []int
+	for row := range slices.Chunk(r.block, r.classes) {
+		top = append(top, argmax(row))
+	}
+	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
 }
 
 // prepare takes up the packed rows.
@@ -105,30 +107,32 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 		r.segment = 64
 	}
 	segments := (m + r.segment - 1) / r.segment
-	r.padded = segments * r.segment
-	r.rows, r.high = make([]float64, c*r.padded), make([]float64, segments*c)
+	r.rows, r.high = make([]float64, segments*c*r.segment), make([]float64, segments*c)
 	var sums []float64 // [segments, C, D]
 	if r.total != nil {
 		sums = make([]float64, segments*c*d)
 	}
 	err := eachBlock(ctx, m, r.segment, func(from, to int) {
 		g, n := from/r.segment, to-from
-		high, scaled := r.high[g*c:(g+1)*c], make([]float64, c*n)
+		for k := range c {
+			row := r.rows[from*c+k*r.segment:][:n]
+			for i := range row {
+				row[i] = r.block[p.at[from+i]*c+k]
+			}
+			r.high[g*c+k] = slices.Max(row)
+		}
+		if sums == nil {
+			return
+		}
+		wide, done := scratch(r.segment * d)
+		defer done()
+		clear(wide[n*d:])
 		for i := range n {
-			for k, v := range r.block[p.at[from+i]*c : (p.at[from+i]+1)*c] {
-				r.rows[k*r.padded+from+i] = v
-				high[k] = max(high[k], v)
-				scaled[k*n+i] = v * p.scale[from+i]
+			for j, v := range p.row(from+i, d) {
+				wide[i*d+j] = float64(v) * p.scale[from+i]
 			}
 		}
-		if sums != nil {
-			wide, done := scratch(n * d)
-			defer done()
-			for i := range n {
-				widen(wide[i*d:], p.row(from+i, d))
-			}
-			products.NN(c, d, n, scaled, wide, sums[g*c*d:(g+1)*c*d])
-		}
+		products.NN(c, d, r.segment, r.rows[from*c:(from+r.segment)*c], wide, sums[g*c*d:(g+1)*c*d])
 	})
 	for i, v := range sums {
 		r.total[i%len(r.total)] += v
@@ -152,23 +156,24 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 	}
 	near := make([]byte, r.segment/8)
 	for from := 0; from < m; from += r.segment {
+		rows := r.rows[from*c : (from+r.segment)*c]
 		for i, l := range length {
 			q := r.p[(at+i)*c : (at+i+1)*c]
 			if !(l > 0) || r.total == nil && !(dot(q, r.high[from/r.segment*c:][:c]) > low) {
 				continue
 			}
-			sum := kernels.Below(product[i*m+from:][:r.segment], r.rows[from:], r.padded, shares[i*c:(i+1)*c], low, high, p.slack*l, near)
+			sum := kernels.Below(product[i*m+from:][:r.segment], rows, r.segment, shares[i*c:(i+1)*c], low, high, p.slack*l, near)
 			if r.total != nil {
 				r.scores[at+i] -= sum
 			}
 			for word := 0; word < len(near); word += 8 {
 				for some := binary.LittleEndian.Uint64(near[word:]); some != 0; some &= some - 1 {
-					j := from + 8*word + bits.TrailingZeros64(some)
+					j := 8*word + bits.TrailingZeros64(some)
 					var likeness float64
 					for k, v := range q {
-						likeness += v * r.rows[k*r.padded+j]
+						likeness += v * rows[k*r.segment+j]
 					}
-					v := p.value(x[i*d:(i+1)*d], l, j) * likeness
+					v := p.value(x[i*d:(i+1)*d], l, from+j) * likeness
 					switch {
 					case r.total == nil && v > relationThreshold:
 						r.scores[at+i] += v
