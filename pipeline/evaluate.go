@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -433,11 +432,13 @@ func (e *evaluation) tell(what string, done, total int) {
 // measure scores all sets, writes the scores where there is a folder for them,
 // and returns the figures of each set and of the groups' means.
 func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
+	var meanwhile errgroup.Group            // while the next sets are scored
+	defer func() { _ = meanwhile.Wait() }() // where scoring fails
 	scored := 0
 	score := func(dataset string, t *table) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, t)
 		if err == nil && e.opts.Out != "" {
-			err = writeScores(e.scoresFile(method, r.seed, dataset), scores)
+			meanwhile.Go(func() error { return writeScores(e.scoresFile(method, r.seed, dataset), scores) })
 		}
 		scored++
 		e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed), scored, 1+len(e.ood))
@@ -453,22 +454,23 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 	}})
 	accuracy := e.accuracy(predicted)
 	figures := make([]Figures, len(e.ood))
-	var measuring sync.WaitGroup // while the next sets are scored
-	defer measuring.Wait()
 	for i, set := range e.opts.OOD {
 		ood, _, err := score(set.Name, e.ood[i])
 		if err != nil {
 			return nil, err
 		}
-		measuring.Go(func() {
+		meanwhile.Go(func() error {
 			m := metrics.Evaluate(id, ood)
 			figures[i] = Figures{
 				Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
 				AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
 			}
+			return nil
 		})
 	}
-	measuring.Wait()
+	if err := meanwhile.Wait(); err != nil {
+		return nil, err
+	}
 	for _, group := range []string{Near, Far} {
 		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group })
 		if len(members) > 0 {

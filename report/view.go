@@ -451,14 +451,15 @@ func (v *view) writeFigures(dir string) error {
 			}
 		}
 	}
+	var group errgroup.Group
+	group.SetLimit(8) // a disk is waited for, not a core
 	for _, f := range v.figures() {
-		err := atomicfile.Write(filepath.Join(dir, f.File), func(w io.Writer) error {
-			_, err := io.WriteString(w, standalone(string(f.SVG)))
-			return err
+		group.Go(func() error {
+			return atomicfile.Write(filepath.Join(dir, f.File), func(w io.Writer) error {
+				_, err := io.WriteString(w, standalone(string(f.SVG)))
+				return err
+			})
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return group.Wait()
 }
