@@ -89,7 +89,7 @@ type Conditioning struct {
 	Matrix []float32 // [D, E], W; nil where there is Scale
 
 	pack   sync.Once
-	packed *kernels.Right // Matrix, for Apply
+	packed *kernels.Right[float32] // Matrix, for Apply
 }
 
 // Data is the rows to fit on.

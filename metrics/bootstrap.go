@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -31,59 +32,110 @@ type Interval struct{ Low, High float64 }
 // Intervals holds the interval of every figure of a [Result].
 type Intervals struct{ AUROC, AUPROut, AUPRIn, FPR95, FPR95ID Interval }
 
-// Bootstrap returns percentile bootstrap intervals (Efron 1979) of the figures of
-// each OOD set, and of their unweighted means over the sets, both averaged over
-// runs: the same images scored with several training seeds. Every resample draws
-// as many ID images and as many images of each OOD set as there are, with
-// replacement; all sets and runs meet the same drawn images, as they met the same
-// images. The ends are the quantiles (1 ± level)/2 of the resamples' figures,
-// interpolated linearly.
+// Estimate is the intervals of one method: of each OOD set, and of the unweighted
+// means over the sets.
+type Estimate struct {
+	Each []Intervals
+	Mean Intervals
+}
+
+// Bootstrap estimates percentile bootstrap intervals (Efron 1979) of the figures
+// of methods, averaged over a method's runs: the same images scored with several
+// training seeds. Every resample draws as many ID images and as many images of
+// each OOD set as there are, with replacement; all sets, runs and methods meet the
+// same drawn images, as they met the same images. The ends are the quantiles
+// (1 ± level)/2 of the resamples' figures, interpolated linearly.
 //
 // The intervals tell how the figures depend on which test images there happened
 // to be. They say nothing of how much other training seeds would change them.
 //
 // It takes O(resamples · images · runs), on all cores; scores are sorted once. Of
-// curves with more than 4,096 points it leaves some out. It
-// panics if runs differ in their numbers of sets or images.
-func Bootstrap(o BootstrapOptions, runs ...Scores) (each []Intervals, mean Intervals) {
+// curves with more than 1,024 points it leaves some out. It keeps 4 bytes for each
+// score, and 32 for each image and core.
+type Bootstrap struct {
+	o       BootstrapOptions
+	id      int   // images
+	ood     []int // of each set
+	methods [][]ranking
+}
+
+// NewBootstrap returns one without methods.
+func NewBootstrap(o BootstrapOptions) *Bootstrap {
 	o.Resamples, o.Level = cmp.Or(o.Resamples, 1000), cmp.Or(o.Level, 0.95)
+	return &Bootstrap{o: o}
+}
+
+// Add adds a method with its runs, of which there is at least one. It panics if
+// their sets or images are not as many as those before.
+func (b *Bootstrap) Add(runs ...Scores) {
 	same := func(a, b Scores) bool {
 		return slices.Equal(a.ID, b.ID) && slices.EqualFunc(a.OOD, b.OOD, slices.Equal)
 	}
 	if distinct := slices.CompactFunc(slices.Clone(runs), same); len(distinct) == 1 {
 		runs = distinct // what no seed changes
 	}
-	if len(runs) == 0 {
-		runs = []Scores{{}}
-	}
-	sets := len(runs[0].OOD)
 	ranked := make([]ranking, len(runs))
+	var ranking sync.WaitGroup
 	for i, r := range runs {
-		ranked[i] = rank(r, runs[0])
+		var ood []int
+		for _, scores := range r.OOD {
+			ood = append(ood, len(scores))
+		}
+		if len(b.methods) == 0 && i == 0 {
+			b.id, b.ood = len(r.ID), ood
+		}
+		if b.id != len(r.ID) || !slices.Equal(b.ood, ood) {
+			panic(fmt.Sprintf("metrics: a run of %d ID and %d OOD images after one of %d and %d", len(r.ID), ood, b.id, b.ood))
+		}
+		ranking.Go(func() { ranked[i] = rank(r) })
 	}
-	figures := make([][]Result, o.Resamples) // of each set, and their means
+	ranking.Wait()
+	b.methods = append(b.methods, ranked)
+}
+
+// Intervals returns those of each method. The error is that of a cancelled
+// context.
+func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
+	sets := len(b.ood)
+	figures := make([][][]Result, len(b.methods)) // by resample, of each set, and their means
+	for m := range figures {
+		figures[m] = make([][]Result, b.o.Resamples)
+	}
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), o.Resamples) {
+	for range min(runtime.GOMAXPROCS(0), (b.o.Resamples+lanes-1)/lanes) {
 		workers.Go(func() {
-			for k := int(next.Add(1)) - 1; k < o.Resamples; k = int(next.Add(1)) - 1 {
-				figures[k] = resample(rand.New(rand.NewPCG(o.Seed, uint64(k))), runs[0], ranked)
+			drawn := b.room()
+			for k := int(next.Add(lanes)) - lanes; k < b.o.Resamples && ctx.Err() == nil; k = int(next.Add(lanes)) - lanes {
+				some := min(lanes, b.o.Resamples-k)
+				drawn.draw(b.o.Seed, k, some)
+				for m, runs := range b.methods {
+					of := resample(drawn, runs)
+					copy(figures[m][k:k+some], of[:])
+				}
 			}
 		})
 	}
 	workers.Wait()
-	all := make([]Intervals, sets+1)
-	for s := range all {
-		for i, to := range all[s].values() {
-			column := make([]float64, o.Resamples)
-			for k := range figures {
-				column[k] = *figures[k][s].values()[i]
-			}
-			slices.Sort(column)
-			*to = Interval{quantile(column, (1-o.Level)/2), quantile(column, (1+o.Level)/2)}
-		}
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	return all[:sets:sets], all[sets]
+	all := make([]Estimate, len(b.methods))
+	for m := range all {
+		each := make([]Intervals, sets+1)
+		for s := range each {
+			for i, to := range each[s].values() {
+				column := make([]float64, b.o.Resamples)
+				for k := range figures[m] {
+					column[k] = *figures[m][k][s].values()[i]
+				}
+				slices.Sort(column)
+				*to = Interval{quantile(column, (1-b.o.Level)/2), quantile(column, (1+b.o.Level)/2)}
+			}
+		}
+		all[m] = Estimate{each[:sets:sets], each[sets]}
+	}
+	return all, nil
 }
 
 func (r *Result) values() []*float64 {
@@ -94,164 +146,228 @@ func (i *Intervals) values() []*Interval {
 	return []*Interval{&i.AUROC, &i.AUPROut, &i.AUPRIn, &i.FPR95, &i.FPR95ID}
 }
 
-// ranking is a run's images by the thresholds, in ascending order, at which they
-// come to be flagged.
+// ranking is a run's images of each set by the thresholds at which they come to
+// be flagged.
 type ranking []thresholds
 
 // thresholds are those of a run on one set.
 type thresholds struct {
-	n       int     // 0 where there is no figure
-	id, ood []int32 // of each image
+	points  []point // how many images are flagged, ascending; nil where there is no figure
+	id, ood []int32 // the images in the order in which they are flagged
 }
 
-func rank(r, like Scores) ranking {
-	if len(r.ID) != len(like.ID) || len(r.OOD) != len(like.OOD) {
-		panic(fmt.Sprintf("metrics: runs of %d and %d ID images, %d and %d OOD sets", len(r.ID), len(like.ID), len(r.OOD), len(like.OOD)))
-	}
-	idOrder := order(r.ID)
-	var k ranking
-	for s, ood := range r.OOD {
-		if len(ood) != len(like.OOD[s]) {
-			panic(fmt.Sprintf("metrics: runs of %d and %d images of an OOD set", len(ood), len(like.OOD[s])))
-		}
-		c := newCurve(r.ID, ood)
+func rank(r Scores) ranking {
+	id, sortedID := order(r.ID)
+	k := make(ranking, len(r.OOD))
+	for s, scores := range r.OOD {
+		ood, sorted := order(scores)
+		c := sortedCurve(sortedID, sorted)
 		if c == nil {
-			k = append(k, thresholds{})
 			continue
 		}
-		t := thresholds{id: make([]int32, len(r.ID)), ood: make([]int32, len(ood))}
-		oodOrder := order(ood)
-		var last point
-		for i, p := range c[1:] {
-			if !c.counts(i + 1) {
-				continue
+		k[s] = thresholds{id: id, ood: ood}
+		for i, p := range c {
+			if c.counts(i) {
+				k[s].points = append(k[s].points, p)
 			}
-			for _, image := range idOrder[last.neg:p.neg] {
-				t.id[image] = int32(t.n)
-			}
-			for _, image := range oodOrder[last.pos:p.pos] {
-				t.ood[image] = int32(t.n)
-			}
-			last, t.n = p, t.n+1
 		}
-		k = append(k, t)
 	}
 	return k
 }
 
 // counts reports whether a resample looks at the i-th point. Of a large curve
-// these are all where precision changes quickly, which is at its ends, all where
-// the rates can pass 95%, and some elsewhere: the others do not show in the
-// fourth digit, where drawing shows in the second.
+// these are those where precision changes quickly, which is at its ends, those
+// where the rates can pass 95%, and some elsewhere: without the others a figure is
+// less than 10⁻⁴ off, where drawing shows in the second digit.
 func (c curve) counts(i int) bool {
-	const ends, others = 1 << 10, 1 << 12
-	step := (len(c)-1)/others + 1
-	if i%step == 0 || i < ends || i >= len(c)-ends {
-		return true
+	const ends, others = 1 << 7, 1 << 10
+	last := len(c) - 1
+	step := min(last/others, min(i, last-i)/ends) + 1
+	if i == last || i%step == 0 {
+		return i > 0
 	}
-	p, all := c[i], c[len(c)-1]
-	passes := func(n, of int) bool { return math.Abs(float64(n)/float64(of)-0.95) < 0.01 }
-	return passes(p.pos, all.pos) || passes(all.neg-p.neg, all.neg)
+	p, all := c[i], c[last]
+	passes := func(n, of int) bool { // up to five standard deviations of what is drawn
+		return math.Abs(float64(n)/float64(of)-0.95) < 5*math.Sqrt(0.95*0.05/float64(of))
+	}
+	// Where enough strangers are caught the false alarms count, of which more
+	// come with the next point; where too few images are kept, the strangers
+	// that came to be caught with this one.
+	differ := func(n, m, of int) bool { return n*others*10/of != m*others*10/of }
+	return passes(p.pos, all.pos) && differ(c[i+1].neg, p.neg, all.neg) || passes(all.neg-p.neg, all.neg) && differ(p.pos, c[i-1].pos, all.pos)
 }
 
-// order returns the places of scores in ascending order of these.
-func order(scores []float64) []int32 {
-	places := make([]int32, len(scores))
+// order returns the places of scores in ascending order of these, and the scores
+// in that order.
+func order(scores []float64) (places []int32, sorted []float64) {
+	places, sorted = make([]int32, len(scores)), make([]float64, len(scores))
 	for i := range places {
 		places[i] = int32(i)
 	}
 	slices.SortFunc(places, func(a, b int32) int { return cmp.Compare(scores[a], scores[b]) })
-	return places
+	for i, at := range places {
+		sorted[i] = scores[at]
+	}
+	return places, sorted
 }
 
-// resample returns the figures of one resample for each set, and their means.
-func resample(random *rand.Rand, like Scores, runs []ranking) []Result {
-	id := draw(random, len(like.ID))
-	figures := make([]Result, len(like.OOD)+1)
-	mean := &figures[len(like.OOD)]
-	if len(like.OOD) == 0 {
-		for _, to := range mean.values() {
-			*to = math.NaN()
+// lanes is how many resamples are worked on at once.
+const lanes = 32
+
+// times is how often an image is drawn in each of these, a byte for each.
+type times [lanes / 8]uint64
+
+// drawn is the images of some resamples.
+type drawn struct {
+	id  []times
+	ood [][]times
+}
+
+func (b *Bootstrap) room() drawn {
+	d := drawn{id: make([]times, b.id)}
+	for _, n := range b.ood {
+		d.ood = append(d.ood, make([]times, n))
+	}
+	return d
+}
+
+// draw draws the images of n resamples, up to lanes, from the first on.
+func (d drawn) draw(seed uint64, first, n int) {
+	for _, times := range append([][]times{d.id}, d.ood...) {
+		clear(times)
+	}
+	for lane := range n {
+		random := rand.New(rand.NewPCG(seed, uint64(first+lane)))
+		draw(random, d.id, lane)
+		for _, ood := range d.ood {
+			draw(random, ood, lane)
 		}
 	}
-	var room []int32 // for what is drawn at each threshold
-	for s := range like.OOD {
-		ood := draw(random, len(like.OOD[s]))
+}
+
+// draw counts how often each of n images, fewer than 2³², is drawn in n draws:
+// never 256 times, which has a probability of 10⁻⁵⁰⁷.
+func draw(random *rand.Rand, to []times, lane int) {
+	n, word, one := uint64(len(to)), lane/8, uint64(1)<<(lane%8*8)
+	// Two draws of a number, which favour none by more than n/2³².
+	for i := 0; i < len(to); i += 2 {
+		bits := random.Uint64()
+		to[bits>>32*n>>32][word] += one
+		if i+1 < len(to) {
+			to[bits&math.MaxUint32*n>>32][word] += one
+		}
+	}
+}
+
+// resample returns the figures of each resample for each set, and their means.
+func resample(d drawn, runs []ranking) [lanes][]Result {
+	var figures [lanes][]Result
+	for lane := range figures {
+		figures[lane] = make([]Result, len(d.ood)+1)
+		if len(d.ood) == 0 {
+			figures[lane][0] = curve(nil).result()
+		}
+	}
+	for s, ood := range d.ood {
 		for _, run := range runs {
-			r := run[s].resampled(id, ood, &room)
-			for f, v := range r.values() {
-				share := *v / float64(len(runs))
-				*figures[s].values()[f] += share
-				*mean.values()[f] += share / float64(len(like.OOD))
+			for lane, r := range run[s].resampled(d.id, ood) {
+				mean := &figures[lane][len(d.ood)]
+				for f, v := range r.values() {
+					share := *v / float64(len(runs))
+					*figures[lane][s].values()[f] += share
+					*mean.values()[f] += share / float64(len(d.ood))
+				}
 			}
 		}
 	}
 	return figures
 }
 
-// draw tells how often each of n images, fewer than 2³², is drawn in n draws:
-// never 256 times, which has a probability of 10⁻⁵⁰⁷.
-func draw(random *rand.Rand, n int) []uint8 {
-	times := make([]uint8, n)
-	// Two draws of a number, which favour none by more than n/2³².
-	for i := 0; i < n; i += 2 {
-		bits := random.Uint64()
-		times[bits>>32*uint64(n)>>32]++
-		if i+1 < n {
-			times[bits&math.MaxUint32*uint64(n)>>32]++
+// count sets sum to how many of the images are drawn in each resample.
+func count(sum *[lanes]float64, drawn []times, images []int32) {
+	clear(sum[:])
+	const even = 0x00ff00ff00ff00ff
+	for some := range slices.Chunk(images, 256) { // whose sums 16 bits hold
+		var a, b, c, d, e, f, g, h uint64
+		for _, image := range some {
+			t := &drawn[image]
+			a, b, c, d = a+t[0]&even, b+t[0]>>8&even, c+t[1]&even, d+t[1]>>8&even
+			e, f, g, h = e+t[2]&even, f+t[2]>>8&even, g+t[3]&even, h+t[3]>>8&even
+		}
+		for i, four := range [...]uint64{a, b, c, d, e, f, g, h} {
+			to := sum[i/2*8+i%2:][:7]
+			to[0] += float64(four & 0xffff)
+			to[2] += float64(four >> 16 & 0xffff)
+			to[4] += float64(four >> 32 & 0xffff)
+			to[6] += float64(four >> 48)
 		}
 	}
-	return times
 }
 
-// resampled returns the figures of a resample in which each image was drawn so
-// many times. They are those of the curve through the thresholds, but for
-// rounding, in one pass.
-func (t thresholds) resampled(id, ood []uint8, room *[]int32) Result {
-	if t.n == 0 {
-		return curve(nil).result()
+// resampled returns the figures of resamples. They are those of the curve through
+// the points, but for rounding, in one pass.
+func (t thresholds) resampled(id, ood []times) (all [lanes]Result) {
+	if t.points == nil {
+		for lane := range all {
+			all[lane] = curve(nil).result()
+		}
+		return all
 	}
-	*room = slices.Grow((*room)[:0], 2*t.n)[:2*t.n]
-	clear(*room)
-	negs, poss := (*room)[:t.n], (*room)[t.n:]
-	for i, bin := range t.id {
-		negs[bin] += int32(id[i])
-	}
-	for i, bin := range t.ood {
-		poss[bin] += int32(ood[i])
-	}
-	const tpr = 0.95
 	allNeg, allPos := float64(len(id)), float64(len(ood))
-	r := Result{FPR95: math.NaN(), FPR95ID: 1}
+	enoughNeg, enoughPos := enough(len(id)), enough(len(ood))
 	// What is flagged, and the precision of that with OOD positive and of the
 	// rest with ID positive.
-	var neg, pos float64
-	out, in := 1., allNeg/(allNeg+allPos)
-	for bin := range t.n {
-		dn, dp := float64(negs[bin]), float64(poss[bin])
-		if dn == 0 && dp == 0 {
-			continue
-		}
-		r.AUROC += dn * (2*pos + dp)
-		neg, pos = neg+dn, pos+dp
-		lastOut, lastIn := out, in
-		out = pos / (pos + neg)
-		if in = 1; neg < allNeg || pos < allPos {
-			in = (allNeg - neg) / (allNeg - neg + allPos - pos)
-		}
-		r.AUPROut += dp * (lastOut + out)
-		r.AUPRIn += dn * (lastIn + in)
-		if math.IsNaN(r.FPR95) && pos/allPos >= tpr {
-			r.FPR95 = neg / allNeg
-		}
-		if (allNeg-neg)/allNeg >= tpr {
-			r.FPR95ID = (allPos - pos) / allPos
+	var state [lanes]struct{ neg, pos, out, in float64 }
+	for lane := range state {
+		state[lane].out, state[lane].in = 1, allNeg/(allNeg+allPos)
+		all[lane].FPR95ID = allPos
+	}
+	var negs, poss [lanes]float64
+	var last point
+	for _, p := range t.points {
+		count(&negs, id, t.id[last.neg:p.neg])
+		count(&poss, ood, t.ood[last.pos:p.pos])
+		last = p
+		for lane, dn := range negs {
+			dp, s, r := poss[lane], &state[lane], &all[lane]
+			r.AUROC += dn * (2*s.pos + dp)
+			if s.pos < enoughPos {
+				r.FPR95 = s.neg + dn
+			}
+			s.neg, s.pos = s.neg+dn, s.pos+dp
+			if allNeg-s.neg >= enoughNeg {
+				r.FPR95ID = allPos - s.pos
+			}
+			lastOut, lastIn := s.out, s.in
+			if flagged := s.neg + s.pos; flagged > 0 {
+				s.out = s.pos / flagged
+			}
+			s.in = 1
+			if rest := allNeg - s.neg + allPos - s.pos; rest > 0 {
+				s.in = (allNeg - s.neg) / rest
+			}
+			r.AUPROut += dp * (lastOut + s.out)
+			r.AUPRIn += dn * (lastIn + s.in)
 		}
 	}
-	r.AUROC /= 2 * allNeg * allPos
-	r.AUPROut /= 2 * allPos
-	r.AUPRIn /= 2 * allNeg
-	return r
+	for lane := range all {
+		r := &all[lane]
+		r.AUROC /= 2 * allNeg * allPos
+		r.AUPROut /= 2 * allPos
+		r.AUPRIn /= 2 * allNeg
+		r.FPR95 /= allNeg
+		r.FPR95ID /= allPos
+	}
+	return all
+}
+
+// enough is how many of n images are 95%.
+func enough(n int) float64 {
+	least := math.Floor(0.95 * float64(n))
+	for least/float64(n) < 0.95 {
+		least++
+	}
+	return least
 }
 
 // quantile interpolates linearly between sorted values; NaNs, which sort first,

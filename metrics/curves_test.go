@@ -1,6 +1,8 @@
 package metrics_test
 
 import (
+	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -83,7 +85,7 @@ func TestBootstrapCovers(t *testing.T) {
 	for trial := range trials {
 		id := normal(random, apart, 120)
 		ood := [][]float64{normal(random, 0, 80), normal(random, 0, 100)}
-		each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 200, Level: 0.9, Seed: uint64(trial)}, metrics.Scores{ID: id, OOD: ood})
+		each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 200, Level: 0.9, Seed: uint64(trial)}, metrics.Scores{ID: id, OOD: ood})
 		if i := each[0].AUROC; i.Low <= truth && truth <= i.High {
 			one++
 		}
@@ -97,6 +99,17 @@ func TestBootstrapCovers(t *testing.T) {
 			t.Errorf("%d of %d intervals of 90%% hold the true AUROC %.4f", covered, trials, truth)
 		}
 	}
+}
+
+// bootstrap returns the intervals of one method.
+func bootstrap(o metrics.BootstrapOptions, runs ...metrics.Scores) (each []metrics.Intervals, mean metrics.Intervals) {
+	b := metrics.NewBootstrap(o)
+	b.Add(runs...)
+	all, err := b.Intervals(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	return all[0].Each, all[0].Mean
 }
 
 func of(id []float64, ood ...[]float64) metrics.Scores { return metrics.Scores{ID: id, OOD: ood} }
@@ -113,9 +126,9 @@ func TestBootstrapOfRuns(t *testing.T) {
 			scores[i] = math.Exp(scores[i])
 		}
 	}
-	_, one := metrics.Bootstrap(metrics.BootstrapOptions{}, a)
-	_, same := metrics.Bootstrap(metrics.BootstrapOptions{}, a, twice)
-	_, other := metrics.Bootstrap(metrics.BootstrapOptions{}, a, b)
+	_, one := bootstrap(metrics.BootstrapOptions{}, a)
+	_, same := bootstrap(metrics.BootstrapOptions{}, a, twice)
+	_, other := bootstrap(metrics.BootstrapOptions{}, a, b)
 	if one != same {
 		t.Errorf("a run %v, with another of the same order %v", one, same)
 	}
@@ -128,7 +141,7 @@ func TestBootstrapOfRuns(t *testing.T) {
 			t.Error("runs of different images were averaged")
 		}
 	}()
-	metrics.Bootstrap(metrics.BootstrapOptions{}, a, of(a.ID[:3], a.OOD...))
+	bootstrap(metrics.BootstrapOptions{}, a, of(a.ID[:3], a.OOD...))
 }
 
 // TestBootstrapIsAResampling holds the quick way, counts on one sorted curve,
@@ -143,7 +156,7 @@ func TestBootstrapIsAResampling(t *testing.T) {
 		ood[i] = math.Round(4*ood[i]) / 4
 	}
 	id[0], ood[0] = math.Inf(-1), math.Inf(-1)
-	each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 4000}, of(id, ood))
+	each, _ := bootstrap(metrics.BootstrapOptions{Resamples: 4000}, of(id, ood))
 	draw := func(from []float64) []float64 {
 		to := make([]float64, len(from))
 		for i := range to {
@@ -174,7 +187,7 @@ func TestBootstrapRepeats(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	id, ood := normal(random, 1, 50), normal(random, 0, 50)
 	run := func(seed uint64) metrics.Intervals {
-		_, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 50, Seed: seed}, of(id, ood))
+		_, mean := bootstrap(metrics.BootstrapOptions{Resamples: 50, Seed: seed}, of(id, ood))
 		return mean
 	}
 	if run(1) != run(1) {
@@ -187,22 +200,59 @@ func TestBootstrapRepeats(t *testing.T) {
 
 func TestBootstrapWithoutAnAnswer(t *testing.T) {
 	nan := []float64{math.NaN()}
-	each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, of([]float64{1, 2}, nan, []float64{1}))
+	each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 3}, of([]float64{1, 2}, nan, []float64{1}))
 	if !math.IsNaN(each[0].AUROC.Low) || !math.IsNaN(mean.FPR95.High) || math.IsNaN(each[1].AUROC.Low) {
 		t.Errorf("%v, %v", each, mean)
 	}
-	if each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}); len(each) != 0 || !math.IsNaN(mean.AUROC.Low) {
+	if each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 3}, of(nil)); len(each) != 0 || !math.IsNaN(mean.AUROC.Low) {
 		t.Errorf("of nothing: %v, %v", each, mean)
 	}
-	if each, _ := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 3}, of(nil, nil)); !math.IsNaN(each[0].AUPROut.High) {
+	if each, _ := bootstrap(metrics.BootstrapOptions{Resamples: 3}, of(nil, nil)); !math.IsNaN(each[0].AUPROut.High) {
 		t.Errorf("of empty sets: %v", each)
 	}
 }
 
+// TestBootstrapOfMethods: what one method is given does not depend on the others.
+func TestBootstrapOfMethods(t *testing.T) {
+	random := rand.New(rand.NewPCG(6, 6))
+	b := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 70})
+	var methods []metrics.Scores
+	for range 3 {
+		methods = append(methods, of(normal(random, 1, 60), normal(random, 0, 50), normal(random, 0, 40)))
+		b.Add(methods[len(methods)-1])
+	}
+	all, err := b.Intervals(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range methods {
+		each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 70}, m)
+		if all[i].Mean != mean || !slices.Equal(all[i].Each, each) {
+			t.Errorf("method %d: %v, alone %v", i, all[i].Mean, mean)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := b.Intervals(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("it goes on: %v", err)
+	}
+}
+
+// BenchmarkBootstrap resamples ten methods with three runs each on the sets of
+// OpenOOD's CIFAR-10 benchmark, far ones.
 func BenchmarkBootstrap(b *testing.B) {
 	random := rand.New(rand.NewPCG(7, 8))
-	id, ood := normal(random, 1, 10_000), normal(random, 0, 10_000)
+	boot := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 64})
+	for range 10 {
+		var runs []metrics.Scores
+		for range 3 {
+			runs = append(runs, of(normal(random, 2, 10_000), normal(random, 0, 70_000), normal(random, 0, 26_032), normal(random, 0, 5_640), normal(random, 0, 35_195)))
+		}
+		boot.Add(runs...)
+	}
 	for b.Loop() {
-		metrics.Bootstrap(metrics.BootstrapOptions{Resamples: 100}, of(id, ood))
+		if _, err := boot.Intervals(context.Background()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -100,7 +100,11 @@ func newCurve(id, ood []float64) curve {
 	id, ood = slices.Clone(id), slices.Clone(ood)
 	slices.Sort(id)
 	slices.Sort(ood)
-	// NaNs sort first.
+	return sortedCurve(id, ood)
+}
+
+// sortedCurve returns the curve of scores in ascending order, NaNs first.
+func sortedCurve(id, ood []float64) curve {
 	if len(id) == 0 || len(ood) == 0 || math.IsNaN(id[0]) || math.IsNaN(ood[0]) {
 		return nil
 	}

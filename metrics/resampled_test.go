@@ -25,16 +25,12 @@ func TestResampled(t *testing.T) {
 		}
 		apart := float64(random.IntN(8)) - 2
 		like := Scores{ID: scores(nID, apart), OOD: [][]float64{scores(nOOD, 0)}}
-		r := rank(like, like)
-		id, ood := draw(random, nID), draw(random, nOOD)
-		got := r[0].resampled(id, ood, new([]int32))
-		drawn := func(times []uint8, scores []float64) (all []float64) {
-			for i, n := range times {
-				all = append(all, slices.Repeat(scores[i:i+1], int(n))...)
-			}
-			return all
-		}
-		want := Evaluate(drawn(id, like.ID), drawn(ood, like.OOD[0]))
+		lane := random.IntN(lanes)
+		id, ood := make([]times, nID), make([]times, nOOD)
+		draw(random, id, lane)
+		draw(random, ood, lane)
+		got := rank(like)[0].resampled(id, ood)[lane]
+		want := Evaluate(repeated(id, like.ID, lane), repeated(ood, like.OOD[0], lane))
 		for i, v := range want.values() {
 			if g := *got.values()[i]; !(math.Abs(g-*v) < 1e-12) {
 				t.Fatalf("trial %d: figure %d is %g, want %g", trial, i, g, *v)
@@ -43,11 +39,22 @@ func TestResampled(t *testing.T) {
 	}
 }
 
+// repeated returns scores as often as they were drawn.
+func repeated(drawn []times, scores []float64, lane int) (all []float64) {
+	for i, t := range drawn {
+		all = append(all, slices.Repeat(scores[i:i+1], int(t[lane/8]>>(lane%8*8)&0xff))...)
+	}
+	return all
+}
+
 // TestThinned shows what is lost by leaving points of large curves out.
 func TestThinned(t *testing.T) {
 	random := rand.New(rand.NewPCG(10, 10))
 	id, ood := make([]float64, 10_000), make([]float64, 70_000)
-	ones := func(n int) []uint8 { return slices.Repeat([]uint8{1}, n) }
+	const lane = 5
+	drawnID, drawnOOD := make([]times, len(id)), make([]times, len(ood))
+	draw(random, drawnID, lane)
+	draw(random, drawnOOD, lane)
 	for _, apart := range []float64{0.5, 3} {
 		for i := range id {
 			id[i] = random.NormFloat64() + apart
@@ -56,10 +63,10 @@ func TestThinned(t *testing.T) {
 			ood[i] = random.NormFloat64()
 		}
 		like := Scores{ID: id, OOD: [][]float64{ood}}
-		got := rank(like, like)[0].resampled(ones(len(id)), ones(len(ood)), new([]int32))
-		want := Evaluate(id, ood)
-		for i, allowed := range []float64{1e-6, 1e-5, 1e-5, 1e-12, 1e-12} {
-			if g, w := *got.values()[i], *want.values()[i]; !(math.Abs(g-w) <= allowed) {
+		got := rank(like)[0].resampled(drawnID, drawnOOD)[lane]
+		want := Evaluate(repeated(drawnID, id, lane), repeated(drawnOOD, ood, lane))
+		for i, w := range want.values() {
+			if g, w := *got.values()[i], *w; !(math.Abs(g-w) <= 1e-4) {
 				t.Errorf("%g apart: figure %d is %.7f, want %.7f", apart, i, g, w)
 			}
 		}

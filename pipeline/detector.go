@@ -192,9 +192,13 @@ type Verdict struct {
 	PValue float64
 }
 
-// verdictBlock is how many rows are judged at once, so that the confidences of
-// a large set in all classes never lie in memory together.
-const verdictBlock = 512
+// verdictBlock is how many rows are judged at once at least, and mostVerdicts at
+// most, so that the confidences of a large set in all classes never lie in memory
+// together.
+const (
+	verdictBlock = 512
+	mostVerdicts = 16 * verdictBlock
+)
 
 // Verdicts judges the rows x [n, D] of features.
 func (d *Detector) Verdicts(x []float32) []Verdict {
@@ -205,7 +209,9 @@ func (d *Detector) Verdicts(x []float32) []Verdict {
 // verdicts is Verdicts that stops with ctx.
 func (d *Detector) verdicts(ctx context.Context, x []float32) ([]Verdict, error) {
 	verdicts := make([]Verdict, 0, len(x)/d.Dim())
-	for block := range slices.Chunk(x, verdictBlock*d.Dim()) {
+	const confidences = 1 << 19
+	rows := max(min(confidences/len(d.Classes), mostVerdicts)/verdictBlock, 1) * verdictBlock
+	for block := range slices.Chunk(x, rows*d.Dim()) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

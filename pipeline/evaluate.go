@@ -146,10 +146,11 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 		if err != nil {
 			return nil, err
 		}
+		delete(e.prepared, method) // with what it keeps
 		measured, figures = append(measured, method), append(figures, rows...)
 	}
 	e.opts.Methods = measured
-	return figures, errors.Join(writeResults(results, figures), e.writePage(figures))
+	return figures, errors.Join(writeResults(results, figures), e.writePage(ctx, figures))
 }
 
 // contender is a kind of head that is trained with every seed and measured.
@@ -209,7 +210,7 @@ type evaluation struct {
 	heads, softmax []trained
 
 	rows     *posthoc.Data       // all labelled training rows, once they are asked for
-	compared map[string]prepared // those of comparing, likewise
+	prepared map[string]prepared // methods that are not yet measured
 	verdicts map[*Detector]predictor
 }
 
@@ -251,7 +252,7 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 	if opts.Memory == 0 {
 		opts.Memory = 1 << 30
 	}
-	e := &evaluation{opts: opts, room: opts.Memory / 4}
+	e := &evaluation{opts: opts, room: opts.Memory / 4, prepared: map[string]prepared{}}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -431,11 +432,13 @@ func (e *evaluation) tell(what string, done, total int) {
 // measure scores all sets, writes the scores where there is a folder for them,
 // and returns the figures of each set and of the groups' means.
 func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
+	var meanwhile errgroup.Group            // while the next sets are scored
+	defer func() { _ = meanwhile.Wait() }() // where scoring fails
 	scored := 0
 	score := func(dataset string, t *table) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, t)
 		if err == nil && e.opts.Out != "" {
-			err = writeScores(e.scoresFile(method, r.seed, dataset), scores)
+			meanwhile.Go(func() error { return writeScores(e.scoresFile(method, r.seed, dataset), scores) })
 		}
 		scored++
 		e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed), scored, 1+len(e.ood))
@@ -450,17 +453,23 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 		return scores, err
 	}})
 	accuracy := e.accuracy(predicted)
-	var figures []Figures
+	figures := make([]Figures, len(e.ood))
 	for i, set := range e.opts.OOD {
 		ood, _, err := score(set.Name, e.ood[i])
 		if err != nil {
 			return nil, err
 		}
-		m := metrics.Evaluate(id, ood)
-		figures = append(figures, Figures{
-			Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
-			AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
+		meanwhile.Go(func() error {
+			m := metrics.Evaluate(id, ood)
+			figures[i] = Figures{
+				Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
+				AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
+			}
+			return nil
 		})
+	}
+	if err := meanwhile.Wait(); err != nil {
+		return nil, err
 	}
 	for _, group := range []string{Near, Far} {
 		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group })

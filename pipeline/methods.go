@@ -17,26 +17,29 @@ var errUnfit = errors.New("it cannot be fitted")
 
 var errNoScale = errors.New("an ensemble needs validation images, which put its parts on one scale: --val is not 0")
 
-// comparing are the methods that compare images with all training images, which
-// is done once for all of them and all seeds.
-var comparing = []string{"knn", "relation"}
+// related are methods that have much in common, which is computed once for all of
+// a group and all seeds.
+var related = [][]string{{"knn", "relation"}, {"mds", "rmds"}, {"mds++", "rmds++"}, {"residual", "vim"}}
 
 // prepare makes a method ready to score with each seed.
 func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) {
-	if !slices.Contains(comparing, method) || e.opts.Head == OwnScore { // and every seed has features of its own
-		return e.prepareAlone(ctx, method, nil)
+	if p, ok := e.prepared[method]; ok {
+		return p.runs, p.err
 	}
-	if e.compared == nil {
-		e.compared = map[string]prepared{}
-		together := &joint{kept: map[*table][][]float64{}}
-		for _, m := range e.opts.Methods {
-			if slices.Contains(comparing, m) {
-				runs, err := e.prepareAlone(ctx, m, together)
-				e.compared[m] = prepared{runs, err}
-			}
+	group := []string{method}
+	for _, g := range related {
+		if slices.Contains(g, method) {
+			group = g
 		}
 	}
-	p := e.compared[method]
+	together := &joint{kept: map[*table][][]float64{}}
+	for _, m := range e.opts.Methods {
+		if slices.Contains(group, m) {
+			runs, err := e.prepareIn(ctx, m, together)
+			e.prepared[m] = prepared{runs, err}
+		}
+	}
+	p := e.prepared[method]
 	return p.runs, p.err
 }
 
@@ -46,9 +49,9 @@ type prepared struct {
 	err  error
 }
 
-// prepareAlone makes a method ready to be scored together with others, or, if
-// that is nil, by itself.
-func (e *evaluation) prepareAlone(ctx context.Context, method string, together *joint) ([]run, error) {
+// prepareIn makes a method ready to be scored with each seed, together with
+// others.
+func (e *evaluation) prepareIn(ctx context.Context, method string, together *joint) ([]run, error) {
 	if d := e.opts.Detector; d != nil && (method == OwnScore || method == d.scoreName()) {
 		names := make([]string, len(d.Seeds))
 		for i, s := range d.Seeds {
@@ -81,10 +84,10 @@ func (e *evaluation) prepareAlone(ctx context.Context, method string, together *
 	if err != nil {
 		return nil, err
 	}
-	unseeded := !ensemble && (e.opts.Head == BackboneHead || e.opts.Head != OwnScore && posthoc.Headless(method))
-	if together == nil && unseeded {
-		together = &joint{kept: map[*table][][]float64{}}
+	if ensemble || e.opts.Head == OwnScore { // every seed has features of its own
+		together = nil
 	}
+	unseeded := together != nil && (e.opts.Head == BackboneHead || posthoc.Headless(method))
 	var s *Scoring
 	for i := range runs {
 		c := networks[i].classifier

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +15,7 @@ import (
 
 // writePage writes report.html and its figures, with the ablation where there is
 // one in the folder, and the paper's tables.
-func (e *evaluation) writePage(figures []Figures) error {
+func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
 	id := e.id.sets[0]
 	r := report.Report{
 		Published: e.opts.Published,
@@ -55,7 +56,7 @@ func (e *evaluation) writePage(figures []Figures) error {
 	}
 	if n := e.opts.Bootstrap; n > 0 {
 		r.Confidence = fmt.Sprintf("95%% of %d resamples", n)
-		if r.Intervals, err = e.intervals(n); err != nil {
+		if r.Intervals, err = e.intervals(ctx, n); err != nil {
 			return err
 		}
 	}
@@ -64,18 +65,19 @@ func (e *evaluation) writePage(figures []Figures) error {
 }
 
 // intervals are those of every method on every set and group.
-func (e *evaluation) intervals(resamples int) (all []report.Interval, err error) {
-	for _, method := range e.opts.Methods {
-		for _, group := range []string{Near, Far} {
-			var names []string
-			for _, o := range e.opts.OOD {
-				if o.Group == group {
-					names = append(names, o.Name)
-				}
+func (e *evaluation) intervals(ctx context.Context, resamples int) (all []report.Interval, err error) {
+	for _, group := range []string{Near, Far} {
+		var names []string
+		for _, o := range e.opts.OOD {
+			if o.Group == group {
+				names = append(names, o.Name)
 			}
-			if len(names) == 0 {
-				continue
-			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		bootstrap := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: resamples})
+		for _, method := range e.opts.Methods {
 			var runs []metrics.Scores
 			for _, run := range e.runs {
 				if run.Method != method {
@@ -94,9 +96,15 @@ func (e *evaluation) intervals(resamples int) (all []report.Interval, err error)
 				}
 				runs = append(runs, s)
 			}
-			each, mean := metrics.Bootstrap(metrics.BootstrapOptions{Resamples: resamples}, runs...)
-			for i, name := range append(names, "mean") {
-				all = append(all, report.Interval{Method: method, Group: group, Dataset: name, Intervals: append(each, mean)[i]})
+			bootstrap.Add(runs...)
+		}
+		estimates, err := bootstrap.Intervals(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i, method := range e.opts.Methods {
+			for s, name := range append(names, "mean") {
+				all = append(all, report.Interval{Method: method, Group: group, Dataset: name, Intervals: append(estimates[i].Each, estimates[i].Mean)[s]})
 			}
 		}
 	}

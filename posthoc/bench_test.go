@@ -95,3 +95,47 @@ func BenchmarkScore(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkScoreAll scores 1,000 queries by KNN and the relations of three heads
+// with ten classes.
+func BenchmarkScoreAll(b *testing.B) {
+	const queries, n, d, classes = 1000, 50_000, 512, 10
+	rng := rand.New(rand.NewPCG(1, 1))
+	rows := func(n int) []float32 {
+		x := synthetic(n, d).Features(0, n)
+		for i, v := range x {
+			x[i] = max(v, 0)
+		}
+		return x
+	}
+	data := posthoc.NewData(rows(n), d, nil, classes)
+	knn, err := posthoc.FitKNN(data, 50)
+	if err != nil {
+		b.Fatal(err)
+	}
+	scores := []posthoc.Score{knn}
+	batches := []posthoc.Batch{{Features: rows(queries)}}
+	dst := [][]float64{make([]float64, queries)}
+	for range 3 {
+		logits := func(n int) []float64 {
+			z := make([]float64, n*classes)
+			for i := range z {
+				z[i] = 2 * rng.NormFloat64()
+			}
+			return z
+		}
+		s, err := posthoc.FitRelation(data.WithLogits(posthoc.Matrix(logits(n), classes)))
+		if err != nil {
+			b.Fatal(err)
+		}
+		scores = append(scores, s)
+		batches = append(batches, posthoc.Batch{Features: batches[0].Features, Logits: logits(queries)})
+		dst = append(dst, make([]float64, queries))
+	}
+	for b.Loop() {
+		if err := posthoc.ScoreAll(context.Background(), dst, scores, batches); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(2*queries*d*n*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gflop/s")
+}

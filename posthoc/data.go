@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -20,8 +21,8 @@ import (
 // not written to and is not kept, except that KNN, NNGuide and Relation read
 // the features again whenever they score.
 //
-// Class means and covariances are computed once for all scores that are fitted
-// on the same Data.
+// Class means, covariances and what is made of them are computed once for all
+// scores that are fitted on the same Data, or on the same with other logits.
 type Data struct {
 	N, D     int
 	Classes  int                          // C
@@ -31,8 +32,10 @@ type Data struct {
 
 	like *Data // whose rows these are, with other logits; nil means their own
 
-	mu       sync.Mutex
-	computed [2]statistics // of features as they are, and divided by their lengths
+	mu        sync.Mutex
+	thin      map[int]*Data // every so many of them, so far
+	computed  [2]statistics // of features as they are, and divided by their lengths
+	residuals map[residualKey]*Residual
 }
 
 // NewData returns the rows of features [N, D] with their labels [N], which may
@@ -44,8 +47,8 @@ func NewData(features []float32, d int, labels []int64, classes int) *Data {
 	}
 }
 
-// WithLogits returns the same rows with other logits. [ScoreAll] knows that they
-// are the same.
+// WithLogits returns the same rows with other logits, which are known to be the
+// same.
 func (data *Data) WithLogits(logits func(from, to int) []float64) *Data {
 	return &Data{
 		N: data.N, D: data.D, Classes: data.Classes, Labels: data.Labels,
@@ -72,19 +75,30 @@ func Matrix[T float32 | float64](logits []T, classes int) func(from, to int) []f
 	}
 }
 
-// every returns the rows 0, step, 2·step … of the data.
+// every returns the rows 0, step, 2·step … of the data; those of the same rows
+// with other logits are the same rows.
 func (data *Data) every(step int) *Data {
 	if step == 1 {
 		return data
 	}
-	thin := &Data{N: (data.N + step - 1) / step, D: data.D, Classes: data.Classes}
-	if data.Features != nil {
-		thin.Features = func(from, to int) []float32 { return gather(data.Features, from, to, step) }
+	source := data.source()
+	source.mu.Lock()
+	defer source.mu.Unlock()
+	thin := source.thin[step]
+	if thin == nil {
+		thin = &Data{N: (data.N + step - 1) / step, D: data.D, Classes: data.Classes}
+		if data.Features != nil {
+			thin.Features = func(from, to int) []float32 { return gather(source.Features, from, to, step) }
+		}
+		if source.thin == nil {
+			source.thin = map[int]*Data{}
+		}
+		source.thin[step] = thin
 	}
-	if data.Logits != nil {
-		thin.Logits = func(from, to int) []float64 { return gather(data.Logits, from, to, step) }
+	if data.Logits == nil {
+		return thin
 	}
-	return thin
+	return thin.WithLogits(func(from, to int) []float64 { return gather(data.Logits, from, to, step) })
 }
 
 func gather[T any](read func(from, to int) []T, from, to, step int) []T {
@@ -162,8 +176,8 @@ func (data *Data) rows(l2 bool) moments.Rows {
 
 // quantiles returns the quantiles q, each in [0, 1], of all features, linearly
 // interpolated as numpy.percentile does. They are exact: the order of float32
-// values is that of their bits, so two passes that count the upper and the
-// lower half of these find any rank in fixed memory.
+// values is that of their bits, so passes that count the upper half of these and
+// the lower halves below an upper one find any rank in fixed memory.
 func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error) {
 	last := float64(data.N*data.D - 1)
 	var ranks []int
@@ -171,29 +185,26 @@ func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error
 		at := math.Floor(q * last)
 		ranks = append(ranks, int(at), int(min(at+1, last)))
 	}
-	var upper [1 << 16]int
-	err := data.eachFeature(ctx, func(key uint32) { upper[key>>16]++ })
+	upper, err := data.countKeys(ctx, func(key uint32) (uint32, bool) { return key >> 16, true })
 	if err != nil {
 		return nil, err
 	}
 	buckets, within := make([]uint32, len(ranks)), make([]int, len(ranks))
-	lower := map[uint32]*[1 << 16]int{}
+	lower := map[uint32][]int{}
 	for i, rank := range ranks {
-		b, left := find(upper[:], rank)
-		buckets[i], within[i] = b, left
-		lower[b] = new([1 << 16]int)
-	}
-	err = data.eachFeature(ctx, func(key uint32) {
-		if counts := lower[key>>16]; counts != nil {
-			counts[key&0xffff]++
+		buckets[i], within[i] = find(upper, rank)
+		b := buckets[i]
+		if lower[b] != nil {
+			continue
 		}
-	})
-	if err != nil {
-		return nil, err
+		lower[b], err = data.countKeys(ctx, func(key uint32) (uint32, bool) { return key & 0xffff, key>>16 == b })
+		if err != nil {
+			return nil, err
+		}
 	}
 	values := make([]float64, len(ranks))
 	for i, b := range buckets {
-		low, _ := find(lower[b][:], within[i])
+		low, _ := find(lower[b], within[i])
 		values[i] = fromKey(b<<16 | low)
 	}
 	found := make([]float64, len(q))
@@ -204,15 +215,30 @@ func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error
 	return found, nil
 }
 
-// eachFeature calls do for a key of each value, ordered as the values are.
-func (data *Data) eachFeature(ctx context.Context, do func(key uint32)) error {
-	return data.blocks(ctx, func(from, to int) error {
+// countKeys counts a half of a key of each value, ordered as the values are, on
+// all cores; half says which, if any.
+func (data *Data) countKeys(ctx context.Context, half func(key uint32) (uint32, bool)) ([]int, error) {
+	rooms := make(chan []int, runtime.GOMAXPROCS(0))
+	for range cap(rooms) {
+		rooms <- make([]int, 1<<16)
+	}
+	err := eachBlock(ctx, data.N, 4*blockRows, func(from, to int) {
+		counts := <-rooms
 		for _, v := range data.Features(from, to) {
 			bits := math.Float32bits(v)
-			do(bits ^ (uint32(int32(bits)>>31) | 1<<31))
+			if at, ok := half(bits ^ (uint32(int32(bits)>>31) | 1<<31)); ok {
+				counts[at]++
+			}
 		}
-		return nil
+		rooms <- counts
 	})
+	all := <-rooms
+	for range cap(rooms) - 1 {
+		for at, n := range <-rooms {
+			all[at] += n
+		}
+	}
+	return all, err
 }
 
 func fromKey(key uint32) float64 {

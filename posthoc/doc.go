@@ -27,7 +27,8 @@
 //
 // Features are float32, as feature sets have them; everything else is float64,
 // and softmax probabilities that could vanish are kept as logarithms, so that
-// confident images do not tie.
+// confident images do not tie. Products in float32 only say which few are worth one
+// in float64, and what [Relation] leaves out.
 //
 // # Memory
 //

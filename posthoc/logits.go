@@ -75,8 +75,9 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 	}
 	inverse := 1 / 1.5
 	for range 200 {
-		var gradient, curvature float64
-		err := data.blocks(ctx, func(from, to int) error {
+		sums := make([][2]float64, (data.N+blockRows-1)/blockRows)
+		err := eachBlock(ctx, data.N, blockRows, func(from, to int) {
+			of := &sums[from/blockRows]
 			logits := data.Logits(from, to)
 			for i, y := range data.Labels[from:to] {
 				z := logits[i*data.Classes : (i+1)*data.Classes]
@@ -91,13 +92,16 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 					}
 				}
 				mean := first / sum
-				gradient += mean - (z[y] - top)
-				curvature += second/sum - mean*mean
+				of[0] += mean - (z[y] - top)
+				of[1] += second/sum - mean*mean
 			}
-			return nil
 		})
 		if err != nil {
 			return nil, err
+		}
+		var gradient, curvature float64
+		for _, of := range sums {
+			gradient, curvature = gradient+of[0], curvature+of[1]
 		}
 		step := gradient / curvature
 		if !(math.Abs(step) <= inverse/2) { // not a number either
@@ -286,7 +290,8 @@ func (s ODIN) Score(ctx context.Context, dst []float64, b Batch) error {
 		for row := range slices.Chunk(z, c) {
 			crossEntropyGradient(row, s.Temperature)
 		}
-		gradient := make([]float64, len(x))
+		gradient, done := scratch(len(x))
+		defer done()
 		s.Network.InputGradient(gradient, x, z)
 		for i, g := range gradient {
 			if g >= 0 {

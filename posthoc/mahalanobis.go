@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"gonum.org/v1/gonum/mat"
 
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/moments"
 	"mlrbfn/internal/products"
 	"mlrbfn/internal/symmetric"
@@ -19,6 +21,24 @@ import (
 type Gaussian struct {
 	Mean   []float64 // [D], μ
 	Whiten []float64 `cols:"Mean"` // [R, D], W with WᵀW = Σ⁺; R is the rank of Σ
+
+	packed right
+}
+
+// right is the transpose of a matrix, packed when it is first asked for.
+type right struct {
+	once   sync.Once
+	matrix *kernels.Right[float64]
+}
+
+// times puts A·Bᵀ [·, n] for the rows A [·, k] into c, with B [n, k], which is ever
+// the same.
+func (r *right) times(n, k int, a, b, c []float64) {
+	if n == 0 {
+		return
+	}
+	r.once.Do(func() { r.matrix = kernels.NewRightTransposed(n, k, b) })
+	r.matrix.NN(len(a)/k, a, c)
 }
 
 // newGaussian inverts a covariance. Where no eigenvalue is so small that the
@@ -100,16 +120,17 @@ func await[T any](ctx context.Context, do func() T) (answer T, err error) {
 // rank is R.
 func (g *Gaussian) rank() int { return len(g.Whiten) / len(g.Mean) }
 
-// apply returns W(f−μ) [n, R] for the rows f [n, D].
-func (g *Gaussian) apply(f []float64) []float64 {
-	d := len(g.Mean)
-	centred := make([]float64, len(f))
-	for i, v := range f {
-		centred[i] = v - g.Mean[i%d]
+// apply puts W(f−μ) into z [n, R] for the rows f [n, D].
+func (g *Gaussian) apply(z, f []float64) {
+	centred, done := scratch(len(f))
+	defer done()
+	copy(centred, f)
+	for row := range slices.Chunk(centred, len(g.Mean)) {
+		for j, mu := range g.Mean {
+			row[j] -= mu
+		}
 	}
-	z := make([]float64, len(f)/d*g.rank())
-	products.NT(len(f)/d, g.rank(), d, centred, g.Whiten, z)
-	return z
+	g.packed.times(g.rank(), len(g.Mean), centred, g.Whiten, z)
 }
 
 // MDS is the Mahalanobis distance score: −min_c (f−μ_c)ᵀ Σ⁺ (f−μ_c) with the
@@ -134,6 +155,7 @@ func FitMDS(ctx context.Context, data *Data, l2 bool) (*MDS, error) {
 	if err := data.need(true, false, true); err != nil {
 		return nil, err
 	}
+	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	return data.mds(ctx, l2)
@@ -154,6 +176,7 @@ func FitRMDS(ctx context.Context, data *Data, l2 bool) (*RMDS, error) {
 	if err := data.need(true, false, true); err != nil {
 		return nil, err
 	}
+	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	within, err := data.mds(ctx, l2)
@@ -174,7 +197,9 @@ func (s *MDS) Score(ctx context.Context, dst []float64, b Batch) error {
 
 func (s *MDS) score(scores, x []float64) {
 	r := s.Within.rank()
-	z := s.Within.apply(x)
+	z, done := scratch(len(scores) * r)
+	defer done()
+	s.Within.apply(z, x)
 	classes := len(s.Means) / r
 	inner := make([]float64, len(scores)*classes)
 	products.NT(len(scores), classes, r, z, s.Means, inner)
@@ -197,10 +222,21 @@ func (s *MDS) score(scores, x []float64) {
 
 // Score implements [Score].
 func (s *RMDS) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachFeatures(ctx, dst, b, len(s.Whole.Mean), s.MDS.L2, func(scores, x []float64, _ int) {
-		s.MDS.score(scores, x)
-		z := s.Whole.apply(x)
+	return s.relative(ctx, dst, b, nil)
+}
+
+// relative is Score, given what MDS scores unless that is nil.
+func (s *RMDS) relative(ctx context.Context, dst []float64, b Batch, within []float64) error {
+	return eachFeatures(ctx, dst, b, len(s.Whole.Mean), s.MDS.L2, func(scores, x []float64, at int) {
+		if within != nil {
+			copy(scores, within[at:])
+		} else {
+			s.MDS.score(scores, x)
+		}
 		r := s.Whole.rank()
+		z, done := scratch(len(scores) * r)
+		defer done()
+		s.Whole.apply(z, x)
 		for i := range scores {
 			scores[i] += dot(z[i*r:(i+1)*r], z[i*r:(i+1)*r])
 		}
@@ -219,6 +255,7 @@ func (data *Data) of(l2 bool) *statistics {
 // means returns the means of the features, divided by their lengths if l2, and
 // of their classes.
 func (data *Data) means(ctx context.Context, l2 bool) (*moments.Moments, error) {
+	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	return data.meansLocked(ctx, l2)
@@ -272,7 +309,8 @@ func (data *Data) mds(ctx context.Context, l2 bool) (*MDS, error) {
 			means = append(means, mean...)
 		}
 	}
-	s.mds = &MDS{L2: l2, Within: within, Means: within.apply(means)}
+	s.mds = &MDS{L2: l2, Within: within, Means: make([]float64, len(means)/data.D*within.rank())}
+	within.apply(s.mds.Means, means)
 	return s.mds, nil
 }
 
@@ -300,6 +338,8 @@ func (data *Data) whole(ctx context.Context, l2 bool) (*Gaussian, error) {
 type Residual struct {
 	Origin []float64 // [D], u
 	Basis  []float64 `cols:"Origin"` // [D−dim, D], Rᵀ
+
+	packed right
 }
 
 // FitResidual fits Residual with all but the dim first eigenvectors; 0 means
@@ -316,12 +356,17 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	if dim < 0 || dim >= d {
 		return nil, fmt.Errorf("a principal space of %d dimensions leaves nothing of %d features", dim, d)
 	}
+	data = data.source()
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	key := residualKey{head, dim}
+	if s := data.residuals[key]; s != nil {
+		return s, nil
+	}
 	u, err := origin(ctx, head)
 	if err != nil {
 		return nil, err
 	}
-	data.mu.Lock()
-	defer data.mu.Unlock()
 	sigma, m, err := data.covariance(ctx, false)
 	if err != nil {
 		return nil, err
@@ -341,7 +386,17 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	for k := range d - dim {
 		s.Basis = append(s.Basis, vectors.RawRowView(k)...)
 	}
+	if data.residuals == nil {
+		data.residuals = map[residualKey]*Residual{}
+	}
+	data.residuals[key] = s
 	return s, nil
+}
+
+// residualKey is what else than the data a Residual depends on.
+type residualKey struct {
+	head *Linear
+	dim  int
 }
 
 // principal returns OpenOOD's size of the principal space of d features.
@@ -389,11 +444,14 @@ func (s *Residual) Score(ctx context.Context, dst []float64, b Batch) error {
 func (s *Residual) score(scores, x []float64) {
 	d := len(s.Origin)
 	left := len(s.Basis) / d
-	for i := range x {
-		x[i] -= s.Origin[i%d]
+	for row := range slices.Chunk(x, d) {
+		for j, u := range s.Origin {
+			row[j] -= u
+		}
 	}
-	z := make([]float64, len(scores)*left)
-	products.NT(len(scores), left, d, x, s.Basis, z)
+	z, done := scratch(len(scores) * left)
+	defer done()
+	s.packed.times(left, d, x, s.Basis, z)
 	for i := range scores {
 		scores[i] = -norm(z[i*left : (i+1)*left])
 	}
@@ -419,7 +477,8 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 	}
 	top, length, size := make([]float64, data.N), make([]float64, data.N), make([]float64, data.N)
 	err = eachBlock(ctx, data.N, blockRows, func(from, to int) {
-		x := make([]float64, (to-from)*data.D)
+		x, done := scratch((to - from) * data.D)
+		defer done()
 		widen(x, data.Features(from, to))
 		z := make([]float64, (to-from)*head.Out)
 		head.Logits(z, x)
@@ -444,11 +503,20 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 
 // Score implements [Score].
 func (s *ViM) Score(ctx context.Context, dst []float64, b Batch) error {
+	return s.match(ctx, dst, b, nil)
+}
+
+// match is Score, given what Residual scores unless that is nil.
+func (s *ViM) match(ctx context.Context, dst []float64, b Batch, residual []float64) error {
 	d, c := s.Head.Size()
-	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {
+	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, at int) {
 		z := make([]float64, len(scores)*c)
 		s.Head.Logits(z, x)
-		s.Residual.score(scores, x)
+		if residual != nil {
+			copy(scores, residual[at:])
+		} else {
+			s.Residual.score(scores, x)
+		}
 		for i := range scores {
 			scores[i] = energy(z[i*c:(i+1)*c], 1) + s.Alpha*scores[i]
 		}

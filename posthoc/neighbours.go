@@ -1,9 +1,12 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"runtime"
 	"slices"
 
@@ -11,8 +14,8 @@ import (
 	"mlrbfn/internal/products"
 )
 
-// search finds for each query the bank rows of the largest weight·cosine, all
-// of them exactly, in bounded memory.
+// search finds for each query the bank rows of the largest cosine, all of them
+// exactly, in bounded memory.
 //
 // Products in float32 of a tile of queries with a block of the bank say which
 // rows can be among the K largest: those whose product is no further below the
@@ -22,10 +25,13 @@ import (
 // On the way it sums up relations of the queries to all of the bank.
 type search struct {
 	bank      *Data
-	weights   []float64 // [N]; nil means 1
-	k         int       // 0 means that none is looked for
-	memory    int64     // bytes for queries and blocks; 0 means 1 GiB
+	k         int   // 0 means that none is looked for
+	memory    int64 // bytes for queries and blocks; 0 means 1 GiB
 	relations []*relation
+
+	// each is called, on several goroutines, for every query with the min(K, N)
+	// largest values, the smallest of them first, the others in any order.
+	each func(i int, best []float64)
 }
 
 const (
@@ -57,12 +63,12 @@ func (s search) plan(workers int) (queries, block int, err error) {
 	return int(n), int(rows), nil
 }
 
-// run calls each, on several goroutines, for every query with the min(K, N)
-// largest values, the smallest of them first, the others in any order. Rows of zeros, which have no direction,
+// run goes through a bank for n queries. Rows of zeros, which have no direction,
 // are nobody's neighbours: for a query of zeros there are none, and in the bank
 // they are left out, as are rows that are not finite; for such a query it is NaN.
-func (s search) run(ctx context.Context, dst []float64, b Batch, each func(i int, best []float64)) error {
-	if err := b.dim(len(dst), s.bank.D); err != nil {
+func (s search) run(ctx context.Context, bank *Data, n int, b Batch) error {
+	s.bank = bank
+	if err := b.dim(n, s.bank.D); err != nil {
 		return err
 	}
 	workers := runtime.GOMAXPROCS(0)
@@ -71,14 +77,14 @@ func (s search) run(ctx context.Context, dst []float64, b Batch, each func(i int
 		return err
 	}
 	d := s.bank.D
-	for from := 0; from < len(dst); from += queries {
-		x := b.Features[from*d : min(from+queries, len(dst))*d]
+	for from := 0; from < n; from += queries {
+		x := b.Features[from*d : min(from+queries, n)*d]
 		for _, r := range s.relations {
 			if err := r.ask(ctx, from, len(x)/d); err != nil {
 				return err
 			}
 		}
-		if err := s.some(ctx, x, block, workers, func(i int, best []float64) { each(from+i, best) }); err != nil {
+		if err := s.some(ctx, x, block, workers, func(i int, best []float64) { s.each(from+i, best) }); err != nil {
 			return err
 		}
 	}
@@ -90,29 +96,35 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 	d := s.bank.D
 	n := len(x) / d
 	k := min(s.k, s.bank.N)
-	unit, length := make([]float32, len(x)), make([]float64, n)
-	for i := range n {
-		length[i] = norm(x[i*d : (i+1)*d])
-		for j, v := range x[i*d : (i+1)*d] {
-			unit[i*d+j] = float32(over(float64(v), length[i]))
-		}
-	}
+	// Scaled by a power of 2, which is exact, to a length in [1/2, 1).
+	scaled, length := make([]float32, len(x)), make([]float64, n)
 	found := make([]heap, n)
 	values := make([]float64, n*k)
-	for i := range found {
-		found[i] = values[i*k : i*k : (i+1)*k]
-		if finite(length[i]) {
-			continue
+	err := eachBlock(ctx, n, blockRows, func(i, to int) {
+		for ; i < to; i++ {
+			found[i] = values[i*k : i*k : (i+1)*k]
+			row := x[i*d : (i+1)*d]
+			l, exponent := math.Frexp(norm(row))
+			if !finite(l) {
+				if k > 0 {
+					found[i] = append(found[i], math.NaN())
+				}
+				continue
+			}
+			length[i] = l
+			factor := math.Ldexp(1, -exponent)
+			for j, v := range row {
+				scaled[i*d+j] = float32(float64(v) * factor)
+			}
 		}
-		length[i] = 0
-		if k > 0 {
-			found[i] = append(found[i], math.NaN())
-		}
+	})
+	if err != nil {
+		return err
 	}
 	// Tiles borrow the products' room from each other.
 	rooms := make(chan []float32, workers)
 	for range workers {
-		rooms <- make([]float32, min(tileRows, n)*block)
+		rooms <- make([]float32, min(tileRows, n)*block+mostSegment) // relations read beyond the products
 	}
 	var rows packed
 	for from := 0; from < s.bank.N; from += block {
@@ -120,7 +132,7 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			return err
 		}
 		for _, r := range s.relations {
-			if err := r.sumUp(ctx, &rows); err != nil {
+			if err := r.prepare(ctx, &rows); err != nil {
 				return err
 			}
 		}
@@ -128,19 +140,14 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
-			products.NT(to-i, m, d, unit[i*d:to*d], rows.unit, room)
-			if len(s.relations) > 0 {
-				wide := make([]float64, (to-i)*d)
-				widen(wide, x[i*d:to*d])
-				extents := slices.Repeat([]extent{{1, 0}}, (to-i)*len(rows.groups))
-				for _, r := range s.relations {
-					r.relate(&rows, room, wide, length[i:to], extents, i)
-				}
+			products.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
+			for _, r := range s.relations {
+				r.relate(&rows, room, scaled[i*d:to*d], length[i:to], i)
 			}
 			for at := i; at < to && k > 0; at++ {
 				if length[at] > 0 {
 					product := room[(at-i)*m : (at-i+1)*m]
-					found[at] = rows.merge(found[at], product, x[at*d:(at+1)*d], length[at], k)
+					found[at] = rows.merge(found[at], product, scaled[at*d:(at+1)*d], length[at], k)
 				}
 			}
 		})
@@ -148,11 +155,13 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 			return err
 		}
 	}
-	if k == 0 {
-		return nil
-	}
 	return eachBlock(ctx, n, tileRows, func(i, to int) {
-		for ; i < to; i++ {
+		for _, r := range s.relations {
+			if r.total != nil {
+				r.addTotal(scaled[i*d:to*d], length[i:to], i)
+			}
+		}
+		for ; i < to && k > 0; i++ {
 			each(i, found[i])
 		}
 	})
@@ -162,11 +171,9 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 type packed struct {
 	features []float32 // [·, D], all rows, as they are in the bank
 	at       []int     // [m], where the rows are in features
-	scale    []float64 // [m], weight/length
-	unit     []float32 // [m, D], weight·row/length
-	wide     []float64 // [m, D], row, where relations are wanted
-	slack    float64   // how far a product can be from its exact value
-	groups   []int     // where groups of rows that are predicted alike begin, and m
+	scale    []float64 // [m], 1/length
+	unit     []float32 // [m, D], row/length
+	slack    float64   // how far a product can be from its exact value, with a query of length 1
 }
 
 // pack puts the bank's rows from … to−1 into p, in the room that those before
@@ -183,14 +190,8 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 	if err != nil {
 		return err
 	}
-	weight := func(i int) float64 {
-		if s.weights == nil {
-			return 1
-		}
-		return s.weights[from+i]
-	}
 	for i, l := range length {
-		if l != 0 && finite(l) && finite(weight(i)) {
+		if l != 0 && finite(l) {
 			p.at = append(p.at, i)
 		}
 	}
@@ -198,49 +199,46 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		if err := r.read(ctx, from, to); err != nil {
 			return err
 		}
-		if i == 0 {
-			p.group(r)
+		if i == 0 && r.classes > mostSummed {
+			p.order(r)
 		}
 	}
-	heaviest := 0.
 	for _, i := range p.at {
-		p.scale = append(p.scale, weight(i)/length[i])
-		heaviest = max(heaviest, math.Abs(weight(i)))
+		p.scale = append(p.scale, 1/length[i])
 	}
 	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
-	if len(s.relations) > 0 {
-		p.wide = slices.Grow(p.wide[:0], len(p.at)*d)[:len(p.at)*d]
-	}
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
-	p.slack = 2 * float64(d+4) * 0x1p-24 * heaviest
+	p.slack = 2 * float64(d+4) * 0x1p-24
 	return eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
 		for ; m < end; m++ {
-			for j, v := range p.features[p.at[m]*d : (p.at[m]+1)*d] {
+			for j, v := range p.row(m, d) {
 				p.unit[m*d+j] = float32(float64(v) * p.scale[m])
-			}
-			if len(s.relations) > 0 {
-				widen(p.wide[m*d:], p.features[p.at[m]*d:(p.at[m]+1)*d])
 			}
 		}
 	})
 }
+
+// row is a packed row as it is in the bank.
+func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m]+1)*d] }
 
 type candidate struct {
 	product float32
 	row     int32
 }
 
-// merge adds to the K largest values found for the query x those of this block.
+// merge adds to the K largest values found for the query x, of a length up to 1,
+// those of this block.
 func (p *packed) merge(found heap, product []float32, x []float32, length float64, k int) heap {
 	floor := float32(math.Inf(-1)) // a product below it is not among the K largest
 	if len(found) == k {
-		floor = float32(found[0] - p.slack)
+		floor = float32(found[0]*length - p.slack)
 	}
 	candidates := make([]candidate, 0, 4*k+64)
-	for i, v := range product {
-		if v < floor {
-			continue
+	add := func(i int) {
+		v := product[i]
+		if !(v >= floor) {
+			return
 		}
 		if len(candidates) == cap(candidates) {
 			candidates, floor = p.cut(candidates, k, floor)
@@ -250,9 +248,23 @@ func (p *packed) merge(found heap, product []float32, x []float32, length float6
 		}
 		candidates = append(candidates, candidate{v, int32(i)})
 	}
+	const step = 256
+	var large [step / 8]byte
+	at := 0
+	for ; at+step <= len(product); at += step {
+		kernels.AtLeast(product[at:at+step], floor, large[:])
+		for word := 0; word < len(large); word += 8 {
+			for some := binary.LittleEndian.Uint64(large[word:]); some != 0; some &= some - 1 {
+				add(at + 8*word + bits.TrailingZeros64(some))
+			}
+		}
+	}
+	for ; at < len(product); at++ {
+		add(at)
+	}
 	candidates, _ = p.cut(candidates, k, floor)
 	for _, c := range candidates {
-		if len(found) < k || float64(c.product) >= found[0]-p.slack {
+		if len(found) < k || float64(c.product) >= found[0]*length-p.slack {
 			found = found.add(p.value(x, length, int(c.row)), k)
 		}
 	}
@@ -274,10 +286,9 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
 }
 
-// value is weight·cosine of the query and a row, in float64.
+// value is the cosine of the query and a row, in float64.
 func (p *packed) value(x []float32, length float64, row int) float64 {
-	d := len(x)
-	return kernels.Dot(x, p.features[p.at[row]*d:(p.at[row]+1)*d]) / length * p.scale[row]
+	return kernels.Dot(x, p.row(row, len(x))) / length * p.scale[row]
 }
 
 func finite(v float64) bool { return v-v == 0 }
@@ -343,7 +354,7 @@ func FitKNN(data *Data, k int) (*KNN, error) {
 
 // Score implements [Score].
 func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
-	return ScoreAll(ctx, [][]float64{dst}, []Score{s}, []Batch{b})
+	return alone(ctx, s, dst, b)
 }
 
 // NNGuide is the energy, guided by the nearest neighbours: E(z) times the mean
@@ -388,12 +399,106 @@ func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide
 
 // Score implements [Score].
 func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
-	classes, err := b.classes(len(dst), 0)
-	if err != nil {
+	return alone(ctx, s, dst, b)
+}
+
+// guidance is NNGuides with the same bank.
+type guidance struct {
+	guides []guide
+	memory int64
+}
+
+// guide is one with the queries' logits [n, classes].
+type guide struct {
+	*NNGuide
+	dst     []float64
+	logits  []float64
+	classes int
+}
+
+// run scores n queries. All cosines are computed in float64: of a small bank most
+// would be in the end.
+func (g guidance) run(ctx context.Context, bank *Data, n int, b Batch) error {
+	d := bank.D
+	if err := b.dim(n, d); err != nil {
 		return err
 	}
-	return search{bank: s.Bank, weights: s.Energies, k: s.K, memory: s.Memory}.run(ctx, dst, b, func(i int, best []float64) {
-		slices.Sort(best) // for the same sum whatever the memory
-		dst[i] = over(sum(best), float64(len(best))) * energy(b.Logits[i*classes:(i+1)*classes], 1)
+	values := int64(cmp.Or(g.memory, gibibytes)) / 8
+	row := 0 // of a query: what is found for it
+	for _, s := range g.guides {
+		row += min(s.K, bank.N)
+	}
+	rows, queries := min(values/4/int64(2*d+tileRows), 1<<10), min(values/2/int64(row+1), 1<<14)
+	if rows < 1 || queries < 1 {
+		return fmt.Errorf("%d bytes of memory do not hold a row of %d features with %d neighbours", 8*values, d, row)
+	}
+	for from := 0; from < n; from += int(queries) {
+		if err := g.some(ctx, bank, int(rows), b.Features, from, min(from+int(queries), n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// some scores the queries from … to−1.
+func (g guidance) some(ctx context.Context, bank *Data, rows int, x []float32, from, to int) error {
+	d := bank.D
+	best := make([][][]float64, len(g.guides)) // of each query up to K
+	for i := range best {
+		best[i] = make([][]float64, to-from)
+	}
+	for first := 0; first < bank.N; first += rows {
+		unit := make([]float64, (min(first+rows, bank.N)-first)*d)
+		widen(unit, bank.Features(first, first+len(unit)/d))
+		normaliseRows(unit, d)
+		neighbour := make([]bool, len(unit)/d) // not rows of zeros, or that are not finite
+		for i := range neighbour {
+			length := norm(unit[i*d : (i+1)*d])
+			neighbour[i] = length != 0 && finite(length)
+		}
+		var packed right
+		err := eachBlock(ctx, to-from, tileRows, func(i, end int) {
+			n, m := end-i, len(neighbour)
+			wide, done := scratch(n*d + n*m + m)
+			defer done()
+			queries, cosines, values := wide[:n*d], wide[n*d:n*(d+m)], wide[n*(d+m):]
+			widen(queries, x[(from+i)*d:(from+end)*d])
+			normaliseRows(queries, d)
+			packed.times(m, d, queries, unit, cosines)
+			for q := i; q < end; q++ {
+				cosines := cosines[(q-i)*m : (q-i+1)*m]
+				for s, guide := range g.guides {
+					values := values[:0]
+					for j, energy := range guide.Energies[first : first+m] {
+						if neighbour[j] && finite(energy) {
+							values = append(values, cosines[j]*energy)
+						}
+					}
+					best[s][q] = largest(append(values, best[s][q]...), guide.K)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return eachBlock(ctx, to-from, tileRows, func(i, end int) {
+		for ; i < end; i++ {
+			for s, guide := range g.guides {
+				at, best := from+i, best[s][i]
+				slices.Sort(best) // for the same sum whatever the memory
+				guide.dst[at] = over(sum(best), float64(len(best))) * energy(guide.logits[at*guide.classes:(at+1)*guide.classes], 1)
+			}
+		}
 	})
+}
+
+// largest returns the k largest of some values, in any order, or all where there
+// are fewer or one is NaN. It changes their order.
+func largest(values []float64, k int) []float64 {
+	if len(values) > k && !slices.ContainsFunc(values, math.IsNaN) {
+		kthLargest(values, k)
+		values = values[:k]
+	}
+	return slices.Clone(values)
 }

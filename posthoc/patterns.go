@@ -36,13 +36,19 @@ func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 	sums, counts := make([]float64, c*d), make([]float64, c)
 	err := data.blocks(ctx, func(from, to int) error {
 		features, logits := data.Features(from, to), data.Logits(from, to)
+		var right []int
 		for i, y := range data.Labels[from:to] {
 			if argmax(logits[i*c:(i+1)*c]) == int(y) {
 				counts[y]++
-				add(sums[int(y)*d:], features[i*d:(i+1)*d])
+				right = append(right, i)
 			}
 		}
-		return nil
+		return eachBlock(ctx, d, 64, func(j, end int) { // some columns
+			for _, i := range right {
+				y := int(data.Labels[from+i])
+				add(sums[y*d+j:y*d+end], features[i*d+j:i*d+end])
+			}
+		})
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "mlrbfn/internal/testenv/fixedseed"
 	"mlrbfn/posthoc"
 )
 

@@ -3,6 +3,7 @@ package posthoc
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"math"
 	"math/bits"
 	"slices"
@@ -13,7 +14,8 @@ import (
 
 // Relation is the strength of the relations to the training rows: Σ_j k_j over
 // those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
-// Reads features and logits. Features of zeros score 0.
+// Reads features and logits. Features of zeros score 0. With up to 64 classes the
+// score is accurate to some parts in 10⁹, with more to rounding in float64.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
@@ -31,63 +33,7 @@ func FitRelation(data *Data) (*Relation, error) {
 
 // Score implements [Score].
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
-	return ScoreAll(ctx, [][]float64{dst}, []Score{s}, []Batch{b})
-}
-
-// ScoreAll puts into each dst [n] what the score gives its batch, all of which
-// have the same features. Of KNN and Relation, those that were fitted on the
-// same training rows compare the features with these only once; how a Relation
-// is rounded depends on the first of them.
-func ScoreAll(ctx context.Context, dst [][]float64, scores []Score, batches []Batch) error {
-	joint := map[*Data]*search{}
-	each := map[*Data]func(i int, best []float64){}
-	var banks []*Data // in order
-	bank := func(data *Data, memory int64) *search {
-		data = data.source()
-		if joint[data] == nil {
-			joint[data], each[data] = &search{bank: data, memory: memory}, nil
-			banks = append(banks, data)
-		}
-		return joint[data]
-	}
-	for i, s := range scores {
-		dst, b := dst[i], batches[i]
-		switch s := s.(type) {
-		case *KNN:
-			search := bank(s.Bank, s.Memory)
-			if each[search.bank] != nil { // one K at a time
-				if err := s.Score(ctx, dst, b); err != nil {
-					return err
-				}
-				continue
-			}
-			search.k = s.K
-			each[search.bank] = func(i int, best []float64) {
-				dst[i] = -1
-				if len(best) > 0 {
-					dst[i] = min(2*best[0]-2, 0)
-				}
-			}
-		case *Relation:
-			classes, err := b.classes(len(dst), s.Bank.Classes)
-			if err != nil {
-				return err
-			}
-			clear(dst)
-			search := bank(s.Bank, s.Memory)
-			search.relations = append(search.relations, &relation{bank: s.Bank, classes: classes, all: dst, logits: b.Logits})
-		default:
-			if err := s.Score(ctx, dst, b); err != nil {
-				return err
-			}
-		}
-	}
-	for _, data := range banks {
-		if err := joint[data].run(ctx, dst[0], batches[0], each[data]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return alone(ctx, s, dst, b)
 }
 
 // relationThreshold is what a relation must exceed to count.
@@ -96,21 +42,22 @@ const relationThreshold = 0.03
 const (
 	unsure        = 1e-10   // how far from that rounding in float64 never matters
 	relationBlock = 1 << 12 // bank rows of one product
-	groupLeast    = 64      // rows of a group, but where there are fewer
-	groupMost     = 512
-	// With more classes the sum of all relations to a group takes longer than
-	// the relations do.
-	mostSummed = groupMost / 8
+	mostSegment   = 256     // of these gone through at once, whose probabilities stay in the cache
+	// With more classes only the rows of some matter to most queries, and the
+	// sum of all relations is not worth its computation.
+	mostSummed = 64
 )
 
 // relation is a [Relation] that is being computed, of some queries to a block
 // of the bank.
 //
-// The cosines are known but for rounding in float32. Groups of rows that are
-// predicted alike tell for most queries that all relations to a group count, or
-// none. The sum of all is ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the
-// whole group. Of others the fewer are computed one by one, those that count or
-// those to leave out of the sum.
+// The cosines are known but for rounding in float32. What is too near to the
+// threshold to tell is computed in float64. With few classes so is the sum of all
+// cosines·⟨p, p_j⟩, ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the whole
+// bank; of this the small ones that do not count are taken off, to which rounding
+// makes no difference. With many classes those that count are computed in float64
+// one by one; rows in the order of the classes that they are predicted as tell for
+// most queries that none of a segment counts.
 type relation struct {
 	bank    *Data
 	classes int
@@ -121,14 +68,18 @@ type relation struct {
 	p      []float64 // [n, C], their softmax
 	block  []float64 // [·, C], softmax of the block's rows, as they are in the bank
 
-	rows      []float64 // [m, C], those of the packed rows
-	low, high []float64 // [groups, C], the smallest and the largest of a group's
-	sums      []float64 // [groups, C, D], Σ_j p_j·f_j/‖f_j‖; nil where there are many classes
+	segment int       // rows that are gone through at once
+	rows    []float64 // [segments, C, segment], those of the packed rows, filled up with zeros
+	high    []float64 // [segments, C], the largest of a segment's
+	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
 }
 
 // ask takes up n queries.
 func (r *relation) ask(ctx context.Context, from, n int) (err error) {
-	r.scores = r.all[from : from+n]
+	r.scores, r.total = r.all[from:from+n], nil
+	if r.classes <= mostSummed {
+		r.total = make([]float64, r.classes*r.bank.D)
+	}
 	r.p, err = softmaxAll(ctx, r.logits[from*r.classes:(from+n)*r.classes], r.classes)
 	return err
 }
@@ -139,143 +90,114 @@ func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	return err
 }
 
-// group orders rows by the class that they are predicted as, and groups those of
-// one, or of a few where these have few rows.
-func (p *packed) group(r *relation) {
-	top := func(row int) int { return argmax(r.block[row*r.classes : (row+1)*r.classes]) }
-	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top(a), top(b)) })
-	p.groups = append(p.groups[:0], 0)
-	for at := 1; at <= len(p.at); at++ {
-		n := at - p.groups[len(p.groups)-1]
-		if at == len(p.at) || n == groupMost || n >= groupLeast && top(p.at[at]) != top(p.at[at-1]) {
-			p.groups = append(p.groups, at)
-		}
+// order puts rows in the order of the class that they are predicted as.
+func (p *packed) order(r *relation) {
+	var top []int
+	for row := range slices.Chunk(r.block, r.classes) {
+		top = append(top, argmax(row))
 	}
+	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
 }
 
-// sumUp prepares the groups of packed rows.
-func (r *relation) sumUp(ctx context.Context, p *packed) error {
-	c, m, groups := r.classes, len(p.at), len(p.groups)-1
-	r.rows = slices.Grow(r.rows[:0], m*c)[:m*c]
-	r.low, r.high, r.sums = make([]float64, groups*c), make([]float64, groups*c), nil
-	d := 0
-	if m > 0 && c <= mostSummed {
-		d = len(p.unit) / m
-		r.sums = make([]float64, groups*c*d)
+// prepare takes up the packed rows.
+func (r *relation) prepare(ctx context.Context, p *packed) error {
+	c, m, d := r.classes, len(p.at), r.bank.D
+	r.segment = mostSegment
+	if r.total == nil {
+		r.segment = 64
 	}
-	return eachBlock(ctx, groups, 1, func(g, _ int) {
-		low, high := r.low[g*c:(g+1)*c], r.high[g*c:(g+1)*c]
-		from, to := p.groups[g], p.groups[g+1]
-		n := to - from
-		byClass := make([]float64, n*c)
-		copy(low, r.block[p.at[from]*c:])
-		for at := from; at < to; at++ {
-			row := r.rows[at*c : (at+1)*c]
-			copy(row, r.block[p.at[at]*c:])
-			for k, v := range row {
-				low[k], high[k] = min(low[k], v), max(high[k], v)
-				byClass[k*n+at-from] = v * p.scale[at]
+	segments := (m + r.segment - 1) / r.segment
+	r.rows, r.high = make([]float64, segments*c*r.segment), make([]float64, segments*c)
+	var sums []float64 // [segments, C, D]
+	if r.total != nil {
+		sums = make([]float64, segments*c*d)
+	}
+	err := eachBlock(ctx, m, r.segment, func(from, to int) {
+		g, n := from/r.segment, to-from
+		for k := range c {
+			row := r.rows[from*c+k*r.segment:][:n]
+			for i := range row {
+				row[i] = r.block[p.at[from+i]*c+k]
+			}
+			r.high[g*c+k] = slices.Max(row)
+		}
+		if sums == nil {
+			return
+		}
+		wide, done := scratch(r.segment * d)
+		defer done()
+		clear(wide[n*d:])
+		for i := range n {
+			for j, v := range p.row(from+i, d) {
+				wide[i*d+j] = float64(v) * p.scale[from+i]
 			}
 		}
-		if r.sums != nil {
-			products.NN(c, d, n, byClass, p.wide[from*d:to*d], r.sums[g*c*d:(g+1)*c*d])
-		}
+		products.NN(c, d, r.segment, r.rows[from*c:(from+r.segment)*c], wide, sums[g*c*d:(g+1)*c*d])
 	})
+	for i, v := range sums {
+		r.total[i%len(r.total)] += v
+	}
+	return err
 }
 
-// relate adds to the scores of queries x [n, D], those in work from at on, their
-// relations to the block's rows. Cosines [n, m] are rounded; their extents
-// [n, groups] are filled in as they are wanted.
-func (r *relation) relate(p *packed, cosines []float32, x, length []float64, extents []extent, at int) {
-	c, n, m, groups := r.classes, len(length), len(p.at), len(p.groups)-1
+// relate adds to the scores of queries x [n, D] of some lengths, those in work
+// from at on, their relations to the block's rows. Products [n, m], with some
+// numbers behind them, are rounded.
+func (r *relation) relate(p *packed, product, x []float32, length []float64, at int) {
+	c, n, m := r.classes, len(length), len(p.at)
 	d := len(x) / n
-	cosine := func(i, row int) float64 {
-		return kernels.Dot(x[i*d:(i+1)*d], p.wide[row*d:(row+1)*d]) / length[i] * p.scale[row]
+	low, high := relationThreshold-unsure, relationThreshold+unsure
+	if r.total == nil {
+		high = math.Inf(1)
 	}
-	var whole []float64 // [n, groups, C]
-	if r.sums != nil {
-		whole = make([]float64, n*groups*c)
-		products.NT(n, groups*c, d, x, r.sums, whole)
+	shares := make([]float64, n*c) // p/‖f‖
+	for i := range shares {
+		shares[i] = over(r.p[at*c+i], length[i/c])
 	}
-	var some []int // queries to which some of a group may be related
-	var of, likeness []float64
-	var rows [2][groupMost]int // those that are related to a query, and the others
-	var sign [tileRows]float64
-	for g := range groups {
-		low, high := r.low[g*c:(g+1)*c], r.high[g*c:(g+1)*c]
-		from, to := p.groups[g], p.groups[g+1]
-		sum := func(i int) float64 { // of all relations to the group
-			return dot(whole[(i*groups+g)*c:(i*groups+g+1)*c], r.p[(at+i)*c:(at+i+1)*c]) / length[i]
-		}
-		some, of = some[:0], of[:0]
-		for i := range n {
+	near := make([]byte, r.segment/8)
+	for from := 0; from < m; from += r.segment {
+		rows := r.rows[from*c : (from+r.segment)*c]
+		for i, l := range length {
 			q := r.p[(at+i)*c : (at+i+1)*c]
-			most := dot(q, high)
-			if !(length[i] > 0 && most > relationThreshold-unsure) {
+			if !(l > 0) || r.total == nil && !(dot(q, r.high[from/r.segment*c:][:c]) > low) {
 				continue
 			}
-			e := &extents[i*groups+g]
-			if e.least > e.most {
-				*e = extentOf(cosines[i*m+from : i*m+to])
+			sum := kernels.Below(product[i*m+from:][:r.segment], rows, r.segment, shares[i*c:(i+1)*c], low, high, p.slack*l, near)
+			if r.total != nil {
+				r.scores[at+i] -= sum
 			}
-			switch {
-			case !((e.most+p.slack)*most > relationThreshold-unsure):
-			case r.sums != nil && (e.least-p.slack)*dot(q, low) > relationThreshold+unsure:
-				r.scores[at+i] += sum(i)
-			default:
-				some, of = append(some, i), append(of, q...)
-			}
-		}
-		likeness = slices.Grow(likeness[:0], len(some)*(to-from))[:len(some)*(to-from)]
-		products.NT(len(some), to-from, c, of, r.rows[from*c:to*c], likeness)
-		var wanted [groupMost]uint64 // by row: the bits of those of some, no more than tileRows
-		for s, i := range some {
-			like := likeness[s*(to-from) : (s+1)*(to-from)]
-			related, others := 0, 0
-			for j, l := range like {
-				v := float64(cosines[i*m+from+j]) * l
-				if math.Abs(v-relationThreshold) <= p.slack*l+unsure {
-					v = cosine(i, from+j) * l
+			for word := 0; word < len(near); word += 8 {
+				for some := binary.LittleEndian.Uint64(near[word:]); some != 0; some &= some - 1 {
+					j := 8*word + bits.TrailingZeros64(some)
+					var likeness float64
+					for k, v := range q {
+						likeness += v * rows[k*r.segment+j]
+					}
+					v := p.value(x[i*d:(i+1)*d], l, from+j) * likeness
+					switch {
+					case r.total == nil && v > relationThreshold:
+						r.scores[at+i] += v
+					case r.total != nil && !(v > relationThreshold):
+						r.scores[at+i] -= v
+					}
 				}
-				rows[0][related], rows[1][others] = j, j
-				if v > relationThreshold {
-					related++
-				}
-				others = j + 1 - related
-			}
-			sign[s] = 1
-			single := rows[0][:related]
-			if r.sums != nil && others < related {
-				sign[s], single = -1, rows[1][:others]
-				r.scores[at+i] += sum(i)
-			}
-			for _, j := range single {
-				wanted[j] |= 1 << s
-			}
-		}
-		for j, of := range wanted[:to-from] { // row by row, which stays in the cache
-			for ; of != 0; of &= of - 1 {
-				s := bits.TrailingZeros64(of)
-				r.scores[at+some[s]] += sign[s] * cosine(some[s], from+j) * likeness[s*(to-from)+j]
 			}
 		}
 	}
 }
 
-// extent is the smallest and the largest of some values; {1, 0} is not known yet.
-type extent struct{ least, most float64 }
-
-func extentOf(x []float32) extent {
-	least, most := x[0], x[0]
-	for _, v := range x {
-		if v < least {
-			least = v
-		}
-		if v > most {
-			most = v
-		}
+// addTotal adds the sum of all relations to the scores of queries x [n, D], from
+// at on.
+func (r *relation) addTotal(x []float32, length []float64, at int) {
+	c, n := r.classes, len(length)
+	whole := make([]float64, n*c)
+	wide, done := scratch(len(x))
+	defer done()
+	widen(wide, x)
+	products.NT(n, c, r.bank.D, wide, r.total, whole)
+	for i, l := range length {
+		r.scores[at+i] += over(dot(whole[i*c:(i+1)*c], r.p[(at+i)*c:(at+i+1)*c]), l)
 	}
-	return extent{float64(least), float64(most)}
 }
 
 // softmaxAll returns the softmax of rows of logits, computed on all cores.

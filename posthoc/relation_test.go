@@ -73,8 +73,12 @@ func TestScoreAll(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i, s := range scores {
+					tolerance := 1e-12
+					if i != 1 && classes == 5 { // small relations are those of float32 products
+						tolerance = 1e-9
+					}
 					for q, v := range got[i] {
-						if !(math.Abs(v-want[i][q]) <= 1e-12*math.Abs(want[i][q])) {
+						if !(math.Abs(v-want[i][q]) <= tolerance*math.Abs(want[i][q])) {
 							t.Fatalf("memory %d: score %d of query %d is %v, want %v", memory, i, q, v, want[i][q])
 						}
 					}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -73,13 +75,24 @@ func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, s
 		return err
 	}
 	return eachBlock(ctx, len(dst), blockRows, func(from, to int) {
-		x := make([]float64, (to-from)*d)
+		x, done := scratch((to - from) * d)
+		defer done()
 		widen(x, b.Features[from*d:to*d])
 		if l2 {
 			normaliseRows(x, d)
 		}
 		score(dst[from:to], x, from)
 	})
+}
+
+// scratches are numbers to work in that were worked in before.
+var scratches = sync.Pool{New: func() any { return new([]float64) }}
+
+// scratch lends n numbers, of any values, until done is called.
+func scratch(n int) (x []float64, done func()) {
+	room := scratches.Get().(*[]float64)
+	*room = slices.Grow((*room)[:0], n)[:n]
+	return *room, func() { scratches.Put(room) }
 }
 
 // dim checks that there are n rows of d features.
@@ -172,7 +185,8 @@ func argmax(x []float64) int {
 }
 
 // kthLargest returns the k-th largest of values that are numbers, 1 ≤ k ≤
-// len(x), by Hoare's selection; it changes their order.
+// len(x), by Hoare's selection; it changes their order so that the k largest come
+// first.
 func kthLargest[T float32 | float64](x []T, k int) T {
 	for {
 		pivot := x[len(x)/2]

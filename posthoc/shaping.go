@@ -7,20 +7,55 @@ import (
 	"slices"
 )
 
-// shaped scores by the energy of the head's logits on features that shape has
+// shaping is a score by the energy of a head's logits on features that were
 // changed.
-func shaped(ctx context.Context, dst []float64, b Batch, head *Linear, shape func(f []float64)) error {
-	d, c := head.Size()
-	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {
-		for f := range slices.Chunk(x, d) {
-			shape(f)
+type shaping interface{ shaping() (*Linear, shape) }
+
+// shape says how features are changed; equal ones change them in the same way.
+type shape struct {
+	d          int   // features
+	how        Shape // none: not at all
+	percentile float64
+	low, high  float64 // of clip
+}
+
+const (
+	none Shape = ""
+	clip Shape = "clip"
+)
+
+// shaped is scores with the same shape.
+type shaped struct {
+	heads []*Linear
+	dst   [][]float64
+}
+
+// run changes the features of n rows and scores them by all heads.
+func (s *shaped) run(ctx context.Context, how shape, n int, b Batch) error {
+	return eachFeatures(ctx, s.dst[0][:n], b, how.d, false, func(scores, x []float64, at int) {
+		for f := range slices.Chunk(x, how.d) {
+			how.change(f)
 		}
-		z := make([]float64, len(scores)*c)
-		head.Logits(z, x)
-		for i := range scores {
-			scores[i] = energy(z[i*c:(i+1)*c], 1)
+		for i, head := range s.heads {
+			z := make([]float64, len(scores)*head.Out)
+			head.Logits(z, x)
+			for row := range scores {
+				s.dst[i][at+row] = energy(z[row*head.Out:(row+1)*head.Out], 1)
+			}
 		}
 	})
+}
+
+func (s shape) change(f []float64) {
+	switch s.how {
+	case none:
+	case clip:
+		for j, v := range f {
+			f[j] = min(max(v, s.low), s.high)
+		}
+	default:
+		s.prune(f)
+	}
 }
 
 // Clip is the energy of a linear head on features clipped to [Low, High]:
@@ -79,11 +114,11 @@ func orDefault(v, byDefault float64) float64 {
 
 // Score implements [Score].
 func (s *Clip) Score(ctx context.Context, dst []float64, b Batch) error {
-	return shaped(ctx, dst, b, s.Head, func(f []float64) {
-		for j, v := range f {
-			f[j] = min(max(v, s.Low), s.High)
-		}
-	})
+	return alone(ctx, s, dst, b)
+}
+
+func (s *Clip) shaping() (*Linear, shape) {
+	return s.Head, shape{d: s.Head.In, how: clip, low: s.Low, high: s.High}
 }
 
 // Shape says what [ASH] does to features f, of which it looks at the k largest.
@@ -114,45 +149,52 @@ type ASH struct {
 }
 
 // Score implements [Score].
-func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error {
+func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error { return alone(ctx, s, dst, b) }
+
+func (s ASH) shaping() (*Linear, shape) {
 	percentile := 90.
 	if s.Shape == Scale {
 		percentile = 85
 	}
-	d := s.Head.In
-	k := max(d-int(math.RoundToEven(float64(d)*orDefault(s.Percentile, percentile)/100)), 1)
-	return shaped(ctx, dst, b, s.Head, func(f []float64) {
-		least := kthLargest(slices.Clone(f), k)
-		var sum, kept float64
-		ties := k // how many features equal to the least are among the k largest
-		for _, v := range f {
-			sum += v
-			if v > least {
-				kept += v
-				ties--
-			}
+	return s.Head, shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}
+}
+
+// prune does to features what ASH says.
+func (s shape) prune(f []float64) {
+	k := max(s.d-int(math.RoundToEven(float64(s.d)*s.percentile/100)), 1)
+	room, done := scratch(s.d)
+	defer done()
+	copy(room, f)
+	least := kthLargest(room, k)
+	var sum, kept float64
+	ties := k // how many features equal to the least are among the k largest
+	for _, v := range f {
+		sum += v
+		if v > least {
+			kept += v
+			ties--
 		}
-		kept += float64(ties) * least
-		factor := 1.
-		if kept > 0 && (s.Shape == ASHS || s.Shape == Scale) {
-			factor = math.Exp(min(sum/kept, maxExp))
+	}
+	kept += float64(ties) * least
+	factor := 1.
+	if kept > 0 && (s.how == ASHS || s.how == Scale) {
+		factor = math.Exp(min(sum/kept, maxExp))
+	}
+	for j, v := range f {
+		keep := v > least
+		if v == least && ties > 0 {
+			keep = true
+			ties--
 		}
-		for j, v := range f {
-			keep := v > least
-			if v == least && ties > 0 {
-				keep = true
-				ties--
-			}
-			switch {
-			case s.Shape == Scale || keep && s.Shape != ASHB:
-				f[j] *= factor
-			case keep:
-				f[j] = sum / float64(k)
-			default:
-				f[j] = 0
-			}
+		switch {
+		case s.how == Scale || keep && s.how != ASHB:
+			f[j] *= factor
+		case keep:
+			f[j] = sum / float64(k)
+		default:
+			f[j] = 0
 		}
-	})
+	}
 }
 
 // maxExp keeps exp and what it is multiplied with in float64's range.
@@ -198,5 +240,7 @@ func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) 
 
 // Score implements [Score].
 func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
-	return shaped(ctx, dst, b, s.Head, func([]float64) {})
+	return alone(ctx, s, dst, b)
 }
+
+func (s *DICE) shaping() (*Linear, shape) { return s.Head, shape{d: s.Head.In} }

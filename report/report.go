@@ -116,7 +116,8 @@ type Run struct {
 	Method, Seed string
 	// Scores gives the scores of a set of strangers, or of the in-distribution
 	// test set where dataset is "id", one for each image. It is called
-	// several times, so that a caller need not keep all scores in memory.
+	// several times, so that a caller need not keep all scores in memory, and
+	// from several goroutines.
 	Scores func(dataset string) ([]float64, error)
 	// Predicted [ID.N] is the class of each test image; nil if unknown.
 	Predicted []int

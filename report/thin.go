@@ -14,11 +14,31 @@ func thin(points []metrics.Point, n int) []metrics.Point {
 	if len(points) <= n {
 		return points
 	}
+	if points = corners(points); len(points) <= n {
+		return points
+	}
 	t := newTriangles(points)
 	for range len(points) - n {
 		t.dropSmallest()
 	}
 	return t.left()
+}
+
+// corners leaves out what lies on the line between its neighbours, which is most
+// of a large curve and would be the first to go.
+func corners(points []metrics.Point) []metrics.Point {
+	left := points[:1:1]
+	for i := 1; i < len(points)-1; i++ {
+		if triangle(left[len(left)-1], points[i], points[i+1]) != 0 {
+			left = append(left, points[i])
+		}
+	}
+	return append(left, points[len(points)-1])
+}
+
+// triangle returns twice the area of a triangle.
+func triangle(a, b, c metrics.Point) float64 {
+	return math.Abs((b.X-a.X)*(c.Y-a.Y) - (c.X-a.X)*(b.Y-a.Y))
 }
 
 // triangles is a heap of the inner points of a curve that are left, the one
@@ -46,8 +66,7 @@ func newTriangles(points []metrics.Point) *triangles {
 }
 
 func (t *triangles) triangle(i int) float64 {
-	a, b, c := t.points[t.prev[i]], t.points[i], t.points[t.next[i]]
-	return math.Abs((b.X-a.X)*(c.Y-a.Y) - (c.X-a.X)*(b.Y-a.Y))
+	return triangle(t.points[t.prev[i]], t.points[i], t.points[t.next[i]])
 }
 
 func (t *triangles) dropSmallest() {

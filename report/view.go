@@ -10,9 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/metrics"
@@ -216,39 +219,41 @@ type drawn struct {
 	points []metrics.Point
 }
 
-// drawRuns draws what needs scores, one method after the other.
+// runDrawing is what one method's scores give.
+type runDrawing struct {
+	selective  *drawn
+	roc, pr    []drawn // of each set
+	histograms []figure
+}
+
+// drawRuns draws what needs scores, on all cores.
 func (v *view) drawRuns() error {
+	drawings := make([]runDrawing, len(v.methods))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, method := range v.methods {
+		if run, ok := v.firstRun(method); ok {
+			group.Go(func() (err error) {
+				drawings[i], err = v.drawRun(run)
+				return err
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
 	roc, pr := make([][]drawn, len(v.OOD)), make([][]drawn, len(v.OOD))
 	var selective []drawn
-	for _, method := range v.methods {
-		run, ok := v.firstRun(method)
-		if !ok {
-			continue
+	for i, d := range drawings {
+		if d.selective != nil {
+			selective = append(selective, *d.selective)
 		}
-		id, err := v.scores(run, "id")
-		if err != nil {
-			return err
+		for s := range d.roc {
+			roc[s], pr[s] = append(roc[s], d.roc[s]), append(pr[s], d.pr[s])
 		}
-		if run.Predicted != nil && v.Labels != nil {
-			if len(run.Predicted) != len(id) || len(v.Labels) != len(id) {
-				return fmt.Errorf("%s, seed %s: %d predictions and %d labels for %d scores", method, run.Seed, len(run.Predicted), len(v.Labels), len(id))
-			}
-			points := metrics.Selective(id, run.Predicted, v.Labels)
-			selective = append(selective, drawn{method, area(points), thin(points, curvePoints)})
-		}
-		histograms := panel{Title: fmt.Sprintf("%s (seed %s)", method, run.Seed)}
-		for s, set := range v.OOD {
-			ood, err := v.scores(run, set.Name)
-			if err != nil {
-				return err
-			}
-			r, p := metrics.Curves(id, ood)
-			roc[s] = append(roc[s], drawn{method, area(r), thin(r, curvePoints)})
-			pr[s] = append(pr[s], drawn{method, area(p), thin(p, curvePoints)})
-			histograms.Figures = append(histograms.Figures, v.histogram(method, set, id, ood, area(r)))
-		}
-		if len(histograms.Figures) > 0 {
-			v.Histograms = append(v.Histograms, histograms)
+		if len(d.histograms) > 0 {
+			run, _ := v.firstRun(v.methods[i])
+			v.Histograms = append(v.Histograms, panel{fmt.Sprintf("%s (seed %s)", run.Method, run.Seed), d.histograms})
 		}
 	}
 	for s, set := range v.OOD {
@@ -265,6 +270,31 @@ func (v *view) drawRuns() error {
 			"the mean accuracy", "accuracy of the accepted, %", "share accepted, %", nil, selective)}
 	}
 	return nil
+}
+
+func (v *view) drawRun(run Run) (d runDrawing, err error) {
+	id, err := v.scores(run, "id")
+	if err != nil {
+		return d, err
+	}
+	if run.Predicted != nil && v.Labels != nil {
+		if len(run.Predicted) != len(id) || len(v.Labels) != len(id) {
+			return d, fmt.Errorf("%s, seed %s: %d predictions and %d labels for %d scores", run.Method, run.Seed, len(run.Predicted), len(v.Labels), len(id))
+		}
+		points := metrics.Selective(id, run.Predicted, v.Labels)
+		d.selective = &drawn{run.Method, area(points), thin(points, curvePoints)}
+	}
+	for _, set := range v.OOD {
+		ood, err := v.scores(run, set.Name)
+		if err != nil {
+			return d, err
+		}
+		r, p := metrics.Curves(id, ood)
+		d.roc = append(d.roc, drawn{run.Method, area(r), thin(r, curvePoints)})
+		d.pr = append(d.pr, drawn{run.Method, area(p), thin(p, curvePoints)})
+		d.histograms = append(d.histograms, v.histogram(run.Method, set, id, ood, area(r)))
+	}
+	return d, nil
 }
 
 func area(points []metrics.Point) float64 {
@@ -421,14 +451,15 @@ func (v *view) writeFigures(dir string) error {
 			}
 		}
 	}
+	var group errgroup.Group
+	group.SetLimit(8) // a disk is waited for, not a core
 	for _, f := range v.figures() {
-		err := atomicfile.Write(filepath.Join(dir, f.File), func(w io.Writer) error {
-			_, err := io.WriteString(w, standalone(string(f.SVG)))
-			return err
+		group.Go(func() error {
+			return atomicfile.Write(filepath.Join(dir, f.File), func(w io.Writer) error {
+				_, err := io.WriteString(w, standalone(string(f.SVG)))
+				return err
+			})
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return group.Wait()
 }

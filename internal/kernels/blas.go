@@ -196,3 +196,27 @@ func Dot[T Real](x, y []T) (sum float64) {
 	}
 	return sum
 }
+
+// Rows is what Below and AtLeast go through a multiple of.
+const Rows = 32
+
+// Below weighs x [n] by w_j = Σ_c q_c·p_cj, with q [C] and p [C, ·] whose rows
+// are ld apart. It returns the sum of the x_j·w_j that are less than
+// low − band·w_j. The bit j%8 of near[j/8] tells of the others whether they are at
+// most high + band·w_j; a NaN is neither.
+func Below(x []float32, p []float64, ld int, q []float64, low, high, band float64, near []byte) (sum float64) {
+	n := len(x)
+	if n == 0 || n%Rows != 0 || len(q) == 0 || len(p) < (len(q)-1)*ld+n || len(near) < n/8 {
+		panic("kernels: a matrix is too short for its sizes")
+	}
+	return chosenWide.below(&x[0], &p[0], &q[0], len(q), ld, n, low, high, band, &near[0])
+}
+
+// AtLeast sets the bit i%8 of bits[i/8] where x[i] is no less than floor, and
+// clears it where it is or is NaN.
+func AtLeast(x []float32, floor float32, bits []byte) {
+	if len(x) == 0 || len(x)%Rows != 0 || len(bits) < len(x)/8 {
+		panic("kernels: a matrix is too short for its sizes")
+	}
+	chosenWide.atLeast(&x[0], floor, &bits[0], len(x))
+}

@@ -24,6 +24,10 @@ type wideKernels struct {
 	symmetricRow func(a, x, y *float64, v float64, n int) float64
 	dot32        func(x, y *float32, n int) float64
 	dot64        func(x, y *float64, n int) float64
+	// below is Below for n rows, a multiple of 32.
+	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
+	// atLeast is AtLeast for n numbers, a multiple of 32.
+	atLeast func(x *float32, floor float32, bits *byte, n int)
 }
 
 const wideVectors = 3
@@ -278,34 +282,43 @@ func (p wideProducts) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, 
 	squaredDistancesGradient[float64](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
 }
 
-// Right is a matrix of float32 on the right of many products in float64, packed
-// once for all. For a few rows reading it is what takes the time, so it stays
-// in float32. It serves any number of goroutines.
-type Right struct {
+// Right is a matrix on the right of many products in float64, packed once for
+// all. It serves any number of goroutines.
+type Right[T Real] struct {
 	kernels wideKernels
-	packed  panels[float32]
+	packed  panels[T]
 }
 
-// NewRight packs B [k,n], k and n above 0.
-func NewRight(n, k int, b []float32) *Right {
+// NewRight packs B [k,n], k and n above 0. For a few rows reading it is what takes
+// the time, so it stays in float32.
+func NewRight(n, k int, b []float32) *Right[float32] {
 	wide := make([]float64, n*k)
 	for i, v := range b[:n*k] {
 		wide[i] = float64(v)
 	}
-	r := &Right{kernels: chosenWide}
-	var packed panels[float64]
-	r.kernels.packRight(&packed, view{wide, n, 1}, n, k, 1)
-	r.packed = panels[float32]{make([]float32, len(packed.data)), n, k, packed.rows, packed.padded}
-	for i, v := range packed.data {
-		r.packed.data[i] = float32(v)
+	r := newRight(n, k, view{wide, n, 1})
+	narrow := make([]float32, len(r.packed.data))
+	for i, v := range r.packed.data {
+		narrow[i] = float32(v)
 	}
+	return &Right[float32]{r.kernels, panels[float32]{narrow, n, k, r.packed.rows, r.packed.padded}}
+}
+
+// NewRightTransposed packs Bᵀ for B [n,k], n and k above 0.
+func NewRightTransposed(n, k int, b []float64) *Right[float64] {
+	return newRight(n, k, view{b[:n*k], 1, k})
+}
+
+func newRight(n, k int, b view) *Right[float64] {
+	r := &Right[float64]{kernels: chosenWide}
+	r.kernels.packRight(&r.packed, b, n, k, 1)
 	return r
 }
 
 // NN computes C = A·B with A [m,k], C [m,n], to the bits of [Products], on the
 // calling goroutine but for few rows. What a row becomes does not depend on the
 // others.
-func (r *Right) NN(m int, a, c []float64) {
+func (r *Right[T]) NN(m int, a, c []float64) {
 	if m == 0 {
 		return
 	}

@@ -704,6 +704,136 @@ loop:
 	VZEROUPPER
 	RET
 
+// func belowAVX2(x *float32, p *float64, q *float64, classes int, ld int, n int, low float64, high float64, band float64, near *byte) (sum float64)
+// Requires: AVX, FMA3, SSE2
+TEXT ·belowAVX2(SB), NOSPLIT, $0-88
+	MOVQ         x+0(FP), AX
+	MOVQ         p+8(FP), CX
+	MOVQ         q+16(FP), DX
+	MOVQ         classes+24(FP), BX
+	MOVQ         ld+32(FP), SI
+	MOVQ         n+40(FP), DI
+	MOVQ         near+72(FP), R8
+	SHLQ         $0x03, SI
+	VBROADCASTSD low+48(FP), Y0
+	VBROADCASTSD high+56(FP), Y1
+	VBROADCASTSD band+64(FP), Y2
+	VXORPD       Y3, Y3, Y3
+
+rows:
+	VXORPD Y4, Y4, Y4
+	VXORPD Y5, Y5, Y5
+	VXORPD Y6, Y6, Y6
+	VXORPD Y7, Y7, Y7
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   BX, R11
+
+classes:
+	VBROADCASTSD (R10), Y8
+	VFMADD231PD  (R9), Y8, Y4
+	VFMADD231PD  32(R9), Y8, Y5
+	VFMADD231PD  64(R9), Y8, Y6
+	VFMADD231PD  96(R9), Y8, Y7
+	ADDQ         SI, R9
+	ADDQ         $0x08, R10
+	DECQ         R11
+	JNZ          classes
+	VCVTPS2PD    (AX), Y8
+	VMULPD       Y4, Y8, Y8
+	VMOVAPD      Y0, Y9
+	VFNMADD231PD Y4, Y2, Y9
+	VFMADD213PD  Y1, Y2, Y4
+	VCMPPD       $0x11, Y9, Y8, Y9
+	VCMPPD       $0x12, Y4, Y8, Y4
+	VANDNPD      Y4, Y9, Y4
+	VANDPD       Y8, Y9, Y9
+	VADDPD       Y9, Y3, Y3
+	VMOVMSKPD    Y4, R9
+	VCVTPS2PD    16(AX), Y4
+	VMULPD       Y5, Y4, Y4
+	VMOVAPD      Y0, Y8
+	VFNMADD231PD Y5, Y2, Y8
+	VFMADD213PD  Y1, Y2, Y5
+	VCMPPD       $0x11, Y8, Y4, Y8
+	VCMPPD       $0x12, Y5, Y4, Y5
+	VANDNPD      Y5, Y8, Y5
+	VANDPD       Y4, Y8, Y8
+	VADDPD       Y8, Y3, Y3
+	VMOVMSKPD    Y5, R10
+	SHLQ         $0x04, R10
+	ORQ          R10, R9
+	VCVTPS2PD    32(AX), Y4
+	VMULPD       Y6, Y4, Y4
+	VMOVAPD      Y0, Y5
+	VFNMADD231PD Y6, Y2, Y5
+	VFMADD213PD  Y1, Y2, Y6
+	VCMPPD       $0x11, Y5, Y4, Y5
+	VCMPPD       $0x12, Y6, Y4, Y6
+	VANDNPD      Y6, Y5, Y6
+	VANDPD       Y4, Y5, Y5
+	VADDPD       Y5, Y3, Y3
+	VMOVMSKPD    Y6, R10
+	SHLQ         $0x08, R10
+	ORQ          R10, R9
+	VCVTPS2PD    48(AX), Y4
+	VMULPD       Y7, Y4, Y4
+	VMOVAPD      Y0, Y5
+	VFNMADD231PD Y7, Y2, Y5
+	VFMADD213PD  Y1, Y2, Y7
+	VCMPPD       $0x11, Y5, Y4, Y5
+	VCMPPD       $0x12, Y7, Y4, Y7
+	VANDNPD      Y7, Y5, Y7
+	VANDPD       Y4, Y5, Y5
+	VADDPD       Y5, Y3, Y3
+	VMOVMSKPD    Y7, R10
+	SHLQ         $0x0c, R10
+	ORQ          R10, R9
+	MOVW         R9, (R8)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000080, CX
+	ADDQ         $0x00000002, R8
+	SUBQ         $0x00000010, DI
+	JNZ          rows
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPD       X0, X3, X3
+	VHADDPD      X3, X3, X3
+	MOVSD        X3, sum+80(FP)
+	VZEROUPPER
+	RET
+
+// func atLeastAVX2(x *float32, floor float32, bits *byte, n int)
+// Requires: AVX
+TEXT ·atLeastAVX2(SB), NOSPLIT, $0-32
+	MOVQ         x+0(FP), AX
+	MOVQ         bits+16(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS floor+8(FP), Y0
+
+loop:
+	VMOVUPS   (AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, (CX)
+	VMOVUPS   32(AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, 1(CX)
+	VMOVUPS   64(AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, 2(CX)
+	VMOVUPS   96(AX), Y1
+	VCMPPS    $0x0d, Y0, Y1, Y1
+	VMOVMSKPS Y1, BX
+	MOVB      BL, 3(CX)
+	ADDQ      $0x00000080, AX
+	ADDQ      $0x04, CX
+	SUBQ      $0x20, DX
+	JNZ       loop
+	VZEROUPPER
+	RET
+
 // func wide1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·wide1AVX512(SB), NOSPLIT, $0-56
@@ -1726,6 +1856,117 @@ loop:
 	VADDPD        X0, X1, X1
 	VHADDPD       X1, X1, X1
 	MOVSD         X1, sum+24(FP)
+	VZEROUPPER
+	RET
+
+// func belowAVX512(x *float32, p *float64, q *float64, classes int, ld int, n int, low float64, high float64, band float64, near *byte) (sum float64)
+// Requires: AVX, AVX512DQ, AVX512F, SSE2
+TEXT ·belowAVX512(SB), NOSPLIT, $0-88
+	MOVQ         x+0(FP), AX
+	MOVQ         p+8(FP), CX
+	MOVQ         q+16(FP), DX
+	MOVQ         classes+24(FP), BX
+	MOVQ         ld+32(FP), SI
+	MOVQ         n+40(FP), DI
+	MOVQ         near+72(FP), R8
+	SHLQ         $0x03, SI
+	VBROADCASTSD low+48(FP), Z0
+	VBROADCASTSD high+56(FP), Z1
+	VBROADCASTSD band+64(FP), Z2
+	VXORPD       Z3, Z3, Z3
+
+rows:
+	VXORPD Z4, Z4, Z4
+	VXORPD Z5, Z5, Z5
+	VXORPD Z6, Z6, Z6
+	VXORPD Z7, Z7, Z7
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   BX, R11
+
+classes:
+	VBROADCASTSD  (R10), Z8
+	VFMADD231PD   (R9), Z8, Z4
+	VFMADD231PD   64(R9), Z8, Z5
+	VFMADD231PD   128(R9), Z8, Z6
+	VFMADD231PD   192(R9), Z8, Z7
+	ADDQ          SI, R9
+	ADDQ          $0x08, R10
+	DECQ          R11
+	JNZ           classes
+	VCVTPS2PD     (AX), Z8
+	VMULPD        Z4, Z8, Z8
+	VMOVAPD       Z0, Z9
+	VFNMADD231PD  Z4, Z2, Z9
+	VFMADD213PD   Z1, Z2, Z4
+	VCMPPD        $0x11, Z9, Z8, K1
+	VCMPPD        $0x12, Z4, Z8, K2
+	VADDPD        Z8, Z3, K1, Z3
+	KANDNW        K2, K1, K2
+	KMOVB         K2, (R8)
+	VCVTPS2PD     32(AX), Z4
+	VMULPD        Z5, Z4, Z4
+	VMOVAPD       Z0, Z8
+	VFNMADD231PD  Z5, Z2, Z8
+	VFMADD213PD   Z1, Z2, Z5
+	VCMPPD        $0x11, Z8, Z4, K1
+	VCMPPD        $0x12, Z5, Z4, K2
+	VADDPD        Z4, Z3, K1, Z3
+	KANDNW        K2, K1, K2
+	KMOVB         K2, 1(R8)
+	VCVTPS2PD     64(AX), Z4
+	VMULPD        Z6, Z4, Z4
+	VMOVAPD       Z0, Z5
+	VFNMADD231PD  Z6, Z2, Z5
+	VFMADD213PD   Z1, Z2, Z6
+	VCMPPD        $0x11, Z5, Z4, K1
+	VCMPPD        $0x12, Z6, Z4, K2
+	VADDPD        Z4, Z3, K1, Z3
+	KANDNW        K2, K1, K2
+	KMOVB         K2, 2(R8)
+	VCVTPS2PD     96(AX), Z4
+	VMULPD        Z7, Z4, Z4
+	VMOVAPD       Z0, Z5
+	VFNMADD231PD  Z7, Z2, Z5
+	VFMADD213PD   Z1, Z2, Z7
+	VCMPPD        $0x11, Z5, Z4, K1
+	VCMPPD        $0x12, Z7, Z4, K2
+	VADDPD        Z4, Z3, K1, Z3
+	KANDNW        K2, K1, K2
+	KMOVB         K2, 3(R8)
+	ADDQ          $0x00000080, AX
+	ADDQ          $0x00000100, CX
+	ADDQ          $0x00000004, R8
+	SUBQ          $0x00000020, DI
+	JNZ           rows
+	VEXTRACTF64X4 $0x01, Z3, Y0
+	VADDPD        Y3, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPD        X1, X0, X0
+	VHADDPD       X0, X0, X0
+	MOVSD         X0, sum+80(FP)
+	VZEROUPPER
+	RET
+
+// func atLeastAVX512(x *float32, floor float32, bits *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·atLeastAVX512(SB), NOSPLIT, $0-32
+	MOVQ         x+0(FP), AX
+	MOVQ         bits+16(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS floor+8(FP), Z0
+
+loop:
+	VMOVUPS (AX), Z1
+	VCMPPS  $0x0d, Z0, Z1, K1
+	KMOVW   K1, (CX)
+	VMOVUPS 64(AX), Z1
+	VCMPPS  $0x0d, Z0, Z1, K1
+	KMOVW   K1, 2(CX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x04, CX
+	SUBQ    $0x20, DX
+	JNZ     loop
 	VZEROUPPER
 	RET
 

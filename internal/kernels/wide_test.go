@@ -268,3 +268,69 @@ func TestRight(t *testing.T) {
 		})
 	})
 }
+
+// TestBelow holds sums and bits against their definition, with NaN among the
+// numbers and bounds that many of them are near.
+func TestBelow(t *testing.T) {
+	forEachWide(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			n, classes := Rows*rapid.IntRange(1, 5).Draw(t, "n"), rapid.IntRange(1, 12).Draw(t, "classes")
+			ld := n + rapid.IntRange(0, 9).Draw(t, "apart")
+			x, p, q := make([]float32, n), normals64(rng, classes*ld), normals64(rng, classes)
+			for i := range x {
+				x[i] = float32(rng.NormFloat64())
+			}
+			x[rng.IntN(n)] = float32(math.NaN())
+			low, high, band := -0.5, rapid.SampledFrom([]float64{0.5, math.Inf(1)}).Draw(t, "high"), 0.1
+			near := make([]byte, n/8+1)
+			near[n/8] = 77
+			got, want := Below(x, p, ld, q, low, high, band, near), 0.
+			if near[n/8] != 77 {
+				t.Fatal("it writes beyond the rows")
+			}
+			for j, v := range x {
+				var w float64
+				for c, share := range q {
+					w += share * p[c*ld+j]
+				}
+				value := float64(v) * w
+				below := value < low-band*w
+				if below {
+					want += value
+				}
+				if set := near[j/8]>>(j%8)&1 == 1; set != (!below && value <= high+band*w) {
+					t.Fatalf("%d is %g of the weight %g: near is %t", j, value, w, set)
+				}
+			}
+			if !(math.Abs(got-want) <= 1e-11) {
+				t.Fatalf("sum %g, want %g", got, want)
+			}
+		})
+	})
+}
+
+func TestAtLeast(t *testing.T) {
+	forEachWide(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			x := make([]float32, Rows*rapid.IntRange(1, 4).Draw(t, "n"))
+			for i := range x {
+				x[i] = float32(rng.IntN(5))
+			}
+			x[rng.IntN(len(x))] = float32(math.NaN())
+			floor := rapid.SampledFrom([]float32{2, float32(math.Inf(-1))}).Draw(t, "floor")
+			bits := make([]byte, len(x)/8+1)
+			bits[len(x)/8] = 77
+			AtLeast(x, floor, bits)
+			for i, v := range x {
+				if set := bits[i/8]>>(i%8)&1 == 1; set != (v >= floor) {
+					t.Fatalf("%g at least %g: %t", v, floor, set)
+				}
+			}
+			if bits[len(x)/8] != 77 {
+				t.Fatal("it writes beyond the numbers")
+			}
+		})
+	})
+}

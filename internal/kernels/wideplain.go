@@ -9,6 +9,7 @@ var plainWide = wideKernels{
 	narrow: [wideVectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
 	sweep:  plainSweep, stripe: plainStripe,
 	symmetricRow: plainSymmetricRow, dot32: plainDot[float32], dot64: plainDot[float64],
+	below: plainBelow, atLeast: plainAtLeast,
 }
 
 func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
@@ -45,6 +46,43 @@ func plainDot[T Real](xAt, yAt *T, n int) float64 {
 		x, y = x[4:], y[4:]
 	}
 	return sums[0] + sums[1] + sums[2] + sums[3]
+}
+
+func plainBelow(xAt *float32, pAt, qAt *float64, classes, ld, n int, low, high, band float64, nearAt *byte) (sum float64) {
+	x, near := unsafe.Slice(xAt, n), unsafe.Slice(nearAt, n/8)
+	p, q := unsafe.Slice(pAt, (classes-1)*ld+n), unsafe.Slice(qAt, classes)
+	clear(near)
+	var weights [8]float64
+	for j := 0; j < n; j += len(weights) {
+		clear(weights[:])
+		for c, share := range q {
+			for i, v := range p[c*ld+j:][:len(weights)] {
+				weights[i] += share * v
+			}
+		}
+		for i, w := range weights {
+			switch v := float64(x[j+i]) * w; {
+			case v < low-band*w:
+				sum += v
+			case v <= high+band*w:
+				near[j/8] |= 1 << i
+			}
+		}
+	}
+	return sum
+}
+
+func plainAtLeast(xAt *float32, floor float32, bitsAt *byte, n int) {
+	x, bits := unsafe.Slice(xAt, n), unsafe.Slice(bitsAt, n/8)
+	for i := range bits {
+		var some byte
+		for j, v := range x[8*i:][:8] {
+			if v >= floor {
+				some |= 1 << j
+			}
+		}
+		bits[i] = some
+	}
 }
 
 // As many sums as a processor has registers for.

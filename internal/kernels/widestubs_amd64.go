@@ -35,6 +35,12 @@ func dot32AVX2(x, y *float32, n int) (sum float64)
 //go:noescape
 func dot64AVX2(x, y *float64, n int) (sum float64)
 
+//go:noescape
+func belowAVX2(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) (sum float64)
+
+//go:noescape
+func atLeastAVX2(x *float32, floor float32, bits *byte, n int)
+
 var wideAVX512 = [...]tileOf[float64]{nil, wide1AVX512, wide2AVX512, wide3AVX512}
 
 //go:noescape
@@ -65,6 +71,12 @@ func dot32AVX512(x, y *float32, n int) (sum float64)
 
 //go:noescape
 func dot64AVX512(x, y *float64, n int) (sum float64)
+
+//go:noescape
+func belowAVX512(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) (sum float64)
+
+//go:noescape
+func atLeastAVX512(x *float32, floor float32, bits *byte, n int)
 
 //go:noescape
 func packFour(dst *float64, ldd int, src *float64, lds, n int)

@@ -10,7 +10,8 @@
 //
 // With --evaluate it prints how long evaluate takes for each of all methods with
 // three seeds, on sets of the sizes of OpenOOD's CIFAR-10 benchmark, of so many
-// features. The line of knn is that of relation too: they are computed together.
+// features. Relation is computed together with knn, in whose line its time is, and
+// most of rmds, rmds++ and vim with mds, mds++ and residual.
 //
 // With --growth it shows how time and memory of the scores that go through all
 // training rows grow with these: fitting RMDS++ (two covariances) and scoring

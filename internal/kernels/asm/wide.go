@@ -24,6 +24,8 @@ func wide() {
 		sweep(v)
 		dot(v, 4)
 		dot(v, 8)
+		below(v)
+		atLeast(v)
 	}
 	packRows()
 	symmetricRow()
@@ -252,6 +254,123 @@ func dot(v isa, size int) {
 		VADDPD(sums[0].AsY(), sum, sum)
 	}
 	storeSum(sum)
+}
+
+// below writes Below for n rows, a multiple of four vectors.
+func below(v isa) {
+	const params = "x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) (sum float64)"
+	function("below"+v.name, params, params)
+	x, p, q, classes := Load(Param("x"), GP64()), Load(Param("p"), GP64()), Load(Param("q"), GP64()), Load(Param("classes"), GP64())
+	ld, n, near := Load(Param("ld"), GP64()), Load(Param("n"), GP64()), Load(Param("near"), GP64())
+	SHLQ(U8(3), ld)
+	const vectors = 4
+	lanes, size := v.width/2, 4*v.width
+	vector := YMM
+	if lanes == 8 {
+		vector = ZMM
+	}
+	low, high, band, sum := vector(), vector(), vector(), vector()
+	for i, bound := range []reg.VecVirtual{low, high, band} {
+		VBROADCASTSD(NewParamAddr([]string{"low", "high", "band"}[i], 48+8*i), bound)
+	}
+	VXORPD(sum, sum, sum)
+	Label("rows")
+	var weights [vectors]reg.VecVirtual
+	for i := range weights {
+		weights[i] = vector()
+		VXORPD(weights[i], weights[i], weights[i])
+	}
+	row, share, left := GP64(), GP64(), GP64()
+	MOVQ(p, row)
+	MOVQ(q, share)
+	MOVQ(classes, left)
+	Label("classes")
+	factor := vector()
+	VBROADCASTSD(Mem{Base: share}, factor)
+	for i, w := range weights {
+		VFMADD231PD(Mem{Base: row, Disp: i * size}, factor, w)
+	}
+	ADDQ(ld, row)
+	ADDQ(U8(8), share)
+	DECQ(left)
+	JNZ(LabelRef("classes"))
+	const less, atMost = 0x11, 0x12 // and no NaN
+	bits := GP64()
+	for i, w := range weights {
+		value, least := vector(), vector()
+		VCVTPS2PD(Mem{Base: x, Disp: 4 * lanes * i}, value)
+		VMULPD(w, value, value)
+		VMOVAPD(low, least)
+		VFNMADD231PD(w, band, least)
+		VFMADD213PD(high, band, w)
+		if lanes == 8 {
+			VCMPPD(U8(less), least, value, reg.K1)
+			VCMPPD(U8(atMost), w, value, reg.K2)
+			VADDPD(value, sum, reg.K1, sum)
+			KANDNW(reg.K2, reg.K1, reg.K2)
+			KMOVB(reg.K2, Mem{Base: near, Disp: i})
+			continue
+		}
+		VCMPPD(U8(less), least, value, least)
+		VCMPPD(U8(atMost), w, value, w)
+		VANDNPD(w, least, w)
+		VANDPD(value, least, least)
+		VADDPD(least, sum, sum)
+		some := GP64()
+		VMOVMSKPD(w, some.As32())
+		if i == 0 {
+			MOVQ(some, bits)
+			continue
+		}
+		SHLQ(U8(lanes*i), some)
+		ORQ(some, bits)
+	}
+	if lanes == 4 {
+		MOVW(bits.As16(), Mem{Base: near})
+	}
+	ADDQ(U32(4*lanes*vectors), x)
+	ADDQ(U32(size*vectors), p)
+	ADDQ(U32(lanes*vectors/8), near)
+	SUBQ(U32(lanes*vectors), n)
+	JNZ(LabelRef("rows"))
+	if lanes == 8 {
+		half := YMM()
+		VEXTRACTF64X4(U8(1), sum, half)
+		VADDPD(sum.AsY(), half, half)
+		sum = half
+	}
+	storeSum(sum)
+}
+
+// atLeast writes AtLeast for n numbers, a multiple of 32.
+func atLeast(v isa) {
+	const params = "x *float32, floor float32, bits *byte, n int"
+	function("atLeast"+v.name, params, params)
+	x, bits, n := Load(Param("x"), GP64()), Load(Param("bits"), GP64()), Load(Param("n"), GP64())
+	floor := v.vector(0)
+	VBROADCASTSS(NewParamAddr("floor", 8), floor)
+	const ordered = 0x0d
+	Label("loop")
+	for i := range 32 / v.width {
+		from, to := Mem{Base: x, Disp: 4 * v.width * i}, Mem{Base: bits, Disp: v.width / 8 * i}
+		if v.width == 16 {
+			y := v.vector(1)
+			VMOVUPS(from, y)
+			VCMPPS(U8(ordered), floor, y, reg.K1)
+			KMOVW(reg.K1, to)
+			continue
+		}
+		y, some := YMM(), GP64()
+		VMOVUPS(from, y)
+		VCMPPS(U8(ordered), floor, y, y)
+		VMOVMSKPS(y, some.As32())
+		MOVB(some.As8(), to)
+	}
+	ADDQ(U32(4*32), x)
+	ADDQ(U8(4), bits)
+	SUBQ(U8(32), n)
+	JNZ(LabelRef("loop"))
+	finish(nil)
 }
 
 // storeSum returns the sum of a register's four numbers.

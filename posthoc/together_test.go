@@ -1,0 +1,49 @@
+package posthoc_test
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"mlrbfn/posthoc"
+)
+
+// TestScoreAllIsEachAlone computes every score by two heads on the same features
+// at once.
+func TestScoreAllIsEachAlone(t *testing.T) {
+	const n, d, classes = 300, 6, 3
+	first := testInput{problem(n, d, classes, classes)}
+	first.relabel()
+	other := posthoc.Input{Head: &posthoc.Linear{In: d, Out: classes, Weights: slices.Clone(first.Head.Weights), Bias: []float64{0, 1, 2}}}
+	for i := range other.Head.Weights {
+		other.Head.Weights[i] += float64(i % 4)
+	}
+	logits := make([]float64, n*classes)
+	other.Head.Logits(logits, wide(first.Train.Features(0, n)))
+	other.Train = first.Train.WithLogits(posthoc.Matrix(logits, classes))
+	var names []string
+	var scores []posthoc.Score
+	var batches []posthoc.Batch
+	var got, want [][]float64
+	for _, name := range posthoc.Names() {
+		for _, in := range []posthoc.Input{first.Input, other} {
+			s := fit(t, name, in)
+			names, scores, batches = append(names, name), append(scores, s), append(batches, whole(in.Train))
+			got, want = append(got, make([]float64, n)), append(want, score(t, s, n, whole(in.Train)))
+		}
+	}
+	if err := posthoc.ScoreAll(context.Background(), got, scores, batches); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		for row, v := range got[i] {
+			if !(math.Abs(v-want[i][row]) <= 1e-12*math.Abs(want[i][row])) {
+				t.Fatalf("%s: row %d scores %v, alone %v", name, row, v, want[i][row])
+			}
+		}
+		if i%2 == 1 && !posthoc.Headless(name) && slices.Equal(got[i], got[i-1]) {
+			t.Errorf("%s scores the same by two heads", name)
+		}
+	}
+}
