@@ -189,28 +189,24 @@ func (d *decoder) acFirst(c *component, b *block) {
 	r := &d.reader
 	t := &d.acTables[c.acIndex]
 	for k := d.first; k <= d.last; k++ {
-		if r.n < 32 {
-			r.fill()
+		r.fill()
+		e := t.look[r.bits>>(64-lookBits)]
+		if e == 0 {
+			e = t.long(r.bits)
 		}
-		if e := t.look[r.bits>>(64-lookBits)]; e >= 1<<16 {
-			r.bits <<= e & 63
-			r.n -= int(e & 63)
-			k += int(e >> 8 & 15)
-			b[natural[k&127]&63] = int16(e>>16) << d.low
-			continue
-		}
-		s := r.symbol(t)
-		run, size := int(s>>4), uint(s&15)
-		switch {
-		case size > 0:
-			k += run
-			b[natural[k&127]&63] = int16(extend(r.take(size), int(size)) << d.low)
-		case run == 15:
-			k += 15
-		default:
+		run, size := int(e.symbol()>>4), e.size()
+		if size == 0 && run < 15 {
+			r.bits <<= e.bits()
+			r.n -= int(e.bits())
 			d.eobRun = 1<<run + r.take(uint(run)) - 1
 			return
 		}
+		k += run
+		if size > 0 {
+			b[natural[k&127]&63] = int16(e.value(r.bits) << d.low)
+		}
+		r.bits <<= e.bits()
+		r.n -= int(e.bits())
 	}
 }
 
