@@ -45,7 +45,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		if img, err = Decode(b.Context(), files[i%len(files)], img); err != nil {
+		if img, err = Decode(b.Context(), files[i%len(files)], Options{Reuse: img}); err != nil {
 			b.Fatal(err)
 		}
 		i++

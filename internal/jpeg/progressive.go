@@ -67,13 +67,13 @@ func (c *component) makeRoom(ctx context.Context, mcuRows int) error {
 	return nil
 }
 
-// samplesOf transforms a row of MCUs.
+// samplesOf transforms what is wanted of a row of MCUs.
 func (c *component) samplesOf(row int) {
-	for v := range c.v {
-		coefs := c.coefs[row*c.v+v]
-		to := c.plane[(carried*c.v+8*v)*8*c.stride:]
-		for x := range coefs {
-			transform(to[8*x:], 8*c.stride, &coefs[x], &c.quant)
+	w := c.wantedBlocks
+	for y := max(row*c.v, w.Min.Y); y < min((row+1)*c.v, w.Max.Y); y++ {
+		to := c.plane[(carried*c.v+8*(y-row*c.v))*8*c.stride:]
+		for x := w.Min.X; x < w.Max.X; x++ {
+			transform(to[8*x:], 8*c.stride, &c.coefs[y][x], &c.quant)
 		}
 	}
 }
