@@ -44,9 +44,9 @@ type decoderTable struct {
 	offset [18]int32
 }
 
-// code is what is known of a code: step<<16 | symbol<<8 | the bits that it and
-// the value behind it have. step is what it adds to the number of the last
-// coefficient: its run and itself, or stop.
+// code is what is known of a code: step<<24 | symbol<<16 | the bits of the value
+// behind it<<8 | its bits and those. step is what it adds to the number of the
+// last coefficient: its run and itself, or stop.
 type code uint32
 
 // stop is the step of a code that ends a block: larger than all others together
@@ -59,13 +59,13 @@ func codeOf(symbol uint8, length int) code {
 	if size == 0 && run < 15 {
 		step = stop
 	}
-	return step<<16 | code(symbol)<<8 | code(length) + size
+	return step<<24 | code(symbol)<<16 | size<<8 | code(length) + size
 }
 
-func (c code) symbol() uint8 { return uint8(c >> 8) }
+func (c code) symbol() uint8 { return uint8(c >> 16) }
 func (c code) size() uint    { return uint(c >> 8 & 15) } // of the value
 func (c code) bits() uint    { return uint(c & 63) }      // of code and value
-func (c code) step() uint8   { return uint8(c >> 16) }
+func (c code) step() int     { return int(c >> 24) }
 
 // value returns the value behind the code at the top of bits, 0 if it has none:
 // one whose first bit is 0 is negative (T.81, figure F.12).
@@ -165,41 +165,61 @@ func (r *bitReader) symbol(t *decoderTable) uint8 {
 // coefficient predicted by dcBefore, and reports whether it may have others.
 func (r *bitReader) block(b *block, dc, ac *decoderTable, dcBefore *int32) bool {
 	r.fill()
-	bits, n, at := r.bits, r.n, r.at
-	c := dc.look[bits>>(64-lookBits)]
+	c := dc.look[r.bits>>(64-lookBits)]
 	if c == 0 {
-		c = dc.long(bits)
+		c = dc.long(r.bits)
 	}
-	*dcBefore += c.value(bits)
+	*dcBefore += c.value(r.bits)
 	b[0] = int16(*dcBefore)
-	bits <<= c.bits()
-	n -= int(c.bits())
+	r.consume(c)
+	_ = r.window[r.at+blockBytes-1] // assembly does not look
+	k := 0
+	for k < 63 {
+		if k = r.coefficients(b, ac, k); k < 63 {
+			r.fill()
+			c := ac.long(r.bits)
+			k += c.step()
+			b[natural[uint8(k)]&63] = int16(c.value(r.bits))
+			r.consume(c)
+		}
+	}
+	return k != stop
+}
 
-	k := uint8(0)
+// consume moves on by a code and its value.
+func (r *bitReader) consume(c code) {
+	r.bits <<= c.bits()
+	r.n -= int(c.bits())
+}
+
+// coefficientsPlain reads the coefficients behind number k, up to the end of the
+// block or a code that is too long to be looked up. It returns the number of the
+// last one; from 63 on it is the end.
+func (r *bitReader) coefficientsPlain(b *block, t *decoderTable, k int) int {
+	bits, n, at := r.bits, r.n, r.at
 	for k < 63 {
 		bits |= binary.BigEndian.Uint64(r.window[at:]) >> (uint(n) & 63)
 		at += (63 - n) >> 3
 		n |= 56
-		c := ac.look[bits>>(64-lookBits)]
+		c := t.look[bits>>(64-lookBits)]
 		if c == 0 {
-			c = ac.long(bits)
+			break
 		}
 		k += c.step()
-		b[natural[k]&63] = int16(c.value(bits))
+		b[natural[uint8(k)]&63] = int16(c.value(bits))
 		bits <<= c.bits()
 		n -= int(c.bits())
 		if k >= 63 {
 			break
 		}
-		c = ac.look[bits>>(64-lookBits)]
-		if c == 0 {
-			continue
+		if c = t.look[bits>>(64-lookBits)]; c == 0 {
+			break
 		}
 		k += c.step()
-		b[natural[k]&63] = int16(c.value(bits))
+		b[natural[uint8(k)]&63] = int16(c.value(bits))
 		bits <<= c.bits()
 		n -= int(c.bits())
 	}
 	r.bits, r.n, r.at = bits, n, at
-	return k != stop
+	return k
 }

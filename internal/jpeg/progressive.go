@@ -196,8 +196,7 @@ func (d *decoder) acFirst(c *component, b *block) {
 		}
 		run, size := int(e.symbol()>>4), e.size()
 		if size == 0 && run < 15 {
-			r.bits <<= e.bits()
-			r.n -= int(e.bits())
+			r.consume(e)
 			d.eobRun = 1<<run + r.take(uint(run)) - 1
 			return
 		}
@@ -205,8 +204,7 @@ func (d *decoder) acFirst(c *component, b *block) {
 		if size > 0 {
 			b[natural[k&127]&63] = int16(e.value(r.bits) << d.low)
 		}
-		r.bits <<= e.bits()
-		r.n -= int(e.bits())
+		r.consume(e)
 	}
 }
 
