@@ -40,7 +40,7 @@ func TestKernelsAgree(t *testing.T) {
 			var gotBlock, wantBlock block
 			from := rapid.IntRange(0, 62).Draw(t, "from")
 			gotLast, wantLast := got.coefficients(&gotBlock, &table, from), want.coefficientsPlain(&wantBlock, &table, from)
-			if gotLast != wantLast || gotBlock != wantBlock || got != want {
+			if gotLast != wantLast || gotBlock != wantBlock || 8*got.at-got.n != 8*want.at-want.n {
 				t.Errorf("coefficients up to %d are %v, want %v up to %d", gotLast, gotBlock, wantBlock, wantLast)
 			}
 		})

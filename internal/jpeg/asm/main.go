@@ -22,7 +22,10 @@ func main() {
 	Generate()
 }
 
-// coefficients reads two coefficients for each time that it fills the bits.
+// coefficients reads two to four coefficients for each time that it fills the
+// bits: as long as there are enough for one more. The number of the bits to be
+// looked up comes from memory because Intel's processors from Alder Lake on take
+// longer for shifts by a register that a constant was moved to.
 func coefficients() {
 	TEXT("coefficientsBMI2", 4, "func(bits *uint64, window *uint8, b *int16, look *uint32, k int) int")
 	Pragma("noescape")
@@ -33,10 +36,13 @@ func coefficients() {
 	MOVQ(Mem{Base: state}, bits)
 	MOVQ(Mem{Base: state, Disp: 8}, n)
 	MOVQ(Mem{Base: state, Disp: 16}, at)
-	natural, zero, ones := GP64(), GP64(), GP64()
+	natural, zero, ones, top := GP64(), GP64(), GP64(), GP64()
 	LEAQ(Mem{Symbol: Symbol{Name: "·natural"}, Base: reg.StaticBase}, natural)
 	XORQ(zero, zero)
 	MOVQ(I32(-1), ones)
+	shift := GLOBL("shift", 8|16) // RODATA, NOPTR
+	DATA(0, U64(64-lookBits))
+	MOVQ(shift, top)
 	code, spare, value, mask := GP64(), GP64(), GP64(), GP64()
 
 	Label("fill")
@@ -49,9 +55,12 @@ func coefficients() {
 	SHRQ(U8(3), spare)
 	ADDQ(spare, at)
 	ORQ(U8(56), n)
-	for range 2 {
-		MOVQ(bits, code)
-		SHRQ(U8(64-lookBits), code)
+	for i := range 4 {
+		if i >= 2 {
+			CMPQ(n, U8(lookBits+15))
+			JL(LabelRef("fill"))
+		}
+		SHRXQ(top, bits, code)
 		MOVL(Mem{Base: look, Index: code, Scale: 4}, code.As32())
 		TESTL(code.As32(), code.As32())
 		JZ(LabelRef("done"))
@@ -81,9 +90,10 @@ func coefficients() {
 	JMP(LabelRef("fill"))
 
 	Label("done")
-	MOVQ(bits, Mem{Base: state})
-	MOVQ(n, Mem{Base: state, Disp: 8})
-	MOVQ(at, Mem{Base: state, Disp: 16})
+	Load(Param("bits"), value)
+	MOVQ(bits, Mem{Base: value})
+	MOVQ(n, Mem{Base: value, Disp: 8})
+	MOVQ(at, Mem{Base: value, Disp: 16})
 	Store(k, ReturnIndex(0))
 	RET()
 }
