@@ -18,7 +18,7 @@ TEXT ·coefficientsBMI2(SB), NOSPLIT, $8-48
 	LEAQ ·natural+0(SB), R9
 	XORQ R10, R10
 	MOVQ $-1, R11
-	MOVQ shift<>+0(SB), R12
+	MOVL $0x00000036, R12
 
 fill:
 	MOVQ    (CX)(AX*1), R15
@@ -143,9 +143,6 @@ done:
 	MOVQ AX, 16(R15)
 	MOVQ SI, ret+40(FP)
 	RET
-
-DATA shift<>+0(SB)/8, $0x0000000000000036
-GLOBL shift<>(SB), RODATA|NOPTR, $8
 
 // func transformAVX2(dst *uint8, stride int, b *int16, quant *uint16)
 // Requires: AVX, AVX2
