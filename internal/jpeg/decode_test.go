@@ -325,15 +325,23 @@ func TestWanted(t *testing.T) {
 				if got.Rect != all.Rect {
 					rt.Fatalf("image is %v, want %v", got.Rect, all.Rect)
 				}
-				for y := part.Min.Y; y < part.Max.Y; y++ {
-					from, to := all.PixOffset(part.Min.X, y), all.PixOffset(part.Max.X, y)
-					if !bytes.Equal(got.Pix[from:to], all.Pix[from:to]) {
-						rt.Fatalf("row %d of %v differs", y, part)
-					}
+				if !equalIn(part, got, all) {
+					rt.Fatalf("%v differs", part)
 				}
 			}
 		})
 	})
+}
+
+// equalIn reports whether two images of one size are equal in a part.
+func equalIn(part image.Rectangle, a, b *image.NRGBA) bool {
+	for y := part.Min.Y; y < part.Max.Y; y++ {
+		from, to := a.PixOffset(part.Min.X, y), a.PixOffset(part.Max.X, y)
+		if !bytes.Equal(a.Pix[from:to], b.Pix[from:to]) {
+			return false
+		}
+	}
+	return true
 }
 
 func FuzzDecode(f *testing.F) {
@@ -359,6 +367,12 @@ func FuzzDecode(f *testing.F) {
 			again, err := Decode(t.Context(), data, Options{})
 			if err != nil || !bytes.Equal(again.Pix, img.Pix) {
 				t.Errorf("pixels differ between paths (%v)", err)
+			}
+			w, h := img.Rect.Dx(), img.Rect.Dy()
+			part := image.Rect(w/3, h/3, w-w/3, h-h/3)
+			some, err := Decode(t.Context(), data, Options{Wanted: part})
+			if err != nil || !equalIn(part, some, img) {
+				t.Errorf("pixels of %v differ if it alone is wanted (%v)", part, err)
 			}
 		})
 	})
