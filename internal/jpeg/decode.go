@@ -85,7 +85,7 @@ type decoder struct {
 	maxV     int
 	mcuRows  int
 	pix      []uint8         // of the image
-	wanted   image.Rectangle // the part of it that is
+	wanted   image.Rectangle // the pixels of it that are
 	row      int             // the next of it
 	raw      bool            // whether pix is to have the components as they are
 	asYCC    bool            // or, of three, converted to RGB whatever the file says
@@ -109,9 +109,8 @@ func (d *decoder) release() {
 
 // reset prepares for a file.
 func (d *decoder) reset(data []byte) {
-	d.wanted = image.Rectangle{}
 	d.markers = markers{data: data, components: d.all[:0], scan: d.scan[:0]}
-	d.row, d.several, d.raw, d.asYCC = 0, false, false, false
+	d.wanted, d.row, d.several, d.raw, d.asYCC = image.Rectangle{}, 0, false, false, false
 }
 
 // header reads up to the first scan.

@@ -37,8 +37,8 @@ func (c *component) samples(mcuRow, y int) []uint8 {
 	return c.plane[at*8*c.stride:][:c.width]
 }
 
-// widen makes row y of the image, where it is wanted. Chroma that is halved is interpolated
-// between the centres of samples, other replicated.
+// widen makes row y of the image, where it is wanted. Chroma that is halved is
+// interpolated between the centres of samples, other replicated.
 func (c *component) widen(d *decoder, mcuRow, y int) {
 	right, down := d.maxH/c.h, d.maxV/c.v
 	own := y / down
