@@ -87,8 +87,8 @@ type model interface {
 	newRunner(batch int) (runner, error)
 	// prepare writes what a run reads of an image.
 	prepare(dst []float32, img *image.NRGBA) error
-	// upright tells whether images are turned as their EXIF orientation says.
-	upright() bool
+	// decoding says how images are decoded for prepare.
+	decoding() preprocess.DecodeOptions
 	// threads is how many threads a run may use, or 0 where there is no
 	// session and so nothing to choose. freeThreads tells whether it may be
 	// chosen, and withThreads is the same model with another number, which

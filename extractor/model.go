@@ -581,7 +581,9 @@ func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
 	return m.Spec.Tensor(dst, img, m.input.layout)
 }
 
-func (m *Model) upright() bool { return m.options.ApplyEXIF }
+func (m *Model) decoding() preprocess.DecodeOptions {
+	return preprocess.DecodeOptions{ApplyEXIF: m.options.ApplyEXIF, For: m.Spec}
+}
 
 func (m *Model) threads() int { return max(1, m.options.IntraOpThreads) }
 

@@ -152,7 +152,9 @@ func (p *Pixels) prepare(dst []float32, img *image.NRGBA) error {
 	return err
 }
 
-func (p *Pixels) upright() bool { return p.applyEXIF }
+func (p *Pixels) decoding() preprocess.DecodeOptions {
+	return preprocess.DecodeOptions{ApplyEXIF: p.applyEXIF, For: p.spec}
+}
 
 // Pixels have no session, and nothing to choose.
 func (p *Pixels) threads() int                   { return 0 }

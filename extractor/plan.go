@@ -11,8 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
-
-	"mlrbfn/extractor/preprocess"
 )
 
 // A Plan says how an extraction uses the machine.
@@ -198,9 +196,10 @@ func (e *extraction) work(ctx context.Context, plan Plan, do func(context.Contex
 			w := &worker{
 				extraction: e,
 				runner:     runner,
-				decode:     preprocess.DecodeOptions{MaxPixels: e.opts.MaxPixels, ApplyEXIF: e.model.upright(), Reuse: room.picture},
+				decode:     e.model.decoding(),
 				file:       room.file,
 			}
+			w.decode.MaxPixels, w.decode.Reuse = e.opts.MaxPixels, room.picture
 			err = do(ctx, w)
 			room.file, room.picture = w.file, w.decode.Reuse
 			return err

@@ -31,6 +31,10 @@ type DecodeOptions struct {
 	// WebP says, as Pillow's ImageOps.exif_transpose does. Pillow's Image.open
 	// leaves it as it is.
 	ApplyEXIF bool
+	// For is what the image is for: pixels that its Crop and Tensor do not read
+	// may be of any colour, which takes less time. A broken file is an error
+	// wherever it is broken. nil is for all pixels.
+	For *Spec
 	// Reuse is an image that is no longer needed, whose memory Decode may take
 	// for the next; nil is fine. After an error that wraps that of the context a
 	// decoder that was left behind may still write to it.
@@ -214,8 +218,17 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 
 // pixels decodes a file whose header is read, and turns it.
 func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture, opts DecodeOptions) (*image.NRGBA, error) {
+	turn := 1
+	if tiff, ok := picture.(*pillow.TIFF); ok {
+		turn = tiff.Orientation()
+	} else if opts.ApplyEXIF {
+		turn = orientation(f.name, data)
+	}
 	if jpeg, ok := picture.(*jpegPicture); ok {
-		jpeg.reuse = opts.Reuse
+		jpeg.options.Reuse = opts.Reuse
+		if opts.For != nil && turn == 1 {
+			jpeg.options.Wanted = opts.For.kept(picture.Size())
+		}
 	}
 	img, err := picture.Pixels(ctx)
 	if ctx.Err() != nil {
@@ -223,12 +236,6 @@ func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %w", f.name, err)
-	}
-	turn := 1
-	if tiff, ok := picture.(*pillow.TIFF); ok {
-		turn = tiff.Orientation()
-	} else if opts.ApplyEXIF {
-		turn = orientation(f.name, data)
 	}
 	return upright(ctx, img, turn)
 }

@@ -107,7 +107,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			img, err := Decode(t.Context(), readFile(t, filepath.Join(dir, c.Image)), DecodeOptions{})
+			img, err := Decode(t.Context(), readFile(t, filepath.Join(dir, c.Image)), DecodeOptions{For: spec})
 			if err != nil {
 				t.Fatal(err)
 			}

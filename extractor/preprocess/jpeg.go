@@ -10,9 +10,9 @@ import (
 
 // jpegPicture is a JPEG.
 type jpegPicture struct {
-	data   []byte
-	config jpeg.Config
-	reuse  *image.NRGBA
+	data    []byte
+	config  jpeg.Config
+	options jpeg.Options
 }
 
 func openJPEG(data []byte) (pillow.Picture, error) {
@@ -26,5 +26,5 @@ func openJPEG(data []byte) (pillow.Picture, error) {
 func (p *jpegPicture) Size() (width, height int) { return p.config.Width, p.config.Height }
 
 func (p *jpegPicture) Pixels(ctx context.Context) (*image.NRGBA, error) {
-	return jpeg.Decode(ctx, p.data, p.reuse)
+	return jpeg.Decode(ctx, p.data, p.options)
 }

@@ -1,6 +1,10 @@
 package preprocess
 
-import "image"
+import (
+	"image"
+
+	"mlrbfn/internal/ycbcr"
+)
 
 // fromYCbCr returns what converts the rows of img with the arithmetic of
 // libwebp, which Pillow reads WebP with: chroma is interpolated between the
@@ -12,7 +16,7 @@ func fromYCbCr(img *image.YCbCr) row {
 	return func(dst []uint8, y int) {
 		up.widen(cb, img.Cb, y)
 		up.widen(cr, img.Cr, y)
-		videoRange.convert(dst, img.Y[y*img.YStride:][:w], cb, cr)
+		videoRange.RGBA(dst, img.Y[y*img.YStride:][:w], cb, cr)
 	}
 }
 
@@ -44,43 +48,20 @@ func (u *upsampler) widen(dst, plane []uint8, y int) {
 	}
 }
 
-// matrix converts YCbCr to RGB: what each value of a component adds to each
-// colour, with 16 bits after the point.
-type matrix struct {
-	y, crR, cbG, crG, cbB [256]int32
-}
-
 // videoRange is libwebp's (yuv.h): BT.601 with luma from 16 to 235, which Go
 // takes for full range.
 var videoRange = videoMatrix()
 
-func videoMatrix() (video matrix) {
+func videoMatrix() (video ycbcr.Matrix) {
 	for i := range 256 {
 		v := int32(i)
 		// libwebp has 6 bits after the point, truncated from 14.
 		scaled := func(by int32) int32 { return v * by >> 8 << 10 }
-		video.y[i] = scaled(19077)
-		video.crR[i] = scaled(26149) - 14234<<10
-		video.cbG[i] = 8708<<10 - scaled(6419)
-		video.crG[i] = -scaled(13320)
-		video.cbB[i] = scaled(33050) - 17685<<10
+		video.Y[i] = scaled(19077)
+		video.CrR[i] = scaled(26149) - 14234<<10
+		video.CbG[i] = 8708<<10 - scaled(6419)
+		video.CrG[i] = -scaled(13320)
+		video.CbB[i] = scaled(33050) - 17685<<10
 	}
 	return video
-}
-
-func (m *matrix) convert(dst, luma, cb, cr []uint8) {
-	cb, cr, dst = cb[:len(luma)], cr[:len(luma)], dst[:4*len(luma)]
-	for x, v := range luma {
-		y, b, r := m.y[v], cb[x], cr[x]
-		set(dst, x, whole(y+m.crR[r]), whole(y+m.cbG[b]+m.crG[r]), whole(y+m.cbB[b]))
-	}
-}
-
-// whole drops the bits after the point and clips, with a branch because few
-// colours need it.
-func whole(v int32) uint8 {
-	if uint32(v)>>24 == 0 {
-		return uint8(v >> 16)
-	}
-	return uint8(^(v >> 31)) // 0 below, 255 above
 }

@@ -9,7 +9,7 @@ import (
 	"mlrbfn/internal/testenv"
 )
 
-// photograph is a JPEG of 500×375 pixels with 4:2:0 chroma, of ImageNet.
+// photographs are JPEGs of 500×375 pixels, of ImageNet.
 func photographs(b *testing.B) [][]byte {
 	b.Helper()
 	dir := testenv.Shared(b, "data/images/imagenet_samples")
@@ -40,14 +40,18 @@ func BenchmarkDecode(b *testing.B) {
 		size += len(f)
 	}
 	b.Logf("%d files, %d bytes on average", len(files), size/len(files))
-	var img *image.NRGBA
-	var err error
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		if img, err = Decode(b.Context(), files[i%len(files)], img); err != nil {
-			b.Fatal(err)
-		}
-		i++
+	for _, wanted := range []image.Rectangle{{}, image.Rect(82, 19, 82+336, 19+336)} {
+		b.Run(wanted.Size().String(), func(b *testing.B) {
+			var img *image.NRGBA
+			var err error
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				if img, err = Decode(b.Context(), files[i%len(files)], Options{Wanted: wanted, Reuse: img}); err != nil {
+					b.Fatal(err)
+				}
+				i++
+			}
+		})
 	}
 }

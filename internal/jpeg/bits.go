@@ -10,11 +10,15 @@ const (
 	// code that fits none, which counts for 17 bits, and 15 bits of value.
 	mcuBytes  = 10*64*4 + 16
 	windowLen = 16 << 10
+	// blockBytes bounds what reading a block of a sequential scan looks at:
+	// assembly does not look how much there is.
+	blockBytes = 64*4 + 16
 )
 
 // bitReader reads the bits of an entropy-coded segment. What lies beyond its
 // end reads as zeros.
 type bitReader struct {
+	// These three come first, in this order: assembly reads them.
 	bits uint64 // the next bits, the first in the highest place
 	n    int    // how many of them are valid
 	at   int    // the byte of window that follows them

@@ -53,6 +53,10 @@ type component struct {
 	// not at all; knownBefore is the same before the last scan.
 	known, knownBefore [64]int8
 
+	// wanted are the samples that the wanted pixels are made of, wantedBlocks
+	// the blocks that they are in. Samples of others are of any value.
+	wanted, wantedBlocks image.Rectangle
+
 	// plane holds the samples of a row of MCUs, below the carried rows of the
 	// one before.
 	plane []uint8
@@ -80,11 +84,12 @@ type decoder struct {
 	maxH     int
 	maxV     int
 	mcuRows  int
-	pix      []uint8 // of the image
-	row      int     // the next of it
-	raw      bool    // whether pix is to have the components as they are
-	asYCC    bool    // or, of three, converted to RGB whatever the file says
-	toGo     int     // MCUs up to the next restart
+	pix      []uint8         // of the image
+	wanted   image.Rectangle // the pixels of it that are
+	row      int             // the next of it
+	raw      bool            // whether pix is to have the components as they are
+	asYCC    bool            // or, of three, converted to RGB whatever the file says
+	toGo     int             // MCUs up to the next restart
 	eobRun   int
 	lastGood int // the last row of MCUs that had data
 	several  bool
@@ -105,7 +110,7 @@ func (d *decoder) release() {
 // reset prepares for a file.
 func (d *decoder) reset(data []byte) {
 	d.markers = markers{data: data, components: d.all[:0], scan: d.scan[:0]}
-	d.row, d.several, d.raw, d.asYCC = 0, false, false, false
+	d.wanted, d.row, d.several, d.raw, d.asYCC = image.Rectangle{}, 0, false, false, false
 }
 
 // header reads up to the first scan.
@@ -142,11 +147,20 @@ func DecodeConfig(data []byte) (Config, error) {
 	return Config{d.width, d.height, len(d.components)}, nil
 }
 
+// Options say how Decode decodes. The zero value is for all of an image.
+type Options struct {
+	// Wanted is the part of the image that is needed; an empty one is all.
+	// Pixels outside it are of any colour, which takes less time. A broken file
+	// is refused wherever it is broken.
+	Wanted image.Rectangle
+	// Reuse is what Decode returns, if its memory is large enough; nil is fine.
+	Reuse *image.NRGBA
+}
+
 // Decode decodes a file to opaque pixels, those of Pillow's
 //
 //	Image.open(file).convert("RGB")
 //
-// in the memory of reuse, which it returns, if that is large enough; nil is fine.
 // It fails where Pillow does: for a file that is cut short, but not for one with
 // broken data, of which it makes what libjpeg-turbo would. What it does not
 // support it names.
@@ -157,7 +171,7 @@ func DecodeConfig(data []byte) (Config, error) {
 //
 // Once ctx is cancelled Decode returns ctx.Err() within the time that 65,500×32
 // pixels take.
-func Decode(ctx context.Context, data []byte, reuse *image.NRGBA) (*image.NRGBA, error) {
+func Decode(ctx context.Context, data []byte, opts Options) (*image.NRGBA, error) {
 	d := decoders.Get().(*decoder)
 	defer d.release()
 	d.reset(data)
@@ -167,8 +181,8 @@ func Decode(ctx context.Context, data []byte, reuse *image.NRGBA) (*image.NRGBA,
 	if len(d.components) == 2 {
 		return nil, errors.New("2 components are not supported, only 1, 3 and 4")
 	}
-	img := canvas(reuse, d.width, d.height)
-	d.pix = img.Pix
+	img := canvas(opts.Reuse, d.width, d.height)
+	d.pix, d.wanted = img.Pix, opts.Wanted
 	if err := d.decode(ctx); err != nil {
 		return nil, err
 	}
@@ -223,6 +237,10 @@ func canvas(reuse *image.NRGBA, w, h int) *image.NRGBA {
 
 // setUp derives from the header how blocks and planes lie.
 func (d *decoder) setUp() error {
+	whole := image.Rect(0, 0, d.width, d.height)
+	if d.wanted = d.wanted.Intersect(whole); d.wanted.Empty() {
+		d.wanted = whole
+	}
 	d.maxH, d.maxV = 1, 1
 	for i := range d.components {
 		d.maxH, d.maxV = max(d.maxH, d.components[i].h), max(d.maxV, d.components[i].v)
@@ -239,6 +257,7 @@ func (d *decoder) setUp() error {
 		c.height = over(d.height*c.v, d.maxV)
 		c.blocksWide = over(c.width, 8)
 		c.blocksHigh = over(c.height, 8)
+		c.want(d)
 		c.stride = over(d.width, 8*d.maxH) * c.h
 		for k := range c.known {
 			c.known[k], c.knownBefore[k] = -1, -1
@@ -260,6 +279,16 @@ func (d *decoder) setUp() error {
 		}
 	}
 	return nil
+}
+
+// want derives which samples are wanted: interpolation takes one beside.
+func (c *component) want(d *decoder) {
+	w := d.wanted
+	c.wanted = image.Rect(
+		w.Min.X*c.h/d.maxH-1, w.Min.Y*c.v/d.maxV-1,
+		over(w.Max.X*c.h, d.maxH)+1, over(w.Max.Y*c.v, d.maxV)+1,
+	).Intersect(image.Rect(0, 0, c.width, c.height))
+	c.wantedBlocks = image.Rect(c.wanted.Min.X/8, c.wanted.Min.Y/8, over(c.wanted.Max.X, 8), over(c.wanted.Max.Y, 8))
 }
 
 // over divides and rounds up.
@@ -378,7 +407,7 @@ func (d *decoder) onePass(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := d.sampleRow(); err != nil {
+		if err := d.sampleRow(row); err != nil {
 			return err
 		}
 		d.emit(row)
@@ -386,8 +415,8 @@ func (d *decoder) onePass(ctx context.Context) error {
 	return d.finish()
 }
 
-// sampleRow decodes a row of MCUs to samples.
-func (d *decoder) sampleRow() error {
+// sampleRow decodes a row of MCUs to samples, where they are wanted.
+func (d *decoder) sampleRow(row int) error {
 	var b block
 	for x := range d.components[0].stride / d.components[0].h {
 		hasBits, err := d.beginMCU()
@@ -399,6 +428,7 @@ func (d *decoder) sampleRow() error {
 			for v := range c.v {
 				to := c.plane[(carried*c.v+8*v)*8*c.stride:]
 				for h := range c.h {
+					at := image.Pt(x*c.h+h, row*c.v+v)
 					hasAC := hasBits
 					switch {
 					case !hasBits:
@@ -411,12 +441,15 @@ func (d *decoder) sampleRow() error {
 					default:
 						hasAC = d.reader.block(&b, dc, ac, &c.dcBefore)
 					}
-					at := to[8*(x*c.h+h):]
-					if hasAC {
-						transform(at, 8*c.stride, &b, &c.quant)
+					samples := to[8*at.X:]
+					switch {
+					case !at.In(c.wantedBlocks):
 						b = block{}
-					} else {
-						flat(at, 8*c.stride, b[0]*int16(c.quant[0]))
+					case hasAC:
+						transform(samples, 8*c.stride, &b, &c.quant)
+						b = block{}
+					default:
+						flat(samples, 8*c.stride, b[0]*int16(c.quant[0]))
 						b[0] = 0
 					}
 				}

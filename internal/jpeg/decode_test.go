@@ -8,14 +8,19 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"image"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"mlrbfn/internal/testenv"
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 // pixels is what Pillow makes of a file.
@@ -63,7 +68,7 @@ func answers(t testing.TB, files map[string][]byte, name string) map[string]*pix
 // check compares what Decode makes of a file with what Pillow does.
 func check(t *testing.T, name string, data []byte, want *pixels) {
 	t.Helper()
-	img, err := Decode(t.Context(), data, nil)
+	img, err := Decode(t.Context(), data, Options{})
 	if (err != nil) != (want == nil) {
 		t.Errorf("%s: error is %v, Pillow makes of it %v", name, err, want)
 		return
@@ -142,7 +147,7 @@ func TestErrors(t *testing.T) {
 		{"quantization", change(frame+12, 7), "quantization table is missing"},
 	}
 	for _, tt := range tests {
-		img, err := Decode(t.Context(), tt.data, nil)
+		img, err := Decode(t.Context(), tt.data, Options{})
 		if img != nil || err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error is %v, want one about %q", tt.name, err, tt.want)
 		}
@@ -170,7 +175,7 @@ func TestScanBomb(t *testing.T) {
 	body := file[scan : len(file)-2]
 	bomb := append(bytes.Clone(file[:len(file)-2]), bytes.Repeat(body, maxScans)...)
 	bomb = append(bomb, 0xff, mEOI)
-	if _, err := Decode(t.Context(), bomb, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 scans") {
+	if _, err := Decode(t.Context(), bomb, Options{}); err == nil || !strings.Contains(err.Error(), "more than 1000 scans") {
 		t.Errorf("error is %v, want one about scans", err)
 	}
 }
@@ -198,7 +203,7 @@ func TestStops(t *testing.T) {
 			continue
 		}
 		for asked := 0; ; asked++ {
-			img, err := Decode(&countdown{t.Context(), asked}, data, nil)
+			img, err := Decode(&countdown{t.Context(), asked}, data, Options{})
 			if err == nil {
 				if asked < config.Height/32 {
 					t.Errorf("%s: the context was asked %d times for %d rows", name, asked, config.Height)
@@ -224,14 +229,14 @@ func TestReuse(t *testing.T) {
 	}
 	room := image.NewNRGBA(image.Rect(0, 0, 100, 100))
 	for _, name := range names {
-		want, err := Decode(t.Context(), files[name], nil)
+		want, err := Decode(t.Context(), files[name], Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range room.Pix[:cap(room.Pix)] {
 			room.Pix[:cap(room.Pix)][i] = 99
 		}
-		got, err := Decode(t.Context(), files[name], room)
+		got, err := Decode(t.Context(), files[name], Options{Reuse: room})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +252,7 @@ func TestReuse(t *testing.T) {
 // TestSamples: the components as they are, or colours whatever the file says.
 func TestSamples(t *testing.T) {
 	file := anyFile(t, "rgb-sequential")
-	img, err := Decode(t.Context(), file, nil)
+	img, err := Decode(t.Context(), file, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,6 +283,67 @@ func TestSamples(t *testing.T) {
 	}
 }
 
+// TestWanted: the pixels of any part are the same whether it alone is wanted or
+// all of the image, and so is the error.
+func TestWanted(t *testing.T) {
+	files := golden(t)
+	var names []string
+	for name := range answers(t, files, "golden.json") {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	other := anyFile(t, "sequential-2x2")
+	onEachPath(t, func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			data := files[rapid.SampledFrom(names).Draw(rt, "name")]
+			all, allErr := Decode(t.Context(), data, Options{})
+			size := image.Pt(40, 40)
+			if allErr == nil {
+				size = all.Rect.Max
+			}
+			edge := func(from, to int, name string) int { // often between blocks
+				v := rapid.IntRange(from, to).Draw(rt, name)
+				if rapid.Bool().Draw(rt, "block") {
+					v = max(from, v&^7)
+				}
+				return v
+			}
+			for range 10 {
+				x, y := edge(0, size.X-1, "left"), edge(0, size.Y-1, "top")
+				part := image.Rect(x, y, edge(x+1, size.X, "right"), edge(y+1, size.Y, "bottom"))
+				// Nothing that is kept in between is of help.
+				if _, err := Decode(t.Context(), other, Options{}); err != nil {
+					rt.Fatal(err)
+				}
+				got, err := Decode(t.Context(), data, Options{Wanted: part})
+				if fmt.Sprint(err) != fmt.Sprint(allErr) {
+					rt.Fatalf("error is %v, of all of it %v", err, allErr)
+				}
+				if err != nil {
+					return
+				}
+				if got.Rect != all.Rect {
+					rt.Fatalf("image is %v, want %v", got.Rect, all.Rect)
+				}
+				if !equalIn(part, got, all) {
+					rt.Fatalf("%v differs", part)
+				}
+			}
+		})
+	})
+}
+
+// equalIn reports whether two images of one size are equal in a part.
+func equalIn(part image.Rectangle, a, b *image.NRGBA) bool {
+	for y := part.Min.Y; y < part.Max.Y; y++ {
+		from, to := a.PixOffset(part.Min.X, y), a.PixOffset(part.Max.X, y)
+		if !bytes.Equal(a.Pix[from:to], b.Pix[from:to]) {
+			return false
+		}
+	}
+	return true
+}
+
 func FuzzDecode(f *testing.F) {
 	for name, data := range golden(f) {
 		if strings.HasSuffix(name, ".jpg") {
@@ -290,7 +356,7 @@ func FuzzDecode(f *testing.F) {
 		if err == nil && config.Width*config.Height > limit {
 			return
 		}
-		img, decodeErr := Decode(t.Context(), data, nil)
+		img, decodeErr := Decode(t.Context(), data, Options{})
 		if decodeErr != nil {
 			return
 		}
@@ -298,9 +364,15 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("image is %v, its header says %v (%v)", img.Rect, config, err)
 		}
 		onEachPath(t, func(t *testing.T) {
-			again, err := Decode(t.Context(), data, nil)
+			again, err := Decode(t.Context(), data, Options{})
 			if err != nil || !bytes.Equal(again.Pix, img.Pix) {
 				t.Errorf("pixels differ between paths (%v)", err)
+			}
+			w, h := img.Rect.Dx(), img.Rect.Dy()
+			part := image.Rect(w/3, h/3, w-w/3, h-h/3)
+			some, err := Decode(t.Context(), data, Options{Wanted: part})
+			if err != nil || !equalIn(part, some, img) {
+				t.Errorf("pixels of %v differ if it alone is wanted (%v)", part, err)
 			}
 		})
 	})

@@ -4,12 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
 )
 
 // natural is where a coefficient of zigzag order lies in a block. Runs of a
-// broken file may end beyond the last, which then takes them.
-var natural = [128]uint8{
+// broken file may end beyond the last, which then takes them, as it does the
+// zero that the end of a block counts for.
+var natural = [256]uint8{
 	0, 1, 8, 16, 9, 2, 3, 10,
 	17, 24, 32, 25, 18, 11, 4, 5,
 	12, 19, 26, 33, 40, 48, 41, 34,
@@ -26,22 +26,54 @@ func init() {
 	}
 }
 
-// lookBits is how many bits are looked up at once.
+// lookBits is how many bits are looked up at once. Two codes of at most as many
+// bits, with their values, or one such after a longer one, are in the 56 bits
+// that fill makes valid.
 const lookBits = 10
 
 // decoderTable decodes the Huffman codes of a table.
 type decoderTable struct {
 	of    table
 	valid bool
-	// look says what begins with a prefix of lookBits bits. A coefficient that
-	// fits in wholly: value<<16 | run<<8 | bits of code and value. Else the
-	// symbol of the code: symbol<<8 | bits of the code; or 0, if the code is
-	// longer.
-	look [1 << lookBits]uint32
+	// look has the code that a prefix of lookBits bits begins with, or 0, if
+	// that is longer.
+	look [1 << lookBits]code
 	// A code of more than lookBits bits, of length l, is one if it is not
 	// above most[l]; offset[l] is what is to be added for its symbol's index.
 	most   [18]int32
 	offset [18]int32
+}
+
+// code is what is known of a code: step<<24 | symbol<<16 | the bits of the value
+// behind it<<8 | its bits and those. step is what it adds to the number of the
+// last coefficient: its run and itself, or stop.
+type code uint32
+
+// stop is the step of a code that ends a block: larger than all others together
+// can reach, so that it is seen whether it is the only one.
+const stop = 80
+
+func codeOf(symbol uint8, length int) code {
+	run, size := code(symbol>>4), code(symbol&15)
+	step := run + 1
+	if size == 0 && run < 15 {
+		step = stop
+	}
+	return step<<24 | code(symbol)<<16 | size<<8 | code(length) + size
+}
+
+func (c code) symbol() uint8 { return uint8(c >> 16) }
+func (c code) size() uint    { return uint(c >> 8 & 15) } // of the value
+func (c code) bits() uint    { return uint(c & 63) }      // of code and value
+func (c code) step() int     { return int(c >> 24) }
+
+// value returns the value behind the code at the top of bits, 0 if it has none:
+// one whose first bit is 0 is negative (T.81, figure F.12).
+func (c code) value(bits uint64) int32 {
+	size := c.size()
+	bits <<= (c.bits() - size) & 63
+	negative := ^int64(bits) >> 63
+	return int32((int64((bits^uint64(negative))>>1>>(63-size)) ^ negative) - negative)
 }
 
 // build prepares the decoding of a file's table, whose symbols may be up to
@@ -67,44 +99,32 @@ func (t *decoderTable) build(of *table) error {
 	t.valid = false
 	t.of = *of
 	clear(t.look[:])
-	code, index := 0, 0
+	next, index := 0, 0
 	for l := 1; l <= 16; l++ {
 		count := int(of.counts[l])
-		if count > 0 && code+count >= 1<<l { // no code may be all ones
+		if count > 0 && next+count >= 1<<l { // no code may be all ones
 			return errors.New("a Huffman table is broken")
 		}
-		t.offset[l] = int32(index - code)
-		t.most[l] = int32(code + count - 1)
+		t.offset[l] = int32(index - next)
+		t.most[l] = int32(next + count - 1)
 		if count == 0 {
 			t.most[l] = -1
 		}
 		for range count {
 			if l <= lookBits {
-				t.enter(code, l, of.symbols[index])
+				entries := t.look[next<<(lookBits-l):][:1<<(lookBits-l)]
+				for i := range entries {
+					entries[i] = codeOf(of.symbols[index], l)
+				}
 			}
-			code++
+			next++
 			index++
 		}
-		code <<= 1
+		next <<= 1
 	}
 	t.most[17] = 1 << 20
 	t.valid = true
 	return nil
-}
-
-// enter fills the entries that begin with a code of l bits.
-func (t *decoderTable) enter(code, l int, symbol uint8) {
-	size := int(symbol & 15)
-	free := lookBits - l
-	entries := t.look[code<<free:][:1<<free]
-	for i := range entries {
-		if size == 0 || size > free {
-			entries[i] = uint32(symbol)<<8 | uint32(l)
-			continue
-		}
-		v := extend(i>>(free-size), size)
-		entries[i] = uint32(uint16(v))<<16 | uint32(symbol>>4)<<8 | uint32(l+size)
-	}
 }
 
 // extend returns the value of size bits, 0 < size: those of negative numbers
@@ -113,104 +133,93 @@ func extend(bits, size int) int {
 	return bits + (bits>>(size-1)-1)&(-1<<size+1)
 }
 
-// long returns the symbol and length of the code at the top of bits that look
-// does not have: symbol 0 and length 17 for what is no code.
-func (t *decoderTable) long(bits uint64) (symbol uint8, l int) {
-	l = lookBits + 1
+// long returns the code at the top of bits that look does not have: for what is
+// none one of length 17 and symbol 0.
+func (t *decoderTable) long(bits uint64) code {
+	l := lookBits + 1
 	for int32(bits>>(64-uint(l))) > t.most[l] {
 		l++
 	}
 	if l > 16 {
-		return 0, 17
+		return codeOf(0, 17)
 	}
-	return t.of.symbols[uint8(int32(bits>>(64-uint(l)))+t.offset[l])], l
+	return codeOf(t.of.symbols[uint8(int32(bits>>(64-uint(l)))+t.offset[l])], l)
 }
 
-// symbol reads one code.
+// symbol reads one code, without the value behind it.
 func (r *bitReader) symbol(t *decoderTable) uint8 {
 	if r.n < 32 {
 		r.fill()
 	}
-	e := t.look[r.bits>>(64-lookBits)]
-	var s uint8
-	var l int
-	switch {
-	case e == 0:
-		s, l = t.long(r.bits)
-	case e < 1<<16:
-		s, l = uint8(e>>8), int(e&63)
-	default: // a value fits in as well
-		v := int(int16(e >> 16))
-		size := bits.Len(uint(max(v, -v)))
-		s, l = uint8(e>>8)<<4|uint8(size), int(e&63)-size
+	c := t.look[r.bits>>(64-lookBits)]
+	if c == 0 {
+		c = t.long(r.bits)
 	}
-	r.bits <<= uint(l)
-	r.n -= l
-	return s
+	l := c.bits() - c.size()
+	r.bits <<= l
+	r.n -= int(l)
+	return c.symbol()
 }
 
 // block reads a block of a sequential scan into b, which is zero, with the DC
 // coefficient predicted by dcBefore, and reports whether it may have others.
 func (r *bitReader) block(b *block, dc, ac *decoderTable, dcBefore *int32) bool {
-	if r.n < 32 {
-		r.fill()
+	r.fill()
+	c := dc.look[r.bits>>(64-lookBits)]
+	if c == 0 {
+		c = dc.long(r.bits)
 	}
-	bits, n, at := r.bits, r.n, r.at
-	e := dc.look[bits>>(64-lookBits)]
-	if e >= 1<<16 {
-		*dcBefore += int32(int16(e >> 16))
-		bits <<= e & 63
-		n -= int(e & 63)
-	} else {
-		s, l := uint8(e>>8), int(e&63)
-		if e == 0 {
-			s, l = dc.long(bits)
-		}
-		bits <<= uint(l)
-		if s > 0 {
-			*dcBefore += int32(extend(int(bits>>(64-uint(s))), int(s)))
-			bits <<= s
-		}
-		n -= l + int(s)
-	}
+	*dcBefore += c.value(r.bits)
 	b[0] = int16(*dcBefore)
+	r.consume(c)
+	_ = r.window[r.at+blockBytes-1] // assembly does not look
+	k := 0
+	for k < 63 {
+		if k = r.coefficients(b, ac, k); k < 63 {
+			r.fill()
+			c := ac.long(r.bits)
+			k += c.step()
+			b[natural[uint8(k)]&63] = int16(c.value(r.bits))
+			r.consume(c)
+		}
+	}
+	return k != stop
+}
 
-	k := 1
-	for k < 64 {
-		if n < 32 {
-			bits |= binary.BigEndian.Uint64(r.window[at:]) >> (uint(n) & 63)
-			at += (63 - n) >> 3
-			n |= 56
+// consume moves on by a code and its value.
+func (r *bitReader) consume(c code) {
+	r.bits <<= c.bits()
+	r.n -= int(c.bits())
+}
+
+// coefficientsPlain reads the coefficients behind number k, up to the end of the
+// block or a code that is too long to be looked up. It returns the number of the
+// last one; from 63 on it is the end.
+func (r *bitReader) coefficientsPlain(b *block, t *decoderTable, k int) int {
+	bits, n, at := r.bits, r.n, r.at
+	for k < 63 {
+		bits |= binary.BigEndian.Uint64(r.window[at:]) >> (uint(n) & 63)
+		at += (63 - n) >> 3
+		n |= 56
+		c := t.look[bits>>(64-lookBits)]
+		if c == 0 {
+			break
 		}
-		e := ac.look[bits>>(64-lookBits)]
-		if e >= 1<<16 {
-			bits <<= e & 63
-			n -= int(e & 63)
-			k += int(e >> 8 & 15)
-			b[natural[k&127]&63] = int16(e >> 16)
-			k++
-			continue
+		k += c.step()
+		b[natural[uint8(k)]&63] = int16(c.value(bits))
+		bits <<= c.bits()
+		n -= int(c.bits())
+		if k >= 63 {
+			break
 		}
-		s, l := uint8(e>>8), int(e&63)
-		if e == 0 {
-			s, l = ac.long(bits)
+		if c = t.look[bits>>(64-lookBits)]; c == 0 {
+			break
 		}
-		bits <<= uint(l & 63)
-		n -= l
-		run, size := int(s>>4), int(s&15)
-		if size == 0 {
-			if run < 15 {
-				break
-			}
-			k += 16
-			continue
-		}
-		k += run
-		b[natural[k&127]&63] = int16(extend(int(bits>>(64-uint(size))), size))
-		bits <<= uint(size & 63)
-		n -= size
-		k++
+		k += c.step()
+		b[natural[uint8(k)]&63] = int16(c.value(bits))
+		bits <<= c.bits()
+		n -= int(c.bits())
 	}
 	r.bits, r.n, r.at = bits, n, at
-	return k > 1
+	return k
 }

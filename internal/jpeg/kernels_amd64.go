@@ -7,10 +7,17 @@ import "golang.org/x/sys/cpu"
 //go:generate sh -c "cd asm && go run . -out ../kernels_amd64.s -stubs ../stubs_amd64.go -pkg jpeg"
 
 // assembled says whether this machine can run the assembly. Tests change it.
-var assembled = cpu.X86.HasAVX2
+var assembled = cpu.X86.HasAVX2 && cpu.X86.HasBMI2
 
 // lanes is how many samples the assembly handles at once.
 const lanes = 16
+
+func (r *bitReader) coefficients(b *block, t *decoderTable, k int) int {
+	if !assembled {
+		return r.coefficientsPlain(b, t, k)
+	}
+	return coefficientsBMI2(&r.bits, &r.window[0], &b[0], (*uint32)(&t.look[0]), k)
+}
 
 func transform(dst []uint8, stride int, b *block, quant *[64]uint16) {
 	if !assembled {

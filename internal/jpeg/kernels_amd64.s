@@ -4,6 +4,146 @@
 
 #include "textflag.h"
 
+// func coefficientsBMI2(bits *uint64, window *uint8, b *int16, look *uint32, k int) int
+// Requires: BMI2, CMOV
+TEXT ·coefficientsBMI2(SB), NOSPLIT, $8-48
+	MOVQ bits+0(FP), AX
+	MOVQ window+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ look+24(FP), BX
+	MOVQ k+32(FP), SI
+	MOVQ (AX), DI
+	MOVQ 8(AX), R8
+	MOVQ 16(AX), AX
+	LEAQ ·natural+0(SB), R9
+	XORQ R10, R10
+	MOVQ $-1, R11
+	MOVL $0x00000036, R12
+
+fill:
+	MOVQ    (CX)(AX*1), R15
+	BSWAPQ  R15
+	SHRXQ   R8, R15, R15
+	ORQ     R15, DI
+	MOVQ    R8, R14
+	XORQ    $0x3f, R14
+	SHRQ    $0x03, R14
+	ADDQ    R14, AX
+	ORQ     $0x38, R8
+	SHRXQ   R12, DI, R13
+	MOVL    (BX)(R13*4), R13
+	TESTL   R13, R13
+	JZ      done
+	MOVQ    R13, R14
+	NEGQ    R14
+	SHRXQ   R14, DI, R15
+	SHLXQ   R13, DI, DI
+	MOVBQZX R13, R14
+	SUBQ    R14, R8
+	MOVQ    R13, R14
+	SHRQ    $0x08, R14
+	BZHIQ   R14, R15, R15
+	BZHIQ   R14, R11, BP
+	MOVQ    BP, R14
+	SHRQ    $0x01, R14
+	CMPQ    R15, R14
+	CMOVQHI R10, BP
+	SUBQ    BP, R15
+	SHRQ    $0x18, R13
+	ADDQ    R13, SI
+	MOVBQZX (R9)(SI*1), R14
+	MOVW    R15, (DX)(R14*2)
+	CMPQ    SI, $0x3f
+	JGE     done
+	SHRXQ   R12, DI, R13
+	MOVL    (BX)(R13*4), R13
+	TESTL   R13, R13
+	JZ      done
+	MOVQ    R13, R14
+	NEGQ    R14
+	SHRXQ   R14, DI, R15
+	SHLXQ   R13, DI, DI
+	MOVBQZX R13, R14
+	SUBQ    R14, R8
+	MOVQ    R13, R14
+	SHRQ    $0x08, R14
+	BZHIQ   R14, R15, R15
+	BZHIQ   R14, R11, BP
+	MOVQ    BP, R14
+	SHRQ    $0x01, R14
+	CMPQ    R15, R14
+	CMOVQHI R10, BP
+	SUBQ    BP, R15
+	SHRQ    $0x18, R13
+	ADDQ    R13, SI
+	MOVBQZX (R9)(SI*1), R14
+	MOVW    R15, (DX)(R14*2)
+	CMPQ    SI, $0x3f
+	JGE     done
+	CMPQ    R8, $0x19
+	JL      fill
+	SHRXQ   R12, DI, R13
+	MOVL    (BX)(R13*4), R13
+	TESTL   R13, R13
+	JZ      done
+	MOVQ    R13, R14
+	NEGQ    R14
+	SHRXQ   R14, DI, R15
+	SHLXQ   R13, DI, DI
+	MOVBQZX R13, R14
+	SUBQ    R14, R8
+	MOVQ    R13, R14
+	SHRQ    $0x08, R14
+	BZHIQ   R14, R15, R15
+	BZHIQ   R14, R11, BP
+	MOVQ    BP, R14
+	SHRQ    $0x01, R14
+	CMPQ    R15, R14
+	CMOVQHI R10, BP
+	SUBQ    BP, R15
+	SHRQ    $0x18, R13
+	ADDQ    R13, SI
+	MOVBQZX (R9)(SI*1), R14
+	MOVW    R15, (DX)(R14*2)
+	CMPQ    SI, $0x3f
+	JGE     done
+	CMPQ    R8, $0x19
+	JL      fill
+	SHRXQ   R12, DI, R13
+	MOVL    (BX)(R13*4), R13
+	TESTL   R13, R13
+	JZ      done
+	MOVQ    R13, R14
+	NEGQ    R14
+	SHRXQ   R14, DI, R15
+	SHLXQ   R13, DI, DI
+	MOVBQZX R13, R14
+	SUBQ    R14, R8
+	MOVQ    R13, R14
+	SHRQ    $0x08, R14
+	BZHIQ   R14, R15, R15
+	BZHIQ   R14, R11, BP
+	MOVQ    BP, R14
+	SHRQ    $0x01, R14
+	CMPQ    R15, R14
+	CMOVQHI R10, BP
+	SUBQ    BP, R15
+	SHRQ    $0x18, R13
+	ADDQ    R13, SI
+	MOVBQZX (R9)(SI*1), R14
+	MOVW    R15, (DX)(R14*2)
+	CMPQ    SI, $0x3f
+	JGE     done
+	JMP     fill
+
+done:
+	MOVQ bits+0(FP), R15
+	MOVQ DI, (R15)
+	MOVQ R8, 8(R15)
+	MOVQ AX, 16(R15)
+	MOVQ SI, ret+40(FP)
+	RET
+
 // func transformAVX2(dst *uint8, stride int, b *int16, quant *uint16)
 // Requires: AVX, AVX2
 TEXT ·transformAVX2(SB), NOSPLIT, $0-32

@@ -26,6 +26,25 @@ func TestKernelsAgree(t *testing.T) {
 	if !assembled {
 		t.Skip("this machine has no AVX2")
 	}
+	t.Run("coefficients", func(t *testing.T) {
+		var table decoderTable
+		if err := table.build(&standardAC[0]); err != nil {
+			t.Fatal(err)
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			var got, want bitReader
+			for i := range blockBytes + 8 {
+				got.window[i] = rapid.Byte().Draw(t, "bits")
+			}
+			want.window = got.window
+			var gotBlock, wantBlock block
+			from := rapid.IntRange(0, 62).Draw(t, "from")
+			gotLast, wantLast := got.coefficients(&gotBlock, &table, from), want.coefficientsPlain(&wantBlock, &table, from)
+			if gotLast != wantLast || gotBlock != wantBlock || 8*got.at-got.n != 8*want.at-want.n {
+				t.Errorf("coefficients up to %d are %v, want %v up to %d", gotLast, gotBlock, wantBlock, wantLast)
+			}
+		})
+	})
 	t.Run("transform", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			var b block

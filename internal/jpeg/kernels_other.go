@@ -2,6 +2,10 @@
 
 package jpeg
 
+func (r *bitReader) coefficients(b *block, t *decoderTable, k int) int {
+	return r.coefficientsPlain(b, t, k)
+}
+
 func transform(dst []uint8, stride int, b *block, quant *[64]uint16) {
 	transformPlain(dst, stride, b, quant)
 }

@@ -1,43 +1,28 @@
 package jpeg
 
-import "encoding/binary"
+import (
+	"encoding/binary"
 
-// matrix converts YCbCr to RGB: what each value of a component adds to each
-// colour, with 16 bits after the point, as libjpeg has it.
-var matrix struct {
-	y, crR, cbG, crG, cbB [256]int32
-}
+	"mlrbfn/internal/ycbcr"
+)
+
+// fullRange is the conversion that libjpeg has: luma from 0 to 255.
+var fullRange ycbcr.Matrix
 
 func init() {
 	const half = 1 << 15
 	for i := range 256 {
 		v, c := int32(i), int32(i-128)
-		matrix.y[i] = v<<16 + half
-		matrix.crR[i] = 91881 * c // 1.40200
-		matrix.cbG[i] = -22554 * c
-		matrix.crG[i] = -46802 * c
-		matrix.cbB[i] = 116130 * c // 1.77200
+		fullRange.Y[i] = v<<16 + half
+		fullRange.CrR[i] = 91881 * c // 1.40200
+		fullRange.CbG[i] = -22554 * c
+		fullRange.CrG[i] = -46802 * c
+		fullRange.CbB[i] = 116130 * c // 1.77200
 	}
 }
 
 // coloursPlain converts a row of YCbCr to opaque RGBA.
-func coloursPlain(dst, luma, cb, cr []uint8) {
-	cb, cr, dst = cb[:len(luma)], cr[:len(luma)], dst[:4*len(luma)]
-	m := &matrix
-	for x, v := range luma {
-		y, b, r := m.y[v], cb[x], cr[x]
-		set(dst, x, whole(y+m.crR[r]), whole(y+m.cbG[b]+m.crG[r]), whole(y+m.cbB[b]))
-	}
-}
-
-// whole drops the bits after the point and clips, with a branch because few
-// colours need it.
-func whole(v int32) uint8 {
-	if uint32(v)>>24 == 0 {
-		return uint8(v >> 16)
-	}
-	return uint8(^(v >> 31)) // 0 below, 255 above
-}
+func coloursPlain(dst, luma, cb, cr []uint8) { fullRange.RGBA(dst, luma, cb, cr) }
 
 // flat fills 8×8 samples with those of a block that has only DC, dequantized.
 func flat(dst []uint8, stride int, dc int16) {

@@ -67,13 +67,13 @@ func (c *component) makeRoom(ctx context.Context, mcuRows int) error {
 	return nil
 }
 
-// samplesOf transforms a row of MCUs.
+// samplesOf transforms what is wanted of a row of MCUs.
 func (c *component) samplesOf(row int) {
-	for v := range c.v {
-		coefs := c.coefs[row*c.v+v]
-		to := c.plane[(carried*c.v+8*v)*8*c.stride:]
-		for x := range coefs {
-			transform(to[8*x:], 8*c.stride, &coefs[x], &c.quant)
+	w := c.wantedBlocks
+	for y := max(row*c.v, w.Min.Y); y < min((row+1)*c.v, w.Max.Y); y++ {
+		to := c.plane[(carried*c.v+8*(y-row*c.v))*8*c.stride:]
+		for x := w.Min.X; x < w.Max.X; x++ {
+			transform(to[8*x:], 8*c.stride, &c.coefs[y][x], &c.quant)
 		}
 	}
 }
@@ -189,28 +189,22 @@ func (d *decoder) acFirst(c *component, b *block) {
 	r := &d.reader
 	t := &d.acTables[c.acIndex]
 	for k := d.first; k <= d.last; k++ {
-		if r.n < 32 {
-			r.fill()
+		r.fill()
+		e := t.look[r.bits>>(64-lookBits)]
+		if e == 0 {
+			e = t.long(r.bits)
 		}
-		if e := t.look[r.bits>>(64-lookBits)]; e >= 1<<16 {
-			r.bits <<= e & 63
-			r.n -= int(e & 63)
-			k += int(e >> 8 & 15)
-			b[natural[k&127]&63] = int16(e>>16) << d.low
-			continue
-		}
-		s := r.symbol(t)
-		run, size := int(s>>4), uint(s&15)
-		switch {
-		case size > 0:
-			k += run
-			b[natural[k&127]&63] = int16(extend(r.take(size), int(size)) << d.low)
-		case run == 15:
-			k += 15
-		default:
+		run, size := int(e.symbol()>>4), e.size()
+		if size == 0 && run < 15 {
+			r.consume(e)
 			d.eobRun = 1<<run + r.take(uint(run)) - 1
 			return
 		}
+		k += run
+		if size > 0 {
+			b[natural[k&127]&63] = int16(e.value(r.bits) << d.low)
+		}
+		r.consume(e)
 	}
 }
 

@@ -14,10 +14,12 @@ func (d *decoder) emit(mcuRow int) {
 	}
 	for group := max(first, 0); group <= last; group++ {
 		for i := 0; i < d.maxV && d.row < d.height; i++ {
-			for j := range d.components {
-				d.components[j].widen(d, mcuRow, d.row)
+			if d.wanted.Min.Y <= d.row && d.row < d.wanted.Max.Y {
+				for j := range d.components {
+					d.components[j].widen(d, mcuRow, d.row)
+				}
+				d.convert()
 			}
-			d.convert()
 			d.row++
 		}
 	}
@@ -35,8 +37,8 @@ func (c *component) samples(mcuRow, y int) []uint8 {
 	return c.plane[at*8*c.stride:][:c.width]
 }
 
-// widen makes row y of the image. Chroma that is halved is interpolated
-// between the centres of samples, other replicated.
+// widen makes row y of the image, where it is wanted. Chroma that is halved is
+// interpolated between the centres of samples, other replicated.
 func (c *component) widen(d *decoder, mcuRow, y int) {
 	right, down := d.maxH/c.h, d.maxV/c.v
 	own := y / down
@@ -48,20 +50,24 @@ func (c *component) widen(d *decoder, mcuRow, y int) {
 	if smooth && down == 2 {
 		far = c.samples(mcuRow, min(max(own-1+y%2*2, 0), c.height-1))
 	}
-	c.wide = c.line
-	switch {
-	case right == 1 && down == 1:
+	if right == 1 && down == 1 {
 		c.wide = near
 		return
+	}
+	c.wide = c.line
+	from, to := c.wanted.Min.X, c.wanted.Max.X
+	line := c.line[right*from:]
+	near, far = near[from:to], far[from:to]
+	switch {
 	case !smooth:
-		replicate(c.line, near, right)
+		replicate(line, near, right)
 	case right == 1:
-		blend(c.line, near, far, 1+y%2)
+		blend(line, near, far, 1+y%2)
 	case down == 1:
 		// Rounded down and up in turn where libjpeg does, in sixteenths.
-		interpolate(c.line, near, far, 4, 8)
+		interpolate(line, near, far, 4, 8)
 	default:
-		interpolate(c.line, near, far, 8, 7)
+		interpolate(line, near, far, 8, 7)
 	}
 }
 
@@ -104,19 +110,21 @@ func interpolatePlain(dst, near, far []uint8, even, odd int) {
 	pair[1] = uint8((4*this + odd) >> 4)
 }
 
-// convert writes a row of the image from the rows of the components.
+// convert writes what is wanted of a row of the image from the rows of the
+// components.
 func (d *decoder) convert() {
-	c, w := d.components, d.width
+	c, from, to := d.components, d.wanted.Min.X, d.wanted.Max.X
+	w := to - from
 	size := 4
 	if d.raw {
 		size = len(c)
 	}
-	dst := d.pix[d.row*size*w:][:size*w]
-	a := c[0].wide[:w]
+	dst := d.pix[size*(d.row*d.width+from):][:size*w]
+	a := c[0].wide[from:to]
 	switch {
 	case d.raw && d.asYCC:
 		line := sized(d.line, 4*w)
-		colours(line, a, c[1].wide[:w], c[2].wide[:w])
+		colours(line, a, c[1].wide[from:to], c[2].wide[from:to])
 		for x := range w {
 			copy(dst[3*x:3*x+3], line[4*x:])
 		}
@@ -124,7 +132,7 @@ func (d *decoder) convert() {
 		return
 	case d.raw:
 		for i := range c {
-			for x, v := range c[i].wide[:w] {
+			for x, v := range c[i].wide[from:to] {
 				dst[x*size+i] = v
 			}
 		}
@@ -135,7 +143,7 @@ func (d *decoder) convert() {
 		}
 		return
 	}
-	b, e := c[1].wide[:w], c[2].wide[:w]
+	b, e := c[1].wide[from:to], c[2].wide[from:to]
 	ycc := d.hasYCC()
 	if ycc {
 		colours(dst, a, b, e)
@@ -149,7 +157,7 @@ func (d *decoder) convert() {
 	}
 	// Pillow takes all inks for Adobe's, which are inverted. Converted to RGB,
 	// which is what is left of the light, they are so already.
-	for x, light := range c[3].wide[:w] {
+	for x, light := range c[3].wide[from:to] {
 		pixel := dst[4*x:][:3]
 		for i, ink := range pixel {
 			if !ycc {

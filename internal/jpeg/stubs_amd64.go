@@ -4,6 +4,11 @@
 
 package jpeg
 
+// coefficientsBMI2 is coefficientsPlain; bits are the first of a bitReader's fields.
+//
+//go:noescape
+func coefficientsBMI2(bits *uint64, window *uint8, b *int16, look *uint32, k int) int
+
 // transformAVX2 is transformPlain.
 //
 //go:noescape

@@ -311,7 +311,7 @@ func alone(ctx context.Context, s subject, photograph string, batch int) (v spee
 		return v, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	img, err := decode(ctx, photograph, nil)
+	img, err := decode(ctx, photograph, preprocess.DecodeOptions{})
 	if err != nil {
 		return v, err
 	}
@@ -357,12 +357,12 @@ func alone(ctx context.Context, s subject, photograph string, batch int) (v spee
 	return v, err
 }
 
-func decode(ctx context.Context, file string, reuse *image.NRGBA) (*image.NRGBA, error) {
+func decode(ctx context.Context, file string, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	return preprocess.Decode(ctx, data, preprocess.DecodeOptions{Reuse: reuse})
+	return preprocess.Decode(ctx, data, opts)
 }
 
 // benchPreprocess measures the way from a photograph of 500×375 to its tensor
@@ -398,7 +398,7 @@ func benchPreprocess(ctx context.Context, w *tabwriter.Writer, s subject, photog
 		for range turns {
 			for _, file := range alike {
 				var err error
-				if img, err = decode(ctx, file, img); err != nil {
+				if img, err = decode(ctx, file, preprocess.DecodeOptions{For: spec, Reuse: img}); err != nil {
 					return speed{}, err
 				}
 				if err := spec.Tensor(tensor, img, preprocess.NCHW); err != nil {

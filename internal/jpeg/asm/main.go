@@ -10,12 +10,90 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
+// lookBits is that of package jpeg.
+const lookBits = 10
+
 func main() {
 	ConstraintExpr("!noasm")
+	coefficients()
 	transform()
 	interpolate()
 	colours()
 	Generate()
+}
+
+// coefficients reads two to four coefficients for each time that it fills the
+// bits: as long as there are enough for one more. Constants to shift by
+// are moved to registers in 32 bits: Intel's Alder Lake takes three times as long
+// for a shift by one that came in 64 (T. Barnes, The Alder Lake SHLX anomaly, 2025).
+func coefficients() {
+	TEXT("coefficientsBMI2", 4, "func(bits *uint64, window *uint8, b *int16, look *uint32, k int) int")
+	Pragma("noescape")
+	Doc("coefficientsBMI2 is coefficientsPlain; bits are the first of a bitReader's fields.")
+	state, window := Load(Param("bits"), GP64()), Load(Param("window"), GP64())
+	b, look, k := Load(Param("b"), GP64()), Load(Param("look"), GP64()), Load(Param("k"), GP64())
+	bits, n, at := GP64(), GP64(), GP64()
+	MOVQ(Mem{Base: state}, bits)
+	MOVQ(Mem{Base: state, Disp: 8}, n)
+	MOVQ(Mem{Base: state, Disp: 16}, at)
+	natural, zero, ones, top := GP64(), GP64(), GP64(), GP64()
+	LEAQ(Mem{Symbol: Symbol{Name: "·natural"}, Base: reg.StaticBase}, natural)
+	XORQ(zero, zero)
+	MOVQ(I32(-1), ones)
+	MOVL(U32(64-lookBits), top.As32())
+	code, spare, value, mask := GP64(), GP64(), GP64(), GP64()
+
+	Label("fill")
+	MOVQ(Mem{Base: window, Index: at, Scale: 1}, value)
+	BSWAPQ(value)
+	SHRXQ(n, value, value)
+	ORQ(value, bits)
+	MOVQ(n, spare) // (63-n)/8 more bytes
+	XORQ(U8(63), spare)
+	SHRQ(U8(3), spare)
+	ADDQ(spare, at)
+	ORQ(U8(56), n)
+	for i := range 4 {
+		if i >= 2 {
+			CMPQ(n, U8(lookBits+15))
+			JL(LabelRef("fill"))
+		}
+		SHRXQ(top, bits, code)
+		MOVL(Mem{Base: look, Index: code, Scale: 4}, code.As32())
+		TESTL(code.As32(), code.As32())
+		JZ(LabelRef("done"))
+		MOVQ(code, spare)
+		NEGQ(spare)
+		SHRXQ(spare, bits, value) // the bits of code and value are the last
+		SHLXQ(code, bits, bits)
+		MOVBQZX(code.As8(), spare)
+		SUBQ(spare, n)
+		MOVQ(code, spare)
+		SHRQ(U8(8), spare)
+		BZHIQ(spare, value, value)
+		BZHIQ(spare, ones, mask)
+		// A value whose first bit is 0 is that less the largest one.
+		MOVQ(mask, spare)
+		SHRQ(U8(1), spare)
+		CMPQ(value, spare)
+		CMOVQHI(zero, mask)
+		SUBQ(mask, value)
+		SHRQ(U8(24), code)
+		ADDQ(code, k)
+		MOVBQZX(Mem{Base: natural, Index: k, Scale: 1}, spare)
+		MOVW(value.As16(), Mem{Base: b, Index: spare, Scale: 2})
+		CMPQ(k, U8(63))
+		JGE(LabelRef("done"))
+	}
+	JMP(LabelRef("fill"))
+
+	Label("done")
+	Load(Param("bits"), value)
+	MOVQ(bits, Mem{Base: value})
+	MOVQ(n, Mem{Base: value, Disp: 8})
+	MOVQ(at, Mem{Base: value, Disp: 16})
+	Store(k, ReturnIndex(0))
+	RET()
 }
 
 var constants = map[string]Mem{}

@@ -1,0 +1,30 @@
+// Package ycbcr converts luma and chroma to colours in fixed-point arithmetic.
+package ycbcr
+
+// Matrix is what each value of a component adds to each colour, with 16 bits
+// after the point.
+type Matrix struct {
+	Y, CrR, CbG, CrG, CbB [256]int32
+}
+
+// RGBA converts a row of YCbCr to opaque RGBA, four bytes for each of luma.
+func (m *Matrix) RGBA(dst, luma, cb, cr []uint8) {
+	cb, cr, dst = cb[:len(luma)], cr[:len(luma)], dst[:4*len(luma)]
+	for x, v := range luma {
+		y, b, r := m.Y[v], cb[x], cr[x]
+		pixel := dst[4*x : 4*x+4 : 4*x+4]
+		pixel[0] = whole(y + m.CrR[r])
+		pixel[1] = whole(y + m.CbG[b] + m.CrG[r])
+		pixel[2] = whole(y + m.CbB[b])
+		pixel[3] = 255
+	}
+}
+
+// whole drops the bits after the point and clips, with a branch because few
+// colours need it.
+func whole(v int32) uint8 {
+	if uint32(v)>>24 == 0 {
+		return uint8(v >> 16)
+	}
+	return uint8(^(v >> 31)) // 0 below, 255 above
+}
