@@ -52,7 +52,7 @@ func BenchmarkElements(b *testing.B) {
 			v.LogBCE(grad, phi, labels, 0, 1)
 			v.Backward(grad, sums, more, top, other, phi, dist, width, inverse)
 		}, rows},
-		"Adam":   {func() { v.Adam(p, grad, m, second, 1e-6, 1) }, rows * batch},
+		"Adam": {func() { v.Adam(p, grad, m, second, 1e-6, 1) }, rows * batch},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
