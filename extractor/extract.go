@@ -47,6 +47,8 @@ type ExtractOptions struct {
 	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
 	// its memory until it ends.
 	ImageTimeout time.Duration
+	// NoHash leaves out the hashes of images, for who does not want them.
+	NoHash bool
 	// Progress is called after every image with the numbers of those done,
 	// of those of them that failed, and of all. Calls do not overlap.
 	Progress func(done, failed, total int)
@@ -63,7 +65,7 @@ type Result struct {
 	// Item is that item, with the size and time of the file that was read.
 	Item Item
 	// SHA256 is the hash of the file's bytes, or of the pixels of an image in an
-	// idx file, in hex; "" if it was not read.
+	// idx file, in hex; "" if it was not read, or with NoHash.
 	SHA256 string
 	// Features has as many finite values as the model's Dim says, and Logits
 	// as its LogitsDim; both are nil where Err is not.
@@ -264,8 +266,10 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	if r.Item.idx == nil && len(data) <= maxIdle {
 		w.file = data
 	}
-	if r.SHA256, err = hash(ctx, data); err != nil {
-		return err
+	if !w.opts.NoHash {
+		if r.SHA256, err = hash(ctx, data); err != nil {
+			return err
+		}
 	}
 	width, height, err := r.Item.size(data)
 	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else decode says why

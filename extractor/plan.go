@@ -111,7 +111,7 @@ func (e *extraction) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if free && plan.Batch == 1 && e.model.Batch(2) == 2 {
+	if free && plan.Batch == 1 {
 		if plan, err = e.chooseBatch(ctx, plan, rate); err != nil {
 			return err
 		}
@@ -222,7 +222,7 @@ func (e *extraction) chooseBatch(ctx context.Context, plan Plan, rate float64) (
 		}
 		sizes = sizes[:n-1]
 	}
-	if len(sizes) == 0 {
+	if len(sizes) == 0 || e.model.Batch(2) != 2 { // to ask the model takes time, too
 		return plan, nil
 	}
 	var (

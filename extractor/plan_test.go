@@ -107,6 +107,7 @@ func TestFixedBatchesStay(t *testing.T) {
 // TestFewImagesAreNotMeasured: what takes a moment is done by the rule.
 func TestFewImagesAreNotMeasured(t *testing.T) {
 	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	m.alone = func() bool { t.Error("made-up images are run"); return false }
 	for _, n := range []int{1, 3, 25} {
 		var plan Plan
 		collect(t, m, greys(t, n), ExtractOptions{Chosen: func(p Plan) { plan = p }})

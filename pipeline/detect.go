@@ -94,6 +94,7 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 		done, failed := 0, 0
 		for {
 			run := opts.Run
+			run.NoHash = true
 			if progress := run.Progress; progress != nil {
 				run.Progress = func(n, failedNow, total int) {
 					if total += done; opts.More != nil {

@@ -90,14 +90,19 @@ func bench(ctx context.Context) error {
 		return err
 	}
 
-	measured, used := map[string][]float64{}, map[string][]float64{} // ms, and of the processors
-	note := func(what string, per int, do func() error) error {
+	measured, used := map[string][]float64{}, map[string][]float64{} // ms of each round, and of the processors
+	note := func(round int, what string, per int, do func() error) error {
 		start, before := time.Now(), processTime()
 		if err := do(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		measured[what] = append(measured[what], time.Since(start).Seconds()*1000/float64(per))
-		used[what] = append(used[what], (processTime()-before).Seconds()*1000/float64(per))
+		for _, table := range []map[string][]float64{measured, used} {
+			if table[what] == nil {
+				table[what] = make([]float64, *rounds)
+			}
+		}
+		measured[what][round] += time.Since(start).Seconds() * 1000 / float64(per)
+		used[what][round] += (processTime() - before).Seconds() * 1000 / float64(per)
 		return nil
 	}
 	program := func(name string, args ...string) func() error {
@@ -116,15 +121,20 @@ func bench(ctx context.Context) error {
 		log.Printf("round %d of %d", round+1, *rounds)
 		features := filepath.Join(dir, "features")
 		err := errors.Join(
-			note("decode", len(photos), func() error { return each(photos, decode(ctx)) }),
-			note("run", len(photos), func() error {
-				return each(photos, func(extractor.Item) error { return runner.Run(ctx, 1) })
+			// In turn, so that a run finds the caches as any does that follows decoding.
+			each(photos, func(photo extractor.Item) error {
+				return errors.Join(
+					note(round, "decode", len(photos), func() error { return decode(ctx, photo) }),
+					note(round, "run", len(photos), func() error { return runner.Run(ctx, 1) }),
+				)
 			}),
-			note("verdict", len(photos), func() error { return each(photos, judging.judge) }),
-			note("load", 1, func() error { return load(model) }),
-			note("detect one", 1, program("detect", append(verdict, photos[0].File)...)),
-			note("extract folder", *copies, program("extract", "--model", *modelDir, "--images", folder, "--out", features, "--quiet")),
-			note("detect folder", *copies, program("detect", append(verdict, folder)...)),
+			each(photos, func(photo extractor.Item) error {
+				return note(round, "verdict", len(photos), func() error { return judging.judge(photo) })
+			}),
+			note(round, "load", 1, func() error { return load(model) }),
+			note(round, "detect one", 1, program("detect", append(verdict, photos[0].File)...)),
+			note(round, "extract folder", *copies, program("extract", "--model", *modelDir, "--images", folder, "--out", features, "--quiet")),
+			note(round, "detect folder", *copies, program("detect", append(verdict, folder)...)),
 			os.RemoveAll(features),
 		)
 		if err != nil {
@@ -227,14 +237,12 @@ func each(photos []extractor.Item, do func(extractor.Item) error) error {
 	return nil
 }
 
-func decode(ctx context.Context) func(extractor.Item) error {
-	return func(photo extractor.Item) error {
-		data, err := os.ReadFile(photo.File)
-		if err == nil {
-			_, err = preprocess.Decode(ctx, data, preprocess.DecodeOptions{})
-		}
-		return err
+func decode(ctx context.Context, photo extractor.Item) error {
+	data, err := os.ReadFile(photo.File)
+	if err == nil {
+		_, err = preprocess.Decode(ctx, data, preprocess.DecodeOptions{})
 	}
+	return err
 }
 
 // filter is a detection that is given one photograph at a time, as detect is by
