@@ -319,46 +319,41 @@ func transpose() {
 	{
 		dst, ldd, src, lds, n := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
 		strideRows(ldd, lds)
-		x, y := make([]reg.Register, 16), make([]reg.Register, 16)
-		for i := range 16 {
-			x[i], y[i] = avx512.vector(i), avx512.vector(16+i)
+		// Rows i, i+4, i+8 and i+12 of four columns make a vector, each its own
+		// quarter: put together while they are loaded, which takes none of
+		// the shuffles that hold up the rest.
+		lds3, ldd3 := GP64(), GP64()
+		LEAQ(Mem{Base: lds, Index: lds, Scale: 2}, lds3)
+		LEAQ(Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
+		quarters := []reg.Register{nil, reg.K1, reg.K2, reg.K3}
+		bases := []reg.Register{src, GP64(), GP64(), GP64()}
+		for i := 1; i < 4; i++ {
+			lanes := GP32()
+			MOVL(U32(0xf<<(4*i)), lanes)
+			KMOVW(lanes, quarters[i])
+			LEAQ(Mem{Base: bases[i-1], Index: lds, Scale: 4}, bases[i])
 		}
-		from, to := GP64(), GP64()
+		four := func(base, s1, s3 reg.Register) []Mem {
+			return []Mem{{Base: base}, {Base: base, Index: s1, Scale: 1}, {Base: base, Index: s1, Scale: 2}, {Base: base, Index: s3, Scale: 1}}
+		}
 		Label("block")
-		MOVQ(src, from)
-		for i := range x {
-			VMOVUPS(Mem{Base: from}, x[i])
-			ADDQ(lds, from)
-		}
-		// Pairs of columns, then fours; then quarters of vectors change
-		// places with those four, then eight vectors away.
-		for i := 0; i < 16; i += 2 {
-			VUNPCKLPS(x[i+1], x[i], y[i])
-			VUNPCKHPS(x[i+1], x[i], y[i+1])
-		}
-		for i := 0; i < 16; i += 4 {
-			VUNPCKLPD(y[i+2], y[i], x[i])
-			VUNPCKHPD(y[i+2], y[i], x[i+1])
-			VUNPCKLPD(y[i+3], y[i+1], x[i+2])
-			VUNPCKHPD(y[i+3], y[i+1], x[i+3])
-		}
-		for i := range 4 {
-			for _, j := range []int{i, i + 8} {
-				VSHUFF32X4(U8(0x88), x[j+4], x[j], y[j])
-				VSHUFF32X4(U8(0xdd), x[j+4], x[j], y[j+4])
+		for columns := range 4 {
+			x, t := together(4, func(int) reg.VecVirtual { return ZMM() }), together(4, func(int) reg.VecVirtual { return ZMM() })
+			for i := range x {
+				VBROADCASTF32X4(four(bases[0], lds, lds3)[i].Offset(16*columns), x[i])
+				for q := 1; q < 4; q++ {
+					VBROADCASTF32X4(four(bases[q], lds, lds3)[i].Offset(16*columns), quarters[q], x[i])
+				}
 			}
+			quads(x, t)
+			for i, to := range four(dst, ldd, ldd3) {
+				VMOVUPS(x[i], to)
+			}
+			LEAQ(Mem{Base: dst, Index: ldd, Scale: 4}, dst)
 		}
-		for i := range 8 {
-			VSHUFF32X4(U8(0x88), y[i+8], y[i], x[i])
-			VSHUFF32X4(U8(0xdd), y[i+8], y[i], x[i+8])
+		for _, base := range bases {
+			ADDQ(U8(64), base)
 		}
-		MOVQ(dst, to)
-		for i := range x {
-			VMOVUPS(x[i], Mem{Base: to})
-			ADDQ(ldd, to)
-		}
-		MOVQ(to, dst)
-		ADDQ(U8(64), src)
 		DECQ(n)
 		JNZ(LabelRef("block"))
 		finish(nil)
