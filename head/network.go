@@ -184,8 +184,11 @@ func (net *network[T]) forward(x []T, b int) {
 		return
 	}
 	d := net.layers[0].d
-	in, logDep := net.in[:d*b], net.first
-	net.Transpose(in, x, b, d)
+	in, logDep := []T(nil), net.first
+	if net.k == 2 && net.gInput != nil {
+		in = net.in[:d*b]
+		net.Transpose(in, x, b, d)
+	}
 	for _, l := range net.layers {
 		net.forwardLayer(l, in, x, logDep, b)
 		in, x, logDep = l.out[:l.o*b], nil, l.logDep
@@ -253,8 +256,13 @@ func (net *network[T]) distances(l *layer[T], b int) {
 	case 1:
 		net.Distances(l.n, b, l.d, l.centroids, l.rowsIn, l.dist)
 	case 2:
-		net.SumSquaresOfColumns(l.xsq[:b], l.in[:l.d*b])
-		net.NN(l.n, b, l.d, -2, l.centroids, l.in, 0, l.dist)
+		if l.in == nil {
+			net.SumSquares(l.xsq[:b], l.rowsIn[:l.d*b])
+			net.NT(l.n, b, l.d, -2, l.centroids, l.rowsIn, 0, l.dist)
+		} else {
+			net.SumSquaresOfColumns(l.xsq[:b], l.in[:l.d*b])
+			net.NN(l.n, b, l.d, -2, l.centroids, l.in, 0, l.dist)
+		}
 		net.SquaredDistances(l.dist[:l.n*b], l.sq, l.xsq[:b])
 	default:
 		for i := range b {

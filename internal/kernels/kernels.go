@@ -42,7 +42,8 @@ type Products[T Real] interface {
 	// squared distances of the rows of C [n,d] from the columns of X [d,b],
 	// makes of it: gC = 2(byC∘C − W·Xᵀ) [n,d] and, unless nil, gX =
 	// 2(X∘byX − Cᵀ·W) [d,b], byC [n] and byX [b] being the sums of W's rows and
-	// columns. rows [b,d] is Xᵀ where that is at hand, else nil.
+	// columns. rows [b,d] is Xᵀ where that is at hand, else nil; X may be nil
+	// where rows and no gX is.
 	SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []T)
 
 	// Distances fills dist [m,n] with Σ_j |x_j−c_j| for the rows x of X [m,k]

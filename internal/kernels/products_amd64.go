@@ -174,11 +174,15 @@ func (p *products) NT(m, n, k int, alpha float32, a, b []float32, beta float32, 
 	if !fits(m, n, k, beta, a, b, c) {
 		return
 	}
-	p.contractRows(p.product, m, n, k, alpha, a, b, p.scaled(beta, dense(c, n)), c)
+	p.contractRows(p.product, m, n, k, panelDepth, alpha, a, b, p.scaled(beta, dense(c, n)), c)
 }
 
 func (p *products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float32) {
-	if !fits(n, b, d, 0, c, x, w) {
+	input := x
+	if input == nil {
+		input = rows
+	}
+	if !fits(n, b, d, 0, c, input, w) {
 		return
 	}
 	twice := func(by []float32) []float32 {
@@ -192,7 +196,7 @@ func (p *products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX
 	if rows != nil {
 		p.contract(p.product, n, d, b, -2, dense(w, b), dense(rows[:b*d], d), plus, dense(gC[:n*d], d))
 	} else {
-		p.contractRows(p.product, n, d, b, -2, w, x, plus, gC[:n*d])
+		p.contractRows(p.product, n, d, b, panelDepth, -2, w, x, plus, gC[:n*d])
 	}
 	if gX != nil {
 		plus := addend{s: matrix{twice(byX[:b]), 0, 1}, d: dense(x, b)}
@@ -204,28 +208,46 @@ func (p *products) Distances(m, n, k int, x, c, dist []float32) {
 	if !fits(m, n, k, 0, x, c, dist) {
 		return
 	}
-	p.contractRows(p.distance, m, n, k, 1, x, c, addend{}, dist)
+	p.contractRows(p.distance, m, n, k, k, 1, x, c, addend{}, dist)
 }
+
+// panelDepth is how deep a panel of 64 columns fits the first-level cache beside
+// what else a tile reads.
+const panelDepth = 128
+
+var one = [1]float32{1}
 
 // contractRows contracts rows of A [m,k] with rows of B [n,k], one of which it
 // has to turn around. With B turned vectors lie along n. With A turned they lie
 // along the batch, which fills them where the n of a head, 50 or 10, does not,
 // but the result has to be turned back.
-func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, plus addend, c []float32) {
-	const slab = 128   // rows of B at once, to stay in the cache
-	const turning = 16 // multiplications take as long as an element's turn
-	cols := min(n, slab)
+func (p *products) contractRows(by microKernels, m, n, k, depth int, alpha float32, a, b []float32, plus addend, c []float32) {
+	const turning = 8 // multiplications take as long as an element's turn
 	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
 	if m*full(n)*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
-		ld := full(cols) // so that every row of it begins with a line of the cache
-		p.packed = slices.Grow(p.packed[:0], k*ld)[:k*ld]
-		for j := 0; j < n; j += slab {
-			cols := min(slab, n-j)
-			turn(p.packed, ld, b[j*k:], k, cols, k)
-			p.contract(by, m, cols, k, alpha, dense(a, k), dense(p.packed, ld), addend{plus.s.right(j), plus.d.right(j)}, dense(c[j:], n))
+		// A panel, as many columns as fill the widest tile several times over
+		// and as deep as stays in the first-level cache.
+		most := len(by.whole) - 1
+		wide := 64 / p.width / most * most * p.width
+		parts := (k + depth - 1) / depth
+		depth = full((k + parts - 1) / parts)
+		for j := 0; j < n; j += wide {
+			cols := min(wide, n-j)
+			ld := full(cols) // so that every row of it begins with a line of the cache
+			p.packed = slices.Grow(p.packed[:0], depth*ld)[:depth*ld]
+			c := dense(c[j:], n)
+			plus := addend{plus.s.right(j), plus.d.right(j)}
+			for q := 0; q < k; q += depth {
+				deep := min(depth, k-q)
+				turn(p.packed, ld, b[j*k+q:], k, cols, deep)
+				p.contract(by, m, cols, deep, alpha, matrix{a[q:], k, 1}, dense(p.packed, ld), plus, c)
+				plus = addend{matrix{data: one[:]}, c}
+			}
 		}
 		return
 	}
+	const slab = 128 // rows of B at once
+	cols := min(n, slab)
 	p.packed = slices.Grow(p.packed[:0], k*m)[:k*m]
 	p.turned = slices.Grow(p.turned[:0], cols*m)[:cols*m]
 	turn(p.packed, m, a, k, m, k)
