@@ -590,11 +590,11 @@ func adam(v isa, declare func(name, params string)) {
 	size, scale := v.factor("size"), v.factor("scale")
 	saved := flushing()
 	r := v.row(pointer("n"))
-	most := 1
+	several, most := 1, v.copied(float(math.MaxFloat32))
 	if v.width == 16 {
-		most = 4
+		several = 4
 	}
-	r.eachOf(most, func(vectors int, tail bool) {
+	r.eachOf(several, func(vectors int, tail bool) {
 		loaded := func(base reg.Register) []reg.VecVirtual {
 			return together(vectors, func(i int) reg.VecVirtual { return r.loadNext(i, base, tail) })
 		}
@@ -608,24 +608,26 @@ func adam(v isa, declare func(name, params string)) {
 		each(func(i int) { VSUBPS(first[i], grad[i], change[i]) })
 		each(func(i int) { VFMADD231PS(float(0.1), change[i], first[i]) })
 		each(func(i int) { r.storeNext(i, first[i], m, tail) })
-		each(func(i int) { VMULPS(grad[i], grad[i], grad[i]) })
-		each(func(i int) { VMULPS(float(0.001), grad[i], grad[i]) })
-		each(func(i int) { VFMADD132PS(float(0.999), grad[i], second[i]) })
+		// v + 0.001(g²−v) is 0.999v + 0.001g² with a rounding less.
+		each(func(i int) { VFMSUB213PS(second[i], grad[i], grad[i]) })
+		each(func(i int) { VFMADD231PS(float(0.001), grad[i], second[i]) })
+		if v.width == 16 { // root's condition
+			each(func(i int) { VMINPS(second[i], most, second[i]) })
+		}
 		each(func(i int) { r.storeNext(i, second[i], s, tail) })
-		root := v.sqrt(second)
-		each(func(i int) { VFMADD213PS(float(1e-8), scale, root[i]) })
+		divisor := v.root(second, scale, float(1e-8))
 		each(func(i int) { VMULPS(size, first[i], first[i]) })
-		inverse, value := v.inverses(root), loaded(p)
+		inverse, value := v.inverses(divisor), loaded(p)
 		each(func(i int) { VFNMADD231PS(inverse[i], first[i], value[i]) })
 		each(func(i int) { r.storeNext(i, value[i], p, tail) })
 	})
 	finish(saved)
 }
 
-// sqrt returns √x for x ≥ 0, for AVX-512 by an approximation and one step of
-// Newton's, as its own square roots hold up the divisions. It takes infinity
-// for the largest number.
-func (v isa) sqrt(x []reg.VecVirtual) []reg.VecVirtual {
+// root returns scale·√x + plus for 0 ≤ x < ∞, for AVX-512 by an approximation y
+// of 1/√x and one step of Newton's, √x ≈ xy(3−xy²)/2, as its own square roots
+// hold up the divisions.
+func (v isa) root(x []reg.VecVirtual, scale reg.VecVirtual, plus Mem) []reg.VecVirtual {
 	fresh := func() []reg.VecVirtual {
 		return together(len(x), func(int) reg.VecVirtual { return v.reg() })
 	}
@@ -633,26 +635,27 @@ func (v isa) sqrt(x []reg.VecVirtual) []reg.VecVirtual {
 	if v.width == 8 {
 		for i, x := range x {
 			VSQRTPS(x, root[i])
+			VFMADD213PS(plus, scale, root[i])
 		}
 		return root
 	}
-	y := together(len(x), func(i int) reg.VecVirtual { return v.clamped(x[i], 0x1p-126, math.MaxFloat32) })
-	inverse := fresh()
-	for i := range x {
-		VRSQRT14PS(y[i], inverse[i])
+	y, half := fresh(), v.reg()
+	VMULPS(float(0.5), scale, half)
+	for i, x := range x {
+		least := v.copied(float(0x1p-126)) // 1/√0 is not to be had
+		VMAXPS(x, least, root[i])
+		VRSQRT14PS(root[i], y[i])
 	}
 	for i := range x {
-		VMULPS(y[i], inverse[i], root[i])
+		VMULPS(y[i], root[i], root[i])
 	}
-	e := together(len(x), func(int) reg.VecVirtual { return v.copied(float(1)) })
+	step := together(len(x), func(int) reg.VecVirtual { return v.copied(float(3)) })
 	for i := range x {
-		VFNMADD231PS(inverse[i], root[i], e[i])
-	}
-	for i := range x {
-		VMULPS(float(0.5), e[i], e[i])
+		VFNMADD231PS(y[i], root[i], step[i])
+		VMULPS(half, root[i], root[i])
 	}
 	for i := range x {
-		VFMADD231PS(root[i], e[i], root[i])
+		VFMADD213PS(plus, step[i], root[i])
 	}
 	return root
 }
