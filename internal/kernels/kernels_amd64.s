@@ -22445,6 +22445,2848 @@ loop:
 	VZEROUPPER
 	RET
 
+// func quads1x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads1x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads2x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads2x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads3x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads3x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z29
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z30
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads4x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads4x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z28
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z29
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z30
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads5x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads5x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z27
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z28
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z29
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z30
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads6x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads6x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z26
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z27
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z28
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z29
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads7x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads7x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z25
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z26
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z27
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z28
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z29
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z30
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads8x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads8x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z24
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z25
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z26
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z27
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z28
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z29
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z30
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads9x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads9x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z23
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z24
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z25
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z26
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z27
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z28
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z29
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z30
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x09, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads10x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads10x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z22
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z23
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z24
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z25
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z26
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z27
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z28
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z29
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0a, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads11x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads11x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z21
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z22
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z23
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z24
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z25
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z26
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z27
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z28
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z29
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z30
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0b, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads12x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads12x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z20
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z21
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z22
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z23
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z24
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z25
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z26
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z27
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z28
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z29
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z30
+	VBROADCASTF32X4 (R8)(R9*4), Z4
+	VFMADD231PS     Z0, Z4, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VPERMILPS       $0xb1, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VCOMPRESSPS.Z   Z20, K2, Z20
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z20, Z20
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z20
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z20, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0c, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads13x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads13x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z19
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z20
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z21
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z22
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z23
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z24
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z25
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z26
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z27
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z28
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z29
+	VBROADCASTF32X4 (R8)(R9*4), Z4
+	VFMADD231PS     Z0, Z4, Z30
+	VBROADCASTF32X4 (AX)(R10*4), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VPERMILPS       $0xb1, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VCOMPRESSPS.Z   Z19, K2, Z19
+	VPERMILPS       $0x4e, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VPERMILPS       $0xb1, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VCOMPRESSPS.Z   Z20, K2, Z20
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z19, Z19
+	VMULPS          Z0, Z20, Z20
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z19
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z20
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z19, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z20, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0d, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func quads14x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·quads14x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z18
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z19
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z20
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z21
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z22
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z23
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z24
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z25
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z26
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z27
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z28
+	VBROADCASTF32X4 (R8)(R9*4), Z4
+	VFMADD231PS     Z0, Z4, Z29
+	VBROADCASTF32X4 (AX)(R10*4), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (R8)(R10*2), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z18, Z0
+	VADDPS          Z0, Z18, Z18
+	VPERMILPS       $0xb1, Z18, Z0
+	VADDPS          Z0, Z18, Z18
+	VCOMPRESSPS.Z   Z18, K2, Z18
+	VPERMILPS       $0x4e, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VPERMILPS       $0xb1, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VCOMPRESSPS.Z   Z19, K2, Z19
+	VPERMILPS       $0x4e, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VPERMILPS       $0xb1, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VCOMPRESSPS.Z   Z20, K2, Z20
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z18, Z18
+	VMULPS          Z0, Z19, Z19
+	VMULPS          Z0, Z20, Z20
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z18
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z19
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z20
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z18
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z18, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z19, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z20, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0e, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func transposeStripAVX512(dst *float32, ldd int, src *float32, lds int, n int)
 // Requires: AVX, AVX512F
 TEXT ·transposeStripAVX512(SB), NOSPLIT, $0-40

@@ -30,26 +30,32 @@ type tile struct {
 
 // kernels are micro-kernels by vectors and rows of a tile. Those that mask
 // their last vector may be the same.
-type microKernels struct{ whole, masked [][]func(*tile) }
+type microKernels struct {
+	whole, masked [][]func(*tile)
+	adds          bool // S∘D
+}
 
 // machine is how one instruction set contracts matrices.
 type machine struct {
 	width                    int // floats of a vector
 	product, distance, signs microKernels
+	quads                    microKernels // products of few columns; none for AVX2
 }
 
 var (
 	machineAVX512 = machine{
 		16,
-		microKernels{productAVX512[:], productAVX512[:]},
-		microKernels{distanceAVX512[:], distanceAVX512[:]},
-		microKernels{signsAVX512[:], signsAVX512[:]},
+		microKernels{productAVX512[:], productAVX512[:], true},
+		microKernels{distanceAVX512[:], distanceAVX512[:], false},
+		microKernels{signsAVX512[:], signsAVX512[:], false},
+		microKernels{quadsAVX512[:], quadsAVX512[:], true},
 	}
 	machineAVX2 = machine{
 		8,
-		microKernels{productAVX2[:], productAVX2Masked[:]},
-		microKernels{distanceAVX2[:], distanceAVX2Masked[:]},
-		microKernels{signsAVX2[:], signsAVX2Masked[:]},
+		microKernels{productAVX2[:], productAVX2Masked[:], true},
+		microKernels{distanceAVX2[:], distanceAVX2Masked[:], false},
+		microKernels{signsAVX2[:], signsAVX2Masked[:], false},
+		microKernels{},
 	}
 )
 
@@ -174,7 +180,7 @@ func (p *products) NT(m, n, k int, alpha float32, a, b []float32, beta float32, 
 	if !fits(m, n, k, beta, a, b, c) {
 		return
 	}
-	p.contractRows(p.product, m, n, k, panelDepth, alpha, a, b, p.scaled(beta, dense(c, n)), c)
+	p.contractRows(p.product, m, n, k, alpha, a, b, p.scaled(beta, dense(c, n)), c)
 }
 
 func (p *products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float32) {
@@ -196,7 +202,7 @@ func (p *products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX
 	if rows != nil {
 		p.contract(p.product, n, d, b, -2, dense(w, b), dense(rows[:b*d], d), plus, dense(gC[:n*d], d))
 	} else {
-		p.contractRows(p.product, n, d, b, panelDepth, -2, w, x, plus, gC[:n*d])
+		p.contractRows(p.product, n, d, b, -2, w, x, plus, gC[:n*d])
 	}
 	if gX != nil {
 		plus := addend{s: matrix{twice(byX[:b]), 0, 1}, d: dense(x, b)}
@@ -208,12 +214,8 @@ func (p *products) Distances(m, n, k int, x, c, dist []float32) {
 	if !fits(m, n, k, 0, x, c, dist) {
 		return
 	}
-	p.contractRows(p.distance, m, n, k, k, 1, x, c, addend{}, dist)
+	p.contractRows(p.distance, m, n, k, 1, x, c, addend{}, dist)
 }
-
-// panelDepth is how deep a panel of 64 columns fits the first-level cache beside
-// what else a tile reads.
-const panelDepth = 128
 
 var one = [1]float32{1}
 
@@ -221,27 +223,44 @@ var one = [1]float32{1}
 // has to turn around. With B turned vectors lie along n. With A turned they lie
 // along the batch, which fills them where the n of a head, 50 or 10, does not,
 // but the result has to be turned back.
-func (p *products) contractRows(by microKernels, m, n, k, depth int, alpha float32, a, b []float32, plus addend, c []float32) {
+func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, plus addend, c []float32) {
 	const turning = 8 // multiplications take as long as an element's turn
 	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
-	if m*full(n)*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
-		// A panel, as many columns as fill the widest tile several times over
-		// and as deep as stays in the first-level cache.
+	lanes, quads := full(n), 0
+	if rest := n % p.width; by.adds && p.quads.whole != nil && k%4 == 0 && 0 < rest && rest <= 4 {
+		lanes, quads = n-rest+4, rest
+	}
+	if m*lanes*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
+		c, from := dense(c, n), n-quads
+		if quads > 0 {
+			// The last columns would leave most of a vector empty.
+			p.packed = slices.Grow(p.packed[:0], 4*k)[:4*k]
+			for j := range quads {
+				row := b[(from+j)*k:][:k]
+				for q := 0; q < k; q += 4 {
+					*(*[4]float32)(p.packed[4*(q+j):]) = [4]float32(row[q:])
+				}
+			}
+			p.contract(p.quads, m, quads, k/4, alpha, matrix{a, k, 4}, matrix{p.packed, 16, 1}, addend{plus.s.right(from), plus.d.right(from)}, c.right(from))
+		}
+		// A panel is as wide as the widest tile, or a few of them, and so deep
+		// that it stays in the first-level cache.
 		most := len(by.whole) - 1
-		wide := 64 / p.width / most * most * p.width
-		parts := (k + depth - 1) / depth
-		depth = full((k + parts - 1) / parts)
-		for j := 0; j < n; j += wide {
-			cols := min(wide, n-j)
+		wide, depth := 64/p.width/most*most*p.width, k
+		if by.adds {
+			parts := (k + 127) / 128
+			depth = full((k + parts - 1) / parts)
+		}
+		for j := 0; j < from; j += wide {
+			cols := min(wide, from-j)
 			ld := full(cols) // so that every row of it begins with a line of the cache
 			p.packed = slices.Grow(p.packed[:0], depth*ld)[:depth*ld]
-			c := dense(c[j:], n)
 			plus := addend{plus.s.right(j), plus.d.right(j)}
 			for q := 0; q < k; q += depth {
 				deep := min(depth, k-q)
 				turn(p.packed, ld, b[j*k+q:], k, cols, deep)
-				p.contract(by, m, cols, deep, alpha, matrix{a[q:], k, 1}, dense(p.packed, ld), plus, c)
-				plus = addend{matrix{data: one[:]}, c}
+				p.contract(by, m, cols, deep, alpha, matrix{a[q:], k, 1}, dense(p.packed, ld), plus, c.right(j))
+				plus = addend{matrix{data: one[:]}, c.right(j)}
 			}
 		}
 		return

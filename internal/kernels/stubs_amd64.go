@@ -574,6 +574,52 @@ func signs3x3AVX512(t *tile)
 //go:noescape
 func signs4x3AVX512(t *tile)
 
+var quadsAVX512 = [...][]func(*tile){
+	1: {nil, quads1x1AVX512, quads2x1AVX512, quads3x1AVX512, quads4x1AVX512, quads5x1AVX512, quads6x1AVX512, quads7x1AVX512, quads8x1AVX512, quads9x1AVX512, quads10x1AVX512, quads11x1AVX512, quads12x1AVX512, quads13x1AVX512, quads14x1AVX512},
+}
+
+//go:noescape
+func quads1x1AVX512(t *tile)
+
+//go:noescape
+func quads2x1AVX512(t *tile)
+
+//go:noescape
+func quads3x1AVX512(t *tile)
+
+//go:noescape
+func quads4x1AVX512(t *tile)
+
+//go:noescape
+func quads5x1AVX512(t *tile)
+
+//go:noescape
+func quads6x1AVX512(t *tile)
+
+//go:noescape
+func quads7x1AVX512(t *tile)
+
+//go:noescape
+func quads8x1AVX512(t *tile)
+
+//go:noescape
+func quads9x1AVX512(t *tile)
+
+//go:noescape
+func quads10x1AVX512(t *tile)
+
+//go:noescape
+func quads11x1AVX512(t *tile)
+
+//go:noescape
+func quads12x1AVX512(t *tile)
+
+//go:noescape
+func quads13x1AVX512(t *tile)
+
+//go:noescape
+func quads14x1AVX512(t *tile)
+
 //go:noescape
 func transposeStripAVX512(dst *float32, ldd int, src *float32, lds, n int)
 

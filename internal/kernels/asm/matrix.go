@@ -33,6 +33,8 @@ const (
 // as leave room for a row of B, a value or two of A, and |a−b|.
 func (v isa) shapes(op string) map[int]int {
 	switch {
+	case op == "quads":
+		return map[int]int{1: 14}
 	case op == "signs" && v.regs == 16:
 		return map[int]int{1: 2, 2: 2}
 	case op == "signs":
@@ -55,6 +57,7 @@ func matrix() {
 			table(v, op)
 		}
 	}
+	table(avx512, "quads")
 }
 
 func table(v isa, op string) {
@@ -121,6 +124,10 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 // S[i,j]·D[i,j] unless D is nil, or |a−b|, or a·sign(b−D[i,j]). S has a value
 // for each row, or for each column, or a single one, as its strides say. It
 // does so for as many such tiles, one below the other, as the field times says.
+//
+// The operation "quads" is the product for up to four columns, four p at a time:
+// a vector of B has those of the first column, then of the second, and so on, and
+// all that is said of p is of such fours.
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	function(name, "t *tile", "t *uint8")
 	saved := flushing()
@@ -144,7 +151,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 		MOVQ(field(tileD), reg.R15)
 		MOVQ(reg.R15, nextD)
 	}
-	if op == "product" {
+	if op == "product" || op == "quads" {
 		MOVQ(field(tileS), reg.R15)
 		MOVQ(reg.R15, nextS)
 	}
@@ -203,14 +210,22 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	loop := "loop"
 	Label(loop)
 	for j := range nv {
-		load(Mem{Base: b}, j, col(j))
+		if op == "quads" {
+			VMOVUPS(Mem{Base: b}, col(j)) // whole, whatever the columns
+		} else {
+			load(Mem{Base: b}, j, col(j))
+		}
 	}
 	for i := range mr {
 		x := v.vector(nv + i%broadcasts)
-		VBROADCASTSS(rowsOf(a, far, s1, s3, s5, i), x)
+		if op == "quads" {
+			VBROADCASTF32X4(rowsOf(a, far, s1, s3, s5, i), x)
+		} else {
+			VBROADCASTSS(rowsOf(a, far, s1, s3, s5, i), x)
+		}
 		for j := range nv {
 			switch op {
-			case "product":
+			case "product", "quads":
 				VFMADD231PS(col(j), x, acc(i, j))
 			case "distance":
 				VSUBPS(col(j), x, diff)
@@ -229,6 +244,19 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	DECQ(reg.RCX)
 	JNZ(LabelRef(loop))
 
+	if op == "quads" {
+		// The sums of the fours, brought together.
+		t := v.vector(0)
+		MOVL(U32(0x1111), reg.ECX)
+		KMOVW(reg.ECX, reg.K2)
+		for i := range mr {
+			for _, other := range []uint8{0b01001110, 0b10110001} {
+				VPERMILPS(U8(other), acc(i, 0), t)
+				VADDPS(t, acc(i, 0), acc(i, 0))
+			}
+			VCOMPRESSPS_Z(acc(i, 0), reg.K2, acc(i, 0))
+		}
+	}
 	alpha := v.vector(0)
 	VBROADCASTSS(field(tileAlpha), alpha)
 	for i := range mr {
@@ -236,7 +264,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 			VMULPS(alpha, acc(i, j), acc(i, j))
 		}
 	}
-	if op == "product" {
+	if op == "product" || op == "quads" {
 		scaled, s, value := reg.R15, reg.RBX, v.vector(nv) // D and S, while a and b are not needed
 		add := func(i int, s func(j int) reg.Register) {
 			for j := range nv {
