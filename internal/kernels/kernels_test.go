@@ -464,6 +464,14 @@ func TestAdam(t *testing.T) {
 		if p[0] != 0 || !math.IsNaN(float64(p[1])) || p[2] != 0 {
 			t.Errorf("after a gradient of NaN: %v", p)
 		}
+		p, g, m, v = guarded(t, 1), guarded(t, 1), guarded(t, 1), guarded(t, 1)
+		g[0] = 1e30 // its square is no number of float32
+		for range 3 {
+			s.vectors.Adam(p, g, m, v, 1e-3, 1)
+		}
+		if math.IsNaN(float64(p[0])) {
+			t.Errorf("after gradients of %g: %v", g[0], p)
+		}
 	})
 }
 

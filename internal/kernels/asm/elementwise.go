@@ -611,9 +611,7 @@ func adam(v isa, declare func(name, params string)) {
 		// v + 0.001(g²−v) is 0.999v + 0.001g² with a rounding less.
 		each(func(i int) { VFMSUB213PS(second[i], grad[i], grad[i]) })
 		each(func(i int) { VFMADD231PS(float(0.001), grad[i], second[i]) })
-		if v.width == 16 { // root's condition
-			each(func(i int) { VMINPS(second[i], most, second[i]) })
-		}
+		each(func(i int) { VMINPS(second[i], most, second[i]) }) // of infinity nothing can be subtracted
 		each(func(i int) { r.storeNext(i, second[i], s, tail) })
 		divisor := v.root(second, scale, float(1e-8))
 		each(func(i int) { VMULPS(size, first[i], first[i]) })
