@@ -243,10 +243,10 @@ func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, 
 			}
 			p.contract(p.quads, m, quads, k/4, alpha, matrix{a, k, 4}, matrix{p.packed, 16, 1}, addend{plus.s.right(from), plus.d.right(from)}, c.right(from))
 		}
-		// A panel is as wide as the widest tile, or a few of them, and so deep
-		// that it stays in the first-level cache.
-		most := len(by.whole) - 1
-		wide, depth := 64/p.width/most*most*p.width, k
+		// A panel is so small that it stays in the first-level cache together
+		// with the part of B that it is turned from. Its width is one or two of
+		// the widest tiles.
+		wide, depth := 48, k
 		if by.adds {
 			parts := (k + 127) / 128
 			depth = full((k + parts - 1) / parts)
