@@ -359,19 +359,31 @@ func activate(v isa, declare func(name, params string)) {
 	dst, top, largest := pointer("dst"), pointer("top"), pointer("largest")
 	dist, logRatio, width, limit := pointer("dist"), pointer("logRatio"), pointer("width"), pointer("limit")
 	r := v.row(pointer("n"))
-	r.each(func(tail bool) {
-		most := r.load(limit, tail)
-		best, bestAt, place := v.copied(constant(0xff800000)), v.zero(), v.zero()
+	several := 1
+	if v.width == 16 { // of which AVX2 has no registers
+		several = 4 // lines of the cache that lie side by side
+	}
+	r.eachOf(several, func(vectors int, tail bool) {
+		fresh := func(x Op) []reg.VecVirtual {
+			return together(vectors, func(int) reg.VecVirtual { return v.copied(x) })
+		}
+		most := together(vectors, func(i int) reg.VecVirtual { return r.loadNext(i, limit, tail) })
+		best, bestAt, place := fresh(constant(0xff800000)), fresh(constant(0)), v.zero()
 		r.down(ParamAddr("rows"), func(i reg.Register) {
-			y := v.of(logRatio, i)
-			VFNMADD231PS(r.load(dist, tail), v.of(width, i), y)
-			VADDPS(most, y, y)
-			v.greater(y, best, bestAt, place)
-			r.store(v.exp(y), dst, tail)
+			ratio, w := v.of(logRatio, i), v.of(width, i)
+			for j := range vectors {
+				y := v.copied(ratio)
+				VFNMADD231PS(r.loadNext(j, dist, tail), w, y)
+				VADDPS(most[j], y, y)
+				v.greater(y, best[j], bestAt[j], place)
+				r.storeNext(j, v.exp(y), dst, tail)
+			}
 			VPADDD(constant(1), place, place)
 		})
-		r.store(best, top, tail)
-		r.store(bestAt, largest, tail)
+		for j := range vectors {
+			r.storeNext(j, best[j], top, tail)
+			r.storeNext(j, bestAt[j], largest, tail)
+		}
 	})
 	finish(saved)
 }
@@ -495,37 +507,43 @@ func logBCE(v isa, declare func(name, params string)) {
 			VSUBPS(one, u, u)
 			VFNMADD231PS(one, p, u)
 			inverse := v.inverse(u)
-			// log(1−eˡ) = log u + (−e − (u−1))/u, the latter 0 where n = 0.
-			minus, lost := v.reg(), v.reg()
+			// −log(1−eˡ) = (e + (u−1))/u − log u, the former 0 where n = 0.
+			lost, slope := v.reg(), v.reg()
 			VSUBPS(float(1), u, lost)
-			VXORPS(constant(0x80000000), e, minus)
-			VSUBPS(lost, minus, lost)
-			slope := v.reg()
-			VMULPS(inverse, e, slope)
 			if v.width == 16 {
 				VCMPPS(U8(4), float(0), n, reg.K2)
-				VMOVAPS_Z(lost, reg.K2, lost)
+				VADDPS_Z(e, lost, reg.K2, lost)
 			} else {
 				nonzero := v.reg()
 				VCMPPS(U8(4), float(0), n, nonzero)
+				VADDPS(e, lost, lost)
 				VANDPS(nonzero, lost, lost)
 			}
-			entry := v.reg()
-			VMULPS(inverse, lost, entry) // but for log u
-			minusOne := v.copied(float(-1))
+			VMULPS(inverse, e, slope)
+			// Few vectors have a column's own row.
+			others := fmt.Sprintf("others%v", tail)
 			if v.width == 16 {
 				VPCMPEQD(label, place, reg.K2)
-				VMOVAPS(l, reg.K2, entry)
-				VMOVAPS(minusOne, reg.K2, slope)
+				KORTESTW(reg.K2, reg.K2)
+				JZ(LabelRef(others))
+				VXORPS(lost, lost, reg.K2, lost)
+				VSUBPS(l, total, reg.K2, total)
+				VMOVUPS(float(-1), reg.K2, slope)
 				VMOVUPS(float(1), reg.K2, u)
 			} else {
-				own := v.reg()
+				own, any := v.reg(), GP32()
 				VPCMPEQD(label, place, own)
-				VBLENDVPS(own, l, entry, entry)
-				VBLENDVPS(own, minusOne, slope, slope)
+				VMOVMSKPS(own, any)
+				TESTL(any, any)
+				JZ(LabelRef(others))
+				VANDNPS(lost, own, lost)
+				VANDPS(own, l, l)
+				VSUBPS(l, total, total)
+				VBLENDVPS(own, float(-1), slope, slope)
 				VBLENDVPS(own, float(1), u, u)
 			}
-			VSUBPS(entry, total, total)
+			Label(others)
+			VFMADD231PS(inverse, lost, total)
 			VMULPS(u, m, m)
 			v.split(m, exponent)
 			VPADDD(constant(1), place, place)
