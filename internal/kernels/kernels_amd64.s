@@ -26445,7 +26445,10 @@ TEXT ·softplusAVX2(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
@@ -26513,7 +26516,10 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMASKMOVPS   (CX)(SI*1), Y0, Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
@@ -26578,6 +26584,24 @@ end1:
 	VZEROUPPER
 	RET
 
+DATA cc2a00000<>+0(SB)/4, $0xc2a00000
+DATA cc2a00000<>+4(SB)/4, $0xc2a00000
+DATA cc2a00000<>+8(SB)/4, $0xc2a00000
+DATA cc2a00000<>+12(SB)/4, $0xc2a00000
+DATA cc2a00000<>+16(SB)/4, $0xc2a00000
+DATA cc2a00000<>+20(SB)/4, $0xc2a00000
+DATA cc2a00000<>+24(SB)/4, $0xc2a00000
+DATA cc2a00000<>+28(SB)/4, $0xc2a00000
+DATA cc2a00000<>+32(SB)/4, $0xc2a00000
+DATA cc2a00000<>+36(SB)/4, $0xc2a00000
+DATA cc2a00000<>+40(SB)/4, $0xc2a00000
+DATA cc2a00000<>+44(SB)/4, $0xc2a00000
+DATA cc2a00000<>+48(SB)/4, $0xc2a00000
+DATA cc2a00000<>+52(SB)/4, $0xc2a00000
+DATA cc2a00000<>+56(SB)/4, $0xc2a00000
+DATA cc2a00000<>+60(SB)/4, $0xc2a00000
+GLOBL cc2a00000<>(SB), RODATA|NOPTR, $64
+
 // func sigmoidAVX2(dst *float32, src *float32, n int)
 // Requires: AVX, AVX2, FMA3
 TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-24
@@ -26598,7 +26622,10 @@ TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
@@ -26639,7 +26666,10 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMASKMOVPS   (CX)(SI*1), Y0, Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
@@ -28224,7 +28254,10 @@ TEXT ·softplusAVX512(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1
@@ -28284,7 +28317,10 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMOVUPS.Z    (CX)(SI*1), K1, Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1
@@ -28361,7 +28397,10 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1
@@ -28395,7 +28434,10 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMOVUPS.Z    (CX)(SI*1), K1, Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1

@@ -210,10 +210,13 @@ func (v isa) inverses(x []reg.VecVirtual) []reg.VecVirtual {
 	return y
 }
 
-// expOfMinusAbs returns exp(−|x|).
+// expOfMinusAbs returns exp(−|x|), or, where x > 80, e⁻⁸⁰: nothing beside 1, and
+// no denormal number, on which a processor takes its time.
 func (v isa) expOfMinusAbs(x reg.Register) reg.VecVirtual {
-	minus := v.reg()
+	minus, least := v.reg(), v.copied(float(-80))
 	VORPS(constant(0x80000000), x, minus)
+	VMINPS(x, least, least)
+	VMAXPS(minus, least, minus)
 	return v.exp(minus)
 }
 
