@@ -32,7 +32,7 @@ type layer[T real] struct {
 	xsq            []T // [B], ‖x‖², for k = 2
 	dist           []T // [n, B], ‖x−c‖_k^k
 	weights        []T // [n, B], n_c; in the last layer log φ_c
-	gWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c; then that by the distances
+	gWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c, in whose place it is; then that by the distances
 	out, rowsOut   []T // [o, B] and [B, o]; without projections out is the weights
 	gOut           []T // [o, B]; likewise
 	gLimit         []T // [B], gradient by limit
@@ -53,9 +53,14 @@ func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
 		centroids: vector(n * d), gCentroids: vector(n * d),
 		beta: vector(n), gBeta: vector(n),
 		width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), sumByC: vector(n),
-		xsq: vector(b), dist: vector(n * b), weights: vector(n * b), gWeights: vector(n * b),
+		xsq: vector(b), dist: vector(n * b), weights: vector(n * b),
 		rowsOut: vector(b * o), gLimit: vector(b), sumByX: vector(b),
 		limit: vector(b), logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int32, b),
+	}
+	if l.last() {
+		l.gWeights = l.weights // nothing reads log φ after the loss
+	} else {
+		l.gWeights = vector(n * b)
 	}
 	if projects {
 		l.projections, l.gProjections = vector(n*o), vector(n*o)

@@ -104,8 +104,8 @@ type Vectors[T Real] interface {
 	// that Σ_c g.
 	SoftmaxBackward(g, sum, share []T)
 	// LogBCE returns Σ −l for each column's label and Σ −log(1−eˡ) for the
-	// other rows, with l = logY − shift < 0, logY [n,b]. grad [n,b], unless
-	// nil, receives the derivatives times scale.
+	// other rows, with l = logY − shift < 0, logY [n,b]. grad [n,b], which may
+	// be logY, receives the derivatives times scale unless it is nil.
 	LogBCE(grad, logY []T, labels []int, shift, scale T) float64
 	// Adam takes one step of Adam with β₁ = 0.9, β₂ = 0.999 and ε = 1e-8 on
 	// the parameters p [n] by their gradients g, moving the moments m and v:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -426,6 +427,9 @@ func TestLogBCE(t *testing.T) {
 			}
 			if alone := s.vectors.LogBCE(nil, logY, labels, 1e-6, 0.5); alone != sum {
 				r.Fatalf("without gradient %g, with %g", alone, sum)
+			}
+			if s.vectors.LogBCE(logY, logY, labels, 1e-6, 0.5); !slices.Equal(logY, grad) {
+				r.Fatalf("gradient in place %v, beside %v", logY, grad)
 			}
 		})
 		logY := guarded(t, 3)
