@@ -9,9 +9,9 @@ import "math"
 // that a step allocates nothing.
 //
 // What the batch fills lies with a column for each of its rows, [n, b], so that
-// the kernels' vectors run along the batch, full whatever n is. Only norms that
-// are no products read a layer's input row by row: rowsIn and rowsOut are its
-// transposes.
+// the kernels' vectors run along the batch, full whatever n is. The first layer
+// reads the batch as it comes, row by row, and so do norms that are no products
+// with the input of every layer: rowsIn and rowsOut are those transposes.
 type layer[T real] struct {
 	d, n, o int
 
@@ -28,7 +28,7 @@ type layer[T real] struct {
 	sq       []T // ‖c‖², for k = 2
 
 	// Per row of the batch.
-	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned); for k = 2 rowsIn is nil but in the first layer
+	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned); for k = 2 one may be nil, else in
 	xsq            []T // [B], ‖x‖², for k = 2
 	dist           []T // [n, B], ‖x−c‖_k^k
 	weights        []T // [n, B], n_c; in the last layer log φ_c
@@ -190,7 +190,7 @@ func (net *network[T]) forward(x []T, b int) {
 	}
 	d := net.layers[0].d
 	in, logDep := []T(nil), net.first
-	if net.k == 2 && net.gInput != nil {
+	if net.k == 2 && net.gInput != nil { // else a product reads the rows as they are
 		in = net.in[:d*b]
 		net.Transpose(in, x, b, d)
 	}
@@ -227,7 +227,8 @@ func (net *network[T]) perRow(dst, src []T, b int) []T {
 //	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + cap,  cap = min(log dep + log rec, 0)
 //
 // and from it dep' = max_c n_c and φ' = Σ_c a_c n_c; in the last layer log φ_c
-// is log n_c without the ratio. in is [d, b], rows [b, d] or nil, and logDep [b].
+// is log n_c without the ratio. in is [d, b] and rows [b, d], of which either may
+// be nil for k = 2, and logDep [b].
 func (net *network[T]) forwardLayer(l *layer[T], in, rows, logDep []T, b int) {
 	l.in, l.rowsIn = in, rows
 	net.distances(l, b)
