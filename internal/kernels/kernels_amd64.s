@@ -22445,9 +22445,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quads1x1AVX512(t *uint8)
+// func fours1x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads1x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours1x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -22523,9 +22523,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads2x1AVX512(t *uint8)
+// func fours2x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads2x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours2x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -22620,9 +22620,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads3x1AVX512(t *uint8)
+// func fours3x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads3x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours3x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -22736,9 +22736,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads4x1AVX512(t *uint8)
+// func fours4x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads4x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours4x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -22871,9 +22871,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads5x1AVX512(t *uint8)
+// func fours5x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads5x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours5x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -23025,9 +23025,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads6x1AVX512(t *uint8)
+// func fours6x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads6x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours6x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -23198,9 +23198,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads7x1AVX512(t *uint8)
+// func fours7x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads7x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours7x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -23390,9 +23390,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads8x1AVX512(t *uint8)
+// func fours8x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads8x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours8x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -23604,9 +23604,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads9x1AVX512(t *uint8)
+// func fours9x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads9x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours9x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -23837,9 +23837,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads10x1AVX512(t *uint8)
+// func fours10x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads10x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours10x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -24089,9 +24089,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads11x1AVX512(t *uint8)
+// func fours11x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads11x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours11x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -24360,9 +24360,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads12x1AVX512(t *uint8)
+// func fours12x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads12x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours12x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -24650,9 +24650,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads13x1AVX512(t *uint8)
+// func fours13x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads13x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours13x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI
@@ -24959,9 +24959,9 @@ store:
 	VZEROUPPER
 	RET
 
-// func quads14x1AVX512(t *uint8)
+// func fours14x1AVX512(t *uint8)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·quads14x1AVX512(SB), NOSPLIT, $32-8
+TEXT ·fours14x1AVX512(SB), NOSPLIT, $32-8
 	STMXCSR (SP)
 	LDMXCSR c00009fc0<>+0(SB)
 	MOVQ    t+0(FP), DI

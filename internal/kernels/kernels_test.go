@@ -70,7 +70,8 @@ func TestProducts(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		p := s.products()
 		check(t, func(r *rapid.T) {
-			m, n, k := rapid.IntRange(0, 70).Draw(r, "m"), rapid.IntRange(0, 140).Draw(r, "n"), rapid.IntRange(0, 60).Draw(r, "k")
+			m, n := rapid.IntRange(0, 70).Draw(r, "m"), rapid.IntRange(0, 140).Draw(r, "n")
+			k := rapid.OneOf(rapid.IntRange(0, 60), rapid.IntRange(120, 260)).Draw(r, "k") // one panel, and several
 			alpha := rapid.SampledFrom([]float32{1, -2}).Draw(r, "alpha")
 			beta := rapid.SampledFrom([]float32{0, 1, 0.5}).Draw(r, "beta")
 			rng := rngOf(r)

@@ -39,7 +39,7 @@ type microKernels struct {
 type machine struct {
 	width                    int // floats of a vector
 	product, distance, signs microKernels
-	quads                    microKernels // products of few columns; none for AVX2
+	fours                    microKernels // products of few columns; none for AVX2
 }
 
 var (
@@ -48,7 +48,7 @@ var (
 		microKernels{productAVX512[:], productAVX512[:], true},
 		microKernels{distanceAVX512[:], distanceAVX512[:], false},
 		microKernels{signsAVX512[:], signsAVX512[:], false},
-		microKernels{quadsAVX512[:], quadsAVX512[:], true},
+		microKernels{foursAVX512[:], foursAVX512[:], true},
 	}
 	machineAVX2 = machine{
 		8,
@@ -226,22 +226,22 @@ var one = [1]float32{1}
 func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, plus addend, c []float32) {
 	const turning = 8 // multiplications take as long as an element's turn
 	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
-	lanes, quads := full(n), 0
-	if rest := n % p.width; by.adds && p.quads.whole != nil && k%4 == 0 && 0 < rest && rest <= 4 {
-		lanes, quads = n-rest+4, rest
+	lanes, few := full(n), 0
+	if rest := n % p.width; by.adds && p.fours.whole != nil && k%4 == 0 && 0 < rest && rest <= 4 {
+		lanes, few = n-rest+4, rest
 	}
 	if m*lanes*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
-		c, from := dense(c, n), n-quads
-		if quads > 0 {
-			// The last columns would leave most of a vector empty.
+		c, from := dense(c, n), n-few
+		if few > 0 {
+			// The last few columns would leave most of a vector empty.
 			p.packed = slices.Grow(p.packed[:0], 4*k)[:4*k]
-			for j := range quads {
+			for j := range few {
 				row := b[(from+j)*k:][:k]
 				for q := 0; q < k; q += 4 {
 					*(*[4]float32)(p.packed[4*(q+j):]) = [4]float32(row[q:])
 				}
 			}
-			p.contract(p.quads, m, quads, k/4, alpha, matrix{a, k, 4}, matrix{p.packed, 16, 1}, addend{plus.s.right(from), plus.d.right(from)}, c.right(from))
+			p.contract(p.fours, m, few, k/4, alpha, matrix{a, k, 4}, matrix{p.packed, 16, 1}, addend{plus.s.right(from), plus.d.right(from)}, c.right(from))
 		}
 		// A panel is so small that it stays in the first-level cache together
 		// with the part of B that it is turned from. Its width is one or two of

@@ -574,51 +574,51 @@ func signs3x3AVX512(t *tile)
 //go:noescape
 func signs4x3AVX512(t *tile)
 
-var quadsAVX512 = [...][]func(*tile){
-	1: {nil, quads1x1AVX512, quads2x1AVX512, quads3x1AVX512, quads4x1AVX512, quads5x1AVX512, quads6x1AVX512, quads7x1AVX512, quads8x1AVX512, quads9x1AVX512, quads10x1AVX512, quads11x1AVX512, quads12x1AVX512, quads13x1AVX512, quads14x1AVX512},
+var foursAVX512 = [...][]func(*tile){
+	1: {nil, fours1x1AVX512, fours2x1AVX512, fours3x1AVX512, fours4x1AVX512, fours5x1AVX512, fours6x1AVX512, fours7x1AVX512, fours8x1AVX512, fours9x1AVX512, fours10x1AVX512, fours11x1AVX512, fours12x1AVX512, fours13x1AVX512, fours14x1AVX512},
 }
 
 //go:noescape
-func quads1x1AVX512(t *tile)
+func fours1x1AVX512(t *tile)
 
 //go:noescape
-func quads2x1AVX512(t *tile)
+func fours2x1AVX512(t *tile)
 
 //go:noescape
-func quads3x1AVX512(t *tile)
+func fours3x1AVX512(t *tile)
 
 //go:noescape
-func quads4x1AVX512(t *tile)
+func fours4x1AVX512(t *tile)
 
 //go:noescape
-func quads5x1AVX512(t *tile)
+func fours5x1AVX512(t *tile)
 
 //go:noescape
-func quads6x1AVX512(t *tile)
+func fours6x1AVX512(t *tile)
 
 //go:noescape
-func quads7x1AVX512(t *tile)
+func fours7x1AVX512(t *tile)
 
 //go:noescape
-func quads8x1AVX512(t *tile)
+func fours8x1AVX512(t *tile)
 
 //go:noescape
-func quads9x1AVX512(t *tile)
+func fours9x1AVX512(t *tile)
 
 //go:noescape
-func quads10x1AVX512(t *tile)
+func fours10x1AVX512(t *tile)
 
 //go:noescape
-func quads11x1AVX512(t *tile)
+func fours11x1AVX512(t *tile)
 
 //go:noescape
-func quads12x1AVX512(t *tile)
+func fours12x1AVX512(t *tile)
 
 //go:noescape
-func quads13x1AVX512(t *tile)
+func fours13x1AVX512(t *tile)
 
 //go:noescape
-func quads14x1AVX512(t *tile)
+func fours14x1AVX512(t *tile)
 
 //go:noescape
 func transposeStripAVX512(dst *float32, ldd int, src *float32, lds, n int)

@@ -33,7 +33,7 @@ const (
 // as leave room for a row of B, a value or two of A, and |a−b|.
 func (v isa) shapes(op string) map[int]int {
 	switch {
-	case op == "quads":
+	case op == "fours":
 		return map[int]int{1: 14}
 	case op == "signs" && v.regs == 16:
 		return map[int]int{1: 2, 2: 2}
@@ -57,7 +57,7 @@ func matrix() {
 			table(v, op)
 		}
 	}
-	table(avx512, "quads")
+	table(avx512, "fours")
 }
 
 func table(v isa, op string) {
@@ -125,7 +125,7 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 // for each row, or for each column, or a single one, as its strides say. It
 // does so for as many such tiles, one below the other, as the field times says.
 //
-// The operation "quads" is the product for up to four columns, four p at a time:
+// The operation "fours" is the product for up to four columns, four p at a time:
 // a vector of B has those of the first column, then of the second, and so on, and
 // all that is said of p is of such fours.
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
@@ -151,7 +151,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 		MOVQ(field(tileD), reg.R15)
 		MOVQ(reg.R15, nextD)
 	}
-	if op == "product" || op == "quads" {
+	if op == "product" || op == "fours" {
 		MOVQ(field(tileS), reg.R15)
 		MOVQ(reg.R15, nextS)
 	}
@@ -210,7 +210,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	loop := "loop"
 	Label(loop)
 	for j := range nv {
-		if op == "quads" {
+		if op == "fours" {
 			VMOVUPS(Mem{Base: b}, col(j)) // whole, whatever the columns
 		} else {
 			load(Mem{Base: b}, j, col(j))
@@ -218,14 +218,14 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	}
 	for i := range mr {
 		x := v.vector(nv + i%broadcasts)
-		if op == "quads" {
+		if op == "fours" {
 			VBROADCASTF32X4(rowsOf(a, far, s1, s3, s5, i), x)
 		} else {
 			VBROADCASTSS(rowsOf(a, far, s1, s3, s5, i), x)
 		}
 		for j := range nv {
 			switch op {
-			case "product", "quads":
+			case "product", "fours":
 				VFMADD231PS(col(j), x, acc(i, j))
 			case "distance":
 				VSUBPS(col(j), x, diff)
@@ -244,7 +244,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	DECQ(reg.RCX)
 	JNZ(LabelRef(loop))
 
-	if op == "quads" {
+	if op == "fours" {
 		// The sums of the fours, brought together.
 		t := v.vector(0)
 		MOVL(U32(0x1111), reg.ECX)
@@ -264,7 +264,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 			VMULPS(alpha, acc(i, j), acc(i, j))
 		}
 	}
-	if op == "product" || op == "quads" {
+	if op == "product" || op == "fours" {
 		scaled, s, value := reg.R15, reg.RBX, v.vector(nv) // D and S, while a and b are not needed
 		add := func(i int, s func(j int) reg.Register) {
 			for j := range nv {
