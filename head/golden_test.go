@@ -372,8 +372,10 @@ func checkNetwork[T real](g goldenNetwork) func(*testing.T, float64) {
 		net.sumLoss = g.SumLoss
 		x := values[T](g.Input.flat())
 		net.gInput = make([]T, len(x))
-		loss := net.step(x, g.Labels)
+		net.refresh()
+		net.forward(x, len(g.Input))
 		near(t, "log φ", net.output(len(g.Input)), g.LogPred.flat(), tol)
+		loss := net.step(x, g.Labels)
 		for i, l := range net.layers[:len(net.layers)-1] {
 			near(t, "output", turned(l.out, l.o), g.Layers[i].Output.flat(), tol)
 			dep := make([]T, len(g.Input))

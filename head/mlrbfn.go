@@ -358,7 +358,11 @@ func (m *MLRBFN) Representations(x []float32) []float32 {
 	for to := out; len(x) > 0; {
 		b := min(predictBatch, len(x)/d)
 		p.forward(x[:b*d], b)
-		p.net.Transpose(rows, p.net.last().in, width, b)
+		if last := p.net.last(); last.rowsIn != nil {
+			rows = last.rowsIn
+		} else {
+			p.net.Transpose(rows, last.in, width, b)
+		}
 		convert(to, rows[:b*width])
 		x, to = x[b*d:], to[b*width:]
 	}

@@ -9,9 +9,9 @@ import "math"
 // that a step allocates nothing.
 //
 // What the batch fills lies with a column for each of its rows, [n, b], so that
-// the kernels' vectors run along the batch, full whatever n is. Only norms that
-// are no products read a layer's input row by row: rowsIn and rowsOut are its
-// transposes.
+// the kernels' vectors run along the batch, full whatever n is. The first layer
+// reads the batch as it comes, row by row, and so do norms that are no products
+// with the input of every layer: rowsIn and rowsOut are those transposes.
 type layer[T real] struct {
 	d, n, o int
 
@@ -28,11 +28,11 @@ type layer[T real] struct {
 	sq       []T // ‖c‖², for k = 2
 
 	// Per row of the batch.
-	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned); for k = 2 rowsIn is nil but in the first layer
+	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned); for k = 2 one may be nil, else in
 	xsq            []T // [B], ‖x‖², for k = 2
 	dist           []T // [n, B], ‖x−c‖_k^k
 	weights        []T // [n, B], n_c; in the last layer log φ_c
-	gWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c; then that by the distances
+	gWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c, in whose place it is; then that by the distances
 	out, rowsOut   []T // [o, B] and [B, o]; without projections out is the weights
 	gOut           []T // [o, B]; likewise
 	gLimit         []T // [B], gradient by limit
@@ -53,9 +53,14 @@ func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
 		centroids: vector(n * d), gCentroids: vector(n * d),
 		beta: vector(n), gBeta: vector(n),
 		width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), sumByC: vector(n),
-		xsq: vector(b), dist: vector(n * b), weights: vector(n * b), gWeights: vector(n * b),
+		xsq: vector(b), dist: vector(n * b), weights: vector(n * b),
 		rowsOut: vector(b * o), gLimit: vector(b), sumByX: vector(b),
 		limit: vector(b), logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int32, b),
+	}
+	if l.last() {
+		l.gWeights = l.weights // nothing reads log φ after the loss
+	} else {
+		l.gWeights = vector(n * b)
 	}
 	if projects {
 		l.projections, l.gProjections = vector(n*o), vector(n*o)
@@ -184,8 +189,11 @@ func (net *network[T]) forward(x []T, b int) {
 		return
 	}
 	d := net.layers[0].d
-	in, logDep := net.in[:d*b], net.first
-	net.Transpose(in, x, b, d)
+	in, logDep := []T(nil), net.first
+	if net.k == 2 && net.gInput != nil { // else a product reads the rows as they are
+		in = net.in[:d*b]
+		net.Transpose(in, x, b, d)
+	}
 	for _, l := range net.layers {
 		net.forwardLayer(l, in, x, logDep, b)
 		in, x, logDep = l.out[:l.o*b], nil, l.logDep
@@ -219,7 +227,8 @@ func (net *network[T]) perRow(dst, src []T, b int) []T {
 //	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + cap,  cap = min(log dep + log rec, 0)
 //
 // and from it dep' = max_c n_c and φ' = Σ_c a_c n_c; in the last layer log φ_c
-// is log n_c without the ratio. in is [d, b], rows [b, d] or nil, and logDep [b].
+// is log n_c without the ratio. in is [d, b] and rows [b, d], of which either may
+// be nil for k = 2, and logDep [b].
 func (net *network[T]) forwardLayer(l *layer[T], in, rows, logDep []T, b int) {
 	l.in, l.rowsIn = in, rows
 	net.distances(l, b)
@@ -253,8 +262,13 @@ func (net *network[T]) distances(l *layer[T], b int) {
 	case 1:
 		net.Distances(l.n, b, l.d, l.centroids, l.rowsIn, l.dist)
 	case 2:
-		net.SumSquaresOfColumns(l.xsq[:b], l.in[:l.d*b])
-		net.NN(l.n, b, l.d, -2, l.centroids, l.in, 0, l.dist)
+		if l.in == nil {
+			net.SumSquares(l.xsq[:b], l.rowsIn[:l.d*b])
+			net.NT(l.n, b, l.d, -2, l.centroids, l.rowsIn, 0, l.dist)
+		} else {
+			net.SumSquaresOfColumns(l.xsq[:b], l.in[:l.d*b])
+			net.NN(l.n, b, l.d, -2, l.centroids, l.in, 0, l.dist)
+		}
 		net.SquaredDistances(l.dist[:l.n*b], l.sq, l.xsq[:b])
 	default:
 		for i := range b {

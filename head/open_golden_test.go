@@ -198,9 +198,11 @@ func checkOpen[T real](g openGolden) func(*testing.T, float64) {
 			x = append(append(x, values[T](row)...), T(g.Density.LogDep[i]))
 		}
 		net.gInput = make([]T, len(g.U)*g.O)
-		loss := net.step(x, g.Labels)
+		net.refresh()
+		net.forward(x, len(g.U))
 		near(t, "l", net.outputLogits(len(g.U)), g.L.flat(), tol)
 		near(t, "log φ", net.output(len(g.U)), g.LogPhi.flat(), tol)
+		loss := net.step(x, g.Labels)
 		near(t, "loss", []float64{loss}, vector{g.Loss}, tol)
 		d := g.Gradients
 		nearParams(t, "gradient", net, true, goldenParams{

@@ -45,7 +45,8 @@ type Products[T Real] interface {
 	// squared distances of the rows of C [n,d] from the columns of X [d,b],
 	// makes of it: gC = 2(byC∘C − W·Xᵀ) [n,d] and, unless nil, gX =
 	// 2(X∘byX − Cᵀ·W) [d,b], byC [n] and byX [b] being the sums of W's rows and
-	// columns. rows [b,d] is Xᵀ where that is at hand, else nil.
+	// columns. rows [b,d] is Xᵀ where that is at hand, else nil; X may be nil
+	// where rows and no gX is.
 	SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []T)
 
 	// Distances fills dist [m,n] with Σ_j |x_j−c_j| for the rows x of X [m,k]
@@ -106,8 +107,8 @@ type Vectors[T Real] interface {
 	// that Σ_c g.
 	SoftmaxBackward(g, sum, share []T)
 	// LogBCE returns Σ −l for each column's label and Σ −log(1−eˡ) for the
-	// other rows, with l = logY − shift < 0, logY [n,b]. grad [n,b], unless
-	// nil, receives the derivatives times scale.
+	// other rows, with l = logY − shift < 0, logY [n,b]. grad [n,b], which may
+	// be logY, receives the derivatives times scale unless it is nil.
 	LogBCE(grad, logY []T, labels []int, shift, scale T) float64
 	// Adam takes one step of Adam with β₁ = 0.9, β₂ = 0.999 and ε = 1e-8 on
 	// the parameters p [n] by their gradients g, moving the moments m and v:

@@ -22445,150 +22445,2993 @@ loop:
 	VZEROUPPER
 	RET
 
+// func fours1x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours1x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x01, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours2x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours2x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x02, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours3x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours3x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z29
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z30
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x03, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours4x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours4x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z28
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z29
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z30
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x04, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours5x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours5x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z27
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z28
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z29
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z30
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x05, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours6x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours6x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z26
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z27
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z28
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z29
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x06, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours7x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours7x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	KMOVW  68(DI), K1
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z25
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z26
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z27
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z28
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z29
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z30
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z31
+	ADDQ            R11, AX
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x07, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours8x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours8x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z24
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z25
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z26
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z27
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z28
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z29
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z30
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x08, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours9x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours9x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z23
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z24
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z25
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z26
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z27
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z28
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z29
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z30
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x09, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours10x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours10x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z22
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z23
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z24
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z25
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z26
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z27
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z28
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z29
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0a, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours11x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours11x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z21
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z22
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z23
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z24
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z25
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z26
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z27
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z28
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z29
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z30
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0b, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours12x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours12x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z20
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z21
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z22
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z23
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z24
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z25
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z26
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z27
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z28
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z29
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z30
+	VBROADCASTF32X4 (R8)(R9*4), Z4
+	VFMADD231PS     Z0, Z4, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VPERMILPS       $0xb1, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VCOMPRESSPS.Z   Z20, K2, Z20
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z20, Z20
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z20
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z20, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0c, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours13x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours13x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z19
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z20
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z21
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z22
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z23
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z24
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z25
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z26
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z27
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z28
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z29
+	VBROADCASTF32X4 (R8)(R9*4), Z4
+	VFMADD231PS     Z0, Z4, Z30
+	VBROADCASTF32X4 (AX)(R10*4), Z1
+	VFMADD231PS     Z0, Z1, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VPERMILPS       $0xb1, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VCOMPRESSPS.Z   Z19, K2, Z19
+	VPERMILPS       $0x4e, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VPERMILPS       $0xb1, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VCOMPRESSPS.Z   Z20, K2, Z20
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z19, Z19
+	VMULPS          Z0, Z20, Z20
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z19
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z20
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z19, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z20, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0d, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func fours14x1AVX512(t *uint8)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·fours14x1AVX512(SB), NOSPLIT, $32-8
+	STMXCSR (SP)
+	LDMXCSR c00009fc0<>+0(SB)
+	MOVQ    t+0(FP), DI
+	MOVQ    16(DI), R9
+	MOVQ    24(DI), R11
+	MOVQ    40(DI), R12
+	MOVQ    48(DI), DX
+	MOVQ    56(DI), R13
+	LEAQ    (R9)(R9*2), R10
+	LEAQ    (R9)(R9*4), R14
+	MOVQ    144(DI), SI
+	MOVQ    8(DI), AX
+	MOVQ    104(DI), R15
+	MOVQ    R15, 16(SP)
+	MOVQ    120(DI), R15
+	MOVQ    R15, 24(SP)
+
+tile:
+	MOVQ   AX, 8(SP)
+	MOVQ   (DI), CX
+	MOVQ   32(DI), BX
+	LEAQ   (AX)(R9*1), R8
+	LEAQ   (R8)(R10*2), R8
+	KMOVW  68(DI), K1
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	VXORPS Z27, Z27, Z27
+	VXORPS Z28, Z28, Z28
+	VXORPS Z29, Z29, Z29
+	VXORPS Z30, Z30, Z30
+	VXORPS Z31, Z31, Z31
+
+loop:
+	VMOVUPS         (BX), Z0
+	VBROADCASTF32X4 (AX), Z1
+	VFMADD231PS     Z0, Z1, Z18
+	VBROADCASTF32X4 (AX)(R9*1), Z2
+	VFMADD231PS     Z0, Z2, Z19
+	VBROADCASTF32X4 (AX)(R9*2), Z3
+	VFMADD231PS     Z0, Z3, Z20
+	VBROADCASTF32X4 (AX)(R10*1), Z4
+	VFMADD231PS     Z0, Z4, Z21
+	VBROADCASTF32X4 (AX)(R9*4), Z1
+	VFMADD231PS     Z0, Z1, Z22
+	VBROADCASTF32X4 (AX)(R14*1), Z2
+	VFMADD231PS     Z0, Z2, Z23
+	VBROADCASTF32X4 (AX)(R10*2), Z3
+	VFMADD231PS     Z0, Z3, Z24
+	VBROADCASTF32X4 (R8), Z4
+	VFMADD231PS     Z0, Z4, Z25
+	VBROADCASTF32X4 (AX)(R9*8), Z1
+	VFMADD231PS     Z0, Z1, Z26
+	VBROADCASTF32X4 (R8)(R9*2), Z2
+	VFMADD231PS     Z0, Z2, Z27
+	VBROADCASTF32X4 (AX)(R14*2), Z3
+	VFMADD231PS     Z0, Z3, Z28
+	VBROADCASTF32X4 (R8)(R9*4), Z4
+	VFMADD231PS     Z0, Z4, Z29
+	VBROADCASTF32X4 (AX)(R10*4), Z1
+	VFMADD231PS     Z0, Z1, Z30
+	VBROADCASTF32X4 (R8)(R10*2), Z2
+	VFMADD231PS     Z0, Z2, Z31
+	ADDQ            R11, AX
+	ADDQ            R11, R8
+	ADDQ            R12, BX
+	DECQ            CX
+	JNZ             loop
+	MOVL            $0x00001111, CX
+	KMOVW           CX, K2
+	VPERMILPS       $0x4e, Z18, Z0
+	VADDPS          Z0, Z18, Z18
+	VPERMILPS       $0xb1, Z18, Z0
+	VADDPS          Z0, Z18, Z18
+	VCOMPRESSPS.Z   Z18, K2, Z18
+	VPERMILPS       $0x4e, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VPERMILPS       $0xb1, Z19, Z0
+	VADDPS          Z0, Z19, Z19
+	VCOMPRESSPS.Z   Z19, K2, Z19
+	VPERMILPS       $0x4e, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VPERMILPS       $0xb1, Z20, Z0
+	VADDPS          Z0, Z20, Z20
+	VCOMPRESSPS.Z   Z20, K2, Z20
+	VPERMILPS       $0x4e, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VPERMILPS       $0xb1, Z21, Z0
+	VADDPS          Z0, Z21, Z21
+	VCOMPRESSPS.Z   Z21, K2, Z21
+	VPERMILPS       $0x4e, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VPERMILPS       $0xb1, Z22, Z0
+	VADDPS          Z0, Z22, Z22
+	VCOMPRESSPS.Z   Z22, K2, Z22
+	VPERMILPS       $0x4e, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VPERMILPS       $0xb1, Z23, Z0
+	VADDPS          Z0, Z23, Z23
+	VCOMPRESSPS.Z   Z23, K2, Z23
+	VPERMILPS       $0x4e, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VPERMILPS       $0xb1, Z24, Z0
+	VADDPS          Z0, Z24, Z24
+	VCOMPRESSPS.Z   Z24, K2, Z24
+	VPERMILPS       $0x4e, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VPERMILPS       $0xb1, Z25, Z0
+	VADDPS          Z0, Z25, Z25
+	VCOMPRESSPS.Z   Z25, K2, Z25
+	VPERMILPS       $0x4e, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VPERMILPS       $0xb1, Z26, Z0
+	VADDPS          Z0, Z26, Z26
+	VCOMPRESSPS.Z   Z26, K2, Z26
+	VPERMILPS       $0x4e, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VPERMILPS       $0xb1, Z27, Z0
+	VADDPS          Z0, Z27, Z27
+	VCOMPRESSPS.Z   Z27, K2, Z27
+	VPERMILPS       $0x4e, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VPERMILPS       $0xb1, Z28, Z0
+	VADDPS          Z0, Z28, Z28
+	VCOMPRESSPS.Z   Z28, K2, Z28
+	VPERMILPS       $0x4e, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VPERMILPS       $0xb1, Z29, Z0
+	VADDPS          Z0, Z29, Z29
+	VCOMPRESSPS.Z   Z29, K2, Z29
+	VPERMILPS       $0x4e, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VPERMILPS       $0xb1, Z30, Z0
+	VADDPS          Z0, Z30, Z30
+	VCOMPRESSPS.Z   Z30, K2, Z30
+	VPERMILPS       $0x4e, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VPERMILPS       $0xb1, Z31, Z0
+	VADDPS          Z0, Z31, Z31
+	VCOMPRESSPS.Z   Z31, K2, Z31
+	VBROADCASTSS    64(DI), Z0
+	VMULPS          Z0, Z18, Z18
+	VMULPS          Z0, Z19, Z19
+	VMULPS          Z0, Z20, Z20
+	VMULPS          Z0, Z21, Z21
+	VMULPS          Z0, Z22, Z22
+	VMULPS          Z0, Z23, Z23
+	VMULPS          Z0, Z24, Z24
+	VMULPS          Z0, Z25, Z25
+	VMULPS          Z0, Z26, Z26
+	VMULPS          Z0, Z27, Z27
+	VMULPS          Z0, Z28, Z28
+	VMULPS          Z0, Z29, Z29
+	VMULPS          Z0, Z30, Z30
+	VMULPS          Z0, Z31, Z31
+	MOVQ            16(SP), R15
+	TESTQ           R15, R15
+	JZ              store
+	MOVQ            24(SP), BX
+	CMPQ            136(DI), $0x00
+	JNE             columns
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z18
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z19
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z20
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z21
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z22
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z23
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z24
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z25
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z26
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z27
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z28
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z29
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z30
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	VBROADCASTSS    (BX), Z0
+	VMOVUPS.Z       (R15), K1, Z1
+	VFMADD231PS     Z1, Z0, Z31
+	ADDQ            112(DI), R15
+	ADDQ            128(DI), BX
+	MOVQ            BX, 24(SP)
+	JMP             added
+
+columns:
+	VMOVUPS.Z   (BX), K1, Z0
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z18
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z19
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z20
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z21
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z22
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z23
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z24
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z25
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z26
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z27
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z28
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z29
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z30
+	ADDQ        112(DI), R15
+	VMOVUPS.Z   (R15), K1, Z1
+	VFMADD231PS Z1, Z0, Z31
+	ADDQ        112(DI), R15
+
+added:
+	MOVQ R15, 16(SP)
+
+store:
+	VMOVUPS Z18, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z19, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z20, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z21, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z22, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z23, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z24, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z25, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z26, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z27, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z28, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z29, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z30, K1, (DX)
+	ADDQ    R13, DX
+	VMOVUPS Z31, K1, (DX)
+	ADDQ    R13, DX
+	IMUL3Q  $0x0e, R9, AX
+	ADDQ    8(SP), AX
+	DECQ    SI
+	JNZ     tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func transposeStripAVX512(dst *float32, ldd int, src *float32, lds int, n int)
 // Requires: AVX, AVX512F
 TEXT ·transposeStripAVX512(SB), NOSPLIT, $0-40
-	MOVQ dst+0(FP), AX
-	MOVQ ldd+8(FP), CX
-	MOVQ src+16(FP), DX
-	MOVQ lds+24(FP), BX
-	MOVQ n+32(FP), SI
-	SHLQ $0x02, CX
-	SHLQ $0x02, BX
+	MOVQ  dst+0(FP), AX
+	MOVQ  ldd+8(FP), CX
+	MOVQ  src+16(FP), DX
+	MOVQ  lds+24(FP), BX
+	MOVQ  n+32(FP), SI
+	SHLQ  $0x02, CX
+	SHLQ  $0x02, BX
+	LEAQ  (BX)(BX*2), DI
+	LEAQ  (CX)(CX*2), R8
+	MOVL  $0x000000f0, R9
+	KMOVW R9, K1
+	LEAQ  (DX)(BX*4), R9
+	MOVL  $0x00000f00, R10
+	KMOVW R10, K2
+	LEAQ  (R9)(BX*4), R10
+	MOVL  $0x0000f000, R11
+	KMOVW R11, K3
+	LEAQ  (R10)(BX*4), R11
 
 block:
-	MOVQ       DX, DI
-	VMOVUPS    (DI), Z0
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z1
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z2
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z3
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z4
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z5
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z6
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z7
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z8
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z9
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z10
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z11
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z12
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z13
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z14
-	ADDQ       BX, DI
-	VMOVUPS    (DI), Z15
-	ADDQ       BX, DI
-	VUNPCKLPS  Z1, Z0, Z16
-	VUNPCKHPS  Z1, Z0, Z17
-	VUNPCKLPS  Z3, Z2, Z18
-	VUNPCKHPS  Z3, Z2, Z19
-	VUNPCKLPS  Z5, Z4, Z20
-	VUNPCKHPS  Z5, Z4, Z21
-	VUNPCKLPS  Z7, Z6, Z22
-	VUNPCKHPS  Z7, Z6, Z23
-	VUNPCKLPS  Z9, Z8, Z24
-	VUNPCKHPS  Z9, Z8, Z25
-	VUNPCKLPS  Z11, Z10, Z26
-	VUNPCKHPS  Z11, Z10, Z27
-	VUNPCKLPS  Z13, Z12, Z28
-	VUNPCKHPS  Z13, Z12, Z29
-	VUNPCKLPS  Z15, Z14, Z30
-	VUNPCKHPS  Z15, Z14, Z31
-	VUNPCKLPD  Z18, Z16, Z0
-	VUNPCKHPD  Z18, Z16, Z1
-	VUNPCKLPD  Z19, Z17, Z2
-	VUNPCKHPD  Z19, Z17, Z3
-	VUNPCKLPD  Z22, Z20, Z4
-	VUNPCKHPD  Z22, Z20, Z5
-	VUNPCKLPD  Z23, Z21, Z6
-	VUNPCKHPD  Z23, Z21, Z7
-	VUNPCKLPD  Z26, Z24, Z8
-	VUNPCKHPD  Z26, Z24, Z9
-	VUNPCKLPD  Z27, Z25, Z10
-	VUNPCKHPD  Z27, Z25, Z11
-	VUNPCKLPD  Z30, Z28, Z12
-	VUNPCKHPD  Z30, Z28, Z13
-	VUNPCKLPD  Z31, Z29, Z14
-	VUNPCKHPD  Z31, Z29, Z15
-	VSHUFF32X4 $0x88, Z4, Z0, Z16
-	VSHUFF32X4 $0xdd, Z4, Z0, Z20
-	VSHUFF32X4 $0x88, Z12, Z8, Z24
-	VSHUFF32X4 $0xdd, Z12, Z8, Z28
-	VSHUFF32X4 $0x88, Z5, Z1, Z17
-	VSHUFF32X4 $0xdd, Z5, Z1, Z21
-	VSHUFF32X4 $0x88, Z13, Z9, Z25
-	VSHUFF32X4 $0xdd, Z13, Z9, Z29
-	VSHUFF32X4 $0x88, Z6, Z2, Z18
-	VSHUFF32X4 $0xdd, Z6, Z2, Z22
-	VSHUFF32X4 $0x88, Z14, Z10, Z26
-	VSHUFF32X4 $0xdd, Z14, Z10, Z30
-	VSHUFF32X4 $0x88, Z7, Z3, Z19
-	VSHUFF32X4 $0xdd, Z7, Z3, Z23
-	VSHUFF32X4 $0x88, Z15, Z11, Z27
-	VSHUFF32X4 $0xdd, Z15, Z11, Z31
-	VSHUFF32X4 $0x88, Z24, Z16, Z0
-	VSHUFF32X4 $0xdd, Z24, Z16, Z8
-	VSHUFF32X4 $0x88, Z25, Z17, Z1
-	VSHUFF32X4 $0xdd, Z25, Z17, Z9
-	VSHUFF32X4 $0x88, Z26, Z18, Z2
-	VSHUFF32X4 $0xdd, Z26, Z18, Z10
-	VSHUFF32X4 $0x88, Z27, Z19, Z3
-	VSHUFF32X4 $0xdd, Z27, Z19, Z11
-	VSHUFF32X4 $0x88, Z28, Z20, Z4
-	VSHUFF32X4 $0xdd, Z28, Z20, Z12
-	VSHUFF32X4 $0x88, Z29, Z21, Z5
-	VSHUFF32X4 $0xdd, Z29, Z21, Z13
-	VSHUFF32X4 $0x88, Z30, Z22, Z6
-	VSHUFF32X4 $0xdd, Z30, Z22, Z14
-	VSHUFF32X4 $0x88, Z31, Z23, Z7
-	VSHUFF32X4 $0xdd, Z31, Z23, Z15
-	VMOVUPS    Z0, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z1, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z2, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z3, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z4, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z5, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z6, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z7, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z8, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z9, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z10, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z11, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z12, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z13, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z14, (AX)
-	ADDQ       CX, AX
-	VMOVUPS    Z15, (AX)
-	ADDQ       CX, AX
-	ADDQ       $0x40, DX
-	DECQ       SI
-	JNZ        block
+	VBROADCASTF32X4 (DX), Z0
+	VBROADCASTF32X4 (R9), K1, Z0
+	VBROADCASTF32X4 (R10), K2, Z0
+	VBROADCASTF32X4 (R11), K3, Z0
+	VBROADCASTF32X4 (DX)(BX*1), Z1
+	VBROADCASTF32X4 (R9)(BX*1), K1, Z1
+	VBROADCASTF32X4 (R10)(BX*1), K2, Z1
+	VBROADCASTF32X4 (R11)(BX*1), K3, Z1
+	VBROADCASTF32X4 (DX)(BX*2), Z2
+	VBROADCASTF32X4 (R9)(BX*2), K1, Z2
+	VBROADCASTF32X4 (R10)(BX*2), K2, Z2
+	VBROADCASTF32X4 (R11)(BX*2), K3, Z2
+	VBROADCASTF32X4 (DX)(DI*1), Z3
+	VBROADCASTF32X4 (R9)(DI*1), K1, Z3
+	VBROADCASTF32X4 (R10)(DI*1), K2, Z3
+	VBROADCASTF32X4 (R11)(DI*1), K3, Z3
+	VUNPCKLPS       Z1, Z0, Z4
+	VUNPCKHPS       Z1, Z0, Z5
+	VUNPCKLPS       Z3, Z2, Z1
+	VUNPCKHPS       Z3, Z2, Z3
+	VSHUFPS         $0x44, Z1, Z4, Z0
+	VSHUFPS         $0xee, Z1, Z4, Z1
+	VSHUFPS         $0x44, Z3, Z5, Z2
+	VSHUFPS         $0xee, Z3, Z5, Z3
+	VMOVUPS         Z0, (AX)
+	VMOVUPS         Z1, (AX)(CX*1)
+	VMOVUPS         Z2, (AX)(CX*2)
+	VMOVUPS         Z3, (AX)(R8*1)
+	LEAQ            (AX)(CX*4), AX
+	VBROADCASTF32X4 16(DX), Z0
+	VBROADCASTF32X4 16(R9), K1, Z0
+	VBROADCASTF32X4 16(R10), K2, Z0
+	VBROADCASTF32X4 16(R11), K3, Z0
+	VBROADCASTF32X4 16(DX)(BX*1), Z1
+	VBROADCASTF32X4 16(R9)(BX*1), K1, Z1
+	VBROADCASTF32X4 16(R10)(BX*1), K2, Z1
+	VBROADCASTF32X4 16(R11)(BX*1), K3, Z1
+	VBROADCASTF32X4 16(DX)(BX*2), Z2
+	VBROADCASTF32X4 16(R9)(BX*2), K1, Z2
+	VBROADCASTF32X4 16(R10)(BX*2), K2, Z2
+	VBROADCASTF32X4 16(R11)(BX*2), K3, Z2
+	VBROADCASTF32X4 16(DX)(DI*1), Z3
+	VBROADCASTF32X4 16(R9)(DI*1), K1, Z3
+	VBROADCASTF32X4 16(R10)(DI*1), K2, Z3
+	VBROADCASTF32X4 16(R11)(DI*1), K3, Z3
+	VUNPCKLPS       Z1, Z0, Z4
+	VUNPCKHPS       Z1, Z0, Z5
+	VUNPCKLPS       Z3, Z2, Z1
+	VUNPCKHPS       Z3, Z2, Z3
+	VSHUFPS         $0x44, Z1, Z4, Z0
+	VSHUFPS         $0xee, Z1, Z4, Z1
+	VSHUFPS         $0x44, Z3, Z5, Z2
+	VSHUFPS         $0xee, Z3, Z5, Z3
+	VMOVUPS         Z0, (AX)
+	VMOVUPS         Z1, (AX)(CX*1)
+	VMOVUPS         Z2, (AX)(CX*2)
+	VMOVUPS         Z3, (AX)(R8*1)
+	LEAQ            (AX)(CX*4), AX
+	VBROADCASTF32X4 32(DX), Z0
+	VBROADCASTF32X4 32(R9), K1, Z0
+	VBROADCASTF32X4 32(R10), K2, Z0
+	VBROADCASTF32X4 32(R11), K3, Z0
+	VBROADCASTF32X4 32(DX)(BX*1), Z1
+	VBROADCASTF32X4 32(R9)(BX*1), K1, Z1
+	VBROADCASTF32X4 32(R10)(BX*1), K2, Z1
+	VBROADCASTF32X4 32(R11)(BX*1), K3, Z1
+	VBROADCASTF32X4 32(DX)(BX*2), Z2
+	VBROADCASTF32X4 32(R9)(BX*2), K1, Z2
+	VBROADCASTF32X4 32(R10)(BX*2), K2, Z2
+	VBROADCASTF32X4 32(R11)(BX*2), K3, Z2
+	VBROADCASTF32X4 32(DX)(DI*1), Z3
+	VBROADCASTF32X4 32(R9)(DI*1), K1, Z3
+	VBROADCASTF32X4 32(R10)(DI*1), K2, Z3
+	VBROADCASTF32X4 32(R11)(DI*1), K3, Z3
+	VUNPCKLPS       Z1, Z0, Z4
+	VUNPCKHPS       Z1, Z0, Z5
+	VUNPCKLPS       Z3, Z2, Z1
+	VUNPCKHPS       Z3, Z2, Z3
+	VSHUFPS         $0x44, Z1, Z4, Z0
+	VSHUFPS         $0xee, Z1, Z4, Z1
+	VSHUFPS         $0x44, Z3, Z5, Z2
+	VSHUFPS         $0xee, Z3, Z5, Z3
+	VMOVUPS         Z0, (AX)
+	VMOVUPS         Z1, (AX)(CX*1)
+	VMOVUPS         Z2, (AX)(CX*2)
+	VMOVUPS         Z3, (AX)(R8*1)
+	LEAQ            (AX)(CX*4), AX
+	VBROADCASTF32X4 48(DX), Z0
+	VBROADCASTF32X4 48(R9), K1, Z0
+	VBROADCASTF32X4 48(R10), K2, Z0
+	VBROADCASTF32X4 48(R11), K3, Z0
+	VBROADCASTF32X4 48(DX)(BX*1), Z1
+	VBROADCASTF32X4 48(R9)(BX*1), K1, Z1
+	VBROADCASTF32X4 48(R10)(BX*1), K2, Z1
+	VBROADCASTF32X4 48(R11)(BX*1), K3, Z1
+	VBROADCASTF32X4 48(DX)(BX*2), Z2
+	VBROADCASTF32X4 48(R9)(BX*2), K1, Z2
+	VBROADCASTF32X4 48(R10)(BX*2), K2, Z2
+	VBROADCASTF32X4 48(R11)(BX*2), K3, Z2
+	VBROADCASTF32X4 48(DX)(DI*1), Z3
+	VBROADCASTF32X4 48(R9)(DI*1), K1, Z3
+	VBROADCASTF32X4 48(R10)(DI*1), K2, Z3
+	VBROADCASTF32X4 48(R11)(DI*1), K3, Z3
+	VUNPCKLPS       Z1, Z0, Z4
+	VUNPCKHPS       Z1, Z0, Z5
+	VUNPCKLPS       Z3, Z2, Z1
+	VUNPCKHPS       Z3, Z2, Z3
+	VSHUFPS         $0x44, Z1, Z4, Z0
+	VSHUFPS         $0xee, Z1, Z4, Z1
+	VSHUFPS         $0x44, Z3, Z5, Z2
+	VSHUFPS         $0xee, Z3, Z5, Z3
+	VMOVUPS         Z0, (AX)
+	VMOVUPS         Z1, (AX)(CX*1)
+	VMOVUPS         Z2, (AX)(CX*2)
+	VMOVUPS         Z3, (AX)(R8*1)
+	LEAQ            (AX)(CX*4), AX
+	ADDQ            $0x40, DX
+	ADDQ            $0x40, R9
+	ADDQ            $0x40, R10
+	ADDQ            $0x40, R11
+	DECQ            SI
+	JNZ             block
 	VZEROUPPER
 	RET
 
@@ -22876,20 +25719,21 @@ whole1:
 	VMAXPS       Y1, Y2, Y2
 	VMOVUPS      c42b20000<>+0(SB), Y1
 	VMINPS       Y2, Y1, Y2
-	VMOVUPS      Y2, Y1
-	VMULPS       c3fb8aa3b<>+0(SB), Y2, Y2
-	VROUNDPS     $0x00, Y2, Y2
-	VFNMADD231PS c3f317200<>+0(SB), Y2, Y1
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y2, Y1
+	VMOVUPS      c4b400000<>+0(SB), Y1
+	VMOVUPS      Y2, Y3
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y2, Y1
+	VSUBPS       c4b400000<>+0(SB), Y1, Y1
+	VFNMADD231PS c3f317200<>+0(SB), Y1, Y3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y1, Y3
 	VMOVUPS      c3ab5f609<>+0(SB), Y4
-	VFMADD213PS  c3c0913ce<>+0(SB), Y1, Y4
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y1, Y4
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y1, Y4
-	VFMADD213PS  c3effffff<>+0(SB), Y1, Y4
-	VMULPS       Y1, Y1, Y3
-	VFMADD213PS  Y1, Y3, Y4
+	VFMADD213PS  c3c0913ce<>+0(SB), Y3, Y4
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y3, Y4
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y3, Y4
+	VFMADD213PS  c3effffff<>+0(SB), Y3, Y4
+	VMULPS       Y3, Y3, Y2
+	VFMADD213PS  Y3, Y2, Y4
 	VADDPS       c3f800000<>+0(SB), Y4, Y4
-	VCVTPS2DQ    Y2, Y2
+	VCVTPS2DQ    Y1, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
 	VPADDD       c0000007f<>+0(SB), Y1, Y1
@@ -22911,20 +25755,21 @@ check1:
 	VMAXPS       Y1, Y2, Y2
 	VMOVUPS      c42b20000<>+0(SB), Y1
 	VMINPS       Y2, Y1, Y2
-	VMOVUPS      Y2, Y1
-	VMULPS       c3fb8aa3b<>+0(SB), Y2, Y2
-	VROUNDPS     $0x00, Y2, Y2
-	VFNMADD231PS c3f317200<>+0(SB), Y2, Y1
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y2, Y1
+	VMOVUPS      c4b400000<>+0(SB), Y1
+	VMOVUPS      Y2, Y3
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y2, Y1
+	VSUBPS       c4b400000<>+0(SB), Y1, Y1
+	VFNMADD231PS c3f317200<>+0(SB), Y1, Y3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y1, Y3
 	VMOVUPS      c3ab5f609<>+0(SB), Y4
-	VFMADD213PS  c3c0913ce<>+0(SB), Y1, Y4
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y1, Y4
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y1, Y4
-	VFMADD213PS  c3effffff<>+0(SB), Y1, Y4
-	VMULPS       Y1, Y1, Y3
-	VFMADD213PS  Y1, Y3, Y4
+	VFMADD213PS  c3c0913ce<>+0(SB), Y3, Y4
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y3, Y4
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y3, Y4
+	VFMADD213PS  c3effffff<>+0(SB), Y3, Y4
+	VMULPS       Y3, Y3, Y2
+	VFMADD213PS  Y3, Y2, Y4
 	VADDPS       c3f800000<>+0(SB), Y4, Y4
-	VCVTPS2DQ    Y2, Y2
+	VCVTPS2DQ    Y1, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
 	VPADDD       c0000007f<>+0(SB), Y1, Y1
@@ -22974,6 +25819,24 @@ DATA c42b20000<>+52(SB)/4, $0x42b20000
 DATA c42b20000<>+56(SB)/4, $0x42b20000
 DATA c42b20000<>+60(SB)/4, $0x42b20000
 GLOBL c42b20000<>(SB), RODATA|NOPTR, $64
+
+DATA c4b400000<>+0(SB)/4, $0x4b400000
+DATA c4b400000<>+4(SB)/4, $0x4b400000
+DATA c4b400000<>+8(SB)/4, $0x4b400000
+DATA c4b400000<>+12(SB)/4, $0x4b400000
+DATA c4b400000<>+16(SB)/4, $0x4b400000
+DATA c4b400000<>+20(SB)/4, $0x4b400000
+DATA c4b400000<>+24(SB)/4, $0x4b400000
+DATA c4b400000<>+28(SB)/4, $0x4b400000
+DATA c4b400000<>+32(SB)/4, $0x4b400000
+DATA c4b400000<>+36(SB)/4, $0x4b400000
+DATA c4b400000<>+40(SB)/4, $0x4b400000
+DATA c4b400000<>+44(SB)/4, $0x4b400000
+DATA c4b400000<>+48(SB)/4, $0x4b400000
+DATA c4b400000<>+52(SB)/4, $0x4b400000
+DATA c4b400000<>+56(SB)/4, $0x4b400000
+DATA c4b400000<>+60(SB)/4, $0x4b400000
+GLOBL c4b400000<>(SB), RODATA|NOPTR, $64
 
 DATA c3fb8aa3b<>+0(SB)/4, $0x3fb8aa3b
 DATA c3fb8aa3b<>+4(SB)/4, $0x3fb8aa3b
@@ -23582,25 +26445,29 @@ TEXT ·softplusAVX2(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
 	VMINPS       Y3, Y2, Y3
-	VMOVUPS      Y3, Y2
-	VMULPS       c3fb8aa3b<>+0(SB), Y3, Y3
-	VROUNDPS     $0x00, Y3, Y3
-	VFNMADD231PS c3f317200<>+0(SB), Y3, Y2
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y3, Y2
+	VMOVUPS      c4b400000<>+0(SB), Y2
+	VMOVUPS      Y3, Y4
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y3, Y2
+	VSUBPS       c4b400000<>+0(SB), Y2, Y2
+	VFNMADD231PS c3f317200<>+0(SB), Y2, Y4
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y2, Y4
 	VMOVUPS      c3ab5f609<>+0(SB), Y5
-	VFMADD213PS  c3c0913ce<>+0(SB), Y2, Y5
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y2, Y5
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y2, Y5
-	VFMADD213PS  c3effffff<>+0(SB), Y2, Y5
-	VMULPS       Y2, Y2, Y4
-	VFMADD213PS  Y2, Y4, Y5
+	VFMADD213PS  c3c0913ce<>+0(SB), Y4, Y5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y4, Y5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y4, Y5
+	VFMADD213PS  c3effffff<>+0(SB), Y4, Y5
+	VMULPS       Y4, Y4, Y3
+	VFMADD213PS  Y4, Y3, Y5
 	VADDPS       c3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y3, Y3
+	VCVTPS2DQ    Y2, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
 	VPADDD       c0000007f<>+0(SB), Y2, Y2
@@ -23649,25 +26516,29 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMASKMOVPS   (CX)(SI*1), Y0, Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
 	VMINPS       Y3, Y2, Y3
-	VMOVUPS      Y3, Y2
-	VMULPS       c3fb8aa3b<>+0(SB), Y3, Y3
-	VROUNDPS     $0x00, Y3, Y3
-	VFNMADD231PS c3f317200<>+0(SB), Y3, Y2
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y3, Y2
+	VMOVUPS      c4b400000<>+0(SB), Y2
+	VMOVUPS      Y3, Y4
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y3, Y2
+	VSUBPS       c4b400000<>+0(SB), Y2, Y2
+	VFNMADD231PS c3f317200<>+0(SB), Y2, Y4
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y2, Y4
 	VMOVUPS      c3ab5f609<>+0(SB), Y5
-	VFMADD213PS  c3c0913ce<>+0(SB), Y2, Y5
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y2, Y5
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y2, Y5
-	VFMADD213PS  c3effffff<>+0(SB), Y2, Y5
-	VMULPS       Y2, Y2, Y4
-	VFMADD213PS  Y2, Y4, Y5
+	VFMADD213PS  c3c0913ce<>+0(SB), Y4, Y5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y4, Y5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y4, Y5
+	VFMADD213PS  c3effffff<>+0(SB), Y4, Y5
+	VMULPS       Y4, Y4, Y3
+	VFMADD213PS  Y4, Y3, Y5
 	VADDPS       c3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y3, Y3
+	VCVTPS2DQ    Y2, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
 	VPADDD       c0000007f<>+0(SB), Y2, Y2
@@ -23713,6 +26584,24 @@ end1:
 	VZEROUPPER
 	RET
 
+DATA cc2a00000<>+0(SB)/4, $0xc2a00000
+DATA cc2a00000<>+4(SB)/4, $0xc2a00000
+DATA cc2a00000<>+8(SB)/4, $0xc2a00000
+DATA cc2a00000<>+12(SB)/4, $0xc2a00000
+DATA cc2a00000<>+16(SB)/4, $0xc2a00000
+DATA cc2a00000<>+20(SB)/4, $0xc2a00000
+DATA cc2a00000<>+24(SB)/4, $0xc2a00000
+DATA cc2a00000<>+28(SB)/4, $0xc2a00000
+DATA cc2a00000<>+32(SB)/4, $0xc2a00000
+DATA cc2a00000<>+36(SB)/4, $0xc2a00000
+DATA cc2a00000<>+40(SB)/4, $0xc2a00000
+DATA cc2a00000<>+44(SB)/4, $0xc2a00000
+DATA cc2a00000<>+48(SB)/4, $0xc2a00000
+DATA cc2a00000<>+52(SB)/4, $0xc2a00000
+DATA cc2a00000<>+56(SB)/4, $0xc2a00000
+DATA cc2a00000<>+60(SB)/4, $0xc2a00000
+GLOBL cc2a00000<>(SB), RODATA|NOPTR, $64
+
 // func sigmoidAVX2(dst *float32, src *float32, n int)
 // Requires: AVX, AVX2, FMA3
 TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-24
@@ -23733,25 +26622,29 @@ TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
 	VMINPS       Y3, Y2, Y3
-	VMOVUPS      Y3, Y2
-	VMULPS       c3fb8aa3b<>+0(SB), Y3, Y3
-	VROUNDPS     $0x00, Y3, Y3
-	VFNMADD231PS c3f317200<>+0(SB), Y3, Y2
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y3, Y2
+	VMOVUPS      c4b400000<>+0(SB), Y2
+	VMOVUPS      Y3, Y4
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y3, Y2
+	VSUBPS       c4b400000<>+0(SB), Y2, Y2
+	VFNMADD231PS c3f317200<>+0(SB), Y2, Y4
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y2, Y4
 	VMOVUPS      c3ab5f609<>+0(SB), Y5
-	VFMADD213PS  c3c0913ce<>+0(SB), Y2, Y5
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y2, Y5
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y2, Y5
-	VFMADD213PS  c3effffff<>+0(SB), Y2, Y5
-	VMULPS       Y2, Y2, Y4
-	VFMADD213PS  Y2, Y4, Y5
+	VFMADD213PS  c3c0913ce<>+0(SB), Y4, Y5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y4, Y5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y4, Y5
+	VFMADD213PS  c3effffff<>+0(SB), Y4, Y5
+	VMULPS       Y4, Y4, Y3
+	VFMADD213PS  Y4, Y3, Y5
 	VADDPS       c3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y3, Y3
+	VCVTPS2DQ    Y2, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
 	VPADDD       c0000007f<>+0(SB), Y2, Y2
@@ -23773,25 +26666,29 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMASKMOVPS   (CX)(SI*1), Y0, Y1
+	VMOVUPS      cc2a00000<>+0(SB), Y3
 	VORPS        c80000000<>+0(SB), Y1, Y2
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y2
 	VMOVUPS      cc2d20000<>+0(SB), Y3
 	VMAXPS       Y2, Y3, Y3
 	VMOVUPS      c42b20000<>+0(SB), Y2
 	VMINPS       Y3, Y2, Y3
-	VMOVUPS      Y3, Y2
-	VMULPS       c3fb8aa3b<>+0(SB), Y3, Y3
-	VROUNDPS     $0x00, Y3, Y3
-	VFNMADD231PS c3f317200<>+0(SB), Y3, Y2
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y3, Y2
+	VMOVUPS      c4b400000<>+0(SB), Y2
+	VMOVUPS      Y3, Y4
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y3, Y2
+	VSUBPS       c4b400000<>+0(SB), Y2, Y2
+	VFNMADD231PS c3f317200<>+0(SB), Y2, Y4
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y2, Y4
 	VMOVUPS      c3ab5f609<>+0(SB), Y5
-	VFMADD213PS  c3c0913ce<>+0(SB), Y2, Y5
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y2, Y5
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y2, Y5
-	VFMADD213PS  c3effffff<>+0(SB), Y2, Y5
-	VMULPS       Y2, Y2, Y4
-	VFMADD213PS  Y2, Y4, Y5
+	VFMADD213PS  c3c0913ce<>+0(SB), Y4, Y5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y4, Y5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y4, Y5
+	VFMADD213PS  c3effffff<>+0(SB), Y4, Y5
+	VMULPS       Y4, Y4, Y3
+	VFMADD213PS  Y4, Y3, Y5
 	VADDPS       c3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y3, Y3
+	VCVTPS2DQ    Y2, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
 	VPADDD       c0000007f<>+0(SB), Y2, Y2
@@ -24172,16 +27069,17 @@ TEXT ·activateAVX2(SB), NOSPLIT, $8-72
 whole1:
 	VMOVUPS (R8)(R11*1), Y1
 	VMOVUPS cff800000<>+0(SB), Y2
-	VXORPS  Y3, Y3, Y3
+	VMOVUPS c00000000<>+0(SB), Y3
 	VXORPS  Y4, Y4, Y4
 	MOVQ    R11, R13
 	XORQ    R12, R12
 
 down2:
 	VBROADCASTSS (SI)(R12*4), Y5
-	VMOVUPS      (BX)(R13*1), Y6
-	VBROADCASTSS (DI)(R12*4), Y7
-	VFNMADD231PS Y6, Y7, Y5
+	VBROADCASTSS (DI)(R12*4), Y6
+	VMOVUPS      Y5, Y5
+	VMOVUPS      (BX)(R13*1), Y7
+	VFNMADD231PS Y7, Y6, Y5
 	VADDPS       Y1, Y5, Y5
 	VCMPPS       $0x1e, Y2, Y5, Y6
 	VBLENDVPS    Y6, Y5, Y2, Y2
@@ -24190,20 +27088,21 @@ down2:
 	VMAXPS       Y5, Y6, Y6
 	VMOVUPS      c42b20000<>+0(SB), Y5
 	VMINPS       Y6, Y5, Y6
-	VMOVUPS      Y6, Y5
-	VMULPS       c3fb8aa3b<>+0(SB), Y6, Y6
-	VROUNDPS     $0x00, Y6, Y6
-	VFNMADD231PS c3f317200<>+0(SB), Y6, Y5
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y6, Y5
+	VMOVUPS      c4b400000<>+0(SB), Y5
+	VMOVUPS      Y6, Y7
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y6, Y5
+	VSUBPS       c4b400000<>+0(SB), Y5, Y5
+	VFNMADD231PS c3f317200<>+0(SB), Y5, Y7
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y5, Y7
 	VMOVUPS      c3ab5f609<>+0(SB), Y8
-	VFMADD213PS  c3c0913ce<>+0(SB), Y5, Y8
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y5, Y8
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y5, Y8
-	VFMADD213PS  c3effffff<>+0(SB), Y5, Y8
-	VMULPS       Y5, Y5, Y7
-	VFMADD213PS  Y5, Y7, Y8
+	VFMADD213PS  c3c0913ce<>+0(SB), Y7, Y8
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y7, Y8
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y7, Y8
+	VFMADD213PS  c3effffff<>+0(SB), Y7, Y8
+	VMULPS       Y7, Y7, Y6
+	VFMADD213PS  Y7, Y6, Y8
 	VADDPS       c3f800000<>+0(SB), Y8, Y8
-	VCVTPS2DQ    Y6, Y6
+	VCVTPS2DQ    Y5, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
 	VPADDD       c0000007f<>+0(SB), Y5, Y5
@@ -24229,16 +27128,17 @@ check1:
 	JGE        end1
 	VMASKMOVPS (R8)(R11*1), Y0, Y1
 	VMOVUPS    cff800000<>+0(SB), Y2
-	VXORPS     Y3, Y3, Y3
+	VMOVUPS    c00000000<>+0(SB), Y3
 	VXORPS     Y4, Y4, Y4
 	MOVQ       R11, R9
 	XORQ       R8, R8
 
 down3:
 	VBROADCASTSS (SI)(R8*4), Y5
-	VMASKMOVPS   (BX)(R9*1), Y0, Y6
-	VBROADCASTSS (DI)(R8*4), Y7
-	VFNMADD231PS Y6, Y7, Y5
+	VBROADCASTSS (DI)(R8*4), Y6
+	VMOVUPS      Y5, Y5
+	VMASKMOVPS   (BX)(R9*1), Y0, Y7
+	VFNMADD231PS Y7, Y6, Y5
 	VADDPS       Y1, Y5, Y5
 	VCMPPS       $0x1e, Y2, Y5, Y6
 	VBLENDVPS    Y6, Y5, Y2, Y2
@@ -24247,20 +27147,21 @@ down3:
 	VMAXPS       Y5, Y6, Y6
 	VMOVUPS      c42b20000<>+0(SB), Y5
 	VMINPS       Y6, Y5, Y6
-	VMOVUPS      Y6, Y5
-	VMULPS       c3fb8aa3b<>+0(SB), Y6, Y6
-	VROUNDPS     $0x00, Y6, Y6
-	VFNMADD231PS c3f317200<>+0(SB), Y6, Y5
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y6, Y5
+	VMOVUPS      c4b400000<>+0(SB), Y5
+	VMOVUPS      Y6, Y7
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y6, Y5
+	VSUBPS       c4b400000<>+0(SB), Y5, Y5
+	VFNMADD231PS c3f317200<>+0(SB), Y5, Y7
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y5, Y7
 	VMOVUPS      c3ab5f609<>+0(SB), Y8
-	VFMADD213PS  c3c0913ce<>+0(SB), Y5, Y8
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y5, Y8
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y5, Y8
-	VFMADD213PS  c3effffff<>+0(SB), Y5, Y8
-	VMULPS       Y5, Y5, Y7
-	VFMADD213PS  Y5, Y7, Y8
+	VFMADD213PS  c3c0913ce<>+0(SB), Y7, Y8
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y7, Y8
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y7, Y8
+	VFMADD213PS  c3effffff<>+0(SB), Y7, Y8
+	VMULPS       Y7, Y7, Y6
+	VFMADD213PS  Y7, Y6, Y8
 	VADDPS       c3f800000<>+0(SB), Y8, Y8
-	VCVTPS2DQ    Y6, Y6
+	VCVTPS2DQ    Y5, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
 	VPADDD       c0000007f<>+0(SB), Y5, Y5
@@ -24443,20 +27344,21 @@ down3:
 	VMAXPS       Y3, Y4, Y4
 	VMOVUPS      c42b20000<>+0(SB), Y3
 	VMINPS       Y4, Y3, Y4
-	VMOVUPS      Y4, Y3
-	VMULPS       c3fb8aa3b<>+0(SB), Y4, Y4
-	VROUNDPS     $0x00, Y4, Y4
-	VFNMADD231PS c3f317200<>+0(SB), Y4, Y3
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y4, Y3
+	VMOVUPS      c4b400000<>+0(SB), Y3
+	VMOVUPS      Y4, Y5
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y4, Y3
+	VSUBPS       c4b400000<>+0(SB), Y3, Y3
+	VFNMADD231PS c3f317200<>+0(SB), Y3, Y5
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y3, Y5
 	VMOVUPS      c3ab5f609<>+0(SB), Y6
-	VFMADD213PS  c3c0913ce<>+0(SB), Y3, Y6
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y3, Y6
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y3, Y6
-	VFMADD213PS  c3effffff<>+0(SB), Y3, Y6
-	VMULPS       Y3, Y3, Y5
-	VFMADD213PS  Y3, Y5, Y6
+	VFMADD213PS  c3c0913ce<>+0(SB), Y5, Y6
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y5, Y6
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y5, Y6
+	VFMADD213PS  c3effffff<>+0(SB), Y5, Y6
+	VMULPS       Y5, Y5, Y4
+	VFMADD213PS  Y5, Y4, Y6
 	VADDPS       c3f800000<>+0(SB), Y6, Y6
-	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y3, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
 	VPADDD       c0000007f<>+0(SB), Y3, Y3
@@ -24537,20 +27439,21 @@ down6:
 	VMAXPS       Y3, Y4, Y4
 	VMOVUPS      c42b20000<>+0(SB), Y3
 	VMINPS       Y4, Y3, Y4
-	VMOVUPS      Y4, Y3
-	VMULPS       c3fb8aa3b<>+0(SB), Y4, Y4
-	VROUNDPS     $0x00, Y4, Y4
-	VFNMADD231PS c3f317200<>+0(SB), Y4, Y3
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y4, Y3
+	VMOVUPS      c4b400000<>+0(SB), Y3
+	VMOVUPS      Y4, Y5
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y4, Y3
+	VSUBPS       c4b400000<>+0(SB), Y3, Y3
+	VFNMADD231PS c3f317200<>+0(SB), Y3, Y5
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y3, Y5
 	VMOVUPS      c3ab5f609<>+0(SB), Y6
-	VFMADD213PS  c3c0913ce<>+0(SB), Y3, Y6
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y3, Y6
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y3, Y6
-	VFMADD213PS  c3effffff<>+0(SB), Y3, Y6
-	VMULPS       Y3, Y3, Y5
-	VFMADD213PS  Y3, Y5, Y6
+	VFMADD213PS  c3c0913ce<>+0(SB), Y5, Y6
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y5, Y6
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y5, Y6
+	VFMADD213PS  c3effffff<>+0(SB), Y5, Y6
+	VMULPS       Y5, Y5, Y4
+	VFMADD213PS  Y5, Y4, Y6
 	VADDPS       c3f800000<>+0(SB), Y6, Y6
-	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y3, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
 	VPADDD       c0000007f<>+0(SB), Y3, Y3
@@ -24735,60 +27638,65 @@ down2:
 	VMAXPS       Y9, Y10, Y10
 	VMOVUPS      c00000000<>+0(SB), Y11
 	VMINPS       Y10, Y11, Y10
-	VMOVUPS      Y10, Y11
-	VMULPS       c3fb8aa3b<>+0(SB), Y10, Y10
-	VROUNDPS     $0x00, Y10, Y10
-	VFNMADD231PS c3f317200<>+0(SB), Y10, Y11
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y10, Y11
+	VMOVUPS      c4b400000<>+0(SB), Y11
+	VMOVUPS      Y10, Y12
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y10, Y11
+	VSUBPS       c4b400000<>+0(SB), Y11, Y11
+	VFNMADD231PS c3f317200<>+0(SB), Y11, Y12
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y11, Y12
 	VMOVUPS      c3ab5f609<>+0(SB), Y13
-	VFMADD213PS  c3c0913ce<>+0(SB), Y11, Y13
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y11, Y13
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y11, Y13
-	VFMADD213PS  c3effffff<>+0(SB), Y11, Y13
-	VMULPS       Y11, Y11, Y12
-	VFMADD213PS  Y11, Y12, Y13
-	VMOVUPS      c3f800000<>+0(SB), Y11
-	VCVTPS2DQ    Y10, Y14
+	VFMADD213PS  c3c0913ce<>+0(SB), Y12, Y13
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y12, Y13
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y12, Y13
+	VFMADD213PS  c3effffff<>+0(SB), Y12, Y13
+	VMULPS       Y12, Y12, Y10
+	VFMADD213PS  Y12, Y10, Y13
+	VMOVUPS      c3f800000<>+0(SB), Y10
+	VCVTPS2DQ    Y11, Y14
 	VPSRAD       $0x01, Y14, Y12
 	VPSUBD       Y12, Y14, Y14
 	VPADDD       c0000007f<>+0(SB), Y12, Y12
 	VPSLLD       $0x17, Y12, Y12
-	VMULPS       Y12, Y11, Y11
+	VMULPS       Y12, Y10, Y10
 	VPADDD       c0000007f<>+0(SB), Y14, Y14
 	VPSLLD       $0x17, Y14, Y14
-	VMULPS       Y14, Y11, Y11
-	VMOVUPS      Y11, Y12
+	VMULPS       Y14, Y10, Y10
+	VMOVUPS      Y10, Y12
 	VMOVUPS      c3f800000<>+0(SB), Y14
-	VFMADD213PS  Y11, Y13, Y12
-	VSUBPS       Y11, Y14, Y14
-	VFNMADD231PS Y11, Y13, Y14
-	VMOVUPS      c3f800000<>+0(SB), Y11
-	VDIVPS       Y14, Y11, Y11
-	VSUBPS       c3f800000<>+0(SB), Y14, Y15
-	VXORPS       c80000000<>+0(SB), Y12, Y13
-	VSUBPS       Y15, Y13, Y15
-	VMULPS       Y11, Y12, Y12
-	VCMPPS       $0x04, c00000000<>+0(SB), Y10, Y10
-	VANDPS       Y10, Y15, Y15
-	VMULPS       Y11, Y15, Y10
-	VMOVUPS      cbf800000<>+0(SB), Y11
-	VPCMPEQD     Y5, Y6, Y13
-	VBLENDVPS    Y13, Y9, Y10, Y10
-	VBLENDVPS    Y13, Y11, Y12, Y12
-	VBLENDVPS    Y13, c3f800000<>+0(SB), Y14, Y14
-	VSUBPS       Y10, Y4, Y4
-	VMULPS       Y14, Y7, Y7
-	VPSRLD       $0x17, Y7, Y9
-	VPSUBD       c0000007f<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VPAND        c007fffff<>+0(SB), Y7, Y7
-	VPOR         c3f800000<>+0(SB), Y7, Y7
-	VADDPS       Y9, Y8, Y8
-	VPADDD       c00000001<>+0(SB), Y6, Y6
-	VMULPS       Y2, Y12, Y12
-	TESTQ        AX, AX
-	JZ           noGradientfalse
-	VMOVUPS      Y12, (AX)(R9*1)
+	VFMADD213PS  Y10, Y13, Y12
+	VSUBPS       Y10, Y14, Y14
+	VFNMADD231PS Y10, Y13, Y14
+	VMOVUPS      c3f800000<>+0(SB), Y10
+	VDIVPS       Y14, Y10, Y10
+	VSUBPS       c3f800000<>+0(SB), Y14, Y13
+	VCMPPS       $0x04, c00000000<>+0(SB), Y11, Y11
+	VADDPS       Y12, Y13, Y13
+	VANDPS       Y11, Y13, Y13
+	VMULPS       Y10, Y12, Y11
+	VPCMPEQD     Y5, Y6, Y12
+	VMOVMSKPS    Y12, R10
+	TESTL        R10, R10
+	JZ           othersfalse
+	VANDNPS      Y13, Y12, Y13
+	VANDPS       Y12, Y9, Y9
+	VSUBPS       Y9, Y4, Y4
+	VBLENDVPS    Y12, cbf800000<>+0(SB), Y11, Y11
+	VBLENDVPS    Y12, c3f800000<>+0(SB), Y14, Y14
+
+othersfalse:
+	VFMADD231PS Y10, Y13, Y4
+	VMULPS      Y14, Y7, Y7
+	VPSRLD      $0x17, Y7, Y9
+	VPSUBD      c0000007f<>+0(SB), Y9, Y9
+	VCVTDQ2PS   Y9, Y9
+	VPAND       c007fffff<>+0(SB), Y7, Y7
+	VPOR        c3f800000<>+0(SB), Y7, Y7
+	VADDPS      Y9, Y8, Y8
+	VPADDD      c00000001<>+0(SB), Y6, Y6
+	VMULPS      Y2, Y11, Y11
+	TESTQ       AX, AX
+	JZ          noGradientfalse
+	VMOVUPS     Y11, (AX)(R9*1)
 
 noGradientfalse:
 	ADDQ         SI, R9
@@ -24854,60 +27762,65 @@ down3:
 	VMAXPS       Y9, Y10, Y10
 	VMOVUPS      c00000000<>+0(SB), Y11
 	VMINPS       Y10, Y11, Y10
-	VMOVUPS      Y10, Y11
-	VMULPS       c3fb8aa3b<>+0(SB), Y10, Y10
-	VROUNDPS     $0x00, Y10, Y10
-	VFNMADD231PS c3f317200<>+0(SB), Y10, Y11
-	VFNMADD231PS c35bfbe8e<>+0(SB), Y10, Y11
+	VMOVUPS      c4b400000<>+0(SB), Y11
+	VMOVUPS      Y10, Y12
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Y10, Y11
+	VSUBPS       c4b400000<>+0(SB), Y11, Y11
+	VFNMADD231PS c3f317200<>+0(SB), Y11, Y12
+	VFNMADD231PS c35bfbe8e<>+0(SB), Y11, Y12
 	VMOVUPS      c3ab5f609<>+0(SB), Y13
-	VFMADD213PS  c3c0913ce<>+0(SB), Y11, Y13
-	VFMADD213PS  c3d2aab3a<>+0(SB), Y11, Y13
-	VFMADD213PS  c3e2aaa58<>+0(SB), Y11, Y13
-	VFMADD213PS  c3effffff<>+0(SB), Y11, Y13
-	VMULPS       Y11, Y11, Y12
-	VFMADD213PS  Y11, Y12, Y13
-	VMOVUPS      c3f800000<>+0(SB), Y11
-	VCVTPS2DQ    Y10, Y14
+	VFMADD213PS  c3c0913ce<>+0(SB), Y12, Y13
+	VFMADD213PS  c3d2aab3a<>+0(SB), Y12, Y13
+	VFMADD213PS  c3e2aaa58<>+0(SB), Y12, Y13
+	VFMADD213PS  c3effffff<>+0(SB), Y12, Y13
+	VMULPS       Y12, Y12, Y10
+	VFMADD213PS  Y12, Y10, Y13
+	VMOVUPS      c3f800000<>+0(SB), Y10
+	VCVTPS2DQ    Y11, Y14
 	VPSRAD       $0x01, Y14, Y12
 	VPSUBD       Y12, Y14, Y14
 	VPADDD       c0000007f<>+0(SB), Y12, Y12
 	VPSLLD       $0x17, Y12, Y12
-	VMULPS       Y12, Y11, Y11
+	VMULPS       Y12, Y10, Y10
 	VPADDD       c0000007f<>+0(SB), Y14, Y14
 	VPSLLD       $0x17, Y14, Y14
-	VMULPS       Y14, Y11, Y11
-	VMOVUPS      Y11, Y12
+	VMULPS       Y14, Y10, Y10
+	VMOVUPS      Y10, Y12
 	VMOVUPS      c3f800000<>+0(SB), Y14
-	VFMADD213PS  Y11, Y13, Y12
-	VSUBPS       Y11, Y14, Y14
-	VFNMADD231PS Y11, Y13, Y14
-	VMOVUPS      c3f800000<>+0(SB), Y11
-	VDIVPS       Y14, Y11, Y11
-	VSUBPS       c3f800000<>+0(SB), Y14, Y15
-	VXORPS       c80000000<>+0(SB), Y12, Y13
-	VSUBPS       Y15, Y13, Y15
-	VMULPS       Y11, Y12, Y12
-	VCMPPS       $0x04, c00000000<>+0(SB), Y10, Y10
-	VANDPS       Y10, Y15, Y15
-	VMULPS       Y11, Y15, Y10
-	VMOVUPS      cbf800000<>+0(SB), Y11
-	VPCMPEQD     Y5, Y6, Y13
-	VBLENDVPS    Y13, Y9, Y10, Y10
-	VBLENDVPS    Y13, Y11, Y12, Y12
-	VBLENDVPS    Y13, c3f800000<>+0(SB), Y14, Y14
-	VSUBPS       Y10, Y4, Y4
-	VMULPS       Y14, Y7, Y7
-	VPSRLD       $0x17, Y7, Y9
-	VPSUBD       c0000007f<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VPAND        c007fffff<>+0(SB), Y7, Y7
-	VPOR         c3f800000<>+0(SB), Y7, Y7
-	VADDPS       Y9, Y8, Y8
-	VPADDD       c00000001<>+0(SB), Y6, Y6
-	VMULPS       Y2, Y12, Y12
-	TESTQ        AX, AX
-	JZ           noGradienttrue
-	VMASKMOVPS   Y12, Y3, (AX)(BX*1)
+	VFMADD213PS  Y10, Y13, Y12
+	VSUBPS       Y10, Y14, Y14
+	VFNMADD231PS Y10, Y13, Y14
+	VMOVUPS      c3f800000<>+0(SB), Y10
+	VDIVPS       Y14, Y10, Y10
+	VSUBPS       c3f800000<>+0(SB), Y14, Y13
+	VCMPPS       $0x04, c00000000<>+0(SB), Y11, Y11
+	VADDPS       Y12, Y13, Y13
+	VANDPS       Y11, Y13, Y13
+	VMULPS       Y10, Y12, Y11
+	VPCMPEQD     Y5, Y6, Y12
+	VMOVMSKPS    Y12, DI
+	TESTL        DI, DI
+	JZ           otherstrue
+	VANDNPS      Y13, Y12, Y13
+	VANDPS       Y12, Y9, Y9
+	VSUBPS       Y9, Y4, Y4
+	VBLENDVPS    Y12, cbf800000<>+0(SB), Y11, Y11
+	VBLENDVPS    Y12, c3f800000<>+0(SB), Y14, Y14
+
+otherstrue:
+	VFMADD231PS Y10, Y13, Y4
+	VMULPS      Y14, Y7, Y7
+	VPSRLD      $0x17, Y7, Y9
+	VPSUBD      c0000007f<>+0(SB), Y9, Y9
+	VCVTDQ2PS   Y9, Y9
+	VPAND       c007fffff<>+0(SB), Y7, Y7
+	VPOR        c3f800000<>+0(SB), Y7, Y7
+	VADDPS      Y9, Y8, Y8
+	VPADDD      c00000001<>+0(SB), Y6, Y6
+	VMULPS      Y2, Y11, Y11
+	TESTQ       AX, AX
+	JZ          noGradienttrue
+	VMASKMOVPS  Y11, Y3, (AX)(BX*1)
 
 noGradienttrue:
 	ADDQ         SI, BX
@@ -25047,28 +27960,29 @@ TEXT ·adamAVX2(SB), NOSPLIT, $8-48
 	SHLQ         $0x02, DI
 	MOVQ         DI, SI
 	ANDQ         $-32, SI
+	VMOVUPS      c7f7fffff<>+0(SB), Y3
 	XORQ         R8, R8
 	JMP          check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Y3
-	VMOVUPS      (DX)(R8*1), Y4
-	VMOVUPS      (BX)(R8*1), Y5
-	VSUBPS       Y4, Y3, Y6
-	VFMADD231PS  c3dcccccd<>+0(SB), Y6, Y4
-	VMOVUPS      Y4, (DX)(R8*1)
-	VMULPS       Y3, Y3, Y3
-	VMULPS       c3a83126f<>+0(SB), Y3, Y3
-	VFMADD132PS  c3f7fbe77<>+0(SB), Y3, Y5
-	VMOVUPS      Y5, (BX)(R8*1)
-	VSQRTPS      Y5, Y3
-	VFMADD213PS  c322bcc77<>+0(SB), Y1, Y3
-	VMULPS       Y0, Y4, Y4
-	VMOVUPS      c3f800000<>+0(SB), Y5
-	VDIVPS       Y3, Y5, Y5
-	VMOVUPS      (AX)(R8*1), Y3
-	VFNMADD231PS Y5, Y4, Y3
-	VMOVUPS      Y3, (AX)(R8*1)
+	VMOVUPS      (CX)(R8*1), Y4
+	VMOVUPS      (DX)(R8*1), Y5
+	VMOVUPS      (BX)(R8*1), Y6
+	VSUBPS       Y5, Y4, Y7
+	VFMADD231PS  c3dcccccd<>+0(SB), Y7, Y5
+	VMOVUPS      Y5, (DX)(R8*1)
+	VFMSUB213PS  Y6, Y4, Y4
+	VFMADD231PS  c3a83126f<>+0(SB), Y4, Y6
+	VMINPS       Y6, Y3, Y6
+	VMOVUPS      Y6, (BX)(R8*1)
+	VSQRTPS      Y6, Y4
+	VFMADD213PS  c322bcc77<>+0(SB), Y1, Y4
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      c3f800000<>+0(SB), Y6
+	VDIVPS       Y4, Y6, Y6
+	VMOVUPS      (AX)(R8*1), Y4
+	VFNMADD231PS Y6, Y5, Y4
+	VMOVUPS      Y4, (AX)(R8*1)
 	ADDQ         $+32, R8
 
 check1:
@@ -25076,29 +27990,47 @@ check1:
 	JL           whole1
 	CMPQ         R8, DI
 	JGE          end1
-	VMASKMOVPS   (CX)(R8*1), Y2, Y3
-	VMASKMOVPS   (DX)(R8*1), Y2, Y4
-	VMASKMOVPS   (BX)(R8*1), Y2, Y5
-	VSUBPS       Y4, Y3, Y6
-	VFMADD231PS  c3dcccccd<>+0(SB), Y6, Y4
-	VMASKMOVPS   Y4, Y2, (DX)(R8*1)
-	VMULPS       Y3, Y3, Y3
-	VMULPS       c3a83126f<>+0(SB), Y3, Y3
-	VFMADD132PS  c3f7fbe77<>+0(SB), Y3, Y5
-	VMASKMOVPS   Y5, Y2, (BX)(R8*1)
-	VSQRTPS      Y5, Y3
+	VMASKMOVPS   (CX)(R8*1), Y2, Y4
+	VMASKMOVPS   (DX)(R8*1), Y2, Y5
+	VMASKMOVPS   (BX)(R8*1), Y2, Y6
+	VSUBPS       Y5, Y4, Y7
+	VFMADD231PS  c3dcccccd<>+0(SB), Y7, Y5
+	VMASKMOVPS   Y5, Y2, (DX)(R8*1)
+	VFMSUB213PS  Y6, Y4, Y4
+	VFMADD231PS  c3a83126f<>+0(SB), Y4, Y6
+	VMINPS       Y6, Y3, Y6
+	VMASKMOVPS   Y6, Y2, (BX)(R8*1)
+	VSQRTPS      Y6, Y3
 	VFMADD213PS  c322bcc77<>+0(SB), Y1, Y3
-	VMULPS       Y0, Y4, Y4
+	VMULPS       Y0, Y5, Y5
 	VMOVUPS      c3f800000<>+0(SB), Y0
 	VDIVPS       Y3, Y0, Y0
 	VMASKMOVPS   (AX)(R8*1), Y2, Y1
-	VFNMADD231PS Y0, Y4, Y1
+	VFNMADD231PS Y0, Y5, Y1
 	VMASKMOVPS   Y1, Y2, (AX)(R8*1)
 
 end1:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA c7f7fffff<>+0(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+4(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+8(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+12(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+16(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+20(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+24(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+28(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+32(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+36(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+40(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+44(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+48(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+52(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+56(SB)/4, $0x7f7fffff
+DATA c7f7fffff<>+60(SB)/4, $0x7f7fffff
+GLOBL c7f7fffff<>(SB), RODATA|NOPTR, $64
 
 DATA c3dcccccd<>+0(SB)/4, $0x3dcccccd
 DATA c3dcccccd<>+4(SB)/4, $0x3dcccccd
@@ -25135,24 +28067,6 @@ DATA c3a83126f<>+52(SB)/4, $0x3a83126f
 DATA c3a83126f<>+56(SB)/4, $0x3a83126f
 DATA c3a83126f<>+60(SB)/4, $0x3a83126f
 GLOBL c3a83126f<>(SB), RODATA|NOPTR, $64
-
-DATA c3f7fbe77<>+0(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+4(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+8(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+12(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+16(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+20(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+24(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+28(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+32(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+36(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+40(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+44(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+48(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+52(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+56(SB)/4, $0x3f7fbe77
-DATA c3f7fbe77<>+60(SB)/4, $0x3f7fbe77
-GLOBL c3f7fbe77<>(SB), RODATA|NOPTR, $64
 
 DATA c322bcc77<>+0(SB)/4, $0x322bcc77
 DATA c322bcc77<>+4(SB)/4, $0x322bcc77
@@ -25196,20 +28110,21 @@ whole1:
 	VMAXPS       Z0, Z1, Z1
 	VMOVUPS      c42b20000<>+0(SB), Z0
 	VMINPS       Z1, Z0, Z1
-	VMOVUPS      Z1, Z0
-	VMULPS       c3fb8aa3b<>+0(SB), Z1, Z1
-	VRNDSCALEPS  $0x00, Z1, Z1
-	VFNMADD231PS c3f317200<>+0(SB), Z1, Z0
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z1, Z0
+	VMOVUPS      c4b400000<>+0(SB), Z0
+	VMOVUPS      Z1, Z2
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z1, Z0
+	VSUBPS       c4b400000<>+0(SB), Z0, Z0
+	VFNMADD231PS c3f317200<>+0(SB), Z0, Z2
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z0, Z2
 	VMOVUPS      c3ab5f609<>+0(SB), Z3
-	VFMADD213PS  c3c0913ce<>+0(SB), Z0, Z3
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z0, Z3
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z0, Z3
-	VFMADD213PS  c3effffff<>+0(SB), Z0, Z3
-	VMULPS       Z0, Z0, Z2
-	VFMADD213PS  Z0, Z2, Z3
+	VFMADD213PS  c3c0913ce<>+0(SB), Z2, Z3
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z2, Z3
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z2, Z3
+	VFMADD213PS  c3effffff<>+0(SB), Z2, Z3
+	VMULPS       Z2, Z2, Z1
+	VFMADD213PS  Z2, Z1, Z3
 	VADDPS       c3f800000<>+0(SB), Z3, Z3
-	VSCALEFPS    Z1, Z3, Z3
+	VSCALEFPS    Z0, Z3, Z3
 	VMOVUPS      Z3, (AX)(SI*1)
 	ADDQ         $+64, SI
 
@@ -25223,20 +28138,21 @@ check1:
 	VMAXPS       Z0, Z1, Z1
 	VMOVUPS      c42b20000<>+0(SB), Z0
 	VMINPS       Z1, Z0, Z1
-	VMOVUPS      Z1, Z0
-	VMULPS       c3fb8aa3b<>+0(SB), Z1, Z1
-	VRNDSCALEPS  $0x00, Z1, Z1
-	VFNMADD231PS c3f317200<>+0(SB), Z1, Z0
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z1, Z0
+	VMOVUPS      c4b400000<>+0(SB), Z0
+	VMOVUPS      Z1, Z2
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z1, Z0
+	VSUBPS       c4b400000<>+0(SB), Z0, Z0
+	VFNMADD231PS c3f317200<>+0(SB), Z0, Z2
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z0, Z2
 	VMOVUPS      c3ab5f609<>+0(SB), Z3
-	VFMADD213PS  c3c0913ce<>+0(SB), Z0, Z3
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z0, Z3
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z0, Z3
-	VFMADD213PS  c3effffff<>+0(SB), Z0, Z3
-	VMULPS       Z0, Z0, Z2
-	VFMADD213PS  Z0, Z2, Z3
+	VFMADD213PS  c3c0913ce<>+0(SB), Z2, Z3
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z2, Z3
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z2, Z3
+	VFMADD213PS  c3effffff<>+0(SB), Z2, Z3
+	VMULPS       Z2, Z2, Z1
+	VFMADD213PS  Z2, Z1, Z3
 	VADDPS       c3f800000<>+0(SB), Z3, Z3
-	VSCALEFPS    Z1, Z3, Z3
+	VSCALEFPS    Z0, Z3, Z3
 	VMOVUPS      Z3, K1, (AX)(SI*1)
 
 end1:
@@ -25338,25 +28254,29 @@ TEXT ·softplusAVX512(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1
 	VMINPS       Z2, Z1, Z2
-	VMOVUPS      Z2, Z1
-	VMULPS       c3fb8aa3b<>+0(SB), Z2, Z2
-	VRNDSCALEPS  $0x00, Z2, Z2
-	VFNMADD231PS c3f317200<>+0(SB), Z2, Z1
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z2, Z1
+	VMOVUPS      c4b400000<>+0(SB), Z1
+	VMOVUPS      Z2, Z3
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z2, Z1
+	VSUBPS       c4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS c3f317200<>+0(SB), Z1, Z3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z1, Z3
 	VMOVUPS      c3ab5f609<>+0(SB), Z4
-	VFMADD213PS  c3c0913ce<>+0(SB), Z1, Z4
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z1, Z4
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z1, Z4
-	VFMADD213PS  c3effffff<>+0(SB), Z1, Z4
-	VMULPS       Z1, Z1, Z3
-	VFMADD213PS  Z1, Z3, Z4
+	VFMADD213PS  c3c0913ce<>+0(SB), Z3, Z4
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z3, Z4
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z3, Z4
+	VFMADD213PS  c3effffff<>+0(SB), Z3, Z4
+	VMULPS       Z3, Z3, Z2
+	VFMADD213PS  Z3, Z2, Z4
 	VADDPS       c3f800000<>+0(SB), Z4, Z4
-	VSCALEFPS    Z2, Z4, Z4
+	VSCALEFPS    Z1, Z4, Z4
 	VXORPS       Z2, Z2, Z2
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VMOVUPS      c3f800000<>+0(SB), Z3
@@ -25397,25 +28317,29 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMOVUPS.Z    (CX)(SI*1), K1, Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1
 	VMINPS       Z2, Z1, Z2
-	VMOVUPS      Z2, Z1
-	VMULPS       c3fb8aa3b<>+0(SB), Z2, Z2
-	VRNDSCALEPS  $0x00, Z2, Z2
-	VFNMADD231PS c3f317200<>+0(SB), Z2, Z1
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z2, Z1
+	VMOVUPS      c4b400000<>+0(SB), Z1
+	VMOVUPS      Z2, Z3
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z2, Z1
+	VSUBPS       c4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS c3f317200<>+0(SB), Z1, Z3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z1, Z3
 	VMOVUPS      c3ab5f609<>+0(SB), Z4
-	VFMADD213PS  c3c0913ce<>+0(SB), Z1, Z4
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z1, Z4
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z1, Z4
-	VFMADD213PS  c3effffff<>+0(SB), Z1, Z4
-	VMULPS       Z1, Z1, Z3
-	VFMADD213PS  Z1, Z3, Z4
+	VFMADD213PS  c3c0913ce<>+0(SB), Z3, Z4
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z3, Z4
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z3, Z4
+	VFMADD213PS  c3effffff<>+0(SB), Z3, Z4
+	VMULPS       Z3, Z3, Z2
+	VFMADD213PS  Z3, Z2, Z4
 	VADDPS       c3f800000<>+0(SB), Z4, Z4
-	VSCALEFPS    Z2, Z4, Z4
+	VSCALEFPS    Z1, Z4, Z4
 	VXORPS       Z2, Z2, Z2
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VMOVUPS      c3f800000<>+0(SB), Z3
@@ -25473,25 +28397,29 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-24
 
 whole1:
 	VMOVUPS      (CX)(SI*1), Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1
 	VMINPS       Z2, Z1, Z2
-	VMOVUPS      Z2, Z1
-	VMULPS       c3fb8aa3b<>+0(SB), Z2, Z2
-	VRNDSCALEPS  $0x00, Z2, Z2
-	VFNMADD231PS c3f317200<>+0(SB), Z2, Z1
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z2, Z1
+	VMOVUPS      c4b400000<>+0(SB), Z1
+	VMOVUPS      Z2, Z3
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z2, Z1
+	VSUBPS       c4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS c3f317200<>+0(SB), Z1, Z3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z1, Z3
 	VMOVUPS      c3ab5f609<>+0(SB), Z4
-	VFMADD213PS  c3c0913ce<>+0(SB), Z1, Z4
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z1, Z4
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z1, Z4
-	VFMADD213PS  c3effffff<>+0(SB), Z1, Z4
-	VMULPS       Z1, Z1, Z3
-	VFMADD213PS  Z1, Z3, Z4
+	VFMADD213PS  c3c0913ce<>+0(SB), Z3, Z4
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z3, Z4
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z3, Z4
+	VFMADD213PS  c3effffff<>+0(SB), Z3, Z4
+	VMULPS       Z3, Z3, Z2
+	VFMADD213PS  Z3, Z2, Z4
 	VADDPS       c3f800000<>+0(SB), Z4, Z4
-	VSCALEFPS    Z2, Z4, Z4
+	VSCALEFPS    Z1, Z4, Z4
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VPMOVD2M     Z0, K2
 	VMOVUPS      c3f800000<>+0(SB), Z0
@@ -25506,25 +28434,29 @@ check1:
 	CMPQ         SI, BX
 	JGE          end1
 	VMOVUPS.Z    (CX)(SI*1), K1, Z0
+	VMOVUPS      cc2a00000<>+0(SB), Z2
 	VORPS        c80000000<>+0(SB), Z0, Z1
+	VMINPS       Z0, Z2, Z2
+	VMAXPS       Z1, Z2, Z1
 	VMOVUPS      cc2d20000<>+0(SB), Z2
 	VMAXPS       Z1, Z2, Z2
 	VMOVUPS      c42b20000<>+0(SB), Z1
 	VMINPS       Z2, Z1, Z2
-	VMOVUPS      Z2, Z1
-	VMULPS       c3fb8aa3b<>+0(SB), Z2, Z2
-	VRNDSCALEPS  $0x00, Z2, Z2
-	VFNMADD231PS c3f317200<>+0(SB), Z2, Z1
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z2, Z1
+	VMOVUPS      c4b400000<>+0(SB), Z1
+	VMOVUPS      Z2, Z3
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z2, Z1
+	VSUBPS       c4b400000<>+0(SB), Z1, Z1
+	VFNMADD231PS c3f317200<>+0(SB), Z1, Z3
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z1, Z3
 	VMOVUPS      c3ab5f609<>+0(SB), Z4
-	VFMADD213PS  c3c0913ce<>+0(SB), Z1, Z4
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z1, Z4
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z1, Z4
-	VFMADD213PS  c3effffff<>+0(SB), Z1, Z4
-	VMULPS       Z1, Z1, Z3
-	VFMADD213PS  Z1, Z3, Z4
+	VFMADD213PS  c3c0913ce<>+0(SB), Z3, Z4
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z3, Z4
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z3, Z4
+	VFMADD213PS  c3effffff<>+0(SB), Z3, Z4
+	VMULPS       Z3, Z3, Z2
+	VFMADD213PS  Z3, Z2, Z4
 	VADDPS       c3f800000<>+0(SB), Z4, Z4
-	VSCALEFPS    Z2, Z4, Z4
+	VSCALEFPS    Z1, Z4, Z4
 	VADDPS       c3f800000<>+0(SB), Z4, Z1
 	VPMOVD2M     Z0, K2
 	VMOVUPS      c3f800000<>+0(SB), Z0
@@ -25895,21 +28827,173 @@ TEXT ·activateAVX512(SB), NOSPLIT, $8-72
 	MOVQ    R10, R9
 	ANDQ    $-64, R9
 	XORQ    R11, R11
-	JMP     check1
+	MOVQ    R10, R12
+	SUBQ    $+256, R12
+	JMP     several
 
-whole1:
+vectors:
+	VMOVUPS (R8)(R11*1), Z0
+	VMOVUPS 64(R8)(R11*1), Z1
+	VMOVUPS 128(R8)(R11*1), Z2
+	VMOVUPS 192(R8)(R11*1), Z3
+	VMOVUPS cff800000<>+0(SB), Z4
+	VMOVUPS cff800000<>+0(SB), Z5
+	VMOVUPS cff800000<>+0(SB), Z6
+	VMOVUPS cff800000<>+0(SB), Z7
+	VMOVUPS c00000000<>+0(SB), Z8
+	VMOVUPS c00000000<>+0(SB), Z9
+	VMOVUPS c00000000<>+0(SB), Z10
+	VMOVUPS c00000000<>+0(SB), Z11
+	VXORPS  Z12, Z12, Z12
+	MOVQ    R11, R14
+	XORQ    R13, R13
+
+down1:
+	VBROADCASTSS (SI)(R13*4), Z13
+	VBROADCASTSS (DI)(R13*4), Z14
+	VMOVUPS      Z13, Z15
+	VMOVUPS      (BX)(R14*1), Z16
+	VFNMADD231PS Z16, Z14, Z15
+	VADDPS       Z0, Z15, Z15
+	VCMPPS       $0x1e, Z4, Z15, K2
+	VMOVAPS      Z15, K2, Z4
+	VMOVDQA32    Z12, K2, Z8
+	VMOVUPS      cc2d20000<>+0(SB), Z16
+	VMAXPS       Z15, Z16, Z16
+	VMOVUPS      c42b20000<>+0(SB), Z15
+	VMINPS       Z16, Z15, Z16
+	VMOVUPS      c4b400000<>+0(SB), Z15
+	VMOVUPS      Z16, Z17
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z16, Z15
+	VSUBPS       c4b400000<>+0(SB), Z15, Z15
+	VFNMADD231PS c3f317200<>+0(SB), Z15, Z17
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z15, Z17
+	VMOVUPS      c3ab5f609<>+0(SB), Z18
+	VFMADD213PS  c3c0913ce<>+0(SB), Z17, Z18
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z17, Z18
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z17, Z18
+	VFMADD213PS  c3effffff<>+0(SB), Z17, Z18
+	VMULPS       Z17, Z17, Z16
+	VFMADD213PS  Z17, Z16, Z18
+	VADDPS       c3f800000<>+0(SB), Z18, Z18
+	VSCALEFPS    Z15, Z18, Z18
+	VMOVUPS      Z18, (AX)(R14*1)
+	VMOVUPS      Z13, Z15
+	VMOVUPS      64(BX)(R14*1), Z16
+	VFNMADD231PS Z16, Z14, Z15
+	VADDPS       Z1, Z15, Z15
+	VCMPPS       $0x1e, Z5, Z15, K2
+	VMOVAPS      Z15, K2, Z5
+	VMOVDQA32    Z12, K2, Z9
+	VMOVUPS      cc2d20000<>+0(SB), Z16
+	VMAXPS       Z15, Z16, Z16
+	VMOVUPS      c42b20000<>+0(SB), Z15
+	VMINPS       Z16, Z15, Z16
+	VMOVUPS      c4b400000<>+0(SB), Z15
+	VMOVUPS      Z16, Z17
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z16, Z15
+	VSUBPS       c4b400000<>+0(SB), Z15, Z15
+	VFNMADD231PS c3f317200<>+0(SB), Z15, Z17
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z15, Z17
+	VMOVUPS      c3ab5f609<>+0(SB), Z18
+	VFMADD213PS  c3c0913ce<>+0(SB), Z17, Z18
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z17, Z18
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z17, Z18
+	VFMADD213PS  c3effffff<>+0(SB), Z17, Z18
+	VMULPS       Z17, Z17, Z16
+	VFMADD213PS  Z17, Z16, Z18
+	VADDPS       c3f800000<>+0(SB), Z18, Z18
+	VSCALEFPS    Z15, Z18, Z18
+	VMOVUPS      Z18, 64(AX)(R14*1)
+	VMOVUPS      Z13, Z15
+	VMOVUPS      128(BX)(R14*1), Z16
+	VFNMADD231PS Z16, Z14, Z15
+	VADDPS       Z2, Z15, Z15
+	VCMPPS       $0x1e, Z6, Z15, K2
+	VMOVAPS      Z15, K2, Z6
+	VMOVDQA32    Z12, K2, Z10
+	VMOVUPS      cc2d20000<>+0(SB), Z16
+	VMAXPS       Z15, Z16, Z16
+	VMOVUPS      c42b20000<>+0(SB), Z15
+	VMINPS       Z16, Z15, Z16
+	VMOVUPS      c4b400000<>+0(SB), Z15
+	VMOVUPS      Z16, Z17
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z16, Z15
+	VSUBPS       c4b400000<>+0(SB), Z15, Z15
+	VFNMADD231PS c3f317200<>+0(SB), Z15, Z17
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z15, Z17
+	VMOVUPS      c3ab5f609<>+0(SB), Z18
+	VFMADD213PS  c3c0913ce<>+0(SB), Z17, Z18
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z17, Z18
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z17, Z18
+	VFMADD213PS  c3effffff<>+0(SB), Z17, Z18
+	VMULPS       Z17, Z17, Z16
+	VFMADD213PS  Z17, Z16, Z18
+	VADDPS       c3f800000<>+0(SB), Z18, Z18
+	VSCALEFPS    Z15, Z18, Z18
+	VMOVUPS      Z18, 128(AX)(R14*1)
+	VMOVUPS      Z13, Z13
+	VMOVUPS      192(BX)(R14*1), Z15
+	VFNMADD231PS Z15, Z14, Z13
+	VADDPS       Z3, Z13, Z13
+	VCMPPS       $0x1e, Z7, Z13, K2
+	VMOVAPS      Z13, K2, Z7
+	VMOVDQA32    Z12, K2, Z11
+	VMOVUPS      cc2d20000<>+0(SB), Z14
+	VMAXPS       Z13, Z14, Z14
+	VMOVUPS      c42b20000<>+0(SB), Z13
+	VMINPS       Z14, Z13, Z14
+	VMOVUPS      c4b400000<>+0(SB), Z13
+	VMOVUPS      Z14, Z15
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z14, Z13
+	VSUBPS       c4b400000<>+0(SB), Z13, Z13
+	VFNMADD231PS c3f317200<>+0(SB), Z13, Z15
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z13, Z15
+	VMOVUPS      c3ab5f609<>+0(SB), Z16
+	VFMADD213PS  c3c0913ce<>+0(SB), Z15, Z16
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z15, Z16
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z15, Z16
+	VFMADD213PS  c3effffff<>+0(SB), Z15, Z16
+	VMULPS       Z15, Z15, Z14
+	VFMADD213PS  Z15, Z14, Z16
+	VADDPS       c3f800000<>+0(SB), Z16, Z16
+	VSCALEFPS    Z13, Z16, Z16
+	VMOVUPS      Z16, 192(AX)(R14*1)
+	VPADDD       c00000001<>+0(SB), Z12, Z12
+	ADDQ         R10, R14
+	INCQ         R13
+	CMPQ         R13, rows+56(FP)
+	JL           down1
+	VMOVUPS      Z4, (CX)(R11*1)
+	VMOVUPS      Z8, (DX)(R11*1)
+	VMOVUPS      Z5, 64(CX)(R11*1)
+	VMOVUPS      Z9, 64(DX)(R11*1)
+	VMOVUPS      Z6, 128(CX)(R11*1)
+	VMOVUPS      Z10, 128(DX)(R11*1)
+	VMOVUPS      Z7, 192(CX)(R11*1)
+	VMOVUPS      Z11, 192(DX)(R11*1)
+	ADDQ         $+256, R11
+
+several:
+	CMPQ R11, R12
+	JLE  vectors
+	MOVQ R11, R11
+	JMP  check2
+
+whole2:
 	VMOVUPS (R8)(R11*1), Z0
 	VMOVUPS cff800000<>+0(SB), Z1
-	VXORPS  Z2, Z2, Z2
+	VMOVUPS c00000000<>+0(SB), Z2
 	VXORPS  Z3, Z3, Z3
 	MOVQ    R11, R13
 	XORQ    R12, R12
 
-down2:
+down3:
 	VBROADCASTSS (SI)(R12*4), Z4
-	VMOVUPS      (BX)(R13*1), Z5
-	VBROADCASTSS (DI)(R12*4), Z6
-	VFNMADD231PS Z5, Z6, Z4
+	VBROADCASTSS (DI)(R12*4), Z5
+	VMOVUPS      Z4, Z4
+	VMOVUPS      (BX)(R13*1), Z6
+	VFNMADD231PS Z6, Z5, Z4
 	VADDPS       Z0, Z4, Z4
 	VCMPPS       $0x1e, Z1, Z4, K2
 	VMOVAPS      Z4, K2, Z1
@@ -25918,47 +29002,49 @@ down2:
 	VMAXPS       Z4, Z5, Z5
 	VMOVUPS      c42b20000<>+0(SB), Z4
 	VMINPS       Z5, Z4, Z5
-	VMOVUPS      Z5, Z4
-	VMULPS       c3fb8aa3b<>+0(SB), Z5, Z5
-	VRNDSCALEPS  $0x00, Z5, Z5
-	VFNMADD231PS c3f317200<>+0(SB), Z5, Z4
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z5, Z4
+	VMOVUPS      c4b400000<>+0(SB), Z4
+	VMOVUPS      Z5, Z6
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z5, Z4
+	VSUBPS       c4b400000<>+0(SB), Z4, Z4
+	VFNMADD231PS c3f317200<>+0(SB), Z4, Z6
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z4, Z6
 	VMOVUPS      c3ab5f609<>+0(SB), Z7
-	VFMADD213PS  c3c0913ce<>+0(SB), Z4, Z7
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z4, Z7
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z4, Z7
-	VFMADD213PS  c3effffff<>+0(SB), Z4, Z7
-	VMULPS       Z4, Z4, Z6
-	VFMADD213PS  Z4, Z6, Z7
+	VFMADD213PS  c3c0913ce<>+0(SB), Z6, Z7
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z6, Z7
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z6, Z7
+	VFMADD213PS  c3effffff<>+0(SB), Z6, Z7
+	VMULPS       Z6, Z6, Z5
+	VFMADD213PS  Z6, Z5, Z7
 	VADDPS       c3f800000<>+0(SB), Z7, Z7
-	VSCALEFPS    Z5, Z7, Z7
+	VSCALEFPS    Z4, Z7, Z7
 	VMOVUPS      Z7, (AX)(R13*1)
 	VPADDD       c00000001<>+0(SB), Z3, Z3
 	ADDQ         R10, R13
 	INCQ         R12
 	CMPQ         R12, rows+56(FP)
-	JL           down2
+	JL           down3
 	VMOVUPS      Z1, (CX)(R11*1)
 	VMOVUPS      Z2, (DX)(R11*1)
 	ADDQ         $+64, R11
 
-check1:
+check2:
 	CMPQ      R11, R9
-	JL        whole1
+	JL        whole2
 	CMPQ      R11, R10
-	JGE       end1
+	JGE       end2
 	VMOVUPS.Z (R8)(R11*1), K1, Z0
 	VMOVUPS   cff800000<>+0(SB), Z1
-	VXORPS    Z2, Z2, Z2
+	VMOVUPS   c00000000<>+0(SB), Z2
 	VXORPS    Z3, Z3, Z3
 	MOVQ      R11, R9
 	XORQ      R8, R8
 
-down3:
+down4:
 	VBROADCASTSS (SI)(R8*4), Z4
-	VMOVUPS.Z    (BX)(R9*1), K1, Z5
-	VBROADCASTSS (DI)(R8*4), Z6
-	VFNMADD231PS Z5, Z6, Z4
+	VBROADCASTSS (DI)(R8*4), Z5
+	VMOVUPS      Z4, Z4
+	VMOVUPS.Z    (BX)(R9*1), K1, Z6
+	VFNMADD231PS Z6, Z5, Z4
 	VADDPS       Z0, Z4, Z4
 	VCMPPS       $0x1e, Z1, Z4, K2
 	VMOVAPS      Z4, K2, Z1
@@ -25967,30 +29053,31 @@ down3:
 	VMAXPS       Z4, Z5, Z5
 	VMOVUPS      c42b20000<>+0(SB), Z4
 	VMINPS       Z5, Z4, Z5
-	VMOVUPS      Z5, Z4
-	VMULPS       c3fb8aa3b<>+0(SB), Z5, Z5
-	VRNDSCALEPS  $0x00, Z5, Z5
-	VFNMADD231PS c3f317200<>+0(SB), Z5, Z4
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z5, Z4
+	VMOVUPS      c4b400000<>+0(SB), Z4
+	VMOVUPS      Z5, Z6
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z5, Z4
+	VSUBPS       c4b400000<>+0(SB), Z4, Z4
+	VFNMADD231PS c3f317200<>+0(SB), Z4, Z6
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z4, Z6
 	VMOVUPS      c3ab5f609<>+0(SB), Z7
-	VFMADD213PS  c3c0913ce<>+0(SB), Z4, Z7
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z4, Z7
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z4, Z7
-	VFMADD213PS  c3effffff<>+0(SB), Z4, Z7
-	VMULPS       Z4, Z4, Z6
-	VFMADD213PS  Z4, Z6, Z7
+	VFMADD213PS  c3c0913ce<>+0(SB), Z6, Z7
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z6, Z7
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z6, Z7
+	VFMADD213PS  c3effffff<>+0(SB), Z6, Z7
+	VMULPS       Z6, Z6, Z5
+	VFMADD213PS  Z6, Z5, Z7
 	VADDPS       c3f800000<>+0(SB), Z7, Z7
-	VSCALEFPS    Z5, Z7, Z7
+	VSCALEFPS    Z4, Z7, Z7
 	VMOVUPS      Z7, K1, (AX)(R9*1)
 	VPADDD       c00000001<>+0(SB), Z3, Z3
 	ADDQ         R10, R9
 	INCQ         R8
 	CMPQ         R8, rows+56(FP)
-	JL           down3
+	JL           down4
 	VMOVUPS      Z1, K1, (CX)(R11*1)
 	VMOVUPS      Z2, K1, (DX)(R11*1)
 
-end1:
+end2:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -26141,20 +29228,21 @@ down3:
 	VMAXPS       Z2, Z3, Z3
 	VMOVUPS      c42b20000<>+0(SB), Z2
 	VMINPS       Z3, Z2, Z3
-	VMOVUPS      Z3, Z2
-	VMULPS       c3fb8aa3b<>+0(SB), Z3, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS c3f317200<>+0(SB), Z3, Z2
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z3, Z2
+	VMOVUPS      c4b400000<>+0(SB), Z2
+	VMOVUPS      Z3, Z4
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z3, Z2
+	VSUBPS       c4b400000<>+0(SB), Z2, Z2
+	VFNMADD231PS c3f317200<>+0(SB), Z2, Z4
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z2, Z4
 	VMOVUPS      c3ab5f609<>+0(SB), Z5
-	VFMADD213PS  c3c0913ce<>+0(SB), Z2, Z5
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z2, Z5
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z2, Z5
-	VFMADD213PS  c3effffff<>+0(SB), Z2, Z5
-	VMULPS       Z2, Z2, Z4
-	VFMADD213PS  Z2, Z4, Z5
+	VFMADD213PS  c3c0913ce<>+0(SB), Z4, Z5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z4, Z5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z4, Z5
+	VFMADD213PS  c3effffff<>+0(SB), Z4, Z5
+	VMULPS       Z4, Z4, Z3
+	VFMADD213PS  Z4, Z3, Z5
 	VADDPS       c3f800000<>+0(SB), Z5, Z5
-	VSCALEFPS    Z3, Z5, Z5
+	VSCALEFPS    Z2, Z5, Z5
 	VADDPS       Z5, Z1, Z1
 	VMOVUPS      Z5, (AX)(R9*1)
 	ADDQ         SI, R9
@@ -26227,20 +29315,21 @@ down6:
 	VMAXPS       Z2, Z3, Z3
 	VMOVUPS      c42b20000<>+0(SB), Z2
 	VMINPS       Z3, Z2, Z3
-	VMOVUPS      Z3, Z2
-	VMULPS       c3fb8aa3b<>+0(SB), Z3, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS c3f317200<>+0(SB), Z3, Z2
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z3, Z2
+	VMOVUPS      c4b400000<>+0(SB), Z2
+	VMOVUPS      Z3, Z4
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z3, Z2
+	VSUBPS       c4b400000<>+0(SB), Z2, Z2
+	VFNMADD231PS c3f317200<>+0(SB), Z2, Z4
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z2, Z4
 	VMOVUPS      c3ab5f609<>+0(SB), Z5
-	VFMADD213PS  c3c0913ce<>+0(SB), Z2, Z5
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z2, Z5
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z2, Z5
-	VFMADD213PS  c3effffff<>+0(SB), Z2, Z5
-	VMULPS       Z2, Z2, Z4
-	VFMADD213PS  Z2, Z4, Z5
+	VFMADD213PS  c3c0913ce<>+0(SB), Z4, Z5
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z4, Z5
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z4, Z5
+	VFMADD213PS  c3effffff<>+0(SB), Z4, Z5
+	VMULPS       Z4, Z4, Z3
+	VFMADD213PS  Z4, Z3, Z5
 	VADDPS       c3f800000<>+0(SB), Z5, Z5
-	VSCALEFPS    Z3, Z5, Z5
+	VSCALEFPS    Z2, Z5, Z5
 	VADDPS       Z5, Z1, Z1
 	VMOVUPS      Z5, K1, (AX)(R8*1)
 	ADDQ         SI, R8
@@ -26417,51 +29506,53 @@ down2:
 	VMAXPS       Z8, Z9, Z9
 	VMOVUPS      c00000000<>+0(SB), Z10
 	VMINPS       Z9, Z10, Z9
-	VMOVUPS      Z9, Z10
-	VMULPS       c3fb8aa3b<>+0(SB), Z9, Z9
-	VRNDSCALEPS  $0x00, Z9, Z9
-	VFNMADD231PS c3f317200<>+0(SB), Z9, Z10
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z9, Z10
+	VMOVUPS      c4b400000<>+0(SB), Z10
+	VMOVUPS      Z9, Z11
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z9, Z10
+	VSUBPS       c4b400000<>+0(SB), Z10, Z10
+	VFNMADD231PS c3f317200<>+0(SB), Z10, Z11
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z10, Z11
 	VMOVUPS      c3ab5f609<>+0(SB), Z12
-	VFMADD213PS  c3c0913ce<>+0(SB), Z10, Z12
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z10, Z12
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z10, Z12
-	VFMADD213PS  c3effffff<>+0(SB), Z10, Z12
-	VMULPS       Z10, Z10, Z11
-	VFMADD213PS  Z10, Z11, Z12
-	VMOVUPS      c3f800000<>+0(SB), Z10
-	VSCALEFPS    Z9, Z10, Z10
-	VMOVUPS      Z10, Z11
+	VFMADD213PS  c3c0913ce<>+0(SB), Z11, Z12
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z11, Z12
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z11, Z12
+	VFMADD213PS  c3effffff<>+0(SB), Z11, Z12
+	VMULPS       Z11, Z11, Z9
+	VFMADD213PS  Z11, Z9, Z12
+	VMOVUPS      c3f800000<>+0(SB), Z9
+	VSCALEFPS    Z10, Z9, Z9
+	VMOVUPS      Z9, Z11
 	VMOVUPS      c3f800000<>+0(SB), Z13
-	VFMADD213PS  Z10, Z12, Z11
-	VSUBPS       Z10, Z13, Z13
-	VFNMADD231PS Z10, Z12, Z13
-	VMOVUPS      c3f800000<>+0(SB), Z10
+	VFMADD213PS  Z9, Z12, Z11
+	VSUBPS       Z9, Z13, Z13
+	VFNMADD231PS Z9, Z12, Z13
+	VMOVUPS      c3f800000<>+0(SB), Z9
 	VRCP14PS     Z13, Z12
-	VFNMADD231PS Z12, Z13, Z10
-	VFMADD231PS  Z12, Z10, Z12
-	VSUBPS       c3f800000<>+0(SB), Z13, Z14
-	VXORPS       c80000000<>+0(SB), Z11, Z10
-	VSUBPS       Z14, Z10, Z14
+	VFNMADD231PS Z12, Z13, Z9
+	VFMADD231PS  Z12, Z9, Z12
+	VSUBPS       c3f800000<>+0(SB), Z13, Z9
+	VCMPPS       $0x04, c00000000<>+0(SB), Z10, K2
+	VADDPS.Z     Z11, Z9, K2, Z9
 	VMULPS       Z12, Z11, Z10
-	VCMPPS       $0x04, c00000000<>+0(SB), Z9, K2
-	VMOVAPS.Z    Z14, K2, Z14
-	VMULPS       Z12, Z14, Z9
-	VMOVUPS      cbf800000<>+0(SB), Z11
 	VPCMPEQD     Z4, Z5, K2
-	VMOVAPS      Z8, K2, Z9
-	VMOVAPS      Z11, K2, Z10
+	KORTESTW     K2, K2
+	JZ           othersfalse
+	VXORPS       Z9, Z9, K2, Z9
+	VSUBPS       Z8, Z3, K2, Z3
+	VMOVUPS      cbf800000<>+0(SB), K2, Z10
 	VMOVUPS      c3f800000<>+0(SB), K2, Z13
-	VSUBPS       Z9, Z3, Z3
-	VMULPS       Z13, Z6, Z6
-	VGETEXPPS    Z6, Z8
-	VGETMANTPS   $0x00, Z6, Z6
-	VADDPS       Z8, Z7, Z7
-	VPADDD       c00000001<>+0(SB), Z5, Z5
-	VMULPS       Z2, Z10, Z10
-	TESTQ        AX, AX
-	JZ           noGradientfalse
-	VMOVUPS      Z10, (AX)(R9*1)
+
+othersfalse:
+	VFMADD231PS Z12, Z9, Z3
+	VMULPS      Z13, Z6, Z6
+	VGETEXPPS   Z6, Z8
+	VGETMANTPS  $0x00, Z6, Z6
+	VADDPS      Z8, Z7, Z7
+	VPADDD      c00000001<>+0(SB), Z5, Z5
+	VMULPS      Z2, Z10, Z10
+	TESTQ       AX, AX
+	JZ          noGradientfalse
+	VMOVUPS     Z10, (AX)(R9*1)
 
 noGradientfalse:
 	ADDQ          SI, R9
@@ -26526,51 +29617,53 @@ down3:
 	VMAXPS       Z8, Z9, Z9
 	VMOVUPS      c00000000<>+0(SB), Z10
 	VMINPS       Z9, Z10, Z9
-	VMOVUPS      Z9, Z10
-	VMULPS       c3fb8aa3b<>+0(SB), Z9, Z9
-	VRNDSCALEPS  $0x00, Z9, Z9
-	VFNMADD231PS c3f317200<>+0(SB), Z9, Z10
-	VFNMADD231PS c35bfbe8e<>+0(SB), Z9, Z10
+	VMOVUPS      c4b400000<>+0(SB), Z10
+	VMOVUPS      Z9, Z11
+	VFMADD231PS  c3fb8aa3b<>+0(SB), Z9, Z10
+	VSUBPS       c4b400000<>+0(SB), Z10, Z10
+	VFNMADD231PS c3f317200<>+0(SB), Z10, Z11
+	VFNMADD231PS c35bfbe8e<>+0(SB), Z10, Z11
 	VMOVUPS      c3ab5f609<>+0(SB), Z12
-	VFMADD213PS  c3c0913ce<>+0(SB), Z10, Z12
-	VFMADD213PS  c3d2aab3a<>+0(SB), Z10, Z12
-	VFMADD213PS  c3e2aaa58<>+0(SB), Z10, Z12
-	VFMADD213PS  c3effffff<>+0(SB), Z10, Z12
-	VMULPS       Z10, Z10, Z11
-	VFMADD213PS  Z10, Z11, Z12
-	VMOVUPS      c3f800000<>+0(SB), Z10
-	VSCALEFPS    Z9, Z10, Z10
-	VMOVUPS      Z10, Z11
+	VFMADD213PS  c3c0913ce<>+0(SB), Z11, Z12
+	VFMADD213PS  c3d2aab3a<>+0(SB), Z11, Z12
+	VFMADD213PS  c3e2aaa58<>+0(SB), Z11, Z12
+	VFMADD213PS  c3effffff<>+0(SB), Z11, Z12
+	VMULPS       Z11, Z11, Z9
+	VFMADD213PS  Z11, Z9, Z12
+	VMOVUPS      c3f800000<>+0(SB), Z9
+	VSCALEFPS    Z10, Z9, Z9
+	VMOVUPS      Z9, Z11
 	VMOVUPS      c3f800000<>+0(SB), Z13
-	VFMADD213PS  Z10, Z12, Z11
-	VSUBPS       Z10, Z13, Z13
-	VFNMADD231PS Z10, Z12, Z13
-	VMOVUPS      c3f800000<>+0(SB), Z10
+	VFMADD213PS  Z9, Z12, Z11
+	VSUBPS       Z9, Z13, Z13
+	VFNMADD231PS Z9, Z12, Z13
+	VMOVUPS      c3f800000<>+0(SB), Z9
 	VRCP14PS     Z13, Z12
-	VFNMADD231PS Z12, Z13, Z10
-	VFMADD231PS  Z12, Z10, Z12
-	VSUBPS       c3f800000<>+0(SB), Z13, Z14
-	VXORPS       c80000000<>+0(SB), Z11, Z10
-	VSUBPS       Z14, Z10, Z14
+	VFNMADD231PS Z12, Z13, Z9
+	VFMADD231PS  Z12, Z9, Z12
+	VSUBPS       c3f800000<>+0(SB), Z13, Z9
+	VCMPPS       $0x04, c00000000<>+0(SB), Z10, K2
+	VADDPS.Z     Z11, Z9, K2, Z9
 	VMULPS       Z12, Z11, Z10
-	VCMPPS       $0x04, c00000000<>+0(SB), Z9, K2
-	VMOVAPS.Z    Z14, K2, Z14
-	VMULPS       Z12, Z14, Z9
-	VMOVUPS      cbf800000<>+0(SB), Z11
 	VPCMPEQD     Z4, Z5, K2
-	VMOVAPS      Z8, K2, Z9
-	VMOVAPS      Z11, K2, Z10
+	KORTESTW     K2, K2
+	JZ           otherstrue
+	VXORPS       Z9, Z9, K2, Z9
+	VSUBPS       Z8, Z3, K2, Z3
+	VMOVUPS      cbf800000<>+0(SB), K2, Z10
 	VMOVUPS      c3f800000<>+0(SB), K2, Z13
-	VSUBPS       Z9, Z3, Z3
-	VMULPS       Z13, Z6, Z6
-	VGETEXPPS    Z6, Z8
-	VGETMANTPS   $0x00, Z6, Z6
-	VADDPS       Z8, Z7, Z7
-	VPADDD       c00000001<>+0(SB), Z5, Z5
-	VMULPS       Z2, Z10, Z10
-	TESTQ        AX, AX
-	JZ           noGradienttrue
-	VMOVUPS      Z10, K1, (AX)(BX*1)
+
+otherstrue:
+	VFMADD231PS Z12, Z9, Z3
+	VMULPS      Z13, Z6, Z6
+	VGETEXPPS   Z6, Z8
+	VGETMANTPS  $0x00, Z6, Z6
+	VADDPS      Z8, Z7, Z7
+	VPADDD      c00000001<>+0(SB), Z5, Z5
+	VMULPS      Z2, Z10, Z10
+	TESTQ       AX, AX
+	JZ          noGradienttrue
+	VMOVUPS     Z10, K1, (AX)(BX*1)
 
 noGradienttrue:
 	ADDQ          SI, BX
@@ -26638,128 +29731,118 @@ TEXT ·adamAVX512(SB), NOSPLIT, $8-48
 	SHLQ         $0x02, DI
 	MOVQ         DI, SI
 	ANDQ         $-64, SI
+	VMOVUPS      c7f7fffff<>+0(SB), Z2
 	XORQ         R8, R8
 	MOVQ         DI, R9
 	SUBQ         $+256, R9
 	JMP          several
 
 vectors:
-	VMOVUPS      (CX)(R8*1), Z2
-	VMOVUPS      64(CX)(R8*1), Z3
-	VMOVUPS      128(CX)(R8*1), Z4
-	VMOVUPS      192(CX)(R8*1), Z5
-	VMOVUPS      (DX)(R8*1), Z6
-	VMOVUPS      64(DX)(R8*1), Z7
-	VMOVUPS      128(DX)(R8*1), Z8
-	VMOVUPS      192(DX)(R8*1), Z9
-	VMOVUPS      (BX)(R8*1), Z10
-	VMOVUPS      64(BX)(R8*1), Z11
-	VMOVUPS      128(BX)(R8*1), Z12
-	VMOVUPS      192(BX)(R8*1), Z13
-	VSUBPS       Z6, Z2, Z14
+	VMOVUPS      (CX)(R8*1), Z3
+	VMOVUPS      64(CX)(R8*1), Z4
+	VMOVUPS      128(CX)(R8*1), Z5
+	VMOVUPS      192(CX)(R8*1), Z6
+	VMOVUPS      (DX)(R8*1), Z7
+	VMOVUPS      64(DX)(R8*1), Z8
+	VMOVUPS      128(DX)(R8*1), Z9
+	VMOVUPS      192(DX)(R8*1), Z10
+	VMOVUPS      (BX)(R8*1), Z11
+	VMOVUPS      64(BX)(R8*1), Z12
+	VMOVUPS      128(BX)(R8*1), Z13
+	VMOVUPS      192(BX)(R8*1), Z14
 	VSUBPS       Z7, Z3, Z15
 	VSUBPS       Z8, Z4, Z16
 	VSUBPS       Z9, Z5, Z17
-	VFMADD231PS  c3dcccccd<>+0(SB), Z14, Z6
+	VSUBPS       Z10, Z6, Z18
 	VFMADD231PS  c3dcccccd<>+0(SB), Z15, Z7
 	VFMADD231PS  c3dcccccd<>+0(SB), Z16, Z8
 	VFMADD231PS  c3dcccccd<>+0(SB), Z17, Z9
-	VMOVUPS      Z6, (DX)(R8*1)
-	VMOVUPS      Z7, 64(DX)(R8*1)
-	VMOVUPS      Z8, 128(DX)(R8*1)
-	VMOVUPS      Z9, 192(DX)(R8*1)
-	VMULPS       Z2, Z2, Z2
-	VMULPS       Z3, Z3, Z3
-	VMULPS       Z4, Z4, Z4
-	VMULPS       Z5, Z5, Z5
-	VMULPS       c3a83126f<>+0(SB), Z2, Z2
-	VMULPS       c3a83126f<>+0(SB), Z3, Z3
-	VMULPS       c3a83126f<>+0(SB), Z4, Z4
-	VMULPS       c3a83126f<>+0(SB), Z5, Z5
-	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z10
-	VFMADD132PS  c3f7fbe77<>+0(SB), Z3, Z11
-	VFMADD132PS  c3f7fbe77<>+0(SB), Z4, Z12
-	VFMADD132PS  c3f7fbe77<>+0(SB), Z5, Z13
-	VMOVUPS      Z10, (BX)(R8*1)
-	VMOVUPS      Z11, 64(BX)(R8*1)
-	VMOVUPS      Z12, 128(BX)(R8*1)
-	VMOVUPS      Z13, 192(BX)(R8*1)
-	VMOVUPS      c00800000<>+0(SB), Z2
-	VMAXPS       Z10, Z2, Z2
-	VMOVUPS      c7f7fffff<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      c00800000<>+0(SB), Z3
-	VMAXPS       Z11, Z3, Z3
-	VMOVUPS      c7f7fffff<>+0(SB), Z4
-	VMINPS       Z3, Z4, Z3
+	VFMADD231PS  c3dcccccd<>+0(SB), Z18, Z10
+	VMOVUPS      Z7, (DX)(R8*1)
+	VMOVUPS      Z8, 64(DX)(R8*1)
+	VMOVUPS      Z9, 128(DX)(R8*1)
+	VMOVUPS      Z10, 192(DX)(R8*1)
+	VFMSUB213PS  Z11, Z3, Z3
+	VFMSUB213PS  Z12, Z4, Z4
+	VFMSUB213PS  Z13, Z5, Z5
+	VFMSUB213PS  Z14, Z6, Z6
+	VFMADD231PS  c3a83126f<>+0(SB), Z3, Z11
+	VFMADD231PS  c3a83126f<>+0(SB), Z4, Z12
+	VFMADD231PS  c3a83126f<>+0(SB), Z5, Z13
+	VFMADD231PS  c3a83126f<>+0(SB), Z6, Z14
+	VMINPS       Z11, Z2, Z11
+	VMINPS       Z12, Z2, Z12
+	VMINPS       Z13, Z2, Z13
+	VMINPS       Z14, Z2, Z14
+	VMOVUPS      Z11, (BX)(R8*1)
+	VMOVUPS      Z12, 64(BX)(R8*1)
+	VMOVUPS      Z13, 128(BX)(R8*1)
+	VMOVUPS      Z14, 192(BX)(R8*1)
+	VMULPS       c3f000000<>+0(SB), Z1, Z3
 	VMOVUPS      c00800000<>+0(SB), Z4
-	VMAXPS       Z12, Z4, Z4
-	VMOVUPS      c7f7fffff<>+0(SB), Z5
-	VMINPS       Z4, Z5, Z4
-	VMOVUPS      c00800000<>+0(SB), Z5
-	VMAXPS       Z13, Z5, Z5
-	VMOVUPS      c7f7fffff<>+0(SB), Z10
-	VMINPS       Z5, Z10, Z5
-	VRSQRT14PS   Z2, Z10
-	VRSQRT14PS   Z3, Z11
-	VRSQRT14PS   Z4, Z12
-	VRSQRT14PS   Z5, Z13
-	VMULPS       Z2, Z10, Z2
-	VMULPS       Z3, Z11, Z3
-	VMULPS       Z4, Z12, Z4
-	VMULPS       Z5, Z13, Z5
-	VMOVUPS      c3f800000<>+0(SB), Z14
-	VMOVUPS      c3f800000<>+0(SB), Z15
-	VMOVUPS      c3f800000<>+0(SB), Z16
-	VMOVUPS      c3f800000<>+0(SB), Z17
-	VFNMADD231PS Z10, Z2, Z14
-	VFNMADD231PS Z11, Z3, Z15
-	VFNMADD231PS Z12, Z4, Z16
-	VFNMADD231PS Z13, Z5, Z17
-	VMULPS       c3f000000<>+0(SB), Z14, Z14
-	VMULPS       c3f000000<>+0(SB), Z15, Z15
-	VMULPS       c3f000000<>+0(SB), Z16, Z16
-	VMULPS       c3f000000<>+0(SB), Z17, Z17
-	VFMADD231PS  Z2, Z14, Z2
-	VFMADD231PS  Z3, Z15, Z3
-	VFMADD231PS  Z4, Z16, Z4
-	VFMADD231PS  Z5, Z17, Z5
-	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
-	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z3
-	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z4
-	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z5
-	VMULPS       Z0, Z6, Z6
+	VMAXPS       Z11, Z4, Z4
+	VRSQRT14PS   Z4, Z5
+	VMOVUPS      c00800000<>+0(SB), Z6
+	VMAXPS       Z12, Z6, Z6
+	VRSQRT14PS   Z6, Z11
+	VMOVUPS      c00800000<>+0(SB), Z12
+	VMAXPS       Z13, Z12, Z12
+	VRSQRT14PS   Z12, Z13
+	VMOVUPS      c00800000<>+0(SB), Z15
+	VMAXPS       Z14, Z15, Z14
+	VRSQRT14PS   Z14, Z15
+	VMULPS       Z5, Z4, Z4
+	VMULPS       Z11, Z6, Z6
+	VMULPS       Z13, Z12, Z12
+	VMULPS       Z15, Z14, Z14
+	VMOVUPS      c40400000<>+0(SB), Z16
+	VMOVUPS      c40400000<>+0(SB), Z17
+	VMOVUPS      c40400000<>+0(SB), Z18
+	VMOVUPS      c40400000<>+0(SB), Z19
+	VFNMADD231PS Z5, Z4, Z16
+	VMULPS       Z3, Z4, Z4
+	VFNMADD231PS Z11, Z6, Z17
+	VMULPS       Z3, Z6, Z6
+	VFNMADD231PS Z13, Z12, Z18
+	VMULPS       Z3, Z12, Z12
+	VFNMADD231PS Z15, Z14, Z19
+	VMULPS       Z3, Z14, Z14
+	VFMADD213PS  c322bcc77<>+0(SB), Z16, Z4
+	VFMADD213PS  c322bcc77<>+0(SB), Z17, Z6
+	VFMADD213PS  c322bcc77<>+0(SB), Z18, Z12
+	VFMADD213PS  c322bcc77<>+0(SB), Z19, Z14
 	VMULPS       Z0, Z7, Z7
 	VMULPS       Z0, Z8, Z8
 	VMULPS       Z0, Z9, Z9
-	VMOVUPS      c3f800000<>+0(SB), Z10
+	VMULPS       Z0, Z10, Z10
+	VMOVUPS      c3f800000<>+0(SB), Z3
+	VMOVUPS      c3f800000<>+0(SB), Z5
 	VMOVUPS      c3f800000<>+0(SB), Z11
-	VMOVUPS      c3f800000<>+0(SB), Z12
 	VMOVUPS      c3f800000<>+0(SB), Z13
-	VRCP14PS     Z2, Z14
-	VRCP14PS     Z3, Z15
-	VRCP14PS     Z4, Z16
-	VRCP14PS     Z5, Z17
-	VFNMADD231PS Z14, Z2, Z10
-	VFNMADD231PS Z15, Z3, Z11
-	VFNMADD231PS Z16, Z4, Z12
-	VFNMADD231PS Z17, Z5, Z13
-	VFMADD231PS  Z14, Z10, Z14
-	VFMADD231PS  Z15, Z11, Z15
-	VFMADD231PS  Z16, Z12, Z16
-	VFMADD231PS  Z17, Z13, Z17
-	VMOVUPS      (AX)(R8*1), Z2
-	VMOVUPS      64(AX)(R8*1), Z3
-	VMOVUPS      128(AX)(R8*1), Z4
-	VMOVUPS      192(AX)(R8*1), Z5
-	VFNMADD231PS Z14, Z6, Z2
+	VRCP14PS     Z4, Z15
+	VRCP14PS     Z6, Z16
+	VRCP14PS     Z12, Z17
+	VRCP14PS     Z14, Z18
+	VFNMADD231PS Z15, Z4, Z3
+	VFNMADD231PS Z16, Z6, Z5
+	VFNMADD231PS Z17, Z12, Z11
+	VFNMADD231PS Z18, Z14, Z13
+	VFMADD231PS  Z15, Z3, Z15
+	VFMADD231PS  Z16, Z5, Z16
+	VFMADD231PS  Z17, Z11, Z17
+	VFMADD231PS  Z18, Z13, Z18
+	VMOVUPS      (AX)(R8*1), Z3
+	VMOVUPS      64(AX)(R8*1), Z4
+	VMOVUPS      128(AX)(R8*1), Z5
+	VMOVUPS      192(AX)(R8*1), Z6
 	VFNMADD231PS Z15, Z7, Z3
 	VFNMADD231PS Z16, Z8, Z4
 	VFNMADD231PS Z17, Z9, Z5
-	VMOVUPS      Z2, (AX)(R8*1)
-	VMOVUPS      Z3, 64(AX)(R8*1)
-	VMOVUPS      Z4, 128(AX)(R8*1)
-	VMOVUPS      Z5, 192(AX)(R8*1)
+	VFNMADD231PS Z18, Z10, Z6
+	VMOVUPS      Z3, (AX)(R8*1)
+	VMOVUPS      Z4, 64(AX)(R8*1)
+	VMOVUPS      Z5, 128(AX)(R8*1)
+	VMOVUPS      Z6, 192(AX)(R8*1)
 	ADDQ         $+256, R8
 
 several:
@@ -26769,35 +29852,33 @@ several:
 	JMP  check1
 
 whole1:
-	VMOVUPS      (CX)(R8*1), Z2
-	VMOVUPS      (DX)(R8*1), Z3
-	VMOVUPS      (BX)(R8*1), Z4
-	VSUBPS       Z3, Z2, Z5
-	VFMADD231PS  c3dcccccd<>+0(SB), Z5, Z3
-	VMOVUPS      Z3, (DX)(R8*1)
-	VMULPS       Z2, Z2, Z2
-	VMULPS       c3a83126f<>+0(SB), Z2, Z2
-	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z4
-	VMOVUPS      Z4, (BX)(R8*1)
-	VMOVUPS      c00800000<>+0(SB), Z2
-	VMAXPS       Z4, Z2, Z2
-	VMOVUPS      c7f7fffff<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z2
-	VRSQRT14PS   Z2, Z4
-	VMULPS       Z2, Z4, Z2
-	VMOVUPS      c3f800000<>+0(SB), Z5
-	VFNMADD231PS Z4, Z2, Z5
-	VMULPS       c3f000000<>+0(SB), Z5, Z5
-	VFMADD231PS  Z2, Z5, Z2
-	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
-	VMULPS       Z0, Z3, Z3
-	VMOVUPS      c3f800000<>+0(SB), Z4
-	VRCP14PS     Z2, Z5
-	VFNMADD231PS Z5, Z2, Z4
-	VFMADD231PS  Z5, Z4, Z5
-	VMOVUPS      (AX)(R8*1), Z2
-	VFNMADD231PS Z5, Z3, Z2
-	VMOVUPS      Z2, (AX)(R8*1)
+	VMOVUPS      (CX)(R8*1), Z3
+	VMOVUPS      (DX)(R8*1), Z4
+	VMOVUPS      (BX)(R8*1), Z5
+	VSUBPS       Z4, Z3, Z6
+	VFMADD231PS  c3dcccccd<>+0(SB), Z6, Z4
+	VMOVUPS      Z4, (DX)(R8*1)
+	VFMSUB213PS  Z5, Z3, Z3
+	VFMADD231PS  c3a83126f<>+0(SB), Z3, Z5
+	VMINPS       Z5, Z2, Z5
+	VMOVUPS      Z5, (BX)(R8*1)
+	VMULPS       c3f000000<>+0(SB), Z1, Z3
+	VMOVUPS      c00800000<>+0(SB), Z6
+	VMAXPS       Z5, Z6, Z5
+	VRSQRT14PS   Z5, Z6
+	VMULPS       Z6, Z5, Z5
+	VMOVUPS      c40400000<>+0(SB), Z7
+	VFNMADD231PS Z6, Z5, Z7
+	VMULPS       Z3, Z5, Z5
+	VFMADD213PS  c322bcc77<>+0(SB), Z7, Z5
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      c3f800000<>+0(SB), Z3
+	VRCP14PS     Z5, Z6
+	VFNMADD231PS Z6, Z5, Z3
+	VFMADD231PS  Z6, Z3, Z6
+	VMOVUPS      (AX)(R8*1), Z3
+	VFNMADD231PS Z6, Z4, Z3
+	VMOVUPS      Z3, (AX)(R8*1)
 	ADDQ         $+64, R8
 
 check1:
@@ -26805,34 +29886,32 @@ check1:
 	JL           whole1
 	CMPQ         R8, DI
 	JGE          end1
-	VMOVUPS.Z    (CX)(R8*1), K1, Z2
-	VMOVUPS.Z    (DX)(R8*1), K1, Z3
-	VMOVUPS.Z    (BX)(R8*1), K1, Z4
-	VSUBPS       Z3, Z2, Z5
-	VFMADD231PS  c3dcccccd<>+0(SB), Z5, Z3
-	VMOVUPS      Z3, K1, (DX)(R8*1)
-	VMULPS       Z2, Z2, Z2
-	VMULPS       c3a83126f<>+0(SB), Z2, Z2
-	VFMADD132PS  c3f7fbe77<>+0(SB), Z2, Z4
-	VMOVUPS      Z4, K1, (BX)(R8*1)
+	VMOVUPS.Z    (CX)(R8*1), K1, Z3
+	VMOVUPS.Z    (DX)(R8*1), K1, Z4
+	VMOVUPS.Z    (BX)(R8*1), K1, Z5
+	VSUBPS       Z4, Z3, Z6
+	VFMADD231PS  c3dcccccd<>+0(SB), Z6, Z4
+	VMOVUPS      Z4, K1, (DX)(R8*1)
+	VFMSUB213PS  Z5, Z3, Z3
+	VFMADD231PS  c3a83126f<>+0(SB), Z3, Z5
+	VMINPS       Z5, Z2, Z5
+	VMOVUPS      Z5, K1, (BX)(R8*1)
+	VMULPS       c3f000000<>+0(SB), Z1, Z1
 	VMOVUPS      c00800000<>+0(SB), Z2
-	VMAXPS       Z4, Z2, Z2
-	VMOVUPS      c7f7fffff<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z2
-	VRSQRT14PS   Z2, Z4
-	VMULPS       Z2, Z4, Z2
-	VMOVUPS      c3f800000<>+0(SB), Z5
-	VFNMADD231PS Z4, Z2, Z5
-	VMULPS       c3f000000<>+0(SB), Z5, Z5
-	VFMADD231PS  Z2, Z5, Z2
-	VFMADD213PS  c322bcc77<>+0(SB), Z1, Z2
-	VMULPS       Z0, Z3, Z3
+	VMAXPS       Z5, Z2, Z2
+	VRSQRT14PS   Z2, Z3
+	VMULPS       Z3, Z2, Z2
+	VMOVUPS      c40400000<>+0(SB), Z5
+	VFNMADD231PS Z3, Z2, Z5
+	VMULPS       Z1, Z2, Z2
+	VFMADD213PS  c322bcc77<>+0(SB), Z5, Z2
+	VMULPS       Z0, Z4, Z4
 	VMOVUPS      c3f800000<>+0(SB), Z0
 	VRCP14PS     Z2, Z1
 	VFNMADD231PS Z1, Z2, Z0
 	VFMADD231PS  Z1, Z0, Z1
 	VMOVUPS.Z    (AX)(R8*1), K1, Z0
-	VFNMADD231PS Z1, Z3, Z0
+	VFNMADD231PS Z1, Z4, Z0
 	VMOVUPS      Z0, K1, (AX)(R8*1)
 
 end1:
@@ -26840,20 +29919,20 @@ end1:
 	VZEROUPPER
 	RET
 
-DATA c7f7fffff<>+0(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+4(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+8(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+12(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+16(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+20(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+24(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+28(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+32(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+36(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+40(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+44(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+48(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+52(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+56(SB)/4, $0x7f7fffff
-DATA c7f7fffff<>+60(SB)/4, $0x7f7fffff
-GLOBL c7f7fffff<>(SB), RODATA|NOPTR, $64
+DATA c40400000<>+0(SB)/4, $0x40400000
+DATA c40400000<>+4(SB)/4, $0x40400000
+DATA c40400000<>+8(SB)/4, $0x40400000
+DATA c40400000<>+12(SB)/4, $0x40400000
+DATA c40400000<>+16(SB)/4, $0x40400000
+DATA c40400000<>+20(SB)/4, $0x40400000
+DATA c40400000<>+24(SB)/4, $0x40400000
+DATA c40400000<>+28(SB)/4, $0x40400000
+DATA c40400000<>+32(SB)/4, $0x40400000
+DATA c40400000<>+36(SB)/4, $0x40400000
+DATA c40400000<>+40(SB)/4, $0x40400000
+DATA c40400000<>+44(SB)/4, $0x40400000
+DATA c40400000<>+48(SB)/4, $0x40400000
+DATA c40400000<>+52(SB)/4, $0x40400000
+DATA c40400000<>+56(SB)/4, $0x40400000
+DATA c40400000<>+60(SB)/4, $0x40400000
+GLOBL c40400000<>(SB), RODATA|NOPTR, $64

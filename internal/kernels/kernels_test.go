@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,7 +70,8 @@ func TestProducts(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		p := s.products()
 		check(t, func(r *rapid.T) {
-			m, n, k := rapid.IntRange(0, 70).Draw(r, "m"), rapid.IntRange(0, 140).Draw(r, "n"), rapid.IntRange(0, 60).Draw(r, "k")
+			m, n := rapid.IntRange(0, 70).Draw(r, "m"), rapid.IntRange(0, 140).Draw(r, "n")
+			k := rapid.OneOf(rapid.IntRange(0, 60), rapid.IntRange(120, 260)).Draw(r, "k") // one panel, and several
 			alpha := rapid.SampledFrom([]float32{1, -2}).Draw(r, "alpha")
 			beta := rapid.SampledFrom([]float32{0, 1, 0.5}).Draw(r, "beta")
 			rng := rngOf(r)
@@ -427,6 +429,9 @@ func TestLogBCE(t *testing.T) {
 			if alone := s.vectors.LogBCE(nil, logY, labels, 1e-6, 0.5); alone != sum {
 				r.Fatalf("without gradient %g, with %g", alone, sum)
 			}
+			if s.vectors.LogBCE(logY, logY, labels, 1e-6, 0.5); !slices.Equal(logY, grad) {
+				r.Fatalf("gradient in place %v, beside %v", logY, grad)
+			}
 		})
 		logY := guarded(t, 3)
 		logY[0], logY[1], logY[2] = -1, -1, float32(math.NaN())
@@ -463,6 +468,14 @@ func TestAdam(t *testing.T) {
 		s.vectors.Adam(p, g, m, v, 1e-3, 1)
 		if p[0] != 0 || !math.IsNaN(float64(p[1])) || p[2] != 0 {
 			t.Errorf("after a gradient of NaN: %v", p)
+		}
+		p, g, m, v = guarded(t, 1), guarded(t, 1), guarded(t, 1), guarded(t, 1)
+		g[0] = 1e30 // its square is no number of float32
+		for range 3 {
+			s.vectors.Adam(p, g, m, v, 1e-3, 1)
+		}
+		if math.IsNaN(float64(p[0])) {
+			t.Errorf("after gradients of %g: %v", g[0], p)
 		}
 	})
 }

@@ -7,15 +7,17 @@ import "golang.org/x/sys/cpu"
 var (
 	machineAVX512 = machine{
 		16,
-		microKernels{productAVX512[:], productAVX512[:]},
-		microKernels{distanceAVX512[:], distanceAVX512[:]},
-		microKernels{signsAVX512[:], signsAVX512[:]},
+		microKernels{productAVX512[:], productAVX512[:], true},
+		microKernels{distanceAVX512[:], distanceAVX512[:], false},
+		microKernels{signsAVX512[:], signsAVX512[:], false},
+		microKernels{foursAVX512[:], foursAVX512[:], true},
 	}
 	machineAVX2 = machine{
 		8,
-		microKernels{productAVX2[:], productAVX2Masked[:]},
-		microKernels{distanceAVX2[:], distanceAVX2Masked[:]},
-		microKernels{signsAVX2[:], signsAVX2Masked[:]},
+		microKernels{productAVX2[:], productAVX2Masked[:], true},
+		microKernels{distanceAVX2[:], distanceAVX2Masked[:], false},
+		microKernels{signsAVX2[:], signsAVX2Masked[:], false},
+		microKernels{},
 	}
 )
 

@@ -5,7 +5,7 @@ package kernels
 // machineNEON has no kernels that mask their last vector.
 var machineNEON = machine{
 	width:    4,
-	product:  microKernels{whole: productNEON[:]},
+	product:  microKernels{whole: productNEON[:], adds: true},
 	distance: microKernels{whole: distanceNEON[:]},
 	signs:    microKernels{whole: signsNEON[:]},
 }

@@ -28,12 +28,16 @@ type tile struct {
 
 // kernels are micro-kernels by vectors and rows of a tile. Those that mask
 // their last vector may be the same.
-type microKernels struct{ whole, masked [][]func(*tile) }
+type microKernels struct {
+	whole, masked [][]func(*tile)
+	adds          bool // they add S∘D, so that sums can be taken in parts
+}
 
 // machine is how one instruction set contracts matrices.
 type machine struct {
 	width                    int // floats of a vector
 	product, distance, signs microKernels
+	fours                    microKernels // products of up to four columns; only AVX-512 has them
 }
 
 // products contracts in tiles whose sums stay in registers. It reads A by
@@ -195,7 +199,11 @@ func (p *products) NT(m, n, k int, alpha float32, a, b []float32, beta float32, 
 }
 
 func (p *products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float32) {
-	if !fits(n, b, d, 0, c, x, w) {
+	input := x
+	if input == nil {
+		input = rows
+	}
+	if !fits(n, b, d, 0, c, input, w) {
 		return
 	}
 	twice := func(by []float32) []float32 {
@@ -224,25 +232,56 @@ func (p *products) Distances(m, n, k int, x, c, dist []float32) {
 	p.contractRows(p.distance, m, n, k, 1, x, c, addend{}, dist)
 }
 
+var one = [1]float32{1}
+
 // contractRows contracts rows of A [m,k] with rows of B [n,k], one of which it
 // has to turn around. With B turned vectors lie along n. With A turned they lie
 // along the batch, which fills them where the n of a head, 50 or 10, does not,
 // but the result has to be turned back.
 func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, plus addend, c []float32) {
-	const slab = 128   // rows of B at once, to stay in the cache
-	const turning = 16 // multiplications take as long as an element's turn
-	cols := min(n, slab)
+	const turning = 8 // multiplications take as long as an element's turn
 	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
-	if m*full(n)*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
-		ld := full(cols) // so that every row of it begins with a line of the cache
-		p.packed = slices.Grow(p.packed[:0], k*ld)[:k*ld]
-		for j := 0; j < n; j += slab {
-			cols := min(slab, n-j)
-			turn(p.packed, ld, b[j*k:], k, cols, k)
-			p.contract(by, m, cols, k, alpha, dense(a, k), dense(p.packed, ld), addend{plus.s.right(j), plus.d.right(j)}, dense(c[j:], n))
+	lanes, few := full(n), 0
+	if rest := n % p.width; by.adds && p.fours.whole != nil && k%4 == 0 && 0 < rest && rest <= 4 {
+		lanes, few = n-rest+4, rest
+	}
+	if m*lanes*k+turning*n*k <= n*full(m)*k+turning*(m*k+2*m*n) {
+		c, from := dense(c, n), n-few
+		if few > 0 {
+			// The last few columns would leave most of a vector empty.
+			p.packed = slices.Grow(p.packed[:0], 4*k)[:4*k]
+			for j := range few {
+				row := b[(from+j)*k:][:k]
+				for q := 0; q < k; q += 4 {
+					*(*[4]float32)(p.packed[4*(q+j):]) = [4]float32(row[q:])
+				}
+			}
+			p.contract(p.fours, m, few, k/4, alpha, matrix{a, k, 4}, matrix{p.packed, 16, 1}, addend{plus.s.right(from), plus.d.right(from)}, c.right(from))
+		}
+		// A panel is so small that it stays in the first-level cache together
+		// with the part of B that it is turned from. Its width is one or two of
+		// the widest tiles.
+		wide, depth := 48, k
+		if by.adds {
+			parts := (k + 127) / 128
+			depth = full((k + parts - 1) / parts)
+		}
+		for j := 0; j < from; j += wide {
+			cols := min(wide, from-j)
+			ld := full(cols) // so that every row of it begins with a line of the cache
+			p.packed = slices.Grow(p.packed[:0], depth*ld)[:depth*ld]
+			plus := addend{plus.s.right(j), plus.d.right(j)}
+			for q := 0; q < k; q += depth {
+				deep := min(depth, k-q)
+				turn(p.packed, ld, b[j*k+q:], k, cols, deep)
+				p.contract(by, m, cols, deep, alpha, matrix{a[q:], k, 1}, dense(p.packed, ld), plus, c.right(j))
+				plus = addend{matrix{data: one[:]}, c.right(j)}
+			}
 		}
 		return
 	}
+	const slab = 128 // rows of B at once
+	cols := min(n, slab)
 	p.packed = slices.Grow(p.packed[:0], k*m)[:k*m]
 	p.turned = slices.Grow(p.turned[:0], cols*m)[:cols*m]
 	turn(p.packed, m, a, k, m, k)

@@ -574,6 +574,52 @@ func signs3x3AVX512(t *tile)
 //go:noescape
 func signs4x3AVX512(t *tile)
 
+var foursAVX512 = [...][]func(*tile){
+	1: {nil, fours1x1AVX512, fours2x1AVX512, fours3x1AVX512, fours4x1AVX512, fours5x1AVX512, fours6x1AVX512, fours7x1AVX512, fours8x1AVX512, fours9x1AVX512, fours10x1AVX512, fours11x1AVX512, fours12x1AVX512, fours13x1AVX512, fours14x1AVX512},
+}
+
+//go:noescape
+func fours1x1AVX512(t *tile)
+
+//go:noescape
+func fours2x1AVX512(t *tile)
+
+//go:noescape
+func fours3x1AVX512(t *tile)
+
+//go:noescape
+func fours4x1AVX512(t *tile)
+
+//go:noescape
+func fours5x1AVX512(t *tile)
+
+//go:noescape
+func fours6x1AVX512(t *tile)
+
+//go:noescape
+func fours7x1AVX512(t *tile)
+
+//go:noescape
+func fours8x1AVX512(t *tile)
+
+//go:noescape
+func fours9x1AVX512(t *tile)
+
+//go:noescape
+func fours10x1AVX512(t *tile)
+
+//go:noescape
+func fours11x1AVX512(t *tile)
+
+//go:noescape
+func fours12x1AVX512(t *tile)
+
+//go:noescape
+func fours13x1AVX512(t *tile)
+
+//go:noescape
+func fours14x1AVX512(t *tile)
+
 //go:noescape
 func transposeStripAVX512(dst *float32, ldd int, src *float32, lds, n int)
 

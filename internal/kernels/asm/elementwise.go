@@ -359,19 +359,31 @@ func activate(v isa, declare func(name, params string)) {
 	dst, top, largest := pointer("dst"), pointer("top"), pointer("largest")
 	dist, logRatio, width, limit := pointer("dist"), pointer("logRatio"), pointer("width"), pointer("limit")
 	r := v.row(pointer("n"))
-	r.each(func(tail bool) {
-		most := r.load(limit, tail)
-		best, bestAt, place := v.copied(constant(0xff800000)), v.zero(), v.zero()
+	several := 1
+	if v.width == 16 { // of which AVX2 has no registers
+		several = 4 // lines of the cache that lie side by side
+	}
+	r.eachOf(several, func(vectors int, tail bool) {
+		fresh := func(x Op) []reg.VecVirtual {
+			return together(vectors, func(int) reg.VecVirtual { return v.copied(x) })
+		}
+		most := together(vectors, func(i int) reg.VecVirtual { return r.loadNext(i, limit, tail) })
+		best, bestAt, place := fresh(constant(0xff800000)), fresh(constant(0)), v.zero()
 		r.down(ParamAddr("rows"), func(i reg.Register) {
-			y := v.of(logRatio, i)
-			VFNMADD231PS(r.load(dist, tail), v.of(width, i), y)
-			VADDPS(most, y, y)
-			v.greater(y, best, bestAt, place)
-			r.store(v.exp(y), dst, tail)
+			ratio, w := v.of(logRatio, i), v.of(width, i)
+			for j := range vectors {
+				y := v.copied(ratio)
+				VFNMADD231PS(r.loadNext(j, dist, tail), w, y)
+				VADDPS(most[j], y, y)
+				v.greater(y, best[j], bestAt[j], place)
+				r.storeNext(j, v.exp(y), dst, tail)
+			}
 			VPADDD(constant(1), place, place)
 		})
-		r.store(best, top, tail)
-		r.store(bestAt, largest, tail)
+		for j := range vectors {
+			r.storeNext(j, best[j], top, tail)
+			r.storeNext(j, bestAt[j], largest, tail)
+		}
 	})
 	finish(saved)
 }
@@ -495,37 +507,43 @@ func logBCE(v isa, declare func(name, params string)) {
 			VSUBPS(one, u, u)
 			VFNMADD231PS(one, p, u)
 			inverse := v.inverse(u)
-			// log(1−eˡ) = log u + (−e − (u−1))/u, the latter 0 where n = 0.
-			minus, lost := v.reg(), v.reg()
+			// −log(1−eˡ) = (e + (u−1))/u − log u, the former 0 where n = 0.
+			lost, slope := v.reg(), v.reg()
 			VSUBPS(float(1), u, lost)
-			VXORPS(constant(0x80000000), e, minus)
-			VSUBPS(lost, minus, lost)
-			slope := v.reg()
-			VMULPS(inverse, e, slope)
 			if v.width == 16 {
 				VCMPPS(U8(4), float(0), n, reg.K2)
-				VMOVAPS_Z(lost, reg.K2, lost)
+				VADDPS_Z(e, lost, reg.K2, lost)
 			} else {
 				nonzero := v.reg()
 				VCMPPS(U8(4), float(0), n, nonzero)
+				VADDPS(e, lost, lost)
 				VANDPS(nonzero, lost, lost)
 			}
-			entry := v.reg()
-			VMULPS(inverse, lost, entry) // but for log u
-			minusOne := v.copied(float(-1))
+			VMULPS(inverse, e, slope)
+			// Few vectors have a column's own row.
+			others := fmt.Sprintf("others%v", tail)
 			if v.width == 16 {
 				VPCMPEQD(label, place, reg.K2)
-				VMOVAPS(l, reg.K2, entry)
-				VMOVAPS(minusOne, reg.K2, slope)
+				KORTESTW(reg.K2, reg.K2)
+				JZ(LabelRef(others))
+				VXORPS(lost, lost, reg.K2, lost)
+				VSUBPS(l, total, reg.K2, total)
+				VMOVUPS(float(-1), reg.K2, slope)
 				VMOVUPS(float(1), reg.K2, u)
 			} else {
-				own := v.reg()
+				own, any := v.reg(), GP32()
 				VPCMPEQD(label, place, own)
-				VBLENDVPS(own, l, entry, entry)
-				VBLENDVPS(own, minusOne, slope, slope)
+				VMOVMSKPS(own, any)
+				TESTL(any, any)
+				JZ(LabelRef(others))
+				VANDNPS(lost, own, lost)
+				VANDPS(own, l, l)
+				VSUBPS(l, total, total)
+				VBLENDVPS(own, float(-1), slope, slope)
 				VBLENDVPS(own, float(1), u, u)
 			}
-			VSUBPS(entry, total, total)
+			Label(others)
+			VFMADD231PS(inverse, lost, total)
 			VMULPS(u, m, m)
 			v.split(m, exponent)
 			VPADDD(constant(1), place, place)
@@ -590,11 +608,11 @@ func adam(v isa, declare func(name, params string)) {
 	size, scale := v.factor("size"), v.factor("scale")
 	saved := flushing()
 	r := v.row(pointer("n"))
-	most := 1
+	several, most := 1, v.copied(float(math.MaxFloat32))
 	if v.width == 16 {
-		most = 4
+		several = 4
 	}
-	r.eachOf(most, func(vectors int, tail bool) {
+	r.eachOf(several, func(vectors int, tail bool) {
 		loaded := func(base reg.Register) []reg.VecVirtual {
 			return together(vectors, func(i int) reg.VecVirtual { return r.loadNext(i, base, tail) })
 		}
@@ -608,24 +626,24 @@ func adam(v isa, declare func(name, params string)) {
 		each(func(i int) { VSUBPS(first[i], grad[i], change[i]) })
 		each(func(i int) { VFMADD231PS(float(0.1), change[i], first[i]) })
 		each(func(i int) { r.storeNext(i, first[i], m, tail) })
-		each(func(i int) { VMULPS(grad[i], grad[i], grad[i]) })
-		each(func(i int) { VMULPS(float(0.001), grad[i], grad[i]) })
-		each(func(i int) { VFMADD132PS(float(0.999), grad[i], second[i]) })
+		// v + 0.001(g²−v) is 0.999v + 0.001g² with a rounding less.
+		each(func(i int) { VFMSUB213PS(second[i], grad[i], grad[i]) })
+		each(func(i int) { VFMADD231PS(float(0.001), grad[i], second[i]) })
+		each(func(i int) { VMINPS(second[i], most, second[i]) }) // of infinity nothing can be subtracted
 		each(func(i int) { r.storeNext(i, second[i], s, tail) })
-		root := v.sqrt(second)
-		each(func(i int) { VFMADD213PS(float(1e-8), scale, root[i]) })
+		divisor := v.root(second, scale, float(1e-8))
 		each(func(i int) { VMULPS(size, first[i], first[i]) })
-		inverse, value := v.inverses(root), loaded(p)
+		inverse, value := v.inverses(divisor), loaded(p)
 		each(func(i int) { VFNMADD231PS(inverse[i], first[i], value[i]) })
 		each(func(i int) { r.storeNext(i, value[i], p, tail) })
 	})
 	finish(saved)
 }
 
-// sqrt returns √x for x ≥ 0, for AVX-512 by an approximation and one step of
-// Newton's, as its own square roots hold up the divisions. It takes infinity
-// for the largest number.
-func (v isa) sqrt(x []reg.VecVirtual) []reg.VecVirtual {
+// root returns scale·√x + plus for 0 ≤ x < ∞, for AVX-512 by an approximation y
+// of 1/√x and one step of Newton's, √x ≈ xy(3−xy²)/2, as its own square roots
+// hold up the divisions.
+func (v isa) root(x []reg.VecVirtual, scale reg.VecVirtual, plus Mem) []reg.VecVirtual {
 	fresh := func() []reg.VecVirtual {
 		return together(len(x), func(int) reg.VecVirtual { return v.reg() })
 	}
@@ -633,26 +651,27 @@ func (v isa) sqrt(x []reg.VecVirtual) []reg.VecVirtual {
 	if v.width == 8 {
 		for i, x := range x {
 			VSQRTPS(x, root[i])
+			VFMADD213PS(plus, scale, root[i])
 		}
 		return root
 	}
-	y := together(len(x), func(i int) reg.VecVirtual { return v.clamped(x[i], 0x1p-126, math.MaxFloat32) })
-	inverse := fresh()
-	for i := range x {
-		VRSQRT14PS(y[i], inverse[i])
+	y, half := fresh(), v.reg()
+	VMULPS(float(0.5), scale, half)
+	for i, x := range x {
+		least := v.copied(float(0x1p-126)) // 1/√0 is not to be had
+		VMAXPS(x, least, root[i])
+		VRSQRT14PS(root[i], y[i])
 	}
 	for i := range x {
-		VMULPS(y[i], inverse[i], root[i])
+		VMULPS(y[i], root[i], root[i])
 	}
-	e := together(len(x), func(int) reg.VecVirtual { return v.copied(float(1)) })
+	step := together(len(x), func(int) reg.VecVirtual { return v.copied(float(3)) })
 	for i := range x {
-		VFNMADD231PS(inverse[i], root[i], e[i])
-	}
-	for i := range x {
-		VMULPS(float(0.5), e[i], e[i])
+		VFNMADD231PS(y[i], root[i], step[i])
+		VMULPS(half, root[i], root[i])
 	}
 	for i := range x {
-		VFMADD231PS(root[i], e[i], root[i])
+		VFMADD213PS(plus, step[i], root[i])
 	}
 	return root
 }

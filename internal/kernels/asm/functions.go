@@ -68,16 +68,15 @@ func (v isa) polynomial(r reg.Register, coefficients ...float64) reg.VecVirtual 
 // ln2High is ln 2 to so few bits that its product with an exponent is exact.
 const ln2High = 0x1.62e4p-1
 
+// roundingSum is so large that what is added to it is rounded to an integer.
+const roundingSum = 3 << 22
+
 // reduced splits x in [-105, 89] into n·ln 2 + r, |r| ≤ ln 2/2, and returns
 // n and eʳ−1.
 func (v isa) reduced(x reg.Register) (n, p reg.VecVirtual) {
-	n, r, square := v.reg(), v.copied(x), v.reg()
-	VMULPS(float(math.Log2E), x, n)
-	if v.width == 16 {
-		VRNDSCALEPS(U8(0), n, n)
-	} else {
-		VROUNDPS(U8(0), n, n)
-	}
+	n, r, square := v.copied(float(roundingSum)), v.copied(x), v.reg()
+	VFMADD231PS(float(math.Log2E), x, n)
+	VSUBPS(float(roundingSum), n, n)
 	VFNMADD231PS(float(ln2High), n, r)
 	VFNMADD231PS(float(math.Ln2-ln2High), n, r)
 	// Minimax by Lawson's iteration for the relative error of eʳ−1: 1.3e-8.
@@ -211,10 +210,13 @@ func (v isa) inverses(x []reg.VecVirtual) []reg.VecVirtual {
 	return y
 }
 
-// expOfMinusAbs returns exp(−|x|).
+// expOfMinusAbs returns exp(−|x|), or, where x > 80, e⁻⁸⁰: nothing beside 1, and
+// no denormal number, on which a processor takes its time.
 func (v isa) expOfMinusAbs(x reg.Register) reg.VecVirtual {
-	minus := v.reg()
+	minus, least := v.reg(), v.copied(float(-80))
 	VORPS(constant(0x80000000), x, minus)
+	VMINPS(x, least, least)
+	VMAXPS(minus, least, minus)
 	return v.exp(minus)
 }
 

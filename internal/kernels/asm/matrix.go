@@ -33,6 +33,8 @@ const (
 // as leave room for a row of B, a value or two of A, and |a−b|.
 func (v isa) shapes(op string) map[int]int {
 	switch {
+	case op == "fours":
+		return map[int]int{1: 14}
 	case op == "signs" && v.regs == 16:
 		return map[int]int{1: 2, 2: 2}
 	case op == "signs":
@@ -55,6 +57,7 @@ func matrix() {
 			table(v, op)
 		}
 	}
+	table(avx512, "fours")
 }
 
 func table(v isa, op string) {
@@ -121,6 +124,10 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 // S[i,j]·D[i,j] unless D is nil, or |a−b|, or a·sign(b−D[i,j]). S has a value
 // for each row, or for each column, or a single one, as its strides say. It
 // does so for as many such tiles, one below the other, as the field times says.
+//
+// The operation "fours" is the product for up to four columns, four p at a time:
+// a vector of B has those of the first column, then of the second, and so on, and
+// all that is said of p is of such fours.
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	function(name, "t *tile", "t *uint8")
 	saved := flushing()
@@ -144,7 +151,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 		MOVQ(field(tileD), reg.R15)
 		MOVQ(reg.R15, nextD)
 	}
-	if op == "product" {
+	if op == "product" || op == "fours" {
 		MOVQ(field(tileS), reg.R15)
 		MOVQ(reg.R15, nextS)
 	}
@@ -203,14 +210,22 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	loop := "loop"
 	Label(loop)
 	for j := range nv {
-		load(Mem{Base: b}, j, col(j))
+		if op == "fours" {
+			VMOVUPS(Mem{Base: b}, col(j)) // whole, whatever the columns
+		} else {
+			load(Mem{Base: b}, j, col(j))
+		}
 	}
 	for i := range mr {
 		x := v.vector(nv + i%broadcasts)
-		VBROADCASTSS(rowsOf(a, far, s1, s3, s5, i), x)
+		if op == "fours" {
+			VBROADCASTF32X4(rowsOf(a, far, s1, s3, s5, i), x)
+		} else {
+			VBROADCASTSS(rowsOf(a, far, s1, s3, s5, i), x)
+		}
 		for j := range nv {
 			switch op {
-			case "product":
+			case "product", "fours":
 				VFMADD231PS(col(j), x, acc(i, j))
 			case "distance":
 				VSUBPS(col(j), x, diff)
@@ -229,6 +244,19 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	DECQ(reg.RCX)
 	JNZ(LabelRef(loop))
 
+	if op == "fours" {
+		// The sums of the fours, brought together.
+		t := v.vector(0)
+		MOVL(U32(0x1111), reg.ECX)
+		KMOVW(reg.ECX, reg.K2)
+		for i := range mr {
+			for _, other := range []uint8{0b01001110, 0b10110001} {
+				VPERMILPS(U8(other), acc(i, 0), t)
+				VADDPS(t, acc(i, 0), acc(i, 0))
+			}
+			VCOMPRESSPS_Z(acc(i, 0), reg.K2, acc(i, 0))
+		}
+	}
 	alpha := v.vector(0)
 	VBROADCASTSS(field(tileAlpha), alpha)
 	for i := range mr {
@@ -236,7 +264,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 			VMULPS(alpha, acc(i, j), acc(i, j))
 		}
 	}
-	if op == "product" {
+	if op == "product" || op == "fours" {
 		scaled, s, value := reg.R15, reg.RBX, v.vector(nv) // D and S, while a and b are not needed
 		add := func(i int, s func(j int) reg.Register) {
 			for j := range nv {
@@ -319,46 +347,41 @@ func transpose() {
 	{
 		dst, ldd, src, lds, n := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
 		strideRows(ldd, lds)
-		x, y := make([]reg.Register, 16), make([]reg.Register, 16)
-		for i := range 16 {
-			x[i], y[i] = avx512.vector(i), avx512.vector(16+i)
+		// Rows i, i+4, i+8 and i+12 of four columns make a vector, each its own
+		// quarter: put together while they are loaded, which takes none of
+		// the shuffles that hold up the rest.
+		lds3, ldd3 := GP64(), GP64()
+		LEAQ(Mem{Base: lds, Index: lds, Scale: 2}, lds3)
+		LEAQ(Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
+		quarters := []reg.Register{nil, reg.K1, reg.K2, reg.K3}
+		bases := []reg.Register{src, GP64(), GP64(), GP64()}
+		for i := 1; i < 4; i++ {
+			lanes := GP32()
+			MOVL(U32(0xf<<(4*i)), lanes)
+			KMOVW(lanes, quarters[i])
+			LEAQ(Mem{Base: bases[i-1], Index: lds, Scale: 4}, bases[i])
 		}
-		from, to := GP64(), GP64()
+		four := func(base, s1, s3 reg.Register) []Mem {
+			return []Mem{{Base: base}, {Base: base, Index: s1, Scale: 1}, {Base: base, Index: s1, Scale: 2}, {Base: base, Index: s3, Scale: 1}}
+		}
 		Label("block")
-		MOVQ(src, from)
-		for i := range x {
-			VMOVUPS(Mem{Base: from}, x[i])
-			ADDQ(lds, from)
-		}
-		// Pairs of columns, then fours; then quarters of vectors change
-		// places with those four, then eight vectors away.
-		for i := 0; i < 16; i += 2 {
-			VUNPCKLPS(x[i+1], x[i], y[i])
-			VUNPCKHPS(x[i+1], x[i], y[i+1])
-		}
-		for i := 0; i < 16; i += 4 {
-			VUNPCKLPD(y[i+2], y[i], x[i])
-			VUNPCKHPD(y[i+2], y[i], x[i+1])
-			VUNPCKLPD(y[i+3], y[i+1], x[i+2])
-			VUNPCKHPD(y[i+3], y[i+1], x[i+3])
-		}
-		for i := range 4 {
-			for _, j := range []int{i, i + 8} {
-				VSHUFF32X4(U8(0x88), x[j+4], x[j], y[j])
-				VSHUFF32X4(U8(0xdd), x[j+4], x[j], y[j+4])
+		for columns := range 4 {
+			x, t := together(4, func(int) reg.VecVirtual { return ZMM() }), together(4, func(int) reg.VecVirtual { return ZMM() })
+			for i := range x {
+				VBROADCASTF32X4(four(bases[0], lds, lds3)[i].Offset(16*columns), x[i])
+				for q := 1; q < 4; q++ {
+					VBROADCASTF32X4(four(bases[q], lds, lds3)[i].Offset(16*columns), quarters[q], x[i])
+				}
 			}
+			quads(x, t)
+			for i, to := range four(dst, ldd, ldd3) {
+				VMOVUPS(x[i], to)
+			}
+			LEAQ(Mem{Base: dst, Index: ldd, Scale: 4}, dst)
 		}
-		for i := range 8 {
-			VSHUFF32X4(U8(0x88), y[i+8], y[i], x[i])
-			VSHUFF32X4(U8(0xdd), y[i+8], y[i], x[i+8])
+		for _, base := range bases {
+			ADDQ(U8(64), base)
 		}
-		MOVQ(dst, to)
-		for i := range x {
-			VMOVUPS(x[i], Mem{Base: to})
-			ADDQ(ldd, to)
-		}
-		MOVQ(to, dst)
-		ADDQ(U8(64), src)
 		DECQ(n)
 		JNZ(LabelRef("block"))
 		finish(nil)
