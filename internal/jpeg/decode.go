@@ -415,44 +415,56 @@ func (d *decoder) onePass(ctx context.Context) error {
 	return d.finish()
 }
 
+// place is where a block of an MCU goes.
+type place struct {
+	c       *component
+	dc, ac  *decoderTable
+	at      image.Point // in blocks
+	samples []uint8     // of the plane, from its row on
+}
+
 // sampleRow decodes a row of MCUs to samples, where they are wanted.
 func (d *decoder) sampleRow(row int) error {
+	places := make([]place, 0, 10) // in an MCU
+	for _, c := range d.scan {
+		dc, ac := &d.dcTables[c.dcIndex&3], &d.acTables[c.acIndex&3] // arithmetic coding may have others
+		for v := range c.v {
+			for h := range c.h {
+				places = append(places, place{c, dc, ac, image.Pt(h, row*c.v+v), c.plane[(carried*c.v+8*v)*8*c.stride:]})
+			}
+		}
+	}
 	var b block
-	for x := range d.components[0].stride / d.components[0].h {
+	for range d.components[0].stride / d.components[0].h {
 		hasBits, err := d.beginMCU()
 		if err != nil {
 			return err
 		}
-		for _, c := range d.scan {
-			dc, ac := &d.dcTables[c.dcIndex&3], &d.acTables[c.acIndex&3] // arithmetic coding may have others
-			for v := range c.v {
-				to := c.plane[(carried*c.v+8*v)*8*c.stride:]
-				for h := range c.h {
-					at := image.Pt(x*c.h+h, row*c.v+v)
-					hasAC := hasBits
-					switch {
-					case !hasBits:
-					case d.arithmetic:
-						d.arith.block(c, &b)
-					case d.reader.cut:
-						if err := d.reader.blockOfCut(&b, dc, ac, &c.dcBefore); err != nil {
-							return err
-						}
-					default:
-						hasAC = d.reader.block(&b, dc, ac, &c.dcBefore)
-					}
-					samples := to[8*at.X:]
-					switch {
-					case !at.In(c.wantedBlocks):
-						b = block{}
-					case hasAC:
-						transform(samples, 8*c.stride, &b, &c.quant)
-						b = block{}
-					default:
-						flat(samples, 8*c.stride, b[0]*int16(c.quant[0]))
-						b[0] = 0
-					}
+		for i := range places {
+			p := &places[i]
+			hasAC := hasBits
+			switch {
+			case !hasBits:
+			case d.arithmetic:
+				d.arith.block(p.c, &b)
+			case d.reader.cut:
+				if err := d.reader.blockOfCut(&b, p.dc, p.ac, &p.c.dcBefore); err != nil {
+					return err
 				}
+			default:
+				hasAC = d.reader.block(&b, p.dc, p.ac, &p.c.dcBefore)
+			}
+			c, at, samples := p.c, p.at, p.samples[8*p.at.X:]
+			p.at.X += c.h
+			switch {
+			case !at.In(c.wantedBlocks):
+				b = block{}
+			case hasAC:
+				transform(samples, 8*c.stride, &b, &c.quant)
+				b = block{}
+			default:
+				flat(samples, 8*c.stride, b[0]*int16(c.quant[0]))
+				b[0] = 0
 			}
 		}
 		d.reader.endMCU()
