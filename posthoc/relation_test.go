@@ -103,6 +103,30 @@ func TestScoreAll(t *testing.T) {
 	}
 }
 
+// TestRelationToNothing: where no relation counts the score is 0, and no rounding
+// of what was left out.
+func TestRelationToNothing(t *testing.T) {
+	const n, d, classes = 1000, 24, 3
+	rng := rand.New(rand.NewPCG(1, 2))
+	bank, known := make([]float32, n*d), make([]float64, n*classes)
+	for i := range bank {
+		bank[i] = float32(rng.NormFloat64())
+		if i%d == 0 { // of which the query has nothing else
+			bank[i] *= 0.01
+		}
+	}
+	x := make([]float32, d)
+	x[0] = 1
+	s, err := posthoc.FitRelation(posthoc.NewData(bank, d, nil, classes).WithLogits(posthoc.Matrix(known, classes)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := alone(s, posthoc.Batch{Features: x, Logits: make([]float64, classes)}, 1)
+	if want := relations(bank, x, known, make([]float64, classes), d, classes); err != nil || got[0] != want[0] || want[0] != 0 {
+		t.Errorf("%v, want %v: %v", got, want, err)
+	}
+}
+
 func alone(s posthoc.Score, b posthoc.Batch, n int) ([]float64, error) {
 	dst := make([]float64, n)
 	return dst, s.Score(context.Background(), dst, b)
