@@ -109,6 +109,9 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 				if k > 0 {
 					found[i] = append(found[i], math.NaN())
 				}
+				for _, r := range s.relations {
+					r.scores[i] = math.NaN()
+				}
 				continue
 			}
 			length[i] = l

@@ -82,12 +82,22 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 		r.total = make([]float64, r.classes*r.bank.D)
 	}
 	r.p, err = softmaxAll(ctx, r.logits[from*r.classes:(from+n)*r.classes], r.classes)
+	for i, v := range r.p {
+		if math.IsNaN(v) {
+			r.scores[i/r.classes] = v
+		}
+	}
 	return err
 }
 
 // read takes up the bank's rows from … to−1.
 func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	r.block, err = softmaxAll(ctx, r.bank.Logits(from, to), r.classes)
+	for i, v := range r.block {
+		if math.IsNaN(v) { // like no other
+			r.block[i] = 0
+		}
+	}
 	return err
 }
 

@@ -127,6 +127,36 @@ func TestRelationToNothing(t *testing.T) {
 	}
 }
 
+// TestRelationOfNaN: a query with NaN scores NaN, and a training row with NaN is
+// related to nothing, with few classes as with many.
+func TestRelationOfNaN(t *testing.T) {
+	const n, d = 70, 4
+	for _, classes := range []int{3, 70} {
+		in := problem(n, d, classes, 3)
+		b := whole(in.Train)
+		z := in.Train.Logits(0, n)
+		z[5*classes+1] = math.NaN() // of row 5
+		got := score(t, fit(t, "relation", posthoc.Input{Train: in.Train.WithLogits(posthoc.Matrix(z, classes))}), n, b)
+		some := slices.Concat(in.Train.Features(0, 5), in.Train.Features(6, n))
+		known := slices.Concat(z[:5*classes], z[6*classes:])
+		want := relations(some, b.Features, known, b.Logits, d, classes)
+		for row, v := range got {
+			if !(math.Abs(v-want[row]) <= 1e-6) {
+				t.Fatalf("%d classes: row %d scores %v, without the row of NaN %v", classes, row, v, want[row])
+			}
+		}
+		s := fit(t, "relation", in)
+		want = score(t, s, n, b)
+		b.Features = slices.Clone(b.Features)
+		b.Features[1], b.Logits[3*classes] = float32(math.NaN()), math.NaN() // of rows 0 and 3
+		for row, v := range score(t, s, n, b) {
+			if nan := row == 0 || row == 3; math.IsNaN(v) != nan || !nan && v != want[row] {
+				t.Errorf("%d classes: row %d scores %v, all finite %v", classes, row, v, want[row])
+			}
+		}
+	}
+}
+
 func alone(s posthoc.Score, b posthoc.Batch, n int) ([]float64, error) {
 	dst := make([]float64, n)
 	return dst, s.Score(context.Background(), dst, b)
