@@ -59,6 +59,15 @@ func TestScoreAllOfNaN(t *testing.T) {
 	}
 }
 
+// TestASHByDefault prunes.
+func TestASHByDefault(t *testing.T) {
+	in := problem(4, 30, 3, 3)
+	got := score(t, posthoc.ASH{Head: in.Head}, 4, whole(in.Train))
+	if want := score(t, posthoc.ASH{Head: in.Head, Shape: posthoc.ASHP}, 4, whole(in.Train)); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestScoreAllStops with one error, not with that of each score.
 func TestScoreAllStops(t *testing.T) {
 	in := problem(4, 6, 3, 3)
