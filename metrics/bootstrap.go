@@ -177,8 +177,9 @@ func rank(r Scores) ranking {
 
 // counts reports whether a resample looks at the i-th point. Of a large curve
 // these are those where precision changes quickly, which is at its ends, those
-// where the rates can pass 95%, and some elsewhere: without the others a figure is
-// less than 10⁻⁴ off, where drawing shows in the second digit.
+// where the rates can pass 95%, those on either side of many equal scores, and some
+// elsewhere: without the others a figure is some 10⁻⁴ off at most, where drawing
+// shows in the second digit.
 func (c curve) counts(i int) bool {
 	const ends, others = 1 << 7, 1 << 10
 	last := len(c) - 1
@@ -187,6 +188,8 @@ func (c curve) counts(i int) bool {
 		return i > 0
 	}
 	p, all := c[i], c[last]
+	many := func(n, of int) bool { return n > 1 && n*others > of }
+	ties := func(p, q point) bool { return many(q.neg-p.neg, all.neg) || many(q.pos-p.pos, all.pos) }
 	passes := func(n, of int) bool { // up to five standard deviations of what is drawn
 		return math.Abs(float64(n)/float64(of)-0.95) < 5*math.Sqrt(0.95*0.05/float64(of))
 	}
@@ -194,6 +197,9 @@ func (c curve) counts(i int) bool {
 	// come with the next point; where too few images are kept, the strangers
 	// that came to be caught with this one.
 	differ := func(n, m, of int) bool { return n*others*10/of != m*others*10/of }
+	if ties(c[i-1], p) || ties(p, c[i+1]) {
+		return true
+	}
 	return passes(p.pos, all.pos) && differ(c[i+1].neg, p.neg, all.neg) || passes(all.neg-p.neg, all.neg) && differ(p.pos, c[i-1].pos, all.pos)
 }
 

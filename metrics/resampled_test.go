@@ -55,12 +55,27 @@ func TestThinned(t *testing.T) {
 	drawnID, drawnOOD := make([]times, len(id)), make([]times, len(ood))
 	draw(random, drawnID, lane)
 	draw(random, drawnOOD, lane)
-	for _, apart := range []float64{0.5, 3} {
+	const tied = 0.1
+	for _, apart := range []float64{0.5, 3, tied} {
 		for i := range id {
 			id[i] = random.NormFloat64() + apart
 		}
 		for i := range ood {
 			ood[i] = random.NormFloat64()
+		}
+		if apart == tied { // two values of many images, next to each other among others
+			for i := range id {
+				id[i] = math.Round(id[i] * 4000)
+				if i%3 > 0 {
+					id[i] = float64(17 + i%3)
+				}
+			}
+			for i := range ood {
+				ood[i] = math.Round(ood[i] * 4000)
+				if i%4 > 0 {
+					ood[i] = float64(18 + i%4/3)
+				}
+			}
 		}
 		like := Scores{ID: id, OOD: [][]float64{ood}}
 		got := rank(like)[0].resampled(drawnID, drawnOOD)[lane]

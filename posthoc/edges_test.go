@@ -263,6 +263,9 @@ func TestNaN(t *testing.T) {
 	if got := score(t, fit(t, "knn", in), 30, b); !slices.Equal(got[1:], want[1:]) {
 		t.Error("a row with NaN changed the scores of others")
 	}
+	if kept := posthoc.Largest([]float64{1, math.NaN(), 2}, 1); len(kept) != 1 || !math.IsNaN(kept[0]) {
+		t.Errorf("of a row with NaN all of %v is kept, which may be a whole bank", kept)
+	}
 }
 
 func TestWhatIsMissing(t *testing.T) {

@@ -109,6 +109,9 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 				if k > 0 {
 					found[i] = append(found[i], math.NaN())
 				}
+				for _, r := range s.relations {
+					r.scores[i] = math.NaN()
+				}
 				continue
 			}
 			length[i] = l
@@ -494,9 +497,12 @@ func (g guidance) some(ctx context.Context, bank *Data, rows int, x []float32, f
 }
 
 // largest returns the k largest of some values, in any order, or all where there
-// are fewer or one is NaN. It changes their order.
+// are fewer, or NaN alone where one is. It changes their order.
 func largest(values []float64, k int) []float64 {
-	if len(values) > k && !slices.ContainsFunc(values, math.IsNaN) {
+	if slices.ContainsFunc(values, math.IsNaN) {
+		return []float64{math.NaN()}
+	}
+	if len(values) > k {
 		kthLargest(values, k)
 		values = values[:k]
 	}

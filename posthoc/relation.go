@@ -14,8 +14,9 @@ import (
 
 // Relation is the strength of the relations to the training rows: Σ_j k_j over
 // those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
-// Reads features and logits. Features of zeros score 0. With up to 64 classes the
-// score is accurate to some parts in 10⁹, with more to rounding in float64.
+// Reads features and logits. Features of zeros score 0. With up to 64 classes what
+// does not count is rounded to float32 before it is taken off, which puts the score
+// about 10⁻⁸·√N off, of N training rows; with more it is rounded to float64.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
@@ -55,7 +56,7 @@ const (
 // threshold to tell is computed in float64. With few classes so is the sum of all
 // cosines·⟨p, p_j⟩, ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the whole
 // bank; of this the small ones that do not count are taken off, to which rounding
-// makes no difference. With many classes those that count are computed in float64
+// makes little difference. With many classes those that count are computed in float64
 // one by one; rows in the order of the classes that they are predicted as tell for
 // most queries that none of a segment counts.
 type relation struct {
@@ -81,12 +82,22 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 		r.total = make([]float64, r.classes*r.bank.D)
 	}
 	r.p, err = softmaxAll(ctx, r.logits[from*r.classes:(from+n)*r.classes], r.classes)
+	for i, v := range r.p {
+		if math.IsNaN(v) {
+			r.scores[i/r.classes] = v
+		}
+	}
 	return err
 }
 
 // read takes up the bank's rows from … to−1.
 func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	r.block, err = softmaxAll(ctx, r.bank.Logits(from, to), r.classes)
+	for i, v := range r.block {
+		if math.IsNaN(v) { // like no other
+			r.block[i] = 0
+		}
+	}
 	return err
 }
 
@@ -197,6 +208,9 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 	products.NT(n, c, r.bank.D, wide, r.total, whole)
 	for i, l := range length {
 		r.scores[at+i] += over(dot(whole[i*c:(i+1)*c], r.p[(at+i)*c:(at+i+1)*c]), l)
+		if r.scores[at+i] < relationThreshold/2 { // one that counts is more: it is rounding
+			r.scores[at+i] = 0
+		}
 	}
 }
 

@@ -103,6 +103,60 @@ func TestScoreAll(t *testing.T) {
 	}
 }
 
+// TestRelationToNothing: where no relation counts the score is 0, and no rounding
+// of what was left out.
+func TestRelationToNothing(t *testing.T) {
+	const n, d, classes = 1000, 24, 3
+	rng := rand.New(rand.NewPCG(1, 2))
+	bank, known := make([]float32, n*d), make([]float64, n*classes)
+	for i := range bank {
+		bank[i] = float32(rng.NormFloat64())
+		if i%d == 0 { // of which the query has nothing else
+			bank[i] *= 0.01
+		}
+	}
+	x := make([]float32, d)
+	x[0] = 1
+	s, err := posthoc.FitRelation(posthoc.NewData(bank, d, nil, classes).WithLogits(posthoc.Matrix(known, classes)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := alone(s, posthoc.Batch{Features: x, Logits: make([]float64, classes)}, 1)
+	if want := relations(bank, x, known, make([]float64, classes), d, classes); err != nil || got[0] != want[0] || want[0] != 0 {
+		t.Errorf("%v, want %v: %v", got, want, err)
+	}
+}
+
+// TestRelationOfNaN: a query with NaN scores NaN, and a training row with NaN is
+// related to nothing, with few classes as with many.
+func TestRelationOfNaN(t *testing.T) {
+	const n, d = 70, 4
+	for _, classes := range []int{3, 70} {
+		in := problem(n, d, classes, 3)
+		b := whole(in.Train)
+		z := in.Train.Logits(0, n)
+		z[5*classes+1] = math.NaN() // of row 5
+		got := score(t, fit(t, "relation", posthoc.Input{Train: in.Train.WithLogits(posthoc.Matrix(z, classes))}), n, b)
+		some := slices.Concat(in.Train.Features(0, 5), in.Train.Features(6, n))
+		known := slices.Concat(z[:5*classes], z[6*classes:])
+		want := relations(some, b.Features, known, b.Logits, d, classes)
+		for row, v := range got {
+			if !(math.Abs(v-want[row]) <= 1e-6) {
+				t.Fatalf("%d classes: row %d scores %v, without the row of NaN %v", classes, row, v, want[row])
+			}
+		}
+		s := fit(t, "relation", in)
+		want = score(t, s, n, b)
+		b.Features = slices.Clone(b.Features)
+		b.Features[1], b.Logits[3*classes] = float32(math.NaN()), math.NaN() // of rows 0 and 3
+		for row, v := range score(t, s, n, b) {
+			if nan := row == 0 || row == 3; math.IsNaN(v) != nan || !nan && v != want[row] {
+				t.Errorf("%d classes: row %d scores %v, all finite %v", classes, row, v, want[row])
+			}
+		}
+	}
+}
+
 func alone(s posthoc.Score, b posthoc.Batch, n int) ([]float64, error) {
 	dst := make([]float64, n)
 	return dst, s.Score(context.Background(), dst, b)

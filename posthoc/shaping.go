@@ -14,13 +14,13 @@ type shaping interface{ shaping() (*Linear, shape) }
 // shape says how features are changed; equal ones change them in the same way.
 type shape struct {
 	d          int   // features
-	how        Shape // none: not at all
+	how        Shape // an ASH's, or none or clip
 	percentile float64
 	low, high  float64 // of clip
 }
 
 const (
-	none Shape = ""
+	none Shape = "none"
 	clip Shape = "clip"
 )
 
@@ -144,7 +144,7 @@ const (
 // ASHB); Xu et al., 2024, SCALE (ScalePostprocessor).
 type ASH struct {
 	Head       *Linear
-	Shape      Shape
+	Shape      Shape   // "" means ASHP
 	Percentile float64 // 0 means OpenOOD's default: 85 of Scale, else 90
 }
 
@@ -243,4 +243,4 @@ func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
 }
 
-func (s *DICE) shaping() (*Linear, shape) { return s.Head, shape{d: s.Head.In} }
+func (s *DICE) shaping() (*Linear, shape) { return s.Head, shape{d: s.Head.In, how: none} }

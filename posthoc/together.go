@@ -1,9 +1,6 @@
 package posthoc
 
-import (
-	"context"
-	"errors"
-)
+import "context"
 
 // ScoreAll puts into each dst [n] what the score gives its batch, all of which
 // have the same features. What is the same for several scores is computed once:
@@ -77,25 +74,32 @@ func ScoreAll(ctx context.Context, dst [][]float64, scores []Score, batches []Ba
 			}
 		}
 	}
-	var errs []error
 	for bank, s := range searches {
-		errs = append(errs, s.run(ctx, bank, len(dst[0]), batches[0]))
+		if err := s.run(ctx, bank, len(dst[0]), batches[0]); err != nil {
+			return err
+		}
 	}
 	for bank, g := range guides {
-		errs = append(errs, g.run(ctx, bank, len(dst[0]), batches[0]))
+		if err := g.run(ctx, bank, len(dst[0]), batches[0]); err != nil {
+			return err
+		}
 	}
 	for how, s := range shapes {
-		errs = append(errs, s.run(ctx, how, len(dst[0]), batches[0]))
+		if err := s.run(ctx, how, len(dst[0]), batches[0]); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // entry returns what a map has for a key, a zero value if it has nothing yet.
 func entry[K comparable, V any](m map[K]*V, key K) *V {
-	if m[key] == nil {
-		m[key] = new(V)
+	v := m[key]
+	if v == nil {
+		v = new(V)
+		m[key] = v // under a NaN it is not found again
 	}
-	return m[key]
+	return v
 }
 
 // alone is Score of a score that ScoreAll computes.

@@ -47,3 +47,35 @@ func TestScoreAllIsEachAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestScoreAllOfNaN: limits that are NaN, as a damaged file may hold, give NaN.
+func TestScoreAllOfNaN(t *testing.T) {
+	in := problem(4, 6, 3, 3)
+	clip := &posthoc.Clip{Head: in.Head, Low: math.NaN(), High: 1}
+	for row, v := range score(t, clip, 4, whole(in.Train)) {
+		if !math.IsNaN(v) {
+			t.Errorf("row %d scores %v", row, v)
+		}
+	}
+}
+
+// TestASHByDefault prunes.
+func TestASHByDefault(t *testing.T) {
+	in := problem(4, 30, 3, 3)
+	got := score(t, posthoc.ASH{Head: in.Head}, 4, whole(in.Train))
+	if want := score(t, posthoc.ASH{Head: in.Head, Shape: posthoc.ASHP}, 4, whole(in.Train)); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestScoreAllStops with one error, not with that of each score.
+func TestScoreAllStops(t *testing.T) {
+	in := problem(4, 6, 3, 3)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	scores := []posthoc.Score{fit(t, "knn", in), fit(t, "nnguide", in), fit(t, "ash-s", in)}
+	dst := [][]float64{make([]float64, 4), make([]float64, 4), make([]float64, 4)}
+	if err := posthoc.ScoreAll(ctx, dst, scores, []posthoc.Batch{whole(in.Train), whole(in.Train), whole(in.Train)}); err != context.Canceled {
+		t.Errorf("%v", err)
+	}
+}
