@@ -139,21 +139,27 @@ func TestListIDX(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = p.Extract(t.Context(), l.Items, ExtractOptions{}, func(r Result) error {
-			part := pixels[8*r.Index:][:8]
-			if sum := sha256.Sum256(part); r.Err != nil || r.SHA256 != hex.EncodeToString(sum[:]) {
-				t.Errorf("%s: SHA-256 %s, %v", r.Item.Path, r.SHA256, r.Err)
-			}
-			for i, v := range r.Features {
-				if v != float32(part[i]) {
-					t.Errorf("%s: %v, want %v", r.Item.Path, r.Features, part)
-					break
+		for _, noHash := range []bool{false, true} {
+			_, err = p.Extract(t.Context(), l.Items, ExtractOptions{NoHash: noHash}, func(r Result) error {
+				part := pixels[8*r.Index:][:8]
+				want := ""
+				if sum := sha256.Sum256(part); !noHash {
+					want = hex.EncodeToString(sum[:])
 				}
+				if r.Err != nil || r.SHA256 != want {
+					t.Errorf("%s: SHA-256 %q, want %q (%v)", r.Item.Path, r.SHA256, want, r.Err)
+				}
+				for i, v := range r.Features {
+					if v != float32(part[i]) {
+						t.Errorf("%s: %v, want %v", r.Item.Path, r.Features, part)
+						break
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
 		}
 		if _, errs := pixelFeatures(t, l, PixelOptions{}); errs[0] != nil {
 			t.Error(errs[0])

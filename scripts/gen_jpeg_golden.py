@@ -22,7 +22,7 @@ import zipfile
 
 import imagecodecs
 import numpy as np
-from PIL import Image, features
+from PIL import Image, ImageFilter, features
 
 assert features.version_feature("libjpeg_turbo").startswith("3."), "want Pillow with libjpeg-turbo 3"
 folder = tempfile.TemporaryDirectory()
@@ -125,6 +125,18 @@ for i in range(150):
         data[at:at + 2] = bytes([0xff, 0xd0 + rng.randrange(8)])
     (OUT / f"broken-{i:03d}-{kind}.jpg").write_bytes(data)
 
+# Another scan of a component, with fewer coefficients: those of the first stay.
+script = OUT / "scans"
+script.write_text(SCANS["separate"][1])
+for sampling in ["1x1", "2x2"]:
+    name = f"scans-again-{sampling}"
+    files = []
+    for image in picture(50, 41), picture(50, 41).filter(ImageFilter.BLUR):
+        cjpeg(name, image, "-quality", "95", "-sample", sampling, "-scans", str(script))
+        files.append((OUT / f"{name}.jpg").read_bytes())
+    sos = b"\xff\xda"
+    (OUT / f"{name}.jpg").write_bytes(files[0][:-2] + sos + files[1].split(sos)[1] + files[0][-2:])
+script.unlink()
 
 
 def answer(path):

@@ -94,13 +94,18 @@ type layout struct {
 	padded []int32 // weights of a window
 }
 
-// fits reports whether m was set and has enough columns.
-func (l *layout) fits() bool { return l.groups > 0 }
+// maxLaidOut bounds the weights that are laid out, of which columns take up to 64
+// bytes each: those of 65,500 pixels are fewer.
+const maxLaidOut = 1 << 20
+
+// fits reports whether m was set, the columns are enough and the weights not too
+// many.
+func (l *layout) fits() bool { return l.groups > 0 || l.slots > 0 }
 
 func (l *layout) setColumns(w *windows, m *machine) {
 	count := len(w.first)
 	l.groups, l.fours = 0, (w.taps+3)/4
-	if m == nil || count < 4*m.pixels || 4*l.fours > w.in {
+	if m == nil || count < 4*m.pixels || 4*l.fours > w.in || len(w.weights) > maxLaidOut {
 		return
 	}
 	l.groups = (count + m.pixels - 1) / m.pixels
@@ -155,11 +160,11 @@ func (l *layout) setColumns(w *windows, m *machine) {
 }
 
 func (l *layout) setRows(w *windows, m *machine) {
-	if m == nil {
+	l.slots = 0
+	if m == nil || len(w.weights) > maxLaidOut {
 		return
 	}
 	from := w.first[0]
-	l.slots = 0
 	for _, first := range w.first {
 		l.slots = max(l.slots, (first-from+w.taps-1)/4-(first-from)/4+1)
 	}

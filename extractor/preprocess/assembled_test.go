@@ -68,6 +68,23 @@ func TestAssemblyEqualsGo(t *testing.T) {
 	}
 }
 
+// TestManyWeightsAreNotLaidOut: a strip of a million pixels takes no memory
+// beyond its weights.
+func TestManyWeightsAreNotLaidOut(t *testing.T) {
+	for _, lay := range []func(*layout, *windows, *machine){(*layout).setColumns, (*layout).setRows} {
+		for _, m := range machines() {
+			for in, want := range map[int]bool{1 << 18: true, 1 << 20: false} {
+				var k axis
+				k.set(ask{in, 32, 0, 32, Bilinear})
+				lay(&k.layout, &k.windows, m)
+				if k.fits() != want || want == (cap(k.parts)+cap(k.sources) == 0) {
+					t.Errorf("%s: %d weights have %d words (fit: %t), want some: %t", m.name, len(k.weights), cap(k.parts)+cap(k.sources), k.fits(), want)
+				}
+			}
+		}
+	}
+}
+
 // TestWeightsFitTheirParts: no window has weights that are too large for how
 // they are split.
 func TestWeightsFitTheirParts(t *testing.T) {

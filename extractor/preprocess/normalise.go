@@ -4,6 +4,7 @@ import "encoding/binary"
 
 // A normaliser makes values of pixels. The zero value is ready to be set.
 type normaliser struct {
+	ready  bool // for these two
 	spec   Spec
 	by     *machine
 	levels [3][256]float32
@@ -14,13 +15,13 @@ type normaliser struct {
 // set prepares the values of s, unless they are those of before. It fails where
 // s is not valid.
 func (n *normaliser) set(s *Spec) error {
-	if n.spec == *s && n.by == fastest {
+	if n.ready && n.spec == *s && n.by == fastest {
 		return nil
 	}
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	n.spec, n.by, n.levels = *s, fastest, s.levels()
+	n.ready, n.spec, n.by, n.levels = true, *s, fastest, s.levels()
 	n.derive(s, &n.levels, fastest)
 	return nil
 }

@@ -181,7 +181,7 @@ type workroom struct {
 // workrooms are those that nobody uses just now.
 var workrooms = sync.Pool{New: func() any { return new(workroom) }}
 
-// maxIdle bounds the bytes that an unused workroom may hold.
+// maxIdle bounds the bytes of pixels that an unused workroom may hold.
 const maxIdle = 1 << 26
 
 // crop is Spec.Crop. The result is valid until the next.

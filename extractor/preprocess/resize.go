@@ -125,7 +125,7 @@ func (r *resizer) resize(dst, src *image.NRGBA, width, height int, part image.Re
 // keeps no more of what is between than one of them needs.
 func (r *resizer) pass(dst, src *image.NRGBA, columns, rows ask) {
 	c, o := r.columns.of(columns, (*layout).setColumns), r.rows.of(rows, (*layout).setRows)
-	if c.fits() {
+	if c.fits() && o.fits() {
 		r.assembled(dst, src, c, o)
 	} else {
 		r.plain(dst, src, &c.windows, &o.windows)
@@ -269,7 +269,8 @@ type axes struct{ recent []*axis }
 
 const (
 	maxRecent = 16
-	// An axis with more weights than this is replaced by the next.
+	// An axis with more weights than this goes, with its memory, when the next
+	// is asked for.
 	maxRecentWeights = 1 << 16
 )
 
@@ -277,13 +278,11 @@ const (
 func (x *axes) of(a ask, lay func(*layout, *windows, *machine)) *axis {
 	i := slices.IndexFunc(x.recent, func(k *axis) bool { return k.ask == a && k.by == fastest })
 	if i < 0 {
-		i = slices.IndexFunc(x.recent, func(k *axis) bool { return len(k.weights) > maxRecentWeights })
-		if i < 0 && len(x.recent) < maxRecent {
+		x.recent = slices.DeleteFunc(x.recent, func(k *axis) bool { return len(k.whole) > maxRecentWeights })
+		if len(x.recent) < maxRecent {
 			x.recent = append(x.recent, new(axis))
 		}
-		if i < 0 {
-			i = len(x.recent) - 1
-		}
+		i = len(x.recent) - 1
 		k := x.recent[i]
 		k.set(a)
 		k.by = fastest

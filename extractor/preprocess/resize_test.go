@@ -104,7 +104,7 @@ func TestAxesAreRemembered(t *testing.T) {
 		}
 		large := 0
 		for _, k := range x.recent {
-			if len(k.weights) > maxRecentWeights {
+			if cap(k.whole) > maxRecentWeights {
 				large++
 			}
 		}

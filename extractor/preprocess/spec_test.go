@@ -166,6 +166,7 @@ func TestValidate(t *testing.T) {
 		want  string
 		spoil func(s *Spec)
 	}{
+		{"resize mode", func(s *Spec) { *s = Spec{} }},
 		{"resize mode", func(s *Spec) { s.Resize = "stretch" }},
 		{"filter", func(s *Spec) { s.Filter = "random" }},
 		{"rounding", func(s *Spec) { s.Rounding = "" }},

@@ -24,7 +24,7 @@ func onEachPath(t *testing.T, test func(t *testing.T)) {
 // TestKernelsAgree: assembly and plain Go give the same bytes, for any input.
 func TestKernelsAgree(t *testing.T) {
 	if !assembled {
-		t.Skip("this machine has no AVX2")
+		t.Skip("this machine lacks AVX2 or BMI2")
 	}
 	t.Run("coefficients", func(t *testing.T) {
 		var table decoderTable
@@ -110,7 +110,7 @@ func TestKernelsAgree(t *testing.T) {
 // TestAllColours: the fixed-point conversion of the assembly, for every colour.
 func TestAllColours(t *testing.T) {
 	if !assembled {
-		t.Skip("this machine has no AVX2")
+		t.Skip("this machine lacks AVX2 or BMI2")
 	}
 	var luma, cb, cr [256]uint8
 	for i := range luma {

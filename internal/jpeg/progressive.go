@@ -86,7 +86,13 @@ func (d *decoder) coefficients(ctx context.Context) error {
 		decode = d.arith.decoder(d)
 	case !d.progressive:
 		decode = func(c *component, b *block) {
-			d.reader.block(b, &d.dcTables[c.dcIndex], &d.acTables[c.acIndex], &c.dcBefore)
+			var own block
+			d.reader.block(&own, &d.dcTables[c.dcIndex], &d.acTables[c.acIndex], &c.dcBefore)
+			for i, v := range own {
+				if i == 0 || v != 0 { // what a scan before has left stays
+					b[i] = v
+				}
+			}
 		}
 	case d.first == 0 && d.high == 0:
 		decode = d.dcFirst

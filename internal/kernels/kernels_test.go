@@ -143,7 +143,7 @@ func TestSquaredDistancesGradient(t *testing.T) {
 			rows := guarded(t, b*d)
 			s.vectors.Transpose(rows, x, d, b)
 			clear(gC)
-			p.SquaredDistancesGradient(n, b, d, c, x, rows, w, byC, byX, gC, nil)
+			p.SquaredDistancesGradient(n, b, d, c, nil, rows, w, byC, byX, gC, nil)
 			near(r, "gradient by C from rows", gC, wantC, rounding)
 		})
 	})
@@ -515,6 +515,9 @@ func TestShortArguments(t *testing.T) {
 			"Softmax":          func() { s.vectors.Softmax(x(20), x(5), x(19)) },
 			"LogBCE":           func() { s.vectors.LogBCE(x(19), x(20), make([]int, 4), 0, 1) },
 			"Adam":             func() { s.vectors.Adam(x(5), x(5), x(5), x(4), 1, 1) },
+			"SquaredDistancesGradient": func() { // X is needed for gX
+				s.products().SquaredDistancesGradient(4, 3, 5, x(20), nil, x(15), x(12), x(4), x(3), x(20), x(15))
+			},
 		} {
 			func() {
 				defer func() {

@@ -1,8 +1,6 @@
 package kernels
 
-import (
-	"testing"
-)
+import "testing"
 
 // BenchmarkPeak measures what the core can do: a product in the first-level
 // cache that fills all tiles.

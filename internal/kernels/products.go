@@ -220,7 +220,7 @@ func (p *products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX
 		p.contractRows(p.product, n, d, b, -2, w, x, plus, gC[:n*d])
 	}
 	if gX != nil {
-		plus := addend{s: matrix{twice(byX[:b]), 0, 1}, d: dense(x, b)}
+		plus := addend{s: matrix{twice(byX[:b]), 0, 1}, d: dense(x[:d*b], b)}
 		p.contract(p.product, d, b, n, -2, dense(c, d).transposed(), dense(w, b), plus, dense(gX[:d*b], b))
 	}
 }
