@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"image"
 	"io"
 	"io/fs"
 	"log"
@@ -116,15 +117,19 @@ func bench(ctx context.Context) error {
 			return nil
 		}
 	}
+	var img *image.NRGBA // reused, as detect does
 	verdict := []string{"--detector", detector, "--model", *modelDir, "--json", "--quiet"}
 	for round := range *rounds {
 		log.Printf("round %d of %d", round+1, *rounds)
 		features := filepath.Join(dir, "features")
 		err := errors.Join(
 			// In turn, so that a run finds the caches as any does that follows decoding.
-			each(photos, func(photo extractor.Item) error {
+			each(photos, func(photo extractor.Item) (err error) {
 				return errors.Join(
-					note(round, "decode", len(photos), func() error { return decode(ctx, photo) }),
+					note(round, "decode", len(photos), func() error {
+						img, err = decode(ctx, photo, preprocess.DecodeOptions{For: model.Spec, Reuse: img})
+						return err
+					}),
 					note(round, "run", len(photos), func() error { return runner.Run(ctx, 1) }),
 				)
 			}),
@@ -237,12 +242,12 @@ func each(photos []extractor.Item, do func(extractor.Item) error) error {
 	return nil
 }
 
-func decode(ctx context.Context, photo extractor.Item) error {
+func decode(ctx context.Context, photo extractor.Item, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
 	data, err := os.ReadFile(photo.File)
-	if err == nil {
-		_, err = preprocess.Decode(ctx, data, preprocess.DecodeOptions{})
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return preprocess.Decode(ctx, data, opts)
 }
 
 // filter is a detection that is given one photograph at a time, as detect is by
