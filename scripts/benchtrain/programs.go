@@ -244,12 +244,15 @@ func loops(n int) func(shape) (float64, error) {
 const burnVariable = "BENCH_TRAIN_BURN"
 
 // burn keeps a core busy for n rounds.
-func burn(n int) (x uint64) {
+func burn(n int) {
+	x := uint64(1)
 	for range n {
 		x = x*6364136223846793005 + 1
 	}
-	return x
+	burnt.Store(x)
 }
+
+var burnt atomic.Uint64 // without which a compiler may leave out the loop
 
 // burners starts n such programs, which stop ends.
 func burners(n int) (stop func(), err error) {
