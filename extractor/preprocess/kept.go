@@ -7,7 +7,7 @@ import (
 
 // kept returns the part of an image of w×h that Crop reads, or little more.
 func (s *Spec) kept(w, h int) image.Rectangle {
-	if s.Validate() != nil {
+	if s.validateGeometry() != nil {
 		return image.Rectangle{}
 	}
 	height, width := s.resized(h, w)

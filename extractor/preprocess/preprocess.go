@@ -119,6 +119,24 @@ type Spec struct {
 // unknown mode, filter or rounding, a size outside 1…MaxSide, or numbers that
 // would give values which are not finite.
 func (s *Spec) Validate() error {
+	if err := s.validateGeometry(); err != nil {
+		return err
+	}
+	for c, levels := range s.levels() {
+		if s.Scale == 0 || s.Std[c] == 0 {
+			return errors.New("neither scale nor std may be 0")
+		}
+		for _, x := range levels {
+			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+				return fmt.Errorf("scale %v, mean %v and std %v give values that are not finite", s.Scale, s.Mean, s.Std)
+			}
+		}
+	}
+	return nil
+}
+
+// validateGeometry is Validate without the numbers of values.
+func (s *Spec) validateGeometry() error {
 	type side struct {
 		name string
 		size int
@@ -144,16 +162,6 @@ func (s *Spec) Validate() error {
 	}
 	if s.Rounding != Floor && s.Rounding != HalfEven {
 		return fmt.Errorf("unknown rounding %q", s.Rounding)
-	}
-	for c, levels := range s.levels() {
-		if s.Scale == 0 || s.Std[c] == 0 {
-			return errors.New("neither scale nor std may be 0")
-		}
-		for _, x := range levels {
-			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-				return fmt.Errorf("scale %v, mean %v and std %v give values that are not finite", s.Scale, s.Mean, s.Std)
-			}
-		}
 	}
 	return nil
 }
