@@ -1,8 +1,7 @@
-package pipeline
+package detector
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,8 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
@@ -80,7 +77,7 @@ func TestDetectorRoundTrip(t *testing.T) {
 		Options: conditioning.Options{Kind: conditioning.Standardise}, Mean: []float32{1, 2, 3, 4}, Scale: []float32{5, 6, 7, 8},
 	}
 	for i, want := range []*Detector{detectorOf(1), detectorOf(3), conditioned(detectorOf(1)), conditioned(detectorOf(2)), scaled} {
-		got, err := LoadDetector(save(t, want))
+		got, err := Load(save(t, want))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,48 +94,9 @@ func TestDetectorRoundTrip(t *testing.T) {
 	}
 	never := detectorOf(1)
 	never.Threshold, never.Scores = math.Inf(-1), nil
-	got, err := LoadDetector(save(t, never))
+	got, err := Load(save(t, never))
 	if err != nil || !math.IsInf(got.Threshold, -1) || len(got.Scores) != 0 {
 		t.Errorf("a detector without threshold came back with %g, %v", got.Threshold, err)
-	}
-}
-
-// TestAblatedDetectorRoundTrip trains heads without one of the paper's steps;
-// read again, they say the same, and not what a head with that step says.
-func TestAblatedDetectorRoundTrip(t *testing.T) {
-	points := clouds(t, 1, 40, twoLabels, two...)
-	for name, change := range map[string]func(*head.Config){
-		"depression":  func(c *head.Config) { c.NoDepression = true },
-		"ratio":       func(c *head.Config) { c.NoRatio = true },
-		"projections": func(c *head.Config) { c.NoProjections = true },
-		"mean loss":   func(c *head.Config) { c.SumLoss = true },
-	} {
-		opts := quick(points)
-		opts.Paper = true
-		change(&opts.Head)
-		want, _, err := Train(context.Background(), opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := save(t, want)
-		got, err := LoadDetector(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		x := []float32{0, 0.5, 3, 1, 2, 2}
-		if a, b := want.LogConfidences(x), got.LogConfidences(x); !slices.Equal(a, b) {
-			t.Errorf("without %s: wrote %v, read %v", name, a, b)
-		}
-		if got.Training.SumLoss != opts.Head.SumLoss {
-			t.Errorf("without %s: sum loss is %v", name, got.Training.SumLoss)
-		}
-		paper, _, err := Train(context.Background(), quick(points))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if slices.Equal(paper.LogConfidences(x), got.LogConfidences(x)) {
-			t.Errorf("without %s: the same confidences as with it", name)
-		}
 	}
 }
 
@@ -252,72 +210,14 @@ func TestLoadDetectorRefuses(t *testing.T) {
 			if err := os.WriteFile(path, tt.data, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			d, err := LoadDetector(path)
+			d, err := Load(path)
 			if d != nil || !errors.Is(err, ErrDetector) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("got %v", err)
 			}
 		})
 	}
-	if _, err := LoadDetector(filepath.Join(t.TempDir(), "absent")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Load(filepath.Join(t.TempDir(), "absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an absent file gives %v", err)
-	}
-}
-
-func TestThreshold(t *testing.T) {
-	ascending := func(n int) []float64 {
-		s := make([]float64, n)
-		for i := range s {
-			s[i] = float64(i + 1)
-		}
-		return s
-	}
-	for _, tt := range []struct {
-		n    int
-		tpr  float64
-		want float64 // the rank, as scores are their ranks
-	}{
-		{0, 0.95, math.Inf(-1)}, {18, 0.95, math.Inf(-1)}, {19, 0.95, 1}, {39, 0.95, 2}, {100, 0.95, 5},
-		{999, 0.95, 50}, {9, 0.9, 1}, {8, 0.9, math.Inf(-1)}, {99, 0.99, 1}, {3, 0.01, 3},
-	} {
-		if got := threshold(ascending(tt.n), tt.tpr); got != tt.want {
-			t.Errorf("n=%d tpr=%g: rank %g, want %g", tt.n, tt.tpr, got, tt.want)
-		}
-	}
-}
-
-func TestPValue(t *testing.T) {
-	scores := []float64{-3, -2, -2, -1}
-	for _, tt := range []struct{ score, want float64 }{
-		{-4, 1. / 5}, {-3, 2. / 5}, {-2.5, 2. / 5}, {-2, 4. / 5}, {-1, 1}, {0, 1}, {math.Inf(-1), 1. / 5},
-	} {
-		if got := pValue(scores, tt.score); got != tt.want {
-			t.Errorf("p(%g) = %g, want %g", tt.score, got, tt.want)
-		}
-	}
-	if got := pValue(nil, 1); got != 1 {
-		t.Errorf("without calibration p = %g", got)
-	}
-}
-
-// TestThresholdKeepsItsPromise: of scores drawn like the calibration scores at
-// most a share 1−tpr is flagged, on average over calibration sets.
-func TestThresholdKeepsItsPromise(t *testing.T) {
-	rng := rand.New(rand.NewPCG(4, 2))
-	const rounds, n, tpr = 20000, 50, 0.9
-	flagged := 0
-	scores := make([]float64, n)
-	for range rounds {
-		for i := range scores {
-			scores[i] = rng.NormFloat64()
-		}
-		slices.Sort(scores)
-		if rng.NormFloat64() < threshold(scores, tpr) {
-			flagged++
-		}
-	}
-	// The share is at most 5/51; its standard error here is 0.0021.
-	if got := float64(flagged) / rounds; got > 5./51+0.007 || got < 5./51-0.03 {
-		t.Errorf("%g of fresh scores are flagged, promised at most %g", got, 1-tpr)
 	}
 }
 
@@ -334,7 +234,7 @@ func TestHeadsAreAveraged(t *testing.T) {
 			t.Errorf("log φ %d = %g, want %g", i, got[i], math.Log(mean))
 		}
 	}
-	judge := d.judge()
+	judge := d.NewJudge()
 	for i, want := range d.Verdicts(x) {
 		got := judge(x[i*4 : (i+1)*4])[0]
 		if got.Class != want.Class || got.OOD != want.OOD || math.Abs(got.Score-want.Score) > 1e-9*math.Abs(want.Score) {
@@ -342,49 +242,6 @@ func TestHeadsAreAveraged(t *testing.T) {
 		}
 		if want.Confidence < 0 || want.Confidence > 1 || want.OOD != (want.Score < d.Threshold) {
 			t.Errorf("verdict %+v", want)
-		}
-	}
-}
-
-func TestOrdered(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		indices := make([]int, rapid.IntRange(0, 50).Draw(t, "n"))
-		for i := range indices {
-			indices[i] = i
-		}
-		var got []int
-		put := ordered(func(v int) error { got = append(got, v); return nil })
-		for _, i := range rapid.Permutation(indices).Draw(t, "order") {
-			if err := put(i, i); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !slices.Equal(got, indices) {
-			t.Fatalf("came out as %v", got)
-		}
-	})
-}
-
-// TestVerdictsOfBlocks: a row's verdict is the same, to the bit, whatever rows
-// are judged with it.
-func TestVerdictsOfBlocks(t *testing.T) {
-	const d, e = 70, 50
-	rng := rand.New(rand.NewPCG(5, 5))
-	condition := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: randomRows(rng, 1, d), Matrix: randomRows(rng, d, e)}
-	x := randomRows(rng, judgeBlock, d)
-	for name, det := range map[string]*Detector{
-		"k=1": randomDetector(rng, 1, 2, 2, e, true), "k=2": randomDetector(rng, 2, 3, 2, e, true), "open": randomOpenDetector(rng, 2, 2, e, 7),
-	} {
-		for _, h := range det.Heads {
-			h.Conditioning = condition
-		}
-		judge := det.judge()
-		for n := 1; n <= judgeBlock; n++ {
-			for i, got := range judge(x[:n*d]) {
-				if alone := judge(x[i*d : (i+1)*d])[0]; got != alone {
-					t.Fatalf("%s: row %d is %+v alone, and %+v among %d", name, i, alone, got, n)
-				}
-			}
 		}
 	}
 }

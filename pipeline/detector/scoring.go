@@ -1,4 +1,4 @@
-package pipeline
+package detector
 
 import (
 	"context"
@@ -17,6 +17,11 @@ import (
 const OwnScore = "mlrbfn"
 
 const ensembleName = "ensemble"
+
+// ScoreNames are the scores that a detector can judge by, and the methods that
+// an evaluation compares unless it is told others. There are also ensembles of
+// any of them, "ensemble(A,B,…)".
+var ScoreNames = slices.Concat([]string{OwnScore}, posthoc.Names(), []string{ensembleName})
 
 // EnsembleParts are the scores that the ensemble without brackets adds up;
 // docs/ensemble.md says how they were found.
@@ -44,9 +49,9 @@ func SplitScores(list string) []string {
 	return append(names, list[from:])
 }
 
-// scoreParts returns the scores that a name stands for: itself, or for
+// ScoreParts returns the scores that a name stands for: itself, or for
 // "ensemble" and "ensemble(a,b,…)" the parts.
-func scoreParts(name string) (parts []string, ensemble bool, err error) {
+func ScoreParts(name string) (parts []string, ensemble bool, err error) {
 	parts = []string{name}
 	if name == ensembleName {
 		return EnsembleParts, true, nil
@@ -59,7 +64,7 @@ func scoreParts(name string) (parts []string, ensemble bool, err error) {
 	}
 	for i, p := range parts {
 		if p != OwnScore && !slices.Contains(posthoc.Names(), p) || slices.Contains(parts[:i], p) {
-			return nil, false, fmt.Errorf("score %q: each once, of %s, ensemble and ensemble(A,B,…) of these", p, strings.Join(Methods[:len(Methods)-1], ", "))
+			return nil, false, fmt.Errorf("score %q: each once, of %s, ensemble and ensemble(A,B,…) of these", p, strings.Join(ScoreNames[:len(ScoreNames)-1], ", "))
 		}
 	}
 	return parts, ensemble, nil
@@ -67,7 +72,7 @@ func scoreParts(name string) (parts []string, ensemble bool, err error) {
 
 // CheckScores reports what is wrong with the name of a score, or of an ensemble.
 func CheckScores(name string) error {
-	_, _, err := scoreParts(name)
+	_, _, err := ScoreParts(name)
 	return err
 }
 
@@ -87,46 +92,11 @@ type Part struct {
 	Scale head.Scale
 }
 
-// unscaled leaves a score as it is.
-var unscaled = head.Scale{Deviation: 1}
+// Unscaled leaves a score as it is.
+var Unscaled = head.Scale{Deviation: 1}
 
-// scaler finds the scale of a part from in-distribution rows that it was not
-// fitted on.
-type scaler func(context.Context, Part) (head.Scale, error)
-
-// scoring fits what a name stands for. The parts of an ensemble are put on one
-// scale; a score alone stays as it is.
-func (f fitting) scoring(ctx context.Context, name string, scale scaler) (*Scoring, error) {
-	names, ensemble, err := scoreParts(name)
-	if err != nil {
-		return nil, err
-	}
-	s := &Scoring{Name: name}
-	for _, part := range names {
-		p := Part{Name: part, Scale: unscaled}
-		if part != OwnScore {
-			if p.Score, err = f.fit(ctx, part); err != nil {
-				return nil, err
-			}
-		}
-		if ensemble {
-			if p.Scale, err = scale(ctx, p); err == nil && !p.Scale.Valid() {
-				err = errors.New("it is not finite and has no scale")
-			}
-			if err != nil {
-				return nil, fmt.Errorf("score %s of the validation images: %w", part, err)
-			}
-			if part == OwnScore {
-				p.Scale.Deviation /= OwnWeight
-			}
-		}
-		s.Parts = append(s.Parts, p)
-	}
-	return s, nil
-}
-
-// score puts the scores of the rows of b into dst [n]; own [n] are the heads'.
-func (s *Scoring) score(ctx context.Context, dst []float64, b posthoc.Batch, own []float64) error {
+// Score puts the scores of the rows of b into dst [n]; own [n] are the heads'.
+func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own []float64) error {
 	sum := make([]float64, len(dst))
 	for _, p := range s.Parts {
 		scores := own
@@ -229,19 +199,27 @@ func readScoring(file *safetensors.File, r *scoringRecord, d int) (*Scoring, err
 		}
 		s.Classifier = &posthoc.Linear{In: d, Out: len(bias), Weights: weights, Bias: bias}
 	}
-	row := s.batch(make([]float32, d))
-	if err := s.score(context.Background(), make([]float64, 1), row, make([]float64, 1)); err != nil {
+	row := s.Batch(make([]float32, d))
+	if err := s.Score(context.Background(), make([]float64, 1), row, make([]float64, 1)); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// batch returns rows x [n, D] with their logits.
-func (s *Scoring) batch(x []float32) posthoc.Batch {
+// Batch returns rows x [n, D] with their logits.
+func (s *Scoring) Batch(x []float32) posthoc.Batch {
 	b := posthoc.Batch{Features: x}
 	if c := s.Classifier; c != nil {
 		b.Logits = make([]float64, len(x)/c.In*c.Out)
 		c.Logits(b.Logits, widened(x))
 	}
 	return b
+}
+
+func widened(x []float32) []float64 {
+	wide := make([]float64, len(x))
+	for i, v := range x {
+		wide[i] = float64(v)
+	}
+	return wide
 }

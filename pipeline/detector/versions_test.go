@@ -1,4 +1,4 @@
-package pipeline
+package detector
 
 import (
 	"encoding/json"
@@ -69,7 +69,7 @@ var versions = map[string]struct {
 
 func TestDetectorsOfAllVersions(t *testing.T) {
 	for name, want := range versions {
-		d, err := LoadDetector(filepath.Join("testdata", name))
+		d, err := Load(filepath.Join("testdata", name))
 		if err != nil {
 			t.Error(err)
 			continue
@@ -151,7 +151,7 @@ func TestEveryAlteredByteOfADetectorIsNoticed(t *testing.T) {
 		if err := os.WriteFile(path, bad, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadDetector(path); !errors.Is(err, ErrDetector) || !strings.Contains(err.Error(), path) {
+		if _, err := Load(path); !errors.Is(err, ErrDetector) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s %d: %v", what, at, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package pipeline
+package evaluation
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/pipeline/internal/files"
+	"mlrbfn/pipeline/training"
 )
 
 // AblateOptions says which heads to compare on what. A zero field takes its
@@ -21,7 +23,7 @@ type AblateOptions struct {
 	// Train is the training features and how heads are trained, ReLU networks
 	// too; Seeds are those to repeat with. Head is what steps are taken back
 	// from, and Head.Layers counts for these alone.
-	Train TrainOptions
+	Train training.Options
 	ID    string // feature set of in-distribution test images
 	OOD   []OODSet
 
@@ -71,7 +73,7 @@ func (o AblateOptions) Check() error {
 			return fmt.Errorf("step %q: each once, of %s", s, strings.Join(Steps, ", "))
 		}
 	}
-	return EvaluateOptions{OOD: o.OOD}.Check()
+	return Options{OOD: o.OOD}.Check()
 }
 
 // mlrbfnName and reluName name the heads of so many layers.
@@ -80,7 +82,7 @@ func reluName(layers int) string   { return fmt.Sprintf("relu-%d", layers) }
 
 // contenders lists the heads to compare, each once, from options whose defaults
 // are filled in.
-func (o AblateOptions) contenders(train TrainOptions) []contender {
+func (o AblateOptions) contenders(train training.Options) []contender {
 	var all []contender
 	add := func(name string, change func(*contender)) {
 		c := contender{name: name, head: train.Head, train: train.Train}
@@ -112,24 +114,24 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
-	e, err := openEvaluation(ctx, EvaluateOptions{Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Warn: opts.Warn})
+	e, err := openEvaluation(ctx, Options{Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Warn: opts.Warn})
 	if err != nil {
 		return nil, err
 	}
 	defer e.close()
 	results := filepath.Join(opts.Out, "ablation.csv")
-	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), clearAblation(opts.Out, results)); err != nil {
+	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), clearAblation(opts.Out, results)); err != nil {
 		return nil, err
 	}
 	var figures []Figures
-	contenders := opts.contenders(e.train.opts)
+	contenders := opts.contenders(e.train.Options)
 	for _, c := range contenders { // before the first is trained
 		if _, err := c.head.WithDefaults(); err != nil {
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
 	var done atomic.Int64
-	total := len(contenders) * len(e.train.opts.Seeds) * e.train.opts.Train.Epochs
+	total := len(contenders) * len(e.train.Options.Seeds) * e.train.Options.Train.Epochs
 	for _, c := range contenders {
 		c.progress = func(head.Epoch) {
 			if n := int(done.Add(1)); opts.Progress != nil {
@@ -150,7 +152,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 	if err := writeResults(results, figures); err != nil {
 		return nil, err
 	}
-	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.opts.Head.Layers)
+	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.Options.Head.Layers)
 }
 
 const (

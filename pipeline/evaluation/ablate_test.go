@@ -1,4 +1,4 @@
-package pipeline
+package evaluation
 
 import (
 	"context"
@@ -8,15 +8,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mlrbfn/pipeline/internal/pipetest"
 )
 
 func ablateOptions(t *testing.T) AblateOptions {
 	t.Helper()
-	train := quick(clouds(t, 1, 60, twoLabels, two...))
+	train := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
 	train.Paper, train.Seeds, train.Calibration.None = true, []uint64{0, 1}, true
 	return AblateOptions{
-		Train: train, ID: clouds(t, 2, 30, twoLabels, two...), Out: t.TempDir(),
-		OOD: []OODSet{{Near, "between", clouds(t, 3, 20, nil, [2]float64{2, 0})}},
+		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(),
+		OOD: []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
 	}
 }
 
@@ -41,7 +43,7 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 	}
 	train := opts.Train
 	train.Linear = train.Train
-	want, err := Evaluate(context.Background(), EvaluateOptions{
+	want, err := Evaluate(context.Background(), Options{
 		Train: train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Methods: []string{"mlrbfn", "msp"},
 	})
 	if err != nil {

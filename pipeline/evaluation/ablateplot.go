@@ -1,4 +1,4 @@
-package pipeline
+package evaluation
 
 import (
 	"image/color"
@@ -13,6 +13,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"mlrbfn/internal/figures"
+	"mlrbfn/pipeline/internal/files"
 )
 
 var blue, vermilion = figures.Palette[0], figures.Palette[1]
@@ -177,12 +178,12 @@ var figureFormats = []string{"png", "svg"}
 
 // saveFigure writes a figure to path, to which it adds the formats' extensions.
 func saveFigure(p *plot.Plot, width, height vg.Length, path string) error {
-	var files []string
+	var to []string
 	for _, format := range figureFormats {
-		files = append(files, path+"."+format)
+		to = append(to, path+"."+format)
 	}
-	if err := mkdirFor(path); err != nil {
+	if err := files.MkdirFor(path); err != nil {
 		return err
 	}
-	return figures.Save(width, height, []*plot.Plot{p}, files...)
+	return figures.Save(width, height, []*plot.Plot{p}, to...)
 }

@@ -1,4 +1,6 @@
-package pipeline
+// Package evaluation compares methods of out-of-distribution detection, and heads
+// that lack parts, on the same feature sets.
+package evaluation
 
 import (
 	"context"
@@ -19,13 +21,14 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/npy"
 	"mlrbfn/metrics"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/files"
+	"mlrbfn/pipeline/internal/fitting"
+	"mlrbfn/pipeline/internal/tables"
+	"mlrbfn/pipeline/training"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
 )
-
-// Methods are the scores that Evaluate compares unless it is told others. It
-// also knows ensembles of any of them, "ensemble(A,B,…)".
-var Methods = slices.Concat([]string{OwnScore}, posthoc.Names(), []string{ensembleName})
 
 // Groups of out-of-distribution sets, by how near to the training classes they
 // are.
@@ -40,24 +43,24 @@ const BackboneHead = "backbone"
 // OODSet is a feature set of images of none of the training classes.
 type OODSet struct{ Group, Name, Features string }
 
-// EvaluateOptions says what to measure on what. A zero field takes its default.
-type EvaluateOptions struct {
-	Train TrainOptions // the training features and how heads are trained; Seeds are those to repeat with
-	ID    string       // feature set of in-distribution test images
+// Options says what to measure on what. A zero field takes its default.
+type Options struct {
+	Train training.Options // the training features and how heads are trained; Seeds are those to repeat with
+	ID    string           // feature set of in-distribution test images
 	OOD   []OODSet
 
-	// Methods are the scores to compare; nil means all of Methods but those
+	// Methods are the scores to compare; nil means all of detector.ScoreNames but those
 	// that cannot be fitted, of which Warn is told.
 	Methods []string
 
 	// Detector, where set, is a trained one that takes the place of training,
 	// for its heads' own score and for the one that it judges by.
-	Detector *Detector
+	Detector *detector.Detector
 
 	// Head says whose logits post-hoc scores read: "" those of Softmax, a
 	// network that is trained as Train.Linear says, with the zero value a
 	// linear layer; BackboneHead those of the backbone's own classifier;
-	// OwnScore the MLRBFN's log-confidences, with what its last layer reads as
+	// detector.OwnScore the MLRBFN's log-confidences, with what its last layer reads as
 	// features; there are no weights, so that scores that need these cannot be
 	// fitted.
 	Head    string
@@ -117,7 +120,7 @@ func (f *Figures) values() []*float64 {
 // put them on one scale, must be new to all. Figures of a score that no seed
 // changes are the same for every seed; the accuracy is that of the seed's
 // softmax network.
-func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
+func Evaluate(ctx context.Context, opts Options) ([]Figures, error) {
 	e, err := openEvaluation(ctx, opts)
 	if err != nil {
 		return nil, err
@@ -125,7 +128,7 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
 	defer e.close()
 	results := filepath.Join(opts.Out, "results.csv")
 	// Nothing is cleared before all is known to be writable.
-	if err := errors.Join(mkdirFor(results), atomicfile.Check(results), report.Check(opts.Out)); err != nil {
+	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), report.Check(opts.Out)); err != nil {
 		return nil, err
 	}
 	if err := clearReport(opts.Out); err != nil {
@@ -174,8 +177,10 @@ func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error
 	var runs []run
 	for i, t := range all {
 		r := run{e.seed(i), nil}
-		if r.predict = t.heads.predict; t.heads == nil {
-			msp := &Scoring{Parts: []Part{{Name: "msp", Score: posthoc.MaxSoftmax{}, Scale: unscaled}}}
+		if t.heads != nil {
+			r.predict = verdictsOf(t.heads)
+		} else {
+			msp := &detector.Scoring{Parts: []detector.Part{{Name: "msp", Score: posthoc.MaxSoftmax{}, Scale: detector.Unscaled}}}
 			r.predict = e.predictor(msp, t.classifier, nil)
 		}
 		runs = append(runs, r)
@@ -198,11 +203,11 @@ func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) 
 
 // evaluation is the open feature sets.
 type evaluation struct {
-	opts     EvaluateOptions
-	train    *trainingData
-	id       *table
+	opts     Options
+	train    *training.Data
+	id       *tables.Table
 	idLabels []int64 // in the training classes; −1 where there is none
-	ood      []*table
+	ood      []*tables.Table
 	runs     []report.Run // what was scored
 	room     int64        // bytes that may still be taken to keep logits
 
@@ -211,21 +216,21 @@ type evaluation struct {
 
 	rows     *posthoc.Data       // all labelled training rows, once they are asked for
 	prepared map[string]prepared // methods that are not yet measured
-	verdicts map[*Detector]predictor
+	verdicts map[*detector.Detector]predictor
 }
 
 // Check reports what is wrong with the methods and the names of the sets.
-func (o EvaluateOptions) Check() error {
+func (o Options) Check() error {
 	for i, m := range o.Methods {
-		if _, _, err := scoreParts(m); err != nil {
+		if _, _, err := detector.ScoreParts(m); err != nil {
 			return fmt.Errorf("method %s: %w", m, err)
 		}
 		if slices.Contains(o.Methods[:i], m) {
 			return fmt.Errorf("method %s is named twice", m)
 		}
 	}
-	if !slices.Contains([]string{"", BackboneHead, OwnScore}, o.Head) {
-		return fmt.Errorf("head %q: it is %s, %s or none", o.Head, BackboneHead, OwnScore)
+	if !slices.Contains([]string{"", BackboneHead, detector.OwnScore}, o.Head) {
+		return fmt.Errorf("head %q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
 	}
 	if len(o.OOD) == 0 {
 		return errors.New("no features of strangers to evaluate on")
@@ -239,12 +244,12 @@ func (o EvaluateOptions) Check() error {
 	return nil
 }
 
-func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, err error) {
+func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
 	if opts.Methods == nil {
-		opts.Methods = Methods
+		opts.Methods = detector.ScoreNames
 	}
 	if opts.Softmax, err = opts.Softmax.WithDefaults(); err != nil {
 		return nil, err
@@ -258,18 +263,18 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 			e.close()
 		}
 	}()
-	if e.train, err = openTrainingData(ctx, opts.Train); err != nil {
+	if e.train, err = training.Open(ctx, opts.Train); err != nil {
 		return nil, err
 	}
-	open := func(dir string) (*table, error) {
-		t, err := openTable(ctx, nil, dir)
+	open := func(dir string) (*tables.Table, error) {
+		t, err := tables.Open(ctx, nil, dir)
 		if err != nil {
 			return nil, err
 		}
-		if len(t.labels) == 0 {
+		if len(t.Labels) == 0 {
 			return nil, errors.Join(fmt.Errorf("features %s have no rows", dir), t.Close())
 		}
-		if err := features.SameSpace(e.train.sets[0], t.sets[0]); err != nil {
+		if err := features.SameSpace(e.train.Sets[0], t.Sets[0]); err != nil {
 			return nil, errors.Join(err, t.Close())
 		}
 		return t, nil
@@ -277,7 +282,7 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 	if e.id, err = open(opts.ID); err != nil {
 		return nil, err
 	}
-	if e.idLabels, err = relabel(e.id.sets[0], e.train.classes); err != nil {
+	if e.idLabels, err = tables.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
 		return nil, err
 	}
 	for _, set := range opts.OOD {
@@ -288,38 +293,38 @@ func openEvaluation(ctx context.Context, opts EvaluateOptions) (_ *evaluation, e
 		e.ood = append(e.ood, t)
 	}
 	if d := opts.Detector; d != nil {
-		if d.Dim() != e.train.d {
-			return nil, fmt.Errorf("the detector reads %d features and the sets have %d", d.Dim(), e.train.d)
+		if d.Dim() != e.train.D {
+			return nil, fmt.Errorf("the detector reads %d features and the sets have %d", d.Dim(), e.train.D)
 		}
-		if !slices.Equal(d.Classes, e.train.classes) {
+		if !slices.Equal(d.Classes, e.train.Classes) {
 			return nil, errors.New("the detector has other classes than the training features")
 		}
-		if own := e.train.sets[0].Fingerprint; own != "" && d.Source.Fingerprint != "" && own != d.Source.Fingerprint {
+		if own := e.train.Sets[0].Fingerprint; own != "" && d.Source.Fingerprint != "" && own != d.Source.Fingerprint {
 			return nil, fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
 		}
 	}
 	if opts.Head == BackboneHead {
-		for _, t := range append([]*table{e.train.table, e.id}, e.ood...) {
-			if err := t.checkLogits(len(e.train.classes)); err != nil {
+		for _, t := range append([]*tables.Table{e.train.Table, e.id}, e.ood...) {
+			if err := t.CheckLogits(len(e.train.Classes)); err != nil {
 				return nil, err
 			}
 		}
-		for _, set := range e.train.sets {
-			if !slices.Equal(set.Classes, e.train.classes) {
+		for _, set := range e.train.Sets {
+			if !slices.Equal(set.Classes, e.train.Classes) {
 				return nil, fmt.Errorf("features %s have other classes, or in another order, than all training features together: what their logits are of cannot be told", set.Dir)
 			}
 		}
-		if e.train.held != nil {
-			if err := e.train.held.checkLogits(len(e.train.classes)); err != nil {
+		if e.train.Held != nil {
+			if err := e.train.Held.CheckLogits(len(e.train.Classes)); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, w := range e.train.warnings {
+	for _, w := range e.train.Warnings {
 		e.warn(w)
 	}
-	if n := e.train.repeated(e.id); n > 0 {
-		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all figures flatter", n, e.id.sets[0].N))
+	if n := e.train.Repeated(e.id); n > 0 {
+		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all figures flatter", n, e.id.Sets[0].N))
 	}
 	return e, nil
 }
@@ -331,10 +336,10 @@ func (e *evaluation) warn(text string) {
 }
 
 // seed names the i-th.
-func (e *evaluation) seed(i int) string { return strconv.FormatUint(e.train.opts.Seeds[i], 10) }
+func (e *evaluation) seed(i int) string { return strconv.FormatUint(e.train.Options.Seeds[i], 10) }
 
 func (e *evaluation) close() {
-	tables := append([]*table{e.id}, e.ood...)
+	tables := append([]*tables.Table{e.id}, e.ood...)
 	if e.train != nil {
 		e.train.Close()
 	}
@@ -352,17 +357,17 @@ type run struct {
 }
 
 // predictor gives the scores [n] and classes [n] of a table's rows.
-type predictor func(ctx context.Context, t *table) (scores []float64, classes []int, err error)
+type predictor func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error)
 
 // trained is what a contender is with one seed.
 type trained struct {
-	heads      *Detector   // an MLRBFN
-	classifier *classifier // or a softmax network
+	heads      *detector.Detector  // an MLRBFN
+	classifier *fitting.Classifier // or a softmax network
 }
 
 // trainAll trains a contender with each seed.
 func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, error) {
-	seeds := e.train.opts.Seeds
+	seeds := e.train.Options.Seeds
 	all := make([]trained, len(seeds))
 	var done atomic.Int64
 	if c.progress == nil {
@@ -382,45 +387,24 @@ func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, erro
 // fit trains a contender with one seed. Every seed has a split of its own.
 func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained, error) {
 	o := c.train
-	o.Progress, o.Seed = c.progress, seed
-	rows, err := e.train.resplit(seed)
-	if err != nil {
-		return trained{}, err
-	}
-	classes := len(e.train.classes)
+	o.Progress = c.progress
 	if c.softmax != nil {
-		m, _, err := head.TrainMLP(ctx, *c.softmax, rows.train, rows.validation, classes, o)
-		if err != nil {
-			return trained{}, err
-		}
-		network, err := networkClassifier(m)
+		network, err := e.train.TrainNetwork(ctx, seed, *c.softmax, o)
 		return trained{classifier: network}, err
 	}
-	defer rows.release()
-	condition, err := rows.condition(ctx)
-	if err != nil {
-		return trained{}, err
-	}
-	prepared, err := head.Prepare(ctx, c.head, rows.train, rows.validation, classes, rows.space)
-	if err != nil {
-		return trained{}, err
-	}
-	defer prepared.Close()
-	h, _, err := prepared.Train(ctx, o)
-	if err != nil {
-		return trained{}, err
-	}
-	h.Conditioning = condition
-	return trained{heads: &Detector{Classes: e.train.classes, Heads: []*head.MLRBFN{h}}}, nil
+	heads, err := e.train.TrainHead(ctx, seed, c.head, o)
+	return trained{heads: heads}, err
 }
 
-// predict is a predictor by the detector's verdicts.
-func (d *Detector) predict(ctx context.Context, t *table) (scores []float64, classes []int, err error) {
-	verdicts, err := d.verdicts(ctx, t.x)
-	for _, v := range verdicts {
-		scores, classes = append(scores, v.Score), append(classes, v.Label)
+// verdictsOf returns a predictor by a detector's verdicts.
+func verdictsOf(d *detector.Detector) predictor {
+	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
+		verdicts, err := d.VerdictsContext(ctx, t.X)
+		for _, v := range verdicts {
+			scores, classes = append(scores, v.Score), append(classes, v.Label)
+		}
+		return scores, classes, err
 	}
-	return scores, classes, err
 }
 
 func (e *evaluation) tell(what string, done, total int) {
@@ -435,7 +419,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 	var meanwhile errgroup.Group            // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }() // where scoring fails
 	scored := 0
-	score := func(dataset string, t *table) ([]float64, []int, error) {
+	score := func(dataset string, t *tables.Table) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, t)
 		if err == nil && e.opts.Out != "" {
 			meanwhile.Go(func() error { return writeScores(e.scoresFile(method, r.seed, dataset), scores) })
@@ -551,7 +535,7 @@ func (e *evaluation) scoresFile(method, seed, dataset string) string {
 }
 
 func writeScores(path string, scores []float64) error {
-	if err := mkdirFor(path); err != nil {
+	if err := files.MkdirFor(path); err != nil {
 		return err
 	}
 	return npy.WriteFile(path, scores, len(scores))

@@ -1,4 +1,4 @@
-package pipeline
+package evaluation
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/head"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/fitting"
+	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/posthoc"
 )
 
 // errUnfit is wrapped by the error of a score that cannot be fitted.
 var errUnfit = errors.New("it cannot be fitted")
-
-var errNoScale = errors.New("an ensemble needs validation images, which put its parts on one scale: --val is not 0")
 
 // related are methods that have much in common, which is computed once for all of
 // a group and all seeds.
@@ -32,7 +32,7 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 			group = g
 		}
 	}
-	together := &joint{kept: map[*table][][]float64{}}
+	together := &joint{kept: map[*tables.Table][][]float64{}}
 	for _, m := range e.opts.Methods {
 		if slices.Contains(group, m) {
 			runs, err := e.prepareIn(ctx, m, together)
@@ -52,29 +52,29 @@ type prepared struct {
 // prepareIn makes a method ready to be scored with each seed, together with
 // others.
 func (e *evaluation) prepareIn(ctx context.Context, method string, together *joint) ([]run, error) {
-	if d := e.opts.Detector; d != nil && (method == OwnScore || method == d.scoreName()) {
+	if d := e.opts.Detector; d != nil && (method == detector.OwnScore || method == d.ScoreName()) {
 		names := make([]string, len(d.Seeds))
 		for i, s := range d.Seeds {
 			names[i] = strconv.FormatUint(s, 10)
 		}
 		judge := *d
-		if method == OwnScore {
+		if method == detector.OwnScore {
 			judge.Scoring = nil
 		}
-		return []run{{strings.Join(names, "+"), judge.predict}}, nil
+		return []run{{strings.Join(names, "+"), verdictsOf(&judge)}}, nil
 	}
-	parts, ensemble, err := scoreParts(method)
+	parts, ensemble, err := detector.ScoreParts(method)
 	if err != nil {
 		return nil, err
 	}
-	heads := make([]trained, len(e.train.opts.Seeds))
-	if slices.Contains(parts, OwnScore) {
+	heads := make([]trained, len(e.train.Options.Seeds))
+	if slices.Contains(parts, detector.OwnScore) {
 		if heads, err = e.trainHeads(ctx); err != nil {
 			return nil, err
 		}
 	}
 	runs := make([]run, len(heads))
-	if method == OwnScore {
+	if method == detector.OwnScore {
 		for i, h := range heads {
 			runs[i] = run{e.seed(i), e.once(h.heads)}
 		}
@@ -84,11 +84,11 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 	if err != nil {
 		return nil, err
 	}
-	if ensemble || e.opts.Head == OwnScore { // every seed has features of its own
+	if ensemble || e.opts.Head == detector.OwnScore { // every seed has features of its own
 		together = nil
 	}
 	unseeded := together != nil && (e.opts.Head == BackboneHead || posthoc.Headless(method))
-	var s *Scoring
+	var s *detector.Scoring
 	for i := range runs {
 		c := networks[i].classifier
 		if s == nil || !unseeded {
@@ -112,48 +112,48 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 // kept.
 type joint struct {
 	members []member
-	kept    map[*table][][]float64 // by member
+	kept    map[*tables.Table][][]float64 // by member
 }
 
 // member is a score and what gives the logits that it reads.
 type member struct {
 	score      posthoc.Score
-	classifier *classifier
+	classifier *fitting.Classifier
 }
 
 // jointPredictor scores as a member does and classifies as c does.
-func (e *evaluation) jointPredictor(j *joint, at int, c *classifier) predictor {
-	return func(ctx context.Context, t *table) ([]float64, []int, error) {
+func (e *evaluation) jointPredictor(j *joint, at int, c *fitting.Classifier) predictor {
+	return func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
 		if j.kept[t] == nil {
 			if err := e.scoreJointly(ctx, j, t); err != nil {
 				return nil, nil, err
 			}
 		}
-		classes, err := c.predict(ctx, t)
+		classes, err := c.Predict(ctx, t)
 		return j.kept[t][at], classes, err
 	}
 }
 
-func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *table) error {
-	n := len(t.labels)
+func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *tables.Table) error {
+	n := len(t.Labels)
 	all := make([][]float64, len(j.members))
 	scores := make([]posthoc.Score, len(all))
 	for i, m := range j.members {
-		if err := m.classifier.keep(ctx, t, &e.room); err != nil {
+		if err := m.classifier.Keep(ctx, t, &e.room); err != nil {
 			return err
 		}
 		all[i], scores[i] = make([]float64, n), m.score
 	}
-	block := e.blockRows(t.d + len(all)*len(e.train.classes))
+	block := e.blockRows(t.D + len(all)*len(e.train.Classes))
 	for from := 0; from < n; from += block {
 		to := min(from+block, n)
 		dst, batches := make([][]float64, len(all)), make([]posthoc.Batch, len(all))
 		for i, m := range j.members {
-			logits, err := m.classifier.all(ctx, t, from, to)
+			logits, err := m.classifier.All(ctx, t, from, to)
 			if err != nil {
 				return err
 			}
-			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.x[from*t.d : to*t.d], Logits: logits}
+			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.X[from*t.D : to*t.D], Logits: logits}
 		}
 		if err := posthoc.ScoreAll(ctx, dst, scores, batches); err != nil {
 			return err
@@ -169,21 +169,21 @@ func (e *evaluation) blockRows(values int) int {
 }
 
 // once is a predictor by a detector's verdicts that keeps them for all who ask.
-func (e *evaluation) once(d *Detector) predictor {
+func (e *evaluation) once(d *detector.Detector) predictor {
 	if e.verdicts[d] == nil {
 		type answer struct {
 			scores  []float64
 			classes []int
 		}
-		kept := map[*table]answer{}
+		kept := map[*tables.Table]answer{}
 		if e.verdicts == nil {
-			e.verdicts = map[*Detector]predictor{}
+			e.verdicts = map[*detector.Detector]predictor{}
 		}
-		e.verdicts[d] = func(ctx context.Context, t *table) ([]float64, []int, error) {
+		e.verdicts[d] = func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
 			if a, ok := kept[t]; ok {
 				return a.scores, a.classes, nil
 			}
-			scores, classes, err := d.predict(ctx, t)
+			scores, classes, err := verdictsOf(d)(ctx, t)
 			if err == nil {
 				kept[t] = answer{scores, classes}
 			}
@@ -196,7 +196,7 @@ func (e *evaluation) once(d *Detector) predictor {
 // trainHeads returns the MLRBFN of each seed.
 func (e *evaluation) trainHeads(ctx context.Context) (_ []trained, err error) {
 	if e.heads == nil {
-		e.heads, err = e.trainAll(ctx, contender{name: OwnScore, head: e.train.opts.Head, train: e.train.opts.Train})
+		e.heads, err = e.trainAll(ctx, contender{name: detector.OwnScore, head: e.train.Options.Head, train: e.train.Options.Train})
 	}
 	return e.heads, err
 }
@@ -208,152 +208,86 @@ func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
 		return e.softmax, nil
 	}
 	switch e.opts.Head {
-	case OwnScore:
+	case detector.OwnScore:
 		heads, err := e.trainHeads(ctx)
 		for _, h := range heads {
-			c := newClassifier(len(e.train.classes), h.heads.LogConfidences)
+			c := fitting.New(len(e.train.Classes), h.heads.LogConfidences)
 			own := h.heads.Heads[0] // of this seed alone
-			c.represent, c.width = own.Representations, own.Width()
+			c.Represent, c.Width = own.Representations, own.Width()
 			e.softmax = append(e.softmax, trained{classifier: c})
 		}
 		return e.softmax, err
 	case BackboneHead:
-		c, err := e.train.backboneClassifier()
+		c, err := fitting.OfBackbone(e.train.Table)
 		if err != nil {
 			return nil, err
 		}
-		for range e.train.opts.Seeds {
+		for range e.train.Options.Seeds {
 			e.softmax = append(e.softmax, trained{classifier: c})
 		}
 		return e.softmax, nil
 	}
-	e.softmax, err = e.trainAll(ctx, contender{name: "softmax head", softmax: &e.opts.Softmax, train: e.train.opts.Linear})
+	e.softmax, err = e.trainAll(ctx, contender{name: "softmax head", softmax: &e.opts.Softmax, train: e.train.Options.Linear})
 	return e.softmax, err
 }
 
 // scoring fits a score, or the parts of an ensemble, for the i-th seed.
-func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *classifier, own *Detector) (*Scoring, error) {
-	t, err := e.train.resplit(e.train.opts.Seeds[i])
-	if err != nil {
+func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *fitting.Classifier, own *detector.Detector) (*detector.Scoring, error) {
+	if err := c.Keep(ctx, e.train.Table, &e.room); err != nil {
 		return nil, err
 	}
-	if err := c.keep(ctx, t.table, &e.room); err != nil {
-		return nil, err
-	}
-	classes := len(t.classes)
-	f := fitting{network: c.network, memory: e.opts.Memory}
 	if ensemble {
-		f.train = c.data(t.table, t.split.train, t.labels, classes)
-		return f.scoring(ctx, method, t.scale(c, own))
+		return e.train.FitEnsemble(ctx, e.train.Options.Seeds[i], method, c, own, e.opts.Memory)
 	}
-	if c.train == nil { // what scores have in common is computed once
-		c.train = c.data(t.table, t.labelled(), t.labels, classes)
+	if c.Train == nil { // what scores have in common is computed once
+		c.Train = e.train.Labelled(c)
 		switch {
-		case c.represent != nil: // features of its own
+		case c.Represent != nil: // features of its own
 		case e.rows == nil:
-			e.rows = c.train
+			e.rows = c.Train
 		default:
-			c.train = e.rows.WithLogits(c.train.Logits)
+			c.Train = e.rows.WithLogits(c.Train.Logits)
 		}
 	}
-	f.train = c.train
-	if t.held != nil {
-		f.val = c.data(t.held, t.validation.Rows, t.validation.Labels, classes)
-	}
-	return f.scoring(ctx, method, nil)
-}
-
-// labelled lists the rows with a label.
-func (t *trainingData) labelled() []int {
-	var rows []int
-	for i, y := range t.labels {
-		if y >= 0 {
-			rows = append(rows, i)
-		}
-	}
-	return rows
-}
-
-// scale returns what puts the parts of an ensemble on one scale: the scores of
-// the validation rows. The data are not conditioned.
-func (t *trainingData) scale(c *classifier, own *Detector) scaler {
-	return func(ctx context.Context, p Part) (head.Scale, error) {
-		from, rows := t.table, t.validation.Rows
-		if t.held != nil {
-			from = t.held
-		}
-		if len(rows) == 0 {
-			return head.Scale{}, errNoScale
-		}
-		rows = thin(rows, scaleRows)
-		b := posthoc.Batch{Features: from.gather(rows)}
-		scores := make([]float64, len(rows))
-		if p.Score == nil {
-			for i, v := range own.Verdicts(b.Features) {
-				scores[i] = v.Score
-			}
-			return head.ScaleOf(scores), ctx.Err()
-		}
-		b.Features = c.features(b.Features)
-		if !posthoc.Headless(p.Name) {
-			b.Logits = c.logits(from, rows)
-		}
-		err := p.Score.Score(ctx, scores, b)
-		return head.ScaleOf(scores), err
-	}
-}
-
-// scaleRows is how many rows are enough for a mean and a deviation.
-const scaleRows = 10000
-
-// thin returns at most n rows, at equal distances.
-func thin(rows []int, n int) []int {
-	step := (len(rows) + n - 1) / n
-	if step < 2 {
-		return rows
-	}
-	var some []int
-	for i := 0; i < len(rows); i += step {
-		some = append(some, rows[i])
-	}
-	return some
+	f := fitting.Fitting{Network: c.Network, Memory: e.opts.Memory, Train: c.Train, Val: e.train.HeldOut(c)}
+	return f.Scoring(ctx, method, nil)
 }
 
 // predictor scores by s, which reads the logits of c and the scores of own, and
 // classifies as own does, where it is a part, else as c.
-func (e *evaluation) predictor(s *Scoring, c *classifier, own *Detector) predictor {
+func (e *evaluation) predictor(s *detector.Scoring, c *fitting.Classifier, own *detector.Detector) predictor {
 	var verdicts predictor
 	if own != nil {
 		verdicts = e.once(own)
 	}
-	return func(ctx context.Context, t *table) (scores []float64, classes []int, err error) {
-		if err := c.keep(ctx, t, &e.room); err != nil {
+	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
+		if err := c.Keep(ctx, t, &e.room); err != nil {
 			return nil, nil, err
 		}
 		var ownScores []float64
 		if own != nil {
 			ownScores, classes, err = verdicts(ctx, t)
 		} else {
-			classes, err = c.predict(ctx, t)
+			classes, err = c.Predict(ctx, t)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		n := len(t.labels)
+		n := len(t.Labels)
 		scores = make([]float64, n)
 		// Features widened to float64 and logits.
-		block := e.blockRows(t.d + len(e.train.classes))
+		block := e.blockRows(t.D + len(e.train.Classes))
 		for from := 0; from < n; from += block {
 			to := min(from+block, n)
-			b := posthoc.Batch{Features: c.features(t.x[from*t.d : to*t.d])}
-			if b.Logits, err = c.all(ctx, t, from, to); err != nil {
+			b := posthoc.Batch{Features: c.Features(t.X[from*t.D : to*t.D])}
+			if b.Logits, err = c.All(ctx, t, from, to); err != nil {
 				return nil, nil, err
 			}
 			var o []float64
 			if own != nil {
 				o = ownScores[from:to]
 			}
-			if err := s.score(ctx, scores[from:to], b, o); err != nil {
+			if err := s.Score(ctx, scores[from:to], b, o); err != nil {
 				return nil, nil, err
 			}
 		}

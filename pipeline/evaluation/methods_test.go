@@ -1,11 +1,10 @@
-package pipeline
+package evaluation
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,59 +14,16 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/npy"
 	"mlrbfn/internal/testenv"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/pipetest"
+	"mlrbfn/pipeline/training"
 	"mlrbfn/posthoc"
 )
-
-// openOOD makes feature sets of the real problem on which OpenOOD's own classes
-// were run: ResNet-20's features and logits of CIFAR-10 (train, val, id),
-// CIFAR-100 (near) and textures (far).
-func openOOD(t *testing.T) func(set string) string {
-	t.Helper()
-	from, to := testenv.Shared(t, "oracle", "golden", "posthoc"), t.TempDir()
-	for _, set := range []string{"train", "val", "id", "near", "far"} {
-		dir := filepath.Join(to, set)
-		if err := os.Mkdir(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
-		for as, name := range map[string]string{
-			"features": set + "_features", "logits": set + "_logits", "labels": set + "_labels",
-			"fc_weight": "fc_weight", "fc_bias": "fc_bias",
-		} {
-			text, err := os.ReadFile(filepath.Join(from, name+".npy"))
-			if errors.Is(err, os.ErrNotExist) && as == "labels" {
-				continue // strangers
-			}
-			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, as+".npy"), text, 0o666)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if labels, _, err := npy.Read[float32](filepath.Join(dir, "labels.npy")); err == nil {
-			whole := make([]int64, len(labels))
-			for i, y := range labels {
-				whole[i] = int64(y)
-			}
-			if err := npy.WriteFile(filepath.Join(dir, "labels.npy"), whole, len(whole)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return func(set string) string { return filepath.Join(to, set) }
-}
-
-// openHead is how the programs train by default, but shorter.
-func openHead(features string) TrainOptions {
-	return TrainOptions{
-		Features: []string{features}, Train: head.TrainOptions{Epochs: 5}, Linear: head.TrainOptions{Epochs: 20},
-	}
-}
 
 // TestEvaluateMatchesOpenOOD evaluates with the backbone's own logits and finds
 // the scores of the golden files.
 func TestEvaluateMatchesOpenOOD(t *testing.T) {
-	set := openOOD(t)
+	set := pipetest.OpenOOD(t)
 	golden := map[string]string{
 		"msp": "msp", "mls": "mls", "energy": "ebo", "gen": "gen_g0.1_M100", "odin": "odin", "she-ip": "she_inner_product", "she-e": "she_euclidean",
 		"knn": "knn_K50", "mds": "mds", "rmds": "rmds", "mds++": "mds_pp", "rmds++": "rmds_pp", "vim": "vim_dim32",
@@ -80,7 +36,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	out := t.TempDir()
 	train := openHead(set("train"))
 	train.Validation.Features, train.Calibration.None = set("val"), true
-	figures, err := Evaluate(context.Background(), EvaluateOptions{
+	figures, err := Evaluate(context.Background(), Options{
 		Train: train, ID: set("id"), OOD: []OODSet{{Near, "near", set("near")}, {Far, "far", set("far")}},
 		Methods: methods, Head: BackboneHead, Memory: 1 << 20, Out: out,
 	})
@@ -129,7 +85,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 // is left out; scores that read what a deep network's last layer reads can be had
 // of one.
 func TestEvaluateHeads(t *testing.T) {
-	set := openOOD(t)
+	set := pipetest.OpenOOD(t)
 	for _, name := range []string{"train", "id", "far"} {
 		if err := os.Remove(filepath.Join(set(name), "fc_weight.npy")); err != nil {
 			t.Fatal(err)
@@ -137,7 +93,7 @@ func TestEvaluateHeads(t *testing.T) {
 	}
 	train := openHead(set("train"))
 	train.Calibration.None = true
-	opts := EvaluateOptions{Train: train, ID: set("id"), OOD: []OODSet{{Far, "far", set("far")}}, Head: BackboneHead, Out: t.TempDir(), Methods: []string{"vim"}}
+	opts := Options{Train: train, ID: set("id"), OOD: []OODSet{{Far, "far", set("far")}}, Head: BackboneHead, Out: t.TempDir(), Methods: []string{"vim"}}
 	if _, err := Evaluate(context.Background(), opts); !errors.Is(err, posthoc.ErrMissing) {
 		t.Errorf("vim without weights: %v", err)
 	}
@@ -148,7 +104,7 @@ func TestEvaluateHeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	methods, _ := overview(figures)
-	if !left["vim"] || !left["react"] || !left["ensemble"] || !slices.Contains(methods, "knn") || !slices.Contains(methods, "msp") || len(left)+len(methods) != len(Methods) {
+	if !left["vim"] || !left["react"] || !left["ensemble"] || !slices.Contains(methods, "knn") || !slices.Contains(methods, "msp") || len(left)+len(methods) != len(detector.ScoreNames) {
 		t.Errorf("measured %v, left out %v", methods, left)
 	}
 
@@ -163,12 +119,12 @@ func TestEvaluateHeads(t *testing.T) {
 	}
 	// The log-confidences of an MLRBFN are logits, of which the largest is the
 	// paper's score.
-	opts.Head, opts.Methods = OwnScore, []string{"mls", "gen", "she-ip"}
+	opts.Head, opts.Methods = detector.OwnScore, []string{"mls", "gen", "she-ip"}
 	opts.Train.Paper, opts.Out = true, t.TempDir()
 	if figures, err = Evaluate(context.Background(), opts); err != nil {
 		t.Fatal(err)
 	}
-	opts.Methods, opts.Out = []string{OwnScore}, t.TempDir()
+	opts.Methods, opts.Out = []string{detector.OwnScore}, t.TempDir()
 	paper, err := Evaluate(context.Background(), opts)
 	if err != nil {
 		t.Fatal(err)
@@ -185,235 +141,9 @@ func TestEvaluateHeads(t *testing.T) {
 	}
 }
 
-// A detector that judges by another score says the same after a save, image by
-// image and all at once, and its p-values and threshold are of that score.
-func TestTrainScores(t *testing.T) {
-	set := openOOD(t)
-	fresh, _, err := npy.Read[float32](filepath.Join(set("id"), "features.npy"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{OwnScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation"} {
-		opts := openHead(set("train"))
-		opts.Scores, opts.Calibration.Features = name, set("val")
-		d, result, err := Train(context.Background(), opts)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		path := filepath.Join(t.TempDir(), "d.safetensors")
-		if err := d.Save(path); err != nil {
-			t.Fatal(err)
-		}
-		loaded, err := LoadDetector(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		verdicts := d.Verdicts(fresh)
-		judge := loaded.judge()
-		flagged := 0
-		for i, v := range verdicts {
-			if again := judge(fresh[i*d.Dim() : (i+1)*d.Dim()])[0]; math.Abs(again.Score-v.Score) > 1e-9*(1+math.Abs(v.Score)) || again.Class != v.Class {
-				t.Fatalf("%s: image %d is %+v, and from the file %+v", name, i, v, again)
-			}
-			if v.OOD {
-				flagged++
-			}
-		}
-		if result.Scores != name || loaded.scoreName() != name || *result.Threshold != d.Threshold {
-			t.Errorf("%s: the detector's score is %q, %q", name, result.Scores, loaded.scoreName())
-		}
-		// Both the calibration and these images count by chance.
-		if low, high := betaBinomial(len(verdicts), rank(len(d.Scores), d.TargetTPR), len(d.Scores)); flagged < low || flagged > high {
-			t.Errorf("%s: %d of %d fresh images flagged, want %d to %d", name, flagged, len(verdicts), low, high)
-		}
-		err = Export(context.Background(), ExportOptions{Detector: loaded, Out: filepath.Join(t.TempDir(), "d.onnx")})
-		if (err == nil) != (name == OwnScore) || err != nil && !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: export: %v", name, err)
-		}
-	}
-	for name, says := range map[string]string{"magic": "magic", "ensemble(gen)": "several", "ensemble(gen,gen)": "once", "ensemble(gen,magic)": "magic"} {
-		opts := openHead(set("train"))
-		opts.Scores = name
-		if _, _, err := Train(context.Background(), opts); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	opts := openHead(set("train"))
-	opts.Scores, opts.Validation.None = "ensemble", true
-	if _, _, err := Train(context.Background(), opts); !errors.Is(err, errNoScale) {
-		t.Errorf("an ensemble without validation images: %v", err)
-	}
-}
-
-// The parts of an ensemble have the mean 0 and the deviation 1 on the validation
-// rows, the heads' own 2, and an image's score is their sum.
-func TestEnsembleScale(t *testing.T) {
-	set := openOOD(t)
-	opts := openHead(set("train"))
-	opts.Scores = "ensemble(mlrbfn,mds,gen)"
-	d, _, err := Train(context.Background(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, _, err := npy.Read[float32](filepath.Join(set("train"), "features.npy"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rows []float32
-	for _, r := range d.Splits["validation"] {
-		rows = append(rows, x[r*d.Dim():(r+1)*d.Dim()]...)
-	}
-	alone := *d
-	alone.Scoring = nil
-	sum := make([]float64, len(rows)/d.Dim())
-	for _, p := range d.Scoring.Parts {
-		scores := make([]float64, len(sum))
-		if p.Score == nil {
-			for i, v := range alone.Verdicts(rows) {
-				scores[i] = v.Score
-			}
-		} else if err := p.Score.Score(context.Background(), scores, d.Scoring.batch(rows)); err != nil {
-			t.Fatal(err)
-		}
-		for i, v := range scores {
-			scores[i] = p.Scale.Of(v)
-			sum[i] += scores[i]
-		}
-		want := 1.
-		if p.Name == OwnScore {
-			want = OwnWeight
-		}
-		if s := head.ScaleOf(scores); math.Abs(s.Mean) > 1e-6 || math.Abs(s.Deviation-want) > 1e-6 {
-			t.Errorf("%s: mean %g and deviation %g of the validation rows, want 0 and %g", p.Name, s.Mean, s.Deviation, want)
-		}
-	}
-	for i, v := range d.Verdicts(rows) {
-		if math.Abs(v.Score-sum[i]) > 1e-9*(1+math.Abs(sum[i])) {
-			t.Fatalf("row %d: score %g, want %g", i, v.Score, sum[i])
-		}
-	}
-}
-
-// betaBinomial returns the central 95% of how many of m images are flagged whose
-// rate of false alarms is Beta(k, n+1−k).
-func betaBinomial(m, k, n int) (low, high int) {
-	logBeta := func(a, b float64) float64 {
-		x, _ := math.Lgamma(a)
-		y, _ := math.Lgamma(b)
-		z, _ := math.Lgamma(a + b)
-		return x + y - z
-	}
-	a, b := float64(k), float64(n+1-k)
-	var below float64
-	low = -1
-	for x := 0; x <= m; x++ {
-		f := float64(x)
-		below += math.Exp(-math.Log(float64(m+1)) - logBeta(f+1, float64(m)-f+1) + logBeta(f+a, float64(m)-f+b) - logBeta(a, b))
-		if low < 0 && below >= 0.025 {
-			low = x
-		}
-		if below >= 0.975 {
-			return low, x
-		}
-	}
-	return low, m
-}
-
-// TestFalseAlarms draws calibration images of real ones over and over: the share
-// of the others that is flagged lies within the interval that it should, and the
-// rate in the long run, for which all of them stand, in FalseAlarms'.
-func TestFalseAlarms(t *testing.T) {
-	set := openOOD(t)
-	opts := openHead(set("train"))
-	opts.Calibration.None = true
-	d, result, err := Train(context.Background(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d.FalseAlarms() != nil || result.FalseAlarms != nil {
-		t.Errorf("without calibration images: %v", result.FalseAlarms)
-	}
-	var scores []float64
-	for _, name := range []string{"val", "id"} {
-		x, _, err := npy.Read[float32](filepath.Join(set(name), "features.npy"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, v := range d.Verdicts(x) {
-			scores = append(scores, v.Score)
-		}
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	const draws, n = 1000, 400
-	within := 0
-	for range draws {
-		rng.Shuffle(len(scores), func(i, j int) { scores[i], scores[j] = scores[j], scores[i] })
-		d.Scores = slices.Sorted(slices.Values(scores[:n]))
-		d.Threshold = threshold(d.Scores, 0.95)
-		flagged := 0
-		for _, s := range scores[n:] {
-			if s < d.Threshold {
-				flagged++
-			}
-		}
-		if low, high := betaBinomial(len(scores)-n, rank(n, 0.95), n); flagged >= low && flagged <= high {
-			within++
-		}
-	}
-	if share := float64(within) / draws; share < 0.93 || share > 0.98 {
-		t.Errorf("the flagged share is within its 95%% interval in %g of draws", share)
-	}
-	d.TargetTPR = 0.95
-	// scipy.stats.beta.ppf([.025, .975], 20, 381)
-	if got := d.FalseAlarms(); math.Abs(got[0]-0.03080524) > 1e-7 || math.Abs(got[1]-0.07318537) > 1e-7 {
-		t.Errorf("the interval is %v", got)
-	}
-}
-
-// The backbone was trained on the training images, which look more
-// in-distribution to it than new ones of the same kind: calibrated on them, more
-// are flagged than was promised. That is what features of others are for.
-func TestCalibrationNeedsNewImages(t *testing.T) {
-	set := openOOD(t)
-	opts := openHead(set("train"))
-	opts.Calibration.Fraction = 0.2
-	d, _, err := Train(context.Background(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, _, err := npy.Read[float32](filepath.Join(set("id"), "features.npy"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	flagged := 0
-	for _, v := range d.Verdicts(x) {
-		if v.OOD {
-			flagged++
-		}
-	}
-	n := len(d.Scores)
-	if _, high := betaBinomial(len(x)/d.Dim(), rank(n, d.TargetTPR), n); flagged <= high {
-		t.Errorf("%d flagged, no more than %d: this backbone does not show what the others do", flagged, high)
-	}
-}
-
-func TestThin(t *testing.T) {
-	for n, want := range map[int][]int{9: {3, 4, 5, 6, 7}, 5: {3, 4, 5, 6, 7}, 4: {3, 5, 7}, 2: {3, 6}} {
-		if got := thin([]int{3, 4, 5, 6, 7}, n); !slices.Equal(got, want) {
-			t.Errorf("at most %d: %v", n, got)
-		}
-	}
-}
-
-func TestSplitScores(t *testing.T) {
-	for list, want := range map[string][]string{
-		"all":                       {"all"},
-		"msp,ensemble(gen,knn),vim": {"msp", "ensemble(gen,knn)", "vim"},
-		"ensemble(gen,knn":          {"ensemble(gen,knn"},
-		"a),b":                      {"a)", "b"},
-	} {
-		if got := SplitScores(list); !slices.Equal(got, want) {
-			t.Errorf("%s: %q", list, got)
-		}
+// openHead is how the programs train by default, but shorter.
+func openHead(features string) training.Options {
+	return training.Options{
+		Features: []string{features}, Train: head.TrainOptions{Epochs: 5}, Linear: head.TrainOptions{Epochs: 20},
 	}
 }

@@ -1,4 +1,4 @@
-package pipeline
+package evaluation
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 // writePage writes report.html and its figures, with the ablation where there is
 // one in the folder, and the paper's tables.
 func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
-	id := e.id.sets[0]
+	id := e.id.Sets[0]
 	r := report.Report{
 		Published: e.opts.Published,
 		Labels:    e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
 		Facts: append(slices.Clone(e.opts.Facts),
-			report.Fact{Name: "training features", Value: strings.Join(e.train.dirs, ", ")},
-			report.Fact{Name: "seeds", Value: strings.Trim(fmt.Sprint(e.train.opts.Seeds), "[]")},
+			report.Fact{Name: "training features", Value: strings.Join(e.train.Dirs, ", ")},
+			report.Fact{Name: "seeds", Value: strings.Trim(fmt.Sprint(e.train.Options.Seeds), "[]")},
 		),
 	}
 	if id.Model != "" { // a set made elsewhere does not know it
@@ -39,7 +39,7 @@ func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
 		return err
 	}
 	base := func(dir string) string { return filepath.Base(filepath.Clean(dir)) }
-	train, err := report.FeatureSet(base(e.train.dirs[0]), "train", e.train.sets...)
+	train, err := report.FeatureSet(base(e.train.Dirs[0]), "train", e.train.Sets...)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
 		return err
 	}
 	for i, o := range e.opts.OOD {
-		set, err := report.FeatureSet(o.Name, o.Group, e.ood[i].sets[0])
+		set, err := report.FeatureSet(o.Name, o.Group, e.ood[i].Sets[0])
 		if err != nil {
 			return err
 		}

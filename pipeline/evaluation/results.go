@@ -1,4 +1,4 @@
-package pipeline
+package evaluation
 
 import (
 	"encoding/csv"
@@ -14,6 +14,8 @@ import (
 	"text/tabwriter"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/files"
 )
 
 // resultColumns are the columns of results.csv.
@@ -24,7 +26,7 @@ var resultColumns = []string{
 
 // writeResults writes figures as CSV; a figure that there is none of is empty.
 func writeResults(path string, figures []Figures) error {
-	if err := mkdirFor(path); err != nil {
+	if err := files.MkdirFor(path); err != nil {
 		return err
 	}
 	return atomicfile.Write(path, func(w io.Writer) error {
@@ -81,7 +83,7 @@ func clearReport(dir string) error {
 		return fmt.Errorf("report folder: %w", err)
 	}
 	for _, method := range methods {
-		if _, _, err := scoreParts(method.Name()); err != nil {
+		if _, _, err := detector.ScoreParts(method.Name()); err != nil {
 			continue // not ours
 		}
 		scores, err := filepath.Glob(filepath.Join(dir, "scores", method.Name(), "*", "*.npy"))
@@ -94,13 +96,6 @@ func clearReport(dir string) error {
 			}
 			_ = os.Remove(filepath.Dir(file)) // if that was the last
 		}
-	}
-	return nil
-}
-
-func mkdirFor(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return fmt.Errorf("report folder: %w", err)
 	}
 	return nil
 }

@@ -1,4 +1,6 @@
-package pipeline
+// Package export writes detectors as ONNX graphs, from features or, with the
+// backbone, from prepared images to verdicts.
+package export
 
 import (
 	"context"
@@ -17,15 +19,16 @@ import (
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/pipeline/detector"
 )
 
 // DefaultOpset is the version of ONNX's operators in graphs that are made from
 // nothing; onnxruntime knows it since 1.12.
 const DefaultOpset = 17
 
-// ExportOptions says what to write as ONNX.
-type ExportOptions struct {
-	Detector *Detector
+// Options says what to write as ONNX.
+type Options struct {
+	Detector *detector.Detector
 	Out      string // the file to write
 	Opset    int    // version of ONNX's operators; 0 takes the backbone's, or DefaultOpset
 
@@ -36,15 +39,15 @@ type ExportOptions struct {
 
 // Export writes a detector as an ONNX file, whole or not at all: from features
 // [batch, D] or, with the backbone, from its prepared images to verdicts. The
-// graph computes in float64 what [Detector.Verdicts] does; preparing images
+// graph computes in float64 what [detector.Detector.Verdicts] does; preparing images
 // stays outside. The file's metadata properties, each of them JSON, say what
 // the outputs mean and all else that a user of it needs.
 //
 // The backbone must be the one of the training features, or the error wraps
-// [ErrOtherModel].
-func Export(ctx context.Context, opts ExportOptions) error {
+// [detector.ErrOtherModel].
+func Export(ctx context.Context, opts Options) error {
 	if s := opts.Detector.Scoring; s != nil {
-		return fmt.Errorf("export detector: its score is %s, and only heads can be exported that judge by their own: train with --scores %s", s.Name, OwnScore)
+		return fmt.Errorf("export detector: its score is %s, and only heads can be exported that judge by their own: train with --scores %s", s.Name, detector.OwnScore)
 	}
 	var m *onnx.Model
 	var err error
@@ -66,7 +69,7 @@ func Export(ctx context.Context, opts ExportOptions) error {
 }
 
 // exportHead makes the graph from features to verdicts.
-func exportHead(opts ExportOptions) (*onnx.Model, error) {
+func exportHead(opts Options) (*onnx.Model, error) {
 	d, opset := opts.Detector, opts.Opset
 	if opset == 0 {
 		opset = DefaultOpset
@@ -81,9 +84,9 @@ func exportHead(opts ExportOptions) (*onnx.Model, error) {
 }
 
 // exportWithBackbone makes the graph from prepared images to verdicts.
-func exportWithBackbone(opts ExportOptions) (_ *onnx.Model, err error) {
+func exportWithBackbone(opts Options) (_ *onnx.Model, err error) {
 	d := opts.Detector
-	opened, err := d.openModel(opts.Model, extractor.ModelOptions{})
+	opened, err := d.OpenBackbone(opts.Model, extractor.ModelOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +107,7 @@ func exportWithBackbone(opts ExportOptions) (_ *onnx.Model, err error) {
 	return m, nil
 }
 
-func mergeBackbone(model *extractor.Model, opts ExportOptions) (*onnx.Model, error) {
+func mergeBackbone(model *extractor.Model, opts Options) (*onnx.Model, error) {
 	data, err := os.ReadFile(model.File)
 	if err != nil {
 		return nil, err
@@ -145,7 +148,7 @@ type inputInfo struct {
 }
 
 // setMetadata sets the properties of an exported graph, all of them JSON.
-func setMetadata(m *onnx.Model, d *Detector, input inputInfo) error {
+func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 	threshold := &d.Threshold
 	if math.IsInf(d.Threshold, -1) {
 		threshold = nil

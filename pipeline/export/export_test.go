@@ -1,4 +1,4 @@
-package pipeline
+package export_test
 
 import (
 	"bytes"
@@ -22,104 +22,11 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/testenv"
+	"mlrbfn/pipeline"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/export"
+	"mlrbfn/pipeline/internal/pipetest"
 )
-
-// randomArray returns n normal numbers.
-func randomArray(rng *rand.Rand, n int, mean, spread float64) []float32 {
-	a := make([]float32, n)
-	for i := range a {
-		a[i] = float32(mean + spread*rng.NormFloat64())
-	}
-	return a
-}
-
-// randomLayers makes layers that read d numbers, the hidden ones giving o, with
-// which confidences for rows of about unit numbers are neither all 0 nor all 1.
-func randomLayers(rng *rand.Rand, layers, d, o, classes int) []head.Layer {
-	const n = 7
-	array := func(n int, mean float64) []float32 { return randomArray(rng, n, mean, 0.5) }
-	var made []head.Layer
-	for range layers - 1 {
-		made = append(made, head.Layer{
-			In: d, N: n, Out: o, Centroids: array(n*d, 0), Beta: array(n, -2), InitBeta: -2.5, Projections: array(n*o, 0),
-		})
-		d = o
-	}
-	return append(made, head.Layer{In: d, N: classes, Centroids: array(classes*d, 0), Beta: array(classes, -2), InitBeta: -2})
-}
-
-func randomHead(rng *rand.Rand, norm float64, layers, d, classes int, depression bool) *head.MLRBFN {
-	return &head.MLRBFN{Norm: norm, Recovery: 1.1, NoDepression: !depression, Layers: randomLayers(rng, layers, d, 5, classes)}
-}
-
-// randomDensity is what an open head knows of rows of d numbers of so many
-// classes.
-func randomDensity(rng *rand.Rand, d, classes int) *head.Density {
-	return &head.Density{D: d, Means: randomArray(rng, classes*d, 0, 0.5), Middle: 0.3 * float64(d), Radius: 0.5 * float64(d)}
-}
-
-// randomOpenHead makes an open head that reads rows of d numbers, its layers
-// the first e of them.
-func randomOpenHead(rng *rand.Rand, density *head.Density, layers, e, classes int) *head.MLRBFN {
-	return &head.MLRBFN{
-		Norm: 2, Recovery: 1.1, Open: true, Density: density, Layers: randomLayers(rng, layers, e, e, classes),
-		Score: &head.Score{
-			Nearness: head.Scale{Mean: -4 + rng.Float64(), Deviation: 1 + rng.Float64()},
-			Decision: head.Scale{Mean: -2 * rng.Float64(), Deviation: 1 + rng.Float64()},
-		},
-	}
-}
-
-func randomDetector(rng *rand.Rand, norm float64, layers, heads, d int, depression bool) *Detector {
-	det := &Detector{Classes: []string{"cat", "dog", "Ä\n", "<x>"}, Threshold: -2, TargetTPR: 0.95, Scores: []float64{-5, -2, -2, -1.5, -0.5}}
-	for i := range heads {
-		det.Seeds = append(det.Seeds, uint64(i))
-		det.Heads = append(det.Heads, randomHead(rng, norm, layers, d, len(det.Classes), depression))
-	}
-	return det
-}
-
-// randomOpenDetector is randomDetector of open heads, which all but the last of
-// more than one class have seen training rows of.
-func randomOpenDetector(rng *rand.Rand, layers, heads, d, classes int) *Detector {
-	det := &Detector{TargetTPR: 0.95}
-	for c := range classes {
-		det.Classes = append(det.Classes, fmt.Sprint(c))
-	}
-	density := randomDensity(rng, d, max(1, classes-1))
-	for i := range heads {
-		if i == 2 {
-			density = randomDensity(rng, d, classes)
-		}
-		det.Seeds = append(det.Seeds, uint64(i))
-		det.Heads = append(det.Heads, randomOpenHead(rng, density, layers, d/2, classes))
-	}
-	calibrate(det, randomRows(rng, 20, d))
-	return det
-}
-
-// calibrate gives a detector the scores of the rows x, and their median as its
-// threshold.
-func calibrate(det *Detector, x []float32) {
-	det.Scores = nil
-	for _, v := range det.Verdicts(x) {
-		det.Scores = append(det.Scores, v.Score)
-	}
-	slices.Sort(det.Scores)
-	det.Threshold = det.Scores[len(det.Scores)/2]
-}
-
-// randomRows returns rows near the centroids, every third far from them.
-func randomRows(rng *rand.Rand, n, d int) []float32 {
-	x := make([]float32, n*d)
-	for i := range x {
-		x[i] = float32(0.5 * rng.NormFloat64())
-		if i/d%3 == 2 {
-			x[i] *= 30
-		}
-	}
-	return x
-}
 
 // outputs is what onnxruntime gives for an exported graph.
 type outputs struct {
@@ -158,7 +65,7 @@ func runGraph(t testing.TB, model []byte, input string, x ort.Value) outputs {
 
 // check compares a graph's outputs with the detector's own for the rows x, to
 // tolerance times their size.
-func (o outputs) check(t testing.TB, d *Detector, x []float32, tolerance float64) {
+func (o outputs) check(t testing.TB, d *detector.Detector, x []float32, tolerance float64) {
 	t.Helper()
 	near := func(what string, row int, got, want float64) {
 		t.Helper()
@@ -218,14 +125,14 @@ func TestExportedHeadIsTheHead(t *testing.T) {
 			for _, heads := range []int{1, 3} {
 				for _, depression := range []bool{true, false} {
 					t.Run(fmt.Sprintf("k=%g/%d layers/%d heads/depression %t", norm, layers, heads, depression), func(t *testing.T) {
-						det := randomDetector(rng, norm, layers, heads, d, depression)
-						m, err := exportHead(ExportOptions{Detector: det})
+						det := pipetest.RandomDetector(rng, norm, layers, heads, d, depression)
+						m, err := export.Head(export.Options{Detector: det})
 						if err != nil {
 							t.Fatal(err)
 						}
 						graph := exported(t, m)
 						for _, batch := range []int{1, 7} {
-							x := randomRows(rng, batch, d)
+							x := pipetest.RandomRows(rng, batch, d)
 							runGraph(t, graph, "features", tensorOf(t, x, int64(batch), d)).check(t, det, x, exact)
 						}
 					})
@@ -242,26 +149,26 @@ func TestExportedOpenHead(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 8))
 	odd := make([]float32, 2*d)
 	odd[d+1] = float32(math.NaN())
-	white := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: randomArray(rng, d, 0, 0.1), Matrix: randomArray(rng, d*d, 0, 1)}
+	white := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
 	for layers := 1; layers <= 4; layers++ {
 		for _, heads := range []int{1, 3} {
 			for _, classes := range []int{1, 2, 10, 150} {
 				for _, condition := range []*conditioning.Conditioning{nil, white} {
 					t.Run(fmt.Sprintf("%d layers/%d heads/%d classes/conditioning %t", layers, heads, classes, condition != nil), func(t *testing.T) {
-						det := randomOpenDetector(rng, layers, heads, d, classes)
+						det := pipetest.RandomOpenDetector(rng, layers, heads, d, classes)
 						for _, h := range det.Heads {
 							h.Conditioning = condition
 							if err := h.Validate(); err != nil {
 								t.Fatal(err)
 							}
 						}
-						m, err := exportHead(ExportOptions{Detector: det})
+						m, err := export.Head(export.Options{Detector: det})
 						if err != nil {
 							t.Fatal(err)
 						}
 						graph := exported(t, m)
 						for _, batch := range []int{1, 7} {
-							x := randomRows(rng, batch, d)
+							x := pipetest.RandomRows(rng, batch, d)
 							if batch > 2 {
 								x = append(x[:(batch-2)*d], odd...)
 							}
@@ -277,9 +184,9 @@ func TestExportedOpenHead(t *testing.T) {
 // TestExportedOpenHeadsShare: what heads have in common is in the file once.
 func TestExportedOpenHeadsShare(t *testing.T) {
 	const d = 12
-	det := randomOpenDetector(rand.New(rand.NewPCG(3, 9)), 2, 2, d, 4)
+	det := pipetest.RandomOpenDetector(rand.New(rand.NewPCG(3, 9)), 2, 2, d, 4)
 	size := func() int {
-		m, err := exportHead(ExportOptions{Detector: det})
+		m, err := export.Head(export.Options{Detector: det})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,19 +209,19 @@ func TestExportedHeadInEachOpset(t *testing.T) {
 	const d = 12
 	rng := rand.New(rand.NewPCG(3, 2))
 	for opset := onnx.MinOpset; opset <= onnx.MaxOpset; opset++ {
-		for _, det := range []*Detector{
-			randomDetector(rng, 1.5, 2, 2, d, true), randomDetector(rng, 2, 2, 2, d, true), randomOpenDetector(rng, 2, 2, d, 4), randomOpenDetector(rng, 2, 2, d, 150),
+		for _, det := range []*detector.Detector{
+			pipetest.RandomDetector(rng, 1.5, 2, 2, d, true), pipetest.RandomDetector(rng, 2, 2, 2, d, true), pipetest.RandomOpenDetector(rng, 2, 2, d, 4), pipetest.RandomOpenDetector(rng, 2, 2, d, 150),
 		} {
-			m, err := exportHead(ExportOptions{Detector: det, Opset: opset})
+			m, err := export.Head(export.Options{Detector: det, Opset: opset})
 			if err != nil {
 				t.Fatal(err)
 			}
-			x := randomRows(rng, 7, d)
+			x := pipetest.RandomRows(rng, 7, d)
 			runGraph(t, exported(t, m), "features", tensorOf(t, x, 7, d)).check(t, det, x, exact)
 		}
 	}
 	for _, opset := range []int{onnx.MinOpset - 1, onnx.MaxOpset + 1} {
-		if _, err := exportHead(ExportOptions{Detector: randomDetector(rng, 2, 1, 1, d, true), Opset: opset}); err == nil {
+		if _, err := export.Head(export.Options{Detector: pipetest.RandomDetector(rng, 2, 1, 1, d, true), Opset: opset}); err == nil {
 			t.Errorf("opset %d is taken", opset)
 		}
 	}
@@ -326,19 +233,19 @@ func TestExportedHeadInEachOpset(t *testing.T) {
 func TestExportedEdges(t *testing.T) {
 	const d = 4
 	rng := rand.New(rand.NewPCG(3, 3))
-	x := slices.Concat(randomRows(rng, 1, d), []float32{1e18, 0, 0, 0, 1e38, -1e38, 1e38, 1e38}, []float32{float32(math.NaN()), 0, 0, 0})
+	x := slices.Concat(pipetest.RandomRows(rng, 1, d), []float32{1e18, 0, 0, 0, 1e38, -1e38, 1e38, 1e38}, []float32{float32(math.NaN()), 0, 0, 0})
 	for _, opset := range []int{9, 11, 17} {
 		for _, heads := range []int{1, 2} {
-			for name, det := range map[string]*Detector{
-				"k=1": randomDetector(rng, 1, 3, heads, d, true), "k=2": randomDetector(rng, 2, 3, heads, d, true),
-				"k=8":  randomDetector(rng, 8, 3, heads, d, true), // (1e38)⁸·4 is +Inf
-				"open": randomOpenDetector(rng, 3, heads, d, 3), "open, no layers": randomOpenDetector(rng, 1, heads, d, 1),
+			for name, det := range map[string]*detector.Detector{
+				"k=1": pipetest.RandomDetector(rng, 1, 3, heads, d, true), "k=2": pipetest.RandomDetector(rng, 2, 3, heads, d, true),
+				"k=8":  pipetest.RandomDetector(rng, 8, 3, heads, d, true), // (1e38)⁸·4 is +Inf
+				"open": pipetest.RandomOpenDetector(rng, 3, heads, d, 3), "open, no layers": pipetest.RandomOpenDetector(rng, 1, heads, d, 1),
 			} {
 				for _, flags := range []bool{true, false} {
 					if !flags {
 						det.Threshold, det.Scores = math.Inf(-1), nil
 					}
-					m, err := exportHead(ExportOptions{Detector: det, Opset: opset})
+					m, err := export.Head(export.Options{Detector: det, Opset: opset})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -359,10 +266,10 @@ func TestExportedEdges(t *testing.T) {
 func TestExportedTies(t *testing.T) {
 	const d, n = 12, 40
 	rng := rand.New(rand.NewPCG(3, 7))
-	for _, det := range []*Detector{randomDetector(rng, 1.5, 3, 3, d, true), randomDetector(rng, 2, 3, 3, d, true), randomOpenDetector(rng, 3, 3, d, 4)} {
-		x := randomRows(rng, n, d)
-		calibrate(det, x)
-		m, err := exportHead(ExportOptions{Detector: det})
+	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 1.5, 3, 3, d, true), pipetest.RandomDetector(rng, 2, 3, 3, d, true), pipetest.RandomOpenDetector(rng, 3, 3, d, 4)} {
+		x := pipetest.RandomRows(rng, n, d)
+		pipetest.Calibrate(det, x)
+		m, err := export.Head(export.Options{Detector: det})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -380,7 +287,7 @@ func TestExportedTies(t *testing.T) {
 func TestExportedConditioning(t *testing.T) {
 	const d, e, n = 6, 4, 5
 	rng := rand.New(rand.NewPCG(3, 4))
-	mean, scale, matrix := randomRows(rng, 1, d), randomRows(rng, 1, d), randomRows(rng, 1, d*e)
+	mean, scale, matrix := pipetest.RandomRows(rng, 1, d), pipetest.RandomRows(rng, 1, d), pipetest.RandomRows(rng, 1, d*e)
 	for _, tt := range []struct {
 		e int
 		c *conditioning.Conditioning
@@ -391,12 +298,12 @@ func TestExportedConditioning(t *testing.T) {
 		{e, &conditioning.Conditioning{Mean: mean, Matrix: matrix}},
 	} {
 		for _, opset := range []int{9, 17, 18} {
-			x := append(randomRows(rng, n-1, d), make([]float32, d)...)
-			det := randomDetector(rng, 2, 2, 2, tt.e, true)
+			x := append(pipetest.RandomRows(rng, n-1, d), make([]float32, d)...)
+			det := pipetest.RandomDetector(rng, 2, 2, 2, tt.e, true)
 			for _, h := range det.Heads {
 				h.Conditioning = tt.c
 			}
-			m, err := exportHead(ExportOptions{Detector: det, Opset: opset})
+			m, err := export.Head(export.Options{Detector: det, Opset: opset})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -409,18 +316,18 @@ func TestExportedConditioning(t *testing.T) {
 func TestExportedHeadInPython(t *testing.T) {
 	const d = 8
 	rng := rand.New(rand.NewPCG(3, 5))
-	white := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Whiten, L2: true, Shrinkage: 0.25}, Mean: randomArray(rng, d, 0, 0.1), Matrix: randomArray(rng, d*d, 0, 1)}
-	open, many := randomOpenDetector(rng, 3, 3, d, 4), randomOpenDetector(rng, 1, 1, d, 150)
+	white := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Whiten, L2: true, Shrinkage: 0.25}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
+	open, many := pipetest.RandomOpenDetector(rng, 3, 3, d, 4), pipetest.RandomOpenDetector(rng, 1, 1, d, 150)
 	for _, h := range open.Heads {
 		h.Conditioning = white
 	}
-	for _, det := range []*Detector{randomDetector(rng, 1, 3, 2, d, true), randomDetector(rng, 2, 3, 2, d, true), randomDetector(rng, 3, 3, 2, d, true), open, many} {
-		det.Source = Source{Fingerprint: "f", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)}
+	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 1, 3, 2, d, true), pipetest.RandomDetector(rng, 2, 3, 2, d, true), pipetest.RandomDetector(rng, 3, 3, 2, d, true), open, many} {
+		det.Source = detector.Source{Fingerprint: "f", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)}
 		out := filepath.Join(t.TempDir(), "head.onnx")
-		if err := Export(t.Context(), ExportOptions{Detector: det, Out: out}); err != nil {
+		if err := export.Export(t.Context(), export.Options{Detector: det, Out: out}); err != nil {
 			t.Fatal(err)
 		}
-		x := randomRows(rng, 7, d)
+		x := pipetest.RandomRows(rng, 7, d)
 		text := testenv.Python(t, `
 import json, sys, numpy as np, onnx
 from onnx.reference import ReferenceEvaluator
@@ -630,9 +537,9 @@ func exportWith(t *testing.T, dir, out, pool string, keep bool) {
 	} else {
 		input = tensorOf(t, images, shape...)
 	}
-	for _, det := range []*Detector{randomOpenDetector(rng, 2, 2, model.Dim(), 4), randomDetector(rng, 2, 2, 2, model.Dim(), true)} {
-		det.Source = Source{Fingerprint: model.Fingerprint(), Model: dir, SHA256: model.SHA256, Output: model.Output(), Pool: model.Pool()}
-		if err := Export(t.Context(), ExportOptions{Detector: det, Out: out, WithBackbone: true, KeepOutputs: keep}); err != nil {
+	for _, det := range []*detector.Detector{pipetest.RandomOpenDetector(rng, 2, 2, model.Dim(), 4), pipetest.RandomDetector(rng, 2, 2, 2, model.Dim(), true)} {
+		det.Source = detector.Source{Fingerprint: model.Fingerprint(), Model: dir, SHA256: model.SHA256, Output: model.Output(), Pool: model.Pool()}
+		if err := export.Export(t.Context(), export.Options{Detector: det, Out: out, WithBackbone: true, KeepOutputs: keep}); err != nil {
 			t.Fatal(err)
 		}
 		graph, err := os.ReadFile(out)
@@ -662,21 +569,21 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 		}
 	}
 	features := filepath.Join(work, "features")
-	if _, err := Extract(t.Context(), ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: features}); err != nil {
+	if _, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: features}); err != nil {
 		t.Fatal(err)
 	}
-	det, _, err := Train(t.Context(), TrainOptions{
+	det, _, err := pipeline.Train(t.Context(), pipeline.TrainOptions{
 		Features: []string{features}, Head: head.Config{Layers: 2, Centroids: 4, Open: true}, Train: head.TrainOptions{Epochs: 5},
 		Conditioning: conditioning.Options{Kind: conditioning.Whiten, L2: true},
-		Validation:   Share{None: true}, Calibration: Share{None: true}, Seeds: []uint64{1, 2},
+		Validation:   pipeline.Share{None: true}, Calibration: pipeline.Share{None: true}, Seeds: []uint64{1, 2},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	det.Threshold, det.Scores = -0.5, []float64{-0.9, -0.6, -0.3}
 	out := filepath.Join(work, "all.onnx")
-	opts := ExportOptions{Detector: det, Out: out, WithBackbone: true}
-	if err := Export(t.Context(), opts); err != nil {
+	opts := export.Options{Detector: det, Out: out, WithBackbone: true}
+	if err := export.Export(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
 	graph, err := os.ReadFile(out)
@@ -707,7 +614,7 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 	spec := model.Spec
 	got := runGraph(t, graph, model.Inputs[0].Name, tensorOf(t, images, int64(len(photos)), 3, int64(spec.Height), int64(spec.Width)))
 	i := 0
-	_, err = Detect(t.Context(), DetectOptions{Detector: det, Paths: photos}, func(j Judgement) error {
+	_, err = pipeline.Detect(t.Context(), pipeline.DetectOptions{Detector: det, Paths: photos}, func(j pipeline.Judgement) error {
 		if j.Err != nil {
 			return j.Err
 		}
@@ -722,21 +629,34 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 	}
 
 	// What cannot be exported is refused, and leaves nothing.
-	for says, change := range map[string]func(*ExportOptions){
-		"opset 11":                       func(o *ExportOptions) { o.Opset = 11 },
-		"not the detector's backbone":    func(o *ExportOptions) { other := *det; other.Source.Fingerprint = "x"; o.Detector = &other },
-		"the backbone itself":            func(o *ExportOptions) { o.Out = model.File },
-		"absent":                         func(o *ExportOptions) { o.Model = filepath.Join(work, "absent") },
-		filepath.Join(work, "no", "dir"): func(o *ExportOptions) { o.Out = filepath.Join(work, "no", "dir") },
+	for says, change := range map[string]func(*export.Options){
+		"opset 11":                       func(o *export.Options) { o.Opset = 11 },
+		"not the detector's backbone":    func(o *export.Options) { other := *det; other.Source.Fingerprint = "x"; o.Detector = &other },
+		"the backbone itself":            func(o *export.Options) { o.Out = model.File },
+		"absent":                         func(o *export.Options) { o.Model = filepath.Join(work, "absent") },
+		filepath.Join(work, "no", "dir"): func(o *export.Options) { o.Out = filepath.Join(work, "no", "dir") },
 	} {
 		bad := opts
 		bad.Out = filepath.Join(work, "bad.onnx")
 		change(&bad)
-		if err := Export(t.Context(), bad); err == nil || !strings.Contains(err.Error(), says) {
+		if err := export.Export(t.Context(), bad); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want an error that says %q", err, says)
 		}
 		if _, err := os.Stat(filepath.Join(work, "bad.onnx")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: a file was left: %v", says, err)
 		}
+	}
+}
+
+// TestExportRefusesOtherScores: a graph has the heads' own score alone.
+func TestExportRefusesOtherScores(t *testing.T) {
+	det := pipetest.RandomDetector(rand.New(rand.NewPCG(3, 10)), 2, 1, 1, 4, true)
+	det.Scoring = &detector.Scoring{Name: "vim"}
+	out := filepath.Join(t.TempDir(), "d.onnx")
+	if err := export.Export(t.Context(), export.Options{Detector: det, Out: out}); err == nil || !strings.Contains(err.Error(), "vim") {
+		t.Errorf("a detector that judges by ViM: %v", err)
+	}
+	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file was left: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package pipeline
+package export
 
 import (
 	"math"
@@ -8,6 +8,7 @@ import (
 	"mlrbfn/extractor"
 	"mlrbfn/head"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/pipeline/detector"
 )
 
 // This file writes a detector as ONNX nodes. They compute in float64, as the
@@ -26,7 +27,7 @@ var verdictOutputs = map[string]string{
 
 // addDetector adds all of a detector, from features [batch, D] of any float
 // type to the outputs; batch is the number of rows, or onnx.Batch.
-func addDetector(m *onnx.Model, d *Detector, features onnx.Value, batch int) {
+func addDetector(m *onnx.Model, d *detector.Detector, features onnx.Value, batch int) {
 	x := m.Cast(features, onnx.Double)
 	logConfidences, score := addHeads(m, d.Heads, x)
 	addVerdict(m, d, logConfidences, score, batch)
@@ -184,7 +185,7 @@ func addSquaredDistances(m *onnx.Model, points []float64, d int, x onnx.Value) o
 }
 
 // addVerdict adds the outputs for log φ [batch, C] and the score [batch].
-func addVerdict(m *onnx.Model, d *Detector, logConfidences, score onnx.Value, batch int) {
+func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.Value, batch int) {
 	confidences := m.Op("Exp", logConfidences)
 	class := m.Node("ArgMax", []onnx.Value{logConfidences}, onnx.Int("axis", 1), onnx.Int("keepdims", 0))
 	ood := m.Op("Not", m.AtLeast(score, m.Doubles([]float64{below(d.Threshold)})))

@@ -1,4 +1,4 @@
-package pipeline
+package export
 
 import (
 	"mlrbfn/head"

@@ -1,4 +1,4 @@
-package pipeline
+package training
 
 import (
 	"bytes"
@@ -23,6 +23,7 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/safetensors"
+	"mlrbfn/pipeline/internal/files"
 )
 
 // Errors about the checkpoint that Train finds.
@@ -75,8 +76,8 @@ type checkpointRecord struct {
 
 // openCheckpoint returns the checkpoint that the options ask for, with the
 // states to go on from.
-func (t *trainingData) openCheckpoint(ctx context.Context) (*checkpoint, error) {
-	o := t.opts
+func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
+	o := t.Options
 	if o.Checkpoint == "" {
 		return nil, nil
 	}
@@ -224,11 +225,11 @@ func stateArrays(s *head.State) map[string]*[][]float32 {
 // readCheckpoint reads a file that write wrote. Errors do not name it.
 func readCheckpoint(path string) (*checkpointRecord, error) {
 	file, err := safetensors.Read(path)
-	if isFormatError(err) {
+	if files.IsFormatError(err) {
 		return nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
 	}
 	if err != nil {
-		return nil, pathless(err)
+		return nil, files.Pathless(err)
 	}
 	text, ok := file.Metadata[checkpointKey]
 	if !ok {
@@ -281,10 +282,10 @@ type identity map[string]string
 // rateKey is the learning rate's place in an identity.
 const rateKey = "Train.LR"
 
-// identify lists what the heads depend on. Options that TrainOptions hides from
+// identify lists what the heads depend on. Options that Options hides from
 // JSON are none of it, or show in the rows.
-func (t *trainingData) identify(ctx context.Context) (identity, error) {
-	text, err := json.Marshal(t.opts)
+func (t *Data) identify(ctx context.Context) (identity, error) {
+	text, err := json.Marshal(t.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -296,16 +297,16 @@ func (t *trainingData) identify(ctx context.Context) (identity, error) {
 	}
 	id := identity{}
 	id.add("", options)
-	classes, err := json.Marshal(t.classes)
+	classes, err := json.Marshal(t.Classes)
 	if err != nil {
 		return nil, err
 	}
 	id["the classes"] = checksum(ctx, classes)
-	id["the training features"] = checksum(ctx, t.x)
-	id["the training labels"] = checksum(ctx, t.labels)
+	id["the training features"] = checksum(ctx, t.X)
+	id["the training labels"] = checksum(ctx, t.Labels)
 	id["the choice of training images"] = checksum(ctx, wide(t.train.Rows))
 	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Rows))
-	if t.held != nil {
+	if t.Held != nil {
 		id["the validation features"] = checksum(ctx, t.validation.X)
 		id["the validation labels"] = checksum(ctx, t.validation.Labels)
 	}

@@ -1,4 +1,4 @@
-package pipeline
+package training
 
 import (
 	"bytes"
@@ -17,10 +17,12 @@ import (
 
 	"mlrbfn/head"
 	"mlrbfn/internal/safetensors"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/pipetest"
 )
 
 // saved returns the bytes of the detector's file.
-func saved(t *testing.T, d *Detector) []byte {
+func saved(t *testing.T, d *detector.Detector) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "d")
 	if err := d.Save(path); err != nil {
@@ -35,7 +37,7 @@ func saved(t *testing.T, d *Detector) []byte {
 
 // interrupt cancels training when enough, which is asked after each epoch of a
 // head, from several goroutines, says so.
-func interrupt(t *testing.T, o TrainOptions, enough func() bool) {
+func interrupt(t *testing.T, o Options, enough func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	o.Progress = func(int, head.Epoch) {
@@ -66,7 +68,7 @@ func eachOf(n int) func() bool {
 }
 
 func TestTrainGoesOnFromACheckpoint(t *testing.T) {
-	o := quick(clouds(t, 1, 60, twoLabels, two...), clouds(t, 2, 20, twoLabels, two...))
+	o := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 2, 20, pipetest.TwoLabels, pipetest.Two...))
 	o.Seeds = []uint64{3, 1, 2}
 	d, _, err := Train(context.Background(), o)
 	if err != nil {
@@ -125,7 +127,7 @@ func TestTrainGoesOnFromACheckpoint(t *testing.T) {
 }
 
 func TestTrainRefusesOtherCheckpoints(t *testing.T) {
-	main := clouds(t, 1, 60, twoLabels, two...)
+	main := pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...)
 	o := quick(main)
 	o.Checkpoint = filepath.Join(t.TempDir(), "c")
 	resumed := 0
@@ -141,17 +143,21 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for says, change := range map[string]func(*TrainOptions){
-		"layers was 2 and is 3":              func(o *TrainOptions) { o.Head.Layers = 3 },
-		"epochs was 20 and is 21":            func(o *TrainOptions) { o.Train.Epochs = 21 },
-		"lr was 0.02 and is 0.01":            func(o *TrainOptions) { o.Train.LR = 0.01 },
-		"balance was false and is true":      func(o *TrainOptions) { o.Train.Balance = true },
-		"seeds was [0] and is [0 1]":         func(o *TrainOptions) { o.Seeds = []uint64{0, 1} },
-		"the training features are others":   func(o *TrainOptions) { o.Features = []string{clouds(t, 9, 60, twoLabels, two...)} },
-		"the training labels are others":     func(o *TrainOptions) { o.Features = []string{clouds(t, 1, 60, []int64{1, 0}, two...)} },
-		"the classes are others":             func(o *TrainOptions) { o.Features = []string{clouds(t, 1, 60, []int64{0, 2}, two...)} },
-		"the choice of training images":      func(o *TrainOptions) { o.Calibration.Fraction = 0.2 },
-		"the validation features are others": func(o *TrainOptions) { o.Validation.Features = clouds(t, 2, 20, twoLabels, two...) },
+	for says, change := range map[string]func(*Options){
+		"layers was 2 and is 3":         func(o *Options) { o.Head.Layers = 3 },
+		"epochs was 20 and is 21":       func(o *Options) { o.Train.Epochs = 21 },
+		"lr was 0.02 and is 0.01":       func(o *Options) { o.Train.LR = 0.01 },
+		"balance was false and is true": func(o *Options) { o.Train.Balance = true },
+		"seeds was [0] and is [0 1]":    func(o *Options) { o.Seeds = []uint64{0, 1} },
+		"the training features are others": func(o *Options) {
+			o.Features = []string{pipetest.Clouds(t, 9, 60, pipetest.TwoLabels, pipetest.Two...)}
+		},
+		"the training labels are others": func(o *Options) { o.Features = []string{pipetest.Clouds(t, 1, 60, []int64{1, 0}, pipetest.Two...)} },
+		"the classes are others":         func(o *Options) { o.Features = []string{pipetest.Clouds(t, 1, 60, []int64{0, 2}, pipetest.Two...)} },
+		"the choice of training images":  func(o *Options) { o.Calibration.Fraction = 0.2 },
+		"the validation features are others": func(o *Options) {
+			o.Validation.Features = pipetest.Clouds(t, 2, 20, pipetest.TwoLabels, pipetest.Two...)
+		},
 	} {
 		other := o
 		change(&other)
@@ -193,7 +199,7 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 		return b.Bytes()
 	}()
 	var detector bytes.Buffer
-	if err := safetensors.Write(&detector, map[string]string{metadataKey: "{}"}, nil); err != nil {
+	if err := safetensors.Write(&detector, map[string]string{"mlrbfn": "{}"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	altered := slices.Clone(kept)
@@ -204,7 +210,7 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 		if err := os.WriteFile(o.Checkpoint, data, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		for _, o := range []TrainOptions{o, always, again} {
+		for _, o := range []Options{o, always, again} {
 			if _, _, err := Train(context.Background(), o); !errors.Is(err, ErrCheckpoint) {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -217,7 +223,7 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 
 // TestTrainKeepsGoodHeads spoils the state of some heads, so that they diverge.
 func TestTrainKeepsGoodHeads(t *testing.T) {
-	o := quick(clouds(t, 1, 60, twoLabels, two...))
+	o := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
 	o.Seeds = []uint64{3, 1, 2}
 	o.Checkpoint = filepath.Join(t.TempDir(), "c")
 	interrupt(t, o, eachOf(3))
@@ -268,7 +274,7 @@ func TestTrainKeepsGoodHeads(t *testing.T) {
 
 // TestTrainOutlivesAFullDisk removes the folder of the checkpoint under it.
 func TestTrainOutlivesAFullDisk(t *testing.T) {
-	o := quick(clouds(t, 1, 60, twoLabels, two...))
+	o := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
 	dir := filepath.Join(t.TempDir(), "gone")
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		t.Fatal(err)
@@ -306,7 +312,7 @@ func TestTrainSaysOfUnequalClasses(t *testing.T) {
 		says   string
 		rows   []int
 	}{{11, `100 images to train on of "0", 10 of "1"`, []int{100, 10}}, {10, "", []int{90, 10}}} {
-		o := quick(clouds(t, 1, 10, labels[:tt.clouds], far[:tt.clouds]...))
+		o := quick(pipetest.Clouds(t, 1, 10, labels[:tt.clouds], far[:tt.clouds]...))
 		o.Validation.None, o.Calibration.None, o.Train.Epochs = true, true, 1
 		d, result, err := Train(context.Background(), o)
 		if err != nil {

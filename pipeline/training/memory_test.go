@@ -1,4 +1,4 @@
-package pipeline
+package training
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestTrainBeyondMemory: of features that do not fit into memory a detector
@@ -15,7 +17,7 @@ import (
 func TestTrainBeyondMemory(t *testing.T) {
 	for name, paper := range map[string]bool{"open": false, "paper": true} {
 		t.Run(name, func(t *testing.T) {
-			o := quick(clouds(t, 1, 600, twoLabels, two...), clouds(t, 2, 200, twoLabels, two...))
+			o := quick(pipetest.Clouds(t, 1, 600, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 2, 200, pipetest.TwoLabels, pipetest.Two...))
 			o.Paper, o.Seeds = paper, []uint64{3, 1}
 			o.Memory, o.Scratch = 3000, t.TempDir() // of 12,800 bytes of features
 			d, result, err := Train(context.Background(), o)

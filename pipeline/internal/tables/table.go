@@ -1,4 +1,6 @@
-package pipeline
+// Package tables opens feature sets as the rows that trainings and evaluations
+// work on.
+package tables
 
 import (
 	"context"
@@ -12,23 +14,26 @@ import (
 	"mlrbfn/internal/spill"
 )
 
-// table is the rows of one or several feature sets as one matrix, with the
+// BlockRows is how many rows are read at once.
+const BlockRows = 512
+
+// Table is the rows of one or several feature sets as one matrix, with the
 // union of their classes.
-type table struct {
-	dirs    []string
-	x       []float32 // [N, d]; the set's own memory map where there is only one
-	d       int
-	pages   *spill.Matrix // what x is the rows of
-	labels  []int64       // [N], indices into classes; −1 for none
-	classes []string      // sorted, unless they are one set's own
-	sets    []*features.Set
+type Table struct {
+	Dirs    []string
+	X       []float32 // [N, d]; the set's own memory map where there is only one
+	D       int
+	Pages   *spill.Matrix // what X is the rows of
+	Labels  []int64       // [N], indices into Classes; −1 for none
+	Classes []string      // sorted, unless they are one set's own
+	Sets    []*features.Set
 }
 
-// openTable opens feature sets that were made by the same model in the same
+// Open opens feature sets that were made by the same model in the same
 // way, and checks that every value is finite. Several become one in space; nil
 // means in memory. Close it when no row is in use.
-func openTable(ctx context.Context, space *spill.Space, dirs ...string) (_ *table, err error) {
-	t := &table{dirs: dirs}
+func Open(ctx context.Context, space *spill.Space, dirs ...string) (_ *Table, err error) {
+	t := &Table{Dirs: dirs}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Close())
@@ -39,80 +44,65 @@ func openTable(ctx context.Context, space *spill.Space, dirs ...string) (_ *tabl
 		if err != nil {
 			return nil, err
 		}
-		t.sets = append(t.sets, set)
-		if err := features.SameSpace(t.sets[0], set); err != nil {
+		t.Sets = append(t.Sets, set)
+		if err := features.SameSpace(t.Sets[0], set); err != nil {
 			return nil, err
 		}
 	}
-	first := t.sets[0]
-	t.d = first.D
-	if len(t.sets) == 1 {
-		t.pages = space.File(first.Map(), t.d)
-		t.x, t.labels, t.classes = t.pages.X, first.Labels(), first.Classes
+	first := t.Sets[0]
+	t.D = first.D
+	if len(t.Sets) == 1 {
+		t.Pages = space.File(first.Map(), t.D)
+		t.X, t.Labels, t.Classes = t.Pages.X, first.Labels(), first.Classes
 		return t, t.checkFinite(ctx, first, nil)
 	}
-	for _, set := range t.sets {
-		t.classes = append(t.classes, set.Classes...)
+	for _, set := range t.Sets {
+		t.Classes = append(t.Classes, set.Classes...)
 	}
-	slices.Sort(t.classes)
-	t.classes = slices.Compact(t.classes)
+	slices.Sort(t.Classes)
+	t.Classes = slices.Compact(t.Classes)
 	n := 0
-	for _, set := range t.sets {
+	for _, set := range t.Sets {
 		n += set.N
 	}
-	if t.pages, err = space.Matrix(n, t.d); err != nil {
+	if t.Pages, err = space.Matrix(n, t.D); err != nil {
 		return nil, err
 	}
-	for _, set := range t.sets {
-		at := len(t.labels)
-		labels, err := relabel(set, t.classes)
+	for _, set := range t.Sets {
+		at := len(t.Labels)
+		labels, err := Relabel(set, t.Classes)
 		if err != nil {
 			return nil, err
 		}
-		t.labels = append(t.labels, labels...)
-		file := space.File(set.Map(), t.d)
-		write := func(row int, rows []float32) error { return t.pages.Write(at+row, rows) }
+		t.Labels = append(t.Labels, labels...)
+		file := space.File(set.Map(), t.D)
+		write := func(row int, rows []float32) error { return t.Pages.Write(at+row, rows) }
 		if err := errors.Join(t.checkFinite(ctx, set, write), file.Close()); err != nil {
 			return nil, err
 		}
 	}
-	err = t.pages.Done()
-	t.x = t.pages.X
+	err = t.Pages.Done()
+	t.X = t.Pages.X
 	return t, err
 }
 
 // checkFinite checks every value of a set and gives blocks of its rows, from row
 // on, to each, where that is set.
-func (t *table) checkFinite(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
+func (t *Table) checkFinite(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
 	row := 0
-	for block := range slices.Chunk(set.Features(), verdictBlock*t.d) {
+	for block := range slices.Chunk(set.Features(), BlockRows*t.D) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if i := slices.IndexFunc(block, notFinite); i >= 0 {
-			return fmt.Errorf("features %s: row %d holds a value that is not finite", set.Dir, row+i/t.d)
+			return fmt.Errorf("features %s: row %d holds a value that is not finite", set.Dir, row+i/t.D)
 		}
 		if each != nil {
 			if err := each(row, block); err != nil {
 				return err
 			}
 		}
-		row += len(block) / t.d
-	}
-	return nil
-}
-
-// Verify reads feature sets wholly and compares every file with its checksum. Its
-// errors are those of features.Open and [features.Set.Verify].
-func Verify(ctx context.Context, dirs ...string) error {
-	for _, dir := range dirs {
-		set, err := features.Open(dir)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(set.Verify(ctx), set.Close()); err != nil {
-			return err
-		}
+		row += len(block) / t.D
 	}
 	return nil
 }
@@ -121,9 +111,9 @@ func notFinite(v float32) bool {
 	return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0)
 }
 
-// distinct refuses a folder that stands in for two sets of images that must
+// Distinct refuses a folder that stands in for two sets of images that must
 // have none in common.
-func distinct(dirs []string) error {
+func Distinct(dirs []string) error {
 	var infos []os.FileInfo
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
@@ -140,8 +130,8 @@ func distinct(dirs []string) error {
 	return nil
 }
 
-// relabel returns a set's labels as indices into other class names.
-func relabel(set *features.Set, classes []string) ([]int64, error) {
+// Relabel returns a set's labels as indices into other class names.
+func Relabel(set *features.Set, classes []string) ([]int64, error) {
 	to := make([]int64, len(set.Classes))
 	for i, name := range set.Classes {
 		to[i] = int64(slices.Index(classes, name))
@@ -160,10 +150,53 @@ func relabel(set *features.Set, classes []string) ([]int64, error) {
 }
 
 // Close lets go of the sets' files.
-func (t *table) Close() error {
-	errs := []error{t.pages.Close()}
-	for _, set := range t.sets {
+func (t *Table) Close() error {
+	errs := []error{t.Pages.Close()}
+	for _, set := range t.Sets {
 		errs = append(errs, set.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// Gather returns the features of rows, ascending; without copying where they follow each
+// other.
+func (t *Table) Gather(rows []int) []float32 {
+	n := len(rows)
+	if n == 0 {
+		return nil
+	}
+	if rows[n-1]-rows[0] == n-1 {
+		return t.X[rows[0]*t.D : (rows[0]+n)*t.D]
+	}
+	x := make([]float32, 0, n*t.D)
+	for _, r := range rows {
+		x = append(x, t.X[r*t.D:(r+1)*t.D]...)
+	}
+	return x
+}
+
+// BackboneLogits returns those that lie beside a row's features.
+func (t *Table) BackboneLogits(row int) []float32 {
+	for _, set := range t.Sets {
+		if row < set.N {
+			logits, c := set.Logits()
+			return logits[row*c : (row+1)*c]
+		}
+		row -= set.N
+	}
+	panic("tables: a row beyond the sets")
+}
+
+// CheckLogits says whether all sets of a table have logits of so many classes.
+func (t *Table) CheckLogits(classes int) error {
+	for _, set := range t.Sets {
+		switch _, c := set.Logits(); c {
+		case classes:
+		case 0:
+			return fmt.Errorf("features %s have no logits of the backbone's (logits.npy)", set.Dir)
+		default:
+			return fmt.Errorf("features %s have logits of %d classes, and there are %d classes to tell from strangers", set.Dir, c, classes)
+		}
+	}
+	return nil
 }
