@@ -213,25 +213,3 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 		}
 	}
 }
-
-// softmaxAll returns the softmax of rows of logits, computed on all cores.
-func softmaxAll(ctx context.Context, logits []float64, classes int) ([]float64, error) {
-	p := make([]float64, len(logits))
-	err := eachBlock(ctx, len(p)/classes, blockRows, func(from, to int) {
-		copy(p[from*classes:], softmaxRows(logits[from*classes:to*classes], classes))
-	})
-	return p, err
-}
-
-// softmaxRows returns the softmax of rows of logits.
-func softmaxRows(logits []float64, classes int) []float64 {
-	p := make([]float64, 0, len(logits))
-	for z := range slices.Chunk(logits, classes) {
-		z = possible(z)
-		sum, _ := logSumExp(z, 1)
-		for _, v := range z {
-			p = append(p, math.Exp(v-sum))
-		}
-	}
-	return p
-}

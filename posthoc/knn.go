@@ -1,0 +1,38 @@
+package posthoc
+
+import (
+	"context"
+	"fmt"
+)
+
+// KNN is the distance to the K-th nearest training row: −‖f/‖f‖ − g/‖g‖‖²,
+// squared. Reads features. It is exact; K above the number of rows means the
+// furthest of them. Training rows of zeros are nobody's neighbours; features of
+// zeros score −1, their squared distance from any row of length 1 (OpenOOD's is
+// −3.4e38).
+//
+// Source: Sun et al., 2022 (OpenOOD: KNNPostprocessor).
+type KNN struct {
+	K      int
+	Bank   *Data // its features alone are read
+	Memory int64 `save:"-"` // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
+}
+
+// FitKNN returns KNN with all rows of the data as its bank; k of 0 means 50.
+func FitKNN(data *Data, k int) (*KNN, error) {
+	if err := data.need(true, false, false); err != nil {
+		return nil, err
+	}
+	if k < 0 {
+		return nil, fmt.Errorf("%d nearest neighbours: it cannot be negative", k)
+	}
+	if k == 0 {
+		k = 50
+	}
+	return &KNN{K: k, Bank: data}, nil
+}
+
+// Score implements [Score].
+func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
+	return alone(ctx, s, dst, b)
+}
