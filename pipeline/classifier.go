@@ -217,7 +217,7 @@ func (c *classifier) data(t *table, rows []int, labels []int64, classes int) *po
 // fit fits a post-hoc score. One that needs a linear head and cannot have it on
 // the features, as the classifier has hidden layers, reads what the last layer
 // reads.
-func (f fitting) fit(ctx context.Context, name string) (posthoc.Score, error) {
+func (f fitting) fit(ctx context.Context, name string) (posthoc.Scorer, error) {
 	in := posthoc.Input{Train: f.train, Val: f.val, Memory: f.memory}
 	switch len(f.network) {
 	case 0:
@@ -251,11 +251,11 @@ func (f fitting) hidden(data *posthoc.Data) *posthoc.Data {
 
 // onHidden is a score of what the last layer of a network reads.
 type onHidden struct {
-	score   posthoc.Score
+	score   posthoc.Scorer
 	network posthoc.MLP
 }
 
-// Score implements posthoc.Score.
+// Score implements posthoc.Scorer.
 func (s *onHidden) Score(ctx context.Context, dst []float64, b posthoc.Batch) error {
 	b.Features = lastHidden(s.network, b.Features)
 	return s.score.Score(ctx, dst, b)

@@ -5,6 +5,21 @@ import (
 	"math"
 )
 
+var kindASH = kindOf[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))
+
+func pruning(name string, how Shape) method {
+	return method{
+		name: name, reads: features, needs: lastLayer,
+		fit: func(_ context.Context, in Input) (Scorer, error) { return &ASH{Head: in.Head, Shape: how}, nil },
+	}
+}
+
+func (s *ASH) fields(f *fields) {
+	f.layer("head", &s.Head)
+	text(f, "shape", &s.Shape)
+	f.float("percentile", &s.Percentile)
+}
+
 // Shape says what [ASH] does to features f, of which it looks at the k largest.
 type Shape string
 
@@ -32,15 +47,15 @@ type ASH struct {
 	Percentile float64 // 0 means OpenOOD's default: 85 of Scale, else 90
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error { return alone(ctx, s, dst, b) }
 
-func (s ASH) shaping() (*Linear, shape) {
+func (s ASH) join(t *together, dst []float64, _ Batch) error {
 	percentile := 90.
 	if s.Shape == Scale {
 		percentile = 85
 	}
-	return s.Head, shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}
+	return shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}.join(t, s.Head, dst)
 }
 
 // prune does to features what ASH says.

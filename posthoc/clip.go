@@ -6,6 +6,20 @@ import (
 	"math"
 )
 
+var kindClip = kindOf[Clip]("Clip",
+	method{name: "react", reads: features, needs: features | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
+		return FitReAct(ctx, in.Val, in.Head, 0)
+	}},
+	method{name: "vra", reads: features, needs: features | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
+		return FitVRA(ctx, in.Val, in.Head, 0, 0)
+	}})
+
+func (s *Clip) fields(f *fields) {
+	f.layer("head", &s.Head)
+	f.float("low", &s.Low)
+	f.float("high", &s.High)
+}
+
 // Clip is the energy of a linear head on features clipped to [Low, High]:
 // log Σ_c exp(W clip(f) + b)_c. Reads features. With Low = −Inf it is ReAct,
 // with both VRA.
@@ -53,11 +67,11 @@ func fitClip(ctx context.Context, data *Data, head *Linear, percentiles ...float
 	return &Clip{Head: head, Low: at[0], High: at[len(at)-1]}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *Clip) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
 }
 
-func (s *Clip) shaping() (*Linear, shape) {
-	return s.Head, shape{d: s.Head.In, how: clip, low: s.Low, high: s.High}
+func (s *Clip) join(t *together, dst []float64, _ Batch) error {
+	return shape{d: s.Head.In, how: clip, low: s.Low, high: s.High}.join(t, s.Head, dst)
 }

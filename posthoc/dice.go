@@ -6,6 +6,14 @@ import (
 	"slices"
 )
 
+var kindDICE = kindOf[DICE]("DICE", method{
+	name: "dice", reads: features, needs: features | lastLayer,
+	memory: func(d, c int) int64 { return matrices(4, c, d) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.Head, 0) },
+})
+
+func (s *DICE) fields(f *fields) { f.layer("head", &s.Head) }
+
 // DICE is the energy of a linear head of which the weights that contribute most
 // on the training features are kept, the rest set to 0. Reads features.
 //
@@ -44,9 +52,11 @@ func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) 
 	return &DICE{kept}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
 }
 
-func (s *DICE) shaping() (*Linear, shape) { return s.Head, shape{d: s.Head.In, how: none} }
+func (s *DICE) join(t *together, dst []float64, _ Batch) error {
+	return shape{d: s.Head.In, how: none}.join(t, s.Head, dst)
+}

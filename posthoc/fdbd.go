@@ -2,6 +2,18 @@ package posthoc
 
 import "context"
 
+var kindFDBD = kindOf[FDBD]("FDBD", method{
+	name: "fdbd", reads: features | logits, needs: features | lastLayer,
+	memory: func(d, c int) int64 { return plus(matrices(1, c, c), matrices(1, c, d)) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitFDBD(ctx, in.Train, in.Head) },
+})
+
+func (s *FDBD) fields(f *fields) {
+	f.int("classes", &s.Classes)
+	f.vector("mean", &s.Mean, -1)
+	f.matrix("distances", &s.Distances, s.Classes, s.Classes)
+}
+
 // FDBD is the distance to the decision boundaries, over that to the mean of the
 // training features:
 //
@@ -17,7 +29,7 @@ import "context"
 type FDBD struct {
 	Classes   int
 	Mean      []float64 // [D], μ; zeros to divide by ‖f‖
-	Distances []float64 `cols:"Classes"` // [C, C], ‖w_c − w_y‖
+	Distances []float64 // [C, C], ‖w_c − w_y‖
 }
 
 // FitFDBD fits FDBD to the head, with the mean of the training features or, if
@@ -42,7 +54,7 @@ func FitFDBD(ctx context.Context, data *Data, head *Linear) (*FDBD, error) {
 	return s, err
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
 	c, d := s.Classes, len(s.Mean)
 	if _, err := b.classes(len(dst), c); err != nil {

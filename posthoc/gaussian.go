@@ -18,7 +18,7 @@ import (
 // distances plain ones: (f−μ)ᵀ Σ⁺ (f−μ) = ‖W(f−μ)‖².
 type Gaussian struct {
 	Mean   []float64 // [D], μ
-	Whiten []float64 `cols:"Mean"` // [R, D], W with WᵀW = Σ⁺; R is the rank of Σ
+	Whiten []float64 // [R, D], W with WᵀW = Σ⁺; R is the rank of Σ
 
 	packed right
 }
@@ -116,7 +116,20 @@ func await[T any](ctx context.Context, do func() T) (answer T, err error) {
 }
 
 // rank is R.
-func (g *Gaussian) rank() int { return len(g.Whiten) / len(g.Mean) }
+func (g *Gaussian) rank() int { return len(g.Whiten) / max(len(g.Mean), 1) }
+
+// gaussian is a field; when reading, d is the size of its mean unless that is
+// negative.
+func (f *fields) gaussian(name string, v **Gaussian, d int) {
+	if f.find != nil {
+		*v = &Gaussian{}
+	}
+	g := *v
+	f.within(name, func(f *fields) {
+		f.vector("mean", &g.Mean, d)
+		f.matrix("whiten", &g.Whiten, -1, len(g.Mean))
+	})
+}
 
 // apply puts W(f−μ) into z [n, R] for the rows f [n, D].
 func (g *Gaussian) apply(z, f []float64) {

@@ -7,6 +7,13 @@ import (
 	"slices"
 )
 
+var kindGEN = kindOf[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
+
+func (s *GEN) fields(f *fields) {
+	f.float("gamma", &s.Gamma)
+	f.int("m", &s.M)
+}
+
 // GEN is the generalised entropy: −Σ p^γ (1−p)^γ over the M largest softmax
 // probabilities p. Reads logits. Both logarithms are taken without
 // cancellation, 1 − max p as the sum of the other terms, so that confident rows
@@ -18,7 +25,7 @@ type GEN struct {
 	M     int     // 0 means 100; more than C means C
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s GEN) Score(ctx context.Context, dst []float64, b Batch) error {
 	if s.Gamma == 0 {
 		s.Gamma = 0.1

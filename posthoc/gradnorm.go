@@ -5,6 +5,13 @@ import (
 	"math"
 )
 
+var kindGradNorm = kindOf[GradNorm]("GradNorm", method{
+	name: "gradnorm", reads: features, needs: lastLayer,
+	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
+})
+
+func (s *GradNorm) fields(f *fields) { f.layer("head", &s.Head) }
+
 // GradNorm is the L1 norm of the gradient of Σ_c −log softmax(Wf + b)_c by the
 // weights of a linear head, in closed form: ‖f‖₁·Σ_c |C·p_c − 1|. Reads
 // features.
@@ -13,7 +20,7 @@ import (
 // ones where the paper's are 1/C: a factor C).
 type GradNorm struct{ Head *Linear }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s GradNorm) Score(ctx context.Context, dst []float64, b Batch) error {
 	d, c := s.Head.Size()
 	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {

@@ -6,6 +6,17 @@ import (
 	"slices"
 )
 
+var kindKLM = kindOf[KLM]("KLM", method{
+	name: "klm", reads: logits, needs: logits | validation,
+	memory: func(_, c int) int64 { return matrices(2, c, c) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitKLM(ctx, in.Val) },
+})
+
+func (s *KLM) fields(f *fields) {
+	f.int("classes", &s.Classes)
+	f.matrix("logmeans", &s.LogMeans, s.Classes, s.Classes)
+}
+
 // KLM is KL matching: −min_c KL(p ‖ q_c), p = softmax(z) and q_c the mean
 // softmax of the fit rows that are predicted as c. Reads logits. All
 // probabilities are kept as logarithms, so none vanishes.
@@ -13,13 +24,13 @@ import (
 // Source: Hendrycks et al., 2022 (OpenOOD: KLMatchingPostprocessor).
 type KLM struct {
 	Classes  int
-	LogMeans []float64 `cols:"Classes"` // [C, C], log q; the one-hot log for a class that no row is predicted as
+	LogMeans []float64 // [C, C], log q; the one-hot log for a class that no row is predicted as
 }
 
 // FitKLM fits KLM on the logits of data, which are those of validation rows in
 // OpenOOD. A class that is never predicted has a one-hot q_c.
 func FitKLM(ctx context.Context, data *Data) (*KLM, error) {
-	if err := data.need(false, true, false); err != nil {
+	if err := data.need(logits); err != nil {
 		return nil, err
 	}
 	c := data.Classes
@@ -56,7 +67,7 @@ func FitKLM(ctx context.Context, data *Data) (*KLM, error) {
 	return s, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *KLM) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachLogits(ctx, dst, b, s.Classes, func(z []float64) float64 {
 		z = possible(z)

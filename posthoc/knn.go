@@ -5,6 +5,25 @@ import (
 	"fmt"
 )
 
+var kindKNN = kindOf[KNN]("KNN", method{
+	name: "knn", reads: features, needs: features, group: groupSearch,
+	fit: func(_ context.Context, in Input) (Scorer, error) {
+		s, err := FitKNN(in.Train, 0)
+		if err == nil {
+			s.Memory = in.Memory
+		}
+		return s, err
+	},
+})
+
+func (s *KNN) fields(f *fields) {
+	f.int("k", &s.K)
+	f.refuse(s.K < 1, "k", "it is %d", s.K)
+	f.bank("bank", &s.Bank, false)
+}
+
+func (s *KNN) detach() { s.Bank = s.Bank.inMemory(false) }
+
 // KNN is the distance to the K-th nearest training row: −‖f/‖f‖ − g/‖g‖‖²,
 // squared. Reads features. It is exact; K above the number of rows means the
 // furthest of them. Training rows of zeros are nobody's neighbours; features of
@@ -15,12 +34,12 @@ import (
 type KNN struct {
 	K      int
 	Bank   *Data // its features alone are read
-	Memory int64 `save:"-"` // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
+	Memory int64 // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
 }
 
 // FitKNN returns KNN with all rows of the data as its bank; k of 0 means 50.
 func FitKNN(data *Data, k int) (*KNN, error) {
-	if err := data.need(true, false, false); err != nil {
+	if err := data.need(features); err != nil {
 		return nil, err
 	}
 	if k < 0 {
@@ -32,7 +51,13 @@ func FitKNN(data *Data, k int) (*KNN, error) {
 	return &KNN{K: k, Bank: data}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
+}
+
+func (s *KNN) join(t *together, dst []float64, b Batch) error {
+	w := searchOf(t, s.Bank, s.Memory)
+	w.neighbours = append(w.neighbours, neighbour{s.K, dst})
+	return nil
 }

@@ -6,6 +6,46 @@ import (
 	"mlrbfn/internal/products"
 )
 
+const (
+	groupMahalanobis   = "mahalanobis"
+	groupMahalanobisL2 = "mahalanobis, of features divided by their lengths"
+)
+
+var (
+	kindMDS  = kindOf[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)))
+	kindRMDS = kindOf[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, fitRMDS(true)))
+)
+
+// mahalanobis is a method that needs so many matrices [D, D].
+func mahalanobis(name, group string, squares int, fit func(context.Context, Input) (Scorer, error)) method {
+	return method{
+		name: name, reads: features, needs: features | labels, group: group, fit: fit,
+		memory: func(d, c int) int64 { return plus(matrices(squares, d, d), matrices(3, c, d)) },
+	}
+}
+
+func fitMDS(l2 bool) func(context.Context, Input) (Scorer, error) {
+	return func(ctx context.Context, in Input) (Scorer, error) { return FitMDS(ctx, in.Train, l2) }
+}
+
+func fitRMDS(l2 bool) func(context.Context, Input) (Scorer, error) {
+	return func(ctx context.Context, in Input) (Scorer, error) { return FitRMDS(ctx, in.Train, l2) }
+}
+
+func (s *MDS) fields(f *fields) {
+	f.bool("l2", &s.L2)
+	f.gaussian("within", &s.Within, -1)
+	f.matrix("means", &s.Means, -1, s.Within.rank())
+}
+
+func (s *RMDS) fields(f *fields) {
+	if f.find != nil {
+		s.MDS = &MDS{}
+	}
+	f.within("mds", s.MDS.fields)
+	f.gaussian("whole", &s.Whole, len(s.MDS.Within.Mean))
+}
+
 // MDS is the Mahalanobis distance score: −min_c (f−μ_c)ᵀ Σ⁺ (f−μ_c) with the
 // means μ_c of the classes and the one covariance Σ = 1/N Σ_i (f_i−μ_y)(f_i−μ_y)ᵀ
 // within them. Reads features. On features that are divided by their lengths,
@@ -20,12 +60,12 @@ import (
 type MDS struct {
 	L2     bool      // divide each row by its length first; zeros stay zeros
 	Within *Gaussian // the covariance, and the mean of all rows
-	Means  []float64 `cols:"Within"` // [classes with rows, R], W(μ_c − μ)
+	Means  []float64 // [classes with rows, R], W(μ_c − μ)
 }
 
 // FitMDS fits MDS, or MDS++ if l2.
 func FitMDS(ctx context.Context, data *Data, l2 bool) (*MDS, error) {
-	if err := data.need(true, false, true); err != nil {
+	if err := data.need(features | labels); err != nil {
 		return nil, err
 	}
 	data = data.source()
@@ -46,7 +86,7 @@ type RMDS struct {
 
 // FitRMDS fits RMDS, or RMDS++ if l2.
 func FitRMDS(ctx context.Context, data *Data, l2 bool) (*RMDS, error) {
-	if err := data.need(true, false, true); err != nil {
+	if err := data.need(features | labels); err != nil {
 		return nil, err
 	}
 	data = data.source()
@@ -63,9 +103,63 @@ func FitRMDS(ctx context.Context, data *Data, l2 bool) (*RMDS, error) {
 	return &RMDS{within, whole}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *MDS) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachFeatures(ctx, dst, b, len(s.Within.Mean), s.L2, func(scores, x []float64, _ int) { s.score(scores, x) })
+	return alone(ctx, s, dst, b)
+}
+
+func (s *MDS) join(t *together, dst []float64, _ Batch) error {
+	workOn[distances](t, s).join(s, dst, nil)
+	return nil
+}
+
+// Score implements [Scorer].
+func (s *RMDS) Score(ctx context.Context, dst []float64, b Batch) error {
+	return alone(ctx, s, dst, b)
+}
+
+func (s *RMDS) join(t *together, dst []float64, _ Batch) error {
+	workOn[distances](t, s.MDS).join(s.MDS, dst, s.Whole)
+	return nil
+}
+
+// distances is the work of an MDS and of the RMDS that are made of it.
+type distances struct {
+	mds   *MDS
+	dst   [][]float64
+	whole []*Gaussian // of RMDS, nil for the MDS itself
+}
+
+func (w *distances) join(mds *MDS, dst []float64, whole *Gaussian) {
+	w.mds, w.dst, w.whole = mds, append(w.dst, dst), append(w.whole, whole)
+}
+
+func (w *distances) run(ctx context.Context, n int, b Batch) error {
+	d := len(w.mds.Within.Mean)
+	return eachFeatures(ctx, w.dst[0][:n], b, d, w.mds.L2, func(scores, x []float64, at int) {
+		w.mds.score(scores, x)
+		within := scores
+		if len(w.dst) > 1 { // they are wanted again
+			copied, done := scratch(len(scores))
+			defer done()
+			within = copied
+			copy(within, scores)
+		}
+		for i, whole := range w.whole {
+			scores := w.dst[i][at : at+len(scores)]
+			copy(scores, within)
+			if whole == nil {
+				continue
+			}
+			r := whole.rank()
+			z, done := scratch(len(scores) * r)
+			whole.apply(z, x)
+			for i := range scores {
+				scores[i] += dot(z[i*r:(i+1)*r], z[i*r:(i+1)*r])
+			}
+			done()
+		}
+	})
 }
 
 func (s *MDS) score(scores, x []float64) {
@@ -91,27 +185,4 @@ func (s *MDS) score(scores, x []float64) {
 		to := distance(z[i*r:(i+1)*r], s.Means[c*r:(c+1)*r])
 		scores[i] = -to * to
 	}
-}
-
-// Score implements [Score].
-func (s *RMDS) Score(ctx context.Context, dst []float64, b Batch) error {
-	return s.relative(ctx, dst, b, nil)
-}
-
-// relative is Score, given what MDS scores unless that is nil.
-func (s *RMDS) relative(ctx context.Context, dst []float64, b Batch, within []float64) error {
-	return eachFeatures(ctx, dst, b, len(s.Whole.Mean), s.MDS.L2, func(scores, x []float64, at int) {
-		if within != nil {
-			copy(scores, within[at:])
-		} else {
-			s.MDS.score(scores, x)
-		}
-		r := s.Whole.rank()
-		z, done := scratch(len(scores) * r)
-		defer done()
-		s.Whole.apply(z, x)
-		for i := range scores {
-			scores[i] += dot(z[i*r:(i+1)*r], z[i*r:(i+1)*r])
-		}
-	})
 }

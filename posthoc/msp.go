@@ -6,6 +6,14 @@ import (
 	"math"
 )
 
+var kindMaxSoftmax = kindOf[MaxSoftmax]("MaxSoftmax",
+	method{name: "msp", reads: logits, fit: plain(&MaxSoftmax{})},
+	method{name: "temperature", reads: logits, needs: logits | labels | validation, fit: func(ctx context.Context, in Input) (Scorer, error) {
+		return FitTemperature(ctx, in.Val)
+	}})
+
+func (s *MaxSoftmax) fields(f *fields) { f.float("temperature", &s.Temperature) }
+
 // MaxSoftmax is the maximum softmax probability (MSP): max_c softmax(z/T)_c.
 // Reads logits. It is computed as 1/Σ_c exp((z_c − max z)/T) in float64, so
 // rows whose runner-up is e⁻³⁰ away still differ where float32 would tie them.
@@ -17,7 +25,7 @@ type MaxSoftmax struct {
 	Temperature float64 // T > 0; 0 means 1
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s MaxSoftmax) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return maxSoftmax(z, orOne(s.Temperature)) })
 }
@@ -46,7 +54,7 @@ func orOne(t float64) float64 {
 //
 // OpenOOD's own optimiser (LBFGS, 50 steps of 0.01) stops short of the optimum.
 func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
-	if err := data.need(false, true, true); err != nil {
+	if err := data.need(logits | labels); err != nil {
 		return nil, err
 	}
 	inverse := 1 / 1.5

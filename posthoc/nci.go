@@ -2,6 +2,18 @@ package posthoc
 
 import "context"
 
+var kindNCI = kindOf[NCI]("NCI", method{
+	name: "nci", reads: features | logits, needs: features | lastLayer,
+	memory: func(d, c int) int64 { return matrices(1, c, d) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitNCI(ctx, in.Train, in.Head, 0) },
+})
+
+func (s *NCI) fields(f *fields) {
+	f.layer("head", &s.Head)
+	f.vector("mean", &s.Mean, s.Head.In)
+	f.float("alpha", &s.Alpha)
+}
+
 // NCI is the neural-collapse score: ⟨w_y, f − μ⟩/‖f − μ‖₂ + α‖f‖₁ with y the
 // class that the logits predict and μ the mean of the training features. Reads
 // features and logits. The first term is 0 where f = μ.
@@ -25,7 +37,7 @@ func FitNCI(ctx context.Context, data *Data, head *Linear, alpha float64) (*NCI,
 	return &NCI{Head: head, Mean: mean, Alpha: alpha}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *NCI) Score(ctx context.Context, dst []float64, b Batch) error {
 	d, c := s.Head.Size()
 	if _, err := b.classes(len(dst), c); err != nil {

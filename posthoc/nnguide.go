@@ -1,12 +1,33 @@
 package posthoc
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"slices"
+
+	"mlrbfn/options"
 )
+
+var kindNNGuide = kindOf[NNGuide]("NNGuide", method{
+	name: "nnguide", reads: features | logits, needs: features | logits,
+	fit: func(ctx context.Context, in Input) (Scorer, error) {
+		s, err := FitNNGuide(ctx, in.Train, 0, 0)
+		if err == nil {
+			s.Memory = in.Memory
+		}
+		return s, err
+	},
+})
+
+func (s *NNGuide) fields(f *fields) {
+	f.int("k", &s.K)
+	f.refuse(s.K < 1, "k", "it is %d", s.K)
+	f.bank("bank", &s.Bank, false)
+	f.vector("energies", &s.Energies, s.Bank.N)
+}
+
+func (s *NNGuide) detach() { s.Bank = s.Bank.inMemory(false) }
 
 // NNGuide is the energy, guided by the nearest neighbours: E(z) times the mean
 // of the K largest E(z_i)·cos(f, f_i) over a bank of training rows, with
@@ -18,14 +39,14 @@ type NNGuide struct {
 	K        int // more than the bank has means all
 	Bank     *Data
 	Energies []float64 // [N], of the bank
-	Memory   int64     `save:"-"` // as of KNN
+	Memory   int64     // as of KNN
 }
 
 // FitNNGuide takes as the bank the given share of the training rows, at equal
 // distances from each other, and no fewer than k. k of 0 means 100, a share of 0
 // means 0.01. OpenOOD takes the first rows of a shuffled order.
 func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide, error) {
-	if err := data.need(true, true, false); err != nil {
+	if err := data.need(features | logits); err != nil {
 		return nil, err
 	}
 	if k == 0 {
@@ -48,13 +69,26 @@ func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide
 	return s, err
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
 }
 
-// guidance is NNGuides with the same bank.
+func (s *NNGuide) join(t *together, dst []float64, b Batch) error {
+	classes, err := b.classes(len(dst), 0)
+	if err != nil {
+		return err
+	}
+	bank := s.Bank.source()
+	w := workOn[guidance](t, bank)
+	w.bank, w.memory = bank, leastMemory(w.memory, s.Memory)
+	w.guides = append(w.guides, guide{s, dst, b.Logits, classes})
+	return nil
+}
+
+// guidance is the work of NNGuides with the same bank.
 type guidance struct {
+	bank   *Data
 	guides []guide
 	memory int64
 }
@@ -67,24 +101,23 @@ type guide struct {
 	classes int
 }
 
-// run scores n queries. All cosines are computed in float64: of a small bank most
-// would be in the end.
-func (g guidance) run(ctx context.Context, bank *Data, n int, b Batch) error {
-	d := bank.D
+// run computes all cosines in float64: of a small bank most would be in the end.
+func (g *guidance) run(ctx context.Context, n int, b Batch) error {
+	d := g.bank.D
 	if err := b.dim(n, d); err != nil {
 		return err
 	}
-	values := int64(cmp.Or(g.memory, gibibytes)) / 8
+	values := g.memory / 8
 	row := 0 // of a query: what is found for it
 	for _, s := range g.guides {
-		row += min(s.K, bank.N)
+		row += min(s.K, g.bank.N)
 	}
-	rows, queries := min(values/4/int64(2*d+tileRows), 1<<10), min(values/2/int64(row+1), 1<<14)
+	rows, queries := min(values/4/int64(2*d+tileRows), 1<<10), wholeTiles(min(values/2/int64(row+1), 1<<14))
 	if rows < 1 || queries < 1 {
-		return fmt.Errorf("%d bytes of memory do not hold a row of %d features with %d neighbours", 8*values, d, row)
+		return options.Errorf("Memory", "%d bytes do not hold a row of %d features with %d neighbours", g.memory, d, row)
 	}
 	for from := 0; from < n; from += int(queries) {
-		if err := g.some(ctx, bank, int(rows), b.Features, from, min(from+int(queries), n)); err != nil {
+		if err := g.some(ctx, int(rows), b.Features, from, min(from+int(queries), n)); err != nil {
 			return err
 		}
 	}
@@ -92,8 +125,8 @@ func (g guidance) run(ctx context.Context, bank *Data, n int, b Batch) error {
 }
 
 // some scores the queries from … to−1.
-func (g guidance) some(ctx context.Context, bank *Data, rows int, x []float32, from, to int) error {
-	d := bank.D
+func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int) error {
+	bank, d := g.bank, g.bank.D
 	best := make([][][]float64, len(g.guides)) // of each query up to K
 	for i := range best {
 		best[i] = make([][]float64, to-from)

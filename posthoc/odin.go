@@ -6,6 +6,17 @@ import (
 	"slices"
 )
 
+var kindODIN = kindOf[ODIN]("ODIN", method{
+	name: "odin", reads: features, needs: network,
+	fit: func(_ context.Context, in Input) (Scorer, error) { return &ODIN{Network: in.Network}, nil },
+})
+
+func (s *ODIN) fields(f *fields) {
+	f.network("network", &s.Network)
+	f.float("temperature", &s.Temperature)
+	f.float("epsilon", &s.Epsilon)
+}
+
 // ODIN is the largest softmax probability at a high temperature after a small
 // step of the input towards the predicted class:
 //
@@ -21,7 +32,7 @@ type ODIN struct {
 	Epsilon     float64 // ε; 0 means 0.0014
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s ODIN) Score(ctx context.Context, dst []float64, b Batch) error {
 	if s.Temperature == 0 {
 		s.Temperature = 1000

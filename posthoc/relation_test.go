@@ -35,7 +35,7 @@ func TestScoreAll(t *testing.T) {
 			}
 			bank, x := features(n), features(queries)
 			data := posthoc.NewData(bank, d, nil, classes)
-			scores := make([]posthoc.Score, 3)
+			scores := make([]posthoc.Scorer, 3)
 			batches := make([]posthoc.Batch, 3)
 			want := make([][]float64, 3)
 			var err error
@@ -157,7 +157,7 @@ func TestRelationOfNaN(t *testing.T) {
 	}
 }
 
-func alone(s posthoc.Score, b posthoc.Batch, n int) ([]float64, error) {
+func alone(s posthoc.Scorer, b posthoc.Batch, n int) ([]float64, error) {
 	dst := make([]float64, n)
 	return dst, s.Score(context.Background(), dst, b)
 }

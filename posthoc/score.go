@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Score is a fitted score. It does not change once made, so any number of
+// Scorer is a fitted score. It does not change once made, so any number of
 // goroutines may use it. A single image is a batch of one row.
-type Score interface {
+type Scorer interface {
 	// Score puts the score of each row of b into dst [n]; higher is more
 	// in-distribution. The error is that of a cancelled context, or says that
 	// the batch lacks what the score reads (it wraps ErrMissing) or has rows of

@@ -3,7 +3,6 @@ package posthoc
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"math"
 	"math/bits"
 	"runtime"
@@ -11,6 +10,7 @@ import (
 
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/products"
+	"mlrbfn/options"
 )
 
 // search finds for each query the bank rows of the largest cosine, all of them
@@ -22,51 +22,97 @@ import (
 // The bank is read once for as many queries as the memory holds.
 //
 // On the way it sums up relations of the queries to all of the bank.
+//
+// It is the work of KNNs and Relations with the same bank.
 type search struct {
-	bank      *Data
-	k         int   // 0 means that none is looked for
-	memory    int64 // bytes for queries and blocks; 0 means 1 GiB
-	relations []*relation
+	bank       *Data
+	memory     int64 // bytes for queries and blocks
+	neighbours []neighbour
+	relations  []*relation
 
-	// each is called, on several goroutines, for every query with the min(K, N)
-	// largest values, the smallest of them first, the others in any order.
-	each func(i int, best []float64)
+	k int // the largest of the neighbours; 0 means that none is looked for
 }
 
+// neighbour is a KNN.
+type neighbour struct {
+	k   int
+	dst []float64
+}
+
+const groupSearch = "search of a bank"
+
 const (
-	tileRows  = 64      // queries of one product
-	maxBlock  = 1 << 14 // bank rows of one product, at most
-	gibibytes = 1 << 30
+	tileRows = 64      // queries of one product
+	maxBlock = 1 << 14 // bank rows of one product, at most
 )
+
+// searchOf returns the search of a bank, for a score that may take so much memory.
+func searchOf(t *together, bank *Data, memory int64) *search {
+	bank = bank.source()
+	w := workOn[search](t, bank)
+	w.bank, w.memory = bank, leastMemory(w.memory, memory)
+	return w
+}
+
+// leastMemory returns the smaller one of the memory found so far, 0 if there is
+// none yet, and an option.
+func leastMemory(sofar, option int64) int64 {
+	if option = orGibibyte(option); sofar == 0 {
+		return option
+	}
+	return min(sofar, option)
+}
+
+// wholeTiles rounds a number of queries, so that tiles are the same whatever the
+// memory.
+func wholeTiles(queries int64) int64 {
+	if queries < tileRows {
+		return queries
+	}
+	return queries - queries%tileRows
+}
 
 // plan says how many queries and how many bank rows are worked on at once. A
 // quarter of the memory is for the bank rows, a quarter for the products of
 // these with the tiles, the rest for the queries and what was found for them.
 // How relations are summed up must not depend on the memory.
-func (s search) plan(workers int) (queries, block int, err error) {
-	memory := s.memory
-	if memory == 0 {
-		memory = gibibytes
-	}
-	d := int64(s.bank.D)
+func (s *search) plan(workers int) (queries, block int, err error) {
+	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
 	row := 4*d + 8*int64(min(s.k, s.bank.N)) + 32
 	for _, r := range s.relations {
 		row += 8 * int64(r.classes)
 		rows = min(relationBlock, int64(s.bank.N))
 	}
-	n := memory / 2 / row
+	n := wholeTiles(memory / 2 / row)
 	if rows < 1 || n < 1 {
-		return 0, 0, fmt.Errorf("%d bytes of memory do not hold a row of %d features with %d neighbours", memory, d, s.k)
+		return 0, 0, options.Errorf("Memory", "%d bytes do not hold a row of %d features with %d neighbours", memory, d, s.k)
 	}
 	return int(n), int(rows), nil
 }
 
-// run goes through a bank for n queries. Rows of zeros, which have no direction,
+// run goes through the bank for n queries. Rows of zeros, which have no direction,
 // are nobody's neighbours: for a query of zeros there are none, and in the bank
 // they are left out, as are rows that are not finite; for such a query it is NaN.
-func (s search) run(ctx context.Context, bank *Data, n int, b Batch) error {
-	s.bank = bank
+func (s *search) run(ctx context.Context, n int, b Batch) error {
+	// Relations of few classes and of many want the bank in different orders.
+	if many := slices.IndexFunc(s.relations, func(r *relation) bool { return r.classes > mostSummed }); many >= 0 {
+		other := search{bank: s.bank, memory: s.memory}
+		s.relations = slices.DeleteFunc(s.relations, func(r *relation) bool {
+			if r.classes <= mostSummed {
+				other.relations = append(other.relations, r)
+			}
+			return r.classes <= mostSummed
+		})
+		if len(other.relations) > 0 {
+			if err := other.run(ctx, n, b); err != nil {
+				return err
+			}
+		}
+	}
+	for _, knn := range s.neighbours {
+		s.k = max(s.k, knn.k)
+	}
 	if err := b.dim(n, s.bank.D); err != nil {
 		return err
 	}
@@ -83,15 +129,16 @@ func (s search) run(ctx context.Context, bank *Data, n int, b Batch) error {
 				return err
 			}
 		}
-		if err := s.some(ctx, x, block, workers, func(i int, best []float64) { s.each(from+i, best) }); err != nil {
+		if err := s.some(ctx, x, from, block, workers); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// some does run for queries x [n, D] that are held in memory at once.
-func (s search) some(ctx context.Context, x []float32, block, workers int, each func(i int, best []float64)) error {
+// some does run for queries x [n, D], from the first on, that are held in memory at
+// once.
+func (s *search) some(ctx context.Context, x []float32, first, block, workers int) error {
 	d := s.bank.D
 	n := len(x) / d
 	k := min(s.k, s.bank.N)
@@ -163,8 +210,14 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 				r.addTotal(scaled[i*d:to*d], length[i:to], i)
 			}
 		}
-		for ; i < to && k > 0; i++ {
-			each(i, found[i])
+		for ; i < to; i++ {
+			for _, knn := range s.neighbours {
+				score := -1. // of a query without neighbours
+				if best := found[i]; len(best) > 0 {
+					score = min(2*kthLargest(best, min(knn.k, len(best)))-2, 0)
+				}
+				knn.dst[first+i] = score
+			}
 		}
 	})
 }
@@ -180,7 +233,7 @@ type packed struct {
 
 // pack puts the bank's rows from … to−1 into p, in the room that those before
 // had.
-func (s search) pack(ctx context.Context, p *packed, from, to int) error {
+func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	d := s.bank.D
 	p.features, p.at, p.scale = s.bank.Features(from, to), p.at[:0], p.scale[:0]
 	length := make([]float64, to-from)
@@ -201,8 +254,8 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		if err := r.read(ctx, from, to); err != nil {
 			return err
 		}
-		if i == 0 && r.classes > mostSummed {
-			p.order(r)
+		if r.classes > mostSummed {
+			r.rank(p, i == 0)
 		}
 	}
 	for _, i := range p.at {

@@ -5,10 +5,6 @@ import (
 	"slices"
 )
 
-// shaping is a score by the energy of a head's logits on features that were
-// changed.
-type shaping interface{ shaping() (*Linear, shape) }
-
 // shape says how features are changed; equal ones change them in the same way.
 type shape struct {
 	d          int   // features
@@ -22,17 +18,24 @@ const (
 	clip Shape = "clip"
 )
 
-// shaped is scores with the same shape.
+// shaped is the work of scores that change features in the same way: energies of
+// heads' logits on what they become.
 type shaped struct {
+	how   shape
 	heads []*Linear
 	dst   [][]float64
 }
 
-// run changes the features of n rows and scores them by all heads.
-func (s *shaped) run(ctx context.Context, how shape, n int, b Batch) error {
-	return eachFeatures(ctx, s.dst[0][:n], b, how.d, false, func(scores, x []float64, at int) {
-		for f := range slices.Chunk(x, how.d) {
-			how.change(f)
+func (s shape) join(t *together, head *Linear, dst []float64) error {
+	w := workOn[shaped](t, s)
+	w.how, w.heads, w.dst = s, append(w.heads, head), append(w.dst, dst)
+	return nil
+}
+
+func (s *shaped) run(ctx context.Context, n int, b Batch) error {
+	return eachFeatures(ctx, s.dst[0][:n], b, s.how.d, false, func(scores, x []float64, at int) {
+		for f := range slices.Chunk(x, s.how.d) {
+			s.how.change(f)
 		}
 		for i, head := range s.heads {
 			z := make([]float64, len(scores)*head.Out)

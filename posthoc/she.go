@@ -2,6 +2,22 @@ package posthoc
 
 import "context"
 
+func she(name string, metric Metric) method {
+	return method{
+		name: name, reads: features | logits, needs: features | logits | labels,
+		memory: func(d, c int) int64 { return matrices(2, c, d) },
+		fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitSHE(ctx, in.Train, metric) },
+	}
+}
+
+var kindSHE = kindOf[SHE]("SHE", she("she-ip", InnerProduct), she("she-e", Euclidean), she("she-cos", Cosine))
+
+func (s *SHE) fields(f *fields) {
+	text(f, "metric", &s.Metric)
+	f.int("d", &s.D)
+	f.matrix("patterns", &s.Patterns, -1, s.D)
+}
+
 // Metric is how [SHE] compares features with a pattern.
 type Metric string
 
@@ -18,14 +34,14 @@ const (
 type SHE struct {
 	Metric   Metric // "" means InnerProduct
 	D        int
-	Patterns []float64 `cols:"D"` // [C, D]
+	Patterns []float64 // [C, D]
 }
 
 // FitSHE takes as the pattern of a class the mean of its rows that are
 // predicted right. A class without any takes the mean of its rows, a class
 // without rows that of all, so that images predicted as it have a score.
 func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
-	if err := data.need(true, true, true); err != nil {
+	if err := data.need(features | logits | labels); err != nil {
 		return nil, err
 	}
 	d, c := data.D, data.Classes
@@ -68,7 +84,7 @@ func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 	return &SHE{Metric: metric, D: d, Patterns: sums}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *SHE) Score(ctx context.Context, dst []float64, b Batch) error {
 	c, err := b.classes(len(dst), len(s.Patterns)/s.D)
 	if err != nil {

@@ -110,7 +110,7 @@ func (data *Data) mean(ctx context.Context, head *Linear) ([]float64, error) {
 
 // fits says whether the features are those that the head reads.
 func (data *Data) fits(head *Linear) error {
-	if err := data.need(true, false, false); err != nil {
+	if err := data.need(features); err != nil {
 		return err
 	}
 	if err := head.need(); err != nil {

@@ -23,7 +23,7 @@ func TestScoreAllIsEachAlone(t *testing.T) {
 	other.Head.Logits(logits, wide(first.Train.Features(0, n)))
 	other.Train = first.Train.WithLogits(posthoc.Matrix(logits, classes))
 	var names []string
-	var scores []posthoc.Score
+	var scores []posthoc.Scorer
 	var batches []posthoc.Batch
 	var got, want [][]float64
 	for _, name := range posthoc.Names() {
@@ -73,7 +73,7 @@ func TestScoreAllStops(t *testing.T) {
 	in := problem(4, 6, 3, 3)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	scores := []posthoc.Score{fit(t, "knn", in), fit(t, "nnguide", in), fit(t, "ash-s", in)}
+	scores := []posthoc.Scorer{fit(t, "knn", in), fit(t, "nnguide", in), fit(t, "ash-s", in)}
 	dst := [][]float64{make([]float64, 4), make([]float64, 4), make([]float64, 4)}
 	if err := posthoc.ScoreAll(ctx, dst, scores, []posthoc.Batch{whole(in.Train), whole(in.Train), whole(in.Train)}); err != context.Canceled {
 		t.Errorf("%v", err)

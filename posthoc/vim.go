@@ -9,6 +9,35 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
+const groupResidual = "residual"
+
+var kindResidual = kindOf[Residual]("Residual", method{
+	name: "residual", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
+	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitResidual(ctx, in.Train, in.Head, 0) },
+})
+
+var kindViM = kindOf[ViM]("ViM", method{
+	name: "vim", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
+	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.Head, 0) },
+})
+
+func residualMemory(d, c int) int64 { return plus(matrices(6, d, d), matrices(3, c, d)) }
+
+func (s *Residual) fields(f *fields) {
+	f.vector("origin", &s.Origin, -1)
+	f.matrix("basis", &s.Basis, -1, len(s.Origin))
+}
+
+func (s *ViM) fields(f *fields) {
+	f.layer("head", &s.Head)
+	if f.find != nil {
+		s.Residual = &Residual{}
+	}
+	f.within("residual", s.Residual.fields)
+	f.refuse(len(s.Residual.Origin) != s.Head.In, "residual.origin", "it has %d values for %d features", len(s.Residual.Origin), s.Head.In)
+	f.float("alpha", &s.Alpha)
+}
+
 // Residual is the length of what a linear head does not see of the features:
 // −‖Rᵀ(f−u)‖ with u = −pinv(W)b, the features at which all logits are 0, and R
 // the eigenvectors of (F−u)ᵀ(F−u)/N but the first. Reads features.
@@ -16,7 +45,7 @@ import (
 // Source: Wang et al., 2022 (OpenOOD: ResidualPostprocessor).
 type Residual struct {
 	Origin []float64 // [D], u
-	Basis  []float64 `cols:"Origin"` // [D−dim, D], Rᵀ
+	Basis  []float64 // [D−dim, D], Rᵀ
 
 	packed right
 }
@@ -114,9 +143,14 @@ func origin(ctx context.Context, head *Linear) ([]float64, error) {
 	return u, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *Residual) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachFeatures(ctx, dst, b, len(s.Origin), false, func(scores, x []float64, _ int) { s.score(scores, x) })
+	return alone(ctx, s, dst, b)
+}
+
+func (s *Residual) join(t *together, dst []float64, _ Batch) error {
+	workOn[lengths](t, s).join(s, dst, nil)
+	return nil
 }
 
 // score changes x.
@@ -180,24 +214,50 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 	return s, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *ViM) Score(ctx context.Context, dst []float64, b Batch) error {
-	return s.match(ctx, dst, b, nil)
+	return alone(ctx, s, dst, b)
 }
 
-// match is Score, given what Residual scores unless that is nil.
-func (s *ViM) match(ctx context.Context, dst []float64, b Batch, residual []float64) error {
-	d, c := s.Head.Size()
-	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, at int) {
-		z := make([]float64, len(scores)*c)
-		s.Head.Logits(z, x)
-		if residual != nil {
-			copy(scores, residual[at:])
-		} else {
-			s.Residual.score(scores, x)
+func (s *ViM) join(t *together, dst []float64, _ Batch) error {
+	workOn[lengths](t, s.Residual).join(s.Residual, dst, s)
+	return nil
+}
+
+// lengths is the work of a Residual and of the ViMs that are made of it.
+type lengths struct {
+	residual *Residual
+	dst      [][]float64
+	vim      []*ViM // nil for the Residual itself
+}
+
+func (w *lengths) join(residual *Residual, dst []float64, vim *ViM) {
+	w.residual, w.dst, w.vim = residual, append(w.dst, dst), append(w.vim, vim)
+}
+
+func (w *lengths) run(ctx context.Context, n int, b Batch) error {
+	return eachFeatures(ctx, w.dst[0][:n], b, len(w.residual.Origin), false, func(scores, x []float64, at int) {
+		for i, s := range w.vim { // before x is changed
+			if s == nil {
+				continue
+			}
+			z := make([]float64, len(scores)*s.Head.Out)
+			s.Head.Logits(z, x)
+			for row := range scores {
+				w.dst[i][at+row] = energy(z[row*s.Head.Out:(row+1)*s.Head.Out], 1)
+			}
 		}
-		for i := range scores {
-			scores[i] = energy(z[i*c:(i+1)*c], 1) + s.Alpha*scores[i]
+		residual, done := scratch(len(scores))
+		defer done()
+		w.residual.score(residual, x)
+		for i, s := range w.vim {
+			for row, v := range residual {
+				if s == nil {
+					w.dst[i][at+row] = v
+				} else {
+					w.dst[i][at+row] += s.Alpha * v
+				}
+			}
 		}
 	})
 }
