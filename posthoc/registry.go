@@ -56,8 +56,9 @@ type method struct {
 	// together; "" for those that share none.
 	group string
 	fit   func(ctx context.Context, in Input) (Scorer, error)
-	// memory is the bytes of the largest matrices that fitting needs at once, for
-	// features [·, d] in c classes; nil where none grows with d², c² or c·d.
+	// memory is the bytes that matrices take at once at most while the score is
+	// fitted on features [·, d] in c classes; nil where none grows with d², c² or
+	// c·d.
 	memory func(d, c int) int64
 }
 
