@@ -1,10 +1,8 @@
 package posthoc
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"math"
 	"math/bits"
 	"runtime"
@@ -12,6 +10,7 @@ import (
 
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/products"
+	"mlrbfn/options"
 )
 
 // search finds for each query the bank rows of the largest cosine, all of them
@@ -23,51 +22,97 @@ import (
 // The bank is read once for as many queries as the memory holds.
 //
 // On the way it sums up relations of the queries to all of the bank.
+//
+// It is the work of KNNs and Relations with the same bank.
 type search struct {
-	bank      *Data
-	k         int   // 0 means that none is looked for
-	memory    int64 // bytes for queries and blocks; 0 means 1 GiB
-	relations []*relation
+	bank       *Data
+	memory     int64 // bytes for queries and blocks
+	neighbours []neighbour
+	relations  []*relation
 
-	// each is called, on several goroutines, for every query with the min(K, N)
-	// largest values, the smallest of them first, the others in any order.
-	each func(i int, best []float64)
+	k int // the largest of the neighbours; 0 means that none is looked for
 }
 
+// neighbour is a KNN.
+type neighbour struct {
+	k   int
+	dst []float64
+}
+
+const groupSearch = "search of a bank"
+
 const (
-	tileRows  = 64      // queries of one product
-	maxBlock  = 1 << 14 // bank rows of one product, at most
-	gibibytes = 1 << 30
+	tileRows = 64      // queries of one product
+	maxBlock = 1 << 14 // bank rows of one product, at most
 )
+
+// searchOf returns the search of a bank, for a score that may take so much memory.
+func searchOf(t *together, bank *Data, memory int64) *search {
+	bank = bank.source()
+	w := workOn[search](t, bank)
+	w.bank, w.memory = bank, leastMemory(w.memory, memory)
+	return w
+}
+
+// leastMemory returns the smaller one of the memory found so far, 0 if there is
+// none yet, and an option.
+func leastMemory(sofar, option int64) int64 {
+	if option = orGibibyte(option); sofar == 0 {
+		return option
+	}
+	return min(sofar, option)
+}
+
+// wholeTiles rounds a number of queries, so that tiles are the same whatever the
+// memory.
+func wholeTiles(queries int64) int64 {
+	if queries < tileRows {
+		return queries
+	}
+	return queries - queries%tileRows
+}
 
 // plan says how many queries and how many bank rows are worked on at once. A
 // quarter of the memory is for the bank rows, a quarter for the products of
 // these with the tiles, the rest for the queries and what was found for them.
 // How relations are summed up must not depend on the memory.
-func (s search) plan(workers int) (queries, block int, err error) {
-	memory := s.memory
-	if memory == 0 {
-		memory = gibibytes
-	}
-	d := int64(s.bank.D)
+func (s *search) plan(workers int) (queries, block int, err error) {
+	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
 	row := 4*d + 8*int64(min(s.k, s.bank.N)) + 32
 	for _, r := range s.relations {
 		row += 8 * int64(r.classes)
 		rows = min(relationBlock, int64(s.bank.N))
 	}
-	n := memory / 2 / row
+	n := wholeTiles(memory / 2 / row)
 	if rows < 1 || n < 1 {
-		return 0, 0, fmt.Errorf("%d bytes of memory do not hold a row of %d features with %d neighbours", memory, d, s.k)
+		return 0, 0, options.Errorf("Memory", "%d bytes do not hold a row of %d features with %d neighbours", memory, d, s.k)
 	}
 	return int(n), int(rows), nil
 }
 
-// run goes through a bank for n queries. Rows of zeros, which have no direction,
+// run goes through the bank for n queries. Rows of zeros, which have no direction,
 // are nobody's neighbours: for a query of zeros there are none, and in the bank
 // they are left out, as are rows that are not finite; for such a query it is NaN.
-func (s search) run(ctx context.Context, bank *Data, n int, b Batch) error {
-	s.bank = bank
+func (s *search) run(ctx context.Context, n int, b Batch) error {
+	// Relations of few classes and of many want the bank in different orders.
+	if many := slices.IndexFunc(s.relations, func(r *relation) bool { return r.classes > mostSummed }); many >= 0 {
+		other := search{bank: s.bank, memory: s.memory}
+		s.relations = slices.DeleteFunc(s.relations, func(r *relation) bool {
+			if r.classes <= mostSummed {
+				other.relations = append(other.relations, r)
+			}
+			return r.classes <= mostSummed
+		})
+		if len(other.relations) > 0 {
+			if err := other.run(ctx, n, b); err != nil {
+				return err
+			}
+		}
+	}
+	for _, knn := range s.neighbours {
+		s.k = max(s.k, knn.k)
+	}
 	if err := b.dim(n, s.bank.D); err != nil {
 		return err
 	}
@@ -84,15 +129,16 @@ func (s search) run(ctx context.Context, bank *Data, n int, b Batch) error {
 				return err
 			}
 		}
-		if err := s.some(ctx, x, block, workers, func(i int, best []float64) { s.each(from+i, best) }); err != nil {
+		if err := s.some(ctx, x, from, block, workers); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// some does run for queries x [n, D] that are held in memory at once.
-func (s search) some(ctx context.Context, x []float32, block, workers int, each func(i int, best []float64)) error {
+// some does run for queries x [n, D], from the first on, that are held in memory at
+// once.
+func (s *search) some(ctx context.Context, x []float32, first, block, workers int) error {
 	d := s.bank.D
 	n := len(x) / d
 	k := min(s.k, s.bank.N)
@@ -164,8 +210,14 @@ func (s search) some(ctx context.Context, x []float32, block, workers int, each 
 				r.addTotal(scaled[i*d:to*d], length[i:to], i)
 			}
 		}
-		for ; i < to && k > 0; i++ {
-			each(i, found[i])
+		for ; i < to; i++ {
+			for _, knn := range s.neighbours {
+				score := -1. // of a query without neighbours
+				if best := found[i]; len(best) > 0 {
+					score = min(2*kthLargest(best, min(knn.k, len(best)))-2, 0)
+				}
+				knn.dst[first+i] = score
+			}
 		}
 	})
 }
@@ -181,7 +233,7 @@ type packed struct {
 
 // pack puts the bank's rows from … to−1 into p, in the room that those before
 // had.
-func (s search) pack(ctx context.Context, p *packed, from, to int) error {
+func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	d := s.bank.D
 	p.features, p.at, p.scale = s.bank.Features(from, to), p.at[:0], p.scale[:0]
 	length := make([]float64, to-from)
@@ -202,8 +254,8 @@ func (s search) pack(ctx context.Context, p *packed, from, to int) error {
 		if err := r.read(ctx, from, to); err != nil {
 			return err
 		}
-		if i == 0 && r.classes > mostSummed {
-			p.order(r)
+		if r.classes > mostSummed {
+			r.rank(p, i == 0)
 		}
 	}
 	for _, i := range p.at {
@@ -294,8 +346,6 @@ func (p *packed) value(x []float32, length float64, row int) float64 {
 	return kernels.Dot(x, p.row(row, len(x))) / length * p.scale[row]
 }
 
-func finite(v float64) bool { return v-v == 0 }
-
 // heap holds up to K values, the smallest first, each no larger than the two
 // below it.
 type heap []float64
@@ -326,185 +376,4 @@ func (h heap) add(v float64, k int) heap {
 		h[i], h[least] = h[least], h[i]
 		i = least
 	}
-}
-
-// KNN is the distance to the K-th nearest training row: −‖f/‖f‖ − g/‖g‖‖²,
-// squared. Reads features. It is exact; K above the number of rows means the
-// furthest of them. Training rows of zeros are nobody's neighbours; features of
-// zeros score −1, their squared distance from any row of length 1 (OpenOOD's is
-// −3.4e38).
-//
-// Source: Sun et al., 2022 (OpenOOD: KNNPostprocessor).
-type KNN struct {
-	K      int
-	Bank   *Data // its features alone are read
-	Memory int64 `save:"-"` // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
-}
-
-// FitKNN returns KNN with all rows of the data as its bank; k of 0 means 50.
-func FitKNN(data *Data, k int) (*KNN, error) {
-	if err := data.need(true, false, false); err != nil {
-		return nil, err
-	}
-	if k < 0 {
-		return nil, fmt.Errorf("%d nearest neighbours: it cannot be negative", k)
-	}
-	if k == 0 {
-		k = 50
-	}
-	return &KNN{K: k, Bank: data}, nil
-}
-
-// Score implements [Score].
-func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
-	return alone(ctx, s, dst, b)
-}
-
-// NNGuide is the energy, guided by the nearest neighbours: E(z) times the mean
-// of the K largest E(z_i)·cos(f, f_i) over a bank of training rows, with
-// E(z) = log Σ_c exp(z_c). Reads features and logits. Features of zeros have no
-// neighbours and score 0 (OpenOOD: −Inf).
-//
-// Source: Park et al., 2023 (OpenOOD: NNGuidePostprocessor).
-type NNGuide struct {
-	K        int // more than the bank has means all
-	Bank     *Data
-	Energies []float64 // [N], of the bank
-	Memory   int64     `save:"-"` // as of KNN
-}
-
-// FitNNGuide takes as the bank the given share of the training rows, at equal
-// distances from each other, and no fewer than k. k of 0 means 100, a share of 0
-// means 0.01. OpenOOD takes the first rows of a shuffled order.
-func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide, error) {
-	if err := data.need(true, true, false); err != nil {
-		return nil, err
-	}
-	if k == 0 {
-		k = 100
-	}
-	if share == 0 {
-		share = 0.01
-	}
-	if k < 0 || !(share > 0 && share <= 1) {
-		return nil, fmt.Errorf("%d nearest neighbours in a share %g of the training rows: it lies in (0, 1]", k, share)
-	}
-	rows := max(share*float64(data.N), float64(k))
-	s := &NNGuide{K: k, Bank: data.every(max(int(float64(data.N)/rows), 1))}
-	err := s.Bank.blocks(ctx, func(from, to int) error {
-		for z := range slices.Chunk(s.Bank.Logits(from, to), data.Classes) {
-			s.Energies = append(s.Energies, energy(z, 1))
-		}
-		return nil
-	})
-	return s, err
-}
-
-// Score implements [Score].
-func (s *NNGuide) Score(ctx context.Context, dst []float64, b Batch) error {
-	return alone(ctx, s, dst, b)
-}
-
-// guidance is NNGuides with the same bank.
-type guidance struct {
-	guides []guide
-	memory int64
-}
-
-// guide is one with the queries' logits [n, classes].
-type guide struct {
-	*NNGuide
-	dst     []float64
-	logits  []float64
-	classes int
-}
-
-// run scores n queries. All cosines are computed in float64: of a small bank most
-// would be in the end.
-func (g guidance) run(ctx context.Context, bank *Data, n int, b Batch) error {
-	d := bank.D
-	if err := b.dim(n, d); err != nil {
-		return err
-	}
-	values := int64(cmp.Or(g.memory, gibibytes)) / 8
-	row := 0 // of a query: what is found for it
-	for _, s := range g.guides {
-		row += min(s.K, bank.N)
-	}
-	rows, queries := min(values/4/int64(2*d+tileRows), 1<<10), min(values/2/int64(row+1), 1<<14)
-	if rows < 1 || queries < 1 {
-		return fmt.Errorf("%d bytes of memory do not hold a row of %d features with %d neighbours", 8*values, d, row)
-	}
-	for from := 0; from < n; from += int(queries) {
-		if err := g.some(ctx, bank, int(rows), b.Features, from, min(from+int(queries), n)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// some scores the queries from … to−1.
-func (g guidance) some(ctx context.Context, bank *Data, rows int, x []float32, from, to int) error {
-	d := bank.D
-	best := make([][][]float64, len(g.guides)) // of each query up to K
-	for i := range best {
-		best[i] = make([][]float64, to-from)
-	}
-	for first := 0; first < bank.N; first += rows {
-		unit := make([]float64, (min(first+rows, bank.N)-first)*d)
-		widen(unit, bank.Features(first, first+len(unit)/d))
-		normaliseRows(unit, d)
-		neighbour := make([]bool, len(unit)/d) // not rows of zeros, or that are not finite
-		for i := range neighbour {
-			length := norm(unit[i*d : (i+1)*d])
-			neighbour[i] = length != 0 && finite(length)
-		}
-		var packed right
-		err := eachBlock(ctx, to-from, tileRows, func(i, end int) {
-			n, m := end-i, len(neighbour)
-			wide, done := scratch(n*d + n*m + m)
-			defer done()
-			queries, cosines, values := wide[:n*d], wide[n*d:n*(d+m)], wide[n*(d+m):]
-			widen(queries, x[(from+i)*d:(from+end)*d])
-			normaliseRows(queries, d)
-			packed.times(m, d, queries, unit, cosines)
-			for q := i; q < end; q++ {
-				cosines := cosines[(q-i)*m : (q-i+1)*m]
-				for s, guide := range g.guides {
-					values := values[:0]
-					for j, energy := range guide.Energies[first : first+m] {
-						if neighbour[j] && finite(energy) {
-							values = append(values, cosines[j]*energy)
-						}
-					}
-					best[s][q] = largest(append(values, best[s][q]...), guide.K)
-				}
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return eachBlock(ctx, to-from, tileRows, func(i, end int) {
-		for ; i < end; i++ {
-			for s, guide := range g.guides {
-				at, best := from+i, best[s][i]
-				slices.Sort(best) // for the same sum whatever the memory
-				guide.dst[at] = over(sum(best), float64(len(best))) * energy(guide.logits[at*guide.classes:(at+1)*guide.classes], 1)
-			}
-		}
-	})
-}
-
-// largest returns the k largest of some values, in any order, or all where there
-// are fewer, or NaN alone where one is. It changes their order.
-func largest(values []float64, k int) []float64 {
-	if slices.ContainsFunc(values, math.IsNaN) {
-		return []float64{math.NaN()}
-	}
-	if len(values) > k {
-		kthLargest(values, k)
-		values = values[:k]
-	}
-	return slices.Clone(values)
 }
