@@ -3,13 +3,24 @@
 package main
 
 import (
+	"os"
+	"runtime"
 	"syscall"
 	"time"
 )
 
-// cpuTime is that of all threads of the program.
-func cpuTime() time.Duration {
+// processTime returns the processor time of all threads of this program.
+func processTime() time.Duration {
 	var r syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r) // it cannot fail
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// peak returns the most bytes of memory that a program that has ended has held,
+// or 0 where the system counts them otherwise than Linux.
+func peak(s *os.ProcessState) int64 {
+	if usage, ok := s.SysUsage().(*syscall.Rusage); ok && runtime.GOOS == "linux" {
+		return int64(usage.Maxrss) << 10
+	}
+	return 0
 }
