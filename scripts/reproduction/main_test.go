@@ -154,7 +154,7 @@ func TestReproduceRefuses(t *testing.T) {
 		texts []string
 	}{
 		{[]string{}, []string{"one data set"}},
-		{[]string{"mnist"}, []string{"mnist", "cifar100"}},
+		{[]string{"mnist"}, []string{"mnist", "cifar100", "heads"}},
 		{[]string{"cifar10"}, []string{"--model is needed", "DINOv2"}},
 		{[]string{"cifar10", "--model", "a=x", "--model", "a=y"}, []string{"distinct names"}},
 		{[]string{"cifar10", "--model", "x", "--seeds", "a"}, []string{"seed"}},
