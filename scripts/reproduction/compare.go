@@ -140,7 +140,7 @@ func benchmarkLines(paper []published, benchmarks []string) (lines []report.Line
 // comparison writes our numbers and the paper's, a table for each metric.
 func (e *experiment) comparison(b *strings.Builder, here []report.Study, paper []published) {
 	fmt.Fprintf(b, "# %s\n\n%s.\n\n", e.title, strings.TrimSuffix(e.describe(), "."))
-	fmt.Fprintf(b, "%s\n", e.trained)
+	fmt.Fprintf(b, "Mean ± standard deviation %s\n", e.trained)
 	if len(e.notes) > 0 {
 		b.WriteString("\n")
 	}

@@ -54,7 +54,7 @@ func (e *experiment) compareHeads(w io.Writer) error {
 		}
 	}
 	_, err := fmt.Fprintf(w, `
-Near / far AUROC and accuracy in per cent. %s
+Near / far AUROC, accuracy; in per cent, means %s
 The best single score is the post-hoc one with the highest near + far on these very
 test images, chosen afterwards; scores read a linear head that is trained on the features.
 `, e.trained)
@@ -71,5 +71,8 @@ func single(method string) bool {
 func sum(c report.Cell) float64 { return c.Near.Mean + c.Far.Mean }
 
 func brief(c report.Cell) string {
+	if math.IsNaN(sum(c)) {
+		return "–"
+	}
 	return fmt.Sprintf("%.1f / %.1f, %.1f", 100*c.Near.Mean, 100*c.Far.Mean, 100*c.Acc.Mean)
 }

@@ -32,7 +32,7 @@ func TestCompareHeads(t *testing.T) {
 	results("linear", "mlrbfn .91 .99 .88", "msp .80 .81 .87", "temperature NaN NaN .87", "vim .89 .98 .87", "knn .93 .90 .87", "ensemble .95 .995 .87")
 	results("paper", "mlrbfn .78 .84 .83")
 	var b strings.Builder
-	e := &experiment{out: out, trained: "Trained."}
+	e := &experiment{out: out, trained: "over the seeds."}
 	if err := e.compareHeads(&b); err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,7 @@ func (e *experiment) readTraining(seeds string, epochs int) error {
 		options.Calibration.None = true // no threshold is set
 		e.train[paper] = options
 	}
-	e.trained = fmt.Sprintf("Mean ± standard deviation over the seeds %s; MLRBFNs trained for %d epochs, those as published for %d.",
+	e.trained = fmt.Sprintf("over the seeds %s; MLRBFNs trained for %d epochs, those as published for %d.",
 		seeds, e.train[false].Train.Epochs, e.train[true].Train.Epochs)
 	if epochs != 0 {
 		e.trained += " The number of epochs is not the paper's: --epochs gave it."
