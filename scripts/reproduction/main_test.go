@@ -111,7 +111,7 @@ func TestReproduce(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, comparison)
 		}
 	}
-	// The paper's figures stand beside those of the backbone of that name, of each head.
+	// The paper's numbers stand beside those of the backbone of that name, of each head.
 	for _, method := range []string{"mlrbfn", "mlrbfn (as published)", "msp", "msp (MLP)", "knn"} {
 		lines := 0
 		for line := range strings.Lines(comparison) {
@@ -119,7 +119,7 @@ func TestReproduce(t *testing.T) {
 				lines++
 				for i, cell := range cells[2:] {
 					if strings.Contains(cell, "–") {
-						t.Errorf("figure %d is none: %s", i, line)
+						t.Errorf("number %d is missing: %s", i, line)
 					}
 				}
 			}
@@ -154,7 +154,7 @@ func TestReproduceRefuses(t *testing.T) {
 		texts []string
 	}{
 		{[]string{}, []string{"one data set"}},
-		{[]string{"mnist"}, []string{"mnist", "cifar100"}},
+		{[]string{"mnist"}, []string{"mnist", "cifar100", "heads"}},
 		{[]string{"cifar10"}, []string{"--model is needed", "DINOv2"}},
 		{[]string{"cifar10", "--model", "a=x", "--model", "a=y"}, []string{"distinct names"}},
 		{[]string{"cifar10", "--model", "x", "--seeds", "a"}, []string{"seed"}},
@@ -240,7 +240,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Every figure stands in the line of the paper that paper.csv names.
+// Every number stands in the line of the paper that paper.csv names.
 func TestPaperFigures(t *testing.T) {
 	lines := strings.Split(read(t, testenv.Shared(t, "paper", "mlrbfn.tex")), "\n")
 	for row := range strings.Lines(paperCSV) {
@@ -256,9 +256,9 @@ func TestPaperFigures(t *testing.T) {
 		cells := strings.Split(lines[at-1], "&")
 		cells = cells[len(cells)-12:][3*column:]
 		for k, cell := range cells[:3] {
-			for _, figure := range fields[5+2*k : 7+2*k] {
-				if !strings.Contains(cell, figure) {
-					t.Errorf("line %d: no %s in %s", at, figure, cell)
+			for _, number := range fields[5+2*k : 7+2*k] {
+				if !strings.Contains(cell, number) {
+					t.Errorf("line %d: no %s in %s", at, number, cell)
 				}
 			}
 		}

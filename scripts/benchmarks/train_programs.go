@@ -21,22 +21,10 @@ import (
 	"mlrbfn/internal/npy"
 )
 
-// program is cmd/train.
-func program(dir string) (string, error) {
-	if *binary != "" {
-		return *binary, nil
-	}
-	path := filepath.Join(dir, "train.exe")
-	if out, err := exec.Command("go", "build", "-o", path, "./cmd/train").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building train: %w\n%s", err, out)
-	}
-	return path, nil
-}
-
 // makeFeatures writes a feature set of n rows in classes that lie around a mean
 // each, class by class, as extract leaves them, and returns its folder.
-func makeFeatures(dir string, n, d, classes int) (string, error) {
-	dir = filepath.Join(dir, fmt.Sprintf("features-%d-%d-%d", n, d, classes))
+func (t *training) makeFeatures(n, d, classes int) (string, error) {
+	dir := filepath.Join(t.dir, fmt.Sprintf("features-%d-%d-%d", n, d, classes))
 	if _, err := os.Stat(filepath.Join(dir, "labels.npy")); err == nil {
 		return dir, nil
 	}
@@ -73,7 +61,10 @@ func makeFeatures(dir string, n, d, classes int) (string, error) {
 	return dir, npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, n)
 }
 
-// outcome is what a run of train took.
+// cifar10 makes features of the size of CIFAR-10's.
+func (t *training) cifar10() (string, error) { return t.makeFeatures(50000, 512, 10) }
+
+// outcome says what a run of train took.
 type outcome struct {
 	Steps          int     `json:"steps"`
 	Seconds        float64 `json:"seconds"` // of training alone
@@ -86,12 +77,12 @@ type outcome struct {
 
 // train runs the program on all cores, or on the one that is asked for, with its
 // progress shown.
-func train(program, features string, onOne bool, args ...string) (outcome, error) {
+func (t *training) train(features string, onOne bool, args ...string) (outcome, error) {
 	var o outcome
-	args = append([]string{"--features", features, "--out", features + ".detector", "--restart", "--json"}, args...)
+	program, args := t.file, append([]string{"train", "--features", features, "--out", features + ".detector", "--restart", "--json"}, args...)
 	var env []string
 	if onOne {
-		program, args = pinned(program, args)
+		program, args = t.pinned(program, args)
 		env = []string{"GOMAXPROCS=1"}
 	}
 	cmd := exec.Command(program, args...)
@@ -113,9 +104,9 @@ func train(program, features string, onOne bool, args ...string) (outcome, error
 var paper = []string{"--paper", "--val", "0", "--calibration", "0"}
 
 // brief are those of one that takes about as long as is asked for.
-func brief(more ...string) []string {
+func (t *training) brief(more ...string) []string {
 	const stepsPerEpoch, usual = 391, 2000 // of 50,000 rows, and steps per second
-	epochs := max(1, int(*seconds*usual/stepsPerEpoch))
+	epochs := max(1, int(*t.seconds*usual/stepsPerEpoch))
 	return append(append(paper, "--quiet", "--checkpoint-every", "0", "--epochs", strconv.Itoa(epochs)), more...)
 }
 
@@ -126,29 +117,20 @@ func tell(lines func(w *tabwriter.Writer)) {
 	w.Flush()
 }
 
-// cifar10 makes what the sections train on.
-func cifar10(dir string) (binary, features string, err error) {
-	if binary, err = program(dir); err != nil {
-		return
-	}
-	features, err = makeFeatures(dir, 50000, 512, 10)
-	return
-}
-
 // seeds measures three heads at once.
-func seeds(dir string) error {
-	binary, features, err := cifar10(dir)
+func (t *training) seeds() error {
+	features, err := t.cifar10()
 	if err != nil {
 		return err
 	}
 	var rates, cpu [2][]float64
-	for round := range *rounds {
+	for round := range *t.rounds {
 		for i, seeds := range []string{"0", "0,1,2"} {
-			o, err := train(binary, features, false, brief("--seeds", seeds)...)
+			o, err := t.train(features, false, t.brief("--seeds", seeds)...)
 			if err != nil {
 				return err
 			}
-			log.Printf("round %d of %d: seeds %-6s %8.1f steps/s", round+1, *rounds, seeds, o.StepsPerSecond)
+			log.Printf("round %d of %d: seeds %-6s %8.1f steps/s", round+1, *t.rounds, seeds, o.StepsPerSecond)
 			rates[i] = append(rates[i], o.StepsPerSecond)
 			cpu[i] = append(cpu[i], 1e6*o.cpu.Seconds()/float64(o.Steps))
 		}
@@ -164,29 +146,29 @@ func seeds(dir string) error {
 
 // contention measures heads, and the peers with a thread for each core, alone and
 // beside a program that keeps every core busy.
-func contention(dir string) error {
-	binary, features, err := cifar10(dir)
+func (t *training) contention() error {
+	features, err := t.cifar10()
 	if err != nil {
 		return err
 	}
 	cores := runtime.NumCPU()
 	ours := func(seeds string) func(shape) (float64, error) {
 		return func(shape) (float64, error) {
-			o, err := train(binary, features, false, brief("--seeds", seeds)...)
+			o, err := t.train(features, false, t.brief("--seeds", seeds)...)
 			return o.StepsPerSecond, err
 		}
 	}
 	heads := min(3, cores)
-	all := []contender{{"ours, 1 head", ours("0")}, {"ours, 3 heads", ours("0,1,2")}, {fmt.Sprintf("%d plain loops, 10⁶ rounds", heads), loops(heads)}}
+	all := []trainer{{"ours, 1 head", ours("0")}, {"ours, 3 heads", ours("0,1,2")}, {fmt.Sprintf("%d plain loops, 10⁶ rounds", heads), t.loops(heads)}}
 	threads := []int{1, heads, heads}
-	for _, peer := range peersBy(strconv.Itoa(cores), output, map[string][][]string{
+	for _, peer := range t.peersBy(strconv.Itoa(cores), output, map[string][][]string{
 		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}}, "jax, torch": {{"JAX jit", "jax_bench.py"}},
 	}) {
 		peer.name += fmt.Sprintf(", %d threads", cores)
 		all, threads = append(all, peer), append(threads, cores)
 	}
 	alone, loaded := make([][]float64, len(all)), make([][]float64, len(all))
-	for round := range *rounds {
+	for round := range *t.rounds {
 		for i, c := range all {
 			for _, load := range []bool{false, true} {
 				stop := func() {}
@@ -201,7 +183,7 @@ func contention(dir string) error {
 					log.Printf("%s: %v", c.name, err)
 					continue
 				}
-				log.Printf("round %d of %d: %-24s loaded %-5v %8.1f steps/s", round+1, *rounds, c.name, load, v)
+				log.Printf("round %d of %d: %-24s loaded %-5v %8.1f steps/s", round+1, *t.rounds, c.name, load, v)
 				if load {
 					loaded[i] = append(loaded[i], v)
 				} else {
@@ -222,11 +204,11 @@ func contention(dir string) error {
 
 // loops returns what n loops of burn's kind do in a second, which is what the
 // system really leaves to so many threads.
-func loops(n int) func(shape) (float64, error) {
+func (t *training) loops(n int) func(shape) (float64, error) {
 	return func(shape) (float64, error) {
 		var wg sync.WaitGroup
 		var rounds atomic.Int64
-		end := time.Now().Add(time.Duration(*seconds * float64(time.Second)))
+		end := time.Now().Add(time.Duration(*t.seconds * float64(time.Second)))
 		for range n {
 			wg.Go(func() {
 				for time.Now().Before(end) {
@@ -236,7 +218,7 @@ func loops(n int) func(shape) (float64, error) {
 			})
 		}
 		wg.Wait()
-		return float64(rounds.Load()) / *seconds, nil
+		return float64(rounds.Load()) / *t.seconds, nil
 	}
 }
 
@@ -280,12 +262,12 @@ func burners(n int) (stop func(), err error) {
 }
 
 // whole measures the paper's training from the command to the detector.
-func whole(dir string) error {
-	binary, features, err := cifar10(dir)
+func (t *training) whole() error {
+	features, err := t.cifar10()
 	if err != nil {
 		return err
 	}
-	o, err := train(binary, features, true, append(paper, "--epochs", strconv.Itoa(*epochs))...)
+	o, err := t.train(features, true, append(paper, "--epochs", strconv.Itoa(*t.epochs))...)
 	if err != nil {
 		return err
 	}
@@ -295,33 +277,29 @@ func whole(dir string) error {
 		fmt.Fprintf(w, "\nthe paper's CIFAR-10 training, one core\t\t\n")
 		fmt.Fprintf(w, "%d steps\t%.1f s\t\n", o.Steps, o.wall.Seconds())
 		fmt.Fprintf(w, "of which CPU time\t%.1f s\t\n", o.cpu.Seconds())
-		if *epochs != paperEpochs {
-			fmt.Fprintf(w, "%d steps would take\t%.1f s\t\n", o.Steps / *epochs * paperEpochs, rest+o.Seconds*paperEpochs/float64(*epochs))
+		if *t.epochs != paperEpochs {
+			fmt.Fprintf(w, "%d steps would take\t%.1f s\t\n", o.Steps / *t.epochs * paperEpochs, rest+o.Seconds*paperEpochs/float64(*t.epochs))
 		}
 	})
 	return nil
 }
 
 // paged measures an epoch of rows that do not fit into memory.
-func paged(dir string) error {
-	binary, err := program(dir)
+func (t *training) paged() error {
+	features, err := t.makeFeatures(*t.rows, 768, 1000)
 	if err != nil {
 		return err
 	}
-	features, err := makeFeatures(dir, *rows, 768, 1000)
-	if err != nil {
-		return err
-	}
-	memories := []string{"1TiB", strconv.Itoa(4 * 768 * *rows / 8)} // an eighth of the features
+	memories := []string{"1TiB", strconv.Itoa(4 * 768 * *t.rows / 8)} // an eighth of the features
 	var results [2][]outcome
-	for round := range *rounds {
+	for round := range *t.rounds {
 		for i, memory := range memories {
-			o, err := train(binary, features, false, "--preset", "imagenet1k", "--val", "0", "--calibration", "0",
+			o, err := t.train(features, false, "--preset", "imagenet1k", "--val", "0", "--calibration", "0",
 				"--epochs", "1", "--checkpoint-every", "0", "--quiet", "--memory", memory)
 			if err != nil {
 				return err
 			}
-			log.Printf("round %d of %d: --memory %-9s %8.1f steps/s", round+1, *rounds, memory, o.StepsPerSecond)
+			log.Printf("round %d of %d: --memory %-9s %8.1f steps/s", round+1, *t.rounds, memory, o.StepsPerSecond)
 			results[i] = append(results[i], o)
 		}
 	}
@@ -335,7 +313,7 @@ func paged(dir string) error {
 	rate := func(o outcome) float64 { return o.StepsPerSecond }
 	work := func(o outcome) float64 { return o.cpu.Seconds() }
 	tell(func(w *tabwriter.Writer) {
-		fmt.Fprintf(w, "\nan epoch of %d × 768 features\tsteps/s\tof the first\tCPU time\tmost memory\t\n", *rows)
+		fmt.Fprintf(w, "\nan epoch of %d × 768 features\tsteps/s\tof the first\tCPU time\tmost memory\t\n", *t.rows)
 		for i, memory := range memories {
 			fmt.Fprintf(w, "--memory %s\t%.0f\t%.0f%%\t%.1f s\t%.0f MiB\t\n", memory, of(i, rate), 100*of(i, rate)/of(0, rate), of(i, work),
 				of(i, func(o outcome) float64 { return float64(o.peak) / (1 << 20) }))

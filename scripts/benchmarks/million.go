@@ -1,10 +1,8 @@
-// Benchmillion makes many tiny pictures, extracts them in one go, again when
-// nothing has changed, and by shards that it merges, and prints how fast that went
-// and what memory it took. See scripts/bench_million.
 package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,20 +24,31 @@ import (
 
 const perFolder = 1000
 
-func main() {
-	bin := flag.String("bin", "bin", "folder of the programs")
-	n := flag.Int("images", 1_000_000, "pictures to make")
-	model := flag.String("model", "pixels", "folder of a small model, or the word pixels")
-	folder := flag.String("folder", "", "where to work; default: a temporary folder")
-	flag.Parse()
-	if err := run(*bin, *model, *n, *folder); err != nil {
-		fmt.Fprintln(os.Stderr, "benchmillion:", err)
-		os.Exit(1)
-	}
+// million measures the extraction of many tiny images: in one go, again when
+// nothing has changed, and by shards that it merges, with rate and memory.
+type million struct {
+	program, model, folder *string
+	images                 *int
+
+	file string // the program
 }
 
-func run(bin, model string, n int, folder string) (err error) {
-	if folder, err = os.MkdirTemp(folder, "million"); err != nil {
+func benchMillion(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	m := &million{
+		program: addProgram(f),
+		images:  f.Int("images", 1_000_000, "images to make"),
+		model:   f.String("model", "pixels", "`folder` of a small model, or the word pixels"),
+		folder:  f.String("folder", "", "`folder` to work in, which needs about 5 KiB an image (default: the system's for temporary files)"),
+	}
+	return m.measure
+}
+
+func (m *million) measure(_ context.Context, dir string) (err error) {
+	if m.file, err = build(*m.program, dir); err != nil {
+		return err
+	}
+	n, folder := *m.images, ""
+	if folder, err = os.MkdirTemp(*m.folder, "million"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
@@ -48,12 +57,12 @@ func run(bin, model string, n int, folder string) (err error) {
 	if err := draw(images, n); err != nil {
 		return err
 	}
-	fmt.Printf("%d pictures of 4×4 pixels in folders of %d, made in %.0f s; %d processors\n\n", n, perFolder, time.Since(start).Seconds(), runtime.GOMAXPROCS(0))
+	fmt.Printf("%d images of 4×4 pixels in folders of %d, made in %.0f s; %d processors\n\n", n, perFolder, time.Since(start).Seconds(), runtime.GOMAXPROCS(0))
 	extract := func(out string, more ...string) error {
-		args := append([]string{"--model", model, "--images", images, "--out", filepath.Join(folder, out)}, more...)
-		return watch(filepath.Join(bin, "extract"), filepath.Join(folder, out), n, args...)
+		args := append([]string{"extract", "--model", *m.model, "--images", images, "--out", filepath.Join(folder, out)}, more...)
+		return m.watch(filepath.Join(folder, out), args...)
 	}
-	merge := []string{"--out", filepath.Join(folder, "merged")}
+	merge := []string{"merge", "--out", filepath.Join(folder, "merged")}
 	if err := errors.Join(extract("set"), extract("set")); err != nil {
 		return err
 	}
@@ -64,13 +73,13 @@ func run(bin, model string, n int, folder string) (err error) {
 		}
 		merge = append(merge, filepath.Join(folder, name))
 	}
-	if err := watch(filepath.Join(bin, "merge"), "", n, merge...); err != nil {
+	if err := m.watch("", merge...); err != nil {
 		return err
 	}
 	if out, err := exec.Command("diff", "-rq", filepath.Join(folder, "set"), filepath.Join(folder, "merged")).CombinedOutput(); err != nil {
 		return fmt.Errorf("the merged set differs: %w: %s", err, out)
 	}
-	fmt.Println("the merged set is that of the single run, byte for byte")
+	fmt.Println("the merged set and that of the single run are bit-identical")
 	return nil
 }
 
@@ -83,7 +92,7 @@ func (p *pool) Get() *png.EncoderBuffer { return p.buffer }
 // Put takes it back.
 func (p *pool) Put(b *png.EncoderBuffer) { p.buffer = b }
 
-// draw makes n pictures, each of its own.
+// draw makes n images, each of its own.
 func draw(images string, n int) error {
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -116,8 +125,8 @@ func draw(images string, n int) error {
 
 // watch runs a program and prints how its memory grew; of an extraction onto out
 // also when its first row was there.
-func watch(program, out string, n int, args ...string) error {
-	cmd := exec.Command(program, append(args, "--json")...)
+func (m *million) watch(out string, args ...string) error {
+	cmd := exec.Command(m.file, append(args, "--json")...)
 	cmd.Stderr = io.Discard
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
@@ -127,7 +136,7 @@ func watch(program, out string, n int, args ...string) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	fmt.Println(filepath.Base(program), strings.Join(args, " "))
+	fmt.Println("mlrbfn", strings.Join(args, " "))
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	var firstRow time.Duration
@@ -140,13 +149,13 @@ func watch(program, out string, n int, args ...string) error {
 			took := time.Since(start)
 			fmt.Printf("  %s", stdout.String())
 			if err != nil {
-				return fmt.Errorf("%s: %w", program, err)
+				return fmt.Errorf("mlrbfn %s: %w", args[0], err)
 			}
 			if firstRow > 0 {
 				fmt.Printf("  first row after %.2f s\n", firstRow.Seconds())
 			}
 			fmt.Printf("  %.1f s, %.0f images/s, %.1f s of processor time; resident memory without mapped files at most %d MiB, every 5 s: %s\n\n",
-				took.Seconds(), float64(n)/took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(),
+				took.Seconds(), float64(*m.images)/took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(),
 				most, strings.Join(rss, " "))
 			return nil
 		case <-tick.C:

@@ -1,29 +1,10 @@
-// Bench_scores measures the scores on synthetic features.
-//
-//	go run ./scripts/bench_scores
-//	go run ./scripts/bench_scores --evaluate 512
-//	go run ./scripts/bench_scores --growth 10000,20000,40000
-//
-// By itself it compares KNN, Mahalanobis distances and eigenvectors with numpy,
-// in turn, on the same cores with as many threads, and prints medians. The
-// Python is MLRBFN_PEERS_PYTHON, or what scripts/setup brings.
-//
-// With --evaluate it prints how long evaluate takes for each of all methods with
-// three seeds, on sets of the sizes of OpenOOD's CIFAR-10 benchmark, of so many
-// features. Relation is computed together with knn, in whose line its time is, and
-// most of rmds, rmds++ and vim with mds, mds++ and residual.
-//
-// With --growth it shows how time and memory of the scores that go through all
-// training rows grow with these: fitting RMDS++ (two covariances) and scoring
-// queries by KNN. The features are mapped from a file, as those of a feature set
-// are. Time grows with rows·dim² and rows·queries·dim. Memory, the peak of what
-// the program itself holds, does not grow with rows.
 package main
 
 import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -32,10 +13,11 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"runtime/pprof"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/cli"
@@ -44,7 +26,10 @@ import (
 	"mlrbfn/posthoc"
 )
 
-type options struct {
+// scoring measures scores on made-up features: KNN, Mahalanobis distances and
+// eigenvectors beside numpy's, on the same cores with as many threads. The Python
+// is MLRBFN_PEERS_PYTHON, or python3 with what set-up brings.
+type scoring struct {
 	train, dim, classes, queries, k int
 	threads, rounds                 int
 	memory                          int64
@@ -57,37 +42,40 @@ type options struct {
 	env      []string // of the peer
 }
 
-func main() { cli.Main("bench_scores", run) }
+func benchScores(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	o := &scoring{memory: 1 << 30}
+	f.IntVar(&o.train, "train", 50_000, "training rows")
+	f.IntVar(&o.queries, "queries", 10_000, "rows to score")
+	f.IntVar(&o.dim, "dim", 768, "features of a row")
+	f.IntVar(&o.classes, "classes", 100, "classes of the rows")
+	f.IntVar(&o.k, "k", 50, "K of KNN")
+	f.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads and cores, of ours and of numpy")
+	f.IntVar(&o.rounds, "rounds", 3, "times that everything is measured, in turn")
+	f.Var((*cli.Bytes)(&o.memory), "memory", "memory that scoring takes, about, in `bytes`")
+	f.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
+	f.IntVar(&o.evaluateDim, "evaluate", 0, `instead, measure evaluate of all methods with three seeds on sets of the sizes of
+OpenOOD's CIFAR-10 benchmark, of so many features; the time of relation is in knn's
+line, and most of that of rmds, rmds++ and vim in those of mds, mds++ and residual`)
+	f.Func("growth", `instead, show how time and memory grow with these numbers of training rows, with
+commas between: RMDS++ (two covariances) is fitted and queries are scored by KNN on
+features that are mapped from a file; time grows with rows·dim² and rows·queries·dim,
+memory, the peak of what the program itself holds, does not grow with rows`, func(text string) error {
+		for part := range strings.SplitSeq(text, ",") {
+			n, err := strconv.Atoi(part)
+			if err != nil {
+				return err
+			}
+			o.growth = append(o.growth, n)
+		}
+		return nil
+	})
+	f.StringVar(&o.profile, "profile", "", "`file` to write a CPU profile to")
+	f.StringVar(&o.what, "measure", "", "for the program itself: measure this alone")
+	f.StringVar(&o.in, "in", "", "for the program itself: file of the features")
+	return o.run
+}
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	o := options{memory: 1 << 30}
-	flags := pflag.NewFlagSet("bench_scores", pflag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.IntVar(&o.train, "train", 50_000, "training rows")
-	flags.IntVar(&o.queries, "queries", 10_000, "rows to score")
-	flags.IntVar(&o.dim, "dim", 768, "features of a row")
-	flags.IntVar(&o.classes, "classes", 100, "classes of the rows")
-	flags.IntVar(&o.k, "k", 50, "K of KNN")
-	flags.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads and cores, of ours and of numpy")
-	flags.IntVar(&o.rounds, "rounds", 3, "times that everything is compared")
-	flags.Var((*cli.Bytes)(&o.memory), "memory", "memory that scoring takes, about")
-	flags.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
-	flags.IntVar(&o.evaluateDim, "evaluate", 0, "measure evaluate on sets of so many `features`")
-	flags.IntSliceVar(&o.growth, "growth", nil, "measure for these `numbers` of training rows")
-	flags.StringVar(&o.profile, "profile", "", "`file` to write a CPU profile to")
-	flags.StringVar(&o.what, "measure", "", "")
-	flags.StringVar(&o.in, "in", "", "")
-	for _, own := range []string{"measure", "in"} { // for the program itself
-		if err := flags.MarkHidden(own); err != nil {
-			return err
-		}
-	}
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return err
-		}
-		return cli.Usagef("%w", err)
-	}
+func (o *scoring) run(ctx context.Context, _ string) (err error) {
 	if o.profile != "" {
 		f, err := os.Create(o.profile)
 		if err != nil {
@@ -99,6 +87,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		}
 		defer pprof.StopCPUProfile()
 	}
+	stdout := os.Stdout
 	switch {
 	case o.what != "":
 		return o.measureOne(ctx, stdout)
@@ -118,8 +107,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 }
 
 // features makes a file of n rows and the queries.
-func (o options) features(ctx context.Context, n int) (path string, remove func() error, err error) {
-	dir, err := os.MkdirTemp(o.scratch, "bench_scores")
+func (o *scoring) features(ctx context.Context, n int) (path string, remove func() error, err error) {
+	dir, err := os.MkdirTemp(o.scratch, "bench")
 	if err != nil {
 		return "", nil, err
 	}
@@ -132,7 +121,7 @@ func (o options) features(ctx context.Context, n int) (path string, remove func(
 }
 
 // labels are those of n rows.
-func (o options) labels(n int) []int64 {
+func (o *scoring) labels(n int) []int64 {
 	labels := make([]int64, n)
 	for i := range labels {
 		labels[i] = int64(i % o.classes)
@@ -140,7 +129,7 @@ func (o options) labels(n int) []int64 {
 	return labels
 }
 
-func (o options) measure(ctx context.Context, table io.Writer, n int) (err error) {
+func (o *scoring) measure(ctx context.Context, table io.Writer, n int) (err error) {
 	path, remove, err := o.features(ctx, n)
 	if err != nil {
 		return err
@@ -181,7 +170,7 @@ func (o options) measure(ctx context.Context, table io.Writer, n int) (err error
 }
 
 // write makes n rows of normal features around the means of the classes.
-func (o options) write(ctx context.Context, path string, n int) (err error) {
+func (o *scoring) write(ctx context.Context, path string, n int) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -241,7 +230,7 @@ type usage struct{ wall, cpu time.Duration }
 var start = time.Now()
 
 // used is usage since the program's start.
-func used() usage { return usage{time.Since(start), cpuTime()} }
+func used() usage { return usage{time.Since(start), processTime()} }
 
 func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
 func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }

@@ -1,6 +1,6 @@
 """Writes a ViT-B/16 with random weights as a model folder, to measure speed with.
 
-    PYTHONPATH=.setup/python python3 scripts/random_vit.py FOLDER
+    PYTHONPATH=.setup/python python3 scripts/benchmarks/random_vit.py FOLDER
 
 The graph is that of an export: 12 blocks of width 768 with 12 heads, an MLP of
 3,072 with GELU, 224×224 pixels in patches of 16, the class token out.

@@ -1,8 +1,9 @@
 // Reproduce runs the paper's experiments on one in-distribution data set: it
 // extracts the features of OpenOOD's lists with every backbone, compares the
-// methods on them, and prints the paper's figures beside ours:
+// methods on them, and prints the paper's numbers beside ours. Run it by
+// scripts/reproduce:
 //
-//	reproduce cifar10|cifar100|imagenet200|imagenet1k [flags]
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads [flags]
 package main
 
 import (
@@ -45,17 +46,22 @@ type contest struct {
 // to.
 var readLogits = []string{"msp", "mls", "energy", "gen", "odin", "she-ip", "she-e"}
 
-var contests = []contest{
-	{"linear", "", 1, false, func(string) bool { return true }},
-	{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }},
-	{"paper", " (as published)", 1, true, func(m string) bool { return m == pipeline.OwnScore }},
-}
+var (
+	linearHead  = contest{"linear", "", 1, false, func(string) bool { return true }}
+	fourLayers  = contest{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }}
+	asPublished = contest{"paper", " (as published)", 1, true, func(m string) bool { return m == pipeline.OwnScore }}
+
+	contests = []contest{linearHead, fourLayers, asPublished}
+)
+
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k or heads"
 
 // experiment is a run of the program.
 type experiment struct {
 	grid
 	key, data, out string // out is of all data sets
 	methods        []string
+	contests       []contest
 	train          map[bool]pipeline.TrainOptions // whether as published
 	trained        string                         // what they are trained like, for people
 	again          bool
@@ -69,16 +75,17 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := cli.Flags("reproduce", "cifar10|cifar100|imagenet200|imagenet1k [flags]",
+	f := cli.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
-methods on them, and writes tables of the paper's figures beside ours. DATA is laid
+methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
 Logits are those of a linear head, and for MSP, MLS, energy, GEN, ODIN and SHE once
 more of an MLP of four layers; MLRBFNs are trained with our settings, and once more
-with the paper's.
+with the paper's. heads compares these with all post-hoc scores and the ensemble on
+the stand-ins of CIFAR-10 and ImageNet-200, and prints one table.
 What an earlier run has done, with the same options, is not done again.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
-	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's figures of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
+	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
 	subset := f.Bool("subset", false, "run on small stand-ins for the data sets, with small backbones unless --model is given")
 	methods := f.String("methods", "mlrbfn,msp,odin,gen,she-ip,she-e,knn,rmds,ensemble", "`METHODS` to compare, as evaluate has them, or all")
 	seeds := f.String("seeds", "0,1,2", "seeds, with commas between them")
@@ -95,12 +102,19 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 		return err
 	}
 	if f.NArg() != 1 {
-		return cli.Usagef("one data set is needed: cifar10, cifar100, imagenet200 or imagenet1k")
+		return cli.Usagef("one data set is needed: " + dataSets)
 	}
-	paper, standIns := grids()
-	e.key = f.Arg(0)
-	if e.grid.title = paper[e.key].title; e.title == "" {
-		return cli.Usagef("data set %s: it is cifar10, cifar100, imagenet200 or imagenet1k", e.key)
+	keys := []string{f.Arg(0)}
+	e.contests = contests
+	if keys[0] == heads {
+		keys, *subset = headsOn, true
+		e.contests = []contest{linearHead, asPublished}
+		if !f.Changed("methods") {
+			*methods = "all"
+		}
+	}
+	if paper, _ := grids(); paper[keys[0]].title == "" {
+		return cli.Usagef("data set %s: it is "+dataSets, keys[0])
 	}
 	if *subset && !f.Changed("data") {
 		e.data = filepath.Join(sharedFolder(), "data")
@@ -108,25 +122,48 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 	if !exists(e.data, "benchmark_imglist") && exists(e.data, "lists", "subset") {
 		*subset = true
 	}
-	e.grid = paper[e.key]
-	if *subset {
-		e.grid = standIns[e.key]
-		e.key += "-stand-in"
-	}
 	if *methods != "all" {
 		e.methods = pipeline.SplitScores(*methods)
 	}
-	if err := errors.Join(e.readTraining(*seeds, *epochs), runFlags.Check()); err != nil {
-		return err
-	}
-	backbones, err := e.backbones(*models)
-	if err != nil {
+	if err := runFlags.Check(); err != nil {
 		return err
 	}
 	if err := runFlags.LoadRuntime(); err != nil {
 		return err
 	}
-	e.evaluation.Commands = []string{cli.CommandLine("scripts/reproduce_"+f.Arg(0), slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == f.Arg(0) }))}
+	e.evaluation.Commands = []string{cli.CommandLine("scripts/reproduce", args)}
+	for _, key := range keys {
+		if err := e.run(ctx, key, *subset, *models, *seeds, *epochs); err != nil {
+			return err
+		}
+	}
+	show := e.compare
+	if f.Arg(0) == heads {
+		show = e.compareHeads
+	}
+	if err := show(stdout); err != nil {
+		return err
+	}
+	if e.partial {
+		return fmt.Errorf("%w; see the notes", cli.ErrPartial)
+	}
+	return nil
+}
+
+// run measures all backbones on a grid.
+func (e *experiment) run(ctx context.Context, key string, standIn bool, models []string, seeds string, epochs int) error {
+	paper, standIns := grids()
+	e.grid, e.key = paper[key], key
+	if standIn {
+		e.grid, e.key = standIns[key], key+"-stand-in"
+	}
+	if err := e.readTraining(seeds, epochs); err != nil {
+		return err
+	}
+	backbones, err := e.backbones(models)
+	if err != nil {
+		return err
+	}
 	e.evaluation.Facts = []report.Fact{{Name: "version", Value: cli.Version()}, {Name: "data", Value: e.describe()}}
 	if err := e.findSets(); err != nil {
 		return err
@@ -135,12 +172,6 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 		if err := e.measure(ctx, b); err != nil {
 			return fmt.Errorf("%s, %s: %w", e.title, b.name, err)
 		}
-	}
-	if err := e.compare(stdout); err != nil {
-		return err
-	}
-	if e.partial {
-		return fmt.Errorf("%w; see the notes", cli.ErrPartial)
 	}
 	return nil
 }
@@ -192,7 +223,7 @@ func (e *experiment) readTraining(seeds string, epochs int) error {
 		options.Calibration.None = true // no threshold is set
 		e.train[paper] = options
 	}
-	e.trained = fmt.Sprintf("Mean ± standard deviation over the seeds %s; MLRBFNs trained for %d epochs, those as published for %d.",
+	e.trained = fmt.Sprintf("over the seeds %s; MLRBFNs trained for %d epochs, those as published for %d.",
 		seeds, e.train[false].Train.Epochs, e.train[true].Train.Epochs)
 	if epochs != 0 {
 		e.trained += " The number of epochs is not the paper's: --epochs gave it."
@@ -248,7 +279,7 @@ func (e *experiment) note(format string, args ...any) {
 // describe says what the data is.
 func (e *experiment) describe() string {
 	if e.standIn == "" {
-		return e.title + " and its strangers as in OpenOOD v1.5"
+		return e.title + " and its OOD images as in OpenOOD v1.5"
 	}
 	return e.title + ": these are not the paper's data. " + strings.ToUpper(e.standIn[:1]) + e.standIn[1:] + "."
 }
@@ -278,7 +309,7 @@ func (e *experiment) findSets() error {
 		}
 		return have, nil
 	}
-	strangers := len(e.near) + len(e.far)
+	wanted := len(e.near) + len(e.far)
 	var err error
 	if e.val != nil {
 		val, err := left([]set{*e.val})
@@ -297,9 +328,9 @@ func (e *experiment) findSets() error {
 		return err
 	}
 	if len(e.near)+len(e.far) == 0 {
-		return fmt.Errorf("%s: no set of strangers is there; %s", e.title, remedy)
+		return fmt.Errorf("%s: no set of OOD images is there; %s", e.title, remedy)
 	}
-	if len(e.near)+len(e.far) < strangers {
+	if len(e.near)+len(e.far) < wanted {
 		e.note("near and far are means over the sets that are there, the paper's over all; %s", remedy)
 	}
 	return nil
@@ -359,7 +390,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		}
 		opts.OOD = append(opts.OOD, pipeline.OODSet{Group: group, Name: s.name, Features: features})
 	}
-	for _, c := range contests {
+	for _, c := range e.contests {
 		opts := opts
 		opts.Train = e.train[c.paper]
 		opts.Train.Features = []string{train}

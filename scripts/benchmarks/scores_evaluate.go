@@ -30,8 +30,8 @@ var openOOD = []struct {
 
 // evaluate compares all methods on synthetic sets of these sizes and prints how
 // long each took. Heads train for one epoch.
-func (o options) evaluate(ctx context.Context, stdout io.Writer) (err error) {
-	dir, err := os.MkdirTemp(o.scratch, "bench_scores")
+func (o *scoring) evaluate(ctx context.Context, stdout io.Writer) (err error) {
+	dir, err := os.MkdirTemp(o.scratch, "bench")
 	if err != nil {
 		return err
 	}

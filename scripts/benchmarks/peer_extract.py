@@ -1,8 +1,8 @@
-"""What scripts/bench_extract measures Python by: onnxruntime, Pillow and numpy.
+"""What scripts/bench extract measures Python by: onnxruntime, Pillow and numpy.
 
-    python3 scripts/peer_extract.py extract MODEL PHOTOGRAPHS PROCESSES BATCH
-    python3 scripts/peer_extract.py alone MODEL PHOTOGRAPHS PROCESSES BATCH SECONDS
-    python3 scripts/peer_extract.py preprocess MODEL PHOTOGRAPHS
+    python3 scripts/benchmarks/peer_extract.py extract MODEL PHOTOGRAPHS PROCESSES BATCH
+    python3 scripts/benchmarks/peer_extract.py alone MODEL PHOTOGRAPHS PROCESSES BATCH SECONDS
+    python3 scripts/benchmarks/peer_extract.py preprocess MODEL PHOTOGRAPHS
 
 extract prints images per second from files to features.npy, alone those of
 onnxruntime on tensors that are ready; both with one thread a process, and the

@@ -1,4 +1,4 @@
-"""Times one score of bench_scores in numpy: peer.py WHAT FEATURES ROWS CLASSES K.
+"""Times one score of scripts/bench scores in numpy: peer.py WHAT FEATURES ROWS CLASSES K.
 
 FEATURES is a .npy file of float32 rows [ROWS + queries, D]; row i is of class
 i mod CLASSES. Prints the seconds that passed, and those of all threads.

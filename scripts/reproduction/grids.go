@@ -72,7 +72,8 @@ func openood(name, title, id, lists, root, preset string, near, far []set) grid 
 	}
 }
 
-// grids are the paper's, by the name of the script, and their stand-ins.
+// grids returns the paper's, by their names on the command line, and their
+// stand-ins.
 func grids() (paper, standIns map[string]grid) {
 	farClassic := []set{{name: "mnist"}, {name: "svhn"}, {name: "texture"}, {name: "places365"}}
 	nearImageNet := []set{{name: "ssb_hard"}, {name: "ninco"}}
@@ -85,12 +86,9 @@ func grids() (paper, standIns map[string]grid) {
 	}
 
 	tree := func(name, root string) set { return set{name: name, root: "images/" + root} }
-	listed := func(name, list string) set {
-		return set{name: name, root: "images", list: "lists/subset/" + list + ".txt"}
-	}
 	photographs := []set{tree("texture", "texture"), tree("scenes", "scenes"), tree("streetchars", "streetchars")}
 	const far = "scenes stand in for Places365 and street characters for SVHN, 10 of DTD's 47 classes for all, and MNIST is left out; " +
-		"the strangers are larger photographs than CIFAR's 32 × 32 pixels, so far-OOD figures partly measure resolution"
+		"the far-OOD images are larger photographs than CIFAR's 32 × 32 pixels, so far-OOD metrics partly measure resolution"
 	general := []string{"efficientnet-lite0", "vit-tiny-p16", "mobilenetv2"}
 	imagenette := grid{
 		train: tree("train", "imagenette/train"), test: tree("test", "imagenette/val"),
@@ -104,9 +102,9 @@ func grids() (paper, standIns map[string]grid) {
 	standIns = map[string]grid{
 		"cifar10": {
 			title: "CIFAR-10 (stand-in)",
-			train: listed("train", "train_cifar10"), test: listed("test", "test_cifar10"),
-			near:    []set{listed("cifar100", "test_cifar100"), listed("tin", "test_tin")},
-			far:     append([]set{listed("texture", "test_texture")}, photographs[1:]...),
+			train: tree("train", "cifar10/train"), test: tree("test", "cifar10/test"),
+			near:    []set{tree("cifar100", "cifar100"), tree("tin", "tin")},
+			far:     photographs,
 			models:  append([]string{"resnet20-cifar10", "resnet56-cifar10", "densenet100-cifar10"}, general...),
 			standIn: "10,000 training and 2,000 test images stand in for CIFAR-10's, 2,000 and 1,000 for the near-OOD sets; " + far,
 		},

@@ -1,10 +1,3 @@
-// Benchdetect measures what detection takes, in turn with what it cannot do
-// without: decoding and the model's run for an image, loading the model at the
-// start, extraction for a folder. It prints medians. Run it by
-// scripts/bench_detect.
-
-//go:build unix
-
 package main
 
 import (
@@ -15,15 +8,12 @@ import (
 	"fmt"
 	"image"
 	"io"
-	"io/fs"
 	"log"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -35,46 +25,44 @@ import (
 	"mlrbfn/pipeline"
 )
 
-var (
-	modelDir = flag.String("model", filepath.Join("models", "efficientnet-lite0"), "folder of the model")
-	images   = flag.String("images", "", "folder of photographs (default: MLRBFN_SHARED's, or else set-up's)")
-	rounds   = flag.Int("rounds", 5, "times that everything is measured, in turn")
-	copies   = flag.Int("copies", 1000, "images in the folder that is extracted and detected")
-)
-
-func main() {
-	log.SetFlags(0)
-	log.SetPrefix("bench_detect: ")
-	flag.Parse()
-	if err := bench(context.Background()); err != nil {
-		log.Fatal(err)
-	}
+// detection measures what detection takes, in turn with what it cannot do
+// without: decoding and the model's run for an image, loading the model at the
+// start, extraction for a folder.
+type detection struct {
+	model, program *string
+	rounds, images *int
 }
 
-func bench(ctx context.Context) error {
-	photos, err := findPhotos()
+func benchDetect(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	d := &detection{
+		model:   f.String("model", filepath.Join("models", "efficientnet-lite0"), "`folder` of the model"),
+		rounds:  addRounds(f, 5),
+		images:  f.Int("images", 1000, "images in the folder that is extracted and detected"),
+		program: addProgram(f),
+	}
+	return d.measure
+}
+
+func (d *detection) measure(ctx context.Context, dir string) error {
+	photos, err := photographs(filepath.Join(dir, "photographs"))
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "bench_detect")
+	file, err := build(*d.program, dir)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	if out, err := exec.Command("go", "build", "-o", dir, "./cmd/extract", "./cmd/detect").CombinedOutput(); err != nil {
-		return fmt.Errorf("building: %w\n%s", err, out)
-	}
-	model, err := extractor.OpenModel(*modelDir, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(*d.model, extractor.ModelOptions{})
 	if err != nil {
 		return err
 	}
 	defer model.Close()
-	detector, err := train(ctx, dir, model.Dim())
+	detector, err := madeUpDetector(ctx, dir, model.Dim())
 	if err != nil {
 		return err
 	}
-	folder := filepath.Join(dir, "photos")
-	if err := repeat(photos, folder); err != nil {
+	folder, err := repeat(photos, filepath.Join(dir, "folder"), *d.images)
+	if err != nil {
 		return err
 	}
 	runner, err := model.NewRunner(1)
@@ -83,7 +71,7 @@ func bench(ctx context.Context) error {
 	}
 	defer runner.Close()
 
-	judging, err := newFilter(ctx, detector)
+	judging, err := newFilter(ctx, detector, *d.model)
 	if err != nil {
 		return err
 	}
@@ -99,17 +87,17 @@ func bench(ctx context.Context) error {
 		}
 		for _, table := range []map[string][]float64{measured, used} {
 			if table[what] == nil {
-				table[what] = make([]float64, *rounds)
+				table[what] = make([]float64, *d.rounds)
 			}
 		}
 		measured[what][round] += time.Since(start).Seconds() * 1000 / float64(per)
 		used[what][round] += (processTime() - before).Seconds() * 1000 / float64(per)
 		return nil
 	}
-	program := func(name string, args ...string) func() error {
+	program := func(args ...string) func() error {
 		return func() error {
 			var says bytes.Buffer
-			cmd := exec.CommandContext(ctx, filepath.Join(dir, name), args...)
+			cmd := exec.CommandContext(ctx, file, args...)
 			cmd.Stderr = &says
 			if err := cmd.Run(); err != nil {
 				return fmt.Errorf("%w: %s", err, says.String())
@@ -118,13 +106,13 @@ func bench(ctx context.Context) error {
 		}
 	}
 	var img *image.NRGBA // reused, as detect does
-	verdict := []string{"--detector", detector, "--model", *modelDir, "--json", "--quiet"}
-	for round := range *rounds {
-		log.Printf("round %d of %d", round+1, *rounds)
+	verdict := []string{"detect", "--detector", detector, "--model", *d.model, "--json", "--quiet"}
+	for round := range *d.rounds {
+		log.Printf("round %d of %d", round+1, *d.rounds)
 		features := filepath.Join(dir, "features")
 		err := errors.Join(
 			// In turn, so that a run finds the caches as any does that follows decoding.
-			each(photos, func(photo extractor.Item) (err error) {
+			each(photos, func(photo string) (err error) {
 				return errors.Join(
 					note(round, "decode", len(photos), func() error {
 						img, err = decode(ctx, photo, preprocess.DecodeOptions{For: model.Spec, Reuse: img})
@@ -133,13 +121,13 @@ func bench(ctx context.Context) error {
 					note(round, "run", len(photos), func() error { return runner.Run(ctx, 1) }),
 				)
 			}),
-			each(photos, func(photo extractor.Item) error {
+			each(photos, func(photo string) error {
 				return note(round, "verdict", len(photos), func() error { return judging.judge(photo) })
 			}),
 			note(round, "load", 1, func() error { return load(model) }),
-			note(round, "detect one", 1, program("detect", append(verdict, photos[0].File)...)),
-			note(round, "extract folder", *copies, program("extract", "--model", *modelDir, "--images", folder, "--out", features, "--quiet")),
-			note(round, "detect folder", *copies, program("detect", append(verdict, folder)...)),
+			note(round, "detect one", 1, program(append(verdict, photos[0])...)),
+			note(round, "extract folder", *d.images, program("extract", "--model", *d.model, "--images", folder, "--out", features, "--quiet")),
+			note(round, "detect folder", *d.images, program(append(verdict, folder)...)),
 			os.RemoveAll(features),
 		)
 		if err != nil {
@@ -162,53 +150,15 @@ func bench(ctx context.Context) error {
 	fmt.Fprintf(w, "\nstart of the program\tms\t\n")
 	fmt.Fprintf(w, "onnxruntime loads the model\t%.0f\t\n", ms("load"))
 	fmt.Fprintf(w, "detect judges one image\t%.0f\t%.0f ms beside loading and the verdict\n", ms("detect one"), ms("detect one")-ms("load")-ms("verdict"))
-	fmt.Fprintf(w, "\na folder of %d photographs, all cores\timages/s\t\n", *copies)
+	fmt.Fprintf(w, "\na folder of %d photographs, all cores\timages/s\t\n", *d.images)
 	fmt.Fprintf(w, "extract\t%.0f\t\n", 1000/ms("extract folder"))
 	fmt.Fprintf(w, "detect\t%.0f\t%.2f× of extract\n", 1000/ms("detect folder"), ms("extract folder")/ms("detect folder"))
 	return w.Flush()
 }
 
-// findPhotos lists the photographs to judge.
-func findPhotos() ([]extractor.Item, error) {
-	root := *images
-	if root == "" {
-		shared := os.Getenv("MLRBFN_SHARED")
-		if shared == "" {
-			shared = filepath.Join("..", "shared")
-		}
-		root = filepath.Join(shared, "data", "images", "imagenet_samples")
-		if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
-			root = filepath.Join(".setup", "photos")
-		}
-	}
-	listing, err := extractor.List(extractor.ListOptions{Root: root})
-	if err != nil {
-		return nil, err
-	}
-	return listing.Items, nil
-}
-
-// repeat fills a folder with so many copies of the photographs.
-func repeat(photos []extractor.Item, folder string) error {
-	if err := os.Mkdir(folder, 0o777); err != nil {
-		return err
-	}
-	for i := range *copies {
-		from := photos[i%len(photos)].File
-		data, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(folder, fmt.Sprintf("%05d%s", i, filepath.Ext(from))), data, 0o666)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// train makes a detector of made-up features of ten classes, which takes as long
+// madeUpDetector makes a detector of made-up features of ten classes, which takes as long
 // to judge by as any.
-func train(ctx context.Context, dir string, d int) (file string, err error) {
+func madeUpDetector(ctx context.Context, dir string, d int) (file string, err error) {
 	const n, classes = 2000, 10
 	rng := rand.New(rand.NewPCG(1, 2))
 	x, labels := make([]float32, n*d), make([]int64, n)
@@ -233,21 +183,13 @@ func train(ctx context.Context, dir string, d int) (file string, err error) {
 	return file, detector.Save(file)
 }
 
-func each(photos []extractor.Item, do func(extractor.Item) error) error {
+func each(photos []string, do func(photo string) error) error {
 	for _, photo := range photos {
 		if err := do(photo); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func decode(ctx context.Context, photo extractor.Item, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
-	data, err := os.ReadFile(photo.File)
-	if err != nil {
-		return nil, err
-	}
-	return preprocess.Decode(ctx, data, opts)
 }
 
 // filter is a detection that is given one photograph at a time, as detect is by
@@ -257,7 +199,7 @@ type filter struct {
 	judged chan error // of each, and how it ended
 }
 
-func newFilter(ctx context.Context, file string) (*filter, error) {
+func newFilter(ctx context.Context, file, model string) (*filter, error) {
 	detector, err := pipeline.LoadDetector(file)
 	if err != nil {
 		return nil, err
@@ -275,7 +217,7 @@ func newFilter(ctx context.Context, file string) (*filter, error) {
 		}
 	}
 	go func() {
-		_, err := pipeline.Detect(ctx, pipeline.DetectOptions{Detector: detector, Model: *modelDir, More: more}, func(j pipeline.Judgement) error {
+		_, err := pipeline.Detect(ctx, pipeline.DetectOptions{Detector: detector, Model: model, More: more}, func(j pipeline.Judgement) error {
 			f.judged <- j.Err
 			return nil
 		})
@@ -285,9 +227,9 @@ func newFilter(ctx context.Context, file string) (*filter, error) {
 }
 
 // judge takes a photograph from its file to the verdict.
-func (f *filter) judge(photo extractor.Item) error {
+func (f *filter) judge(photo string) error {
 	select {
-	case f.paths <- photo.File:
+	case f.paths <- photo:
 		return <-f.judged
 	case err := <-f.judged: // it cannot go on
 		return err
@@ -321,18 +263,4 @@ func load(model *extractor.Model) error {
 		return fmt.Errorf("model %s: %w", strings.TrimSpace(model.File), err)
 	}
 	return session.Destroy()
-}
-
-// processTime is what this process has used of the processor.
-func processTime() time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		log.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-}
-
-func median(x []float64) float64 {
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }

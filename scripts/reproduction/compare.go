@@ -15,7 +15,7 @@ import (
 	"mlrbfn/report"
 )
 
-// paperCSV holds the figures of the paper's tables, in per cent, with the lines
+// paperCSV holds the numbers of the paper's tables, in per cent, with the lines
 // of its LaTeX that they stand in. The metric openood is its first table's, of
 // AUROC.
 //
@@ -137,10 +137,10 @@ func benchmarkLines(paper []published, benchmarks []string) (lines []report.Line
 	return lines
 }
 
-// comparison writes ours and the paper's figures, a table for each metric.
+// comparison writes our numbers and the paper's, a table for each metric.
 func (e *experiment) comparison(b *strings.Builder, here []report.Study, paper []published) {
 	fmt.Fprintf(b, "# %s\n\n%s.\n\n", e.title, strings.TrimSuffix(e.describe(), "."))
-	fmt.Fprintf(b, "%s\n", e.trained)
+	fmt.Fprintf(b, "Mean ± standard deviation %s\n", e.trained)
 	if len(e.notes) > 0 {
 		b.WriteString("\n")
 	}
@@ -151,7 +151,7 @@ func (e *experiment) comparison(b *strings.Builder, here []report.Study, paper [
 	if e.standIn != "" {
 		original, _ := grids()
 		benchmark = original[strings.TrimSuffix(e.key, "-stand-in")].name
-		fmt.Fprintf(b, "\nThe paper's figures are of the true %s on other backbones: they are there for orientation and not to be compared with.\n", benchmark)
+		fmt.Fprintf(b, "\nThe paper's numbers are of the true %s on other backbones: they are there for orientation and not to be compared with.\n", benchmark)
 	}
 	for _, m := range []report.Metric{report.AUROC, report.AUPROut, report.FPR95} {
 		better := "higher is better"

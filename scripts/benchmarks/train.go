@@ -1,19 +1,8 @@
-// Benchtrain measures training, ours beside the peers' in
-// MLRBFN_SHARED/oracle/peers, interleaved, and prints medians and ratios. Its
-// sections:
-//
-//	steps       steps per second on one thread, and how near to the core's limit
-//	seeds       three heads at once beside one, on all cores
-//	contention  the same with another program on every core, beside the fair share
-//	whole       the paper's CIFAR-10 training on one core, from command to detector
-//	paged       rows that do not fit into memory beside the same rows in it
-//
-// Run it by scripts/bench_train.
 package main
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -29,6 +18,59 @@ import (
 
 	"mlrbfn/internal/kernels"
 )
+
+// training measures training beside the peers in MLRBFN_SHARED/oracle/peers.
+type training struct {
+	rounds, core, epochs, rows *int
+	seconds                    *float64
+	only, program              *string
+
+	dir, file string // for files; the program
+}
+
+func benchTrain(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	t := &training{
+		rounds:  addRounds(f, 3),
+		seconds: f.Float64("seconds", 2, "time of one measurement"),
+		core:    f.Int("core", 0, "core to run on; -1 leaves the choice to the system, and JAX all cores"),
+		only:    f.String("only", "", "regular expression of the heads to measure"),
+		epochs:  f.Int("epochs", 500, "epochs of the section whole; the time of 500 is worked out from fewer"),
+		rows:    f.Int("rows", 1281167, "rows of 768 features of the section paged, which takes 3 KiB of disk for each"),
+		program: addProgram(f),
+	}
+	chosen := f.String("sections", "steps,seeds,contention", `what to measure, with commas between:
+steps: steps per second on one thread, and how near to the core's limit;
+seeds: three heads at once beside one, on all cores;
+contention: the same with another program on every core, beside the fair share;
+whole: the paper's CIFAR-10 training on one core, from command to detector;
+paged: rows that do not fit into memory beside the same rows in it`)
+	type section struct {
+		name    string
+		measure func() error
+	}
+	sections := []section{{"steps", t.steps}, {"seeds", t.seeds}, {"contention", t.contention}, {"whole", t.whole}, {"paged", t.paged}}
+	return func(_ context.Context, dir string) (err error) {
+		t.dir = dir
+		names := strings.Split(*chosen, ",")
+		for _, name := range names {
+			if !slices.ContainsFunc(sections, func(s section) bool { return s.name == name }) {
+				return fmt.Errorf("--sections %s: there is no %q", *chosen, name)
+			}
+		}
+		if t.file, err = build(*t.program, dir); err != nil {
+			return err
+		}
+		for _, s := range sections {
+			if !slices.Contains(names, s.name) {
+				continue
+			}
+			if err := s.measure(); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		return nil
+	}
+}
 
 // shape is a head: batch 128, 50 centroids and 100 projections a hidden layer.
 type shape struct {
@@ -67,102 +109,45 @@ func (s shape) parts() map[string]int {
 	}
 }
 
-// contender is one program to measure. It returns steps per second.
-type contender struct {
+// trainer is one program to measure. It returns steps per second.
+type trainer struct {
 	name string
 	run  func(shape) (float64, error)
 }
 
-var (
-	rounds  = flag.Int("rounds", 3, "times that everything is measured, in turn")
-	seconds = flag.Float64("seconds", 2, "time of one measurement")
-	core    = flag.Int("core", 0, "core to run on; -1 leaves the choice to the system, and JAX all cores")
-	only    = flag.String("only", "", "regular expression of the heads to measure")
-
-	chosen = flag.String("sections", "steps,seeds,contention", "what to measure, with commas between: steps, seeds, contention, whole, paged")
-	binary = flag.String("program", "", "the program train, if it is not to be built")
-	epochs = flag.Int("epochs", 500, "epochs of the section whole; the time of 500 is worked out from fewer")
-	rows   = flag.Int("rows", 1281167, "rows of 768 features of the section paged, which takes 3 KiB of disk for each")
-)
-
-// section is one of the measurements; it may leave files in dir.
-type section struct {
-	name string
-	run  func(dir string) error
-}
-
-// sections are what can be measured, in this order.
-var sections = []section{{"steps", steps}, {"seeds", seeds}, {"contention", contention}, {"whole", whole}, {"paged", paged}}
-
-func main() {
-	log.SetFlags(0)
-	log.SetPrefix("bench_train: ")
-	flag.Parse()
-	if os.Getenv(burnVariable) != "" {
-		for {
-			burn(1 << 30)
-		}
-	}
-	if err := bench(); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func bench() error {
-	names := strings.Split(*chosen, ",")
-	for _, name := range names {
-		if !slices.ContainsFunc(sections, func(s section) bool { return s.name == name }) {
-			return fmt.Errorf("-sections %s: there is no %q", *chosen, name)
-		}
-	}
-	dir, err := os.MkdirTemp("", "bench_train")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	for _, s := range sections {
-		if slices.Contains(names, s.name) {
-			if err := s.run(dir); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-		}
-	}
-	return nil
-}
-
 // steps measures the steps of each head on one thread.
-func steps(dir string) error {
-	pattern, err := regexp.Compile(*only)
+func (t *training) steps() error {
+	pattern, err := regexp.Compile(*t.only)
 	if err != nil {
 		return err
 	}
 	for _, pkg := range []string{"head", "internal/kernels"} {
-		build := exec.Command("go", "test", "-c", "-o", filepath.Join(dir, filepath.Base(pkg)+".test"), "./"+pkg)
+		build := exec.Command("go", "test", "-c", "-o", filepath.Join(t.dir, filepath.Base(pkg)+".test"), "./"+pkg)
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
 		}
 	}
-	var all []contender
+	var all []trainer
 	for _, name := range kernels.Names() {
-		all = append(all, contender{"ours " + name, func(s shape) (float64, error) {
-			return benchmark(filepath.Join(dir, "head.test"), name, "Step/"+s.name, "steps/s")
+		all = append(all, trainer{"ours " + name, func(s shape) (float64, error) {
+			return t.benchmark(filepath.Join(t.dir, "head.test"), name, "Step/"+s.name, "steps/s")
 		}})
 	}
-	all = append(all, peers()...)
+	all = append(all, t.peers()...)
 
 	peak := map[string][]float64{}                   // GFLOP/s by kernels
 	nanoseconds := map[string]map[string][]float64{} // by kernels and part
-	results := map[string][]float64{}                // by contender and shape
-	for round := range *rounds {
+	results := map[string][]float64{}                // by trainer and shape
+	for round := range *t.rounds {
 		for _, name := range kernels.Names() {
-			if v, err := benchmark(filepath.Join(dir, "kernels.test"), name, "Peak", "GFLOP/s"); err == nil {
+			if v, err := t.benchmark(filepath.Join(t.dir, "kernels.test"), name, "Peak", "GFLOP/s"); err == nil {
 				peak[name] = append(peak[name], v)
 			}
 			if nanoseconds[name] == nil {
 				nanoseconds[name] = map[string][]float64{}
 			}
 			for part := range shapes[0].parts() {
-				if v, err := benchmark(filepath.Join(dir, "kernels.test"), name, "Elements/"+part, "ns/each"); err == nil {
+				if v, err := t.benchmark(filepath.Join(t.dir, "kernels.test"), name, "Elements/"+part, "ns/each"); err == nil {
 					nanoseconds[name][part] = append(nanoseconds[name][part], v)
 				}
 			}
@@ -177,7 +162,7 @@ func steps(dir string) error {
 					log.Printf("%s, %s: %v", c.name, s.name, err)
 					continue
 				}
-				log.Printf("round %d of %d: %-16s %-22s %8.1f steps/s", round+1, *rounds, s.name, c.name, v)
+				log.Printf("round %d of %d: %-16s %-22s %8.1f steps/s", round+1, *t.rounds, s.name, c.name, v)
 				results[c.name+s.name] = append(results[c.name+s.name], v)
 			}
 		}
@@ -221,39 +206,25 @@ func steps(dir string) error {
 }
 
 // command runs a program on one thread of one core and returns what it prints.
-func command(env []string, name string, args ...string) ([]byte, error) {
-	name, args = pinned(name, args)
+func (t *training) command(env []string, name string, args ...string) ([]byte, error) {
+	name, args = t.pinned(name, args)
 	return output(append([]string{"GOMAXPROCS=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"}, env...), name, args...)
 }
 
 // pinned makes a command run on the core that is asked for, where that can be.
-func pinned(name string, args []string) (string, []string) {
-	if taskset, err := exec.LookPath("taskset"); err == nil && *core >= 0 {
-		args = append([]string{"-c", strconv.Itoa(*core), name}, args...)
+func (t *training) pinned(name string, args []string) (string, []string) {
+	if taskset, err := exec.LookPath("taskset"); err == nil && *t.core >= 0 {
+		args = append([]string{"-c", strconv.Itoa(*t.core), name}, args...)
 		name = taskset
 	}
 	return name, args
 }
 
-// output runs a program and returns what it prints; errors end in the last line
-// of what it says.
-func output(env []string, name string, args ...string) ([]byte, error) {
-	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), env...)
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		lines := strings.Split(strings.TrimSpace(string(exit.Stderr)), "\n")
-		err = fmt.Errorf("%w: %s", err, lines[len(lines)-1])
-	}
-	return out, err
-}
-
 // benchmark runs one of our benchmarks and returns the median of the unit.
-func benchmark(binary, kernels, name, unit string) (float64, error) {
+func (t *training) benchmark(binary, kernels, name, unit string) (float64, error) {
 	const parts = 5
-	out, err := command([]string{"MLRBFN_KERNELS=" + kernels}, binary, "-test.run", "^$", "-test.bench", "^Benchmark"+name+"$",
-		"-test.count", strconv.Itoa(parts), "-test.benchtime", fmt.Sprintf("%gs", *seconds/parts))
+	out, err := t.command([]string{"MLRBFN_KERNELS=" + kernels}, binary, "-test.run", "^$", "-test.bench", "^Benchmark"+name+"$",
+		"-test.count", strconv.Itoa(parts), "-test.benchtime", fmt.Sprintf("%gs", *t.seconds/parts))
 	if err != nil {
 		return 0, err
 	}
@@ -273,8 +244,8 @@ func benchmark(binary, kernels, name, unit string) (float64, error) {
 
 // peers lists the programs of the shared folder that the given Python can run, on
 // one thread of one core.
-func peers() []contender {
-	return peersBy("1", command, map[string][][]string{
+func (t *training) peers() []trainer {
+	return t.peersBy("1", t.command, map[string][][]string{
 		"torch":      {{"PyTorch eager", "torch_bench.py", "eager"}, {"PyTorch compiled, fused", "torch_bench.py", "compile fused"}},
 		"jax, torch": {{"JAX jit", "jax_bench.py"}}, // which takes its head from PyTorch
 	})
@@ -282,17 +253,13 @@ func peers() []contender {
 
 // peersBy lists programs, by the modules that they need: a name, the file and its
 // arguments, to be run with so many threads.
-func peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []contender {
+func (t *training) peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []trainer {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
 	if python == "" {
 		log.Print("no peers: set MLRBFN_PEERS_PYTHON to a Python with torch and jax, or use --install")
 		return nil
 	}
-	shared := os.Getenv("MLRBFN_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "shared")
-	}
-	oracle, err := filepath.Abs(filepath.Join(shared, "oracle"))
+	oracle, err := filepath.Abs(shared("oracle"))
 	if err == nil {
 		_, err = os.Stat(filepath.Join(oracle, "peers", "torch_bench.py"))
 	}
@@ -300,17 +267,17 @@ func peersBy(threads string, run func(env []string, name string, args ...string)
 		log.Printf("no peers: %v; set MLRBFN_SHARED", err)
 		return nil
 	}
-	var found []contender
+	var found []trainer
 	for _, modules := range slices.Sorted(maps.Keys(candidates)) {
 		if _, err := run(nil, python, "-c", "import "+modules); err != nil {
 			log.Printf("without %s, which needs %s: %v; use another MLRBFN_PEERS_PYTHON, or --install", candidates[modules][0][0], modules, err)
 			continue
 		}
 		for _, c := range candidates[modules] {
-			found = append(found, contender{c[0], func(s shape) (float64, error) {
+			found = append(found, trainer{c[0], func(s shape) (float64, error) {
 				args := append([]string{filepath.Join(oracle, "peers", c[1]), s.peer, threads}, c[2:]...)
 				path := strings.Join([]string{oracle, filepath.Join(oracle, "peers"), os.Getenv("PYTHONPATH")}, string(os.PathListSeparator))
-				out, err := run([]string{"PYTHONPATH=" + path}, python, append(args, fmt.Sprint(*seconds))...)
+				out, err := run([]string{"PYTHONPATH=" + path}, python, append(args, fmt.Sprint(*t.seconds))...)
 				if err != nil {
 					return 0, err
 				}
@@ -321,12 +288,4 @@ func peersBy(threads string, run func(env []string, name string, args ...string)
 		}
 	}
 	return found
-}
-
-func median(x []float64) float64 {
-	if len(x) == 0 {
-		return 0
-	}
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }

@@ -21,15 +21,15 @@ import (
 	"mlrbfn/posthoc"
 )
 
-//go:embed peer.py
-var peer string
+//go:embed peer_scores.py
+var scoresPeer string
 
 // compared are what is measured of ours and in numpy.
 var compared = []string{"knn", "mds fit", "mds score", "eigen"}
 
 // compare prints how long ours and numpy take, on the same cores with as many
 // threads, in turn.
-func (o options) compare(ctx context.Context, stdout io.Writer) (err error) {
+func (o *scoring) compare(ctx context.Context, stdout io.Writer) (err error) {
 	path, remove, err := o.features(ctx, o.train)
 	if err != nil {
 		return err
@@ -41,15 +41,15 @@ func (o options) compare(ctx context.Context, stdout io.Writer) (err error) {
 	}
 	contenders := map[string]func(what string) []string{
 		"ours": func(what string) []string {
-			return []string{own, "--measure", what, "--in", path, "--train", fmt.Sprint(o.train), "--classes", fmt.Sprint(o.classes), "--k", fmt.Sprint(o.k), "--memory", fmt.Sprint(o.memory)}
+			return []string{own, "scores", "--measure", what, "--in", path, "--train", fmt.Sprint(o.train), "--classes", fmt.Sprint(o.classes), "--k", fmt.Sprint(o.k), "--memory", fmt.Sprint(o.memory)}
 		},
 	}
 	if python, env := numpy(ctx); python == "" {
-		log.Print("no numpy to compare with: set MLRBFN_PEERS_PYTHON to a Python that has it, or run scripts/setup")
+		log.Print("no numpy to compare with: set MLRBFN_PEERS_PYTHON to a Python that has it, or run `make setup`")
 	} else {
 		o.env = env
 		contenders["numpy"] = func(what string) []string {
-			return []string{python, "-c", peer, what, path, fmt.Sprint(o.train), fmt.Sprint(o.classes), fmt.Sprint(o.k)}
+			return []string{python, "-c", scoresPeer, what, path, fmt.Sprint(o.train), fmt.Sprint(o.classes), fmt.Sprint(o.k)}
 		}
 	}
 	wall, cpu := map[[2]string][]float64{}, map[[2]string][]float64{}
@@ -57,7 +57,7 @@ func (o options) compare(ctx context.Context, stdout io.Writer) (err error) {
 		for _, what := range compared {
 			for name, command := range contenders {
 				var w, c float64
-				out, err := o.run(ctx, command(what)...)
+				out, err := o.pinned(ctx, command(what)...)
 				if err == nil {
 					_, err = fmt.Sscan(string(out), &w, &c)
 				}
@@ -99,8 +99,8 @@ func numpy(ctx context.Context) (python string, env []string) {
 	return "", nil
 }
 
-// run runs a program on the first cores and returns what it prints.
-func (o options) run(ctx context.Context, command ...string) ([]byte, error) {
+// pinned runs a program on the first cores and returns what it prints.
+func (o *scoring) pinned(ctx context.Context, command ...string) ([]byte, error) {
 	if taskset, err := exec.LookPath("taskset"); err == nil {
 		command = append([]string{taskset, "-c", fmt.Sprintf("0-%d", o.threads-1)}, command...)
 	}
@@ -120,7 +120,7 @@ func (o options) run(ctx context.Context, command ...string) ([]byte, error) {
 
 // measureOne prints how long one of compared takes, by the clock and of all
 // threads.
-func (o options) measureOne(ctx context.Context, stdout io.Writer) (err error) {
+func (o *scoring) measureOne(ctx context.Context, stdout io.Writer) (err error) {
 	all, err := npy.Map(o.in)
 	if err != nil {
 		return err
@@ -171,12 +171,4 @@ func (o options) measureOne(ctx context.Context, stdout io.Writer) (err error) {
 	took := used().minus(before)
 	_, err = fmt.Fprintln(stdout, took.wall.Seconds(), took.cpu.Seconds())
 	return err
-}
-
-func median(x []float64) float64 {
-	if len(x) == 0 {
-		return 0
-	}
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
