@@ -79,7 +79,7 @@ func TestOpenOOD(t *testing.T) {
 	}
 }
 
-// TestScikitLearn holds them against scikit-learn (scripts/gen_metrics_golden.py).
+// TestScikitLearn holds them against scikit-learn (testdata/generate_metrics.py).
 func TestScikitLearn(t *testing.T) {
 	var golden struct {
 		Cases []struct {
