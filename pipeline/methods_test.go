@@ -23,7 +23,7 @@ import (
 // CIFAR-100 (near) and textures (far).
 func openOOD(t *testing.T) func(set string) string {
 	t.Helper()
-	from, to := testenv.Shared(t, "oracle", "golden", "posthoc"), t.TempDir()
+	from, to := testenv.OpenOOD(t), t.TempDir()
 	for _, set := range []string{"train", "val", "id", "near", "far"} {
 		dir := filepath.Join(to, set)
 		if err := os.Mkdir(dir, 0o777); err != nil {
@@ -87,6 +87,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	scores := testenv.OpenOOD(t)
 	for method, name := range golden {
 		var file struct {
 			Clean     map[string]json.RawMessage `json:"clean_float64"`
@@ -94,7 +95,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 				Float64 float64 `json:"float64_abs"`
 			} `json:"tolerance"`
 		}
-		text, err := os.ReadFile(testenv.Shared(t, "oracle", "golden", "posthoc", name+".json"))
+		text, err := os.ReadFile(filepath.Join(scores, name+".json"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-"""Writes metrics/testdata/metrics.json: figures that scikit-learn gives.
+"""Writes metrics/testdata/metrics.json: metrics by scikit-learn.
 
     python3 metrics/testdata/generate_metrics.py metrics/testdata/metrics.json
 
