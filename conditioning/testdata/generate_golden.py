@@ -1,6 +1,6 @@
 """Golden numbers of the package conditioning, by numpy in float64.
 
-    python3 scripts/gen_conditioning_golden.py > conditioning/testdata/golden.json
+    python3 conditioning/testdata/generate_golden.py > conditioning/testdata/golden.json
 
 Rows of three classes with correlated features, and the squared distances
 between the first rows after each conditioning: a whitening is defined up to a

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes JPEG files of every kind, and what Pillow makes of them.
 
-    scripts/gen_jpeg_golden.py internal/jpeg/testdata/golden.zip ../shared/data
+    internal/jpeg/testdata/generate_golden.py internal/jpeg/testdata/golden.zip ../shared/data
 
 needs Pillow 13 with libjpeg-turbo 3, numpy, and what makes files that Pillow does not: cjpeg
 (Debian: libjpeg-turbo-progs) any sampling, arithmetic coding, restarts, incomplete progressions,

@@ -1,6 +1,6 @@
 """Writes what Pillow makes of the odd images of the shared folder.
 
-    python3 scripts/gen_odd_golden.py SHARED/data/odd extractor/preprocess/testdata/odd.csv
+    python3 extractor/preprocess/testdata/generate_odd.py SHARED/data/odd extractor/preprocess/testdata/odd.csv
 
 Needs Pillow 13. Each line is a file of MANIFEST.csv:
 

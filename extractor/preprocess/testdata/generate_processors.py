@@ -1,6 +1,6 @@
 """Asks the libraries' own processors what they make of made-up images.
 
-    python3 scripts/gen_processors_golden.py FILE [--cases N] [--seed S]
+    python3 extractor/preprocess/testdata/generate_processors.py FILE [--cases N] [--seed S]
 
 Needs transformers 5.23, timm 1.0.31, open_clip 3.3 and what they need. Draws N
 configurations of the supported kinds at random, writes each as its library saves

@@ -1,6 +1,6 @@
-"""Writes metrics/testdata/metrics.json: figures that scikit-learn gives.
+"""Writes metrics/testdata/metrics.json: metrics by scikit-learn.
 
-    python3 scripts/gen_metrics_golden.py metrics/testdata/metrics.json
+    python3 metrics/testdata/generate_metrics.py metrics/testdata/metrics.json
 
 Needs numpy and scikit-learn. Infinite scores are replaced by finite ones of the
 same order before scikit-learn sees them, since it refuses them; only the order
@@ -62,7 +62,7 @@ def main(path):
         for case in out
     ]
     with open(path, "w") as f:
-        f.write('{"made_by": "scripts/gen_metrics_golden.py, scikit-learn %s", "cases": [\n' % sklearn.__version__)
+        f.write('{"made_by": "metrics/testdata/generate_metrics.py, scikit-learn %s", "cases": [\n' % sklearn.__version__)
         f.write(",\n".join(lines) + "\n]}\n")
 
 

@@ -1,7 +1,7 @@
 """Writes head/testdata/ablations.json: what PyTorch makes, in float64, of heads
 that take back a step of the paper's, and of ReLU networks.
 
-    python3 scripts/gen_head_golden.py head/testdata/ablations.json
+    python3 head/testdata/generate_ablations.py head/testdata/ablations.json
 
 Needs PyTorch. Each case holds outputs, loss and gradients, and the parameters
 after one and after five steps of Adam.

@@ -1,6 +1,6 @@
 """Writes the witnesses of extractor/preprocess that are small enough to commit.
 
-    python3 scripts/gen_resize_golden.py extractor/preprocess/testdata
+    python3 extractor/preprocess/testdata/generate_resize.py extractor/preprocess/testdata
 
 Needs Pillow 13 and numpy. It writes
 
