@@ -1,0 +1,6 @@
+// Extract is the command extract of mlrbfn as a program of its own.
+package main
+
+import "mlrbfn/internal/command"
+
+func main() { command.Main("extract") }
