@@ -1,4 +1,4 @@
-package cmd_test
+package command
 
 import (
 	"bytes"
@@ -17,9 +17,9 @@ import (
 	"mlrbfn/internal/npy"
 )
 
-// strangersFeatures writes a feature set of n rows of three overlapping
+// smallFeatures writes a feature set of n rows of three overlapping
 // classes as a stranger would, which needs no model.
-func strangersFeatures(t *testing.T, n int) string {
+func smallFeatures(t *testing.T, n int) string {
 	t.Helper()
 	const d = 12
 	dir := t.TempDir()
@@ -39,14 +39,10 @@ func strangersFeatures(t *testing.T, n int) string {
 	return dir
 }
 
-// train prepares a training, which needs no library.
+// train prepares a training in a process of its own.
 func train(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	bin, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exec.Command(filepath.Join(bin, "train"), args...)
+	return process(t, append([]string{"train"}, args...)...)
 }
 
 func contents(t *testing.T, path string) []byte {
@@ -68,13 +64,13 @@ func absent(t *testing.T, path string) {
 // TestSameBytes trains several heads on one core, on four and once more.
 func TestSameBytes(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"--features", strangersFeatures(t, 1000), "--epochs", "5", "--layers", "3", "--centroids", "10",
+	args := []string{"--features", smallFeatures(t, 1000), "--epochs", "5", "--layers", "3", "--centroids", "10",
 		"--seeds", "1,2,3", "--calibration", "0.4", "--quiet"}
 	var want []byte
 	for _, cores := range []string{"1", "4", "4"} {
 		out := filepath.Join(dir, "d")
 		cmd := train(t, append(args, "--out", out)...)
-		cmd.Env = append(os.Environ(), "GOMAXPROCS="+cores)
+		cmd.Env = append(cmd.Env, "GOMAXPROCS="+cores)
 		finish(t, cmd, 0)
 		got := contents(t, out)
 		if want != nil && !bytes.Equal(got, want) {
@@ -93,7 +89,7 @@ func TestKilledTrainingGoesOn(t *testing.T) {
 		t.Skip("Windows has no signal to send")
 	}
 	dir := t.TempDir()
-	args := []string{"--features", strangersFeatures(t, 1000), "--epochs", "60", "--layers", "3", "--centroids", "20",
+	args := []string{"--features", smallFeatures(t, 1000), "--epochs", "60", "--layers", "3", "--centroids", "20",
 		"--seeds", "4,5", "--lr", "0.01", "--patience", "2"}
 	undisturbed, out := filepath.Join(dir, "undisturbed"), filepath.Join(dir, "d")
 	start := time.Now()
@@ -134,10 +130,10 @@ func TestKilledTrainingGoesOn(t *testing.T) {
 		if got := cmd.ProcessState.ExitCode(); got != code {
 			t.Fatalf("exit code %d, want %d\n%s", got, code, stderr.String())
 		}
-		if code == 130 && !strings.Contains(stderr.String(), "the same command goes on") {
+		if code == 130 && !strings.Contains(stderr.String(), "the same command continues") {
 			t.Errorf("interrupted, it says %q", stderr.String())
 		}
-		if round > 0 && !strings.Contains(stderr.String(), "going on from "+checkpoint) {
+		if round > 0 && !strings.Contains(stderr.String(), "continuing from "+checkpoint) {
 			t.Errorf("after a kill it says %q", stderr.String())
 		}
 		killed++
@@ -157,25 +153,26 @@ func TestKilledTrainingGoesOn(t *testing.T) {
 
 // TestCheckpointFlags goes through what a person may do about a checkpoint.
 func TestCheckpointFlags(t *testing.T) {
-	features, dir := strangersFeatures(t, 200), t.TempDir()
+	features, dir := smallFeatures(t, 200), t.TempDir()
 	out := filepath.Join(dir, "d")
 	args := []string{"--features", features, "--out", out, "--batch", "20", "--layers", "2", "--quiet"}
+	args = append([]string{"train"}, args...)
 	says := func(code int, text string, more ...string) {
 		t.Helper()
-		if _, stderr := finish(t, train(t, append(args, more...)...), code); !strings.Contains(stderr, text) {
+		if _, stderr := call(t, code, append(args, more...)...); !strings.Contains(stderr, text) {
 			t.Errorf("%s: it says %q, want %q", more, stderr, text)
 		}
 	}
 	checkpoint := out + ".checkpoint"
 	says(1, "nothing to go on from", "--resume")
-	says(2, "--restart", "--resume", "--restart")
-	says(2, "--resume", "--resume", "--checkpoint-every", "0")
-	says(2, "negative", "--checkpoint-every", "-1s")
+	refused(t, "--restart", append(args, "--resume", "--restart")...)
+	refused(t, "--resume", append(args, "--resume", "--checkpoint-every", "0")...)
+	refused(t, "--checkpoint-every", append(args, "--checkpoint-every", "-1s")...)
 	says(1, "try a smaller learning rate", "--lr", "1e6")
 	absent(t, checkpoint)
 
 	// A checkpoint to play with.
-	cmd := train(t, append(args, "--epochs", "1000000", "--checkpoint-every", "1ms")...)
+	cmd := process(t, append(args, "--epochs", "1000000", "--checkpoint-every", "1ms")...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +188,7 @@ func TestCheckpointFlags(t *testing.T) {
 	_ = cmd.Wait()
 	kept := contents(t, checkpoint)
 	says(1, "epochs was 1000000 and is 1", "--epochs", "1")
-	says(1, "--restart begins anew", "--epochs", "1", "--resume")
+	says(1, "--restart starts anew", "--epochs", "1", "--resume")
 	if !bytes.Equal(contents(t, checkpoint), kept) {
 		t.Error("a training that was refused changed the checkpoint of another")
 	}

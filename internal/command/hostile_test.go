@@ -1,6 +1,6 @@
 //go:build unix
 
-package cmd_test
+package command
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ import (
 func extractPixels(t *testing.T, code int, args ...string) (outcome map[string]any, rows, failures []string) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "f")
-	text, _ := call(t, code, "extract", append([]string{"--model", "pixels", "--size", "4", "--out", out, "--json", "--quiet"}, args...)...)
+	text, _ := call(t, code, append([]string{"extract", "--model", "pixels", "--size", "4", "--out", out, "--json", "--quiet"}, args...)...)
 	return lines(t, text)[0], paths(t, filepath.Join(out, "images.jsonl")), paths(t, filepath.Join(out, "errors.jsonl"))
 }
 
@@ -134,11 +134,11 @@ func TestUnreadableFolder(t *testing.T) {
 		picture(t, filepath.Join(root, name), 0, uint64(i))
 	}
 	out := filepath.Join(t.TempDir(), "f")
-	cmd := program(t, "extract", "--model", "pixels", "--size", "4", "--images", root, "--out", out, "--quiet")
+	cmd := process(t, "extract", "--model", "pixels", "--size", "4", "--images", root, "--out", out, "--quiet")
 	if os.Geteuid() == 0 {
 		const nobody = 65534
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-		for _, dir := range []string{temporary, filepath.Dir(root)} { // the programs', and the test's own
+		for _, dir := range []string{filepath.Dir(root)} {
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +149,7 @@ func TestUnreadableFolder(t *testing.T) {
 		if err := exec.Command("cp", cmd.Path, filepath.Dir(out)).Run(); err != nil { // where it may be executed
 			t.Skip(err)
 		}
-		cmd.Path = filepath.Join(filepath.Dir(out), "extract")
+		cmd.Path = filepath.Join(filepath.Dir(out), filepath.Base(cmd.Path))
 	}
 	for path, mode := range map[string]os.FileMode{"b/closed": 0, "b/4.png": 0} {
 		if err := os.Chmod(filepath.Join(root, path), mode); err != nil {
@@ -175,7 +175,7 @@ func TestFilesThatVanish(t *testing.T) {
 		picture(t, file(i), i%3, uint64(i))
 	}
 	out := filepath.Join(t.TempDir(), "f")
-	cmd := program(t, "extract", "--model", "pixels", "--size", "4", "--images", root, "--out", out, "--workers", "1", "--quiet")
+	cmd := process(t, "extract", "--model", "pixels", "--size", "4", "--images", root, "--out", out, "--workers", "1", "--quiet")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -205,6 +205,6 @@ func TestFilesThatVanish(t *testing.T) {
 func TestImageTimeout(t *testing.T) {
 	root := t.TempDir()
 	picture(t, filepath.Join(root, "1.png"), 0, 1)
-	fails(t, 1, "--image-timeout", "extract", "--model", "pixels", "--size", "4", "--images", root, "--out", filepath.Join(t.TempDir(), "f"), "--quiet", "--image-timeout", "1ns")
-	fails(t, 2, "--image-timeout", "extract", "--model", "pixels", "--images", root, "--out", filepath.Join(t.TempDir(), "f"), "--image-timeout", "-1s")
+	fails(t, "--image-timeout", "extract", "--model", "pixels", "--size", "4", "--images", root, "--out", filepath.Join(t.TempDir(), "f"), "--quiet", "--image-timeout", "1ns")
+	refused(t, "--image-timeout", "extract", "--model", "pixels", "--images", root, "--out", filepath.Join(t.TempDir(), "f"), "--image-timeout", "-1s")
 }

@@ -1,9 +1,10 @@
-package cmd_test
+package command
 
 import (
 	"bufio"
 	"fmt"
 	"image/png"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,18 +17,14 @@ import (
 // open, and the verdict can be read.
 func TestDetectFollowsItsInput(t *testing.T) {
 	w := newWorld(t)
-	cmd := program(t, "detect", "--detector", w.detector, "--json", "--quiet", filepath.Join(w.images, "disc", "00.png"), "-")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin, in := io.Pipe()
+	pipe, stdout := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := execute(t.Context(), newRoot(), []string{"detect", "--detector", w.detector, "--json", "--quiet", filepath.Join(w.images, "disc", "00.png"), "-"}, Streams{stdin, stdout, io.Discard})
+		stdout.Close()
+		ended <- err
+	}()
 	out := bufio.NewReader(pipe)
 	expect := func(paths ...string) {
 		t.Helper()
@@ -48,8 +45,8 @@ func TestDetectFollowsItsInput(t *testing.T) {
 	if rest, err := out.ReadString('\n'); rest != "" {
 		t.Errorf("and then %q, %v", rest, err)
 	}
-	if cmd.Wait(); cmd.ProcessState.ExitCode() != 3 {
-		t.Errorf("exit code %d, want 3 for the image that is gone", cmd.ProcessState.ExitCode())
+	if err := <-ended; exitCode(err) != partial {
+		t.Errorf("%v, want an error for the image that is gone", err)
 	}
 }
 
@@ -57,6 +54,7 @@ func TestDetectFollowsItsInput(t *testing.T) {
 func TestDetectSetsAside(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
+	t.Chdir(dir)
 	in := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
 	files := func(folder string) (names []string) {
 		err := filepath.WalkDir(in(folder), func(path string, entry fs.DirEntry, err error) error {
@@ -77,9 +75,10 @@ func TestDetectSetsAside(t *testing.T) {
 	write(t, in("new", "bad.png"), "no picture")
 	detect := func(code int, stdin string, args ...string) []map[string]any {
 		t.Helper()
-		cmd := program(t, "detect", append([]string{"--detector", w.detector, "--json", "--quiet", "--threshold", "100"}, args...)...)
-		cmd.Stdin, cmd.Dir = strings.NewReader(stdin), dir
-		out, _ := finish(t, cmd, code)
+		out, _, err := try(t, strings.NewReader(stdin), append([]string{"detect", "--detector", w.detector, "--json", "--quiet", "--threshold", "100"}, args...)...)
+		if got := exitCode(err); got != code {
+			t.Fatalf("%s: exit code %d, want %d", args, got, code)
+		}
 		return lines(t, out)
 	}
 	all := []string{"a.png", "bad.png", "new\nline.png", "sub/a.png"}
@@ -114,9 +113,9 @@ func TestDetectSetsAside(t *testing.T) {
 		t.Errorf("%v", rows)
 	}
 	write(t, in("file"), "")
-	fails(t, 2, "exclude", "detect", "--detector", w.detector, "--move-ood", "a", "--copy-ood", "b", dir)
-	fails(t, 1, "set aside", "detect", "--detector", w.detector, "--move-ood", in("file"), dir)
-	fails(t, 1, "but those in", "detect", "--detector", w.detector, "--move-ood", dir, dir)
+	refused(t, "exclude", "detect", "--detector", w.detector, "--move-ood", "a", "--copy-ood", "b", dir)
+	fails(t, "set aside", "detect", "--detector", w.detector, "--move-ood", in("file"), dir)
+	fails(t, "but those in", "detect", "--detector", w.detector, "--move-ood", dir, dir)
 }
 
 func TestCheck(t *testing.T) {
@@ -152,12 +151,12 @@ func TestCheck(t *testing.T) {
 	if !strings.Contains(out, "all images have the same features") || !strings.Contains(out, "1 of 4 images could not be read") || !strings.Contains(stderr, "probably wrong") {
 		t.Error(out, stderr)
 	}
-	fails(t, 2, "--check", "extract", "--model", w.model, "--images", w.images, "--out", dir, "--against", w.model)
-	fails(t, 2, "--check", "extract", "--check", "--model", "pixels", "--images", w.images)
-	fails(t, 2, "--images", "extract", "--check", "--model", w.model, "--against", w.model)
+	refused(t, "--check", "extract", "--model", w.model, "--images", w.images, "--out", dir, "--against", w.model)
+	refused(t, "--check", "extract", "--check", "--model", "pixels", "--images", w.images)
+	refused(t, "--images", "extract", "--check", "--model", w.model, "--against", w.model)
 	out, _ = call(t, 1, "extract", "--check", "--model", w.model, "--images", w.images, "--check-images", "3", "--max-pixels", "9", "--picture", drawn)
 	if !strings.Contains(out, "3 of 3 images could not be read") || !strings.Contains(out, "above the limit of 9") {
 		t.Error(out)
 	}
-	fails(t, 2, "--out", "extract", "--model", w.model, "--images", w.images)
+	refused(t, "--out", "extract", "--model", w.model, "--images", w.images)
 }

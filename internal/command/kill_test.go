@@ -1,6 +1,6 @@
 //go:build unix
 
-package cmd_test
+package command
 
 import (
 	"flag"
@@ -49,7 +49,7 @@ func TestKilledExtraction(t *testing.T) {
 	}
 	write(t, filepath.Join(images, "broken.png"), "x")
 	extract := func(out string) *exec.Cmd {
-		return program(t, "extract", "--model", *killModel, "--images", images, "--out", out, "--workers", "2", "--quiet")
+		return process(t, "extract", "--model", *killModel, "--images", images, "--out", out, "--workers", "2", "--quiet")
 	}
 	// reference makes the set that all the runs to come must arrive at.
 	reference := func() time.Duration {
@@ -125,7 +125,7 @@ func TestTwoExtractionsOntoOneSet(t *testing.T) {
 	w := newWorld(t)
 	out := filepath.Join(t.TempDir(), "set")
 	args := []string{"--model", w.model, "--images", w.images, "--out", out, "--workers", "1", "--quiet"}
-	first := program(t, "extract", args...)
+	first := process(t, append([]string{"extract"}, args...)...)
 	if err := first.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestTwoExtractionsOntoOneSet(t *testing.T) {
 	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, 1, "another extract is writing to it", "extract", args...)
+	fails(t, "another extract is writing to it", append([]string{"extract"}, args...)...)
 	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -154,32 +154,32 @@ func TestShardsAndMerge(t *testing.T) {
 	dir := t.TempDir()
 	shard := func(i int) string { return filepath.Join(dir, fmt.Sprint(i)) }
 	for i := 1; i <= 3; i++ {
-		call(t, 0, "extract", "--model", w.model, "--images", w.images, "--out", shard(i), "--shard", fmt.Sprintf("%d/3", i))
+		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", shard(i), "--shard", fmt.Sprintf("%d/3", i))
 	}
 	out := filepath.Join(dir, "merged")
-	fails(t, 1, "missing are 3/3", "merge", "--out", out, shard(1), shard(2))
+	fails(t, "missing are 3/3", "merge", "--out", out, shard(1), shard(2))
 	text, _ := call(t, 0, "merge", "--out", out, "--json", shard(3), shard(1), shard(2))
 	if got := lines(t, text)[0]; got["n"] != 120. || got["shards"] != 3. {
 		t.Errorf("%v", got)
 	}
-	sameSet(t, w.features, out)
-	fails(t, 1, "it is shard 2/3", "extract", "--model", w.model, "--images", w.images, "--out", shard(2))
-	fails(t, 2, "i/n", "extract", "--model", w.model, "--images", w.images, "--out", shard(2), "--shard", "0/3")
-	fails(t, 2, "name the folders", "merge", "--out", out)
+	sameSet(t, w.pixels, out)
+	fails(t, "it is shard 2/3", "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", shard(2))
+	refused(t, "i/n", "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", shard(2), "--shard", "0/3")
+	refused(t, "name the folders", "merge", "--out", out)
 }
 
 // TestVerify: one altered value of features is found by whoever asks.
 func TestVerify(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(t.TempDir(), "set")
-	if err := os.CopyFS(dir, os.DirFS(w.features)); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(w.pixels)); err != nil {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	train := []string{"--features", dir, "--out", filepath.Join(out, "detector"), "--verify", "--quiet", "--epochs", "1"}
-	evaluate := []string{"--train", w.features, "--id", w.features, "--far", "far=" + dir, "--out", filepath.Join(out, "report"), "--verify", "--quiet", "--methods", "knn"}
-	call(t, 0, "train", train...)
-	call(t, 0, "evaluate", evaluate...)
+	train := []string{"train", "--features", dir, "--out", filepath.Join(out, "detector"), "--verify", "--quiet", "--epochs", "1"}
+	evaluate := []string{"evaluate", "--train", w.pixels, "--id", w.pixels, "--far", "far=" + dir, "--out", filepath.Join(out, "report"), "--verify", "--quiet", "--methods", "knn"}
+	call(t, 0, train...)
+	call(t, 0, evaluate...)
 	file := filepath.Join(dir, "features.npy")
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -187,9 +187,9 @@ func TestVerify(t *testing.T) {
 	}
 	data[len(data)/2] ^= 1
 	write(t, file, string(data))
-	fails(t, 1, "its checksum is not that in", "train", train...)
-	fails(t, 1, "its checksum is not that in", "evaluate", evaluate...)
-	fails(t, 1, "its checksum is not that in", "extract", "--model", w.model, "--images", w.images, "--out", dir)
-	call(t, 0, "extract", "--model", w.model, "--images", w.images, "--out", dir, "--force")
-	sameSet(t, w.features, dir)
+	fails(t, "its checksum is not that in", append(train, "--force")...)
+	fails(t, "its checksum is not that in", evaluate...)
+	fails(t, "its checksum is not that in", "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", dir)
+	call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", dir, "--force")
+	sameSet(t, w.pixels, dir)
 }
