@@ -1,4 +1,4 @@
-package head
+package residual
 
 import (
 	"math"
@@ -7,46 +7,52 @@ import (
 	"testing"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/headtest"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/head/internal/rbf"
+	"mlrbfn/head/internal/rbftest"
 )
 
-// openGolden is PyTorch's and NumPy's float64 answers for an open head of two
+// golden is PyTorch's and NumPy's float64 answers for a residual network of two
 // hidden layers (scripts/research/golden.py). They are in the coordinates of
 // the golden's own whitening, which differ from ours by a rotation.
-type openGolden struct {
-	X, XV        matrix
+type golden struct {
+	X, XV        headtest.Matrix
 	Y, YV        []int64
 	O            int
 	Recovery     float64
 	Conditioning struct {
 		Shrinkage    float64
-		Mean         vector
-		Gram, Matrix matrix
+		Mean         headtest.Vector
+		Gram, Matrix headtest.Matrix
 	}
 	Density struct {
-		Means  matrix
+		Means  headtest.Matrix
 		R50, R float64
-		X      matrix
-		M      vector
-		LogDep vector `json:"log_dep"`
+		X      headtest.Matrix
+		M      headtest.Vector
+		LogDep headtest.Vector `json:"log_dep"`
 	}
-	FirstBeta   float64           `json:"first_beta"`
-	FirstMeans  matrix            `json:"first_means"`
-	FirstWidths map[string]number `json:"first_widths"`
+	FirstBeta   float64                    `json:"first_beta"`
+	FirstMeans  headtest.Matrix            `json:"first_means"`
+	FirstWidths map[string]headtest.Number `json:"first_widths"`
 	Parameters  struct {
-		C0, A0, C1, A1, M matrix
-		B0, B1, B         vector
+		C0, A0, C1, A1, M headtest.Matrix
+		B0, B1, B         headtest.Vector
 		BInit0, BInit1    float64
 	}
-	U, UV     matrix
+	U, UV     headtest.Matrix
 	Labels    []int
-	L         matrix
-	LogPhi    matrix `json:"log_phi"`
-	Loss      number
+	L         headtest.Matrix
+	LogPhi    headtest.Matrix `json:"log_phi"`
+	Loss      headtest.Number
 	Gradients struct {
-		C0, A0, C1, A1, M, U matrix
-		B0, B1, B            vector
+		C0, A0, C1, A1, M, U headtest.Matrix
+		B0, B1, B            headtest.Vector
 	}
-	Gen, Score vector
+	Gen, Score headtest.Vector
 	Constants  struct {
 		NearMean      float64 `json:"m_mean"`
 		NearDeviation float64 `json:"m_std"`
@@ -55,14 +61,14 @@ type openGolden struct {
 	} `json:"score_constants"`
 }
 
-func readOpenGolden(t *testing.T) (g openGolden) {
+func readGolden(t *testing.T) (g golden) {
 	t.Helper()
-	readGolden(t, "testdata/residual.json", &g)
+	headtest.ReadGolden(t, "testdata/residual.json", &g)
 	return g
 }
 
 // condition conditions rows with the golden's own map.
-func (g *openGolden) condition(x matrix) (z []float64) {
+func (g *golden) condition(x headtest.Matrix) (z []float64) {
 	for _, row := range x {
 		var length float64
 		for _, v := range row {
@@ -79,32 +85,29 @@ func (g *openGolden) condition(x matrix) (z []float64) {
 	return z
 }
 
-func (g *openGolden) data(x matrix, labels []int64) Data {
+func (g *golden) data(x headtest.Matrix, labels []int64) dataset.Rows {
 	wide := g.condition(x)
-	data := Data{X: make([]float32, len(wide)), D: len(wide) / len(x), Labels: labels, Rows: make([]int, len(x))}
-	convert(data.X, wide)
-	for i := range data.Rows {
-		data.Rows[i] = i
-	}
+	data := dataset.All(make([]float32, len(wide)), len(wide)/len(x), labels)
+	numeric.Convert(data.X, wide)
 	return data
 }
 
-// TestGoldenOpenConditioning holds what an open head reads, but for the
+// TestGoldenConditioning holds what a residual network reads, but for the
 // rotation: W Wᵀ says all of the distances.
-func TestGoldenOpenConditioning(t *testing.T) {
-	g := readOpenGolden(t)
+func TestGoldenConditioning(t *testing.T) {
+	g := readGolden(t)
 	d := len(g.X[0])
-	data := func(x matrix, labels []int64) conditioning.Data {
-		return conditioning.Data{X: float32s(x.flat()), D: d, Labels: labels, Rows: g.data(x, labels).Rows, Classes: 3}
+	data := func(x headtest.Matrix, labels []int64) dataset.Rows {
+		return dataset.All(headtest.Float32s(x.Flat()), d, labels)
 	}
-	c, err := conditioning.Fit(t.Context(), data(g.X, g.Y), data(g.XV, g.YV), conditioning.Options{Kind: conditioning.Whiten, L2: true})
+	c, err := conditioning.Fit(t.Context(), data(g.X, g.Y), data(g.XV, g.YV), 3, conditioning.Options{Kind: conditioning.Whiten, L2: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Shrinkage != g.Conditioning.Shrinkage {
 		t.Errorf("shrinkage %g, want %g", c.Shrinkage, g.Conditioning.Shrinkage)
 	}
-	near(t, "mean", c.Mean, g.Conditioning.Mean, 1e-6)
+	headtest.Near(t, "mean", c.Mean, g.Conditioning.Mean, 1e-6)
 	var gram []float64
 	for i := range d {
 		for j := range d {
@@ -115,47 +118,47 @@ func TestGoldenOpenConditioning(t *testing.T) {
 			gram = append(gram, sum)
 		}
 	}
-	near(t, "W Wᵀ", gram, g.Conditioning.Gram.flat(), 1e-5)
+	headtest.Near(t, "W Wᵀ", gram, g.Conditioning.Gram.Flat(), 1e-5)
 }
 
-func TestGoldenOpenDensity(t *testing.T) {
-	g := readOpenGolden(t)
+func TestGoldenDensity(t *testing.T) {
+	g := readGolden(t)
 	fitted, err := fitDensity(t.Context(), g.data(g.X, g.Y), g.data(g.XV, g.YV), 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	near(t, "class means", fitted.Means, g.Density.Means.flat(), 1e-6)
-	near(t, "r50 and r", []float64{fitted.Middle, fitted.Radius}, vector{number(g.Density.R50), number(g.Density.R)}, 1e-5)
+	headtest.Near(t, "class means", fitted.Means, g.Density.Means.Flat(), 1e-6)
+	headtest.Near(t, "r50 and r", []float64{fitted.Middle, fitted.Radius}, headtest.Vector{headtest.Number(g.Density.R50), headtest.Number(g.Density.R)}, 1e-5)
 
 	// With the golden's own means and radii, in float64.
 	fitted.Middle, fitted.Radius = g.Density.R50, g.Density.R
 	m := fitted.measure()
-	m.means = values[float64](g.Density.Means.flat())
+	m.means = headtest.Values[float64](g.Density.Means.Flat())
 	m.SumSquares(m.sq, m.means)
 	distances, logDep := make([]float64, len(g.Density.X)), make([]float64, len(g.Density.X))
 	m.distances(distances, g.condition(g.Density.X), len(distances))
-	near(t, "m", distances, g.Density.M, 1e-9)
+	headtest.Near(t, "m", distances, g.Density.M, 1e-9)
 	for i, v := range g.Density.M {
 		logDep[i] = fitted.logDep(float64(v))
 	}
-	near(t, "log dep₀", logDep, g.Density.LogDep, 1e-12)
+	headtest.Near(t, "log dep₀", logDep, g.Density.LogDep, 1e-12)
 }
 
-func TestGoldenOpenFirstWidth(t *testing.T) {
-	g := readOpenGolden(t)
+func TestGoldenFirstWidth(t *testing.T) {
+	g := readGolden(t)
 	for times, want := range g.FirstWidths {
 		k, err := strconv.ParseFloat(times, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		data := Data{D: g.O, Labels: g.YV}
+		data := dataset.Rows{D: g.O, Labels: g.YV}
 		for i, row := range g.UV {
 			for _, v := range row {
 				data.X = append(data.X, float32(k*float64(v)))
 			}
-			data.Rows = append(data.Rows, i)
+			data.Index = append(data.Index, i)
 		}
-		means := values[float64](g.FirstMeans.flat())
+		means := headtest.Values[float64](g.FirstMeans.Flat())
 		for i := range means {
 			means[i] *= k
 		}
@@ -163,84 +166,84 @@ func TestGoldenOpenFirstWidth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		near(t, "width of rows "+times+" times as large", []float64{got}, vector{want}, 1e-12)
+		headtest.Near(t, "width of rows "+times+" times as large", []float64{got}, headtest.Vector{want}, 1e-12)
 		if k == 1 {
-			near(t, "β", []float64{inverseSoftplus(got)}, vector{number(g.FirstBeta)}, 1e-12)
+			headtest.Near(t, "β", []float64{rbf.InverseSoftplus(got)}, headtest.Vector{headtest.Number(g.FirstBeta)}, 1e-12)
 		}
 	}
 }
 
-// head gives the golden's head with parameters rounded to float32.
-func (g *openGolden) head() *MLRBFN {
+// network gives the golden's head with parameters rounded to float32.
+func (g *golden) network() *Network {
 	p := g.Parameters
-	hidden := func(c, a matrix, b vector, init float64) Layer {
-		return Layer{In: g.O, N: len(b), Out: g.O, Centroids: float32s(c.flat()), Beta: float32s(b), InitBeta: float32(init), Projections: float32s(a.flat())}
+	hidden := func(c, a headtest.Matrix, b headtest.Vector, init float64) head.Layer {
+		return head.Layer{In: g.O, N: len(b), Out: g.O, Centroids: headtest.Float32s(c.Flat()), Beta: headtest.Float32s(b), InitBeta: float32(init), Projections: headtest.Float32s(a.Flat())}
 	}
-	return &MLRBFN{
-		Norm: 2, Recovery: g.Recovery, Open: true,
-		Layers: []Layer{
+	return &Network{
+		Recovery: g.Recovery,
+		Layers: []head.Layer{
 			hidden(p.C0, p.A0, p.B0, p.BInit0), hidden(p.C1, p.A1, p.B1, p.BInit1),
-			{In: g.O, N: len(p.B), Centroids: float32s(p.M.flat()), Beta: float32s(p.B)},
+			{In: g.O, N: len(p.B), Centroids: headtest.Float32s(p.M.Flat()), Beta: headtest.Float32s(p.B)},
 		},
-		Density: &Density{D: len(g.X[0]), Means: float32s(g.Density.Means.flat()), Middle: g.Density.R50, Radius: g.Density.R},
+		Density: &Density{D: len(g.X[0]), Means: headtest.Float32s(g.Density.Means.Flat()), Middle: g.Density.R50, Radius: g.Density.R},
 	}
 }
 
-func checkOpen[T real](g openGolden) func(*testing.T, float64) {
+func checkNetwork[T numeric.Real](g golden) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
-		net, p := networkOf[T](g.head(), len(g.U)), g.Parameters
-		setParams(net, goldenParams{ // not rounded to float32
+		net, p := compute[T](g.network(), len(g.U)), g.Parameters
+		rbftest.Set(net.Network, rbftest.Params{ // not rounded to float32
 			{Centroids: p.C0, Beta: p.B0, Projections: p.A0}, {Centroids: p.C1, Beta: p.B1, Projections: p.A1}, {Centroids: p.M, Beta: p.B},
 		})
-		net.layers[0].initBeta, net.layers[1].initBeta = p.BInit0, p.BInit1
+		net.Layers[0].InitBeta, net.Layers[1].InitBeta = p.BInit0, p.BInit1
 		var x []T
 		for i, row := range g.U {
-			x = append(append(x, values[T](row)...), T(g.Density.LogDep[i]))
+			x = append(append(x, headtest.Values[T](row)...), T(g.Density.LogDep[i]))
 		}
-		net.gInput = make([]T, len(g.U)*g.O)
-		net.refresh()
+		net.GInput = make([]T, len(g.U)*g.O)
+		net.Refresh()
 		net.forward(x, len(g.U))
-		near(t, "l", net.outputLogits(len(g.U)), g.L.flat(), tol)
-		near(t, "log φ", net.output(len(g.U)), g.LogPhi.flat(), tol)
-		loss := net.step(x, g.Labels)
-		near(t, "loss", []float64{loss}, vector{g.Loss}, tol)
+		headtest.Near(t, "l", net.outputLogits(len(g.U)), g.L.Flat(), tol)
+		headtest.Near(t, "log φ", net.Output(len(g.U)), g.LogPhi.Flat(), tol)
+		loss := net.Step(x, g.Labels)
+		headtest.Near(t, "loss", []float64{loss}, headtest.Vector{g.Loss}, tol)
 		d := g.Gradients
-		nearParams(t, "gradient", net, true, goldenParams{
+		rbftest.Near(t, "gradient", net.Network, true, rbftest.Params{
 			{Centroids: d.C0, Beta: d.B0, Projections: d.A0}, {Centroids: d.C1, Beta: d.B1, Projections: d.A1}, {Centroids: d.M, Beta: d.B},
 		}, tol)
-		near(t, "gradient by u", turned(net.gInput, g.O), d.U.flat(), tol)
+		headtest.Near(t, "gradient by u", headtest.Turned(net.GInput, g.O), d.U.Flat(), tol)
 	}
 }
 
-func TestGoldenOpenNetwork(t *testing.T) {
-	g := readOpenGolden(t)
-	both(t, "two hidden layers", checkOpen[float32](g), checkOpen[float64](g))
+func TestGoldenNetworks(t *testing.T) {
+	g := readGolden(t)
+	headtest.Both(t, "two hidden layers", checkNetwork[float32](g), checkNetwork[float64](g))
 }
 
-func TestGoldenOpenScore(t *testing.T) {
-	g := readOpenGolden(t)
+func TestGoldenScore(t *testing.T) {
+	g := readGolden(t)
 	c := g.Constants
-	score := Score{Scale{-c.NearMean, c.NearDeviation}, Scale{c.GenMean, c.GenDeviation}}
+	score := Score{Nearness: head.Scale{Mean: -c.NearMean, Deviation: c.NearDeviation}, Decision: head.Scale{Mean: c.GenMean, Deviation: c.GenDeviation}}
 	var gens, scores []float64
 	for i, l := range g.L {
-		gens = append(gens, decision(values[float64](l)))
-		scores = append(scores, score.of(float64(g.Density.M[i]), values[float64](l)))
+		gens = append(gens, decision(headtest.Values[float64](l)))
+		scores = append(scores, score.of(float64(g.Density.M[i]), headtest.Values[float64](l)))
 	}
-	near(t, "G", gens, g.Gen, 1e-12)
-	near(t, "score", scores, g.Score, 1e-12)
+	headtest.Near(t, "G", gens, g.Gen, 1e-12)
+	headtest.Near(t, "score", scores, g.Score, 1e-12)
 
 	// The whole head, its parameters rounded to float32, on conditioned rows.
-	m, val := g.head(), g.data(g.XV, g.YV)
+	m, val := g.network(), g.data(g.XV, g.YV)
 	fitted, err := m.fitScore(t.Context(), val)
 	if err != nil {
 		t.Fatal(err)
 	}
-	near(t, "scale of −m", []float64{fitted.Nearness.Mean, fitted.Nearness.Deviation}, vector{number(-c.NearMean), number(c.NearDeviation)}, 1e-6)
-	near(t, "scale of G", []float64{fitted.Decision.Mean, fitted.Decision.Deviation}, vector{number(c.GenMean), number(c.GenDeviation)}, 1e-6)
+	headtest.Near(t, "scale of −m", []float64{fitted.Nearness.Mean, fitted.Nearness.Deviation}, headtest.Vector{headtest.Number(-c.NearMean), headtest.Number(c.NearDeviation)}, 1e-6)
+	headtest.Near(t, "scale of G", []float64{fitted.Decision.Mean, fitted.Decision.Deviation}, headtest.Vector{headtest.Number(c.GenMean), headtest.Number(c.GenDeviation)}, 1e-6)
 	m.Score = fitted
-	logPhi, got := m.Outputs(g.data(g.Density.X, make([]int64, len(g.Density.X))).X)
-	near(t, "log φ of the head", logPhi, g.LogPhi.flat(), 1e-6)
-	near(t, "score of the head", got, g.Score, 1e-5)
+	logPhi, got := of(m).Outputs(g.data(g.Density.X, make([]int64, len(g.Density.X))).X)
+	headtest.Near(t, "log φ of the head", logPhi, g.LogPhi.Flat(), 1e-6)
+	headtest.Near(t, "score of the head", got, g.Score, 1e-5)
 }
 
 // TestDecisionOfManyClasses holds G against its definition where it is taken
@@ -271,4 +274,10 @@ func TestDecisionOfManyClasses(t *testing.T) {
 	if got, want := decision([]float64{0, -50}), -2*math.Exp(-5); math.Abs(got-want) > 1e-12 {
 		t.Errorf("of a certain row: %g, want %g", got, want)
 	}
+}
+
+// TestGoldensWithAllKernels runs the other tests with the kernels that this
+// machine has but does not use.
+func TestGoldensWithAllKernels(t *testing.T) {
+	headtest.WithAllKernels(t, "^Test(Golden|TrainLearns|Gradients)")
 }

@@ -1,8 +1,15 @@
-package head
+// Package rbf computes layers of radial basis functions, forwards and
+// backwards. How layers make a network is for the networks to say.
+package rbf
 
-import "math"
+import (
+	"math"
 
-// layer is one RBF layer: its parameters, their gradients and, for up to a
+	"mlrbfn/head"
+	"mlrbfn/head/internal/numeric"
+)
+
+// Layer is one RBF layer: its parameters, their gradients and, for up to a
 // batch of B rows, everything that the backward pass needs again. A hidden
 // layer has o > 0 projections per centroid, or gives its n_c as they are (o = n
 // and no projections); the last layer has o = 0. The slices are taken once, so
@@ -12,269 +19,281 @@ import "math"
 // the kernels' vectors run along the batch, full whatever n is. The first layer
 // reads the batch as it comes, row by row, and so do norms that are no products
 // with the input of every layer: rowsIn and rowsOut are those transposes.
-type layer[T real] struct {
-	d, n, o int
+type Layer[T numeric.Real] struct {
+	D, N, O int
 
-	centroids, gCentroids     []T // [n, d]
-	beta, gBeta               []T // [n], before softplus
-	projections, gProjections []T // [n, o]; empty without
-	initBeta                  float64
+	Centroids, GCentroids     []T // [n, d]
+	Beta, GBeta               []T // [n], before softplus
+	Projections, GProjections []T // [n, o]; empty without
+	InitBeta                  float64
 
 	// Per centroid, from the parameters as they are in this step.
-	width    []T // β⁺ = softplus(β)
+	Width    []T // β⁺ = softplus(β)
 	slope    []T // ∂β⁺/∂β = sigmoid(β)
 	logRatio []T // log(β⁺/β⁺_init); 0 without the ratio and in the last layer
 	inverse  []T // ∂ logRatio/∂β⁺ = 1/β⁺, or 0 like it
 	sq       []T // ‖c‖², for k = 2
 
 	// Per row of the batch.
-	in, rowsIn     []T // [d, B] and [B, d], the layer's input (not owned); for k = 2 one may be nil, else in
+	In, RowsIn     []T // [d, B] and [B, d], the layer's input (not owned); for k = 2 one may be nil, else in
 	xsq            []T // [B], ‖x‖², for k = 2
-	dist           []T // [n, B], ‖x−c‖_k^k
-	weights        []T // [n, B], n_c; in the last layer log φ_c
-	gWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c, in whose place it is; then that by the distances
-	out, rowsOut   []T // [o, B] and [B, o]; without projections out is the weights
-	gOut           []T // [o, B]; likewise
+	Dist           []T // [n, B], ‖x−c‖_k^k
+	Weights        []T // [n, B], n_c; in the last layer log φ_c
+	GWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c, in whose place it is; then that by the distances
+	Out, rowsOut   []T // [o, B] and [B, o]; without projections out is the weights
+	GOut           []T // [o, B]; likewise
 	gLimit         []T // [B], gradient by limit
 	sumByX, sumByC []T // [B] and [n], Σ_c and Σ_b of the gradient by the distances, for k = 2
 
-	limit   []T     // [B], cap = min(log dep + log rec, 0) of the layer before
-	logDep  []T     // [B], log dep after this layer
-	gLogDep []T     // [B], gradient by it
-	passed  []T     // [B], ∂ cap / ∂ log dep: 1 below the cap, 0 above
+	Limit   []T     // [B], cap = min(log dep + log rec, 0) of the layer before
+	LogDep  []T     // [B], log dep after this layer
+	GLogDep []T     // [B], gradient by it
+	Passed  []T     // [B], ∂ cap / ∂ log dep: 1 below the cap, 0 above
 	largest []int32 // [B], the centroid that gave the depression
 }
 
 // newLayer makes a layer with room for batches of up to b rows.
-func newLayer[T real](d, n, o, b int, projects bool) *layer[T] {
+func newLayer[T numeric.Real](d, n, o, b int, projects bool) *Layer[T] {
 	vector := func(n int) []T { return make([]T, n) }
-	l := &layer[T]{
-		d: d, n: n, o: o,
-		centroids: vector(n * d), gCentroids: vector(n * d),
-		beta: vector(n), gBeta: vector(n),
-		width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), sumByC: vector(n),
-		xsq: vector(b), dist: vector(n * b), weights: vector(n * b),
+	l := &Layer[T]{
+		D: d, N: n, O: o,
+		Centroids: vector(n * d), GCentroids: vector(n * d),
+		Beta: vector(n), GBeta: vector(n),
+		Width: vector(n), slope: vector(n), logRatio: vector(n), inverse: vector(n), sq: vector(n), sumByC: vector(n),
+		xsq: vector(b), Dist: vector(n * b), Weights: vector(n * b),
 		rowsOut: vector(b * o), gLimit: vector(b), sumByX: vector(b),
-		limit: vector(b), logDep: vector(b), gLogDep: vector(b), passed: vector(b), largest: make([]int32, b),
+		Limit: vector(b), LogDep: vector(b), GLogDep: vector(b), Passed: vector(b), largest: make([]int32, b),
 	}
 	if l.last() {
-		l.gWeights = l.weights // nothing reads log φ after the loss
+		l.GWeights = l.Weights // nothing reads log φ after the loss
 	} else {
-		l.gWeights = vector(n * b)
+		l.GWeights = vector(n * b)
 	}
 	if projects {
-		l.projections, l.gProjections = vector(n*o), vector(n*o)
-		l.out, l.gOut = vector(o*b), vector(o*b)
+		l.Projections, l.GProjections = vector(n*o), vector(n*o)
+		l.Out, l.GOut = vector(o*b), vector(o*b)
 	} else {
-		l.out, l.gOut = l.weights, l.gWeights
+		l.Out, l.GOut = l.Weights, l.GWeights
 	}
 	return l
 }
 
-func (l *layer[T]) last() bool { return l.o == 0 }
+func (l *Layer[T]) last() bool { return l.O == 0 }
 
-func (l *layer[T]) projects() bool { return len(l.projections) > 0 }
+func (l *Layer[T]) projects() bool { return len(l.Projections) > 0 }
 
-// network is an MLRBFN with room to compute in. It serves one goroutine.
-type network[T real] struct {
-	arithmetic[T]
-	layers  []*layer[T]
-	k       norm
+// Network is layers with room to compute in. It serves one goroutine.
+type Network[T numeric.Real] struct {
+	numeric.Arithmetic[T]
+	Layers  []*Layer[T]
+	K       Norm
+	SumLoss bool // gradients of the sum over the entries, not of their mean
+	In      []T  // [d, B], room for the transpose of the rows
+	GInput  []T  // [d, B], gradient by the input; nil where nobody asks for it
+
 	depress bool
 	ratio   bool // of β⁺ in the hidden layers
-	sumLoss bool // gradients of the sum over the entries, not of their mean
 	logRec  T
-	first   []T // [B], log dep before the first layer: 0
-	in      []T // [d, B], the transpose of the rows
-	phi     []T // [B, C], that of log φ
+	phi     []T // [B, C], the transpose of log φ
 	gRowsIn []T // [B, d], gradient by a layer's input, for k = 1
-	gInput  []T // [d, B], gradient by the input; nil where nobody asks for it
-
-	*open[T] // nil in the paper's head
 }
 
-// networkOf copies a head's parameters into a network with room for batches of
-// up to batch rows.
-func networkOf[T real](m *MLRBFN, batch int) *network[T] {
-	net := &network[T]{
-		arithmetic: arithmeticOf[T](), k: norm(m.Norm),
-		depress: !m.NoDepression, ratio: !m.NoDepression && !m.NoRatio,
-		logRec: T(math.Log(m.Recovery)), first: make([]T, batch),
+// New copies layers, which compute as the settings say, into a network with room
+// for batches of up to batch rows.
+func New[T numeric.Real](s head.Settings, layers []head.Layer, batch int) *Network[T] {
+	net := &Network[T]{
+		Arithmetic: numeric.New[T](), K: Norm(s.Norm), SumLoss: s.SumLoss,
+		depress: !s.NoDepression, ratio: !s.NoDepression && !s.NoRatio,
+		logRec: T(math.Log(s.Recovery)),
 	}
-	for _, from := range m.Layers {
-		net.layers = append(net.layers, newLayer[T](from.In, from.N, from.Out, batch, len(from.Projections) > 0))
-		if net.k == 1 && len(net.gRowsIn) < batch*from.In {
+	for _, from := range layers {
+		net.Layers = append(net.Layers, newLayer[T](from.In, from.N, from.Out, batch, len(from.Projections) > 0))
+		if net.K == 1 && len(net.gRowsIn) < batch*from.In {
 			net.gRowsIn = make([]T, batch*from.In)
 		}
 	}
-	first, last := m.Layers[0], m.Layers[len(m.Layers)-1]
-	net.in, net.phi = make([]T, first.In*batch), make([]T, batch*last.N)
-	if m.Open {
-		net.open = openOf[T](last.In, last.N, batch)
-	}
-	net.copyFrom(m)
+	net.In, net.phi = make([]T, layers[0].In*batch), make([]T, batch*net.Last().N)
+	net.CopyFrom(layers)
 	return net
 }
 
-func (net *network[T]) last() *layer[T] { return net.layers[len(net.layers)-1] }
+// Last returns the last layer.
+func (net *Network[T]) Last() *Layer[T] { return net.Layers[len(net.Layers)-1] }
 
-// copyFrom takes the parameters of a head of the same shape.
-func (net *network[T]) copyFrom(m *MLRBFN) {
-	for i, l := range net.layers {
-		from := &m.Layers[i]
-		convert(l.centroids, from.Centroids)
-		convert(l.beta, from.Beta)
-		convert(l.projections, from.Projections)
-		l.initBeta = float64(from.InitBeta)
+// Hidden returns the layers before the last.
+func (net *Network[T]) Hidden() []*Layer[T] { return net.Layers[:len(net.Layers)-1] }
+
+// CopyFrom takes the parameters of layers of the same shape.
+func (net *Network[T]) CopyFrom(layers []head.Layer) {
+	for i, l := range net.Layers {
+		from := &layers[i]
+		numeric.Convert(l.Centroids, from.Centroids)
+		numeric.Convert(l.Beta, from.Beta)
+		numeric.Convert(l.Projections, from.Projections)
+		l.InitBeta = float64(from.InitBeta)
 	}
-	net.refresh()
+	net.Refresh()
 }
 
-// copyTo copies the network's parameters into the head that it was made of.
-func (net *network[T]) copyTo(m *MLRBFN) {
-	for i, l := range net.layers {
-		to := &m.Layers[i]
-		convert(to.Centroids, l.centroids)
-		convert(to.Beta, l.beta)
-		convert(to.Projections, l.projections)
-		to.InitBeta = float32(l.initBeta)
-	}
-}
-
-func convert[To, From real](dst []To, src []From) {
-	for i, v := range src {
-		dst[i] = To(v)
+// CopyTo copies the network's parameters into layers of the same shape.
+func (net *Network[T]) CopyTo(layers []head.Layer) {
+	for i, l := range net.Layers {
+		to := &layers[i]
+		numeric.Convert(to.Centroids, l.Centroids)
+		numeric.Convert(to.Beta, l.Beta)
+		numeric.Convert(to.Projections, l.Projections)
+		to.InitBeta = float32(l.InitBeta)
 	}
 }
 
-// params lists all arrays that training changes, in the order of the layers.
-func (net *network[T]) params() []param[T] {
-	var ps []param[T]
-	for _, l := range net.layers {
-		ps = append(ps, param[T]{l.centroids, l.gCentroids}, param[T]{l.beta, l.gBeta})
+// Params lists all arrays that training changes, in the order of the layers, and
+// their gradients.
+func (net *Network[T]) Params() (params, gradients [][]T) {
+	for _, l := range net.Layers {
+		params, gradients = append(params, l.Centroids, l.Beta), append(gradients, l.GCentroids, l.GBeta)
 		if l.projects() {
-			ps = append(ps, param[T]{l.projections, l.gProjections})
+			params, gradients = append(params, l.Projections), append(gradients, l.GProjections)
 		}
 	}
-	return ps
+	return params, gradients
 }
 
-// refresh computes what depends on the parameters alone.
-func (net *network[T]) refresh() {
-	for _, l := range net.layers {
-		net.refreshLayer(l)
+// Constants lists what initialisation sets and no step changes: β of each layer
+// before training.
+func (net *Network[T]) Constants() []*float64 {
+	var all []*float64
+	for _, l := range net.Layers {
+		all = append(all, &l.InitBeta)
+	}
+	return all
+}
+
+// Loss returns the mean loss of the rows of the last forward pass.
+func (net *Network[T]) Loss(labels []int) float64 {
+	return numeric.LogBCE(net.Last().Weights[:net.Last().N*len(labels)], labels, nil)
+}
+
+// LossGradient is Loss, and puts the gradient by log φ into the last layer.
+func (net *Network[T]) LossGradient(labels []int) float64 {
+	last := net.Last()
+	n := last.N * len(labels)
+	loss := numeric.LogBCE(last.Weights[:n], labels, last.GWeights)
+	if net.SumLoss {
+		for i := range last.GWeights[:n] {
+			last.GWeights[i] *= T(n)
+		}
+	}
+	return loss
+}
+
+// Refresh computes what depends on the parameters alone.
+func (net *Network[T]) Refresh() {
+	for _, l := range net.Layers {
+		net.RefreshLayer(l)
 	}
 }
 
-func (net *network[T]) refreshLayer(l *layer[T]) {
-	net.Softplus(l.width, l.beta)
-	net.Sigmoid(l.slope, l.beta)
+// RefreshLayer is Refresh for one layer.
+func (net *Network[T]) RefreshLayer(l *Layer[T]) {
+	net.Softplus(l.Width, l.Beta)
+	net.Sigmoid(l.slope, l.Beta)
 	if net.ratio && !l.last() {
-		init := T(softplus(l.initBeta))
-		for c, w := range l.width {
+		init := T(numeric.Softplus(l.InitBeta))
+		for c, w := range l.Width {
 			l.logRatio[c] = w / init
 			l.inverse[c] = 1 / w
 		}
 		net.Log(l.logRatio, l.logRatio)
 	}
-	if net.k == 2 {
-		net.SumSquares(l.sq, l.centroids)
+	if net.K == 2 {
+		net.SumSquares(l.sq, l.Centroids)
 	}
 }
 
-// forward computes log φ for the rows x [b, d]. refresh comes before it.
-func (net *network[T]) forward(x []T, b int) {
-	if net.open != nil {
-		net.forwardOpen(x, b)
-		return
-	}
-	d := net.layers[0].d
-	in, logDep := []T(nil), net.first
-	if net.k == 2 && net.gInput != nil { // else a product reads the rows as they are
-		in = net.in[:d*b]
-		net.Transpose(in, x, b, d)
-	}
-	for _, l := range net.layers {
-		net.forwardLayer(l, in, x, logDep, b)
-		in, x, logDep = l.out[:l.o*b], nil, l.logDep
-		if net.k != 2 {
-			x = net.rows(l, b)
-		}
-	}
+// Rows returns the outputs of a layer row by row, [b, o].
+func (net *Network[T]) Rows(l *Layer[T], b int) []T {
+	net.Transpose(l.rowsOut, l.Out, l.O, b)
+	return l.rowsOut[:b*l.O]
 }
 
-// rows returns the outputs of a layer row by row, [b, o].
-func (net *network[T]) rows(l *layer[T], b int) []T {
-	net.Transpose(l.rowsOut, l.out, l.o, b)
-	return l.rowsOut[:b*l.o]
+// Inputs returns what a layer last read, row by row, [b, d].
+func (net *Network[T]) Inputs(l *Layer[T], b int) []T {
+	if l.RowsIn != nil {
+		return l.RowsIn[:b*l.D]
+	}
+	rows := make([]T, b*l.D)
+	net.Transpose(rows, l.In, l.D, b)
+	return rows
 }
 
-// output returns the log φ [b, C] of the last forward pass. It is the network's
+// Output returns the log φ [b, C] of the last forward pass. It is the network's
 // own until the next call.
-func (net *network[T]) output(b int) []T {
-	return net.perRow(net.phi, net.last().weights, b)
+func (net *Network[T]) Output(b int) []T {
+	return net.PerRow(net.phi, net.Last().Weights, b)
 }
 
-// perRow sets dst [b, C] to the transpose of what the last layer has [C, b].
-func (net *network[T]) perRow(dst, src []T, b int) []T {
-	n := net.last().n
+// PerRow sets dst [b, C] to the transpose of what the last layer has [C, b].
+func (net *Network[T]) PerRow(dst, src []T, b int) []T {
+	n := net.Last().N
 	net.Transpose(dst, src, n, b)
 	return dst[:b*n]
 }
 
-// forwardLayer computes, in log space,
+// Weigh computes, in log space,
 //
 //	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + cap,  cap = min(log dep + log rec, 0)
 //
-// and from it dep' = max_c n_c and φ' = Σ_c a_c n_c; in the last layer log φ_c
-// is log n_c without the ratio. in is [d, b] and rows [b, d], of which either may
-// be nil for k = 2, and logDep [b].
-func (net *network[T]) forwardLayer(l *layer[T], in, rows, logDep []T, b int) {
-	l.in, l.rowsIn = in, rows
-	net.distances(l, b)
-	net.caps(l, logDep, b)
-	dist, weights, limit := l.dist[:l.n*b], l.weights[:l.n*b], l.limit[:b]
+// and from it dep' = max_c n_c; in the last layer log φ_c is log n_c without the
+// ratio. in is [d, b] and rows [b, d], of which either may be nil for k = 2, and
+// logDep [b].
+func (net *Network[T]) Weigh(l *Layer[T], in, rows, logDep []T, b int) {
+	l.In, l.RowsIn = in, rows
+	net.Measure(l, b)
+	net.Caps(l, logDep, b)
+	dist, weights, limit := l.Dist[:l.N*b], l.Weights[:l.N*b], l.Limit[:b]
 	if l.last() {
-		net.LogPhi(weights, dist, l.width, limit)
+		net.LogPhi(weights, dist, l.Width, limit)
 		return
 	}
-	net.Activate(weights, l.logDep[:b], l.largest[:b], dist, l.logRatio, l.width, limit)
-	if net.open != nil { // past the layer, which adds to what it reads
-		copy(l.out, in)
-		net.TN(l.o, b, l.n, 1, l.projections, weights, 1, l.out)
-	} else if l.projects() {
-		net.TN(l.o, b, l.n, 1, l.projections, weights, 0, l.out)
+	net.Activate(weights, l.LogDep[:b], l.largest[:b], dist, l.logRatio, l.Width, limit)
+}
+
+// Project computes φ' = Σ_c a_c n_c + keep·φ' from what Weigh has left; nothing
+// where the layer has no projections.
+func (net *Network[T]) Project(l *Layer[T], keep T, b int) {
+	if l.projects() {
+		net.TN(l.O, b, l.N, 1, l.Projections, l.Weights[:l.N*b], keep, l.Out)
 	}
 }
 
-// caps fills l.limit with min(log dep + log rec, 0) and l.passed with its slope.
-func (net *network[T]) caps(l *layer[T], logDep []T, b int) {
+// Caps fills l.Limit with min(log dep + log rec, 0) and l.Passed with its slope.
+func (net *Network[T]) Caps(l *Layer[T], logDep []T, b int) {
 	if net.depress {
 		for i, d := range logDep[:b] {
-			l.limit[i], l.passed[i] = capped(d+net.logRec, l.tie())
+			l.Limit[i], l.Passed[i] = capped(d+net.logRec, l.tie())
 		}
 	}
 }
 
-// distances fills l.dist with ‖x−c‖_k^k, for k = 2 as ‖c‖² − 2c·x + ‖x‖².
-func (net *network[T]) distances(l *layer[T], b int) {
-	switch net.k {
+// Measure fills l.Dist with ‖x−c‖_k^k, for k = 2 as ‖c‖² − 2c·x + ‖x‖².
+func (net *Network[T]) Measure(l *Layer[T], b int) {
+	switch net.K {
 	case 1:
-		net.Distances(l.n, b, l.d, l.centroids, l.rowsIn, l.dist)
+		net.Distances(l.N, b, l.D, l.Centroids, l.RowsIn, l.Dist)
 	case 2:
-		if l.in == nil {
-			net.SumSquares(l.xsq[:b], l.rowsIn[:l.d*b])
-			net.NT(l.n, b, l.d, -2, l.centroids, l.rowsIn, 0, l.dist)
+		if l.In == nil {
+			net.SumSquares(l.xsq[:b], l.RowsIn[:l.D*b])
+			net.NT(l.N, b, l.D, -2, l.Centroids, l.RowsIn, 0, l.Dist)
 		} else {
-			net.SumSquaresOfColumns(l.xsq[:b], l.in[:l.d*b])
-			net.NN(l.n, b, l.d, -2, l.centroids, l.in, 0, l.dist)
+			net.SumSquaresOfColumns(l.xsq[:b], l.In[:l.D*b])
+			net.NN(l.N, b, l.D, -2, l.Centroids, l.In, 0, l.Dist)
 		}
-		net.SquaredDistances(l.dist[:l.n*b], l.sq, l.xsq[:b])
+		net.SquaredDistances(l.Dist[:l.N*b], l.sq, l.xsq[:b])
 	default:
 		for i := range b {
-			row := l.rowsIn[i*l.d : (i+1)*l.d]
-			for c := range l.n {
-				l.dist[c*b+i] = distance(net.k, row, l.centroids[c*l.d:(c+1)*l.d])
+			row := l.RowsIn[i*l.D : (i+1)*l.D]
+			for c := range l.N {
+				l.Dist[c*b+i] = Distance(net.K, row, l.Centroids[c*l.D:(c+1)*l.D])
 			}
 		}
 	}
@@ -283,7 +302,7 @@ func (net *network[T]) distances(l *layer[T], b int) {
 // tie is how near to 0 log dep + log rec is taken for 0. The paper's code
 // compares dep·rec with 1 in the hidden layers, where 1/1.1·1.1 is a tie, and
 // the logarithms in the last, where it is not.
-func (l *layer[T]) tie() T {
+func (l *Layer[T]) tie() T {
 	if l.last() {
 		return 0
 	}
@@ -292,7 +311,7 @@ func (l *layer[T]) tie() T {
 
 // capped returns min(a, 0) and its derivative: half at a tie, as torch.minimum
 // has it. A NaN stays one.
-func capped[T real](a, tie T) (value, slope T) {
+func capped[T numeric.Real](a, tie T) (value, slope T) {
 	switch {
 	case a > tie:
 		return 0, 0
@@ -302,59 +321,41 @@ func capped[T real](a, tie T) (value, slope T) {
 	return a, 1
 }
 
-// backward computes the gradients of all parameters from the gradient by
-// log φ [C, b], which it finds in the last layer's gWeights, for the rows of
-// the last forward pass.
-func (net *network[T]) backward(b int) {
-	if net.open != nil {
-		net.backwardOpen(b)
-		return
-	}
-	for at := len(net.layers) - 1; at >= 0; at-- {
-		l := net.layers[at]
-		gIn, gLogDep := net.gInput, []T(nil)
-		if at > 0 {
-			gIn, gLogDep = net.layers[at-1].gOut, net.layers[at-1].gLogDep
-		}
-		net.backwardLayer(l, gIn, gLogDep, b)
-	}
-}
-
-// backwardLayer turns the gradients by the layer's outputs (gOut and gLogDep,
+// BackwardLayer turns the gradients by the layer's outputs (gOut and gLogDep,
 // or gWeights in the last layer) into those by its parameters, by its input
 // (gIn [d, b]) and by the log depression before it (gLogDep [b]); nil leaves
 // the latter two out.
-func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
-	weights, gWeights := l.weights[:l.n*b], l.gWeights[:l.n*b]
+func (net *Network[T]) BackwardLayer(l *Layer[T], gIn, gLogDep []T, b int) {
+	weights, gWeights := l.Weights[:l.N*b], l.GWeights[:l.N*b]
 	if l.projects() {
-		net.NN(l.n, b, l.o, 1, l.projections, l.gOut, 0, gWeights)
-		net.NT(l.n, l.o, b, 1, weights, l.gOut, 0, l.gProjections)
+		net.NN(l.N, b, l.O, 1, l.Projections, l.GOut, 0, gWeights)
+		net.NT(l.N, l.O, b, 1, weights, l.GOut, 0, l.GProjections)
 	}
 	if !l.last() {
 		// From the gradient by n_c to the one by log n_c.
 		net.Multiply(gWeights, weights)
 		if net.depress {
 			for i, c := range l.largest[:b] {
-				gWeights[int(c)*b+i] += l.gLogDep[i]
+				gWeights[int(c)*b+i] += l.GLogDep[i]
 			}
 		}
 	}
-	net.Backward(gWeights, l.gBeta, l.sumByC, l.gLimit[:b], l.sumByX[:b], gWeights, l.dist, l.width, l.inverse)
-	net.Multiply(l.gBeta, l.slope)
+	net.Backward(gWeights, l.GBeta, l.sumByC, l.gLimit[:b], l.sumByX[:b], gWeights, l.Dist, l.Width, l.inverse)
+	net.Multiply(l.GBeta, l.slope)
 	if gLogDep != nil {
 		copy(gLogDep, l.gLimit[:b])
-		net.Multiply(gLogDep[:b], l.passed)
+		net.Multiply(gLogDep[:b], l.Passed)
 	}
-	switch net.k {
+	switch net.K {
 	case 1:
 		if gIn == nil {
-			net.DistancesGradient(l.n, b, l.d, l.centroids, l.rowsIn, l.gWeights, l.gCentroids, nil)
+			net.DistancesGradient(l.N, b, l.D, l.Centroids, l.RowsIn, l.GWeights, l.GCentroids, nil)
 			return
 		}
-		net.DistancesGradient(l.n, b, l.d, l.centroids, l.rowsIn, l.gWeights, l.gCentroids, net.gRowsIn)
-		net.Transpose(gIn, net.gRowsIn, b, l.d)
+		net.DistancesGradient(l.N, b, l.D, l.Centroids, l.RowsIn, l.GWeights, l.GCentroids, net.gRowsIn)
+		net.Transpose(gIn, net.gRowsIn, b, l.D)
 	case 2:
-		net.SquaredDistancesGradient(l.n, b, l.d, l.centroids, l.in, l.rowsIn, l.gWeights, l.sumByC, l.sumByX, l.gCentroids, gIn)
+		net.SquaredDistancesGradient(l.N, b, l.D, l.Centroids, l.In, l.RowsIn, l.GWeights, l.sumByC, l.sumByX, l.GCentroids, gIn)
 	default:
 		net.backwardDistances(l, gIn, b)
 	}
@@ -362,18 +363,18 @@ func (net *network[T]) backwardLayer(l *layer[T], gIn, gLogDep []T, b int) {
 
 // backwardDistances goes, for any k, from the gradient by the distances to those
 // by the centroids and by the input, term by term.
-func (net *network[T]) backwardDistances(l *layer[T], gIn []T, b int) {
-	clear(l.gCentroids)
+func (net *Network[T]) backwardDistances(l *Layer[T], gIn []T, b int) {
+	clear(l.GCentroids)
 	if gIn != nil {
-		clear(gIn[:l.d*b])
+		clear(gIn[:l.D*b])
 	}
 	for i := range b {
-		x := l.rowsIn[i*l.d : (i+1)*l.d]
-		for c := range l.n {
-			g := l.gWeights[c*b+i]
-			centroid, gCentroid := l.centroids[c*l.d:(c+1)*l.d], l.gCentroids[c*l.d:(c+1)*l.d]
+		x := l.RowsIn[i*l.D : (i+1)*l.D]
+		for c := range l.N {
+			g := l.GWeights[c*b+i]
+			centroid, gCentroid := l.Centroids[c*l.D:(c+1)*l.D], l.GCentroids[c*l.D:(c+1)*l.D]
 			for j, v := range x {
-				s := g * T(net.k.slope(float64(v-centroid[j])))
+				s := g * T(net.K.slope(float64(v-centroid[j])))
 				gCentroid[j] -= s
 				if gIn != nil {
 					gIn[j*b+i] += s
@@ -381,12 +382,4 @@ func (net *network[T]) backwardDistances(l *layer[T], gIn []T, b int) {
 			}
 		}
 	}
-}
-
-// softplus is log(1+eˣ), and x itself above 20, as torch has it.
-func softplus(x float64) float64 {
-	if x > 20 {
-		return x
-	}
-	return math.Log1p(math.Exp(x))
 }

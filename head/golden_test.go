@@ -1,0 +1,98 @@
+package head
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"mlrbfn/head/internal/headtest"
+	"mlrbfn/head/internal/numeric"
+)
+
+func TestGoldenPlateau(t *testing.T) {
+	var g struct {
+		Patience int
+		LR0      float64
+		Trace    []struct {
+			Loss headtest.Number
+			LR   float64
+			Bad  int
+			Best float64
+		}
+	}
+	headtest.Golden(t, "plateau.json", &g)
+	p := newPlateau(g.LR0, g.Patience)
+	for i, want := range g.Trace {
+		p.step(float64(want.Loss))
+		if math.Abs(p.lr-want.LR) > 1e-15 || p.bad != want.Bad || p.best != want.Best {
+			t.Fatalf("after loss %d (%v): rate %g, bad %d, best %g; want %g, %d, %g",
+				i, want.Loss, p.lr, p.bad, p.best, want.LR, want.Bad, want.Best)
+		}
+	}
+}
+
+type goldenDense []struct {
+	Weight headtest.Matrix
+	Bias   headtest.Vector
+}
+
+type goldenMLP struct {
+	Input        headtest.Matrix
+	Labels       []int
+	Logits       headtest.Matrix
+	Loss         headtest.Number
+	Params       goldenDense
+	Grads        goldenDense
+	Adam1, Adam5 goldenDense
+	AdamLosses   headtest.Vector `json:"adam_losses"`
+	Adam         struct{ LR float64 }
+}
+
+func checkMLP[T numeric.Real](g goldenMLP) func(*testing.T, float64) {
+	return func(t *testing.T, tol float64) {
+		m := &MLP{}
+		for _, p := range g.Params {
+			m.Layers = append(m.Layers, Dense{
+				In: len(p.Weight[0]), Out: len(p.Bias), Weights: headtest.Float32s(p.Weight.Flat()), Bias: headtest.Float32s(p.Bias),
+			})
+		}
+		net := mlpOf[T](m, len(g.Input))
+		for i, p := range g.Params { // not rounded to float32
+			copy(net.layers[i].weights, headtest.Values[T](p.Weight.Flat()))
+			copy(net.layers[i].bias, headtest.Values[T](p.Bias))
+		}
+		nearDense := func(what string, ps [][]T, want goldenDense) {
+			t.Helper()
+			for i, w := range want {
+				headtest.Near(t, fmt.Sprintf("%s: layer %d weights", what, i), ps[2*i], w.Weight.Flat(), tol)
+				headtest.Near(t, fmt.Sprintf("%s: layer %d bias", what, i), ps[2*i+1], w.Bias, tol)
+			}
+		}
+		value, grad := net.Params()
+		x := headtest.Values[T](g.Input.Flat())
+		headtest.Near(t, "logits", net.Logits(x, len(g.Input)), g.Logits.Flat(), tol)
+		adam := numeric.NewAdam(value, grad)
+		var losses []float64
+		for step := 1; step <= 5; step++ {
+			losses = append(losses, net.Step(x, g.Labels))
+			if step == 1 {
+				nearDense("gradient", grad, g.Grads)
+			}
+			adam.Step(g.Adam.LR)
+			if step == 1 {
+				nearDense("after 1 step", value, g.Adam1)
+			}
+		}
+		headtest.Near(t, "losses", losses, g.AdamLosses, tol)
+		nearDense("after 5 steps", value, g.Adam5)
+	}
+}
+
+func TestGoldenMLPs(t *testing.T) {
+	var all struct{ MLPs []goldenMLP }
+	headtest.ReadGolden(t, filepath.Join("testdata", "ablations.json"), &all)
+	for _, g := range all.MLPs {
+		headtest.Both(t, fmt.Sprintf("%d layers", len(g.Params)), checkMLP[float32](g), checkMLP[float64](g))
+	}
+}
