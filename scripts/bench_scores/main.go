@@ -38,7 +38,7 @@ import (
 	"github.com/spf13/pflag"
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/cli"
+	"mlrbfn/internal/command"
 	"mlrbfn/internal/moments"
 	"mlrbfn/internal/npy"
 	"mlrbfn/posthoc"
@@ -57,7 +57,7 @@ type options struct {
 	env      []string // of the peer
 }
 
-func main() { cli.Main("bench_scores", run) }
+func main() { command.Program("bench_scores", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	o := options{memory: 1 << 30}
@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	flags.IntVar(&o.k, "k", 50, "K of KNN")
 	flags.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads and cores, of ours and of numpy")
 	flags.IntVar(&o.rounds, "rounds", 3, "times that everything is compared")
-	flags.Var((*cli.Bytes)(&o.memory), "memory", "memory that scoring takes, about")
+	flags.Var((*command.Bytes)(&o.memory), "memory", "memory that scoring takes, about")
 	flags.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
 	flags.IntVar(&o.evaluateDim, "evaluate", 0, "measure evaluate on sets of so many `features`")
 	flags.IntSliceVar(&o.growth, "growth", nil, "measure for these `numbers` of training rows")
@@ -86,7 +86,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		if errors.Is(err, pflag.ErrHelp) {
 			return err
 		}
-		return cli.Usagef("%w", err)
+		return command.Usagef("%w", err)
 	}
 	if o.profile != "" {
 		f, err := os.Create(o.profile)

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"errors"
@@ -40,33 +40,38 @@ var presets = map[string]map[string]string{
 func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	h := &HeadFlags{flags: f, seeds: seeds}
 	o := &h.options
-	f.StringVar(&h.val, "val", "0.1", "part of the training images, or `FEATURES`, to validate by; 0: none")
-	f.StringVar(&h.network, "network", "open", "the kind of head: `open|paper`; its package's text explains both (paper: paper)")
-	f.StringVar(&h.conditioning, "conditioning", "auto", "what is done to features before the head: `auto|none|l2|standardise|pca|whiten`, the last three also after l2+; auto is l2+whiten, without l2 where that costs accuracy (paper: none)")
-	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "of whitening; 0: the one that fits the validation images")
-	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca keeps; 0: all")
+	f.BoolVar(&h.paper, "paper", false, "the paper's head and settings; other flags still apply")
+	Choice(f, &h.preset, "preset", "", "imagenet1k|mnist|moons", "the paper's settings for a data set; other flags still apply")
+	Choice(f, &h.network, "network", "residual", "residual|paper", "kind of head (paper: paper)")
+	also(f, "network", "open", "residual")
+	f.StringVar(&h.val, "val", "0.1", "`SHARE` of the training images, or feature set, to validate on; 0: none")
+	f.StringVar(&h.conditioning, "conditioning", "auto", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three (paper: none)")
+	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
+	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca leaves; 0: all")
 	f.IntVar(&o.Head.Layers, "layers", 2, "RBF layers (paper: 4)")
 	f.IntVar(&o.Head.Centroids, "centroids", 50, "centroids of each hidden layer")
-	f.IntVar(&o.Head.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 where these are more (paper: 100, the outputs of each hidden layer)")
-	f.Float64Var(&o.Head.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; others than 2 for the paper's network alone")
+	f.IntVar(&o.Head.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 if that is more (paper: 100, the outputs of each hidden layer)")
+	f.Float64Var(&o.Head.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
 	f.Float64Var(&o.Head.Recovery, "recovery", 1.1, "how fast depression recovers from layer to layer, ≥ 1")
-	f.StringVar(&h.depression, "depression", "paper", "the depression mechanism: `paper|none`")
+	Choice(f, &h.depression, "depression", "paper", "paper|none", "depression mechanism")
 	f.IntVar(&o.Train.Epochs, "epochs", 20, "passes over the training images (paper: 500)")
-	f.IntVar(&o.Train.Batch, "batch", 128, "images of a step; the first batch also initialises the paper's network")
-	f.Float64Var(&o.Train.LR, "lr", 0.003, "Adam's learning rate (paper: 0.001)")
-	f.StringVar(&h.schedule, "schedule", "cosine", "how the learning rate falls: `cosine|plateau`, to 0 or by halves (paper: plateau)")
+	f.IntVar(&o.Train.Batch, "batch", 128, "images per training step; the first batch also initialises the paper's network")
+	f.Float64Var(&o.Train.LR, "lr", 0.003, "learning rate of Adam (paper: 0.001)")
+	Choice(f, &h.schedule, "schedule", "cosine", "cosine|plateau", "how the learning rate falls (paper: plateau)")
 	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before plateau halves the learning rate")
-	f.StringVar(&h.balance, "balance", "none", "whether an epoch shows each image once, or every class equally often: `none|sample`")
-	usage := "one head is trained per seed"
-	if h.seeds.String() == "0" { // which pflag takes for no default
+	Choice(f, &h.balance, "balance", "none", "none|sample", "an epoch shows each image once, or each class equally often")
+	usage := "train one head per seed"
+	if h.seeds.String() == "0" { // which is taken for no default
 		usage += " (default 0)"
 	}
 	f.Var(&h.seeds, "seeds", usage)
-	f.Var(&h.seeds, "seed", "the same as --seeds")
-	f.StringVar(&h.preset, "preset", "", "the paper's settings for `imagenet1k|mnist|moons`; flags that are given go before")
-	f.BoolVar(&h.paper, "paper", false, "the paper's settings; flags that are given go before")
+	f.Var(&h.seeds, "seed", "")
+	f.Lookup("seed").Hidden = true
 	return h
 }
+
+// rareHeadFlags are those of AddHeadFlags that few need.
+var rareHeadFlags = []string{"network", "layers", "lr", "val", "shrinkage", "pca-dims", "centroids", "projection", "norm", "recovery", "depression", "batch", "schedule", "patience"}
 
 // PaperByDefault makes the paper's settings the defaults.
 func (h *HeadFlags) PaperByDefault() *HeadFlags {
@@ -83,10 +88,8 @@ func (h *HeadFlags) PaperByDefault() *HeadFlags {
 
 // settle gives the flags that were not given the values of settings.
 func (h *HeadFlags) settle(what string, settings map[string]string) error {
-	given := map[string]bool{}
-	h.flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
 	for name, value := range settings {
-		if given[name] {
+		if h.flags.Changed(name) {
 			continue
 		}
 		if err := h.flags.Lookup(name).Value.Set(value); err != nil {
@@ -99,11 +102,7 @@ func (h *HeadFlags) settle(what string, settings map[string]string) error {
 // Options returns what the flags say, after Parse.
 func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	if h.preset != "" {
-		settings, ok := presets[h.preset]
-		if !ok {
-			return h.options, Usagef("--preset %s: it is imagenet1k, mnist or moons", h.preset)
-		}
-		if err := errors.Join(h.settle("--preset", paper), h.settle("--preset", settings)); err != nil {
+		if err := errors.Join(h.settle("--preset", paper), h.settle("--preset", presets[h.preset])); err != nil {
 			return h.options, err
 		}
 	} else if h.paper {
@@ -112,13 +111,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 		}
 	}
 	o := h.options
-	switch h.network {
-	case "open":
-	case "paper":
-		o.Paper = true
-	default:
-		return o, Usagef("--network %s: it is open or paper", h.network)
-	}
+	o.Paper = h.network == "paper"
 	o.Head.Open = !o.Paper
 	o.Train.Schedule = head.Schedule(h.schedule)
 	kind, l2 := strings.CutPrefix(h.conditioning, "l2+")
@@ -138,20 +131,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != conditioning.PCA:
 		return o, Usagef("--pca-dims: --conditioning %s is no pca", h.conditioning)
 	}
-	switch h.depression {
-	case "paper":
-	case "none":
-		o.Head.NoDepression = true
-	default:
-		return o, Usagef("--depression %s: it is paper or none", h.depression)
-	}
-	switch h.balance {
-	case "none":
-	case "sample":
-		o.Train.Balance = true
-	default:
-		return o, Usagef("--balance %s: it is none or sample", h.balance)
-	}
+	o.Head.NoDepression, o.Train.Balance = h.depression == "none", h.balance == "sample"
 	// A zero would mean the default further on, not what was asked for.
 	for name, value := range map[string]float64{
 		"layers": float64(o.Head.Layers), "centroids": float64(o.Head.Centroids),
@@ -176,8 +156,8 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	return o, nil
 }
 
-// Share reads the value of the flag name: a part of the training images, or a
-// feature set.
+// Share reads the value of the flag name: a share of the training images, or
+// a feature set.
 func Share(name, text string) (pipeline.Share, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	switch {
@@ -188,7 +168,7 @@ func Share(name, text string) (pipeline.Share, error) {
 	case v == 0:
 		return pipeline.Share{None: true}, nil
 	case !(v > 0 && v < 1):
-		return pipeline.Share{}, Usagef("--%s %s: a part lies between 0 and 1", name, strings.TrimSpace(text))
+		return pipeline.Share{}, Usagef("--%s %s: a share lies between 0 and 1", name, strings.TrimSpace(text))
 	}
 	return pipeline.Share{Fraction: v}, nil
 }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"strings"
@@ -8,14 +8,14 @@ import (
 	"mlrbfn/pipeline"
 )
 
-// SetFlags are the flags of programs that compare heads on sets of strangers.
+// SetFlags are the flags of commands that compare methods on sets of OOD images.
 type SetFlags struct{ near, far *[]string }
 
 // AddSetFlags adds the flags.
 func AddSetFlags(f *pflag.FlagSet) *SetFlags {
 	return &SetFlags{
-		near: f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images (repeat for several)"),
-		far:  f.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images (repeat for several)"),
+		near: f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images: unknown classes like the known ones (repeat)"),
+		far:  f.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images: nothing like the known classes (repeat)"),
 	}
 }
 
@@ -33,9 +33,6 @@ func (s *SetFlags) Sets() ([]pipeline.OODSet, error) {
 			}
 			all = append(all, pipeline.OODSet{Group: group.name, Name: name, Features: dir})
 		}
-	}
-	if len(all) == 0 {
-		return nil, Usagef("name at least one set of strangers with --near or --far")
 	}
 	return all, nil
 }

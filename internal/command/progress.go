@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Progress tells a person how far a program is: a bar on a terminal, elsewhere
-// a line every few seconds. It may be used from several goroutines; a nil
+// Progress tells a person how far a command is: by a bar on a terminal, and else
+// by a line every few seconds. It may be used from several goroutines; a nil
 // Progress tells nothing.
 type Progress struct {
 	mu       sync.Mutex
@@ -28,11 +28,14 @@ type Progress struct {
 	phase    string
 }
 
-// NewProgress returns a Progress that counts units ("images") on w, or nil
-// where quiet.
+// NewProgress returns a Progress that counts units ("images") on w, or nil if
+// quiet. For Progress.Phase the unit follows from the phase.
 func NewProgress(w io.Writer, unit string, quiet bool) *Progress {
 	if quiet {
 		return nil
+	}
+	if p, ok := w.(people); ok { // the bar moves the cursor, and escapes its own text
+		w = p.w
 	}
 	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now()}
 }
@@ -49,6 +52,9 @@ func (p *Progress) Begin(done int) {
 
 // IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
+	if p, ok := w.(people); ok {
+		w = p.w
+	}
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
@@ -67,7 +73,7 @@ func (p *Progress) Update(done, total int, note string) {
 	}
 	// Several goroutines count, and may come here out of turn.
 	p.done = max(p.done, done)
-	p.line = p.render(p.done, total, note)
+	p.line = escape(p.render(p.done, total, note))
 	if now := time.Now(); now.Sub(p.shown) >= every && (p.terminal || now.Sub(p.start) >= every) {
 		p.shown = now
 		p.show()
@@ -81,6 +87,7 @@ func (p *Progress) Say(line string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	line = escape(line)
 	if p.terminal {
 		line = "\r\033[K" + line
 	}
@@ -88,8 +95,8 @@ func (p *Progress) Say(line string) {
 	p.last = "" // the bar is shown anew
 }
 
-// Phase is Update for work in several phases, each of which counts from the
-// start; what names the phase.
+// Phase is Update for work in several phases, each of which counts from 0: sets
+// or, where the name what ends in "training", epochs.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
@@ -98,6 +105,9 @@ func (p *Progress) Phase(what string, done, total int) {
 	if what != p.phase {
 		p.finish()
 		p.phase, p.start, p.shown, p.done, p.before = what, time.Now(), time.Time{}, 0, 0
+		if p.unit = "sets"; strings.HasSuffix(what, "training") {
+			p.unit = "epochs"
+		}
 	}
 	p.mu.Unlock()
 	p.Update(done, total, what)
@@ -154,12 +164,10 @@ func (p *Progress) render(done, total int, note string) string {
 	if total >= 0 {
 		fmt.Fprintf(&b, "/%d", total)
 	}
-	if p.unit != "" {
-		b.WriteString(" " + p.unit)
-	}
+	b.WriteString(" " + p.unit)
 	if done > p.before {
 		rate := float64(done-p.before) / elapsed.Seconds()
-		fmt.Fprintf(&b, ", %.4g/s", rate)
+		fmt.Fprintf(&b, ", %.4g %s/s", rate, p.unit)
 		if total >= 0 {
 			left := time.Duration(float64(total-done) / rate * float64(time.Second))
 			fmt.Fprintf(&b, ", %s left", left.Round(time.Second))

@@ -1,8 +1,7 @@
-package main
+package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"image/png"
@@ -13,11 +12,10 @@ import (
 	"mlrbfn/extractor/check"
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/cli"
 	"mlrbfn/pipeline"
 )
 
-// checkFlags are the flags that go with --check.
+// checkFlags are the flags for --check.
 type checkFlags struct {
 	on      bool
 	against string
@@ -29,7 +27,7 @@ type checkFlags struct {
 var errCheck = errors.New("the check found something that is probably wrong")
 
 // runCheck says what an extraction would do and whether that is right.
-func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, asJSON bool, stdout io.Writer) (err error) {
+func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, asJSON bool, s Streams) (err error) {
 	m, err := extractor.OpenModel(opts.Model, opts.Backbone)
 	if err != nil {
 		return err
@@ -57,12 +55,15 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 	drawn := ""
 	if sheet, err := r.Picture(); err == nil {
 		drawn = c.picture
+		if err := prepareOutput(drawn); err != nil {
+			return err
+		}
 		if err := atomicfile.Write(drawn, func(w io.Writer) error { return png.Encode(w, sheet) }); err != nil {
 			return err
 		}
 	}
 	if asJSON {
-		err = json.NewEncoder(stdout).Encode(struct {
+		err = writeJSON(s.Out, struct {
 			Model      string                 `json:"model"`
 			SHA256     string                 `json:"model_sha256"`
 			Inputs     []extractor.TensorInfo `json:"inputs"`
@@ -77,7 +78,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 			*check.Report
 		}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, r})
 	} else {
-		err = printCheck(stdout, m, r, drawn)
+		err = printCheck(ForPeople(s.Out), m, r, drawn)
 	}
 	if err == nil && len(r.Warnings) > 0 {
 		err = errCheck
@@ -99,12 +100,12 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	line("features\t%d, from %s: %s", m.Dim(), m.Output(), m.Why())
 	switch m.Pool() {
 	case "cls":
-		line("\tthe class token of each image, the first")
+		line("\tthe first token of each image, which is the class token")
 	case "mean":
 		line("\tthe mean over dimensions %v of %s", m.PoolAxes(), m.Embedding())
 	}
 	if n := m.LogitsDim(); n > 0 {
-		line("logits\tof %d classes, kept beside the features", n)
+		line("logits\tof %s, written beside the features", count(n, "class"))
 	}
 	line("images are\t%s", m.Spec)
 	if len(r.Images)+len(r.Failed) == 0 {
@@ -115,7 +116,7 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 		printImages(line, m, r, drawn)
 	}
 	for i, f := range r.Failed {
-		line("%s\t%s\t%s", first(i, "unreadable"), cli.Printable(f.Path), f.Error)
+		line("%s\t%s\t%s", first(i, "unreadable"), Printable(f.Path), f.Error)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -134,7 +135,7 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 
 // printImages prints what the model makes of images.
 func printImages(line func(string, ...any), m *extractor.Model, r *check.Report, drawn string) {
-	line("the model sees\t%s, the first of the %d images below", drawn, len(r.Images))
+	line("the model sees\t%s, the first of the %s below", drawn, count(len(r.Images), "image"))
 	for i, c := range r.Inputs {
 		line("%s\t%s: %.3f … %.3f, mean %.3f, standard deviation %.3f", first(i, "its values"), [3]string{"red", "green", "blue"}[i], c.Min, c.Max, c.Mean, c.Std)
 	}
@@ -143,7 +144,7 @@ func printImages(line func(string, ...any), m *extractor.Model, r *check.Report,
 		line("constant\t%d of %d features", r.Constant, m.Dim())
 	}
 	if len(r.Normalisations) > 0 {
-		line("\nnormalisation\tmirror\tmargin\t(cosine of an image with its mirror image, and how far the next one is behind)")
+		line("\nnormalisation\tmirror\tmargin\t(mirror: cosine of an image with its mirror image; margin: by how much that exceeds the cosine with any other image; the first line is in use and should have about the largest margin)")
 		for _, n := range r.Normalisations {
 			line("%s\t%.3f\t%.3f", n.Name, n.Mirror, n.Margin)
 		}
@@ -155,7 +156,7 @@ func printImages(line func(string, ...any), m *extractor.Model, r *check.Report,
 	}
 	line("\nimage\tnorm\tnearest\tcosine")
 	for _, i := range r.Images {
-		line("%s\t%.4g\t%s\t%.3f", cli.Printable(i.Path), i.Norm, cli.Printable(i.Nearest), i.Cosine)
+		line("%s\t%.4g\t%s\t%.3f", Printable(i.Path), i.Norm, Printable(i.Nearest), i.Cosine)
 	}
 }
 
@@ -167,17 +168,17 @@ func first(i int, name string) string {
 	return name
 }
 
-// check refuses flags that say nothing without --check, or with pixels.
-func (c checkFlags) check(changed func(string) bool, pixels bool) error {
+// validate refuses flags that mean nothing without --check, or with pixels.
+func (c checkFlags) validate(changed func(string) bool, pixels bool) error {
 	switch {
 	case c.on && pixels:
-		return cli.Usagef("--check looks at ONNX models; pixels are what they are")
+		return Usagef("--check is for ONNX models, not for pixels")
 	case c.on && c.images < 1:
-		return cli.Usagef("--check-images %d: it is positive", c.images)
+		return Usagef("--check-images %d: it must be positive", c.images)
 	case c.on && c.against != "" && !changed("images"):
-		return cli.Usagef("--against compares what models make of images; name some with --images")
+		return Usagef("--against needs --images to compare the models on")
 	case !c.on && (changed("against") || changed("picture") || changed("check-images")):
-		return cli.Usagef("--against, --picture and --check-images go with --check")
+		return Usagef("--against, --picture and --check-images go with --check")
 	}
 	return nil
 }
