@@ -44,11 +44,17 @@ type Prepared interface {
 // Settings describe a network in the words of detector files and checkpoints.
 // Their names are frozen: files hold them.
 type Settings struct {
-	Layers, Centroids, Projection int // of a config; 0 for a trained network
+	Layers     int     `json:"Layers"`    // the last one included
+	Centroids  int     `json:"Centroids"` // of a config, as is the next; 0 for a trained network
+	Projection int     `json:"Projection"`
+	Norm       float64 `json:"Norm"`
+	Recovery   float64 `json:"Recovery"`
+	Open       bool    `json:"Open"` // the residual network; else the paper's, which the rest is of
 
-	Norm, Recovery                                float64
-	NoDepression, NoRatio, NoProjections, SumLoss bool // of the paper's network
-	Open                                          bool // the residual network
+	NoDepression  bool `json:"NoDepression"`
+	NoRatio       bool `json:"NoRatio"`
+	NoProjections bool `json:"NoProjections"`
+	SumLoss       bool `json:"SumLoss"` // of a config
 }
 
 // Network is a trained network. It does not change once made, so any number of

@@ -49,7 +49,7 @@ func FromSettings(s head.Settings) *Network {
 // Settings implements head.Network.
 func (n *Network) Settings() head.Settings {
 	return head.Settings{
-		Norm: n.Norm, Recovery: n.Recovery,
+		Layers: len(n.Layers), Norm: n.Norm, Recovery: n.Recovery,
 		NoDepression: n.NoDepression, NoRatio: n.NoRatio, NoProjections: n.NoProjections,
 	}
 }

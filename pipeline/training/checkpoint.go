@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/safetensors"
@@ -285,7 +286,16 @@ const rateKey = "Train.LR"
 // identify lists what the heads depend on. Options that Options hides from
 // JSON are none of it, or show in the rows.
 func (t *Data) identify(ctx context.Context) (identity, error) {
-	text, err := json.Marshal(t.Options)
+	o := t.Options
+	shape := o.Head.Settings()
+	text, err := json.Marshal(struct {
+		Paper         bool
+		Conditioning  conditioning.Options
+		Head          head.Settings
+		Train, Linear head.TrainOptions
+		Seeds         []uint64
+		Scores        string
+	}{!shape.Open, o.Conditioning, shape, o.Train, o.Linear, o.Seeds, o.Scores})
 	if err != nil {
 		return nil, err
 	}
@@ -304,8 +314,8 @@ func (t *Data) identify(ctx context.Context) (identity, error) {
 	id["the classes"] = checksum(ctx, classes)
 	id["the training features"] = checksum(ctx, t.X)
 	id["the training labels"] = checksum(ctx, t.Labels)
-	id["the choice of training images"] = checksum(ctx, wide(t.train.Rows))
-	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Rows))
+	id["the choice of training images"] = checksum(ctx, wide(t.train.Index))
+	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Index))
 	if t.Held != nil {
 		id["the validation features"] = checksum(ctx, t.validation.X)
 		id["the validation labels"] = checksum(ctx, t.validation.Labels)
