@@ -41,20 +41,18 @@ type Prepared interface {
 	Close() error
 }
 
-// Settings describe a network in the words of detector files and checkpoints.
-// Their names are frozen: files hold them.
+// Settings describe a network of either kind, in one form for files and for
+// export. Fields that a network does not have are as if it had the paper's.
 type Settings struct {
-	Layers     int     `json:"Layers"`    // the last one included
-	Centroids  int     `json:"Centroids"` // of a config, as is the next; 0 for a trained network
-	Projection int     `json:"Projection"`
-	Norm       float64 `json:"Norm"`
-	Recovery   float64 `json:"Recovery"`
-	Open       bool    `json:"Open"` // the residual network; else the paper's, which the rest is of
+	Layers     int // the last one included
+	Centroids  int // of a config, as is the next; 0 for a trained network
+	Projection int
+	Norm       float64
+	Recovery   float64
+	Open       bool // the residual network; else the paper's, which the rest is of
 
-	NoDepression  bool `json:"NoDepression"`
-	NoRatio       bool `json:"NoRatio"`
-	NoProjections bool `json:"NoProjections"`
-	SumLoss       bool `json:"SumLoss"` // of a config
+	NoDepression, NoRatio, NoProjections bool
+	SumLoss                              bool // of a config
 }
 
 // Network is a trained network. It does not change once made, so any number of

@@ -35,7 +35,7 @@ type Detector struct {
 }
 
 // TrainingRecord is the options that heads were trained with and the rows that
-// they saw.
+// they saw. Its JSON names, and those of RowCount, are those of detector files.
 type TrainingRecord struct {
 	Features    []string `json:"features"`
 	Layers      int      `json:"layers"`

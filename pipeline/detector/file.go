@@ -29,7 +29,8 @@ const plainVersion = 2
 // one to be trusted.
 var ErrDetector = errors.New("not a usable detector")
 
-// metadata is the JSON object under the key mlrbfn of the file's metadata.
+// metadata is the JSON object under the key mlrbfn of the file's metadata. Its
+// names, and those within, are those of the format.
 type metadata struct {
 	Version int `json:"version"`
 	Source
@@ -47,10 +48,18 @@ type metadata struct {
 	Seeds       []uint64    `json:"seeds"`
 	// Conditioning says what the tensors conditioning.* are; null where there
 	// are none.
-	Conditioning *conditioning.Options `json:"conditioning"`
-	Training     TrainingRecord        `json:"training"`
-	History      [][]head.Epoch        `json:"history"`
-	Scores       *scoringRecord        `json:"scores,omitempty"` // nil: the heads' own
+	Conditioning *conditioningRecord `json:"conditioning"`
+	Training     TrainingRecord      `json:"training"`
+	History      [][]files.Epoch     `json:"history"`
+	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
+}
+
+// conditioningRecord says what a conditioning is.
+type conditioningRecord struct {
+	Kind      string  `json:"kind"`
+	L2        bool    `json:"l2"`
+	Shrinkage float64 `json:"shrinkage"`
+	Dims      int     `json:"dims"`
 }
 
 // settings returns those of the heads.
@@ -74,7 +83,7 @@ func (d *Detector) Save(path string) error {
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
-		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training, History: d.History,
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
 	}
 	if scores != nil {
 		meta.Version = detectorVersion
@@ -83,8 +92,14 @@ func (d *Detector) Save(path string) error {
 	if settings.NoDepression {
 		meta.Depression = "none"
 	}
-	if first.Conditioning != nil {
-		meta.Conditioning = &first.Conditioning.Options
+	if c := first.Conditioning; c != nil {
+		meta.Conditioning = &conditioningRecord{string(c.Kind), c.L2, c.Shrinkage, c.Dims}
+	}
+	if d.History != nil {
+		meta.History = make([][]files.Epoch, len(d.History))
+	}
+	for i, epochs := range d.History {
+		meta.History[i] = files.Epochs(epochs)
 	}
 	if !math.IsInf(d.Threshold, -1) {
 		meta.Threshold = &d.Threshold
@@ -128,11 +143,11 @@ func conditioningTensors(c *conditioning.Conditioning) []safetensors.Tensor {
 	return []safetensors.Tensor{mean, {Name: "conditioning.matrix", Shape: []int{c.In(), c.Out()}, Data: c.Matrix}}
 }
 
-func readConditioning(file *safetensors.File, o *conditioning.Options) (*conditioning.Conditioning, error) {
-	if o == nil {
+func readConditioning(file *safetensors.File, r *conditioningRecord) (*conditioning.Conditioning, error) {
+	if r == nil {
 		return nil, nil
 	}
-	c := &conditioning.Conditioning{Options: *o}
+	c := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Kind(r.Kind), L2: r.L2, Shrinkage: r.Shrinkage, Dims: r.Dims}}
 	for name, to := range map[string]*[]float32{"mean": &c.Mean, "scale": &c.Scale, "matrix": &c.Matrix} {
 		values, shape, err := safetensors.Get[float32](file, "conditioning."+name)
 		if err != nil && !(name != "mean" && errors.Is(err, safetensors.ErrNoTensor)) {
@@ -198,9 +213,12 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training, History: meta.History, Splits: map[string][]int{},
+		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{},
 	}
 	d.Source.Model = features.DecodePath(meta.Model)
+	for _, records := range meta.History {
+		d.History = append(d.History, files.HeadEpochs(records))
+	}
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold
 	}

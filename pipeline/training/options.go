@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -13,12 +14,12 @@ import (
 // Options says what to train a detector on, and how. A zero field takes
 // its default.
 type Options struct {
-	Features []string `json:"-"` // folders of feature sets, all of one model; needed
+	Features []string // folders of feature sets, all of one model; needed
 
 	// Validation steers the learning rate; Calibration sets the threshold and
 	// the p-values and is used for nothing else. Each takes a tenth of the
 	// labelled rows by default.
-	Validation, Calibration Share `json:"-"`
+	Validation, Calibration Share
 
 	// Head is the network to train, with its shape: a residual.Config or a
 	// paper.Config. It also has the defaults of the next two fields. nil means
@@ -40,31 +41,31 @@ type Options struct {
 	Scores string
 	Linear head.TrainOptions
 
-	TargetTPR float64 `json:"-"` // share of in-distribution images that the threshold keeps; 0 means 0.95
+	TargetTPR float64 // share of in-distribution images that the threshold keeps; 0 means 0.95
 
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
 	// memory. What does not fit goes to temporary files in the folder Scratch, ""
 	// being the system's, and is shuffled as head.Train says.
-	Memory  int64  `json:"-"`
-	Scratch string `json:"-"`
+	Memory  int64
+	Scratch string
 
 	// Checkpoint, where set, is the file that keeps the state of all heads
 	// every CheckpointEvery (0 means 30 s) and when training ends early. A
 	// later call with the same options and features goes on from it, to the
 	// bit; one with others is refused with ErrOtherTraining. The caller removes
 	// the file when the detector is saved.
-	Checkpoint      string        `json:"-"`
-	CheckpointEvery time.Duration `json:"-"`
-	Resume          Resume        `json:"-"` // what to do about a checkpoint that is there
+	Checkpoint      string
+	CheckpointEvery time.Duration
+	Resume          Resume // what to do about a checkpoint that is there
 
 	// Resumed, where set, is told before training goes on from a checkpoint how
 	// many epochs each head has behind it.
-	Resumed func(epochs []int) `json:"-"`
+	Resumed func(epochs []int)
 
 	// Progress, where set, is called after each epoch of each head (counted
 	// from 0), from several goroutines.
-	Progress func(head int, e head.Epoch) `json:"-"`
+	Progress func(head int, e head.Epoch)
 }
 
 // Share is a part of the training rows to set aside: a fraction of them, drawn
