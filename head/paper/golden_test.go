@@ -225,7 +225,7 @@ func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
 }
 
 // TestGoldenAblations holds networks without one of the paper's steps against
-// PyTorch's answers (scripts/gen_head_golden.py).
+// PyTorch's answers (testdata/generate_ablations.py).
 func TestGoldenAblations(t *testing.T) {
 	var all struct{ Heads []goldenNetwork }
 	headtest.ReadGolden(t, filepath.Join("..", "testdata", "ablations.json"), &all)

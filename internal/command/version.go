@@ -28,8 +28,8 @@ func newVersion() *command {
 	return c.done()
 }
 
-// build returns the version and, if the build recorded it, the commit.
-func build() (version, commit string) {
+// buildInfo returns the version and, if the build recorded it, the commit.
+func buildInfo() (version, commit string) {
 	version = "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		version = info.Main.Version
@@ -57,7 +57,7 @@ func printVersion(w io.Writer, asJSON bool) error {
 		Kernels     string   `json:"kernels"`
 		Processor   []string `json:"processor"`
 	}
-	v.Version, v.Commit = build()
+	v.Version, v.Commit = buildInfo()
 	v.Go, v.Platform = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
 	v.Kernels, v.Processor = kernels.Name(), processor()
 	library := "not found"
@@ -103,7 +103,7 @@ func processor() []string {
 
 // Version names the version, the commit and what it was built with in a line.
 func Version() string {
-	version, commit := build()
+	version, commit := buildInfo()
 	if commit != "" {
 		commit = ", commit " + commit
 	}

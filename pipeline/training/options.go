@@ -1,7 +1,6 @@
 package training
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"

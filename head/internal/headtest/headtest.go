@@ -59,9 +59,10 @@ func Values[T numeric.Real](v Vector) []T {
 
 func Float32s(v Vector) []float32 { return Values[float32](v) }
 
+// Golden reads one of the float64 answers of PyTorch (internal/testenv/goldens).
 func Golden(t *testing.T, file string, into any) {
 	t.Helper()
-	ReadGolden(t, testenv.Shared(t, "oracle", "golden", file), into)
+	ReadGolden(t, testenv.Golden(t, file), into)
 }
 
 func ReadGolden(t *testing.T, path string, into any) {
