@@ -161,7 +161,8 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 		threshold = nil
 	}
 	first, network, condition := d.Heads[0], "paper", (*conditioningInfo)(nil)
-	if first.Open {
+	settings := first.Network.Settings()
+	if settings.Open {
 		network = "open"
 	}
 	if c := first.Conditioning; c != nil {
@@ -184,7 +185,7 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 		{"pool", d.Source.Pool},
 		{"network", network},
 		{"conditioning", condition},
-		{"norm", first.Norm},
+		{"norm", settings.Norm},
 		{"seeds", d.Seeds},
 		{"tool", "mlrbfn export-onnx " + version()},
 	} {

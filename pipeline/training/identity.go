@@ -32,23 +32,24 @@ const (
 // defaults filled in. Options that are missing here, such as the shares of rows,
 // show in the rows, or make no difference to the heads.
 func identifyOptions(o Options) identity {
+	shape := o.Head.Settings()
 	return identity{
 		"Conditioning.dims":      written(o.Conditioning.Dims),
 		kindName:                 string(o.Conditioning.Kind),
 		"Conditioning.l2":        written(o.Conditioning.L2),
 		"Conditioning.shrinkage": written(o.Conditioning.Shrinkage),
 
-		"Paper":              written(o.Paper),
-		"Head.Open":          written(!o.Paper),
-		"Head.Layers":        written(o.Head.Layers),
-		"Head.Centroids":     written(o.Head.Centroids),
-		"Head.Projection":    written(o.Head.Projection),
-		"Head.Norm":          written(o.Head.Norm),
-		"Head.Recovery":      written(o.Head.Recovery),
-		"Head.NoDepression":  written(o.Head.NoDepression),
-		"Head.NoRatio":       written(o.Head.NoRatio),
-		"Head.NoProjections": written(o.Head.NoProjections),
-		"Head.SumLoss":       written(o.Head.SumLoss),
+		"Paper":              written(!shape.Open),
+		"Head.Open":          written(shape.Open),
+		"Head.Layers":        written(shape.Layers),
+		"Head.Centroids":     written(shape.Centroids),
+		"Head.Projection":    written(shape.Projection),
+		"Head.Norm":          written(shape.Norm),
+		"Head.Recovery":      written(shape.Recovery),
+		"Head.NoDepression":  written(shape.NoDepression),
+		"Head.NoRatio":       written(shape.NoRatio),
+		"Head.NoProjections": written(shape.NoProjections),
+		"Head.SumLoss":       written(shape.SumLoss),
 
 		"Train.Epochs":   written(o.Train.Epochs),
 		"Train.Batch":    written(o.Train.Batch),
@@ -90,8 +91,8 @@ func (t *Data) identify(ctx context.Context) (identity, error) {
 	id["the classes"] = checksum(ctx, classes)
 	id["the training features"] = checksum(ctx, t.X)
 	id["the training labels"] = checksum(ctx, t.Labels)
-	id["the choice of training images"] = checksum(ctx, wide(t.train.Rows))
-	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Rows))
+	id["the choice of training images"] = checksum(ctx, wide(t.train.Index))
+	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Index))
 	if t.Held != nil {
 		id["the validation features"] = checksum(ctx, t.validation.X)
 		id["the validation labels"] = checksum(ctx, t.validation.Labels)

@@ -1,13 +1,13 @@
 package training
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
+	"mlrbfn/head/residual"
 )
 
 // Options says what to train a detector on, and how. A zero field takes
@@ -20,18 +20,15 @@ type Options struct {
 	// labelled rows by default.
 	Validation, Calibration Share
 
-	// Paper trains the paper's head, and makes the paper's settings the defaults
-	// of the fields below. Otherwise it is an open head, and the defaults are
-	// what docs/research.md found best: conditioning.Auto, 2
-	// layers, 20 epochs with a learning rate of 0.003 that falls with the
-	// cosine.
-	Paper bool
+	// Head is the network to train, with its shape: a residual.Config or a
+	// paper.Config. It also has the defaults of the next two fields. nil means
+	// residual.Config{}.
+	Head head.Config
 
 	// Conditioning is done to the features before the head; it is fitted on the
 	// training rows.
 	Conditioning conditioning.Options
 
-	Head  head.Config       // Open is set by Paper
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
 
@@ -96,28 +93,19 @@ func (s Share) String() string {
 	return fmt.Sprint(s.fraction())
 }
 
-// withOurs fills in the zero fields that do not mean the paper's settings.
-func (o *Options) withOurs() {
-	o.Head.Open = !o.Paper
-	if o.Paper {
-		o.Conditioning.Kind = cmp.Or(o.Conditioning.Kind, conditioning.None)
-		return
+// withHeadDefaults fills in the zero fields whose defaults depend on the network.
+func (o *Options) withHeadDefaults() (err error) {
+	if o.Head == nil {
+		o.Head = residual.Config{}
+	}
+	if o.Head, err = o.Head.WithDefaults(); err != nil {
+		return err
 	}
 	if o.Conditioning.Kind == "" {
-		o.Conditioning.Kind = conditioning.Auto
+		o.Conditioning.Kind = o.Head.Conditioning().Kind
 	}
-	if o.Head.Layers == 0 {
-		o.Head.Layers = 2
-	}
-	if o.Train.Epochs == 0 {
-		o.Train.Epochs = 20
-	}
-	if o.Train.LR == 0 {
-		o.Train.LR = 0.003
-	}
-	if o.Train.Schedule == "" {
-		o.Train.Schedule = head.Cosine
-	}
+	o.Train, err = o.Head.TrainOptions(o.Train)
+	return err
 }
 
 var errNoScale = errors.New("an ensemble needs validation images, which put its parts on one scale: --val is not 0")

@@ -1,4 +1,4 @@
-package training
+package dataset_test
 
 import (
 	"math"
@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"mlrbfn/dataset"
 	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
@@ -20,13 +21,13 @@ func TestSplitRows(t *testing.T) {
 		val := rapid.Float64Range(0, 0.45).Draw(t, "validation")
 		cal := rapid.Float64Range(0, 0.45).Draw(t, "calibration")
 		seed := rapid.Uint64().Draw(t, "seed")
-		s, err := splitRows(labels, classes, val, cal, seed)
+		s, err := dataset.Split(labels, classes, val, cal, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
 
 		// Every labelled row is in exactly one part.
-		all := slices.Concat(s.train, s.validation, s.calibration)
+		all := slices.Concat(s.Train, s.Validation, s.Calibration)
 		slices.Sort(all)
 		var labelled []int
 		count := make([]int, classes)
@@ -49,17 +50,17 @@ func TestSplitRows(t *testing.T) {
 				}
 				return in
 			}
-			if n > 0 && of(s.train) == 0 {
+			if n > 0 && of(s.Train) == 0 {
 				t.Fatalf("class %d of %d rows has none to train on", y, n)
 			}
 			if n > 4 {
-				if got, want := float64(of(s.validation)), val*float64(n); math.Abs(got-want) > 2 {
+				if got, want := float64(of(s.Validation)), val*float64(n); math.Abs(got-want) > 2 {
 					t.Fatalf("class %d of %d rows gives %g to validation, want %g", y, n, got, want)
 				}
 			}
 		}
-		again, err := splitRows(labels, classes, val, cal, seed)
-		if err != nil || !slices.Equal(again.train, s.train) || !slices.Equal(again.calibration, s.calibration) {
+		again, err := dataset.Split(labels, classes, val, cal, seed)
+		if err != nil || !slices.Equal(again.Train, s.Train) || !slices.Equal(again.Calibration, s.Calibration) {
 			t.Fatal("the same seed gave another split")
 		}
 	})
@@ -71,12 +72,12 @@ func TestSplitRowsExactly(t *testing.T) {
 		labels[i] = int64(i % 10)
 	}
 	for seed := range uint64(20) {
-		s, err := splitRows(labels, 10, 0.1, 0.1, seed)
+		s, err := dataset.Split(labels, 10, 0.1, 0.1, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(s.validation) != 100 || len(s.calibration) != 100 || len(s.train) != 800 {
-			t.Fatalf("seed %d: %d, %d and %d rows", seed, len(s.train), len(s.validation), len(s.calibration))
+		if len(s.Validation) != 100 || len(s.Calibration) != 100 || len(s.Train) != 800 {
+			t.Fatalf("seed %d: %d, %d and %d rows", seed, len(s.Train), len(s.Validation), len(s.Calibration))
 		}
 	}
 	// A class of one image each but for one: that one gives its share and no
@@ -87,15 +88,15 @@ func TestSplitRowsExactly(t *testing.T) {
 			labels = append(labels, int64(i+1-big))
 		}
 		labels = append(labels, slices.Repeat([]int64{int64(2000 * big)}, 200)...)
-		s, err := splitRows(labels, 2001, 0.1, 0.1, 3)
+		s, err := dataset.Split(labels, 2001, 0.1, 0.1, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v, c := len(s.validation), len(s.calibration); v < 20 || v > 21 || c < 20 || c > 21 {
+		if v, c := len(s.Validation), len(s.Calibration); v < 20 || v > 21 || c < 20 || c > 21 {
 			t.Errorf("one class of 200 among singletons gives %d and %d rows", v, c)
 		}
 	}
-	if _, err := splitRows(labels, 10, 0.5, 0.5, 0); err == nil {
+	if _, err := dataset.Split(labels, 10, 0.5, 0.5, 0); err == nil {
 		t.Error("a split that leaves nothing to train on was accepted")
 	}
 }

@@ -1,24 +1,29 @@
-package head
+package residual
 
 import (
 	"context"
 	"fmt"
 	"math"
 	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/internal/parallel"
 )
 
-// Score says how in-distribution a row is from an open head's m, the squared
-// distance from the nearest class mean, and its l_c:
+// Score says how in-distribution a row is, from the squared distance m from the
+// nearest class mean and from the l_c of the last layer:
 //
 //	s = (−m − m₁)/σ₁ + (G − m₂)/σ₂,  G = −Σ_c p_c^γ (1−p_c)^γ
 //
 // with p = softmax(l) and γ = [DecisionPower], over the [DecisionClasses]
-// largest p. The first part tells strangers that are far from all classes; the
+// largest p. The first part finds out-of-distribution rows that are far from all classes; the
 // second, the generalised entropy of Liu et al. (GEN, CVPR 2023), those that lie
 // between classes. Means and standard deviations of in-distribution rows put the
 // two on one scale.
 type Score struct {
-	Nearness, Decision Scale // of −m and of G
+	Nearness, Decision head.Scale // of −m and of G
 }
 
 // What G of a [Score] is made of.
@@ -26,15 +31,6 @@ const (
 	DecisionPower   = 0.1 // γ
 	DecisionClasses = 100 // how many p it sums over at most
 )
-
-// Scale is the mean and the standard deviation of a number.
-type Scale struct{ Mean, Deviation float64 }
-
-// Of returns (v − mean) / deviation.
-func (s Scale) Of(v float64) float64 { return (v - s.Mean) / s.Deviation }
-
-// Valid tells whether both are numbers and the deviation is positive.
-func (s Scale) Valid() bool { return !notNumber(s.Mean) && !notNumber(s.Deviation) && s.Deviation > 0 }
 
 func (s *Score) valid() bool { return s.Nearness.Valid() && s.Decision.Valid() }
 
@@ -44,18 +40,18 @@ func (s *Score) of(m float64, l []float64) float64 {
 }
 
 // fitScore returns the score that conditioned in-distribution rows scale.
-func (m *MLRBFN) fitScore(ctx context.Context, data Data) (*Score, error) {
-	rows, classes := spread(data.Rows), m.Classes()
+func (n *Network) fitScore(ctx context.Context, data dataset.Rows) (*Score, error) {
+	rows, classes := dataset.Spread(data.Index, mostRows), n.Classes()
 	nearness, decisions := make([]float64, len(rows)), make([]float64, len(rows))
-	err := share(ctx, len(rows), predictBatch, func() func(from, to int) error {
-		p, x := m.NewPredictor(), make([]float32, predictBatch*data.D)
+	err := parallel.Ranges(ctx, len(rows), head.BatchRows, func() func(from, to int) error {
+		e, z := n.evaluator(), make([]float64, head.BatchRows*data.D)
 		return func(from, to int) error {
 			for i, r := range rows[from:to] {
-				copy(x[i*data.D:], data.X[r*data.D:(r+1)*data.D])
+				numeric.Convert(z[i*data.D:], data.Row(r))
 			}
-			logits := p.forward(x[:(to-from)*data.D], to-from)
+			logits := e.forward(z[:(to-from)*data.D])
 			for i := range to - from {
-				nearness[from+i], decisions[from+i] = -p.distance[i], decision(logits[i*classes:(i+1)*classes])
+				nearness[from+i], decisions[from+i] = -e.distance[i], decision(logits[i*classes:(i+1)*classes])
 			}
 			return nil
 		}
@@ -63,33 +59,17 @@ func (m *MLRBFN) fitScore(ctx context.Context, data Data) (*Score, error) {
 	if err != nil {
 		return nil, err
 	}
-	score := &Score{ScaleOf(nearness), ScaleOf(decisions)}
+	score := &Score{head.ScaleOf(nearness), head.ScaleOf(decisions)}
 	if !score.valid() {
-		return nil, fmt.Errorf("%w: the score of the validation rows is %+v", ErrDiverged, *score)
+		return nil, fmt.Errorf("%w: the score of the validation rows is %+v", head.ErrDiverged, *score)
 	}
 	return score, nil
-}
-
-// ScaleOf returns the mean and the standard deviation (ddof 0) of v. Values
-// that do not differ have the deviation 1.
-func ScaleOf(v []float64) Scale {
-	var s Scale
-	for _, a := range v {
-		s.Mean += a / float64(len(v))
-	}
-	for _, a := range v {
-		s.Deviation += (a - s.Mean) * (a - s.Mean) / float64(len(v))
-	}
-	if s.Deviation = math.Sqrt(s.Deviation); !(s.Deviation > 1e-12*math.Abs(s.Mean)) {
-		s.Deviation = 1
-	}
-	return s
 }
 
 // decision returns G of l. Each 1−p is the sum of the other p, as it would be
 // lost in rounding where p is all but 1.
 func decision(l []float64) float64 {
-	top, largest := slices.Max(l), argmax(l)
+	top, largest := slices.Max(l), numeric.Argmax(l)
 	var others float64 // Σ e^{l−top} but for the largest
 	for c, v := range l {
 		if c != largest {

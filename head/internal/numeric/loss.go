@@ -1,4 +1,4 @@
-package head
+package numeric
 
 import (
 	"math"
@@ -6,28 +6,28 @@ import (
 	"mlrbfn/internal/kernels"
 )
 
-// logShift keeps log y away from 0, where log(1−y) has no value.
-const logShift = 1e-6
+// LogShift keeps log y away from 0, where log(1−y) has no value.
+const LogShift = 1e-6
 
-// logBCE returns the paper's loss (appendix, log_bce_loss): binary
+// LogBCE returns the paper's loss (appendix, log_bce_loss): binary
 // cross-entropy over the C problems "is it of class c?", on log-probabilities
 // log y [C, N], averaged over all N·C entries. Each entry is −log y′ for the
 // row's own class and −log(1−y′) for the others, with log y′ = log y − 1e-6.
 // An entry of log y = −∞ counts 0 for the other classes, as the limit does.
 // grad [C, N] receives the derivative by log y and may be nil.
-func logBCE[T real](logY []T, labels []int, grad []T) float64 {
+func LogBCE[T Real](logY []T, labels []int, grad []T) float64 {
 	scale := 1 / float64(len(logY))
-	return kernels.VectorsOf[T]().LogBCE(grad, logY, labels, logShift, T(scale)) * scale
+	return kernels.VectorsOf[T]().LogBCE(grad, logY, labels, LogShift, T(scale)) * scale
 }
 
-// crossEntropy returns the mean over the N rows of −log softmax(z)[label] for
+// CrossEntropy returns the mean over the N rows of −log softmax(z)[label] for
 // logits z [N, C]. grad [N, C] receives its derivative and may be nil.
-func crossEntropy[T real](logits []T, labels []int, classes int, grad []T) float64 {
+func CrossEntropy[T Real](logits []T, labels []int, classes int, grad []T) float64 {
 	scale := 1 / float64(len(labels))
 	var sum float64
 	for i, own := range labels {
 		row := logits[i*classes : (i+1)*classes]
-		top := float64(row[argmax(row)])
+		top := float64(row[Argmax(row)])
 		var total float64
 		for _, z := range row {
 			total += math.Exp(float64(z) - top)
@@ -46,15 +46,4 @@ func crossEntropy[T real](logits []T, labels []int, classes int, grad []T) float
 		}
 	}
 	return sum * scale
-}
-
-// argmax returns the index of the first largest value.
-func argmax[T real](x []T) int {
-	best := 0
-	for i, v := range x {
-		if v > x[best] {
-			best = i
-		}
-	}
-	return best
 }

@@ -1,12 +1,16 @@
-package head
+package rbf
 
-import "math"
+import (
+	"math"
 
-// norm is the k of the distance ‖x−c‖_k^k = Σ_j |x_j−c_j|^k, k ≥ 1.
-type norm float64
+	"mlrbfn/head/internal/numeric"
+)
+
+// Norm is the k of the distance ‖x−c‖_k^k = Σ_j |x_j−c_j|^k, k ≥ 1.
+type Norm float64
 
 // power returns |a|^k.
-func (k norm) power(a float64) float64 {
+func (k Norm) power(a float64) float64 {
 	a = math.Abs(a)
 	switch k {
 	case 1:
@@ -21,7 +25,7 @@ func (k norm) power(a float64) float64 {
 
 // slope returns d|a|^k/da = k·|a|^(k−1)·sign(a), and 0 at a = 0 where k = 1
 // has no derivative (as torch.cdist).
-func (k norm) slope(a float64) float64 {
+func (k Norm) slope(a float64) float64 {
 	switch {
 	case a == 0:
 		return 0
@@ -35,9 +39,9 @@ func (k norm) slope(a float64) float64 {
 	return math.Copysign(float64(k)*math.Pow(math.Abs(a), float64(k)-1), a)
 }
 
-// distance returns ‖x−c‖_k^k, summed term by term: exact near zero, where the
+// Distance returns ‖x−c‖_k^k, summed term by term: exact near zero, where the
 // expansion of the square is not.
-func distance[T real](k norm, x, c []T) T {
+func Distance[T numeric.Real](k Norm, x, c []T) T {
 	c = c[:len(x)]
 	var sum T
 	switch k {

@@ -1,4 +1,4 @@
-package head
+package residual
 
 import (
 	"errors"
@@ -10,21 +10,27 @@ import (
 	"pgregory.net/rapid"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/headtest"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/head/internal/rbf"
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
-// drawOpen draws an open head with parameters in a range where nothing
+// drawNetwork draws a network with parameters in a range where nothing
 // saturates, projections among them.
-func drawOpen(t *rapid.T) *MLRBFN {
+func drawNetwork(t *rapid.T) *Network {
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 	cfg, err := Config{
-		Open: true, Layers: rapid.IntRange(1, 4).Draw(t, "layers"), Centroids: rapid.IntRange(1, 6).Draw(t, "N"),
+		Layers: rapid.IntRange(1, 4).Draw(t, "layers"), Centroids: rapid.IntRange(1, 6).Draw(t, "N"),
 		Projection: rapid.IntRange(0, 5).Draw(t, "o"), Recovery: rapid.SampledFrom([]float64{1, 1.1, 1.5}).Draw(t, "recovery"),
-	}.WithDefaults()
+	}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, classes := rapid.IntRange(1, 6).Draw(t, "d"), rapid.IntRange(1, 4).Draw(t, "C")
-	m := newHead(cfg, d, classes)
+	m := newNetwork(cfg, d, classes)
 	normal := func(to []float32, mean, deviation float64) {
 		for i := range to {
 			to[i] = float32(mean + deviation*rng.NormFloat64())
@@ -40,7 +46,7 @@ func drawOpen(t *rapid.T) *MLRBFN {
 	m.Density = &Density{D: d, Means: make([]float32, d*classes), Middle: 0.5 * float64(d), Radius: 2 * float64(d)}
 	normal(m.Density.Means, 0, 1)
 	if rapid.Bool().Draw(t, "score") {
-		m.Score = &Score{Scale{-float64(d), 1}, Scale{-0.5, 0.2}}
+		m.Score = &Score{Nearness: head.Scale{Mean: -float64(d), Deviation: 1}, Decision: head.Scale{Mean: -0.5, Deviation: 0.2}}
 	}
 	if err := m.Validate(); err != nil {
 		t.Fatal(err)
@@ -48,9 +54,12 @@ func drawOpen(t *rapid.T) *MLRBFN {
 	return m
 }
 
-func TestGradientsOfOpenHeadsAgainstFiniteDifferences(t *testing.T) {
+// of returns a head that reads conditioned rows.
+func of(n *Network) *head.Head { return &head.Head{Network: n} }
+
+func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := drawOpen(t)
+		m := drawNetwork(t)
 		const n = 3
 		e, classes := m.Layers[0].In, m.Classes()
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "rows"), 2))
@@ -68,13 +77,14 @@ func TestGradientsOfOpenHeadsAgainstFiniteDifferences(t *testing.T) {
 			return x
 		}
 		labels := []int{0, classes - 1, classes / 2}
-		net := networkOf[float64](m, n)
-		net.gInput = make([]float64, n*e)
-		net.step(rows(), labels)
-		checkGradients(t, append(net.params(), param[float64]{u, turned(net.gInput, e)}), func() float64 {
-			net.refresh()
+		net := compute[float64](m, n)
+		net.GInput = make([]float64, n*e)
+		net.Step(rows(), labels)
+		params, gradients := net.Params()
+		headtest.CheckGradients(t, append(params, u), append(gradients, headtest.Turned(net.GInput, e)), func() float64 {
+			net.Refresh()
 			net.forward(rows(), n)
-			return logBCE(net.last().weights, labels, nil)
+			return numeric.LogBCE(net.Last().Weights, labels, nil)
 		})
 	})
 }
@@ -89,13 +99,13 @@ func logSum(logPhi []float64) float64 {
 	return top + math.Log(sum)
 }
 
-// TestOpenConfidenceIsBounded states what is proved in the package's text:
+// TestConfidenceIsBounded states what is proved in the package's text:
 // confidences add up to at most 1 and to at most what the distance from the
 // data allows, so that they go to 0 in every direction.
-func TestOpenConfidenceIsBounded(t *testing.T) {
+func TestConfidenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := drawOpen(t)
-		x := drawRows(t, m, 70) // more than a batch
+		m := drawNetwork(t)
+		x := headtest.DrawRows(t, m.Dim(), 70) // more than a batch
 		d, classes := m.Dim(), m.Classes()
 		slack := 0.0 // what the hidden layers may give back of the depression
 		for _, l := range m.Layers[:len(m.Layers)-1] {
@@ -110,16 +120,16 @@ func TestOpenConfidenceIsBounded(t *testing.T) {
 			for i, v := range x {
 				scaled[i] = times * v
 			}
-			logPhi := m.LogConfidences(scaled)
+			logPhi := of(m).LogConfidences(scaled)
 			for i := range 70 {
 				row := logPhi[i*classes : (i+1)*classes]
 				nearest := math.Inf(1)
 				for c := range classes {
 					z, mean := scaled[i*d:(i+1)*d], m.Density.Means[c*d:(c+1)*d]
 					wide, centre := make([]float64, d), make([]float64, d)
-					convert(wide, z)
-					convert(centre, mean)
-					nearest = min(nearest, distance(2, wide, centre))
+					numeric.Convert(wide, z)
+					numeric.Convert(centre, mean)
+					nearest = min(nearest, rbf.Distance(2, wide, centre))
 				}
 				allowed := min(0, m.Density.logDep(nearest)+slack)
 				if times == 1e30 && allowed > -1e6 {
@@ -133,25 +143,26 @@ func TestOpenConfidenceIsBounded(t *testing.T) {
 	})
 }
 
-// TestOpenOddRows feeds what is no number: it must neither spoil the rows
+// TestOddRows feeds NaN and infinities: it must neither spoil the rows
 // beside it nor pass for in-distribution.
-func TestOpenOddRows(t *testing.T) {
+func TestOddRows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := drawOpen(t)
+		n := drawNetwork(t)
+		m := of(n)
 		d, classes := m.Dim(), m.Classes()
 		if rapid.Bool().Draw(t, "conditioned") {
 			m.Conditioning = &conditioning.Conditioning{
 				Options: conditioning.Options{L2: rapid.Bool().Draw(t, "L2")}, Mean: make([]float32, d), Scale: slices.Repeat([]float32{1}, d),
 			}
 		}
-		x := drawRows(t, m, 5)
+		x := headtest.DrawRows(t, d, 5)
 		wantPhi, wantScores := m.Outputs(x)
 		x[2*d+rapid.IntRange(0, d-1).Draw(t, "at")] = rapid.SampledFrom([]float32{
 			float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)),
 		}).Draw(t, "odd")
 		logPhi, scores := m.Outputs(x)
 		if slices.ContainsFunc(logPhi[2*classes:3*classes], func(l float64) bool { return l > -700 }) || scores[2] > -700 {
-			t.Fatalf("log φ %v and score %g of what is no number", logPhi[2*classes:3*classes], scores[2])
+			t.Fatalf("log φ %v and score %g of a row that is not finite", logPhi[2*classes:3*classes], scores[2])
 		}
 		for _, i := range []int{0, 1, 3, 4} {
 			if scores[i] != wantScores[i] || !slices.Equal(logPhi[i*classes:(i+1)*classes], wantPhi[i*classes:(i+1)*classes]) {
@@ -161,12 +172,12 @@ func TestOpenOddRows(t *testing.T) {
 	})
 }
 
-func TestOpenClassesPermute(t *testing.T) {
+func TestClassesPermute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := drawOpen(t)
+		m := drawNetwork(t)
 		classes, e := m.Classes(), m.Layers[0].In
-		x := drawRows(t, m, 9)
-		want, wantScores := m.Outputs(x)
+		x := headtest.DrawRows(t, m.Dim(), 9)
+		want, wantScores := of(m).Outputs(x)
 		order := make([]int, classes)
 		for c := range order {
 			order[c] = c
@@ -181,7 +192,7 @@ func TestOpenClassesPermute(t *testing.T) {
 			copy(last.Centroids[c*e:(c+1)*e], from.Centroids[old*e:(old+1)*e])
 			last.Beta[c] = from.Beta[old]
 		}
-		got, scores := permuted.Outputs(x)
+		got, scores := of(&permuted).Outputs(x)
 		near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*(1+math.Abs(b)) }
 		for i := range 9 {
 			for c, old := range order {
@@ -196,16 +207,16 @@ func TestOpenClassesPermute(t *testing.T) {
 	})
 }
 
-// TestOpenStartsAsItsClosedForm: before the first step a head of any depth is
+// TestStartsAsItsClosedForm: before the first step a head of any depth is
 // the Gaussians at the class means with one width, times the density.
-func TestOpenStartsAsItsClosedForm(t *testing.T) {
-	train, val := blobs(200, 6, 3, 1), blobs(60, 6, 3, 2)
+func TestStartsAsItsClosedForm(t *testing.T) {
+	train, val := headtest.Blobs(200, 6, 3, 1), headtest.Blobs(60, 6, 3, 2)
 	for layers := 1; layers <= 4; layers++ {
-		cfg, err := Config{Open: true, Layers: layers, Centroids: 7, Projection: 4}.WithDefaults()
+		cfg, err := Config{Layers: layers, Centroids: 7, Projection: 4}.withDefaults()
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := newHead(cfg, 6, 3)
+		m := newNetwork(cfg, 6, 3)
 		if m.Density, err = fitDensity(t.Context(), train, val, 3); err != nil {
 			t.Fatal(err)
 		}
@@ -217,15 +228,15 @@ func TestOpenStartsAsItsClosedForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		net := networkOf[float64](m, 1)
-		if err := net.startOpen(t.Context(), reduced, reducedVal, 3, newRand(1)); err != nil {
+		net := compute[float64](m, 1)
+		if err := net.start(t.Context(), reduced, reducedVal, 3, rand.New(rand.NewPCG(1, 1))); err != nil {
 			t.Fatal(err)
 		}
-		net.copyTo(m)
-		width := softplus(float64(m.Layers[layers-1].Beta[0]))
-		p := m.NewPredictor()
+		net.CopyTo(m.Layers)
+		width := numeric.Softplus(float64(m.Layers[layers-1].Beta[0]))
+		p := of(m).NewPredictor()
 		logPhi := make([]float64, 3)
-		for _, r := range val.Rows {
+		for _, r := range val.Index {
 			row := val.X[r*6 : (r+1)*6]
 			p.Outputs(logPhi, nil, row)
 			want := make([]float64, 3)
@@ -258,54 +269,36 @@ func TestOpenStartsAsItsClosedForm(t *testing.T) {
 }
 
 // whitened gives both sets as the whitening of the first makes them.
-func whitened(t *testing.T, classes int, train, val Data) (Data, Data) {
+func whitened(t *testing.T, classes int, train, val dataset.Rows) (dataset.Rows, dataset.Rows) {
 	t.Helper()
-	of := func(d Data) conditioning.Data {
-		return conditioning.Data{X: d.X, D: d.D, Labels: d.Labels, Rows: d.Rows, Classes: classes}
-	}
-	c, err := conditioning.Fit(t.Context(), of(train), of(val), conditioning.Options{Kind: conditioning.Whiten})
+	c, err := conditioning.Fit(t.Context(), train, val, classes, conditioning.Options{Kind: conditioning.Whiten})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []*Data{&train, &val} {
-		if d.X, err = c.Rows(t.Context(), d.X, d.Rows); err != nil {
+	for _, d := range []*dataset.Rows{&train, &val} {
+		if d.X, err = c.Rows(t.Context(), d.X, d.Index); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return train, val
 }
 
-// TestOpenRowsAreSpread: the rows of a large set come class by class.
-func TestOpenRowsAreSpread(t *testing.T) {
-	rows := make([]int, 2*mostRows+5)
-	for i := range rows {
-		rows[i] = i
-	}
-	got := spread(rows)
-	if len(got) != mostRows || got[0] != 0 || got[mostRows-1] < 2*mostRows || !slices.IsSorted(got) {
-		t.Errorf("%d rows from %d to %d", len(got), got[0], got[len(got)-1])
-	}
-	if got := spread(rows[:7]); !slices.Equal(got, rows[:7]) {
-		t.Errorf("of 7 rows: %v", got)
-	}
-}
-
-// TestOpenUnseenClass: a class without training rows changes nothing for the
+// TestUnseenClass: a class without training rows changes nothing for the
 // others, also where these overlap about its empty place.
-func TestOpenUnseenClass(t *testing.T) {
-	train, val := blobs(600, 6, 4, 1), blobs(200, 6, 4, 2)
-	for _, d := range []Data{train, val} {
+func TestUnseenClass(t *testing.T) {
+	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2)
+	for _, d := range []dataset.Rows{train, val} {
 		for i := range d.X {
 			d.X[i] += float32(math.Sin(float64(i * i)))
 		}
 	}
 	train, val = whitened(t, 4, train, val)
-	opts := TrainOptions{Epochs: 1, Schedule: Cosine}
-	want, history, err := Train(t.Context(), Config{Open: true, Layers: 2}, train, val, 4, opts)
+	opts := head.TrainOptions{Epochs: 1, Schedule: head.Cosine}
+	want, history, err := head.Train(t.Context(), Config{Layers: 2}, train, val, 4, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := Train(t.Context(), Config{Open: true, Layers: 2}, train, val, 5, opts)
+	got, _, err := head.Train(t.Context(), Config{Layers: 2}, train, val, 5, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +306,7 @@ func TestOpenUnseenClass(t *testing.T) {
 		t.Errorf("accuracy %g: the classes do not overlap as they should here", accuracy)
 	}
 	a, b := want.LogConfidences(val.X), got.LogConfidences(val.X)
-	for i := range val.Rows {
+	for i := range val.Index {
 		four, five := a[i*4:(i+1)*4], b[i*5:(i+1)*5]
 		for c := range four {
 			if math.Abs(four[c]-five[c]) > 0.01*(1+math.Abs(four[c])) {
@@ -326,11 +319,11 @@ func TestOpenUnseenClass(t *testing.T) {
 	}
 }
 
-// TestTrainOpenLearns looks at accuracy and at confidence far away.
-func TestTrainOpenLearns(t *testing.T) {
-	train, val := whitened(t, 4, blobs(600, 6, 4, 1), blobs(200, 6, 4, 2))
+// TestTrainLearns looks at accuracy and at confidence far away.
+func TestTrainLearns(t *testing.T) {
+	train, val := whitened(t, 4, headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2))
 	for layers := 1; layers <= 3; layers++ {
-		m, epochs, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 20}, train, val, 4, TrainOptions{Epochs: 10, LR: 3e-3, Schedule: Cosine})
+		m, epochs, err := head.Train(t.Context(), Config{Layers: layers, Centroids: 20}, train, val, 4, head.TrainOptions{Epochs: 10, LR: 3e-3, Schedule: head.Cosine})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -347,7 +340,7 @@ func TestTrainOpenLearns(t *testing.T) {
 		inside, insideScores := m.Outputs(val.X)
 		outside, outsideScores := m.Outputs(far)
 		var confidence float64
-		for i := range val.Rows {
+		for i := range val.Index {
 			confidence += math.Exp(slices.Max(inside[i*4:(i+1)*4])) / 200
 			if slices.Max(outside[i*4:(i+1)*4]) > math.Log(1e-6) {
 				t.Fatalf("%d layers, row %d: %v, far away %v", layers, i, inside[i*4:(i+1)*4], outside[i*4:(i+1)*4])
@@ -362,41 +355,41 @@ func TestTrainOpenLearns(t *testing.T) {
 	}
 }
 
-// TestTrainOpenOnOddData ends in a head that is one, or says why not.
-func TestTrainOpenOnOddData(t *testing.T) {
-	first := func(n int) Data {
-		data := blobs(60, 3, 3, 1)
-		data.Rows = data.Rows[:n]
+// TestTrainOnOddData ends in a head that is one, or says why not.
+func TestTrainOnOddData(t *testing.T) {
+	first := func(n int) dataset.Rows {
+		data := headtest.Blobs(60, 3, 3, 1)
+		data.Index = data.Index[:n]
 		return data
 	}
-	equal := Data{X: slices.Repeat([]float32{0.5, 1, -2}, 40), D: 3, Labels: make([]int64, 40)}
+	equal := dataset.Rows{X: slices.Repeat([]float32{0.5, 1, -2}, 40), D: 3, Labels: make([]int64, 40)}
 	for i := range 40 {
-		equal.Labels[i], equal.Rows = int64(i%3), append(equal.Rows, i)
+		equal.Labels[i], equal.Index = int64(i%3), append(equal.Index, i)
 	}
-	copies := blobs(60, 3, 3, 1)
+	copies := headtest.Blobs(60, 3, 3, 1)
 	for i := range copies.X {
 		copies.X[i] = copies.X[i%27] // nine rows, again and again
 	}
-	huge := blobs(60, 3, 3, 1)
+	huge := headtest.Blobs(60, 3, 3, 1)
 	huge.X[4] = 1e30
-	allHuge := blobs(60, 3, 3, 1)
+	allHuge := headtest.Blobs(60, 3, 3, 1)
 	for i := range allHuge.X {
 		allHuge.X[i] *= 1e30
 	}
-	nan := blobs(60, 3, 3, 1)
+	nan := headtest.Blobs(60, 3, 3, 1)
 	nan.X[4] = float32(math.NaN())
-	one := blobs(60, 3, 1, 1)
+	one := headtest.Blobs(60, 3, 1, 1)
 	for name, tt := range map[string]struct {
-		train, val Data
+		train, val dataset.Rows
 		classes    int
 		diverges   bool
 	}{
-		"three classes":                  {train: first(60), val: blobs(30, 3, 3, 2), classes: 3},
+		"three classes":                  {train: first(60), val: headtest.Blobs(30, 3, 3, 2), classes: 3},
 		"no validation rows":             {train: first(60), classes: 3},
 		"one class":                      {train: one, val: one, classes: 1},
-		"classes without rows":           {train: first(60), val: blobs(30, 3, 3, 2), classes: 9},
-		"validation of unseen classes":   {train: one, val: blobs(30, 3, 3, 2), classes: 3},
-		"validation of unseen alone":     {train: one, val: Data{X: []float32{1, 2, 3}, D: 3, Labels: []int64{2}, Rows: []int{0}}, classes: 3},
+		"classes without rows":           {train: first(60), val: headtest.Blobs(30, 3, 3, 2), classes: 9},
+		"validation of unseen classes":   {train: one, val: headtest.Blobs(30, 3, 3, 2), classes: 3},
+		"validation of unseen alone":     {train: one, val: dataset.Rows{X: []float32{1, 2, 3}, D: 3, Labels: []int64{2}, Index: []int{0}}, classes: 3},
 		"eight rows":                     {train: first(8), val: first(3), classes: 3},
 		"two rows":                       {train: first(2), classes: 3},
 		"one validation row":             {train: first(60), val: first(1), classes: 3},
@@ -411,8 +404,8 @@ func TestTrainOpenOnOddData(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, layers := range []int{1, 3} {
-				m, _, err := Train(t.Context(), Config{Open: true, Layers: layers, Centroids: 10}, tt.train, tt.val, tt.classes, TrainOptions{Epochs: 20, Batch: 16, LR: 3e-3, Schedule: Cosine})
-				if errors.Is(err, ErrDiverged) && tt.diverges {
+				m, _, err := head.Train(t.Context(), Config{Layers: layers, Centroids: 10}, tt.train, tt.val, tt.classes, head.TrainOptions{Epochs: 20, Batch: 16, LR: 3e-3, Schedule: head.Cosine})
+				if errors.Is(err, head.ErrDiverged) && tt.diverges {
 					continue
 				}
 				if err != nil || tt.diverges {
@@ -423,7 +416,7 @@ func TestTrainOpenOnOddData(t *testing.T) {
 				}
 				logPhi, scores := m.Outputs(first(60).X)
 				for _, v := range slices.Concat(logPhi, scores) {
-					if notNumber(v) {
+					if numeric.NotFinite(v) {
 						t.Fatalf("%d layers: log φ %v, scores %v", layers, logPhi, scores)
 					}
 				}
@@ -432,35 +425,53 @@ func TestTrainOpenOnOddData(t *testing.T) {
 	}
 }
 
-func TestValidateRefusesOpen(t *testing.T) {
-	for name, spoil := range map[string]func(*MLRBFN){
-		"no density":         func(m *MLRBFN) { m.Density = nil },
-		"density too short":  func(m *MLRBFN) { m.Density.D, m.Density.Means = 2, make([]float32, 4) },
-		"means cut short":    func(m *MLRBFN) { m.Density.Means = m.Density.Means[1:] },
-		"no means":           func(m *MLRBFN) { m.Density.Means = nil },
-		"mean not finite":    func(m *MLRBFN) { m.Density.Means[1] = float32(math.Inf(1)) },
-		"radius not finite":  func(m *MLRBFN) { m.Density.Radius = math.Inf(1) },
-		"radius NaN":         func(m *MLRBFN) { m.Density.Radius = math.NaN() },
-		"radii in disorder":  func(m *MLRBFN) { m.Density.Radius = m.Density.Middle / 2 },
-		"radii negative":     func(m *MLRBFN) { m.Density.Middle, m.Density.Radius = -3, -2 },
-		"score not finite":   func(m *MLRBFN) { m.Score.Nearness.Mean = math.NaN() },
-		"score of one value": func(m *MLRBFN) { m.Score.Decision.Deviation = 0 },
-		"norm":               func(m *MLRBFN) { m.Norm = 1 },
-		"no depression":      func(m *MLRBFN) { m.NoDepression = true },
-		"layer not residual": func(m *MLRBFN) { m.Layers[0].Out++ },
+func TestValidateRefuses(t *testing.T) {
+	for name, spoil := range map[string]func(*Network){
+		"no density":         func(m *Network) { m.Density = nil },
+		"density too short":  func(m *Network) { m.Density.D, m.Density.Means = 2, make([]float32, 4) },
+		"means cut short":    func(m *Network) { m.Density.Means = m.Density.Means[1:] },
+		"no means":           func(m *Network) { m.Density.Means = nil },
+		"mean not finite":    func(m *Network) { m.Density.Means[1] = float32(math.Inf(1)) },
+		"radius not finite":  func(m *Network) { m.Density.Radius = math.Inf(1) },
+		"radius NaN":         func(m *Network) { m.Density.Radius = math.NaN() },
+		"radii in disorder":  func(m *Network) { m.Density.Radius = m.Density.Middle / 2 },
+		"radii negative":     func(m *Network) { m.Density.Middle, m.Density.Radius = -3, -2 },
+		"score not finite":   func(m *Network) { m.Score.Nearness.Mean = math.NaN() },
+		"score of one value": func(m *Network) { m.Score.Decision.Deviation = 0 },
+		"recovery":           func(m *Network) { m.Recovery = 0.9 },
+		"layer not residual": func(m *Network) { m.Layers[0].Out++ },
 	} {
-		cfg, err := Config{Open: true, Layers: 2}.WithDefaults()
+		cfg, err := Config{Layers: 2}.withDefaults()
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := newHead(cfg, 3, 2)
+		m := newNetwork(cfg, 3, 2)
 		m.Density = &Density{D: 3, Means: make([]float32, 6), Middle: 1, Radius: 2}
-		m.Score = &Score{Scale{0, 1}, Scale{0, 1}}
+		m.Score = &Score{Nearness: head.Scale{Deviation: 1}, Decision: head.Scale{Deviation: 1}}
 		if err := m.Validate(); err != nil {
 			t.Fatal(err)
 		}
 		spoil(m)
 		if err := m.Validate(); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestFromSettingsRefuses(t *testing.T) {
+	good := head.Settings{Norm: 2, Recovery: 1.1, Open: true}
+	if _, err := FromSettings(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*head.Settings){
+		"norm":           func(s *head.Settings) { s.Norm = 1 },
+		"no depression":  func(s *head.Settings) { s.NoDepression = true },
+		"no ratio":       func(s *head.Settings) { s.NoRatio = true },
+		"no projections": func(s *head.Settings) { s.NoProjections = true },
+	} {
+		s := good
+		spoil(&s)
+		if _, err := FromSettings(s); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

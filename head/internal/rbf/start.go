@@ -1,63 +1,34 @@
-package head
+package rbf
 
 import (
 	"context"
 	"math"
 	"slices"
+
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/internal/parallel"
 )
 
-// draws is where initialisation gets its random numbers.
-type draws interface {
+// Random is where initialisation gets its random numbers.
+type Random interface {
 	Float64() float64     // uniform in [0, 1)
 	NormFloat64() float64 // standard normal
 }
 
-// kmeansPasses is how often web-scale k-means goes over the rows.
-const kmeansPasses = 100
-
-// initialise places the centroids and sets the inverse-widths of every layer
-// by the rows x [b, d], b ≥ 2, each layer on what the layers before it make of
-// them (paper, appendix A): the first half of the rows places the centroids,
-// the second half sets β. Projections must be drawn before.
-// It stops when ctx is cancelled, and returns ctx.Err().
-func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng draws) error {
-	logDep, d := net.first, net.layers[0].d
-	in := net.in[:d*b]
-	net.Transpose(in, x, b, d)
-	for _, l := range net.layers {
-		half := b / 2
-		if err := plusPlus(ctx, l.centroids, l.d, x[:half*l.d], net.k, rng); err != nil {
-			return err
-		}
-		if err := webScale(ctx, l.centroids, l.d, x[:half*l.d], net.k, kmeansPasses); err != nil {
-			return err
-		}
-		beta, err := initialBeta(ctx, l.centroids, l.d, x[half*l.d:b*l.d], net.k, 4)
-		if err != nil {
-			return err
-		}
-		l.setBeta(beta)
-		net.refreshLayer(l)
-		net.forwardLayer(l, in, x, logDep, b)
-		in, x, logDep = l.out[:l.o*b], net.rows(l, b), l.logDep
-	}
-	return nil
-}
-
-// setBeta gives all centroids the β that they begin with.
-func (l *layer[T]) setBeta(beta float64) {
-	l.initBeta = float64(T(beta))
-	for c := range l.beta {
-		l.beta[c] = T(l.initBeta)
+// SetBeta gives all centroids the β that they begin with.
+func (l *Layer[T]) SetBeta(beta float64) {
+	l.InitBeta = float64(T(beta))
+	for c := range l.Beta {
+		l.Beta[c] = T(l.InitBeta)
 	}
 }
 
-// plusPlus fills the centroids [n, d] by k-means++ on the rows x [m, d]
+// PlusPlus fills the centroids [n, d] by k-means++ on the rows x [m, d]
 // (Arthur and Vassilvitskii): the first is the first row; each other is a row
 // drawn with a probability proportional to its distance ‖·‖_k^k from the
 // nearest centroid so far, plus noise of deviation 1e-5, which tells copies
 // apart where there are fewer rows than centroids. It stops with ctx.
-func plusPlus[T real](ctx context.Context, centroids []T, d int, x []T, k norm, rng draws) error {
+func PlusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, rng Random) error {
 	nearest := make([]float64, len(x)/d)
 	for i := range nearest {
 		nearest[i] = math.Inf(1)
@@ -69,7 +40,7 @@ func plusPlus[T real](ctx context.Context, centroids []T, d int, x []T, k norm, 
 		}
 		var total float64
 		for i := range nearest {
-			nearest[i] = min(nearest[i], float64(distance(k, x[i*d:(i+1)*d], centroids[at-d:at])))
+			nearest[i] = min(nearest[i], float64(Distance(k, x[i*d:(i+1)*d], centroids[at-d:at])))
 			total += nearest[i]
 		}
 		u := rng.Float64()
@@ -89,19 +60,19 @@ func plusPlus[T real](ctx context.Context, centroids []T, d int, x []T, k norm, 
 	return nil
 }
 
-// webScale improves the centroids by passes of web-scale k-means (Sculley) as
+// WebScale improves the centroids by passes of web-scale k-means (Sculley) as
 // the paper's code has it: each pass assigns all rows to their nearest
 // centroids first, then moves the centroids row by row with the step 1/v,
 // where v counts the rows that the centroid has ever been given. It stops with
 // ctx.
-func webScale[T real](ctx context.Context, centroids []T, d int, x []T, k norm, passes int) error {
+func WebScale[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, passes int) error {
 	counts := make([]T, len(centroids)/d)
 	nearest := make([]int, len(x)/d)
 	assign := func(from, to int) error {
 		for i := from; i < to; i++ {
 			row, least := x[i*d:(i+1)*d], T(math.Inf(1))
 			for c := range counts {
-				if dist := distance(k, row, centroids[c*d:(c+1)*d]); dist < least {
+				if dist := Distance(k, row, centroids[c*d:(c+1)*d]); dist < least {
 					nearest[i], least = c, dist
 				}
 			}
@@ -109,7 +80,7 @@ func webScale[T real](ctx context.Context, centroids []T, d int, x []T, k norm, 
 		return nil
 	}
 	for range passes {
-		if err := share(ctx, len(nearest), 8, func() func(from, to int) error { return assign }); err != nil {
+		if err := parallel.Ranges(ctx, len(nearest), 8, func() func(from, to int) error { return assign }); err != nil {
 			return err
 		}
 		for i, c := range nearest {
@@ -124,7 +95,7 @@ func webScale[T real](ctx context.Context, centroids []T, d int, x []T, k norm, 
 	return nil
 }
 
-// initialBeta returns the β that all centroids of a layer begin with, so that
+// InitialBeta returns the β that all centroids of a layer begin with, so that
 // β⁺ = reach/d: d, by analogy to two standard deviations of a Gaussian where
 // reach is 4, is the larger of the 0.95 quantiles of the rows' distances from
 // their nearest centroids and of the centroids' distances from their nearest
@@ -132,7 +103,7 @@ func webScale[T real](ctx context.Context, centroids []T, d int, x []T, k norm, 
 //
 // Rows that are all equal tell no width (d = 0); β is 1e4 then. It stops with
 // ctx.
-func initialBeta[T real](ctx context.Context, centroids []T, d int, x []T, k norm, reach float64) (float64, error) {
+func InitialBeta[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, reach float64) (float64, error) {
 	toCentroid := make([]float64, len(x)/d)
 	toRow := make([]float64, len(centroids)/d)
 	for i := range toCentroid {
@@ -144,16 +115,16 @@ func initialBeta[T real](ctx context.Context, centroids []T, d int, x []T, k nor
 		}
 		toRow[c] = math.Inf(1)
 		for i := range toCentroid {
-			dist := float64(distance(k, x[i*d:(i+1)*d], centroids[c*d:(c+1)*d]))
+			dist := float64(Distance(k, x[i*d:(i+1)*d], centroids[c*d:(c+1)*d]))
 			toCentroid[i], toRow[c] = min(toCentroid[i], dist), min(toRow[c], dist)
 		}
 	}
-	return inverseSoftplus(reach / max(quantile(toCentroid, 0.95), quantile(toRow, 0.95))), nil
+	return InverseSoftplus(reach / max(Quantile(toCentroid, 0.95), Quantile(toRow, 0.95))), nil
 }
 
-// inverseSoftplus returns the β of a width β⁺: from 5 on the width itself, as
+// InverseSoftplus returns the β of a width β⁺: from 5 on the width itself, as
 // softplus all but is the identity there.
-func inverseSoftplus(width float64) float64 {
+func InverseSoftplus(width float64) float64 {
 	switch {
 	case width < 5:
 		return math.Log(min(max(math.Expm1(width), 1e-6), 1e4))
@@ -163,9 +134,9 @@ func inverseSoftplus(width float64) float64 {
 	return width
 }
 
-// quantile returns the q-quantile of x by linear interpolation, as
+// Quantile returns the q-quantile of x by linear interpolation, as
 // torch.quantile. It sorts x.
-func quantile(x []float64, q float64) float64 {
+func Quantile(x []float64, q float64) float64 {
 	slices.Sort(x)
 	at := q * float64(len(x)-1)
 	low := int(at)
