@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/idx"
+	"mlrbfn/internal/regular"
 )
 
 var (
@@ -381,7 +382,7 @@ func isImage(file string) (bool, error) {
 	if preprocess.IsImage(name, nil) {
 		return true, nil
 	}
-	f, err := os.Open(file)
+	f, err := regular.Open(file, regular.Values)
 	if err != nil {
 		return false, err
 	}
@@ -402,7 +403,7 @@ type entry struct {
 
 // readEntries reads an OpenOOD list.
 func readEntries(file string) ([]entry, error) {
-	text, err := os.ReadFile(file)
+	text, err := regular.ReadFile(file, regular.List)
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
