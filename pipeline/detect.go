@@ -80,7 +80,7 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 		}
 		defer func() { err = errors.Join(err, aside.Close()) }()
 	}
-	model, err := opts.Detector.OpenBackbone(opts.Model, opts.Backbone)
+	model, err := opts.Detector.OpenBackbone(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return DetectStats{}, err
 	}
