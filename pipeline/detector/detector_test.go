@@ -88,6 +88,7 @@ func TestDetectorRoundTrip(t *testing.T) {
 				}
 			}
 		}
+		got.file = ""
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("detector %d: wrote %+v\nread  %+v", i, want, got)
 		}
