@@ -82,7 +82,7 @@ func annotate(f *pflag.Flag, key string, values ...string) {
 	if f.Annotations == nil {
 		f.Annotations = map[string][]string{}
 	}
-	f.Annotations[key] = slices.Concat([]string{}, values)
+	f.Annotations[key] = append([]string{}, values...) // not nil
 }
 
 // done ends the sections and lets shells complete the values of flags.
