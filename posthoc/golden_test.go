@@ -26,7 +26,7 @@ var sets = []string{"id", "near", "far"}
 
 func openGolden(tb testing.TB) *golden {
 	tb.Helper()
-	g := &golden{folder: testenv.Shared(tb, "oracle", "golden", "posthoc")}
+	g := &golden{folder: testenv.OpenOOD(tb)}
 	head, err := posthoc.NewLinear(read[float32](tb, g, "fc_weight"), read[float32](tb, g, "fc_bias"))
 	if err != nil {
 		tb.Fatal(err)

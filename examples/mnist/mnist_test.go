@@ -18,7 +18,7 @@ import (
 )
 
 // TestScript runs the whole experiment with a small network on the committed
-// data set (scripts/gen_pixels_golden.py), which is easy.
+// data set (extractor/testdata/generate_pixels.py), which is easy.
 func TestScript(t *testing.T) {
 	for _, row := range reproduce(t, "testdata", 60, 64) {
 		if row[0] < 0.9 || row[1] < 0.85 || row[2] < 0.85 || row[4] < 0.85 {
@@ -77,7 +77,7 @@ func reproduce(t *testing.T, dir string, epochs, d int) [][]float64 {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	cmd := exec.Command(bash, filepath.Join(testenv.Root(t), "scripts", "reproduce_mnist"), "--epochs", strconv.Itoa(epochs), dir, out,
+	cmd := exec.Command(bash, filepath.Join(testenv.Root(t), "scripts", "reproduce"), "mnist", "--data", dir, "--out", out, "--epochs", strconv.Itoa(epochs),
 		"--batch", "50", "--centroids", "20", "--lr", "0.01", "--quiet")
 	// No onnxruntime library is needed.
 	cmd.Env = append(os.Environ(), "ONNXRUNTIME_SHARED_LIBRARY_PATH=/nowhere/libonnxruntime.so")
