@@ -14,8 +14,8 @@ import (
 	"mlrbfn/internal/testenv"
 )
 
-// The goldens are float64 answers of PyTorch (shared/oracle/gen_golden.py, and
-// scripts/gen_head_golden.py for what is not the paper's head).
+// The goldens are float64 answers of PyTorch (internal/testenv/goldens, and
+// testdata/generate_ablations.py for what is not the paper's head).
 // Every one is held against both arithmetics: the same code in float64 to 1e-9
 // of an array's largest value, in float32 to 1e-5.
 
@@ -60,7 +60,7 @@ func float32s(v vector) []float32 { return values[float32](v) }
 
 func golden(t *testing.T, file string, into any) {
 	t.Helper()
-	readGolden(t, testenv.Shared(t, "oracle", "golden", file), into)
+	readGolden(t, testenv.Golden(t, file), into)
 }
 
 func readGolden(t *testing.T, path string, into any) {
@@ -401,7 +401,7 @@ func checkNetwork[T real](g goldenNetwork) func(*testing.T, float64) {
 	}
 }
 
-// ablations are PyTorch's answers of our own (scripts/gen_head_golden.py).
+// ablations are PyTorch's answers of our own (testdata/generate_ablations.py).
 func ablations(t *testing.T) (g struct {
 	Heads []goldenNetwork
 	MLPs  []goldenMLP

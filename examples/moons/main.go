@@ -19,28 +19,28 @@ import (
 	"path/filepath"
 
 	"mlrbfn/head"
-	"mlrbfn/internal/cli"
+	"mlrbfn/internal/command"
 )
 
-func main() { cli.Main("moons", run) }
+func main() { command.Program("moons", run) }
 
 func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	f := cli.Flags("moons", "[flags]", "Trains MLRBFNs with and without depression on four moons and draws them.", stdout)
+	f := command.Flags("moons", "[flags]", "Trains MLRBFNs with and without depression on four moons and draws them.", stdout)
 	noises := f.Float64Slice("noise", []float64{0.2, 0.05}, "standard deviation of the points around their moon")
 	seed := f.Uint64("seed", 0, "of the points and the training")
 	out := f.String("out", "figures", "folder of the figures")
-	if err := cli.Parse(f, args); err != nil {
+	if err := command.Parse(f, args); err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
-		return cli.Usagef("unexpected argument %q", f.Arg(0))
+		return command.Usagef("unexpected argument %q", f.Arg(0))
 	}
 	if err := os.MkdirAll(*out, 0o777); err != nil {
 		return err
 	}
 	for _, noise := range *noises {
 		if !(noise >= 0.01 && noise <= 2) {
-			return cli.Usagef("--noise %g: it lies between 0.01 and 2", noise)
+			return command.Usagef("--noise %g: it lies between 0.01 and 2", noise)
 		}
 		if err := experiment(ctx, noise, *seed, *out, stdout); err != nil {
 			return err

@@ -51,7 +51,7 @@ var (
 // CIFAR-100 (near) and textures (far).
 func OpenOOD(t *testing.T) func(set string) string {
 	t.Helper()
-	from, to := testenv.Shared(t, "oracle", "golden", "posthoc"), t.TempDir()
+	from, to := testenv.OpenOOD(t), t.TempDir()
 	for _, set := range []string{"train", "val", "id", "near", "far"} {
 		dir := filepath.Join(to, set)
 		if err := os.Mkdir(dir, 0o777); err != nil {
