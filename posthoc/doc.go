@@ -38,7 +38,7 @@
 // [NNGuide] go through their bank block by block within Memory, and are exact all
 // the same; [Relation] takes blocks of 4,096 rows whatever Memory is, so that its
 // sums are the same to the bit. [ScoreAll] goes through a bank once for all scores
-// that share it. scripts/bench_scores shows how time and memory grow.
+// that share it. `scripts/bench scores --growth` shows how time and memory grow.
 //
 // # At the edges
 //

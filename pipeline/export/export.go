@@ -179,7 +179,7 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 		{"conditioning", condition},
 		{"norm", first.Norm},
 		{"seeds", d.Seeds},
-		{"tool", "mlrbfn export-onnx " + version()},
+		{"tool", "mlrbfn export " + version()},
 	} {
 		text, err := json.Marshal(property.value)
 		if err != nil {
