@@ -45,7 +45,7 @@
 // (0.2 GB for 2,048 features). [Fit] compares what matrices take with Memory before
 // they are allocated. [KNN], [NNGuide] and [Relation] read their bank block by
 // block within Memory; their results do not depend on it. [ScoreAll] reads a bank
-// once for all scores that share it. scripts/bench_scores shows how time and memory
+// once for all scores that share it. `scripts/bench scores --growth` shows how time and memory
 // grow.
 //
 // # Edge cases
