@@ -55,6 +55,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	also(f, "network", "open", "residual")
 	f.StringVar(&h.val, "val", "0.1", "`SHARE` of the training images, or feature set, to validate on; 0: none")
 	f.StringVar(&h.conditioning, "conditioning", "auto", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three (paper: none)")
+	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
 	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca leaves; 0: all")
 	f.IntVar(&h.shape.Layers, "layers", 2, "RBF layers (paper: 4)")

@@ -60,7 +60,7 @@ func TestHeadFlags(t *testing.T) {
 	if err != nil || o.Head.Settings().Layers != 5 || o.Train.Epochs != 7 || o.Seeds[1] != 5 || o.Validation.Features != "some/features" || !o.Head.Settings().NoDepression {
 		t.Errorf("a preset with flags beside it: %+v, %v", o, err)
 	}
-	if o, err = parse("--preset", "mnist", "--seed", "9", "--val", "0"); err != nil || o.Head.Centroids != 200 || o.Train.Batch != 256 || o.Seeds[0] != 9 || !o.Validation.None {
+	if o, err = parse("--preset", "mnist", "--seed", "9", "--val", "0"); err != nil || o.Head.Settings().Centroids != 200 || o.Train.Batch != 256 || o.Seeds[0] != 9 || !o.Validation.None {
 		t.Errorf("another: %+v, %v", o, err)
 	}
 	for _, args := range []string{
@@ -90,17 +90,17 @@ func TestProgress(t *testing.T) {
 	p.Phase("training", 2, 2)
 	p.Phase("scoring", 3, 3)
 	p.Close()
-	if got := strings.Split(b.String(), "\n"); len(got) != 3 || !strings.HasPrefix(got[0], "2/2, ") || !strings.HasSuffix(got[1], "scoring") {
+	if got := strings.Split(b.String(), "\n"); len(got) != 3 || !strings.HasPrefix(got[0], "2/2 epochs, ") || !strings.HasPrefix(got[1], "3/3 sets, ") || !strings.HasSuffix(got[1], "scoring") {
 		t.Errorf("two phases print %q", got)
 	}
 	// What was done before it began took none of its time.
 	p = NewProgress(&b, "epochs", false)
 	p.Begin(50)
 	p.start = time.Now().Add(-10 * time.Second)
-	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1/s, 40s left") {
+	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1 epochs/s, 40s left") {
 		t.Errorf("after a resumption it prints %q", got)
 	}
-	if got := p.render(60, -1, "2 unreadable"); got != "60 epochs, 1/s, more are being found, 2 unreadable" {
+	if got := p.render(60, -1, "2 unreadable"); got != "60 epochs, 1 epochs/s, more are being found, 2 unreadable" {
 		t.Errorf("of an unknown total: %q", got)
 	}
 	quiet := NewProgress(&b, "images", true)

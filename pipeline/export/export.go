@@ -187,7 +187,7 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 		{"conditioning", condition},
 		{"norm", settings.Norm},
 		{"seeds", d.Seeds},
-		{"tool", "mlrbfn export-onnx " + version()},
+		{"tool", "mlrbfn export " + version()},
 	} {
 		text, err := json.Marshal(property.value)
 		if err != nil {

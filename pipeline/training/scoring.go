@@ -28,7 +28,7 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*detecto
 			return nil, fmt.Errorf("the linear head: %w", err)
 		}
 	}
-	s, err := t.fitOn(ctx, t.Options.Scores, c, own, 0)
+	s, err := t.fitOn(ctx, t.Options.Scores, c, own, t.Options.Memory)
 	if err != nil {
 		return nil, err
 	}

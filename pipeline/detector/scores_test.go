@@ -1,4 +1,4 @@
-package pipeline_test
+package detector_test
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/pipeline"
+	"mlrbfn/pipeline/detector"
 	"mlrbfn/posthoc"
 )
 
@@ -32,7 +32,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 	}
 	var all map[string]struct {
 		Threshold float64
-		Verdicts  []pipeline.Verdict
+		Verdicts  []detector.Verdict
 	}
 	if err := json.Unmarshal(text, &all); err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 		}
 	}
 	for name, want := range all {
-		d, err := pipeline.LoadDetector(filepath.Join("testdata", "scores", name+".safetensors"))
+		d, err := detector.Load(filepath.Join("testdata", "scores", name+".safetensors"))
 		if err != nil {
 			t.Error(err)
 			continue
@@ -67,7 +67,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if d, err = pipeline.LoadDetector(path); err != nil {
+		if d, err = detector.Load(path); err != nil {
 			t.Error(err)
 		} else if again := d.Verdicts(scoredRows); !slices.Equal(again, got) {
 			t.Errorf("%s: %+v, before it was saved again %+v", name, again, got)

@@ -3,7 +3,7 @@
 // Generate writes the detectors of this folder: one for each post-hoc score, and
 // ensembles, trained on 150 rows of 6 random features in 3 classes.
 //
-//	go run ./pipeline/testdata/scores/generate.go TRAIN NAME...
+//	go run ./pipeline/detector/testdata/scores/generate.go TRAIN NAME...
 //
 // TRAIN is the program `train` of the version whose files are wanted. The
 // detectors here are of format 3, by the `train` of commit c08d7a4. They stay as
@@ -50,7 +50,7 @@ func main() {
 		check(c.Run())
 		text, err := os.ReadFile(out)
 		check(err)
-		check(os.WriteFile(filepath.Join("pipeline", "testdata", "scores", name+".safetensors"), text, 0o666))
+		check(os.WriteFile(filepath.Join("pipeline", "detector", "testdata", "scores", name+".safetensors"), text, 0o666))
 		check(os.Remove(out))
 	}
 }
