@@ -18,7 +18,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"mlrbfn/dataset"
 	"mlrbfn/head"
+	"mlrbfn/head/paper"
 	"mlrbfn/internal/command"
 )
 
@@ -98,13 +100,13 @@ func train(ctx context.Context, points []point, labels []int64, naive bool, seed
 		squares.y += (p.y - net.mean.y) * (p.y - net.mean.y) / n
 	}
 	net.deviation = point{math.Sqrt(squares.x), math.Sqrt(squares.y)}
-	data := head.Data{D: 2, Labels: labels}
-	for i, p := range points {
-		data.X = append(data.X, net.normalise(p)...)
-		data.Rows = append(data.Rows, i)
+	var x []float32
+	for _, p := range points {
+		x = append(x, net.normalise(p)...)
 	}
-	m, _, err := head.Train(ctx, head.Config{Layers: 3, Centroids: 50, Projection: 100, NoDepression: naive},
-		data, head.Data{}, classes, head.TrainOptions{Epochs: 250, Batch: 100, Seed: seed})
+	moons := paper.Presets["moons"]
+	moons.NoDepression, moons.Train.Seed = naive, seed
+	m, _, err := head.Train(ctx, moons.Config, dataset.All(x, 2, labels), dataset.Rows{}, classes, moons.Train)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,11 @@ var flagOf = map[string]string{
 	"ImageTimeout": "image-timeout",
 	"Model":        "model",
 	"Memory":       "memory",
+	"Features":     "features",
 }
+
+// notAFlag are options that no flag sets.
+var notAFlag = []string{}
 
 // flagIn names the flags of a command that differ from flagOf.
 var flagIn = map[string]map[string]string{

@@ -17,8 +17,8 @@ import (
 	"mlrbfn/internal/npy"
 )
 
-// smallFeatures writes a feature set of n rows of three overlapping
-// classes as a stranger would, which needs no model.
+// smallFeatures writes a feature set of n rows of three overlapping classes, as
+// another program would.
 func smallFeatures(t *testing.T, n int) string {
 	t.Helper()
 	const d = 12

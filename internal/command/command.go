@@ -24,8 +24,7 @@ var order = []string{"extract", "train", "detect", "evaluate", "export", "merge"
 type command struct {
 	*pflag.FlagSet
 	cmd      *cobra.Command
-	title    string              // of the section that the next flags belong to
-	words    map[string][]string // that shells offer for flags that are not a Choice
+	title    string // of the section that the next flags belong to
 	required []string
 	run      func(ctx context.Context, s Streams) error
 }
@@ -58,6 +57,7 @@ func newCommand(name, synopsis, short, about string) *command {
 const (
 	inSection = "section" // its title
 	isRare    = "rare"    // only --help-all shows the flag
+	offered   = "offered" // words that shells offer as its value
 )
 
 // section begins a section of the help, to which the flags belong that are
@@ -74,15 +74,15 @@ func (c *command) section(title string) {
 // rare leaves flags to --help-all.
 func (c *command) rare(names ...string) {
 	for _, name := range names {
-		annotate(c.Lookup(name), isRare, "")
+		annotate(c.Lookup(name), isRare)
 	}
 }
 
-func annotate(f *pflag.Flag, key, value string) {
+func annotate(f *pflag.Flag, key string, values ...string) {
 	if f.Annotations == nil {
 		f.Annotations = map[string][]string{}
 	}
-	f.Annotations[key] = []string{value}
+	f.Annotations[key] = append([]string{}, values...) // not nil
 }
 
 // done ends the sections and lets shells complete the values of flags.
@@ -90,7 +90,7 @@ func (c *command) done() *command {
 	c.section("")
 	c.VisitAll(func(f *pflag.Flag) {
 		name, _ := pflag.UnquoteUsage(f)
-		words := c.words[f.Name]
+		words := f.Annotations[offered]
 		if value, ok := f.Value.(*choice); ok {
 			words = value.words
 		}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +9,8 @@ import (
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
 	"mlrbfn/pipeline"
 )
 
@@ -17,23 +18,31 @@ import (
 type HeadFlags struct {
 	flags                            *pflag.FlagSet
 	options                          pipeline.TrainOptions
+	shape                            head.Settings
 	val, depression, balance, preset string
 	network, schedule, conditioning  string
 	paper                            bool
 	seeds                            Seeds
 }
 
-// paper is the paper's settings where ours are others.
-var paper = map[string]string{
-	"network": "paper", "conditioning": "none", "layers": "4", "projection": "100",
-	"epochs": "500", "lr": "0.001", "schedule": "plateau",
-}
-
-// presets are the paper's settings that differ from its usual ones.
-var presets = map[string]map[string]string{
-	"imagenet1k": {"layers": "5", "epochs": "1000"},
-	"mnist":      {"centroids": "200", "batch": "256", "epochs": "200"},
-	"moons":      {"layers": "3", "batch": "100", "epochs": "250"},
+// paperFlags returns the settings of the paper's for one of its experiments, ""
+// being the usual ones, as values of flags.
+func paperFlags(preset string) (map[string]string, error) {
+	p := paper.Presets[preset]
+	c, err := p.Config.WithDefaults()
+	if err != nil {
+		return nil, err
+	}
+	o, err := c.TrainOptions(p.Train)
+	if err != nil {
+		return nil, err
+	}
+	shape := c.Settings()
+	return map[string]string{
+		"network": "paper", "conditioning": string(c.Conditioning().Kind), "schedule": string(o.Schedule),
+		"layers": strconv.Itoa(shape.Layers), "centroids": strconv.Itoa(shape.Centroids), "projection": strconv.Itoa(shape.Projection),
+		"epochs": strconv.Itoa(o.Epochs), "batch": strconv.Itoa(o.Batch), "lr": strconv.FormatFloat(o.LR, 'g', -1, 64),
+	}, nil
 }
 
 // AddHeadFlags adds the flags; seeds are the default ones.
@@ -46,13 +55,14 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	also(f, "network", "open", "residual")
 	f.StringVar(&h.val, "val", "0.1", "`SHARE` of the training images, or feature set, to validate on; 0: none")
 	f.StringVar(&h.conditioning, "conditioning", "auto", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three (paper: none)")
+	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
 	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca leaves; 0: all")
-	f.IntVar(&o.Head.Layers, "layers", 2, "RBF layers (paper: 4)")
-	f.IntVar(&o.Head.Centroids, "centroids", 50, "centroids of each hidden layer")
-	f.IntVar(&o.Head.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 if that is more (paper: 100, the outputs of each hidden layer)")
-	f.Float64Var(&o.Head.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
-	f.Float64Var(&o.Head.Recovery, "recovery", 1.1, "how fast depression recovers from layer to layer, ≥ 1")
+	f.IntVar(&h.shape.Layers, "layers", 2, "RBF layers (paper: 4)")
+	f.IntVar(&h.shape.Centroids, "centroids", 50, "centroids of each hidden layer")
+	f.IntVar(&h.shape.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 if that is more (paper: 100, the outputs of each hidden layer)")
+	f.Float64Var(&h.shape.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
+	f.Float64Var(&h.shape.Recovery, "recovery", 1.1, "how fast depression recovers from layer to layer, ≥ 1")
 	Choice(f, &h.depression, "depression", "paper", "paper|none", "depression mechanism")
 	f.IntVar(&o.Train.Epochs, "epochs", 20, "passes over the training images (paper: 500)")
 	f.IntVar(&o.Train.Batch, "batch", 128, "images per training step; the first batch also initialises the paper's network")
@@ -75,7 +85,11 @@ var rareHeadFlags = []string{"network", "layers", "lr", "val", "shrinkage", "pca
 
 // PaperByDefault makes the paper's settings the defaults.
 func (h *HeadFlags) PaperByDefault() *HeadFlags {
-	for name, value := range paper {
+	settings, err := paperFlags("")
+	if err != nil {
+		panic(err)
+	}
+	for name, value := range settings {
 		flag := h.flags.Lookup(name)
 		flag.DefValue = value
 		if err := flag.Value.Set(value); err != nil {
@@ -87,13 +101,13 @@ func (h *HeadFlags) PaperByDefault() *HeadFlags {
 }
 
 // settle gives the flags that were not given the values of settings.
-func (h *HeadFlags) settle(what string, settings map[string]string) error {
+func (h *HeadFlags) settle(settings map[string]string) error {
 	for name, value := range settings {
 		if h.flags.Changed(name) {
 			continue
 		}
 		if err := h.flags.Lookup(name).Value.Set(value); err != nil {
-			return fmt.Errorf("%s: --%s: %w", what, name, err)
+			return fmt.Errorf("--%s: %w", name, err)
 		}
 	}
 	return nil
@@ -101,18 +115,16 @@ func (h *HeadFlags) settle(what string, settings map[string]string) error {
 
 // Options returns what the flags say, after Parse.
 func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
-	if h.preset != "" {
-		if err := errors.Join(h.settle("--preset", paper), h.settle("--preset", presets[h.preset])); err != nil {
+	if h.preset != "" || h.paper {
+		settings, err := paperFlags(h.preset)
+		if err != nil {
 			return h.options, err
 		}
-	} else if h.paper {
-		if err := h.settle("--paper", paper); err != nil {
+		if err := h.settle(settings); err != nil {
 			return h.options, err
 		}
 	}
 	o := h.options
-	o.Paper = h.network == "paper"
-	o.Head.Open = !o.Paper
 	o.Train.Schedule = head.Schedule(h.schedule)
 	kind, l2 := strings.CutPrefix(h.conditioning, "l2+")
 	if h.conditioning == "l2" {
@@ -131,19 +143,32 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != conditioning.PCA:
 		return o, Usagef("--pca-dims: --conditioning %s is no pca", h.conditioning)
 	}
-	o.Head.NoDepression, o.Train.Balance = h.depression == "none", h.balance == "sample"
+	o.Train.Balance = h.balance == "sample"
 	// A zero would mean the default further on, not what was asked for.
 	for name, value := range map[string]float64{
-		"layers": float64(o.Head.Layers), "centroids": float64(o.Head.Centroids),
-		"norm": o.Head.Norm, "recovery": o.Head.Recovery,
+		"layers": float64(h.shape.Layers), "centroids": float64(h.shape.Centroids),
+		"norm": h.shape.Norm, "recovery": h.shape.Recovery,
 		"epochs": float64(o.Train.Epochs), "batch": float64(o.Train.Batch), "lr": o.Train.LR, "patience": float64(o.Train.Patience),
 	} {
 		if !(value > 0) {
 			return o, Usagef("--%s %g: it is positive", name, value)
 		}
 	}
+	switch shape := h.shape; {
+	case h.network == "paper":
+		o.Head = paper.Config{
+			Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
+			Norm: shape.Norm, Recovery: shape.Recovery, NoDepression: h.depression == "none",
+		}
+	case shape.Norm != 2:
+		return o, Usagef("--norm %g: only --network paper has other norms than 2", shape.Norm)
+	case h.depression == "none":
+		return o, Usagef("--depression none: only --network paper can do without it")
+	default:
+		o.Head = residual.Config{Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection, Recovery: shape.Recovery}
+	}
 	if _, err := o.Head.WithDefaults(); err != nil {
-		return o, Usagef("%w; see --network and --paper", err)
+		return o, Usagef("%w", err)
 	}
 	if _, err := o.Train.WithDefaults(); err != nil {
 		return o, Usagef("%w", err)

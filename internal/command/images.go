@@ -21,6 +21,7 @@ func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extr
 	f.IntVar(&run.Workers, "workers", 0, "images in work at once (default: one per core or fewer)")
 	f.IntVar(&backbone.IntraOpThreads, "threads", 0, "threads of the model for each worker (default: 1, or more as above)")
 	f.StringVar(&backbone.Device, "device", "cpu", "`DEVICE` for the model: "+strings.Join(extractor.Devices(), "|")+"; the second of several is cuda:1")
+	annotate(f.Lookup("device"), offered, extractor.Devices()...)
 	f.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime for the device (default: the library's own)")
 	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse images of more pixels (default: Pillow's limit, 178,956,970)")
 	f.DurationVar(&run.ImageTimeout, "image-timeout", extractor.DefaultImageTimeout, "skip an image that takes longer than `TIME` to decode")

@@ -46,18 +46,18 @@ func TestHeadFlags(t *testing.T) {
 		return heads.Options()
 	}
 	o, err := parse()
-	if err != nil || !o.Head.Open || o.Head.Layers != 2 || o.Train.Epochs != 20 || o.Train.Schedule != head.Cosine || o.Conditioning != (conditioning.Options{Kind: conditioning.Auto}) || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
+	if err != nil || !o.Head.Settings().Open || o.Head.Settings().Layers != 2 || o.Train.Epochs != 20 || o.Train.Schedule != head.Cosine || o.Conditioning != (conditioning.Options{Kind: conditioning.Auto}) || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
 		t.Errorf("defaults: %+v, %v", o, err)
 	}
 	o, err = parse("--paper", "--layers", "2")
-	if err != nil || o.Head.Open || o.Head.Layers != 2 || o.Head.Projection != 100 || o.Head.Recovery != 1.1 || o.Train.Epochs != 500 || o.Train.Schedule != head.Plateau || o.Train.LR != 0.001 || o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None {
+	if err != nil || o.Head.Settings().Open || o.Head.Settings().Layers != 2 || o.Head.Settings().Projection != 100 || o.Head.Settings().Recovery != 1.1 || o.Train.Epochs != 500 || o.Train.Schedule != head.Plateau || o.Train.LR != 0.001 || o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None {
 		t.Errorf("the paper's with a flag beside it: %+v, %v", o, err)
 	}
-	if o, err = parse("--conditioning", "l2", "--network", "paper"); err != nil || !o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None || o.Head.Open {
+	if o, err = parse("--conditioning", "l2", "--network", "paper"); err != nil || !o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None || o.Head.Settings().Open {
 		t.Errorf("length alone: %+v, %v", o, err)
 	}
 	o, err = parse("--preset", "imagenet1k", "--epochs", "7", "--seeds", "3, 5", "--val", "some/features", "--depression", "none")
-	if err != nil || o.Head.Layers != 5 || o.Train.Epochs != 7 || o.Seeds[1] != 5 || o.Validation.Features != "some/features" || !o.Head.NoDepression {
+	if err != nil || o.Head.Settings().Layers != 5 || o.Train.Epochs != 7 || o.Seeds[1] != 5 || o.Validation.Features != "some/features" || !o.Head.Settings().NoDepression {
 		t.Errorf("a preset with flags beside it: %+v, %v", o, err)
 	}
 	if o, err = parse("--preset", "mnist", "--seed", "9", "--val", "0"); err != nil || o.Head.Centroids != 200 || o.Train.Batch != 256 || o.Seeds[0] != 9 || !o.Validation.None {
@@ -90,17 +90,17 @@ func TestProgress(t *testing.T) {
 	p.Phase("training", 2, 2)
 	p.Phase("scoring", 3, 3)
 	p.Close()
-	if got := strings.Split(b.String(), "\n"); len(got) != 3 || !strings.HasPrefix(got[0], "2/2, ") || !strings.HasSuffix(got[1], "scoring") {
+	if got := strings.Split(b.String(), "\n"); len(got) != 3 || !strings.HasPrefix(got[0], "2/2 epochs, ") || !strings.HasPrefix(got[1], "3/3 sets, ") || !strings.HasSuffix(got[1], "scoring") {
 		t.Errorf("two phases print %q", got)
 	}
 	// What was done before it began took none of its time.
 	p = NewProgress(&b, "epochs", false)
 	p.Begin(50)
 	p.start = time.Now().Add(-10 * time.Second)
-	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1/s, 40s left") {
+	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1 epochs/s, 40s left") {
 		t.Errorf("after a resumption it prints %q", got)
 	}
-	if got := p.render(60, -1, "2 unreadable"); got != "60 epochs, 1/s, more are being found, 2 unreadable" {
+	if got := p.render(60, -1, "2 unreadable"); got != "60 epochs, 1 epochs/s, more are being found, 2 unreadable" {
 		t.Errorf("of an unknown total: %q", got)
 	}
 	quiet := NewProgress(&b, "images", true)

@@ -378,7 +378,7 @@ func TestEvaluate(t *testing.T) {
 	}
 	report := filepath.Join(dir, "report")
 	args := []string{"--train", w.features, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
-		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--conditioning", "l2", "--seeds", "3,4", "--methods", "mlrbfn,msp,mds++,ensemble(gen,mds++)", "--memory", "16MiB"}
+		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--conditioning", "l2", "--seeds", "3,4", "--methods", "mlrbfn,msp,mds++,ensemble(gen,mds++)", "--memory", "128MiB"}
 	out, _ := call(t, 0, append([]string{"evaluate"}, args...)...)
 	if !strings.Contains(out, "AUROC") || !strings.Contains(out, "mlrbfn") || !strings.Contains(out, "±") {
 		t.Errorf("the table:\n%s", out)

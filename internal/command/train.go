@@ -266,7 +266,7 @@ func (p *epochs) update(i int, e head.Epoch) {
 // describe says in a few lines what was trained.
 func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 	text := fmt.Sprintf("%s, %s of %s, trained on %s for %s (%.1f s, %.0f training steps/s)\n",
-		count(len(d.Classes), "class"), count(len(d.Heads), "head"), count(len(d.Heads[0].Layers), "layer"), count(r.Rows.Train, "image"), count(r.Epochs, "epoch"), r.Seconds, r.StepsPerSecond)
+		count(len(d.Classes), "class"), count(len(d.Heads), "head"), count(d.Heads[0].Network.Settings().Layers, "layer"), count(r.Rows.Train, "image"), count(r.Epochs, "epoch"), r.Seconds, r.StepsPerSecond)
 	text += fmt.Sprintf("loss %.4f, validation loss %.4f", r.TrainLoss, r.ValLoss)
 	if r.ValAccuracy != nil {
 		text += fmt.Sprintf(", validation accuracy %.4f (%s)", *r.ValAccuracy, count(r.Rows.Validation, "image"))
