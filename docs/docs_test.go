@@ -102,19 +102,6 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestExample: the program that commands.md shows is that of the example.
-func TestExample(t *testing.T) {
-	_, shown, ok := strings.Cut(read(t, "docs/commands.md"), "```go\n")
-	shown, _, _ = strings.Cut(shown, "```")
-	var indented strings.Builder
-	for line := range strings.Lines(shown) {
-		indented.WriteString("\t" + line)
-	}
-	if !ok || !strings.Contains(read(t, "examples/gate/main.go"), indented.String()) {
-		t.Errorf("examples/gate/main.go does not have\n%s", indented.String())
-	}
-}
-
 func read(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(testenv.Root(t), filepath.FromSlash(page)))
