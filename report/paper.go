@@ -51,7 +51,7 @@ const ours = "Multi-layer Radial Basis Function Networks"
 // Study is an evaluation on one benchmark with one backbone.
 type Study struct {
 	Benchmark, Backbone string
-	Results             []Row
+	Results             []Result
 }
 
 // PaperTable lays studies out as the paper's tables 2 to 4 do: MLRBFNs first,
@@ -63,7 +63,7 @@ func PaperTable(m Metric, studies []Study) Table {
 	for _, s := range studies {
 		t.Benchmarks = add(t.Benchmarks, s.Benchmark)
 		backbones = add(backbones, s.Backbone)
-		methods = add(methods, order(s.Results, func(r Row) string { return r.Method })...)
+		methods = add(methods, order(s.Results, func(r Result) string { return r.Method })...)
 	}
 	mlrbfns := Section{Title: ours}
 	others := Section{Title: "Other methods on the same features"}

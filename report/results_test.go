@@ -13,7 +13,7 @@ import (
 func TestReadResults(t *testing.T) {
 	const head = "method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc\n"
 	file := filepath.Join(t.TempDir(), "results.csv")
-	read := func(text string) ([]report.Row, error) {
+	read := func(text string) ([]report.Result, error) {
 		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -27,7 +27,7 @@ func TestReadResults(t *testing.T) {
 		t.Errorf("an empty accuracy became %v", rows[0].IDAcc)
 	}
 	rows[0].IDAcc = 0
-	want := report.Row{Method: "ensemble(gen,knn)", Seed: "mean", Group: "near", Dataset: "tin", NID: 10, NOOD: 20, AUROC: .5, AUPROut: .25, AUPRIn: 1, FPR95ID: .125}
+	want := report.Result{Method: "ensemble(gen,knn)", Seed: "mean", Group: "near", Dataset: "tin", NID: 10, NOOD: 20, AUROC: .5, AUPROut: .25, AUPRIn: 1, FPR95ID: .125}
 	if rows[0] != want {
 		t.Errorf("read %+v, want %+v", rows[0], want)
 	}

@@ -14,6 +14,7 @@ import (
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func main() { cli.Main("evaluate", run) }
@@ -41,6 +42,7 @@ all leaves out, and says so, what cannot be fitted. --paper trains the paper's M
 	f.Var((*cli.Bytes)(&opts.Memory), "memory", "memory that scoring takes, about")
 	f.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	f.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in the report; 0 for none")
+	f.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat for several); without it, the folders that the feature sets record")
 	leaderboard := f.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	heads := cli.AddHeadFlags(f, 0, 1, 2)
 	verify := f.Bool("verify", false, "read the feature sets wholly first and compare them with their checksums")
@@ -83,6 +85,7 @@ all leaves out, and says so, what cannot be fitted. --paper trains the paper's M
 	if opts.Bootstrap < 0 {
 		return cli.Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
 	}
+	opts.Draw = figures.Draw
 	opts.Commands = []string{cli.CommandLine("evaluate", args)}
 	opts.Facts = []report.Fact{
 		{Name: "version", Value: cli.Version()},
@@ -117,12 +120,12 @@ all leaves out, and says so, what cannot be fitted. --paper trains the paper's M
 	progress := cli.NewProgress(stderr, "", *quiet)
 	opts.Progress = progress.Phase
 	opts.Warn = func(text string) { fmt.Fprintf(stderr, "evaluate: warning: %s\n", text) }
-	figures, err := pipeline.Evaluate(ctx, opts)
+	results, err := pipeline.Evaluate(ctx, opts)
 	progress.Close()
 	if err != nil {
 		return err
 	}
-	return pipeline.WriteTable(stdout, figures)
+	return pipeline.WriteTable(stdout, results)
 }
 
 // lines lists names, a few to a line.

@@ -26,7 +26,7 @@ import (
 
 	"mlrbfn/features"
 	"mlrbfn/internal/cli"
-	"mlrbfn/internal/figures"
+	"mlrbfn/report/figures"
 	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 )

@@ -28,6 +28,7 @@ import (
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func main() { cli.Main("reproduce", run) }
@@ -127,6 +128,7 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 		return err
 	}
 	e.evaluation.Commands = []string{cli.CommandLine("scripts/reproduce_"+f.Arg(0), slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == f.Arg(0) }))}
+	e.evaluation.Draw = figures.Draw
 	e.evaluation.Facts = []report.Fact{{Name: "version", Value: cli.Version()}, {Name: "data", Value: e.describe()}}
 	if err := e.findSets(); err != nil {
 		return err
