@@ -109,16 +109,26 @@ func gather[T any](read func(from, to int) []T, from, to, step int) []T {
 	return rows
 }
 
-// need says whether the data has what a score is to be fitted on.
-func (data *Data) need(features, logits, labels bool) error {
+// inMemory returns a copy of the features and, if they are asked for, logits.
+func (data *Data) inMemory(logits bool) *Data {
+	own := NewData(slices.Clone(data.Features(0, data.N)), data.D, nil, data.Classes)
+	if logits {
+		own.Logits = Matrix(data.Logits(0, data.N), data.Classes)
+	}
+	return own
+}
+
+// need reports what the data lack of the features, logits and labels that a score
+// needs.
+func (data *Data) need(n needs) error {
 	switch {
 	case data == nil || data.N == 0:
 		return fmt.Errorf("training rows: %w", ErrMissing)
-	case features && data.Features == nil:
+	case n&features != 0 && data.Features == nil:
 		return fmt.Errorf("features of the training rows: %w", ErrMissing)
-	case logits && data.Logits == nil:
+	case n&logits != 0 && data.Logits == nil:
 		return fmt.Errorf("logits of the training rows: %w", ErrMissing)
-	case labels && data.Labels == nil:
+	case n&labels != 0 && data.Labels == nil:
 		return fmt.Errorf("labels of the training rows: %w", ErrMissing)
 	}
 	if data.Labels != nil {

@@ -9,7 +9,7 @@ import (
 // Linear is a linear head: the logits of features x are W·x + b.
 type Linear struct {
 	In, Out int
-	Weights []float64 `cols:"In"` // W [C, D]
+	Weights []float64 // W [C, D]
 	Bias    []float64 // b [C]
 }
 

@@ -12,6 +12,21 @@ import (
 	"mlrbfn/internal/products"
 )
 
+var kindRelation = kindOf[Relation]("Relation", method{
+	name: "relation", reads: features | logits, needs: features | logits, group: groupSearch,
+	fit: func(_ context.Context, in Input) (Scorer, error) {
+		s, err := FitRelation(in.Train)
+		if err == nil {
+			s.Memory = in.Memory
+		}
+		return s, err
+	},
+})
+
+func (s *Relation) fields(f *fields) { f.bank("bank", &s.Bank, true) }
+
+func (s *Relation) detach() { s.Bank = s.Bank.inMemory(true) }
+
 // Relation is the strength of the relations to the training rows: Σ_j k_j over
 // those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
 // Reads features and logits. Features of zeros score 0. With up to 64 classes what
@@ -20,21 +35,32 @@ import (
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
-	Bank   *Data `save:"logits"`
-	Memory int64 `save:"-"` // as of KNN, but for blocks of the bank, of 4,096 rows
+	Bank   *Data // its features and logits are read
+	Memory int64 // as of KNN, but for blocks of the bank, of 4,096 rows
 }
 
 // FitRelation returns Relation with all rows of the data as its bank.
 func FitRelation(data *Data) (*Relation, error) {
-	if err := data.need(true, true, false); err != nil {
+	if err := data.need(features | logits); err != nil {
 		return nil, err
 	}
 	return &Relation{Bank: data}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
+}
+
+func (s *Relation) join(t *together, dst []float64, b Batch) error {
+	classes, err := b.classes(len(dst), s.Bank.Classes)
+	if err != nil {
+		return err
+	}
+	clear(dst)
+	w := searchOf(t, s.Bank, s.Memory)
+	w.relations = append(w.relations, &relation{bank: s.Bank, classes: classes, all: dst, logits: b.Logits})
+	return nil
 }
 
 // relationThreshold is what a relation must exceed to count.
@@ -73,6 +99,17 @@ type relation struct {
 	rows    []float64 // [segments, C, segment], those of the packed rows, filled up with zeros
 	high    []float64 // [segments, C], the largest of a segment's
 	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
+
+	// With many classes relations are added in the order of the class that the
+	// block's rows are predicted as; that is the packed rows' order if sorted.
+	order  []int // by row of the block
+	sorted bool
+}
+
+// related is a relation that counts, with the order of its row.
+type related struct {
+	order int
+	value float64
 }
 
 // ask takes up n queries.
@@ -101,13 +138,17 @@ func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	return err
 }
 
-// order puts rows in the order of the class that they are predicted as.
-func (p *packed) order(r *relation) {
-	var top []int
-	for row := range slices.Chunk(r.block, r.classes) {
-		top = append(top, argmax(row))
+// rank finds the order of rows by the class that they are predicted as, and puts
+// them in it if sort.
+func (r *relation) rank(p *packed, sort bool) {
+	r.order = r.order[:0]
+	for i := range len(r.block) / r.classes {
+		top := argmax(r.block[i*r.classes : (i+1)*r.classes])
+		r.order = append(r.order, top*len(r.block)+i)
 	}
-	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
+	if r.sorted = sort; sort {
+		slices.SortFunc(p.at, func(a, b int) int { return cmp.Compare(r.order[a], r.order[b]) })
+	}
 }
 
 // prepare takes up the packed rows.
@@ -166,6 +207,10 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 		shares[i] = over(r.p[at*c+i], length[i/c])
 	}
 	near := make([]byte, r.segment/8)
+	var later [][]related // by query
+	if r.total == nil && !r.sorted {
+		later = make([][]related, n)
+	}
 	for from := 0; from < m; from += r.segment {
 		rows := r.rows[from*c : (from+r.segment)*c]
 		for i, l := range length {
@@ -186,6 +231,8 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 					}
 					v := p.value(x[i*d:(i+1)*d], l, from+j) * likeness
 					switch {
+					case later != nil && v > relationThreshold:
+						later[i] = append(later[i], related{r.order[p.at[from+j]], v})
 					case r.total == nil && v > relationThreshold:
 						r.scores[at+i] += v
 					case r.total != nil && !(v > relationThreshold):
@@ -193,6 +240,12 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 					}
 				}
 			}
+		}
+	}
+	for i, counted := range later {
+		slices.SortFunc(counted, func(a, b related) int { return cmp.Compare(a.order, b.order) })
+		for _, v := range counted {
+			r.scores[at+i] += v.value
 		}
 	}
 }
@@ -212,26 +265,4 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 			r.scores[at+i] = 0
 		}
 	}
-}
-
-// softmaxAll returns the softmax of rows of logits, computed on all cores.
-func softmaxAll(ctx context.Context, logits []float64, classes int) ([]float64, error) {
-	p := make([]float64, len(logits))
-	err := eachBlock(ctx, len(p)/classes, blockRows, func(from, to int) {
-		copy(p[from*classes:], softmaxRows(logits[from*classes:to*classes], classes))
-	})
-	return p, err
-}
-
-// softmaxRows returns the softmax of rows of logits.
-func softmaxRows(logits []float64, classes int) []float64 {
-	p := make([]float64, 0, len(logits))
-	for z := range slices.Chunk(logits, classes) {
-		z = possible(z)
-		sum, _ := logSumExp(z, 1)
-		for _, v := range z {
-			p = append(p, math.Exp(v-sum))
-		}
-	}
-	return p
 }

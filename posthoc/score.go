@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -12,9 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Score is a fitted score. It does not change once made, so any number of
+// Scorer is a fitted score. It does not change once made, so any number of
 // goroutines may use it. A single image is a batch of one row.
-type Score interface {
+type Scorer interface {
 	// Score puts the score of each row of b into dst [n]; higher is more
 	// in-distribution. The error is that of a cancelled context, or says that
 	// the batch lacks what the score reads (it wraps ErrMissing) or has rows of
@@ -33,24 +32,31 @@ type Batch struct {
 // features, logits, labels or the weights of a linear head, and there are none.
 var ErrMissing = errors.New("missing")
 
-// blockRows is how many rows are worked on at once by one goroutine.
-const blockRows = 256
-
-// eachBlock calls do for the blocks of n rows, on all cores, until the context
-// is cancelled.
-func eachBlock(ctx context.Context, n, rows int, do func(from, to int)) error {
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for from := 0; from < n && ctx.Err() == nil; from += rows {
-		group.Go(func() error {
-			if ctx.Err() == nil {
-				do(from, min(from+rows, n))
-			}
-			return nil
-		})
+// dim checks that there are n rows of d features.
+func (b Batch) dim(n, d int) error {
+	switch {
+	case n > 0 && len(b.Features) == 0:
+		return fmt.Errorf("features of %d rows to score: %w", n, ErrMissing)
+	case len(b.Features) != n*d:
+		return fmt.Errorf("%d rows to score have %d features: the score was fitted on rows of %d", n, len(b.Features), d)
 	}
-	_ = group.Wait() // do does not fail
-	return ctx.Err()
+	return nil
+}
+
+// classes checks that there are n rows of logits, and of want classes unless
+// that is 0, and returns how many classes there are.
+func (b Batch) classes(n, want int) (int, error) {
+	switch {
+	case n == 0:
+		return want, nil
+	case len(b.Logits) == 0:
+		return 0, fmt.Errorf("logits of %d rows to score: %w", n, ErrMissing)
+	case len(b.Logits)%n != 0:
+		return 0, fmt.Errorf("%d rows to score have %d logits: it is no multiple", n, len(b.Logits))
+	case want != 0 && len(b.Logits) != n*want:
+		return 0, fmt.Errorf("rows to score have %d logits each: the score was fitted on %d classes", len(b.Logits)/n, want)
+	}
+	return len(b.Logits) / n, nil
 }
 
 // eachLogits scores each row by its logits alone. classes is how many there
@@ -85,6 +91,26 @@ func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, s
 	})
 }
 
+// blockRows is how many rows are worked on at once by one goroutine.
+const blockRows = 256
+
+// eachBlock calls do for the blocks of n rows, on all cores, until the context
+// is cancelled.
+func eachBlock(ctx context.Context, n, rows int, do func(from, to int)) error {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < n && ctx.Err() == nil; from += rows {
+		group.Go(func() error {
+			if ctx.Err() == nil {
+				do(from, min(from+rows, n))
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // do does not fail
+	return ctx.Err()
+}
+
 // scratches are numbers to work in that were worked in before.
 var scratches = sync.Pool{New: func() any { return new([]float64) }}
 
@@ -93,123 +119,4 @@ func scratch(n int) (x []float64, done func()) {
 	room := scratches.Get().(*[]float64)
 	*room = slices.Grow((*room)[:0], n)[:n]
 	return *room, func() { scratches.Put(room) }
-}
-
-// dim checks that there are n rows of d features.
-func (b Batch) dim(n, d int) error {
-	switch {
-	case n > 0 && len(b.Features) == 0:
-		return fmt.Errorf("features of %d rows to score: %w", n, ErrMissing)
-	case len(b.Features) != n*d:
-		return fmt.Errorf("%d rows to score have %d features: the score was fitted on rows of %d", n, len(b.Features), d)
-	}
-	return nil
-}
-
-// classes checks that there are n rows of logits, and of want classes unless
-// that is 0, and returns how many classes there are.
-func (b Batch) classes(n, want int) (int, error) {
-	switch {
-	case n == 0:
-		return want, nil
-	case len(b.Logits) == 0:
-		return 0, fmt.Errorf("logits of %d rows to score: %w", n, ErrMissing)
-	case len(b.Logits)%n != 0:
-		return 0, fmt.Errorf("%d rows to score have %d logits: it is no multiple", n, len(b.Logits))
-	case want != 0 && len(b.Logits) != n*want:
-		return 0, fmt.Errorf("rows to score have %d logits each: the score was fitted on %d classes", len(b.Logits)/n, want)
-	}
-	return len(b.Logits) / n, nil
-}
-
-func widen(dst []float64, src []float32) {
-	for i, v := range src {
-		dst[i] = float64(v)
-	}
-}
-
-// normaliseRows divides each row by its length; a row of zeros stays one.
-func normaliseRows(x []float64, d int) {
-	for i := 0; i < len(x); i += d {
-		row := x[i : i+d]
-		if length := norm(row); length != 0 {
-			for j := range row {
-				row[j] /= length
-			}
-		}
-	}
-}
-
-// norm returns ‖x‖₂. Squares of float32 values cannot overflow nor vanish in
-// float64.
-func norm[T float32 | float64](x []T) float64 {
-	var sums [4]float64 // several sums, for speed
-	for len(x) >= 4 {
-		sums[0] += float64(x[0]) * float64(x[0])
-		sums[1] += float64(x[1]) * float64(x[1])
-		sums[2] += float64(x[2]) * float64(x[2])
-		sums[3] += float64(x[3]) * float64(x[3])
-		x = x[4:]
-	}
-	for _, v := range x {
-		sums[0] += float64(v) * float64(v)
-	}
-	return math.Sqrt(sums[0] + sums[1] + sums[2] + sums[3])
-}
-
-func dot(a, b []float64) float64 {
-	var sum float64
-	for i, v := range a {
-		sum += v * b[i]
-	}
-	return sum
-}
-
-func sum(x []float64) float64 {
-	var sum float64
-	for _, v := range x {
-		sum += v
-	}
-	return sum
-}
-
-// argmax returns the place of the largest value; of equal ones the first.
-func argmax(x []float64) int {
-	best := 0
-	for i, v := range x {
-		if v > x[best] {
-			best = i
-		}
-	}
-	return best
-}
-
-// kthLargest returns the k-th largest of values that are numbers, 1 ≤ k ≤
-// len(x), by Hoare's selection; it changes their order so that the k largest come
-// first.
-func kthLargest[T float32 | float64](x []T, k int) T {
-	for {
-		pivot := x[len(x)/2]
-		i, j := 0, len(x)-1
-		for i <= j {
-			for x[i] > pivot {
-				i++
-			}
-			for x[j] < pivot {
-				j--
-			}
-			if i <= j {
-				x[i], x[j] = x[j], x[i]
-				i, j = i+1, j-1
-			}
-		}
-		switch { // x[:j+1] ≥ pivot, x[i:] ≤ pivot, what is between equals it
-		case k <= j+1:
-			x = x[:j+1]
-		case k > i:
-			x, k = x[i:], k-i
-		default:
-			return pivot
-		}
-	}
 }

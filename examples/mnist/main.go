@@ -5,7 +5,7 @@
 //	mnist --detector D --train F --test F --ood NAME=F [--ood NAME=F …] [--out figures]
 //
 // Each of the detector's heads, one per seed, is measured by itself.
-// scripts/reproduce_mnist makes all that it reads.
+// `scripts/reproduce mnist` makes all that it reads.
 package main
 
 import (
