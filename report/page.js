@@ -84,7 +84,7 @@ for (const table of document.querySelectorAll("table.figures")) {
     const times = axis.percent ? 100 : 1;
     return {
       type: "linear", min: axis.min, max: axis.max,
-      title: { display: Boolean(axis.label), text: axis.label, color: colour("faint") },
+      title: { display: Boolean(axis.label), text: axis.label, color: colour("faint"), padding: 2 },
       grid: { color: axis.names ? "transparent" : colour("grid"), drawTicks: false },
       border: { display: false },
       afterBuildTicks: axis.names ? (s) => { s.ticks = axis.names.map((_, value) => ({ value })); } : undefined,
@@ -125,7 +125,10 @@ for (const table of document.querySelectorAll("table.figures")) {
               position: "bottom", align: "start",
               labels: {
                 color: colour("ink"), usePointStyle: true, pointStyle: "line", pointStyleWidth: 26, boxHeight: 6, padding: 8, font: { size: 11 },
-                filter: (item, data) => !data.datasets[item.datasetIndex].hiddenFromLegend,
+                generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart)
+                  .map((item) => [item, chart.data.datasets[item.datasetIndex]])
+                  .filter(([, set]) => !set.hiddenFromLegend)
+                  .map(([item, set]) => ({ ...item, lineDash: set.borderDash, lineWidth: Math.max(set.borderWidth, 1), pointStyle: set.showLine ? "line" : set.pointStyle })),
               },
             },
             tooltip: {

@@ -210,3 +210,35 @@ func TestKinds(t *testing.T) {
 		t.Errorf("the best of all post-hoc methods is %v", got)
 	}
 }
+
+// TestHostileNamesInLaTeX: names that hold commands are printed, not run.
+func TestHostileNamesInLaTeX(t *testing.T) {
+	const evil = "a\\input{/etc/passwd}%\\end{table*}$x_1^2$ & # ~ \"<b>\n\\\\ \\write18{id}\r\x00\x1b[2J"
+	var b strings.Builder
+	err := report.LaTeX(&b, report.Table{
+		Caption: evil, Label: evil, Benchmarks: []string{evil},
+		Sections: []report.Section{{Title: evil, Lines: []report.Line{{Method: evil, Backbone: evil, Cells: make([]report.Cell, 1)}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	for _, command := range []string{`\input`, `\write18`, `\end{table*}$`, "%", "$x", "\r", "\x00", "\x1b"} {
+		at := strings.Index(text, command)
+		if at > 0 && text[at-1] != '\\' || at == 0 {
+			t.Errorf("the table has a raw %q: %.80q", command, text[at:])
+		}
+	}
+	if n := strings.Count(text, `\end{`); n != 2 { // of tabular and table*
+		t.Errorf("the table ends %d environments", n)
+	}
+	lines := strings.Count(text, "\n")
+	var plain strings.Builder
+	err = report.LaTeX(&plain, report.Table{
+		Caption: "a", Label: "a", Benchmarks: []string{"a"},
+		Sections: []report.Section{{Title: "a", Lines: []report.Line{{Method: "a", Backbone: "a", Cells: make([]report.Cell, 1)}}}},
+	})
+	if err != nil || strings.Count(plain.String(), "\n") != lines {
+		t.Errorf("hostile names make %d lines of a table that has %d, %v", lines, strings.Count(plain.String(), "\n"), err)
+	}
+}

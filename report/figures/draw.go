@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
+	"math"
 	"strconv"
 	"strings"
 
@@ -36,7 +37,7 @@ func Draw(c report.Chart, format string) ([]byte, error) {
 		a.Min, a.Max = axis.Min, axis.Max
 		a.Label.Text, a.Label.TextStyle.Font, a.Label.TextStyle.Color = axis.Label, sans(10), shade("faint")
 		a.Tick.Label.Font, a.Tick.Label.Color, a.Tick.Marker = sans(9), shade("faint"), ticks(axis.Axis)
-		a.Tick.Length, a.Padding = 0, 4
+		a.Tick.Length, a.Padding, a.Label.Padding = 0, 4, 3
 		a.LineStyle.Width = 0
 	}
 	grid := plotter.NewGrid()
@@ -188,14 +189,23 @@ func ticks(a report.Axis) plot.Ticker {
 	if a.Percent {
 		scale = 100
 	}
-	return plot.TickerFunc(func(low, high float64) (major []plot.Tick) {
-		for _, tick := range (plot.DefaultTicks{}).Ticks(low*scale, high*scale) {
-			if tick.Label != "" {
-				label := strings.Replace(strconv.FormatFloat(tick.Value, 'g', 6, 64), "-", "−", 1)
-				major = append(major, plot.Tick{Value: tick.Value / scale, Label: label})
+	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
+		low, high = low*scale, high*scale
+		step := math.Pow(10, math.Floor(math.Log10((high-low)/5)))
+		for _, times := range []float64{2, 2.5, 2} { // 2, 5, 10 times the power of ten
+			if (high-low)/step > 5.5 {
+				step *= times
 			}
 		}
-		return major
+		for n := range 8 { // never endless, however narrow a range of large numbers is
+			v := (math.Ceil(low/step-1e-9) + float64(n)) * step
+			if v > high+1e-9*step {
+				break
+			}
+			label := strings.Replace(strconv.FormatFloat(v+0, 'g', 6, 64), "-", "−", 1) // +0 turns −0 into 0
+			ticks = append(ticks, plot.Tick{Value: v / scale, Label: label})
+		}
+		return ticks
 	})
 }
 
