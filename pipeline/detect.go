@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,17 +17,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/setaside"
+	"mlrbfn/pipeline/detector"
 )
-
-// ErrOtherModel is wrapped by the error of a backbone that is not the one that
-// a detector's training features came from.
-var ErrOtherModel = errors.New("not the detector's backbone")
 
 // DetectOptions says which images to judge by what.
 type DetectOptions struct {
-	Detector *Detector
+	Detector *detector.Detector
 	Model    string   // folder of the backbone; "" takes the detector's own
 	Paths    []string // image files, folders of them, and idx files of images
 
@@ -52,7 +47,7 @@ type DetectOptions struct {
 // Judgement is what became of one image: a verdict, or an error.
 type Judgement struct {
 	Path string // as the image was named, or folder and path within, with forward slashes; features.EncodePath makes it UTF-8
-	Verdict
+	detector.Verdict
 	Err error // why there is no verdict
 
 	SetAside    string // where the image was moved or copied to; "" if it was not
@@ -80,14 +75,14 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 			return DetectStats{}, fmt.Errorf("folder for images that are set aside: %w", err)
 		}
 	}
-	model, err := opts.Detector.openModel(opts.Model, opts.Backbone)
+	model, err := opts.Detector.OpenBackbone(opts.Model, opts.Backbone)
 	if err != nil {
 		return DetectStats{}, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
 
 	var stats DetectStats
-	j := newJudging(ctx, opts.Detector, func(r extractor.Result, v Verdict) error {
+	j := newJudging(ctx, opts.Detector, func(r extractor.Result, v detector.Verdict) error {
 		return sink(stats.add(opts.judgement(r, v)))
 	})
 	err = j.wait(func(ctx context.Context) error {
@@ -148,7 +143,7 @@ func (s *DetectStats) add(j Judgement) Judgement {
 }
 
 // judgement is what became of an image, which it sets aside if it is to be.
-func (opts *DetectOptions) judgement(r extractor.Result, v Verdict) Judgement {
+func (opts *DetectOptions) judgement(r extractor.Result, v detector.Verdict) Judgement {
 	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err}
 	if j.Err == nil && j.OOD && opts.SetAside != "" {
 		j.SetAside, j.SetAsideErr = opts.setAside(r.Item)
@@ -205,24 +200,24 @@ const patience = 20 * time.Millisecond
 
 // newJudging starts it; sink gets the result and, where that has features, the verdict on
 // each image, in the order of their indices, one at a time.
-func newJudging(ctx context.Context, d *Detector, sink func(extractor.Result, Verdict) error) *judging {
+func newJudging(ctx context.Context, d *detector.Detector, sink func(extractor.Result, detector.Verdict) error) *judging {
 	workers := runtime.GOMAXPROCS(0)
 	j := &judging{blocks: make(chan block, workers)}
 	j.group, j.ctx = errgroup.WithContext(ctx)
 	type judged struct {
 		extractor.Result
-		Verdict
+		detector.Verdict
 	}
 	var mu sync.Mutex
 	inOrder := ordered(func(v judged) error { return sink(v.Result, v.Verdict) })
 	for range workers {
 		j.group.Go(func() error {
-			var judge func(rows []float32) []Verdict // takes memory, and not all may be needed
+			var judge func(rows []float32) []detector.Verdict // takes memory, and not all may be needed
 			for b := range j.blocks {
-				var verdicts []Verdict
+				var verdicts []detector.Verdict
 				if len(b.rows) > 0 {
 					if judge == nil {
-						judge = d.judge()
+						judge = d.NewJudge()
 					}
 					verdicts = judge(b.rows)
 				}
@@ -255,7 +250,7 @@ func (j *judging) judge(ctx context.Context, r extractor.Result) error {
 	now := time.Now()
 	slow := now.Sub(j.last) > patience
 	j.last = now
-	if slow || len(j.next.results) == judgeBlock {
+	if slow || len(j.next.results) == detector.JudgeRows {
 		return j.flush(ctx)
 	}
 	return nil
@@ -302,80 +297,6 @@ func ordered[T any](sink func(T) error) func(index int, v T) error {
 			}
 		}
 	}
-}
-
-// openModel opens the backbone that the detector's features came from, in the
-// folder dir or, where that is "", where it was then.
-func (d *Detector) openModel(dir string, opts extractor.ModelOptions) (_ backbone, err error) {
-	if d.Source.Model == extractor.PixelsName {
-		return d.openPixels(dir)
-	}
-	if dir == "" {
-		if dir = d.Source.Model; dir == "" {
-			return nil, errors.New("the detector was trained on features made elsewhere and knows no backbone; name its folder with --model")
-		}
-		if _, err := os.Stat(dir); err != nil {
-			return nil, fmt.Errorf("the detector's backbone: %w; name its folder with --model", err)
-		}
-	}
-	if opts.ApplyEXIF, err = d.Source.appliesEXIF(); err != nil {
-		return nil, err
-	}
-	// Output and pool are as training had them; a set made elsewhere names
-	// neither, and the model's defaults hold.
-	opts.Output, opts.Pool = d.Source.Output, d.Source.Pool
-	model, err := extractor.OpenModel(dir, opts)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, model.Close())
-		}
-	}()
-	if model.Dim() != d.Dim() {
-		return nil, fmt.Errorf("model %s gives %d features and the detector reads %d: %w", dir, model.Dim(), d.Dim(), ErrOtherModel)
-	}
-	if want := d.Source.Fingerprint; want != "" && want != model.Fingerprint() {
-		what := "its preprocessing differs"
-		if model.SHA256 != d.Source.SHA256 {
-			what = "its graph is another"
-		}
-		return nil, fmt.Errorf("model %s is %w: %s from the one at %s that the detector was trained with", dir, ErrOtherModel, what, d.Source.Model)
-	}
-	return model, nil
-}
-
-// openPixels is openModel for a detector of pixels.
-func (d *Detector) openPixels(dir string) (backbone, error) {
-	if dir != "" && dir != extractor.PixelsName {
-		return nil, fmt.Errorf("model %s is %w: it was trained on pixels and has none", dir, ErrOtherModel)
-	}
-	treatment := imageTreatment{Spec: new(preprocess.Spec)}
-	if err := json.Unmarshal(d.Source.Preprocess, &treatment); err != nil {
-		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
-	}
-	model, err := extractor.NewPixels(treatment.Spec, treatment.EXIF == exifName(true))
-	if err != nil {
-		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
-	}
-	if model.Dim() != d.Dim() || model.Fingerprint() != d.Source.Fingerprint {
-		return nil, fmt.Errorf("the preprocessing of pixels in this version is %w: it was trained with another; train again", ErrOtherModel)
-	}
-	return model, nil
-}
-
-// appliesEXIF tells whether images are turned as their EXIF orientation says.
-func (s Source) appliesEXIF() (bool, error) {
-	var treatment struct {
-		EXIF string `json:"exif"`
-	}
-	if s.Preprocess != nil {
-		if err := json.Unmarshal(s.Preprocess, &treatment); err != nil {
-			return false, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
-		}
-	}
-	return treatment.EXIF == exifName(true), nil
 }
 
 // listPaths lists image files as they are named, and folders and idx files with

@@ -1,9 +1,11 @@
-// Package pipeline chains the rooms: images become features ([Extract]),
-// features a detector ([Train]), and the two together say for new images
-// which class they are of and whether they are of any ([Detect]). [Evaluate]
-// measures how well, [Ablate] what depth and each step of the paper's add, and
-// [Export] writes a detector as an ONNX graph.
+// Package pipeline is what a program needs that uses this module as a library:
+// [Extract] computes the features of images, [Train] trains a detector on them,
+// and [Detect] says for new images which class they are of and whether they are
+// out of distribution. [Evaluate] measures how well it does, [Ablate] what depth
+// and each step of the paper's add, and [Export] writes a detector as an ONNX
+// graph.
 //
-// It owns the detector file. It knows nothing of flags and terminals; those are
-// for the programs under cmd.
+// The work is done below: package detector has the detector and its file,
+// training trains, evaluation compares methods, export writes graphs. Each
+// imports only those before it.
 package pipeline

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -17,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
 	"mlrbfn/features"
+	"mlrbfn/pipeline/detector"
 )
 
 // tool is what feature sets say they were made by.
@@ -107,7 +106,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 
 // openBackboneFor opens the model as soon as there are images to tell how, and
 // returns it and the folder that their paths are relative to.
-func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (backbone, Source, string, error) {
+func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (detector.Backbone, detector.Source, string, error) {
 	items, complete, err := found.wait(ctx, firstImages)
 	sized := opts.Model != extractor.PixelsName || opts.Pixels.Width > 0
 	if err == nil && complete == nil && (extractor.IsIDX(items[0].File) || opts.Shard.Count > 0 && !sized) {
@@ -117,14 +116,14 @@ func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (
 		_, complete, err = found.wait(ctx, math.MaxInt)
 	}
 	if err != nil {
-		return nil, Source{}, "", err
+		return nil, detector.Source{}, "", err
 	}
 	if complete == nil {
 		complete = &extractor.Listing{Root: opts.Images, Items: items}
 	}
 	root, err := filepath.Abs(complete.Root) // needed again from other working directories
 	if err != nil {
-		return nil, Source{}, "", fmt.Errorf("image folder: %w", err)
+		return nil, detector.Source{}, "", fmt.Errorf("image folder: %w", err)
 	}
 	model, source, err := openBackbone(ctx, opts, complete)
 	return model, source, root, err
@@ -133,7 +132,7 @@ func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (
 // extraction is an Extract at work.
 type extraction struct {
 	opts   ExtractOptions
-	model  backbone
+	model  detector.Backbone
 	w      *features.Writer
 	found  *listing
 	now    map[string]extractor.Item // images that are not as they were listed, by path
@@ -325,58 +324,32 @@ func apart(images, out string) error {
 	return nil
 }
 
-// backbone is what makes features of images: an [extractor.Model] or
-// [extractor.Pixels].
-type backbone interface {
-	Dim() int
-	LogitsDim() int
-	Extract(context.Context, []extractor.Item, extractor.ExtractOptions, func(extractor.Result) error) (extractor.Stats, error)
-	Close() error
-}
-
 // openBackbone opens what the options name and says what it is, for the set and
 // for detectors.
-func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.Listing) (backbone, Source, error) {
+func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.Listing) (detector.Backbone, detector.Source, error) {
 	if opts.Model == extractor.PixelsName {
 		spec, err := opts.Pixels.Spec(ctx, listing)
 		if err != nil {
-			return nil, Source{}, err
+			return nil, detector.Source{}, err
 		}
 		model, err := extractor.NewPixels(spec, opts.Pixels.ApplyEXIF)
 		if err != nil {
-			return nil, Source{}, err
+			return nil, detector.Source{}, err
 		}
-		source := Source{Fingerprint: model.Fingerprint(), Model: extractor.PixelsName, Output: extractor.PixelsName}
-		source.Preprocess, err = json.Marshal(imageTreatment{spec, exifName(opts.Pixels.ApplyEXIF)})
+		source, err := detector.PixelsSource(model, spec, opts.Pixels.ApplyEXIF)
 		return model, source, err
 	}
 	folder, err := filepath.Abs(opts.Model) // needed again from other working directories
 	if err != nil {
-		return nil, Source{}, fmt.Errorf("model folder: %w", err)
+		return nil, detector.Source{}, fmt.Errorf("model folder: %w", err)
 	}
 	model, err := extractor.OpenModel(opts.Model, opts.Backbone)
 	if err != nil {
-		return nil, Source{}, err
+		return nil, detector.Source{}, err
 	}
-	source := Source{Fingerprint: model.Fingerprint(), Model: folder, SHA256: model.SHA256, Output: model.Output(), Pool: model.Pool()}
-	source.Preprocess, err = json.Marshal(imageTreatment{model.Spec, exifName(opts.Backbone.ApplyEXIF)})
+	source, err := detector.ModelSource(model, folder, opts.Backbone.ApplyEXIF)
 	if err != nil {
-		return nil, Source{}, errors.Join(fmt.Errorf("preprocessing of model %s: %w", model.Dir, err), model.Close())
+		return nil, detector.Source{}, errors.Join(fmt.Errorf("preprocessing of model %s: %w", model.Dir, err), model.Close())
 	}
 	return model, source, nil
-}
-
-// imageTreatment is all that is done to an image before the model sees it, as
-// feature sets and detectors say it.
-type imageTreatment struct {
-	*preprocess.Spec
-	EXIF string `json:"exif"` // "ignore" or "apply"
-}
-
-// exifName is how files say what was done about EXIF orientation.
-func exifName(apply bool) string {
-	if apply {
-		return "apply"
-	}
-	return "ignore"
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"mlrbfn/extractor"
+	"mlrbfn/pipeline/internal/tables"
 )
 
 // TestDetectOnPixels: a detector of pixels makes those of new images as those
@@ -44,12 +45,12 @@ func TestDetectOnPixels(t *testing.T) {
 	if d, err = LoadDetector(file); err != nil {
 		t.Fatal(err)
 	}
-	set, err := openTable(t.Context(), nil, opts.Out)
+	set, err := tables.Open(t.Context(), nil, opts.Out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	want := d.Verdicts(set.x)
+	want := d.Verdicts(set.X)
 	n := 0
 	stats, err := Detect(t.Context(), DetectOptions{Detector: d, Paths: []string{digits}}, func(j Judgement) error {
 		if j.Err != nil || j.Verdict != want[n] {
@@ -103,11 +104,11 @@ func TestDetectOnPixels(t *testing.T) {
 	} {
 		spoilt := *d
 		c.spoil(&spoilt.Source)
-		if _, err := spoilt.openModel(c.model, extractor.ModelOptions{}); !errors.Is(err, c.is) {
+		if _, err := spoilt.OpenBackbone(c.model, extractor.ModelOptions{}); !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %v", name, err, c.is)
 		}
 	}
-	if model, err := d.openModel(extractor.PixelsName, extractor.ModelOptions{}); err != nil || model.Dim() != 15 {
+	if model, err := d.OpenBackbone(extractor.PixelsName, extractor.ModelOptions{}); err != nil || model.Dim() != 15 {
 		t.Errorf("named: %v, %v", model, err)
 	}
 

@@ -1,0 +1,34 @@
+package detector_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/pipetest"
+)
+
+// TestVerdictsOfBlocks: a row's verdict is the same, to the bit, whatever rows
+// are judged with it.
+func TestVerdictsOfBlocks(t *testing.T) {
+	const d, e = 70, 50
+	rng := rand.New(rand.NewPCG(5, 5))
+	condition := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: pipetest.RandomRows(rng, 1, d), Matrix: pipetest.RandomRows(rng, d, e)}
+	x := pipetest.RandomRows(rng, detector.JudgeRows, d)
+	for name, det := range map[string]*detector.Detector{
+		"k=1": pipetest.RandomDetector(rng, 1, 2, 2, e, true), "k=2": pipetest.RandomDetector(rng, 2, 3, 2, e, true), "open": pipetest.RandomOpenDetector(rng, 2, 2, e, 7),
+	} {
+		for _, h := range det.Heads {
+			h.Conditioning = condition
+		}
+		judge := det.NewJudge()
+		for n := 1; n <= detector.JudgeRows; n++ {
+			for i, got := range judge(x[:n*d]) {
+				if alone := judge(x[i*d : (i+1)*d])[0]; got != alone {
+					t.Fatalf("%s: row %d is %+v alone, and %+v among %d", name, i, alone, got, n)
+				}
+			}
+		}
+	}
+}

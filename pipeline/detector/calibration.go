@@ -1,0 +1,54 @@
+package detector
+
+import (
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// pValue is the conformal p-value of a score among n calibration scores,
+// ascending: (1 + #{scores ≤ score}) / (n + 1).
+func pValue(ascending []float64, score float64) float64 {
+	notAbove, _ := slices.BinarySearchFunc(ascending, score, func(a, s float64) int {
+		if a <= s {
+			return -1
+		}
+		return 1
+	})
+	return float64(1+notAbove) / float64(len(ascending)+1)
+}
+
+// Rank returns which of n scores, counted from the lowest, is the threshold that
+// keeps the share tpr; 0 where n is too small to promise it.
+func Rank(n int, tpr float64) int {
+	// A share like 1−0.9 falls just short of the number that it stands for.
+	return int(math.Floor((1-tpr)*float64(n+1) + 1e-9))
+}
+
+// FalseAlarms returns the interval that holds, with a chance of 95%, the share
+// of in-distribution images that the threshold flags. Over the choice of the n
+// calibration images that share is Beta(k, n+1−k) if its rank among their scores
+// is k and no scores tie; its mean is k/(n+1) ≤ 1−TargetTPR. It is nil where
+// nothing is flagged. It speaks of images like those, and of the share in the long
+// run: among few images chance adds its own.
+func (d *Detector) FalseAlarms() *[2]float64 {
+	n := len(d.Scores)
+	k := Rank(n, d.TargetTPR)
+	if k < 1 || k > n {
+		return nil
+	}
+	share := distuv.Beta{Alpha: float64(k), Beta: float64(n + 1 - k)}
+	return &[2]float64{share.Quantile(0.025), share.Quantile(0.975)}
+}
+
+// Threshold returns the ⌊(1−tpr)(n+1)⌋-th smallest of n scores, ascending: a
+// fresh in-distribution image scores below it with a chance of at most 1−tpr.
+// It is −Inf where that rank is 0: too few scores to promise it.
+func Threshold(ascending []float64, tpr float64) float64 {
+	k := Rank(len(ascending), tpr)
+	if k < 1 {
+		return math.Inf(-1)
+	}
+	return ascending[min(k, len(ascending))-1]
+}

@@ -1,0 +1,225 @@
+package detector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mlrbfn/head"
+	"mlrbfn/internal/safetensors"
+	"mlrbfn/posthoc"
+)
+
+// OwnScore is the name of the score that an MLRBFN gives itself.
+const OwnScore = "mlrbfn"
+
+const ensembleName = "ensemble"
+
+// ScoreNames are the scores that a detector can judge by, and the methods that
+// an evaluation compares unless it is told others. There are also ensembles of
+// any of them, "ensemble(A,B,…)".
+var ScoreNames = slices.Concat([]string{OwnScore}, posthoc.Names(), []string{ensembleName})
+
+// EnsembleParts are the scores that the ensemble without brackets adds up;
+// docs/ensemble.md says how they were found.
+var EnsembleParts = []string{OwnScore, "gen", "fdbd", "mds++"}
+
+// OwnWeight is how often the heads' own score counts in an ensemble: an open
+// head's is the sum of two.
+const OwnWeight = 2
+
+// SplitScores divides a list of names of scores at its commas, those within
+// brackets excepted.
+func SplitScores(list string) []string {
+	var names []string
+	depth, from := 0, 0
+	for i, r := range list {
+		switch {
+		case r == '(':
+			depth++
+		case r == ')':
+			depth--
+		case r == ',' && depth <= 0:
+			names, from = append(names, list[from:i]), i+1
+		}
+	}
+	return append(names, list[from:])
+}
+
+// ScoreParts returns the scores that a name stands for: itself, or for
+// "ensemble" and "ensemble(a,b,…)" the parts.
+func ScoreParts(name string) (parts []string, ensemble bool, err error) {
+	parts = []string{name}
+	if name == ensembleName {
+		return EnsembleParts, true, nil
+	}
+	if list, ok := strings.CutPrefix(name, ensembleName+"("); ok && strings.HasSuffix(list, ")") {
+		parts, ensemble = strings.Split(strings.TrimSuffix(list, ")"), ","), true
+		if len(parts) < 2 {
+			return nil, false, fmt.Errorf("score %q: an ensemble has several parts", name)
+		}
+	}
+	for i, p := range parts {
+		if p != OwnScore && !slices.Contains(posthoc.Names(), p) || slices.Contains(parts[:i], p) {
+			return nil, false, fmt.Errorf("score %q: each once, of %s, ensemble and ensemble(A,B,…) of these", p, strings.Join(ScoreNames[:len(ScoreNames)-1], ", "))
+		}
+	}
+	return parts, ensemble, nil
+}
+
+// CheckScores reports what is wrong with the name of a score, or of an ensemble.
+func CheckScores(name string) error {
+	_, _, err := ScoreParts(name)
+	return err
+}
+
+// Scoring is a score of images by what is not the heads' own score alone.
+type Scoring struct {
+	Name  string // as it was asked for: a post-hoc score, "ensemble" or "ensemble(A,B,…)"
+	Parts []Part // whose scaled scores are added
+
+	// Classifier gives the logits that parts read; nil where none does.
+	Classifier *posthoc.Linear
+}
+
+// Part is a score with its place on the common scale.
+type Part struct {
+	Name  string
+	Score posthoc.Score // nil for the heads' own
+	Scale head.Scale
+}
+
+// Unscaled leaves a score as it is.
+var Unscaled = head.Scale{Deviation: 1}
+
+// Score puts the scores of the rows of b into dst [n]; own [n] are the heads'.
+func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own []float64) error {
+	sum := make([]float64, len(dst))
+	for _, p := range s.Parts {
+		scores := own
+		if p.Score != nil {
+			if err := p.Score.Score(ctx, dst, b); err != nil {
+				return fmt.Errorf("score %s: %w", p.Name, err)
+			}
+			scores = dst
+		}
+		for i, v := range scores {
+			sum[i] += p.Scale.Of(v)
+		}
+	}
+	copy(dst, sum)
+	return nil
+}
+
+// scoringRecord is what a detector's metadata say of its Scoring.
+type scoringRecord struct {
+	Name  string       `json:"name"`
+	Parts []partRecord `json:"parts"`
+}
+
+type partRecord struct {
+	Name string `json:"name"`
+	Kind string `json:"kind,omitempty"` // the type in package posthoc; "" for the heads' own
+}
+
+const scoresPrefix = "scores."
+
+// encode returns what a detector's file holds of the scoring: the parts as
+// tensors scores.I.…, their scales as scores.scales [parts, 2], and the
+// classifier as scores.classifier.….
+func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
+	if s == nil {
+		return nil, nil, nil
+	}
+	r := &scoringRecord{Name: s.Name}
+	var scales []float64
+	var tensors []safetensors.Tensor
+	for i, p := range s.Parts {
+		part := partRecord{Name: p.Name}
+		if p.Score != nil {
+			kind, own, err := posthoc.Tensors(scoresPrefix+strconv.Itoa(i), p.Score)
+			if err != nil {
+				return nil, nil, err
+			}
+			part.Kind, tensors = kind, append(tensors, own...)
+		}
+		r.Parts = append(r.Parts, part)
+		scales = append(scales, p.Scale.Mean, p.Scale.Deviation)
+	}
+	tensors = append(tensors, safetensors.Tensor{Name: scoresPrefix + "scales", Shape: []int{len(s.Parts), 2}, Data: scales})
+	if c := s.Classifier; c != nil {
+		tensors = append(tensors,
+			safetensors.Tensor{Name: scoresPrefix + "classifier.weights", Shape: []int{c.Out, c.In}, Data: c.Weights},
+			safetensors.Tensor{Name: scoresPrefix + "classifier.bias", Shape: []int{c.Out}, Data: c.Bias})
+	}
+	return r, tensors, nil
+}
+
+// readScoring is the inverse of encode. It scores a row of d zeros, so that
+// parts that do not fit the detector are found out at once.
+func readScoring(file *safetensors.File, r *scoringRecord, d int) (*Scoring, error) {
+	if r == nil {
+		return nil, nil
+	}
+	s := &Scoring{Name: r.Name}
+	scales, _, err := safetensors.Get[float64](file, scoresPrefix+"scales")
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Parts) == 0 || len(scales) != 2*len(r.Parts) {
+		return nil, fmt.Errorf("its score %q has %d parts and %d numbers to scale them, want 2 each", r.Name, len(r.Parts), len(scales))
+	}
+	for i, part := range r.Parts {
+		p := Part{Name: part.Name, Scale: head.Scale{Mean: scales[2*i], Deviation: scales[2*i+1]}}
+		if !p.Scale.Valid() {
+			return nil, fmt.Errorf("the scale of its score %s is %+v", part.Name, p.Scale)
+		}
+		if part.Kind != "" {
+			if p.Score, err = posthoc.Load(scoresPrefix+strconv.Itoa(i), part.Kind, file); err != nil {
+				return nil, err
+			}
+		}
+		s.Parts = append(s.Parts, p)
+	}
+	weights, shape, err := safetensors.Get[float64](file, scoresPrefix+"classifier.weights")
+	switch {
+	case errors.Is(err, safetensors.ErrNoTensor):
+	case err != nil:
+		return nil, err
+	default:
+		bias, _, err := safetensors.Get[float64](file, scoresPrefix+"classifier.bias")
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Equal(shape, []int{len(bias), d}) {
+			return nil, fmt.Errorf("the classifier of its score has %v weights and %d biases for %d features", shape, len(bias), d)
+		}
+		s.Classifier = &posthoc.Linear{In: d, Out: len(bias), Weights: weights, Bias: bias}
+	}
+	row := s.Batch(make([]float32, d))
+	if err := s.Score(context.Background(), make([]float64, 1), row, make([]float64, 1)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Batch returns rows x [n, D] with their logits.
+func (s *Scoring) Batch(x []float32) posthoc.Batch {
+	b := posthoc.Batch{Features: x}
+	if c := s.Classifier; c != nil {
+		b.Logits = make([]float64, len(x)/c.In*c.Out)
+		c.Logits(b.Logits, widened(x))
+	}
+	return b
+}
+
+func widened(x []float32) []float64 {
+	wide := make([]float64, len(x))
+	for i, v := range x {
+		wide[i] = float64(v)
+	}
+	return wide
+}

@@ -1,0 +1,140 @@
+package detector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
+)
+
+// Source says how the features of a detector were made, so that those of new
+// images can be made the same way. It is empty for features made elsewhere.
+type Source struct {
+	Fingerprint string          `json:"fingerprint"`  // hash of all below but Model
+	Model       string          `json:"model"`        // folder of the backbone when the features were made, or extractor.PixelsName
+	SHA256      string          `json:"model_sha256"` // of its graph
+	Output      string          `json:"output"`       // which output is the embedding
+	Pool        string          `json:"pool"`         // how it becomes one vector
+	Preprocess  json.RawMessage `json:"preprocess"`   // what is done to an image before; null if unknown
+}
+
+// PixelsSource says how pixels were made features of.
+func PixelsSource(model *extractor.Pixels, spec *preprocess.Spec, applyEXIF bool) (Source, error) {
+	preprocess, err := json.Marshal(imageTreatment{spec, exifName(applyEXIF)})
+	return Source{Fingerprint: model.Fingerprint(), Model: extractor.PixelsName, Output: extractor.PixelsName, Preprocess: preprocess}, err
+}
+
+// ModelSource says how a model, in a folder, makes features.
+func ModelSource(model *extractor.Model, folder string, applyEXIF bool) (Source, error) {
+	preprocess, err := json.Marshal(imageTreatment{model.Spec, exifName(applyEXIF)})
+	return Source{
+		Fingerprint: model.Fingerprint(), Model: folder, SHA256: model.SHA256,
+		Output: model.Output(), Pool: model.Pool(), Preprocess: preprocess,
+	}, err
+}
+
+// ErrOtherModel is wrapped by the error of a backbone that is not the one that
+// a detector's training features came from.
+var ErrOtherModel = errors.New("not the detector's backbone")
+
+// Backbone is what makes features of images: an [extractor.Model] or
+// [extractor.Pixels].
+type Backbone interface {
+	Dim() int
+	LogitsDim() int
+	Extract(context.Context, []extractor.Item, extractor.ExtractOptions, func(extractor.Result) error) (extractor.Stats, error)
+	Close() error
+}
+
+// OpenBackbone opens the backbone that the detector's features came from, in the
+// folder dir or, where that is "", where it was then.
+func (d *Detector) OpenBackbone(dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
+	if d.Source.Model == extractor.PixelsName {
+		return d.openPixels(dir)
+	}
+	if dir == "" {
+		if dir = d.Source.Model; dir == "" {
+			return nil, errors.New("the detector was trained on features made elsewhere and knows no backbone; name its folder with --model")
+		}
+		if _, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("the detector's backbone: %w; name its folder with --model", err)
+		}
+	}
+	if opts.ApplyEXIF, err = d.Source.appliesEXIF(); err != nil {
+		return nil, err
+	}
+	// Output and pool are as training had them; a set made elsewhere names
+	// neither, and the model's defaults hold.
+	opts.Output, opts.Pool = d.Source.Output, d.Source.Pool
+	model, err := extractor.OpenModel(dir, opts)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, model.Close())
+		}
+	}()
+	if model.Dim() != d.Dim() {
+		return nil, fmt.Errorf("model %s gives %d features and the detector reads %d: %w", dir, model.Dim(), d.Dim(), ErrOtherModel)
+	}
+	if want := d.Source.Fingerprint; want != "" && want != model.Fingerprint() {
+		what := "its preprocessing differs"
+		if model.SHA256 != d.Source.SHA256 {
+			what = "its graph is another"
+		}
+		return nil, fmt.Errorf("model %s is %w: %s from the one at %s that the detector was trained with", dir, ErrOtherModel, what, d.Source.Model)
+	}
+	return model, nil
+}
+
+// openPixels is OpenBackbone for a detector of pixels.
+func (d *Detector) openPixels(dir string) (Backbone, error) {
+	if dir != "" && dir != extractor.PixelsName {
+		return nil, fmt.Errorf("model %s is %w: it was trained on pixels and has none", dir, ErrOtherModel)
+	}
+	treatment := imageTreatment{Spec: new(preprocess.Spec)}
+	if err := json.Unmarshal(d.Source.Preprocess, &treatment); err != nil {
+		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+	}
+	model, err := extractor.NewPixels(treatment.Spec, treatment.EXIF == exifName(true))
+	if err != nil {
+		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+	}
+	if model.Dim() != d.Dim() || model.Fingerprint() != d.Source.Fingerprint {
+		return nil, fmt.Errorf("the preprocessing of pixels in this version is %w: it was trained with another; train again", ErrOtherModel)
+	}
+	return model, nil
+}
+
+// appliesEXIF tells whether images are turned as their EXIF orientation says.
+func (s Source) appliesEXIF() (bool, error) {
+	var treatment struct {
+		EXIF string `json:"exif"`
+	}
+	if s.Preprocess != nil {
+		if err := json.Unmarshal(s.Preprocess, &treatment); err != nil {
+			return false, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+		}
+	}
+	return treatment.EXIF == exifName(true), nil
+}
+
+// imageTreatment is all that is done to an image before the model sees it, as
+// feature sets and detectors say it.
+type imageTreatment struct {
+	*preprocess.Spec
+	EXIF string `json:"exif"` // "ignore" or "apply"
+}
+
+// exifName is how files say what was done about EXIF orientation.
+func exifName(apply bool) string {
+	if apply {
+		return "apply"
+	}
+	return "ignore"
+}

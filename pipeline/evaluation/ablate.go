@@ -1,0 +1,177 @@
+package evaluation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/pipeline/internal/files"
+	"mlrbfn/pipeline/training"
+)
+
+// AblateOptions says which heads to compare on what. A zero field takes its
+// default.
+type AblateOptions struct {
+	// Train is the training features and how heads are trained, ReLU networks
+	// too; Seeds are those to repeat with. Head is what steps are taken back
+	// from, and Head.Layers counts for these alone.
+	Train training.Options
+	ID    string // feature set of in-distribution test images
+	OOD   []OODSet
+
+	Depths []int    // numbers of layers at which an MLRBFN and a ReLU network meet; may be none
+	Steps  []string // which of Steps to take back; may be none
+	Hidden int      // outputs of the ReLU networks' hidden layers; 0 means 100
+
+	Out string // folder of the report
+
+	// Warn, where set, is told what is odd about the training features, and of
+	// heads whose training diverged, for which there are no figures.
+	Warn func(string)
+
+	// Progress, where set, is told which head is being trained, and how many of
+	// the epochs of all heads are done. It is called from several goroutines.
+	Progress func(head string, done, total int)
+}
+
+// Steps are the names of heads that lack a step of the paper's or, the last two,
+// differ in one; "earlier" lacks depression and projections, as the architecture
+// that the paper starts from. Package head says how each is read.
+var Steps = []string{"no-depression", "no-ratio", "no-projections", "earlier", "sum-loss", "recovery-1.05"}
+
+// takeBack makes the heads of Steps.
+var takeBack = map[string]func(*head.Config){
+	"no-depression":  func(c *head.Config) { c.NoDepression = true },
+	"no-ratio":       func(c *head.Config) { c.NoRatio = true },
+	"no-projections": func(c *head.Config) { c.NoProjections = true },
+	"earlier":        func(c *head.Config) { c.NoDepression, c.NoProjections = true, true },
+	"sum-loss":       func(c *head.Config) { c.SumLoss = true },
+	"recovery-1.05":  func(c *head.Config) { c.Recovery = 1.05 },
+}
+
+// Check reports what is wrong with the depths, the steps and the names of the
+// sets.
+func (o AblateOptions) Check() error {
+	if len(o.Depths)+len(o.Steps) == 0 {
+		return errors.New("neither depths nor steps to compare")
+	}
+	for i, d := range o.Depths {
+		if d < 1 || d > 100 || slices.Contains(o.Depths[:i], d) {
+			return fmt.Errorf("depth %d: each once, from 1 to 100 layers", d)
+		}
+	}
+	for i, s := range o.Steps {
+		if !slices.Contains(Steps, s) || slices.Contains(o.Steps[:i], s) {
+			return fmt.Errorf("step %q: each once, of %s", s, strings.Join(Steps, ", "))
+		}
+	}
+	return Options{OOD: o.OOD}.Check()
+}
+
+// mlrbfnName and reluName name the heads of so many layers.
+func mlrbfnName(layers int) string { return fmt.Sprintf("mlrbfn-%d", layers) }
+func reluName(layers int) string   { return fmt.Sprintf("relu-%d", layers) }
+
+// contenders lists the heads to compare, each once, from options whose defaults
+// are filled in.
+func (o AblateOptions) contenders(train training.Options) []contender {
+	var all []contender
+	add := func(name string, change func(*contender)) {
+		c := contender{name: name, head: train.Head, train: train.Train}
+		change(&c)
+		all = append(all, c)
+	}
+	for _, layers := range o.Depths {
+		add(mlrbfnName(layers), func(c *contender) { c.head.Layers = layers })
+	}
+	for _, layers := range o.Depths {
+		add(reluName(layers), func(c *contender) { c.softmax = &head.MLPConfig{Layers: layers, Hidden: o.Hidden} })
+	}
+	if len(o.Steps) > 0 && !slices.Contains(o.Depths, train.Head.Layers) {
+		add(mlrbfnName(train.Head.Layers), func(*contender) {})
+	}
+	for _, name := range o.Steps {
+		add(name, func(c *contender) { takeBack[name](&c.head) })
+	}
+	return all
+}
+
+// Ablate compares MLRBFNs with ReLU networks of as many layers (paper, figure
+// 6) and with MLRBFNs that lack one of the paper's steps. It trains each, once
+// per seed, and writes the figures of all as Evaluate does to ablation.csv
+// under opts.Out, with the methods mlrbfn-1 (max log φ of one layer), relu-1
+// (MSP of one layer), …, and the names of the steps, and draws them as
+// figures/depth and figures/steps, PNG and SVG.
+func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
+	if err := opts.Check(); err != nil {
+		return nil, err
+	}
+	e, err := openEvaluation(ctx, Options{Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Warn: opts.Warn})
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	results := filepath.Join(opts.Out, "ablation.csv")
+	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), clearAblation(opts.Out, results)); err != nil {
+		return nil, err
+	}
+	var figures []Figures
+	contenders := opts.contenders(e.train.Options)
+	for _, c := range contenders { // before the first is trained
+		if _, err := c.head.WithDefaults(); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	var done atomic.Int64
+	total := len(contenders) * len(e.train.Options.Seeds) * e.train.Options.Train.Epochs
+	for _, c := range contenders {
+		c.progress = func(head.Epoch) {
+			if n := int(done.Add(1)); opts.Progress != nil {
+				opts.Progress(c.name, n, total)
+			}
+		}
+		rows, err := e.figures(ctx, c)
+		switch {
+		case errors.Is(err, head.ErrDiverged):
+			if opts.Warn != nil {
+				opts.Warn(fmt.Sprintf("%s is left out: %v", c.name, err))
+			}
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+		figures = append(figures, rows...)
+	}
+	if err := writeResults(results, figures); err != nil {
+		return nil, err
+	}
+	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.Options.Head.Layers)
+}
+
+const (
+	figuresDir  = "figures"
+	depthFigure = "depth"
+	stepsFigure = "steps"
+)
+
+// clearAblation removes what an earlier run has left in dir, and nothing else.
+func clearAblation(dir, results string) error {
+	if err := clearResults(results); err != nil {
+		return err
+	}
+	for _, name := range []string{depthFigure, stepsFigure} {
+		for _, format := range figureFormats {
+			if err := os.Remove(filepath.Join(dir, figuresDir, name+"."+format)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("report folder: %w", err)
+			}
+		}
+	}
+	return nil
+}

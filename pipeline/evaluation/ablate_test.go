@@ -1,0 +1,132 @@
+package evaluation
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mlrbfn/pipeline/internal/pipetest"
+)
+
+func ablateOptions(t *testing.T) AblateOptions {
+	t.Helper()
+	train := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
+	train.Paper, train.Seeds, train.Calibration.None = true, []uint64{0, 1}, true
+	return AblateOptions{
+		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(),
+		OOD: []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
+	}
+}
+
+// TestAblateAgreesWithEvaluate: the heads that both know have the same figures.
+func TestAblateAgreesWithEvaluate(t *testing.T) {
+	opts := ablateOptions(t)
+	opts.Depths, opts.Steps = []int{2, 1}, []string{"no-ratio", "no-depression"}
+	last := 0
+	opts.Train.Seeds = opts.Train.Seeds[:1] // so that Progress is called in turn
+	opts.Progress = func(_ string, done, total int) {
+		if done != last+1 || total != 6*20 {
+			t.Errorf("epoch %d of %d after %d", done, total, last)
+		}
+		last = done
+	}
+	got, err := Ablate(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != 6*20 {
+		t.Errorf("Progress ended at %d", last)
+	}
+	train := opts.Train
+	train.Linear = train.Train
+	want, err := Evaluate(context.Background(), Options{
+		Train: train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Methods: []string{"mlrbfn", "msp"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{"mlrbfn": "mlrbfn-2", "msp": "relu-1"}
+	for _, f := range want {
+		f.Method = names[f.Method]
+		if !slices.Contains(got, f) {
+			t.Errorf("no %+v", f)
+		}
+	}
+	methods, _ := overview(got)
+	if wantMethods := []string{"mlrbfn-2", "mlrbfn-1", "relu-2", "relu-1", "no-ratio", "no-depression"}; !slices.Equal(methods, wantMethods) {
+		t.Errorf("%v, want %v", methods, wantMethods)
+	}
+}
+
+// TestAblateBase: steps are compared with the head that has them all, trained
+// for that where no depth asks for it.
+func TestAblateBase(t *testing.T) {
+	opts := ablateOptions(t)
+	opts.Depths, opts.Steps, opts.Train.Train.Epochs = []int{1}, []string{"no-ratio"}, 1
+	figures, err := Ablate(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if methods, _ := overview(figures); !slices.Equal(methods, []string{"mlrbfn-1", "relu-1", "mlrbfn-2", "no-ratio"}) {
+		t.Errorf("%v", methods)
+	}
+}
+
+func TestAblateLeavesOutWhatDiverges(t *testing.T) {
+	opts := ablateOptions(t)
+	opts.Depths, opts.Steps, opts.Train.Train.LR = []int{4}, Steps, 1e30
+	var warnings []string
+	opts.Warn = func(text string) { warnings = append(warnings, text) }
+	figures, err := Ablate(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	methods, _ := overview(figures)
+	if len(warnings) == 0 || len(warnings)+len(methods) != 2+1+len(Steps) { // and the head of two layers
+		t.Errorf("%v and %v", methods, warnings)
+	}
+	for _, w := range warnings {
+		if name, _, ok := strings.Cut(w, " is left out: training diverged"); !ok || slices.Contains(methods, name) {
+			t.Errorf("it warns %q", w)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(opts.Out, "figures", "steps.png")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAblateRefuses(t *testing.T) {
+	for name, change := range map[string]func(*AblateOptions){
+		"nothing":       func(o *AblateOptions) { o.Steps = nil },
+		"depth 0":       func(o *AblateOptions) { o.Depths = []int{0} },
+		"a depth twice": func(o *AblateOptions) { o.Depths = []int{1, 1} },
+		"a step twice":  func(o *AblateOptions) { o.Steps = []string{"no-ratio", "no-ratio"} },
+		"unknown step":  func(o *AblateOptions) { o.Steps = []string{"magic"} },
+		"no strangers":  func(o *AblateOptions) { o.OOD = nil },
+		"hidden":        func(o *AblateOptions) { o.Depths, o.Hidden = []int{2}, -1 },
+	} {
+		opts := ablateOptions(t)
+		opts.Steps, opts.Train.Train.Epochs = []string{"no-ratio"}, 1
+		change(&opts)
+		if _, err := Ablate(context.Background(), opts); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	opts := ablateOptions(t)
+	opts.Train.Paper, opts.Depths, opts.Steps = false, []int{1}, []string{"no-ratio"}
+	opts.Progress = func(head string, _, _ int) { t.Errorf("%s was trained before the refusal", head) }
+	if _, err := Ablate(context.Background(), opts); err == nil {
+		t.Error("a step of the paper's taken back from an open head: accepted")
+	}
+	opts = ablateOptions(t)
+	opts.Steps = Steps
+	ctx, cancel := context.WithCancel(context.Background())
+	opts.Progress = func(string, int, int) { cancel() }
+	if _, err := Ablate(ctx, opts); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}

@@ -1,0 +1,542 @@
+// Package evaluation compares methods of out-of-distribution detection, and heads
+// that lack parts, on the same feature sets.
+package evaluation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"mlrbfn/features"
+	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/npy"
+	"mlrbfn/metrics"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/files"
+	"mlrbfn/pipeline/internal/fitting"
+	"mlrbfn/pipeline/internal/tables"
+	"mlrbfn/pipeline/training"
+	"mlrbfn/posthoc"
+	"mlrbfn/report"
+)
+
+// Groups of out-of-distribution sets, by how near to the training classes they
+// are.
+const (
+	Near = "near"
+	Far  = "far"
+)
+
+// BackboneHead is the head of a feature set's own logits.
+const BackboneHead = "backbone"
+
+// OODSet is a feature set of images of none of the training classes.
+type OODSet struct{ Group, Name, Features string }
+
+// Options says what to measure on what. A zero field takes its default.
+type Options struct {
+	Train training.Options // the training features and how heads are trained; Seeds are those to repeat with
+	ID    string           // feature set of in-distribution test images
+	OOD   []OODSet
+
+	// Methods are the scores to compare; nil means all of detector.ScoreNames but those
+	// that cannot be fitted, of which Warn is told.
+	Methods []string
+
+	// Detector, where set, is a trained one that takes the place of training,
+	// for its heads' own score and for the one that it judges by.
+	Detector *detector.Detector
+
+	// Head says whose logits post-hoc scores read: "" those of Softmax, a
+	// network that is trained as Train.Linear says, with the zero value a
+	// linear layer; BackboneHead those of the backbone's own classifier;
+	// detector.OwnScore the MLRBFN's log-confidences, with what its last layer reads as
+	// features; there are no weights, so that scores that need these cannot be
+	// fitted.
+	Head    string
+	Softmax head.MLPConfig
+
+	Memory int64 // bytes that scoring takes, about; 0 means 1 GiB
+
+	Out string // folder of the report
+
+	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
+
+	// For the report to show.
+	Published []report.Line // results to compare with, each with one cell
+	Commands  []string      // to repeat the evaluation with
+	Facts     []report.Fact // versions, dates and the like
+
+	// Warn, where set, is told what is odd about the features.
+	Warn func(string)
+
+	// Progress, where set, is told what is being done, and how many of how
+	// many epochs, of all heads together, or sets of images are. It is called
+	// from several goroutines.
+	Progress func(what string, done, total int)
+}
+
+// Figures is one row of results.csv: how a method tells one set of strangers
+// from the in-distribution test set, all in [0, 1]. NaN stands for nothing to
+// measure.
+type Figures struct {
+	Method  string
+	Seed    string // a seed, or "mean" or "std" over them
+	Group   string // Near or Far
+	Dataset string // a set's name, or "mean" over the group
+	NID     int
+	NOOD    int
+	AUROC   float64
+	AUPROut float64
+	AUPRIn  float64
+	FPR95   float64 // share of in-distribution images flagged where 95% of strangers are caught
+	FPR95ID float64 // share of strangers accepted where 95% of in-distribution images are kept
+	IDAcc   float64 // accuracy on the in-distribution test set
+}
+
+// values lists the figures that are averaged.
+func (f *Figures) values() []*float64 {
+	return []*float64{&f.AUROC, &f.AUPROut, &f.AUPRIn, &f.FPR95, &f.FPR95ID, &f.IDAcc}
+}
+
+// Evaluate trains the heads that the methods need, once per seed, fits scores,
+// scores the in-distribution test set and all sets of strangers, and writes
+// results.csv, the scores, scores/METHOD/SEED/DATASET.npy, report.html with its
+// figures, and the paper's tables, tables.md and tables.tex, under opts.Out.
+//
+// A post-hoc score is fitted on all labelled training rows, ReAct's and KLM's
+// on the validation features where these are a set of their own. The parts of an
+// ensemble are fitted on the rows that heads train on: the validation rows, which
+// put them on one scale, must be new to all. Figures of a score that no seed
+// changes are the same for every seed; the accuracy is that of the seed's
+// softmax network.
+func Evaluate(ctx context.Context, opts Options) ([]Figures, error) {
+	e, err := openEvaluation(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	results := filepath.Join(opts.Out, "results.csv")
+	// Nothing is cleared before all is known to be writable.
+	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), report.Check(opts.Out)); err != nil {
+		return nil, err
+	}
+	if err := clearReport(opts.Out); err != nil {
+		return nil, err
+	}
+	var figures []Figures
+	var measured []string
+	for _, method := range e.opts.Methods {
+		runs, err := e.prepare(ctx, method)
+		if opts.Methods == nil && errors.Is(err, errUnfit) && ctx.Err() == nil {
+			e.warn(fmt.Sprintf("%s is left out: %v", method, err))
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		rows, err := e.measureAll(ctx, method, runs)
+		if err != nil {
+			return nil, err
+		}
+		delete(e.prepared, method) // with what it keeps
+		measured, figures = append(measured, method), append(figures, rows...)
+	}
+	e.opts.Methods = measured
+	return figures, errors.Join(writeResults(results, figures), e.writePage(ctx, figures))
+}
+
+// contender is a kind of head that is trained with every seed and measured.
+type contender struct {
+	name    string          // in the report
+	head    head.Config     // of an MLRBFN
+	softmax *head.MLPConfig // of a ReLU network in its place, which scores by MSP
+	train   head.TrainOptions
+
+	// progress is called after each epoch, from several goroutines; nil means
+	// to tell the evaluation's own.
+	progress func(head.Epoch)
+}
+
+// figures returns what a contender comes to with each seed and over them.
+func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error) {
+	all, err := e.trainAll(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var runs []run
+	for i, t := range all {
+		r := run{e.seed(i), nil}
+		if t.heads != nil {
+			r.predict = verdictsOf(t.heads)
+		} else {
+			msp := &detector.Scoring{Parts: []detector.Part{{Name: "msp", Score: posthoc.MaxSoftmax{}, Scale: detector.Unscaled}}}
+			r.predict = e.predictor(msp, t.classifier, nil)
+		}
+		runs = append(runs, r)
+	}
+	return e.measureAll(ctx, c.name, runs)
+}
+
+// measureAll returns what a method comes to with each seed and over them.
+func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]Figures, error) {
+	var perSeed []Figures
+	for _, r := range runs {
+		rows, err := e.measure(ctx, method, r)
+		if err != nil {
+			return nil, err
+		}
+		perSeed = append(perSeed, rows...)
+	}
+	return append(perSeed, overSeeds(perSeed)...), nil
+}
+
+// evaluation is the open feature sets.
+type evaluation struct {
+	opts     Options
+	train    *training.Data
+	id       *tables.Table
+	idLabels []int64 // in the training classes; −1 where there is none
+	ood      []*tables.Table
+	runs     []report.Run // what was scored
+	room     int64        // bytes that may still be taken to keep logits
+
+	// Trained when they are first asked for, one per seed.
+	heads, softmax []trained
+
+	rows     *posthoc.Data       // all labelled training rows, once they are asked for
+	prepared map[string]prepared // methods that are not yet measured
+	verdicts map[*detector.Detector]predictor
+}
+
+// Check reports what is wrong with the methods and the names of the sets.
+func (o Options) Check() error {
+	for i, m := range o.Methods {
+		if _, _, err := detector.ScoreParts(m); err != nil {
+			return fmt.Errorf("method %s: %w", m, err)
+		}
+		if slices.Contains(o.Methods[:i], m) {
+			return fmt.Errorf("method %s is named twice", m)
+		}
+	}
+	if !slices.Contains([]string{"", BackboneHead, detector.OwnScore}, o.Head) {
+		return fmt.Errorf("head %q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
+	}
+	if len(o.OOD) == 0 {
+		return errors.New("no features of strangers to evaluate on")
+	}
+	for i, set := range o.OOD {
+		reserved := set.Name == "id" || set.Name == "mean" || set.Name == "" || strings.ContainsAny(set.Name, `/\`) || strings.HasPrefix(set.Name, ".")
+		if reserved || slices.ContainsFunc(o.OOD[:i], func(other OODSet) bool { return other.Name == set.Name }) {
+			return fmt.Errorf("set name %q: names are distinct file names, and not id or mean", set.Name)
+		}
+	}
+	return nil
+}
+
+func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error) {
+	if err := opts.Check(); err != nil {
+		return nil, err
+	}
+	if opts.Methods == nil {
+		opts.Methods = detector.ScoreNames
+	}
+	if opts.Softmax, err = opts.Softmax.WithDefaults(); err != nil {
+		return nil, err
+	}
+	if opts.Memory == 0 {
+		opts.Memory = 1 << 30
+	}
+	e := &evaluation{opts: opts, room: opts.Memory / 4, prepared: map[string]prepared{}}
+	defer func() {
+		if err != nil {
+			e.close()
+		}
+	}()
+	if e.train, err = training.Open(ctx, opts.Train); err != nil {
+		return nil, err
+	}
+	open := func(dir string) (*tables.Table, error) {
+		t, err := tables.Open(ctx, nil, dir)
+		if err != nil {
+			return nil, err
+		}
+		if len(t.Labels) == 0 {
+			return nil, errors.Join(fmt.Errorf("features %s have no rows", dir), t.Close())
+		}
+		if err := features.SameSpace(e.train.Sets[0], t.Sets[0]); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+		return t, nil
+	}
+	if e.id, err = open(opts.ID); err != nil {
+		return nil, err
+	}
+	if e.idLabels, err = tables.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
+		return nil, err
+	}
+	for _, set := range opts.OOD {
+		t, err := open(set.Features)
+		if err != nil {
+			return nil, err
+		}
+		e.ood = append(e.ood, t)
+	}
+	if d := opts.Detector; d != nil {
+		if d.Dim() != e.train.D {
+			return nil, fmt.Errorf("the detector reads %d features and the sets have %d", d.Dim(), e.train.D)
+		}
+		if !slices.Equal(d.Classes, e.train.Classes) {
+			return nil, errors.New("the detector has other classes than the training features")
+		}
+		if own := e.train.Sets[0].Fingerprint; own != "" && d.Source.Fingerprint != "" && own != d.Source.Fingerprint {
+			return nil, fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
+		}
+	}
+	if opts.Head == BackboneHead {
+		for _, t := range append([]*tables.Table{e.train.Table, e.id}, e.ood...) {
+			if err := t.CheckLogits(len(e.train.Classes)); err != nil {
+				return nil, err
+			}
+		}
+		for _, set := range e.train.Sets {
+			if !slices.Equal(set.Classes, e.train.Classes) {
+				return nil, fmt.Errorf("features %s have other classes, or in another order, than all training features together: what their logits are of cannot be told", set.Dir)
+			}
+		}
+		if e.train.Held != nil {
+			if err := e.train.Held.CheckLogits(len(e.train.Classes)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, w := range e.train.Warnings {
+		e.warn(w)
+	}
+	if n := e.train.Repeated(e.id); n > 0 {
+		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all figures flatter", n, e.id.Sets[0].N))
+	}
+	return e, nil
+}
+
+func (e *evaluation) warn(text string) {
+	if e.opts.Warn != nil {
+		e.opts.Warn(text)
+	}
+}
+
+// seed names the i-th.
+func (e *evaluation) seed(i int) string { return strconv.FormatUint(e.train.Options.Seeds[i], 10) }
+
+func (e *evaluation) close() {
+	tables := append([]*tables.Table{e.id}, e.ood...)
+	if e.train != nil {
+		e.train.Close()
+	}
+	for _, t := range tables {
+		if t != nil {
+			t.Close()
+		}
+	}
+}
+
+// run is a method ready to score.
+type run struct {
+	seed    string
+	predict predictor
+}
+
+// predictor gives the scores [n] and classes [n] of a table's rows.
+type predictor func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error)
+
+// trained is what a contender is with one seed.
+type trained struct {
+	heads      *detector.Detector  // an MLRBFN
+	classifier *fitting.Classifier // or a softmax network
+}
+
+// trainAll trains a contender with each seed.
+func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, error) {
+	seeds := e.train.Options.Seeds
+	all := make([]trained, len(seeds))
+	var done atomic.Int64
+	if c.progress == nil {
+		c.progress = func(head.Epoch) { e.tell(c.name+": training", int(done.Add(1)), c.train.Epochs*len(seeds)) }
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, seed := range seeds {
+		group.Go(func() (err error) {
+			all[i], err = e.fit(ctx, c, seed)
+			return err
+		})
+	}
+	return all, group.Wait()
+}
+
+// fit trains a contender with one seed. Every seed has a split of its own.
+func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained, error) {
+	o := c.train
+	o.Progress = c.progress
+	if c.softmax != nil {
+		network, err := e.train.TrainNetwork(ctx, seed, *c.softmax, o)
+		return trained{classifier: network}, err
+	}
+	heads, err := e.train.TrainHead(ctx, seed, c.head, o)
+	return trained{heads: heads}, err
+}
+
+// verdictsOf returns a predictor by a detector's verdicts.
+func verdictsOf(d *detector.Detector) predictor {
+	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
+		verdicts, err := d.VerdictsContext(ctx, t.X)
+		for _, v := range verdicts {
+			scores, classes = append(scores, v.Score), append(classes, v.Label)
+		}
+		return scores, classes, err
+	}
+}
+
+func (e *evaluation) tell(what string, done, total int) {
+	if e.opts.Progress != nil {
+		e.opts.Progress(what, done, total)
+	}
+}
+
+// measure scores all sets, writes the scores where there is a folder for them,
+// and returns the figures of each set and of the groups' means.
+func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
+	var meanwhile errgroup.Group            // while the next sets are scored
+	defer func() { _ = meanwhile.Wait() }() // where scoring fails
+	scored := 0
+	score := func(dataset string, t *tables.Table) ([]float64, []int, error) {
+		scores, classes, err := r.predict(ctx, t)
+		if err == nil && e.opts.Out != "" {
+			meanwhile.Go(func() error { return writeScores(e.scoresFile(method, r.seed, dataset), scores) })
+		}
+		scored++
+		e.tell(fmt.Sprintf("%s, seed %s: scoring", method, r.seed), scored, 1+len(e.ood))
+		return scores, classes, err
+	}
+	id, predicted, err := score("id", e.id)
+	if err != nil {
+		return nil, err
+	}
+	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: predicted, Scores: func(dataset string) ([]float64, error) {
+		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
+		return scores, err
+	}})
+	accuracy := e.accuracy(predicted)
+	figures := make([]Figures, len(e.ood))
+	for i, set := range e.opts.OOD {
+		ood, _, err := score(set.Name, e.ood[i])
+		if err != nil {
+			return nil, err
+		}
+		meanwhile.Go(func() error {
+			m := metrics.Evaluate(id, ood)
+			figures[i] = Figures{
+				Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
+				AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
+			}
+			return nil
+		})
+	}
+	if err := meanwhile.Wait(); err != nil {
+		return nil, err
+	}
+	for _, group := range []string{Near, Far} {
+		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group })
+		if len(members) > 0 {
+			mean := average(members, false)
+			mean.Dataset = "mean"
+			figures = append(figures, mean)
+		}
+	}
+	return figures, nil
+}
+
+// accuracy is the share of labelled test images whose class is right; NaN
+// without any.
+func (e *evaluation) accuracy(predicted []int) float64 {
+	var pred, labels []int
+	for i, y := range e.idLabels {
+		if y >= 0 {
+			pred, labels = append(pred, predicted[i]), append(labels, int(y))
+		}
+	}
+	return metrics.Accuracy(pred, labels)
+}
+
+// overSeeds returns the mean and the standard deviation (ddof 0) over the seeds
+// for each data set, in the order in which these appear.
+func overSeeds(perSeed []Figures) []Figures {
+	type key struct{ group, dataset string }
+	var order []key
+	byKey := map[key][]Figures{}
+	for _, f := range perSeed {
+		k := key{f.Group, f.Dataset}
+		if byKey[k] == nil {
+			order = append(order, k)
+		}
+		byKey[k] = append(byKey[k], f)
+	}
+	var out []Figures
+	for _, name := range []string{"mean", "std"} {
+		for _, k := range order {
+			f := average(byKey[k], name == "std")
+			f.Seed, f.Dataset = name, k.dataset
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// average returns the mean, or the standard deviation, of each figure, with the
+// counts of images added up over data sets and kept over seeds.
+func average(members []Figures, deviation bool) Figures {
+	out := members[0]
+	n := float64(len(members))
+	if members[0].Dataset != members[len(members)-1].Dataset {
+		out.NOOD = 0
+		for _, f := range members {
+			out.NOOD += f.NOOD
+		}
+	}
+	for i, to := range out.values() {
+		var sum, squares float64
+		for _, f := range members {
+			sum += *f.values()[i]
+		}
+		mean := sum / n
+		for _, f := range members {
+			squares += (*f.values()[i] - mean) * (*f.values()[i] - mean)
+		}
+		*to = mean
+		if deviation {
+			*to = math.Sqrt(squares / n)
+		}
+	}
+	return out
+}
+
+func (e *evaluation) scoresFile(method, seed, dataset string) string {
+	return filepath.Join(e.opts.Out, "scores", method, seed, dataset+".npy")
+}
+
+func writeScores(path string, scores []float64) error {
+	if err := files.MkdirFor(path); err != nil {
+		return err
+	}
+	return npy.WriteFile(path, scores, len(scores))
+}

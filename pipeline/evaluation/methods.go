@@ -1,0 +1,296 @@
+package evaluation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/fitting"
+	"mlrbfn/pipeline/internal/tables"
+	"mlrbfn/posthoc"
+)
+
+// errUnfit is wrapped by the error of a score that cannot be fitted.
+var errUnfit = errors.New("it cannot be fitted")
+
+// related are methods that have much in common, which is computed once for all of
+// a group and all seeds.
+var related = [][]string{{"knn", "relation"}, {"mds", "rmds"}, {"mds++", "rmds++"}, {"residual", "vim"}}
+
+// prepare makes a method ready to score with each seed.
+func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) {
+	if p, ok := e.prepared[method]; ok {
+		return p.runs, p.err
+	}
+	group := []string{method}
+	for _, g := range related {
+		if slices.Contains(g, method) {
+			group = g
+		}
+	}
+	together := &joint{kept: map[*tables.Table][][]float64{}}
+	for _, m := range e.opts.Methods {
+		if slices.Contains(group, m) {
+			runs, err := e.prepareIn(ctx, m, together)
+			e.prepared[m] = prepared{runs, err}
+		}
+	}
+	p := e.prepared[method]
+	return p.runs, p.err
+}
+
+// prepared is what prepare returned.
+type prepared struct {
+	runs []run
+	err  error
+}
+
+// prepareIn makes a method ready to be scored with each seed, together with
+// others.
+func (e *evaluation) prepareIn(ctx context.Context, method string, together *joint) ([]run, error) {
+	if d := e.opts.Detector; d != nil && (method == detector.OwnScore || method == d.ScoreName()) {
+		names := make([]string, len(d.Seeds))
+		for i, s := range d.Seeds {
+			names[i] = strconv.FormatUint(s, 10)
+		}
+		judge := *d
+		if method == detector.OwnScore {
+			judge.Scoring = nil
+		}
+		return []run{{strings.Join(names, "+"), verdictsOf(&judge)}}, nil
+	}
+	parts, ensemble, err := detector.ScoreParts(method)
+	if err != nil {
+		return nil, err
+	}
+	heads := make([]trained, len(e.train.Options.Seeds))
+	if slices.Contains(parts, detector.OwnScore) {
+		if heads, err = e.trainHeads(ctx); err != nil {
+			return nil, err
+		}
+	}
+	runs := make([]run, len(heads))
+	if method == detector.OwnScore {
+		for i, h := range heads {
+			runs[i] = run{e.seed(i), e.once(h.heads)}
+		}
+		return runs, nil
+	}
+	networks, err := e.classifiers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if ensemble || e.opts.Head == detector.OwnScore { // every seed has features of its own
+		together = nil
+	}
+	unseeded := together != nil && (e.opts.Head == BackboneHead || posthoc.Headless(method))
+	var s *detector.Scoring
+	for i := range runs {
+		c := networks[i].classifier
+		if s == nil || !unseeded {
+			e.tell(method+": fitting", i, len(runs))
+			if s, err = e.scoring(ctx, method, ensemble, i, c, heads[i].heads); err != nil {
+				return nil, fmt.Errorf("%w: %w", errUnfit, err)
+			}
+			if together != nil {
+				together.members = append(together.members, member{s.Parts[0].Score, c})
+			}
+		}
+		runs[i] = run{e.seed(i), e.predictor(s, c, heads[i].heads)}
+		if together != nil {
+			runs[i].predict = e.jointPredictor(together, len(together.members)-1, c)
+		}
+	}
+	return runs, nil
+}
+
+// joint are post-hoc scores of which those of a table are computed together and
+// kept.
+type joint struct {
+	members []member
+	kept    map[*tables.Table][][]float64 // by member
+}
+
+// member is a score and what gives the logits that it reads.
+type member struct {
+	score      posthoc.Score
+	classifier *fitting.Classifier
+}
+
+// jointPredictor scores as a member does and classifies as c does.
+func (e *evaluation) jointPredictor(j *joint, at int, c *fitting.Classifier) predictor {
+	return func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
+		if j.kept[t] == nil {
+			if err := e.scoreJointly(ctx, j, t); err != nil {
+				return nil, nil, err
+			}
+		}
+		classes, err := c.Predict(ctx, t)
+		return j.kept[t][at], classes, err
+	}
+}
+
+func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *tables.Table) error {
+	n := len(t.Labels)
+	all := make([][]float64, len(j.members))
+	scores := make([]posthoc.Score, len(all))
+	for i, m := range j.members {
+		if err := m.classifier.Keep(ctx, t, &e.room); err != nil {
+			return err
+		}
+		all[i], scores[i] = make([]float64, n), m.score
+	}
+	block := e.blockRows(t.D + len(all)*len(e.train.Classes))
+	for from := 0; from < n; from += block {
+		to := min(from+block, n)
+		dst, batches := make([][]float64, len(all)), make([]posthoc.Batch, len(all))
+		for i, m := range j.members {
+			logits, err := m.classifier.All(ctx, t, from, to)
+			if err != nil {
+				return err
+			}
+			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.X[from*t.D : to*t.D], Logits: logits}
+		}
+		if err := posthoc.ScoreAll(ctx, dst, scores, batches); err != nil {
+			return err
+		}
+	}
+	j.kept[t] = all
+	return nil
+}
+
+// blockRows is how many rows of so many float64 are a quarter of the memory.
+func (e *evaluation) blockRows(values int) int {
+	return max(1, int(e.opts.Memory/4/8/int64(values)))
+}
+
+// once is a predictor by a detector's verdicts that keeps them for all who ask.
+func (e *evaluation) once(d *detector.Detector) predictor {
+	if e.verdicts[d] == nil {
+		type answer struct {
+			scores  []float64
+			classes []int
+		}
+		kept := map[*tables.Table]answer{}
+		if e.verdicts == nil {
+			e.verdicts = map[*detector.Detector]predictor{}
+		}
+		e.verdicts[d] = func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
+			if a, ok := kept[t]; ok {
+				return a.scores, a.classes, nil
+			}
+			scores, classes, err := verdictsOf(d)(ctx, t)
+			if err == nil {
+				kept[t] = answer{scores, classes}
+			}
+			return scores, classes, err
+		}
+	}
+	return e.verdicts[d]
+}
+
+// trainHeads returns the MLRBFN of each seed.
+func (e *evaluation) trainHeads(ctx context.Context) (_ []trained, err error) {
+	if e.heads == nil {
+		e.heads, err = e.trainAll(ctx, contender{name: detector.OwnScore, head: e.train.Options.Head, train: e.train.Options.Train})
+	}
+	return e.heads, err
+}
+
+// classifiers returns the one of each seed whose logits scores read; the
+// backbone's is the same for all.
+func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
+	if e.softmax != nil {
+		return e.softmax, nil
+	}
+	switch e.opts.Head {
+	case detector.OwnScore:
+		heads, err := e.trainHeads(ctx)
+		for _, h := range heads {
+			c := fitting.New(len(e.train.Classes), h.heads.LogConfidences)
+			own := h.heads.Heads[0] // of this seed alone
+			c.Represent, c.Width = own.Representations, own.Width()
+			e.softmax = append(e.softmax, trained{classifier: c})
+		}
+		return e.softmax, err
+	case BackboneHead:
+		c, err := fitting.OfBackbone(e.train.Table)
+		if err != nil {
+			return nil, err
+		}
+		for range e.train.Options.Seeds {
+			e.softmax = append(e.softmax, trained{classifier: c})
+		}
+		return e.softmax, nil
+	}
+	e.softmax, err = e.trainAll(ctx, contender{name: "softmax head", softmax: &e.opts.Softmax, train: e.train.Options.Linear})
+	return e.softmax, err
+}
+
+// scoring fits a score, or the parts of an ensemble, for the i-th seed.
+func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *fitting.Classifier, own *detector.Detector) (*detector.Scoring, error) {
+	if err := c.Keep(ctx, e.train.Table, &e.room); err != nil {
+		return nil, err
+	}
+	if ensemble {
+		return e.train.FitEnsemble(ctx, e.train.Options.Seeds[i], method, c, own, e.opts.Memory)
+	}
+	if c.Train == nil { // what scores have in common is computed once
+		c.Train = e.train.Labelled(c)
+		switch {
+		case c.Represent != nil: // features of its own
+		case e.rows == nil:
+			e.rows = c.Train
+		default:
+			c.Train = e.rows.WithLogits(c.Train.Logits)
+		}
+	}
+	f := fitting.Fitting{Network: c.Network, Memory: e.opts.Memory, Train: c.Train, Val: e.train.HeldOut(c)}
+	return f.Scoring(ctx, method, nil)
+}
+
+// predictor scores by s, which reads the logits of c and the scores of own, and
+// classifies as own does, where it is a part, else as c.
+func (e *evaluation) predictor(s *detector.Scoring, c *fitting.Classifier, own *detector.Detector) predictor {
+	var verdicts predictor
+	if own != nil {
+		verdicts = e.once(own)
+	}
+	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
+		if err := c.Keep(ctx, t, &e.room); err != nil {
+			return nil, nil, err
+		}
+		var ownScores []float64
+		if own != nil {
+			ownScores, classes, err = verdicts(ctx, t)
+		} else {
+			classes, err = c.Predict(ctx, t)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		n := len(t.Labels)
+		scores = make([]float64, n)
+		// Features widened to float64 and logits.
+		block := e.blockRows(t.D + len(e.train.Classes))
+		for from := 0; from < n; from += block {
+			to := min(from+block, n)
+			b := posthoc.Batch{Features: c.Features(t.X[from*t.D : to*t.D])}
+			if b.Logits, err = c.All(ctx, t, from, to); err != nil {
+				return nil, nil, err
+			}
+			var o []float64
+			if own != nil {
+				o = ownScores[from:to]
+			}
+			if err := s.Score(ctx, scores[from:to], b, o); err != nil {
+				return nil, nil, err
+			}
+		}
+		return scores, classes, nil
+	}
+}

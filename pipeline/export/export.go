@@ -1,0 +1,199 @@
+// Package export writes detectors as ONNX graphs, from features or, with the
+// backbone, from prepared images to verdicts.
+package export
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/onnx"
+	"mlrbfn/pipeline/detector"
+)
+
+// DefaultOpset is the version of ONNX's operators in graphs that are made from
+// nothing; onnxruntime knows it since 1.12.
+const DefaultOpset = 17
+
+// Options says what to write as ONNX.
+type Options struct {
+	Detector *detector.Detector
+	Out      string // the file to write
+	Opset    int    // version of ONNX's operators; 0 takes the backbone's, or DefaultOpset
+
+	WithBackbone bool
+	Model        string // folder of the backbone; "" takes the detector's own
+	KeepOutputs  bool   // keep the backbone's outputs beside the verdict
+}
+
+// Export writes a detector as an ONNX file, whole or not at all: from features
+// [batch, D] or, with the backbone, from its prepared images to verdicts. The
+// graph computes in float64 what [detector.Detector.Verdicts] does; preparing images
+// stays outside. The file's metadata properties, each of them JSON, say what
+// the outputs mean and all else that a user of it needs.
+//
+// The backbone must be the one of the training features, or the error wraps
+// [detector.ErrOtherModel].
+func Export(ctx context.Context, opts Options) error {
+	if s := opts.Detector.Scoring; s != nil {
+		return fmt.Errorf("export detector: its score is %s, and only heads can be exported that judge by their own: train with --scores %s", s.Name, detector.OwnScore)
+	}
+	var m *onnx.Model
+	var err error
+	if opts.WithBackbone {
+		m, err = exportWithBackbone(opts)
+	} else {
+		m, err = exportHead(opts)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(opts.Out, m.Write); err != nil {
+		return fmt.Errorf("export detector: %w", err)
+	}
+	return nil
+}
+
+// exportHead makes the graph from features to verdicts.
+func exportHead(opts Options) (*onnx.Model, error) {
+	d, opset := opts.Detector, opts.Opset
+	if opset == 0 {
+		opset = DefaultOpset
+	}
+	m, err := onnx.New(opset, "mlrbfn", version())
+	if err != nil {
+		return nil, fmt.Errorf("export detector: %w", err)
+	}
+	addDetector(m, d, m.Input("features", onnx.Float, onnx.Batch, d.Dim()), onnx.Batch)
+	input := inputInfo{"features", "float32", []int{onnx.Batch, d.Dim()}, "embeddings of images as extract makes them, not scaled"}
+	return m, setMetadata(m, d, input)
+}
+
+// exportWithBackbone makes the graph from prepared images to verdicts.
+func exportWithBackbone(opts Options) (_ *onnx.Model, err error) {
+	d := opts.Detector
+	opened, err := d.OpenBackbone(opts.Model, extractor.ModelOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	model, ok := opened.(*extractor.Model)
+	if !ok {
+		return nil, errors.New("export detector: its features are pixels, and there is no backbone to put before it; export it without --with-backbone")
+	}
+	if here, err := os.Stat(model.File); err == nil {
+		if out, err := os.Stat(opts.Out); err == nil && os.SameFile(here, out) {
+			return nil, fmt.Errorf("export detector: %s is the backbone itself; name another file", opts.Out)
+		}
+	}
+	m, err := mergeBackbone(model, opts)
+	if err != nil {
+		return nil, fmt.Errorf("export with the backbone %s: %w", model.File, err)
+	}
+	return m, nil
+}
+
+func mergeBackbone(model *extractor.Model, opts Options) (*onnx.Model, error) {
+	data, err := os.ReadFile(model.File)
+	if err != nil {
+		return nil, err
+	}
+	m, err := onnx.Parse(data, filepath.Dir(model.File), slices.Sorted(maps.Keys(verdictOutputs))...)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Opset != 0 && opts.Opset != m.Opset() {
+		return nil, fmt.Errorf("it has opset %d, and opset %d is asked for; a file has one", m.Opset(), opts.Opset)
+	}
+	if !opts.KeepOutputs {
+		m.DropOutputs()
+	}
+	in := model.Inputs[0]
+	features := addPooling(m, m.Value(model.Output()), model)
+	addDetector(m, opts.Detector, features, int(in.Shape[0]))
+	m.Prune()
+
+	shape := []int{onnx.Batch, 3, model.Spec.Height, model.Spec.Width}
+	if model.Layout() == preprocess.NHWC {
+		shape = []int{onnx.Batch, model.Spec.Height, model.Spec.Width, 3}
+	}
+	// A graph may take a fixed number of images, or mix those of a batch.
+	if one, two := model.Batch(1), model.Batch(2); one == two {
+		shape[0] = one
+	}
+	input := inputInfo{string(m.Value(in.Name)), in.Type, shape, "images prepared as preprocess says"}
+	return m, setMetadata(m, opts.Detector, input)
+}
+
+// inputInfo says what an exported graph is to be given.
+type inputInfo struct {
+	Name    string `json:"name"`
+	Type    string `json:"type"`
+	Shape   []int  `json:"shape"` // −1 where any number of images fits
+	Meaning string `json:"meaning"`
+}
+
+// setMetadata sets the properties of an exported graph, all of them JSON.
+func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
+	threshold := &d.Threshold
+	if math.IsInf(d.Threshold, -1) {
+		threshold = nil
+	}
+	first, network, condition := d.Heads[0], "paper", (*conditioning.Options)(nil)
+	if first.Open {
+		network = "open"
+	}
+	if first.Conditioning != nil {
+		condition = &first.Conditioning.Options
+	}
+	for _, property := range []struct {
+		key   string
+		value any
+	}{
+		{"input", input},
+		{"outputs", verdictOutputs},
+		{"classes", d.Classes},
+		{"threshold", threshold},
+		{"target_tpr", d.TargetTPR},
+		{"calibration_scores", len(d.Scores)},
+		{"preprocess", d.Source.Preprocess},
+		{"fingerprint", d.Source.Fingerprint},
+		{"model_sha256", d.Source.SHA256},
+		{"output", d.Source.Output},
+		{"pool", d.Source.Pool},
+		{"network", network},
+		{"conditioning", condition},
+		{"norm", first.Norm},
+		{"seeds", d.Seeds},
+		{"tool", "mlrbfn export-onnx " + version()},
+	} {
+		text, err := json.Marshal(property.value)
+		if err != nil {
+			return fmt.Errorf("export detector: metadata %s: %w", property.key, err)
+		}
+		m.SetMetadata("mlrbfn."+property.key, string(text))
+	}
+	return nil
+}
+
+// version is the program's, as far as the build knows it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

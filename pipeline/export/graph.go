@@ -1,0 +1,259 @@
+package export
+
+import (
+	"math"
+	"reflect"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/extractor"
+	"mlrbfn/head"
+	"mlrbfn/internal/onnx"
+	"mlrbfn/pipeline/detector"
+)
+
+// This file writes a detector as ONNX nodes. They compute in float64, as the
+// detector does: onnxruntime then answers what detect answers.
+
+// verdictOutputs are the outputs of the graph and what they mean.
+var verdictOutputs = map[string]string{
+	"log_confidences": "float64 [batch, C]: natural logarithm of confidences",
+	"confidences":     "float64 [batch, C]: for each class how confident it is, in [0, 1], that the image is of it; they need not add up to 1",
+	"class":           "int64 [batch]: index in classes of the most confident one",
+	"confidence":      "float64 [batch]: the largest of confidences",
+	"score":           "float64 [batch]: higher is more in-distribution",
+	"ood":             "bool [batch]: score is below threshold, the image is of none of the classes",
+	"p_value":         "float64 [batch]: the chance that an image like the training images scores this low",
+}
+
+// addDetector adds all of a detector, from features [batch, D] of any float
+// type to the outputs; batch is the number of rows, or onnx.Batch.
+func addDetector(m *onnx.Model, d *detector.Detector, features onnx.Value, batch int) {
+	x := m.Cast(features, onnx.Double)
+	logConfidences, score := addHeads(m, d.Heads, x)
+	addVerdict(m, d, logConfidences, score, batch)
+}
+
+// addConditioning adds x ← x/‖x‖₂ if L2 is set, then x ← (x − mean)·W, for
+// rows x.
+func addConditioning(m *onnx.Model, x onnx.Value, c *conditioning.Conditioning) onnx.Value {
+	if c.L2 {
+		// By the largest value first, so that no square overflows or vanishes.
+		tiny := m.Doubles([]float64{math.SmallestNonzeroFloat32})
+		x = m.Op("Div", x, m.Op("Max", m.Reduce("ReduceMax", m.Op("Abs", x), true, 1), tiny))
+		length := m.Op("Sqrt", m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1))
+		x = m.Op("Div", x, m.Op("Max", length, tiny))
+	}
+	x = m.Op("Sub", x, m.Doubles(doubles(c.Mean), c.In()))
+	if c.Scale != nil {
+		return m.Op("Mul", x, m.Doubles(doubles(c.Scale), c.In()))
+	}
+	return m.Op("MatMul", x, m.Doubles(doubles(c.Matrix), c.In(), c.Out()))
+}
+
+// addHeads adds the heads for the rows x, and from them the logarithm
+// [batch, C] of their mean confidence and the score [batch].
+func addHeads(m *onnx.Model, heads []*head.MLRBFN, x onnx.Value) (logConfidences, score onnx.Value) {
+	if c := heads[0].Conditioning; c != nil { // one for all
+		x = addConditioning(m, x, c)
+	}
+	logs, scores := make([]onnx.Value, len(heads)), make([]onnx.Value, len(heads))
+	var near density
+	for i, h := range heads {
+		if !h.Open {
+			logs[i] = addPaperHead(m, h, x)
+			continue
+		}
+		// Heads that were trained on the same rows share it.
+		if i == 0 || !reflect.DeepEqual(h.Density, heads[i-1].Density) {
+			near = addDensity(m, h.Density, x)
+		}
+		var logShares onnx.Value
+		logs[i], logShares = addOpenHead(m, h, x, near.logDep)
+		if h.Score != nil {
+			scores[i] = addScore(m, h.Score, near.nearness, logShares, h.Classes())
+		}
+	}
+	logConfidences = addLogMean(m, logs)
+	if heads[0].Score == nil {
+		return logConfidences, m.Reduce("ReduceMax", logConfidences, false, 1)
+	}
+	return logConfidences, m.Op("Reshape", addMean(m, scores), m.Int64s(0))
+}
+
+// addLogMean adds the logarithm of the mean of what logs are the logarithms of.
+func addLogMean(m *onnx.Model, logs []onnx.Value) onnx.Value {
+	if len(logs) == 1 {
+		return logs[0]
+	}
+	// The largest is taken out before the exponentials; it is finite where all
+	// are −Inf.
+	largest := m.Op("Max", append(logs, m.Doubles([]float64{-math.MaxFloat64}))...)
+	powers := make([]onnx.Value, len(logs))
+	for i, l := range logs {
+		powers[i] = m.Op("Exp", m.Op("Sub", l, largest))
+	}
+	return m.Op("Add", m.Op("Log", addMean(m, powers)), largest)
+}
+
+func addMean(m *onnx.Model, values []onnx.Value) onnx.Value {
+	return m.Op("Div", m.Op("Sum", values...), m.Doubles([]float64{float64(len(values))}))
+}
+
+// addPaperHead adds one head of the paper's for the rows x and returns its
+// log φ [batch, C].
+func addPaperHead(m *onnx.Model, h *head.MLRBFN, x onnx.Value) onnx.Value {
+	last := len(h.Layers) - 1
+	var logDep onnx.Value // none before the first layer, where it is 0
+	for i := range last {
+		x, logDep = addHidden(m, h, &h.Layers[i], x, logDep)
+	}
+	return addLayer(m, h, &h.Layers[last], x, logDep)
+}
+
+// addHidden adds a hidden layer for the rows x and log dep [batch, 1], and
+// returns Σ_c a_c n_c [batch, o] and the log dep after it.
+func addHidden(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value) (out, after onnx.Value) {
+	logN := addLayer(m, h, l, x, logDep)
+	out = m.Op("Exp", logN)
+	if !h.NoProjections {
+		out = m.Op("MatMul", out, m.Doubles(doubles(l.Projections), l.N, l.Out))
+	}
+	return out, m.Reduce("ReduceMax", logN, true, 1)
+}
+
+// addLayer adds
+//
+//	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + min(log dep + log rec, 0)
+//
+// [batch, N] for the rows x, without the ratio in the last layer or where the
+// head has none, and without the ratio and the cap where there is no depression.
+func addLayer(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value) onnx.Value {
+	widths, initial := l.Widths()
+	logN := m.Op("Mul", addDistances(m, h.Norm, l, x), m.Doubles(scaled(-1, widths), l.N))
+	if h.NoDepression {
+		return logN
+	}
+	if l.Out > 0 && !h.NoRatio {
+		ratio := make([]float64, l.N)
+		for c, w := range widths {
+			ratio[c] = math.Log(w) - math.Log(initial)
+		}
+		logN = m.Op("Add", logN, m.Doubles(ratio, l.N))
+	}
+	if logDep != "" {
+		logN = m.Op("Add", logN, addCap(m, h, logDep))
+	}
+	return logN
+}
+
+// addCap adds min(log dep + log rec, 0).
+func addCap(m *onnx.Model, h *head.MLRBFN, logDep onnx.Value) onnx.Value {
+	recovered := m.Op("Add", logDep, m.Doubles([]float64{math.Log(h.Recovery)}))
+	return m.Op("Min", recovered, m.Doubles([]float64{0}))
+}
+
+// addDistances adds ‖x−c‖_k^k [batch, N] of the rows x [batch, d] from the
+// centroids, for k ≠ 2 from all differences [batch, N, d].
+func addDistances(m *onnx.Model, k float64, l *head.Layer, x onnx.Value) onnx.Value {
+	centroids := doubles(l.Centroids)
+	if k == 2 {
+		return addSquaredDistances(m, centroids, l.In, x)
+	}
+	rows := m.Op("Reshape", x, m.Int64s(0, 1, int64(l.In))) // 0: as many as there are
+	powers := m.Op("Abs", m.Op("Sub", rows, m.Doubles(centroids, l.N, l.In)))
+	if k != 1 {
+		powers = m.Op("Pow", powers, m.Doubles([]float64{k}))
+	}
+	return m.Reduce("ReduceSum", powers, false, 2)
+}
+
+// addSquaredDistances adds ‖x−c‖² [batch, N] of the rows x [batch, d] from the
+// points c [N, d] as ‖x‖² − 2x·c + ‖c‖², which float64 has the digits for.
+func addSquaredDistances(m *onnx.Model, points []float64, d int, x onnx.Value) onnx.Value {
+	n := len(points) / d
+	transposed, squares := make([]float64, len(points)), make([]float64, n)
+	for c := range n {
+		for j, v := range points[c*d : (c+1)*d] {
+			transposed[j*n+c] = v
+			squares[c] += v * v
+		}
+	}
+	products := m.Op("MatMul", x, m.Doubles(scaled(-2, transposed), d, n))
+	lengths := m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1)
+	sum := m.Op("Add", m.Op("Add", lengths, products), m.Doubles(squares, n))
+	return m.Op("Max", sum, m.Doubles([]float64{0}))
+}
+
+// addVerdict adds the outputs for log φ [batch, C] and the score [batch].
+func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.Value, batch int) {
+	confidences := m.Op("Exp", logConfidences)
+	class := m.Node("ArgMax", []onnx.Value{logConfidences}, onnx.Int("axis", 1), onnx.Int("keepdims", 0))
+	ood := m.Op("Not", m.AtLeast(score, m.Doubles([]float64{below(d.Threshold)})))
+
+	m.Output("log_confidences", logConfidences, onnx.Double, batch, len(d.Classes))
+	m.Output("confidences", confidences, onnx.Double, batch, len(d.Classes))
+	m.Output("class", class, onnx.Int64, batch)
+	m.Output("confidence", m.Reduce("ReduceMax", confidences, false, 1), onnx.Double, batch)
+	m.Output("score", score, onnx.Double, batch)
+	m.Output("ood", ood, onnx.Bool, batch)
+	m.Output("p_value", addPValue(m, d.Scores, score), onnx.Double, batch)
+}
+
+// below returns what a score is compared with for being at least s: the
+// threshold and the calibration scores are scores of images, and those must
+// reach them though their sums are taken in another order here, from features
+// that another batch may have rounded otherwise.
+func below(s float64) float64 { return s - 1e-6*max(1, math.Abs(s)) }
+
+// addPValue adds (1 + #{scores ≤ score}) / (n + 1) [batch].
+func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
+	// Kernels differ in what they make of no elements at all, so there is one
+	// that no score reaches.
+	among := []float64{math.Inf(1)}
+	for _, s := range scores {
+		among = append(among, below(s))
+	}
+	column := m.Op("Reshape", score, m.Int64s(0, 1))
+	notAbove := m.Cast(m.AtLeast(column, m.Doubles(among, len(among))), onnx.Double)
+	count := m.Op("Add", m.Reduce("ReduceSum", notAbove, false, 1), m.Doubles([]float64{1}))
+	return m.Op("Div", count, m.Doubles([]float64{float64(len(scores) + 1)}))
+}
+
+// addPooling adds the features [batch, D] of a backbone's output, as extraction
+// makes them: a mean, or the first of its tokens, rounded to float32.
+func addPooling(m *onnx.Model, output onnx.Value, model *extractor.Model) onnx.Value {
+	axes, skip := model.PoolAxes(), model.PoolSkip()
+	if skip > 0 {
+		var patches []int64
+		for i := int64(skip); i < model.Embedding().Shape[1]; i++ {
+			patches = append(patches, i)
+		}
+		output = m.Node("Gather", []onnx.Value{output, m.Int64s(patches...)}, onnx.Int("axis", 1))
+	}
+	switch {
+	case model.Pool() == "cls":
+		output = m.Node("Gather", []onnx.Value{output, m.Int64s(0)}, onnx.Int("axis", 1)) // [batch, 1, D]
+	case len(axes) > 0:
+		output = m.Reduce("ReduceMean", m.Cast(output, onnx.Double), false, axes...)
+	}
+	// For half floats this also keeps onnxruntime from joining a cast to them
+	// with the one from them, which would leave out the rounding between.
+	return m.Cast(m.Op("Reshape", output, m.Int64s(0, -1)), onnx.Float)
+}
+
+func doubles(values []float32) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// scaled returns s·values.
+func scaled(s float64, values []float64) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = s * v
+	}
+	return out
+}

@@ -1,0 +1,4 @@
+package export
+
+// Head is exportHead, for the tests.
+var Head = exportHead

@@ -1,0 +1,168 @@
+package fitting
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"gonum.org/v1/gonum/floats"
+
+	"mlrbfn/head"
+	"mlrbfn/pipeline/internal/tables"
+	"mlrbfn/posthoc"
+)
+
+// Classifier is what gives the logits that post-hoc scores read.
+type Classifier struct {
+	size    int                         // classes
+	of      func(x []float32) []float64 // nil: the logits are the feature sets' own
+	Network posthoc.MLP                 // nil where the weights are not known
+
+	// Represent gives what scores read in the place of features [n, D], so many
+	// values a row; nil leaves features as they are.
+	Represent func(x []float32) []float32
+	Width     int
+
+	predicted map[*tables.Table][]int     // so far
+	kept      map[*tables.Table][]float64 // logits that are not computed again
+	Train     *posthoc.Data               // all labelled rows, once they are asked for
+}
+
+// New returns a classifier of so many classes whose logits are given by of; nil
+// means that they lie beside the features.
+func New(size int, of func(x []float32) []float64) *Classifier {
+	return &Classifier{size: size, of: of, predicted: map[*tables.Table][]int{}, kept: map[*tables.Table][]float64{}}
+}
+
+// OfNetwork returns that of a trained network.
+func OfNetwork(m *head.MLP) (*Classifier, error) {
+	c := New(m.Classes(), m.Logits)
+	for _, l := range m.Layers {
+		layer, err := posthoc.NewLinear(l.Weights, l.Bias)
+		if err != nil {
+			return nil, err
+		}
+		c.Network = append(c.Network, layer)
+	}
+	return c, nil
+}
+
+// OfBackbone returns the classifier that the features' backbone has, with its
+// weights where the training features have them.
+func OfBackbone(t *tables.Table) (*Classifier, error) {
+	c := New(len(t.Classes), nil)
+	weights, bias, err := t.Sets[0].Classifier()
+	if err != nil || weights == nil {
+		return c, err
+	}
+	last, err := posthoc.NewLinear(weights, bias)
+	if err == nil && last.Out != c.size {
+		err = fmt.Errorf("features %s have weights (fc_weight.npy) of %d classes, and there are %d classes to tell from strangers", t.Dirs[0], last.Out, c.size)
+	}
+	c.Network = posthoc.MLP{last}
+	return c, err
+}
+
+// Features returns what scores read of rows of features.
+func (c *Classifier) Features(x []float32) []float32 {
+	if c.Represent == nil {
+		return x
+	}
+	return c.Represent(x)
+}
+
+// All returns the logits of the rows from … to−1, computed on all cores.
+func (c *Classifier) All(ctx context.Context, t *tables.Table, from, to int) ([]float64, error) {
+	logits := make([]float64, (to-from)*c.size)
+	err := c.each(ctx, t, from, to, func(at int, part []float64) { copy(logits[(at-from)*c.size:], part) })
+	return logits, err
+}
+
+// Predict returns the class of each row of a table.
+func (c *Classifier) Predict(ctx context.Context, t *tables.Table) ([]int, error) {
+	if classes, ok := c.predicted[t]; ok {
+		return classes, nil
+	}
+	classes := make([]int, len(t.Labels))
+	err := c.each(ctx, t, 0, len(classes), func(at int, logits []float64) {
+		for row := range slices.Chunk(logits, c.size) {
+			classes[at] = floats.MaxIdx(row)
+			at++
+		}
+	})
+	if err == nil {
+		c.predicted[t] = classes
+	}
+	return classes, err
+}
+
+// Keep computes the logits of a table for later, as long as they fit into the
+// room, which it takes them from.
+func (c *Classifier) Keep(ctx context.Context, t *tables.Table, room *int64) error {
+	size := 8 * int64(len(t.Labels)) * int64(c.size)
+	if c.kept[t] != nil || c.of == nil || size > *room {
+		return nil
+	}
+	logits, err := c.All(ctx, t, 0, len(t.Labels))
+	if err == nil {
+		*room -= size
+		c.kept[t] = logits
+	}
+	return err
+}
+
+// each calls do for the logits of blocks of the rows from … to−1, on all cores.
+func (c *Classifier) each(ctx context.Context, t *tables.Table, from, to int, do func(at int, logits []float64)) error {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for at := from; at < to && ctx.Err() == nil; at += tables.BlockRows {
+		group.Go(func() error {
+			rows := make([]int, min(tables.BlockRows, to-at))
+			for i := range rows {
+				rows[i] = at + i
+			}
+			do(at, c.Logits(t, rows))
+			return nil
+		})
+	}
+	_ = group.Wait() // do does not fail
+	return ctx.Err()
+}
+
+// Logits returns those [n, C] of rows of a table, ascending.
+func (c *Classifier) Logits(t *tables.Table, rows []int) []float64 {
+	kept := c.kept[t]
+	if c.of != nil && kept == nil {
+		return c.of(t.Gather(rows))
+	}
+	logits := make([]float64, 0, len(rows)*c.size)
+	for _, r := range rows {
+		if kept != nil {
+			logits = append(logits, kept[r*c.size:(r+1)*c.size]...)
+			continue
+		}
+		for _, v := range t.BackboneLogits(r) {
+			logits = append(logits, float64(v))
+		}
+	}
+	return logits
+}
+
+// Data gives rows of a table, ascending, with the logits of the classifier;
+// labels are those of all rows of the table.
+func (c *Classifier) Data(t *tables.Table, rows []int, labels []int64, classes int) *posthoc.Data {
+	data := &posthoc.Data{
+		N: len(rows), D: t.D, Classes: classes,
+		Features: func(from, to int) []float32 { return c.Features(t.Gather(rows[from:to])) },
+		Logits:   func(from, to int) []float64 { return c.Logits(t, rows[from:to]) },
+	}
+	if c.Represent != nil {
+		data.D = c.Width
+	}
+	for _, r := range rows {
+		data.Labels = append(data.Labels, labels[r])
+	}
+	return data
+}

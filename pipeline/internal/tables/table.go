@@ -1,0 +1,202 @@
+// Package tables opens feature sets as the rows that trainings and evaluations
+// work on.
+package tables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+
+	"mlrbfn/features"
+	"mlrbfn/internal/spill"
+)
+
+// BlockRows is how many rows are read at once.
+const BlockRows = 512
+
+// Table is the rows of one or several feature sets as one matrix, with the
+// union of their classes.
+type Table struct {
+	Dirs    []string
+	X       []float32 // [N, d]; the set's own memory map where there is only one
+	D       int
+	Pages   *spill.Matrix // what X is the rows of
+	Labels  []int64       // [N], indices into Classes; −1 for none
+	Classes []string      // sorted, unless they are one set's own
+	Sets    []*features.Set
+}
+
+// Open opens feature sets that were made by the same model in the same
+// way, and checks that every value is finite. Several become one in space; nil
+// means in memory. Close it when no row is in use.
+func Open(ctx context.Context, space *spill.Space, dirs ...string) (_ *Table, err error) {
+	t := &Table{Dirs: dirs}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.Close())
+		}
+	}()
+	for _, dir := range dirs {
+		set, err := features.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		t.Sets = append(t.Sets, set)
+		if err := features.SameSpace(t.Sets[0], set); err != nil {
+			return nil, err
+		}
+	}
+	first := t.Sets[0]
+	t.D = first.D
+	if len(t.Sets) == 1 {
+		t.Pages = space.File(first.Map(), t.D)
+		t.X, t.Labels, t.Classes = t.Pages.X, first.Labels(), first.Classes
+		return t, t.checkFinite(ctx, first, nil)
+	}
+	for _, set := range t.Sets {
+		t.Classes = append(t.Classes, set.Classes...)
+	}
+	slices.Sort(t.Classes)
+	t.Classes = slices.Compact(t.Classes)
+	n := 0
+	for _, set := range t.Sets {
+		n += set.N
+	}
+	if t.Pages, err = space.Matrix(n, t.D); err != nil {
+		return nil, err
+	}
+	for _, set := range t.Sets {
+		at := len(t.Labels)
+		labels, err := Relabel(set, t.Classes)
+		if err != nil {
+			return nil, err
+		}
+		t.Labels = append(t.Labels, labels...)
+		file := space.File(set.Map(), t.D)
+		write := func(row int, rows []float32) error { return t.Pages.Write(at+row, rows) }
+		if err := errors.Join(t.checkFinite(ctx, set, write), file.Close()); err != nil {
+			return nil, err
+		}
+	}
+	err = t.Pages.Done()
+	t.X = t.Pages.X
+	return t, err
+}
+
+// checkFinite checks every value of a set and gives blocks of its rows, from row
+// on, to each, where that is set.
+func (t *Table) checkFinite(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
+	row := 0
+	for block := range slices.Chunk(set.Features(), BlockRows*t.D) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(block, notFinite); i >= 0 {
+			return fmt.Errorf("features %s: row %d holds a value that is not finite", set.Dir, row+i/t.D)
+		}
+		if each != nil {
+			if err := each(row, block); err != nil {
+				return err
+			}
+		}
+		row += len(block) / t.D
+	}
+	return nil
+}
+
+func notFinite(v float32) bool {
+	return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0)
+}
+
+// Distinct refuses a folder that stands in for two sets of images that must
+// have none in common.
+func Distinct(dirs []string) error {
+	var infos []os.FileInfo
+	for _, dir := range dirs {
+		info, err := os.Stat(dir)
+		if err != nil {
+			continue // Open says it better
+		}
+		for _, other := range infos {
+			if os.SameFile(info, other) {
+				return fmt.Errorf("features %s are given twice: images to train on, to validate and to calibrate with must differ", dir)
+			}
+		}
+		infos = append(infos, info)
+	}
+	return nil
+}
+
+// Relabel returns a set's labels as indices into other class names.
+func Relabel(set *features.Set, classes []string) ([]int64, error) {
+	to := make([]int64, len(set.Classes))
+	for i, name := range set.Classes {
+		to[i] = int64(slices.Index(classes, name))
+	}
+	labels := make([]int64, set.N)
+	for i, y := range set.Labels() {
+		labels[i] = -1
+		if y < 0 {
+			continue
+		}
+		if labels[i] = to[y]; labels[i] < 0 {
+			return nil, fmt.Errorf("features %s have the class %q, which the training features do not have", set.Dir, set.Classes[y])
+		}
+	}
+	return labels, nil
+}
+
+// Close lets go of the sets' files.
+func (t *Table) Close() error {
+	errs := []error{t.Pages.Close()}
+	for _, set := range t.Sets {
+		errs = append(errs, set.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Gather returns the features of rows, ascending; without copying where they follow each
+// other.
+func (t *Table) Gather(rows []int) []float32 {
+	n := len(rows)
+	if n == 0 {
+		return nil
+	}
+	if rows[n-1]-rows[0] == n-1 {
+		return t.X[rows[0]*t.D : (rows[0]+n)*t.D]
+	}
+	x := make([]float32, 0, n*t.D)
+	for _, r := range rows {
+		x = append(x, t.X[r*t.D:(r+1)*t.D]...)
+	}
+	return x
+}
+
+// BackboneLogits returns those that lie beside a row's features.
+func (t *Table) BackboneLogits(row int) []float32 {
+	for _, set := range t.Sets {
+		if row < set.N {
+			logits, c := set.Logits()
+			return logits[row*c : (row+1)*c]
+		}
+		row -= set.N
+	}
+	panic("tables: a row beyond the sets")
+}
+
+// CheckLogits says whether all sets of a table have logits of so many classes.
+func (t *Table) CheckLogits(classes int) error {
+	for _, set := range t.Sets {
+		switch _, c := set.Logits(); c {
+		case classes:
+		case 0:
+			return fmt.Errorf("features %s have no logits of the backbone's (logits.npy)", set.Dir)
+		default:
+			return fmt.Errorf("features %s have logits of %d classes, and there are %d classes to tell from strangers", set.Dir, c, classes)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package pipeline
+
+import (
+	"context"
+	"io"
+
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/evaluation"
+	"mlrbfn/pipeline/export"
+	"mlrbfn/pipeline/training"
+)
+
+// The parts of a pipeline are packages of their own; these are their names here.
+type (
+	// Detector is what training gives, and what is saved in a file.
+	Detector = detector.Detector
+	// Verdict is what a detector says of one image.
+	Verdict = detector.Verdict
+	// Source says how a detector's features were made.
+	Source = detector.Source
+	// TrainingRecord says how a detector was trained.
+	TrainingRecord = detector.TrainingRecord
+	// RowCount says what became of the rows of the training features.
+	RowCount = detector.RowCount
+
+	// TrainOptions says what [Train] trains on, and how.
+	TrainOptions = training.Options
+	// TrainResult tells how a training went.
+	TrainResult = training.Result
+	// Share is a part of the training images to set aside.
+	Share = training.Share
+	// Resume is what [Train] does about a checkpoint that is there.
+	Resume = training.Resume
+
+	// EvaluateOptions says what [Evaluate] measures on what.
+	EvaluateOptions = evaluation.Options
+	// AblateOptions says which heads [Ablate] compares on what.
+	AblateOptions = evaluation.AblateOptions
+	// OODSet is a feature set of out-of-distribution images.
+	OODSet = evaluation.OODSet
+	// Figures is one row of results.csv.
+	Figures = evaluation.Figures
+
+	// ExportOptions says what [Export] writes.
+	ExportOptions = export.Options
+)
+
+// Names that options and results use; see the packages that they are from.
+const (
+	OwnScore  = detector.OwnScore
+	OwnWeight = detector.OwnWeight
+
+	ResumeIfAny  = training.ResumeIfAny
+	ResumeAlways = training.ResumeAlways
+	ResumeNever  = training.ResumeNever
+
+	Near         = evaluation.Near
+	Far          = evaluation.Far
+	BackboneHead = evaluation.BackboneHead
+
+	DefaultOpset = export.DefaultOpset
+)
+
+// Errors that callers tell from others.
+var (
+	ErrDetector      = detector.ErrDetector
+	ErrOtherModel    = detector.ErrOtherModel
+	ErrCheckpoint    = training.ErrCheckpoint
+	ErrOtherTraining = training.ErrOtherTraining
+)
+
+// EnsembleParts are the scores of the ensemble without brackets; Methods those
+// that [Evaluate] compares unless it is told others; Steps those of the paper's
+// that [Ablate] can take back.
+var (
+	EnsembleParts = detector.EnsembleParts
+	Methods       = detector.ScoreNames
+	Steps         = evaluation.Steps
+)
+
+// LoadDetector reads a detector that its Save wrote; see [detector.Load].
+func LoadDetector(path string) (*Detector, error) { return detector.Load(path) }
+
+// Train trains a detector on feature sets; see [training.Train].
+func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, error) {
+	return training.Train(ctx, opts)
+}
+
+// Evaluate measures how well methods tell out-of-distribution images from the
+// training classes; see [evaluation.Evaluate].
+func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
+	return evaluation.Evaluate(ctx, opts)
+}
+
+// Ablate measures what depth and the paper's steps add; see [evaluation.Ablate].
+func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
+	return evaluation.Ablate(ctx, opts)
+}
+
+// Export writes a detector as an ONNX graph; see [export.Export].
+func Export(ctx context.Context, opts ExportOptions) error { return export.Export(ctx, opts) }
+
+// WriteTable writes the paper's tables; see [evaluation.WriteTable].
+func WriteTable(w io.Writer, figures []Figures) error { return evaluation.WriteTable(w, figures) }
+
+// SplitScores divides a list of names of scores at its commas; see
+// [detector.SplitScores].
+func SplitScores(list string) []string { return detector.SplitScores(list) }
+
+// CheckScores reports what is wrong with the name of a score, or of an ensemble.
+func CheckScores(name string) error { return detector.CheckScores(name) }

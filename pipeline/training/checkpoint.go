@@ -1,0 +1,365 @@
+package training
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/safetensors"
+	"mlrbfn/pipeline/internal/files"
+)
+
+// Errors about the checkpoint that Train finds.
+var (
+	// ErrCheckpoint says that the file is no checkpoint, or a damaged one.
+	ErrCheckpoint = errors.New("not a checkpoint that can be read; remove it to begin anew")
+	// ErrOtherTraining says that it is of other options or features.
+	ErrOtherTraining = errors.New("it is of another training")
+)
+
+// Resume is what Train does about a checkpoint that is there.
+type Resume int
+
+const (
+	ResumeIfAny  Resume = iota // go on from it; begin where there is none
+	ResumeAlways               // go on from it, also with another learning rate; it is an error if there is none
+	ResumeNever                // begin, and replace it
+)
+
+// checkpointVersion is the format that is written, and the only one that is
+// read: a checkpoint is for the program that wrote it.
+const (
+	checkpointVersion = 1
+	checkpointKey     = "mlrbfn.checkpoint"
+)
+
+// checkpoint keeps the states of a run's heads in a file, one safetensors file
+// with the numbers of each as tensors heads.I.…, and the rest as JSON under the
+// metadata key mlrbfn.checkpoint. A nil one keeps nothing.
+type checkpoint struct {
+	path  string
+	every time.Duration
+	run   identity
+
+	resumed []*head.State // per head, as the file had it; nil for a head that begins
+
+	mu       sync.Mutex
+	states   []*head.State // the latest
+	fresh    []bool        // newer than the file's
+	finished []bool        // never to change again
+	failed   error         // of the last write
+}
+
+// checkpointRecord is the JSON of a checkpoint.
+type checkpointRecord struct {
+	Version int           `json:"version"`
+	Run     identity      `json:"run"`
+	Heads   []*head.State `json:"heads"` // but for their arrays; null for a head that has not begun
+}
+
+// openCheckpoint returns the checkpoint that the options ask for, with the
+// states to go on from.
+func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
+	o := t.Options
+	if o.Checkpoint == "" {
+		return nil, nil
+	}
+	heads := len(o.Seeds)
+	c := &checkpoint{
+		path: o.Checkpoint, every: o.CheckpointEvery, resumed: make([]*head.State, heads),
+		states: make([]*head.State, heads), fresh: make([]bool, heads), finished: make([]bool, heads),
+	}
+	if c.every == 0 {
+		c.every = 30 * time.Second
+	}
+	var err error
+	if c.run, err = t.identify(ctx); err != nil {
+		return nil, err
+	}
+	if err := atomicfile.Check(c.path); err != nil {
+		return nil, err
+	}
+	kept, err := readCheckpoint(c.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && o.Resume != ResumeAlways:
+		return c, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("checkpoint %s: %w: there is nothing to go on from", c.path, err)
+	case err != nil:
+		return nil, fmt.Errorf("checkpoint %s: %w", c.path, err)
+	case o.Resume == ResumeNever:
+		return c, os.Remove(c.path) // lest it be gone on from before there is a newer one
+	}
+	run := maps.Clone(c.run)
+	if o.Resume == ResumeAlways {
+		run[rateKey] = kept.Run[rateKey]
+	}
+	if differ := kept.Run.differences(run); len(differ) > 0 {
+		return nil, fmt.Errorf("checkpoint %s: %w: %s", c.path, ErrOtherTraining, strings.Join(differ, ", "))
+	}
+	copy(c.resumed, kept.Heads)
+	copy(c.states, kept.Heads)
+	for i, s := range c.resumed {
+		c.finished[i] = s != nil && len(s.Epochs) == o.Train.Epochs
+	}
+	copy(c.fresh, c.finished)
+	return c, nil
+}
+
+// from returns the state that head i goes on from, nil if it begins.
+func (c *checkpoint) from(i int) *head.State {
+	if c == nil {
+		return nil
+	}
+	return c.resumed[i]
+}
+
+// tell calls resumed, where set, if there is something to go on from.
+func (c *checkpoint) tell(resumed func(epochs []int)) {
+	if c == nil || resumed == nil || !slices.ContainsFunc(c.resumed, begun) {
+		return
+	}
+	epochs := make([]int, len(c.resumed))
+	for i, s := range c.resumed {
+		if s != nil {
+			epochs[i] = len(s.Epochs)
+		}
+	}
+	resumed(epochs)
+}
+
+func begun(s *head.State) bool { return s != nil }
+
+// hook returns what head i's training calls after each step.
+func (c *checkpoint) hook(i, epochs int) func(int, func() *head.State) error {
+	if c == nil {
+		return nil
+	}
+	last := time.Now()
+	return func(done int, take func() *head.State) error {
+		finished := done == epochs
+		if finished || time.Since(last) >= c.every {
+			c.put(i, take(), finished)
+			last = time.Now()
+		}
+		return nil
+	}
+}
+
+// put takes over a head's state. The file is written once all heads have given
+// theirs, or one of them twice. A write that fails is no reason to end a
+// training; the next may do better.
+func (c *checkpoint) put(i int, s *head.State, finished bool) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	again := c.fresh[i] && !finished
+	c.states[i], c.fresh[i], c.finished[i] = s, true, finished
+	if again || !slices.Contains(c.fresh, false) {
+		c.failed = c.write()
+		copy(c.fresh, c.finished)
+	}
+}
+
+// flush writes the latest states, if there are any, where now, and returns how
+// the last write ended.
+func (c *checkpoint) flush(now bool) error {
+	if c == nil {
+		return nil
+	}
+	if now && slices.ContainsFunc(c.states, begun) {
+		c.failed = c.write()
+	}
+	return c.failed
+}
+
+func (c *checkpoint) write() error {
+	text, err := json.Marshal(checkpointRecord{checkpointVersion, c.run, c.states})
+	if err != nil {
+		return fmt.Errorf("write %s: %w", c.path, err)
+	}
+	var tensors []safetensors.Tensor
+	for i, s := range c.states {
+		if s == nil {
+			continue
+		}
+		prefix := "heads." + strconv.Itoa(i) + "."
+		for name, arrays := range stateArrays(s) {
+			for j, array := range *arrays {
+				tensors = append(tensors, safetensors.Tensor{Name: prefix + name + "." + strconv.Itoa(j), Shape: []int{len(array)}, Data: array})
+			}
+		}
+		tensors = append(tensors,
+			safetensors.Tensor{Name: prefix + "order", Shape: []int{len(s.Order)}, Data: wide(s.Order)},
+			safetensors.Tensor{Name: prefix + "random", Shape: []int{len(s.Random)}, Data: s.Random})
+	}
+	return atomicfile.Write(c.path, func(w io.Writer) error {
+		return safetensors.Write(w, map[string]string{checkpointKey: string(text)}, tensors)
+	})
+}
+
+// stateArrays names the arrays of a state.
+func stateArrays(s *head.State) map[string]*[][]float32 {
+	return map[string]*[][]float32{"params": &s.Params, "m": &s.M, "v": &s.V}
+}
+
+// readCheckpoint reads a file that write wrote. Errors do not name it.
+func readCheckpoint(path string) (*checkpointRecord, error) {
+	file, err := safetensors.Read(path)
+	if files.IsFormatError(err) {
+		return nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
+	}
+	if err != nil {
+		return nil, files.Pathless(err)
+	}
+	text, ok := file.Metadata[checkpointKey]
+	if !ok {
+		return nil, fmt.Errorf("%w: it is another file", ErrCheckpoint)
+	}
+	var record checkpointRecord
+	if err := json.Unmarshal([]byte(text), &record); err != nil || record.Version != checkpointVersion {
+		return nil, fmt.Errorf("%w: it has format version %d, and this program knows %d", ErrCheckpoint, record.Version, checkpointVersion)
+	}
+	for i, s := range record.Heads {
+		if s == nil {
+			continue
+		}
+		if err := readState(s, file, "heads."+strconv.Itoa(i)+"."); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
+		}
+	}
+	return &record, nil
+}
+
+// readState reads a state's arrays; whether they fit is for head to say.
+func readState(s *head.State, file *safetensors.File, prefix string) error {
+	for name, arrays := range stateArrays(s) {
+		for j := 0; ; j++ {
+			array, _, err := safetensors.Get[float32](file, prefix+name+"."+strconv.Itoa(j))
+			if errors.Is(err, safetensors.ErrNoTensor) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			*arrays = append(*arrays, array)
+		}
+	}
+	order, _, err := safetensors.Get[int64](file, prefix+"order")
+	if err != nil {
+		return err
+	}
+	for _, r := range order {
+		s.Order = append(s.Order, int(r))
+	}
+	s.Random, _, err = safetensors.Get[uint8](file, prefix+"random")
+	return err
+}
+
+// identity tells one training from another: its options by name, and what it
+// trains on by checksums, whose names begin with "the ".
+type identity map[string]string
+
+// rateKey is the learning rate's place in an identity.
+const rateKey = "Train.LR"
+
+// identify lists what the heads depend on. Options that Options hides from
+// JSON are none of it, or show in the rows.
+func (t *Data) identify(ctx context.Context) (identity, error) {
+	text, err := json.Marshal(t.Options)
+	if err != nil {
+		return nil, err
+	}
+	var options map[string]any
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	if err := dec.Decode(&options); err != nil {
+		return nil, err
+	}
+	id := identity{}
+	id.add("", options)
+	classes, err := json.Marshal(t.Classes)
+	if err != nil {
+		return nil, err
+	}
+	id["the classes"] = checksum(ctx, classes)
+	id["the training features"] = checksum(ctx, t.X)
+	id["the training labels"] = checksum(ctx, t.Labels)
+	id["the choice of training images"] = checksum(ctx, wide(t.train.Rows))
+	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Rows))
+	if t.Held != nil {
+		id["the validation features"] = checksum(ctx, t.validation.X)
+		id["the validation labels"] = checksum(ctx, t.validation.Labels)
+	}
+	return id, ctx.Err()
+}
+
+// wide returns row numbers as they are stored.
+func wide(rows []int) []int64 {
+	all := make([]int64, len(rows))
+	for i, r := range rows {
+		all[i] = int64(r)
+	}
+	return all
+}
+
+// add takes over the options under a name, and those within them.
+func (id identity) add(name string, option any) {
+	within, ok := option.(map[string]any)
+	if !ok {
+		id[name] = fmt.Sprint(option)
+	}
+	for key, v := range within {
+		id.add(strings.TrimPrefix(name+"."+key, "."), v)
+	}
+}
+
+// differences says what another training has otherwise, in words.
+func (id identity) differences(other identity) []string {
+	all := maps.Clone(id)
+	maps.Copy(all, other)
+	var differ []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		was, is := id[key], other[key]
+		switch {
+		case was == is:
+		case strings.HasPrefix(key, "the "):
+			differ = append(differ, key+" are others")
+		default:
+			_, option, _ := strings.Cut(key, ".")
+			differ = append(differ, fmt.Sprintf("%s was %s and is %s", strings.ToLower(cmp.Or(option, key)), was, is))
+		}
+	}
+	return differ
+}
+
+// checksum is the SHA-256 of the values; it stops with ctx, and is wrong then.
+func checksum[T float32 | int64 | byte](ctx context.Context, values []T) string {
+	hash := sha256.New()
+	for block := range slices.Chunk(values, 1<<15) {
+		if ctx.Err() != nil {
+			break
+		}
+		binary.Write(hash, binary.LittleEndian, block) // a hash takes all
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}

@@ -1,0 +1,327 @@
+package training
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"runtime"
+	"slices"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/extractor"
+	"mlrbfn/features"
+	"mlrbfn/head"
+	"mlrbfn/internal/spill"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/tables"
+)
+
+// Data is the rows that heads are trained and validated on. It is for package
+// evaluation, which trains many kinds of head on the same rows; [Train] opens its
+// own.
+type Data struct {
+	*tables.Table               // the training features, unlabelled rows included
+	Held          *tables.Table // validation features of their own, or nil
+	Options       Options
+	Warnings      []string // what is odd about the features
+
+	split             split
+	train, validation head.Data
+	space             *spill.Space
+	made              []*spill.Matrix // rows of train and validation, until release
+}
+
+// Open opens the feature sets that the options name and divides their rows. The
+// options that it keeps have their defaults filled in.
+func Open(ctx context.Context, opts Options) (_ *Data, err error) {
+	if len(opts.Seeds) == 0 {
+		opts.Seeds = []uint64{0}
+	}
+	if opts.TargetTPR == 0 {
+		opts.TargetTPR = 0.95
+	}
+	opts.withOurs()
+	if opts.Head, err = opts.Head.WithDefaults(); err != nil {
+		return nil, err
+	}
+	if opts.Train, err = opts.Train.WithDefaults(); err != nil {
+		return nil, err
+	}
+	if opts.Linear.Epochs == 0 {
+		opts.Linear.Epochs = 100
+	}
+	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
+		return nil, err
+	}
+	if opts.Scores == "" {
+		opts.Scores = detector.OwnScore
+	}
+	_, ensemble, err := detector.ScoreParts(opts.Scores)
+	if err != nil {
+		return nil, err
+	}
+	if ensemble && opts.Validation.None {
+		return nil, errNoScale
+	}
+	if len(opts.Features) == 0 {
+		return nil, errors.New("no features to train on")
+	}
+	if !(opts.TargetTPR > 0 && opts.TargetTPR < 1) {
+		return nil, fmt.Errorf("target TPR %g: it lies between 0 and 1", opts.TargetTPR)
+	}
+	sets := slices.Clone(opts.Features)
+	for _, s := range []Share{opts.Validation, opts.Calibration} {
+		if s.Features != "" {
+			sets = append(sets, s.Features)
+		}
+	}
+	if err := tables.Distinct(sets); err != nil {
+		return nil, err
+	}
+	if opts.Memory == 0 {
+		opts.Memory = spill.Default()
+	}
+	space := spill.New(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
+	t, err := tables.Open(ctx, space, opts.Features...)
+	if err != nil {
+		return nil, errors.Join(err, space.Close())
+	}
+	data := &Data{Table: t, Options: opts, space: space}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, data.Close())
+		}
+	}()
+	if !slices.ContainsFunc(t.Labels, func(y int64) bool { return y >= 0 }) {
+		return nil, fmt.Errorf("features %s have no labels to train on: extract them from a folder with one subfolder of images per class", opts.Features[0])
+	}
+	if dir := opts.Validation.Features; dir != "" {
+		if data.validation, err = data.openValidation(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
+	if data, err = data.resplit(opts.Seeds[0]); err != nil {
+		return nil, err
+	}
+	data.warn()
+	return data, nil
+}
+
+// resplit returns the same data with the parts that a seed gives.
+func (t *Data) resplit(seed uint64) (*Data, error) {
+	other := *t
+	var err error
+	if other.split, err = splitRows(t.Labels, len(t.Classes), t.Options.Validation.fraction(), t.Options.Calibration.fraction(), seed); err != nil {
+		return t, err
+	}
+	other.train = head.Data{X: t.X, D: t.D, Labels: t.Labels, Rows: other.split.train, Pages: t.Pages}
+	if t.Held == nil {
+		other.validation = head.Data{X: t.X, D: t.D, Labels: t.Labels, Rows: other.split.validation, Pages: t.Pages}
+	}
+	return &other, nil
+}
+
+// condition fits the conditioning on the training rows and puts conditioned
+// copies in the place of the training and validation rows, until release. It
+// returns nil where there is nothing to do.
+func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
+	rows := func(d head.Data) conditioning.Data {
+		return conditioning.Data{X: d.X, D: d.D, Labels: d.Labels, Rows: d.Rows, Classes: len(t.Classes)}
+	}
+	c, err := conditioning.Fit(ctx, rows(t.train), rows(t.validation), t.Options.Conditioning)
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		if t.validation.Pages.Window() == 0 {
+			return nil, nil
+		}
+		// Each epoch would read all the file for a few of its rows.
+		return nil, t.replace(&t.validation, t.D, func(write func(int, []float32) error) error {
+			for i, r := range t.validation.Rows {
+				if err := errors.Join(ctx.Err(), write(i, t.validation.X[r*t.D:(r+1)*t.D])); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for _, data := range []*head.Data{&t.train, &t.validation} {
+		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
+			return c.Each(ctx, data.X, data.Rows, write)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// replace puts rows of d values, which fill writes, in the place of data's.
+func (t *Data) replace(data *head.Data, d int, fill func(write func(at int, rows []float32) error) error) error {
+	m, err := t.space.Matrix(len(data.Rows), d)
+	if err != nil {
+		return err
+	}
+	t.made = append(t.made, m)
+	if err := fill(m.Write); err != nil {
+		return err
+	}
+	if err := m.Done(); err != nil {
+		return err
+	}
+	made := head.Data{X: m.X, D: d, Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows)), Pages: m}
+	for i, r := range data.Rows {
+		made.Labels[i], made.Rows[i] = data.Labels[r], i
+	}
+	*data = made
+	return nil
+}
+
+// release frees the copies that condition made.
+func (t *Data) release() error {
+	var errs []error
+	for _, m := range t.made {
+		errs = append(errs, m.Close())
+	}
+	t.made = nil
+	return errors.Join(errs...)
+}
+
+// openValidation opens features of their own to validate on.
+func (t *Data) openValidation(ctx context.Context, dir string) (head.Data, error) {
+	var err error
+	if t.Held, err = tables.Open(ctx, t.space, dir); err != nil {
+		return head.Data{}, err
+	}
+	if err := features.SameSpace(t.Sets[0], t.Held.Sets[0]); err != nil {
+		return head.Data{}, err
+	}
+	labels, err := tables.Relabel(t.Held.Sets[0], t.Classes)
+	if err != nil {
+		return head.Data{}, err
+	}
+	data := head.Data{X: t.Held.X, D: t.D, Labels: labels, Pages: t.Held.Pages}
+	for i, y := range labels {
+		if y >= 0 {
+			data.Rows = append(data.Rows, i)
+		}
+	}
+	if len(data.Rows) == 0 {
+		return head.Data{}, fmt.Errorf("features %s have no labels to validate on", dir)
+	}
+	return data, nil
+}
+
+// classRows counts the rows to train on per class.
+func (t *Data) classRows() []int {
+	counts := make([]int, len(t.Classes))
+	for _, r := range t.split.train {
+		counts[t.Labels[r]]++
+	}
+	return counts
+}
+
+// mostCommon returns the share of the validation rows that are of their most
+// common class; 1 where that is the only one.
+func (t *Data) mostCommon() float64 {
+	counts := make([]int, len(t.Classes))
+	for _, r := range t.validation.Rows {
+		counts[t.validation.Labels[r]]++
+	}
+	return float64(slices.Max(counts)) / float64(max(len(t.validation.Rows), 1))
+}
+
+func (t *Data) unlabelled() int {
+	n := 0
+	for _, y := range t.Labels {
+		if y < 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (t *Data) rows(calibration int) detector.RowCount {
+	return detector.RowCount{
+		Train: len(t.train.Rows), Validation: len(t.validation.Rows),
+		Calibration: calibration, Unlabelled: t.unlabelled(),
+	}
+}
+
+// Repeated counts the rows of another table that are, to the bit, also rows of
+// this one: copies of images, whatever their folders are called.
+func (t *Data) Repeated(other *tables.Table) int {
+	seed, counts := maphash.MakeSeed(), map[uint64]int{} // hashes, as all rows may not fit into memory
+	var bytes []byte
+	each := func(x []float32, visit func(hash uint64)) {
+		for row := range slices.Chunk(x, t.D) {
+			bytes = bytes[:0]
+			for _, v := range row {
+				bytes = binary.LittleEndian.AppendUint32(bytes, math.Float32bits(v))
+			}
+			visit(maphash.Bytes(seed, bytes))
+		}
+	}
+	each(other.X, func(hash uint64) { counts[hash]++ })
+	n := 0
+	count := func(hash uint64) {
+		n += counts[hash]
+		delete(counts, hash)
+	}
+	each(t.X, count)
+	if t.Held != nil {
+		each(t.Held.X, count)
+	}
+	return n
+}
+
+func (t *Data) Close() error {
+	err := errors.Join(t.release(), t.Table.Close())
+	if t.Held != nil {
+		err = errors.Join(err, t.Held.Close())
+	}
+	return errors.Join(err, t.space.Close())
+}
+
+// imbalance is how many times the rows of the smallest class the largest has
+// where that is worth a word.
+const imbalance = 10
+
+// warn notes what is odd about the labels.
+func (t *Data) warn() {
+	counts := t.classRows()
+	empty, first, least, most := 0, "", -1, -1
+	for c, n := range counts {
+		switch {
+		case n == 0:
+			if empty++; empty == 1 {
+				first = t.Classes[c]
+			}
+			continue
+		case least < 0 || n < counts[least]:
+			least = c
+		}
+		if most < 0 || n > counts[most] {
+			most = c
+		}
+	}
+	if empty > 0 {
+		t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d classes have no images to train on, the first of them %q", empty, len(counts), first))
+	}
+	if least >= 0 && counts[most] >= imbalance*counts[least] {
+		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q", counts[most], t.Classes[most], counts[least], t.Classes[least]))
+	}
+	if t.Sets[0].Model == extractor.PixelsName && !t.Options.Paper {
+		t.Warnings = append(t.Warnings, "the features are pixels, whose classes the paper's head learns better (--paper, --preset mnist); the default one tells strangers better")
+	}
+	if len(counts) == 1 {
+		t.Warnings = append(t.Warnings, "there is only one class: nothing teaches the head what is not of it")
+	}
+	if n := t.unlabelled(); n > 0 {
+		t.Warnings = append(t.Warnings, fmt.Sprintf("%d images without a label are left out", n))
+	}
+}

@@ -1,0 +1,82 @@
+package training
+
+import (
+	"context"
+
+	"mlrbfn/head"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/fitting"
+	"mlrbfn/posthoc"
+)
+
+// This file has what package evaluation repeats with many heads and seeds.
+
+// TrainHead trains one head on the rows that a seed gives and returns it as a
+// detector without a threshold.
+func (t *Data) TrainHead(ctx context.Context, seed uint64, c head.Config, o head.TrainOptions) (*detector.Detector, error) {
+	rows, err := t.resplit(seed)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.release()
+	condition, err := rows.condition(ctx)
+	if err != nil {
+		return nil, err
+	}
+	prepared, err := head.Prepare(ctx, c, rows.train, rows.validation, len(t.Classes), rows.space)
+	if err != nil {
+		return nil, err
+	}
+	defer prepared.Close()
+	o.Seed = seed
+	h, _, err := prepared.Train(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	h.Conditioning = condition
+	return &detector.Detector{Classes: t.Classes, Heads: []*head.MLRBFN{h}}, nil
+}
+
+// TrainNetwork trains a ReLU network on the rows that a seed gives.
+func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, o head.TrainOptions) (*fitting.Classifier, error) {
+	rows, err := t.resplit(seed)
+	if err != nil {
+		return nil, err
+	}
+	o.Seed = seed
+	m, _, err := head.TrainMLP(ctx, c, rows.train, rows.validation, len(t.Classes), o)
+	if err != nil {
+		return nil, err
+	}
+	return fitting.OfNetwork(m)
+}
+
+// FitEnsemble fits an ensemble on the rows that a seed gives. Its parts read the
+// logits of c and the scores of own.
+func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *fitting.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
+	rows, err := t.resplit(seed)
+	if err != nil {
+		return nil, err
+	}
+	return rows.fitOn(ctx, name, c, own, memory)
+}
+
+// Labelled returns all training rows with a label.
+func (t *Data) Labelled(c *fitting.Classifier) *posthoc.Data {
+	var rows []int
+	for i, y := range t.Labels {
+		if y >= 0 {
+			rows = append(rows, i)
+		}
+	}
+	return c.Data(t.Table, rows, t.Labels, len(t.Classes))
+}
+
+// HeldOut returns the validation rows where they are a feature set of their own,
+// else nil.
+func (t *Data) HeldOut(c *fitting.Classifier) *posthoc.Data {
+	if t.Held == nil {
+		return nil
+	}
+	return c.Data(t.Held, t.validation.Rows, t.validation.Labels, len(t.Classes))
+}

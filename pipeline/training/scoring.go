@@ -1,0 +1,93 @@
+package training
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"mlrbfn/head"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/fitting"
+	"mlrbfn/posthoc"
+)
+
+// fitScoring fits the score to judge by; nil is the heads' own. The data are not
+// conditioned.
+func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*detector.Scoring, error) {
+	if t.Options.Scores == detector.OwnScore {
+		return nil, nil
+	}
+	parts, _, err := detector.ScoreParts(t.Options.Scores)
+	if err != nil {
+		return nil, err
+	}
+	c := &fitting.Classifier{}
+	if slices.ContainsFunc(parts, func(p string) bool { return p != detector.OwnScore && !posthoc.Headless(p) }) {
+		if c, err = t.TrainNetwork(ctx, t.Options.Seeds[0], head.MLPConfig{}, t.Options.Linear); err != nil {
+			return nil, fmt.Errorf("the linear head: %w", err)
+		}
+	}
+	s, err := t.fitOn(ctx, t.Options.Scores, c, own, 0)
+	if err != nil {
+		return nil, err
+	}
+	if c.Network != nil {
+		s.Classifier = c.Network[0]
+	}
+	for _, p := range s.Parts {
+		posthoc.Detach(p.Score)
+	}
+	return s, nil
+}
+
+// fitOn fits a score on the rows that heads are trained on and puts the parts of
+// an ensemble on one scale by the validation rows. The data are not conditioned.
+func (t *Data) fitOn(ctx context.Context, name string, c *fitting.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
+	f := fitting.Fitting{Network: c.Network, Memory: memory, Train: c.Data(t.Table, t.split.train, t.Labels, len(t.Classes))}
+	return f.Scoring(ctx, name, t.scale(c, own))
+}
+
+// scale returns what puts the parts of an ensemble on one scale: the scores of
+// the validation rows. The data are not conditioned.
+func (t *Data) scale(c *fitting.Classifier, own *detector.Detector) fitting.Scaler {
+	return func(ctx context.Context, p detector.Part) (head.Scale, error) {
+		from, rows := t.Table, t.validation.Rows
+		if t.Held != nil {
+			from = t.Held
+		}
+		if len(rows) == 0 {
+			return head.Scale{}, errNoScale
+		}
+		rows = thin(rows, scaleRows)
+		b := posthoc.Batch{Features: from.Gather(rows)}
+		scores := make([]float64, len(rows))
+		if p.Score == nil {
+			for i, v := range own.Verdicts(b.Features) {
+				scores[i] = v.Score
+			}
+			return head.ScaleOf(scores), ctx.Err()
+		}
+		b.Features = c.Features(b.Features)
+		if !posthoc.Headless(p.Name) {
+			b.Logits = c.Logits(from, rows)
+		}
+		err := p.Score.Score(ctx, scores, b)
+		return head.ScaleOf(scores), err
+	}
+}
+
+// scaleRows is how many rows are enough for a mean and a deviation.
+const scaleRows = 10000
+
+// thin returns at most n rows, at equal distances.
+func thin(rows []int, n int) []int {
+	step := (len(rows) + n - 1) / n
+	if step < 2 {
+		return rows
+	}
+	var some []int
+	for i := 0; i < len(rows); i += step {
+		some = append(some, rows[i])
+	}
+	return some
+}

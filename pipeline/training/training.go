@@ -1,0 +1,258 @@
+// Package training trains detectors on feature sets: it divides the rows, trains
+// the heads, keeps checkpoints of them and calibrates the detector.
+package training
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mlrbfn/features"
+	"mlrbfn/head"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/tables"
+)
+
+// Result tells how training went; figures of several heads are means.
+type Result struct {
+	Epochs         int      `json:"epochs"` // of each head
+	Steps          int      `json:"steps"`  // of all heads together
+	StepsPerSecond float64  `json:"steps_per_second"`
+	Seconds        float64  `json:"seconds"` // of training alone
+	TrainLoss      float64  `json:"train_loss"`
+	ValLoss        float64  `json:"val_loss"`     // the training loss without validation rows
+	ValAccuracy    *float64 `json:"val_accuracy"` // null without validation rows
+	Threshold      *float64 `json:"threshold"`    // null where nothing will be flagged
+	Scores         string   `json:"scores"`       // what the threshold is of
+
+	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
+	FalseAlarms *[2]float64 `json:"false_alarms"`
+
+	Rows     detector.RowCount `json:"rows"`
+	Warnings []string          `json:"warnings"` // what a person should know
+}
+
+// Train trains a detector on cached features: it sets rows aside for validation
+// and calibration, trains a head per seed on the rest, and finds the threshold
+// on the calibration rows. The same options on the same machine give the same
+// detector, whether or not it was interrupted.
+//
+// A head whose training diverges is left out with a warning. If all do, the
+// error wraps head.ErrDiverged, and the checkpoint holds what was good.
+func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, error) {
+	data, err := Open(ctx, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer data.Close()
+	opts = data.Options
+	// Before conditioning, which takes long and numbers the rows anew.
+	kept, err := data.openCheckpoint(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	raw := *data // not conditioned
+	defer data.release()
+	condition, err := data.condition(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
+	}
+	start := time.Now()
+	trained, err := data.trainHeads(ctx, kept)
+	if err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
+	}
+	for _, h := range trained.heads {
+		h.Conditioning = condition
+	}
+	result := summarise(trained.history, trained.resumed, time.Since(start).Seconds())
+
+	d := &detector.Detector{
+		Classes: data.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: opts.TargetTPR,
+		Source: sourceOf(data.Sets[0]), History: trained.history,
+		Splits: map[string][]int{"validation": data.split.validation, "calibration": data.split.calibration},
+	}
+	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
+	}
+	if d.Scores, err = data.calibrate(ctx, d); err != nil {
+		return nil, nil, err
+	}
+	d.Threshold = detector.Threshold(d.Scores, opts.TargetTPR)
+
+	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
+	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
+	if math.IsInf(d.Threshold, -1) {
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"%d calibration images are too few for a target of %g: no image will be flagged (%d would do)",
+			len(d.Scores), opts.TargetTPR, int(math.Ceil(1/(1-opts.TargetTPR)-1e-9))-1))
+	} else {
+		result.Threshold = &d.Threshold
+	}
+	switch most := data.mostCommon(); {
+	case len(data.validation.Rows) == 0:
+		result.ValAccuracy = nil
+	case most < 1 && *result.ValAccuracy <= most:
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"the head has learned nothing: it is right on %.4g of the validation images, and %.4g are of one class; try another learning rate, more epochs or another conditioning",
+			*result.ValAccuracy, most))
+	}
+	d.Training = detector.TrainingRecord{
+		Features: opts.Features, Layers: opts.Head.Layers, Centroids: opts.Head.Centroids, Projection: opts.Head.Projection,
+		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
+		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
+		SumLoss: opts.Head.SumLoss, Window: trained.window,
+	}
+	if trained.window > 0 {
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"the rows to train on do not fit into memory (--memory): %d at a time are shuffled", trained.window))
+	}
+	return d, result, nil
+}
+
+// trainedHeads are the heads whose training ended well.
+type trainedHeads struct {
+	heads    []*head.MLRBFN
+	seeds    []uint64
+	history  [][]head.Epoch
+	resumed  int // steps of them that were taken before a checkpoint
+	window   int // rows that were shuffled together; 0 means all
+	warnings []string
+}
+
+// trainHeads trains a head per seed, all at once, so that they advance together
+// and the time that is left can be told.
+func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
+	seeds := t.Options.Seeds
+	kept.tell(t.Options.Resumed)
+	prepared, err := head.Prepare(ctx, t.Options.Head, t.train, t.validation, len(t.Classes), t.space)
+	if err != nil {
+		return nil, err
+	}
+	defer prepared.Close()
+	window := 0
+	for i := range seeds {
+		if s := kept.from(i); s != nil {
+			// A head that had not begun goes by the rows of those that had.
+			window = cmp.Or(s.Window, -1)
+		}
+	}
+	heads, history, diverged := make([]*head.MLRBFN, len(seeds)), make([][]head.Epoch, len(seeds)), make([]error, len(seeds))
+	group, groupCtx := errgroup.WithContext(ctx)
+	for i, seed := range seeds {
+		o := t.Options.Train
+		o.Seed, o.Resume, o.Checkpoint, o.Window = seed, kept.from(i), kept.hook(i, o.Epochs), window
+		if t.Options.Progress != nil {
+			o.Progress = func(e head.Epoch) { t.Options.Progress(i, e) }
+		}
+		group.Go(func() (err error) {
+			heads[i], history[i], err = prepared.Train(groupCtx, o)
+			if stopped := (*head.StoppedError)(nil); errors.As(err, &stopped) {
+				kept.put(i, stopped.State, true)
+			}
+			if errors.Is(err, head.ErrDiverged) {
+				diverged[i], err = err, nil
+			}
+			return err
+		})
+	}
+	err = group.Wait()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	all := trainedHeads{window: prepared.Window(t.Options.Train.Batch)}
+	for i, seed := range seeds {
+		if diverged[i] != nil {
+			all.warnings = append(all.warnings, fmt.Sprintf("the head of seed %d is left out of the detector: %v", seed, diverged[i]))
+			continue
+		}
+		if s := kept.from(i); s != nil {
+			all.resumed += s.Steps
+			all.window = s.Window
+		}
+		all.heads, all.seeds, all.history = append(all.heads, heads[i]), append(all.seeds, seed), append(all.history, history[i])
+	}
+	if err == nil && len(all.heads) == 0 {
+		err = diverged[0] // the others say no more
+	}
+	if keepErr := kept.flush(err != nil); keepErr != nil {
+		if err != nil {
+			return nil, fmt.Errorf("%v, and what was done could not be kept: %w", err, keepErr)
+		}
+		all.warnings = append(all.warnings, keepErr.Error())
+	}
+	return &all, err
+}
+
+// calibrate returns the detector's scores of the calibration rows, ascending.
+// Features of their own need no labels.
+func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, error) {
+	x, rows := t.X, t.split.calibration
+	if dir := t.Options.Calibration.Features; dir != "" {
+		own, err := tables.Open(ctx, t.space, dir)
+		if err != nil {
+			return nil, err
+		}
+		defer own.Close()
+		if err := features.SameSpace(t.Sets[0], own.Sets[0]); err != nil {
+			return nil, err
+		}
+		if n := t.Repeated(own); n > 0 {
+			t.Warnings = append(t.Warnings, fmt.Sprintf(
+				"%d of %d calibration images are also images to train on or to validate by, which score higher than new ones: more images will be flagged than is promised",
+				n, len(own.Labels)))
+		}
+		x, rows = own.X, make([]int, len(own.Labels))
+		for i := range rows {
+			rows[i] = i
+		}
+	}
+	scores := []float64{}
+	block := make([]float32, 0, tables.BlockRows*t.D)
+	for part := range slices.Chunk(rows, tables.BlockRows) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		block = block[:0]
+		for _, r := range part {
+			block = append(block, x[r*t.D:(r+1)*t.D]...)
+		}
+		for _, v := range d.Verdicts(block) {
+			scores = append(scores, v.Score)
+		}
+	}
+	slices.Sort(scores)
+	return scores, nil
+}
+
+// summarise condenses the heads' histories; resumed of their steps took none of
+// the seconds.
+func summarise(history [][]head.Epoch, resumed int, seconds float64) *Result {
+	var accuracy float64
+	r := &Result{Seconds: seconds, ValAccuracy: &accuracy, Warnings: []string{}}
+	for _, epochs := range history {
+		last := epochs[len(epochs)-1]
+		share := 1 / float64(len(history))
+		r.Epochs = last.Epoch
+		r.Steps += last.Steps
+		r.TrainLoss += last.TrainLoss * share
+		r.ValLoss += last.ValLoss * share
+		accuracy += last.ValAccuracy * share
+	}
+	r.StepsPerSecond = float64(r.Steps-resumed) / seconds
+	return r
+}
+
+// sourceOf takes over what a feature set says of how it was made.
+func sourceOf(set *features.Set) detector.Source {
+	return detector.Source{
+		Fingerprint: set.Fingerprint, Model: set.Model, SHA256: set.ModelSHA256,
+		Output: set.Output, Pool: set.Pool, Preprocess: set.Preprocess,
+	}
+}
