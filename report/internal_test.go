@@ -17,6 +17,8 @@ import (
 	"mlrbfn/metrics"
 
 	"pgregory.net/rapid"
+
+	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
 // TestThinKeepsAreas draws curves of scores that overlap more or less, of few
