@@ -14,6 +14,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/dataset"
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/moments"
 )
 
@@ -259,6 +260,7 @@ func rotate(w, axes *mat.Dense) {
 
 // shrunk factorises Σ + s·(tr Σ/D)·I.
 func shrunk(sigma *mat.SymDense, s float64) (*mat.Cholesky, error) {
+	kernels.UseBLAS()
 	d := sigma.SymmetricDim()
 	mean := mat.Trace(sigma) / float64(d)
 	if !(mean > 0) {
