@@ -113,7 +113,7 @@ func BenchmarkScoreAll(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	scores := []posthoc.Score{knn}
+	scores := []posthoc.Scorer{knn}
 	batches := []posthoc.Batch{{Features: rows(queries)}}
 	dst := [][]float64{make([]float64, queries)}
 	for range 3 {

@@ -55,7 +55,7 @@ func (in *testInput) relabel() {
 
 type testInput struct{ posthoc.Input }
 
-func score(t testing.TB, s posthoc.Score, n int, b posthoc.Batch) []float64 {
+func score(t testing.TB, s posthoc.Scorer, n int, b posthoc.Batch) []float64 {
 	t.Helper()
 	scores := make([]float64, n)
 	if err := s.Score(context.Background(), scores, b); err != nil {
@@ -64,7 +64,7 @@ func score(t testing.TB, s posthoc.Score, n int, b posthoc.Batch) []float64 {
 	return scores
 }
 
-func fit(t testing.TB, name string, in posthoc.Input) posthoc.Score {
+func fit(t testing.TB, name string, in posthoc.Input) posthoc.Scorer {
 	t.Helper()
 	s, err := posthoc.Fit(context.Background(), name, in)
 	if err != nil {
@@ -120,7 +120,7 @@ func TestZeros(t *testing.T) {
 	in.Head.Logits(b.Logits, make([]float64, in.Train.D))
 	energy := score(t, posthoc.Energy{}, 1, b)[0]
 	for name, tt := range map[string]struct {
-		score posthoc.Score
+		score posthoc.Scorer
 		want  float64
 	}{
 		"KNN: the distance to any direction": {fit(t, "knn", in), -1},

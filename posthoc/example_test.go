@@ -55,7 +55,7 @@ func ExampleFitReAct() {
 		log.Fatal(err)
 	}
 	scores := make([]float64, 1)
-	for _, s := range []posthoc.Score{react, posthoc.ASH{Head: head, Shape: posthoc.ASHP, Percentile: 50}} {
+	for _, s := range []posthoc.Scorer{react, posthoc.ASH{Head: head, Shape: posthoc.ASHP, Percentile: 50}} {
 		if err := s.Score(ctx, scores, posthoc.Batch{Features: []float32{100, 1}}); err != nil {
 			log.Fatal(err)
 		}

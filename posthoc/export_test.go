@@ -5,3 +5,33 @@ var Principal = principal
 
 // Largest is what NNGuide keeps of a query's neighbours.
 var Largest = largest
+
+// Needs is what a score needs.
+type Needs = needs
+
+const (
+	Features      = features
+	Logits        = logits
+	Labels        = labels
+	Validation    = validation
+	LastLayer     = lastLayer
+	NetworkNeeded = network
+)
+
+// AllNeeds lists them.
+var AllNeeds = []Needs{Features, Logits, Labels, Validation, LastLayer, NetworkNeeded}
+
+// NeedsOf returns what a score declares to read and to need.
+func NeedsOf(name string) (reads, needs Needs) {
+	m, _ := methodOf(name)
+	return m.reads, m.needs
+}
+
+// MemoryOf returns the bytes that a score declares to need, 0 if it declares none.
+func MemoryOf(name string, d, c int) int64 {
+	m, _ := methodOf(name)
+	if m.memory == nil {
+		return 0
+	}
+	return m.memory(d, c)
+}

@@ -79,10 +79,10 @@ func clearFirst(row []float32) { row[0] = 0 }
 func TestOpenOOD(t *testing.T) {
 	g := openGolden(t)
 	ctx := context.Background()
-	type fit func() (posthoc.Score, error)
-	plain := func(s posthoc.Score) fit { return func() (posthoc.Score, error) { return s, nil } }
+	type fit func() (posthoc.Scorer, error)
+	plain := func(s posthoc.Scorer) fit { return func() (posthoc.Scorer, error) { return s, nil } }
 	mahalanobis := func(data func() *posthoc.Data, l2, relative bool) fit {
-		return func() (posthoc.Score, error) {
+		return func() (posthoc.Scorer, error) {
 			if relative {
 				return posthoc.FitRMDS(ctx, data(), l2)
 			}
@@ -94,30 +94,30 @@ func TestOpenOOD(t *testing.T) {
 	scaled := func() *posthoc.Data { return g.data(t, "train", shrinkFirst) }
 	few := func() *posthoc.Data { return g.first(40) }
 	she := func(m posthoc.Metric) fit {
-		return func() (posthoc.Score, error) { return posthoc.FitSHE(ctx, g.train, m) }
+		return func() (posthoc.Scorer, error) { return posthoc.FitSHE(ctx, g.train, m) }
 	}
-	knn := func(k int) fit { return func() (posthoc.Score, error) { return posthoc.FitKNN(g.train, k) } }
+	knn := func(k int) fit { return func() (posthoc.Scorer, error) { return posthoc.FitKNN(g.train, k) } }
 	ash := func(shape posthoc.Shape, p float64) fit {
 		return plain(&posthoc.ASH{Head: g.head, Shape: shape, Percentile: p})
 	}
 	guide := func(data *posthoc.Data, k int) fit {
-		return func() (posthoc.Score, error) { return posthoc.FitNNGuide(ctx, data, k, 1) }
+		return func() (posthoc.Scorer, error) { return posthoc.FitNNGuide(ctx, data, k, 1) }
 	}
 	dice := func(p float64) fit {
-		return func() (posthoc.Score, error) { return posthoc.FitDICE(ctx, g.train, g.head, p) }
+		return func() (posthoc.Scorer, error) { return posthoc.FitDICE(ctx, g.train, g.head, p) }
 	}
 	react := func(d *posthoc.Data) fit {
-		return func() (posthoc.Score, error) { return posthoc.FitReAct(ctx, d, g.head, 90) }
+		return func() (posthoc.Scorer, error) { return posthoc.FitReAct(ctx, d, g.head, 90) }
 	}
-	klm := func(d *posthoc.Data) fit { return func() (posthoc.Score, error) { return posthoc.FitKLM(ctx, d) } }
+	klm := func(d *posthoc.Data) fit { return func() (posthoc.Scorer, error) { return posthoc.FitKLM(ctx, d) } }
 	temperature := func(d *posthoc.Data) fit {
-		return func() (posthoc.Score, error) { return posthoc.FitTemperature(ctx, d) }
+		return func() (posthoc.Scorer, error) { return posthoc.FitTemperature(ctx, d) }
 	}
 	nci := func(a float64) fit {
-		return func() (posthoc.Score, error) { return posthoc.FitNCI(ctx, g.train, g.head, a) }
+		return func() (posthoc.Scorer, error) { return posthoc.FitNCI(ctx, g.train, g.head, a) }
 	}
 	vim := func(dim int) fit {
-		return func() (posthoc.Score, error) { return posthoc.FitViM(ctx, g.train, g.head, dim) }
+		return func() (posthoc.Scorer, error) { return posthoc.FitViM(ctx, g.train, g.head, dim) }
 	}
 	methods := map[string]fit{
 		"msp": plain(posthoc.MaxSoftmax{}), "mls": plain(posthoc.MaxLogit{}),
@@ -133,20 +133,20 @@ func TestOpenOOD(t *testing.T) {
 		"mds_col0_scaled_1e-4": mahalanobis(scaled, false, false), "rmds_col0_scaled_1e-4": mahalanobis(scaled, false, true),
 		"mds_n40_rank_deficient": mahalanobis(few, false, false), "rmds_n40_rank_deficient": mahalanobis(few, false, true),
 		"vim_dim32": vim(0), "vim_dim12": vim(12),
-		"residual_dim32":      func() (posthoc.Score, error) { return posthoc.FitResidual(ctx, g.train, g.head, 32) },
+		"residual_dim32":      func() (posthoc.Scorer, error) { return posthoc.FitResidual(ctx, g.train, g.head, 32) },
 		"react_p90_fit_train": react(g.train), "react_p90_fit_val": react(g.val),
-		"vra_p60_p95_fit_train": func() (posthoc.Score, error) { return posthoc.FitVRA(ctx, g.train, g.head, 0, 0) },
+		"vra_p60_p95_fit_train": func() (posthoc.Scorer, error) { return posthoc.FitVRA(ctx, g.train, g.head, 0, 0) },
 		"ash_b_p65":             ash(posthoc.ASHB, 65), "ash_b_p90": ash(posthoc.ASHB, 0), "ash_p_p90": ash(posthoc.ASHP, 90),
 		"ash_s_p90": ash(posthoc.ASHS, 90), "scale_p85": ash(posthoc.Scale, 0),
 		"dice_p90": dice(0), "dice_p70": dice(70),
 		"klm_fit_train": klm(g.train), "klm_fit_val": klm(g.val),
 		"temperature_scaling_fit_train": temperature(g.train), "temperature_scaling_fit_val": temperature(g.val),
 		"nnguide_a0.01_K100": guide(g.first(200), 0), "nnguide_a1.0_K100": guide(g.train, 100), "nnguide_a1.0_K10": guide(g.train, 10),
-		"fdbd_distance": func() (posthoc.Score, error) { return posthoc.FitFDBD(ctx, g.train, g.head) },
-		"fdbd_norm":     func() (posthoc.Score, error) { return posthoc.FitFDBD(ctx, nil, g.head) },
+		"fdbd_distance": func() (posthoc.Scorer, error) { return posthoc.FitFDBD(ctx, g.train, g.head) },
+		"fdbd_norm":     func() (posthoc.Scorer, error) { return posthoc.FitFDBD(ctx, nil, g.head) },
 		"nci_a0.0001":   nci(0), "nci_a0.01": nci(0.01),
 		"gradnorm":      plain(posthoc.GradNorm{Head: g.head}),
-		"relation_pow1": func() (posthoc.Score, error) { return posthoc.FitRelation(g.train) },
+		"relation_pow1": func() (posthoc.Scorer, error) { return posthoc.FitRelation(g.train) },
 	}
 	files, err := filepath.Glob(filepath.Join(g.folder, "*.json"))
 	if err != nil {
@@ -175,7 +175,7 @@ func TestOpenOOD(t *testing.T) {
 }
 
 // compare holds the scores of all sets against a golden.
-func (g *golden) compare(t *testing.T, name string, score posthoc.Score, change func([]float32)) {
+func (g *golden) compare(t *testing.T, name string, score posthoc.Scorer, change func([]float32)) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(g.folder, name+".json"))
 	if err != nil {
@@ -213,21 +213,21 @@ func (g *golden) compare(t *testing.T, name string, score posthoc.Score, change 
 			t.Errorf("%s: scores are up to %g off, at most %g is allowed", set, worst, want.Tolerance.Float64)
 		}
 	}
-	g.compareFigures(t, scores, want.Clean["metrics"])
+	g.compareMetrics(t, scores, want.Clean["metrics"])
 }
 
-// compareFigures holds what evaluation makes of the scores against the golden:
+// compareMetrics holds what evaluation makes of the scores against the golden:
 // areas to 1e-9, shares exactly.
-func (g *golden) compareFigures(t *testing.T, scores map[string][]float64, text []byte) {
+func (g *golden) compareMetrics(t *testing.T, scores map[string][]float64, text []byte) {
 	t.Helper()
-	var figures map[string]struct {
+	var wanted map[string]struct {
 		AUROC, AUPR_IN, AUPR_OUT, FPR95_ood_positive, FPR95_id_positive float64
 	}
-	if err := json.Unmarshal(text, &figures); err != nil {
+	if err := json.Unmarshal(text, &wanted); err != nil {
 		t.Fatal(err)
 	}
 	for _, set := range sets[1:] {
-		got, want := metrics.Evaluate(scores["id"], scores[set]), figures[set]
+		got, want := metrics.Evaluate(scores["id"], scores[set]), wanted[set]
 		for _, f := range []struct {
 			name            string
 			got, want, near float64

@@ -29,7 +29,7 @@ func same(t *rapid.T, what string, got, want []float64) {
 	}
 }
 
-func drawnScore(t *rapid.T, s posthoc.Score, n int, b posthoc.Batch) []float64 {
+func drawnScore(t *rapid.T, s posthoc.Scorer, n int, b posthoc.Batch) []float64 {
 	t.Helper()
 	scores := make([]float64, n)
 	if err := s.Score(context.Background(), scores, b); err != nil {
@@ -51,7 +51,7 @@ func TestLogitsInvariances(t *testing.T) {
 			permuted[i/classes*classes+order[i%classes]] = v
 		}
 		for _, tt := range []struct {
-			score  posthoc.Score
+			score  posthoc.Scorer
 			shifts float64
 		}{
 			{posthoc.MaxSoftmax{}, 0}, {posthoc.MaxSoftmax{Temperature: 7}, 0}, {posthoc.MaxLogit{}, 1}, {posthoc.Energy{}, 1},
@@ -127,7 +127,7 @@ func TestMahalanobisInvariance(t *testing.T) {
 	})
 }
 
-func mahalanobis(data *posthoc.Data, l2, relative bool) (posthoc.Score, error) {
+func mahalanobis(data *posthoc.Data, l2, relative bool) (posthoc.Scorer, error) {
 	if relative {
 		return posthoc.FitRMDS(context.Background(), data, l2)
 	}

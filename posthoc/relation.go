@@ -12,53 +12,79 @@ import (
 	"mlrbfn/internal/products"
 )
 
-// Relation is the strength of the relations to the training rows: Σ_j k_j over
-// those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
-// Reads features and logits. Features of zeros score 0. With up to 64 classes what
-// does not count is rounded to float32 before it is taken off, which puts the score
-// about 10⁻⁸·√N off, of N training rows; with more it is rounded to float64.
+var kindRelation = kindOf[Relation]("Relation", method{
+	name: "relation", reads: features | logits, needs: features | logits, group: groupSearch,
+	fit: func(_ context.Context, in Input) (Scorer, error) {
+		s, err := FitRelation(in.Train)
+		if err == nil {
+			s.Memory = in.Memory
+		}
+		return s, err
+	},
+})
+
+func (s *Relation) fields(f *fields) { f.bank("bank", &s.Bank, true) }
+
+func (s *Relation) detach() { s.Bank = s.Bank.inMemory(true) }
+
+// Relation is the strength of the relations to the training rows: the sum of all
+// k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z). Reads
+// features and logits. Features of zeros score 0. With up to 64 classes, relations
+// below 0.03 are computed in float32 and subtracted from the sum of all; with N
+// training rows the error of the score is about 10⁻⁸·√N. With more classes
+// everything is float64.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
-	Bank   *Data `save:"logits"`
-	Memory int64 `save:"-"` // as of KNN, but for blocks of the bank, of 4,096 rows
+	Bank   *Data // its features and logits are read
+	Memory int64 // see KNN; blocks of the bank have 4,096 rows whatever it is
 }
 
 // FitRelation returns Relation with all rows of the data as its bank.
 func FitRelation(data *Data) (*Relation, error) {
-	if err := data.need(true, true, false); err != nil {
+	if err := data.need(features | logits); err != nil {
 		return nil, err
 	}
 	return &Relation{Bank: data}, nil
 }
 
-// Score implements [Score].
+// Score implements [Scorer].
 func (s *Relation) Score(ctx context.Context, dst []float64, b Batch) error {
 	return alone(ctx, s, dst, b)
+}
+
+func (s *Relation) join(t *together, dst []float64, b Batch) error {
+	classes, err := b.classes(len(dst), s.Bank.Classes)
+	if err != nil {
+		return err
+	}
+	clear(dst)
+	w := searchOf(t, s.Bank, s.Memory)
+	w.relations = append(w.relations, &relation{bank: s.Bank, classes: classes, all: dst, logits: b.Logits})
+	return nil
 }
 
 // relationThreshold is what a relation must exceed to count.
 const relationThreshold = 0.03
 
 const (
-	unsure        = 1e-10   // how far from that rounding in float64 never matters
+	unsure        = 1e-10   // float64 rounding never moves a relation this far
 	relationBlock = 1 << 12 // bank rows of one product
-	mostSegment   = 256     // of these gone through at once, whose probabilities stay in the cache
-	// With more classes only the rows of some matter to most queries, and the
-	// sum of all relations is not worth its computation.
+	mostSegment   = 256     // rows whose probabilities stay in the cache together
+	// With more classes, most queries have relations that count to the rows of a
+	// few classes only, and computing the sum of all relations does not pay.
 	mostSummed = 64
 )
 
-// relation is a [Relation] that is being computed, of some queries to a block
-// of the bank.
+// relation is the work on one [Relation]: of some queries to a block of the bank.
 //
-// The cosines are known but for rounding in float32. What is too near to the
-// threshold to tell is computed in float64. With few classes so is the sum of all
-// cosines·⟨p, p_j⟩, ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the whole
-// bank; of this the small ones that do not count are taken off, to which rounding
-// makes little difference. With many classes those that count are computed in float64
-// one by one; rows in the order of the classes that they are predicted as tell for
-// most queries that none of a segment counts.
+// The cosines come in float32. Relations too near the threshold for that are
+// computed again in float64. With few classes, the sum of all cosines·⟨p, p_j⟩,
+// ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, is computed in float64 by a few products for the
+// whole bank, and the small relations, which do not count, are subtracted: their
+// rounding matters little. With many classes, each relation that counts is computed
+// in float64. Rows are then sorted by the class that they are predicted as, so that
+// for most queries whole segments can be skipped.
 type relation struct {
 	bank    *Data
 	classes int
@@ -69,13 +95,24 @@ type relation struct {
 	p      []float64 // [n, C], their softmax
 	block  []float64 // [·, C], softmax of the block's rows, as they are in the bank
 
-	segment int       // rows that are gone through at once
+	segment int       // rows at once
 	rows    []float64 // [segments, C, segment], those of the packed rows, filled up with zeros
 	high    []float64 // [segments, C], the largest of a segment's
 	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
+
+	// With many classes relations are added in the order of the class that the
+	// block's rows are predicted as; that is the packed rows' order if sorted.
+	order  []int // by row of the block
+	sorted bool
 }
 
-// ask takes up n queries.
+// related is a relation that counts, with the order of its row.
+type related struct {
+	order int
+	value float64
+}
+
+// ask begins with n queries.
 func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 	r.scores, r.total = r.all[from:from+n], nil
 	if r.classes <= mostSummed {
@@ -90,7 +127,7 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 	return err
 }
 
-// read takes up the bank's rows from … to−1.
+// read reads the bank's rows from … to−1.
 func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	r.block, err = softmaxAll(ctx, r.bank.Logits(from, to), r.classes)
 	for i, v := range r.block {
@@ -101,16 +138,20 @@ func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	return err
 }
 
-// order puts rows in the order of the class that they are predicted as.
-func (p *packed) order(r *relation) {
-	var top []int
-	for row := range slices.Chunk(r.block, r.classes) {
-		top = append(top, argmax(row))
+// rank finds the order of rows by the class that they are predicted as, and puts
+// them in it if sort.
+func (r *relation) rank(p *packed, sort bool) {
+	r.order = r.order[:0]
+	for i := range len(r.block) / r.classes {
+		top := argmax(r.block[i*r.classes : (i+1)*r.classes])
+		r.order = append(r.order, top*len(r.block)+i)
 	}
-	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
+	if r.sorted = sort; sort {
+		slices.SortFunc(p.at, func(a, b int) int { return cmp.Compare(r.order[a], r.order[b]) })
+	}
 }
 
-// prepare takes up the packed rows.
+// prepare computes what all queries need of the packed rows.
 func (r *relation) prepare(ctx context.Context, p *packed) error {
 	c, m, d := r.classes, len(p.at), r.bank.D
 	r.segment = mostSegment
@@ -166,6 +207,10 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 		shares[i] = over(r.p[at*c+i], length[i/c])
 	}
 	near := make([]byte, r.segment/8)
+	var later [][]related // by query
+	if r.total == nil && !r.sorted {
+		later = make([][]related, n)
+	}
 	for from := 0; from < m; from += r.segment {
 		rows := r.rows[from*c : (from+r.segment)*c]
 		for i, l := range length {
@@ -186,6 +231,8 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 					}
 					v := p.value(x[i*d:(i+1)*d], l, from+j) * likeness
 					switch {
+					case later != nil && v > relationThreshold:
+						later[i] = append(later[i], related{r.order[p.at[from+j]], v})
 					case r.total == nil && v > relationThreshold:
 						r.scores[at+i] += v
 					case r.total != nil && !(v > relationThreshold):
@@ -193,6 +240,12 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 					}
 				}
 			}
+		}
+	}
+	for i, counted := range later {
+		slices.SortFunc(counted, func(a, b related) int { return cmp.Compare(a.order, b.order) })
+		for _, v := range counted {
+			r.scores[at+i] += v.value
 		}
 	}
 }
@@ -212,26 +265,4 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 			r.scores[at+i] = 0
 		}
 	}
-}
-
-// softmaxAll returns the softmax of rows of logits, computed on all cores.
-func softmaxAll(ctx context.Context, logits []float64, classes int) ([]float64, error) {
-	p := make([]float64, len(logits))
-	err := eachBlock(ctx, len(p)/classes, blockRows, func(from, to int) {
-		copy(p[from*classes:], softmaxRows(logits[from*classes:to*classes], classes))
-	})
-	return p, err
-}
-
-// softmaxRows returns the softmax of rows of logits.
-func softmaxRows(logits []float64, classes int) []float64 {
-	p := make([]float64, 0, len(logits))
-	for z := range slices.Chunk(logits, classes) {
-		z = possible(z)
-		sum, _ := logSumExp(z, 1)
-		for _, v := range z {
-			p = append(p, math.Exp(v-sum))
-		}
-	}
-	return p
 }

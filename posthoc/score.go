@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -12,88 +11,26 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Score is a fitted score. It does not change once made, so any number of
+// Scorer is a fitted score. It does not change once made, so any number of
 // goroutines may use it. A single image is a batch of one row.
-type Score interface {
+type Scorer interface {
 	// Score puts the score of each row of b into dst [n]; higher is more
-	// in-distribution. The error is that of a cancelled context, or says that
-	// the batch lacks what the score reads (it wraps ErrMissing) or has rows of
-	// another length.
+	// in-distribution. It returns an error if the context is cancelled, if the
+	// batch lacks what the score reads (the error wraps ErrMissing), and if its
+	// rows have another length than those that the score was fitted on.
 	Score(ctx context.Context, dst []float64, b Batch) error
 }
 
-// Batch is n rows to score. Each score says which of the arrays it reads; the
-// other may be nil.
+// Batch holds n rows to score. The type of a score documents which of the arrays it
+// reads; the other may be nil.
 type Batch struct {
 	Features []float32 // [n, D]
 	Logits   []float64 // [n, C], of any head; an MLRBFN's log-confidences too
 }
 
-// ErrMissing says that a score cannot be had from what there is: it needs
-// features, logits, labels or the weights of a linear head, and there are none.
+// ErrMissing says that a score cannot be fitted or computed: it needs features,
+// logits, labels or the weights of a linear head, and there are none.
 var ErrMissing = errors.New("missing")
-
-// blockRows is how many rows are worked on at once by one goroutine.
-const blockRows = 256
-
-// eachBlock calls do for the blocks of n rows, on all cores, until the context
-// is cancelled.
-func eachBlock(ctx context.Context, n, rows int, do func(from, to int)) error {
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for from := 0; from < n && ctx.Err() == nil; from += rows {
-		group.Go(func() error {
-			if ctx.Err() == nil {
-				do(from, min(from+rows, n))
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // do does not fail
-	return ctx.Err()
-}
-
-// eachLogits scores each row by its logits alone. classes is how many there
-// must be, 0 any number.
-func eachLogits(ctx context.Context, dst []float64, b Batch, classes int, score func(row []float64) float64) error {
-	classes, err := b.classes(len(dst), classes)
-	if err != nil {
-		return err
-	}
-	return eachBlock(ctx, len(dst), 4*blockRows, func(from, to int) {
-		for i := from; i < to; i++ {
-			dst[i] = score(b.Logits[i*classes : (i+1)*classes])
-		}
-	})
-}
-
-// eachFeatures gives the rows of b to score, a block at a time: x [n, d] is in
-// float64 and the callee's to change, and scores [n] takes the answers of the
-// rows that begin with the batch's row at.
-func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, score func(scores, x []float64, at int)) error {
-	if err := b.dim(len(dst), d); err != nil {
-		return err
-	}
-	return eachBlock(ctx, len(dst), blockRows, func(from, to int) {
-		x, done := scratch((to - from) * d)
-		defer done()
-		widen(x, b.Features[from*d:to*d])
-		if l2 {
-			normaliseRows(x, d)
-		}
-		score(dst[from:to], x, from)
-	})
-}
-
-// scratches are numbers to work in that were worked in before.
-var scratches = sync.Pool{New: func() any { return new([]float64) }}
-
-// scratch lends n numbers, of any values, until done is called.
-func scratch(n int) (x []float64, done func()) {
-	room := scratches.Get().(*[]float64)
-	*room = slices.Grow((*room)[:0], n)[:n]
-	return *room, func() { scratches.Put(room) }
-}
 
 // dim checks that there are n rows of d features.
 func (b Batch) dim(n, d int) error {
@@ -122,94 +59,64 @@ func (b Batch) classes(n, want int) (int, error) {
 	return len(b.Logits) / n, nil
 }
 
-func widen(dst []float64, src []float32) {
-	for i, v := range src {
-		dst[i] = float64(v)
+// eachLogits scores each row by its logits alone. classes is how many there
+// must be, 0 any number.
+func eachLogits(ctx context.Context, dst []float64, b Batch, classes int, score func(row []float64) float64) error {
+	classes, err := b.classes(len(dst), classes)
+	if err != nil {
+		return err
 	}
-}
-
-// normaliseRows divides each row by its length; a row of zeros stays one.
-func normaliseRows(x []float64, d int) {
-	for i := 0; i < len(x); i += d {
-		row := x[i : i+d]
-		if length := norm(row); length != 0 {
-			for j := range row {
-				row[j] /= length
-			}
+	return eachBlock(ctx, len(dst), 4*blockRows, func(from, to int) {
+		for i := from; i < to; i++ {
+			dst[i] = score(b.Logits[i*classes : (i+1)*classes])
 		}
-	}
+	})
 }
 
-// norm returns ‖x‖₂. Squares of float32 values cannot overflow nor vanish in
-// float64.
-func norm[T float32 | float64](x []T) float64 {
-	var sums [4]float64 // several sums, for speed
-	for len(x) >= 4 {
-		sums[0] += float64(x[0]) * float64(x[0])
-		sums[1] += float64(x[1]) * float64(x[1])
-		sums[2] += float64(x[2]) * float64(x[2])
-		sums[3] += float64(x[3]) * float64(x[3])
-		x = x[4:]
+// eachFeatures calls score for blocks of rows of b, on all cores: x [n, d] is the
+// rows in float64, which score may change, scores [n] takes their scores, and at is
+// the batch's row with which the block begins.
+func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, score func(scores, x []float64, at int)) error {
+	if err := b.dim(len(dst), d); err != nil {
+		return err
 	}
-	for _, v := range x {
-		sums[0] += float64(v) * float64(v)
-	}
-	return math.Sqrt(sums[0] + sums[1] + sums[2] + sums[3])
-}
-
-func dot(a, b []float64) float64 {
-	var sum float64
-	for i, v := range a {
-		sum += v * b[i]
-	}
-	return sum
-}
-
-func sum(x []float64) float64 {
-	var sum float64
-	for _, v := range x {
-		sum += v
-	}
-	return sum
-}
-
-// argmax returns the place of the largest value; of equal ones the first.
-func argmax(x []float64) int {
-	best := 0
-	for i, v := range x {
-		if v > x[best] {
-			best = i
+	return eachBlock(ctx, len(dst), blockRows, func(from, to int) {
+		x, done := scratch((to - from) * d)
+		defer done()
+		widen(x, b.Features[from*d:to*d])
+		if l2 {
+			normaliseRows(x, d)
 		}
-	}
-	return best
+		score(dst[from:to], x, from)
+	})
 }
 
-// kthLargest returns the k-th largest of values that are numbers, 1 ≤ k ≤
-// len(x), by Hoare's selection; it changes their order so that the k largest come
-// first.
-func kthLargest[T float32 | float64](x []T, k int) T {
-	for {
-		pivot := x[len(x)/2]
-		i, j := 0, len(x)-1
-		for i <= j {
-			for x[i] > pivot {
-				i++
+// blockRows is how many rows a goroutine scores at once.
+const blockRows = 256
+
+// eachBlock calls do for the blocks of n rows, on all cores, until the context
+// is cancelled.
+func eachBlock(ctx context.Context, n, rows int, do func(from, to int)) error {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < n && ctx.Err() == nil; from += rows {
+		group.Go(func() error {
+			if ctx.Err() == nil {
+				do(from, min(from+rows, n))
 			}
-			for x[j] < pivot {
-				j--
-			}
-			if i <= j {
-				x[i], x[j] = x[j], x[i]
-				i, j = i+1, j-1
-			}
-		}
-		switch { // x[:j+1] ≥ pivot, x[i:] ≤ pivot, what is between equals it
-		case k <= j+1:
-			x = x[:j+1]
-		case k > i:
-			x, k = x[i:], k-i
-		default:
-			return pivot
-		}
+			return nil
+		})
 	}
+	_ = group.Wait() // do does not fail
+	return ctx.Err()
+}
+
+// scratches are buffers to use again.
+var scratches = sync.Pool{New: func() any { return new([]float64) }}
+
+// scratch returns a buffer of n numbers of any values. done gives it back.
+func scratch(n int) (x []float64, done func()) {
+	room := scratches.Get().(*[]float64)
+	*room = slices.Grow((*room)[:0], n)[:n]
+	return *room, func() { scratches.Put(room) }
 }

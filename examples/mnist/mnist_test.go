@@ -77,7 +77,7 @@ func reproduce(t *testing.T, dir string, epochs, d int) [][]float64 {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	cmd := exec.Command(bash, filepath.Join(testenv.Root(t), "scripts", "reproduce_mnist"), "--epochs", strconv.Itoa(epochs), dir, out,
+	cmd := exec.Command(bash, filepath.Join(testenv.Root(t), "scripts", "reproduce"), "mnist", "--data", dir, "--out", out, "--epochs", strconv.Itoa(epochs),
 		"--batch", "50", "--centroids", "20", "--lr", "0.01", "--quiet")
 	// No onnxruntime library is needed.
 	cmd.Env = append(os.Environ(), "ONNXRUNTIME_SHARED_LIBRARY_PATH=/nowhere/libonnxruntime.so")

@@ -53,7 +53,7 @@ func TestPaper(t *testing.T) {
 	}
 	dir := t.TempDir()
 	rng := rand.New(rand.NewPCG(3, 1))
-	points, labels := makeMoons(1000, 0.05, rng)
+	points, labels := makeMoons(400, 0.05, rng)
 	testPoints, testLabels := makeMoons(500, 0.05, rng)
 	for _, naive := range []bool{false, true} {
 		net, err := train(context.Background(), points, labels, naive, 0)

@@ -28,15 +28,16 @@ type Rows struct {
 type Moments struct {
 	N      int
 	Counts []int       // [C]
-	Means  [][]float64 // [C][D]; all zero for a class without rows
+	Means  [][]float64 // [C][D]; the same zeros for all classes without rows
 	Mean   []float64   // [D], of all rows
 }
 
 // Means returns the means of the rows and of their classes.
 func Means(ctx context.Context, r Rows) (*Moments, error) {
 	m := &Moments{N: len(r.Index), Counts: make([]int, r.Classes), Means: make([][]float64, r.Classes), Mean: make([]float64, r.D)}
+	zeros := make([]float64, r.D) // of all classes without rows
 	for c := range m.Means {
-		m.Means[c] = make([]float64, r.D)
+		m.Means[c] = zeros
 	}
 	x := make([]float64, min(block, len(r.Index))*r.D)
 	for part := range slices.Chunk(r.Index, block) {
@@ -44,7 +45,11 @@ func Means(ctx context.Context, r Rows) (*Moments, error) {
 			return nil, err
 		}
 		for _, at := range part {
-			m.Counts[r.Label(at)]++
+			c := r.Label(at)
+			if m.Counts[c] == 0 {
+				m.Means[c] = make([]float64, r.D)
+			}
+			m.Counts[c]++
 		}
 		// Each core adds up some of the columns, in the order of the rows.
 		eachRange(r.D, func(from, to int) {
@@ -57,9 +62,10 @@ func Means(ctx context.Context, r Rows) (*Moments, error) {
 		})
 	}
 	for c, mean := range m.Means {
-		for j, v := range mean {
-			m.Mean[j] += v / float64(max(m.N, 1))
-			mean[j] = v / float64(max(m.Counts[c], 1))
+		for j := 0; m.Counts[c] > 0 && j < len(mean); j++ {
+			v := mean[j]
+			m.Mean[j] += v / float64(m.N)
+			mean[j] = v / float64(m.Counts[c])
 		}
 	}
 	return m, nil

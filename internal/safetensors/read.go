@@ -126,6 +126,9 @@ func parseHeader(text []byte) (*header, error) {
 		if name == metadataName {
 			return h.parseMetadata(dec, text)
 		}
+		if len(h.entries) == maxTensors {
+			return fmt.Errorf("it is one of more than %d tensors", maxTensors)
+		}
 		h.entries = append(h.entries, entry{name: name})
 		return h.entries[len(h.entries)-1].parse(dec)
 	})
@@ -143,6 +146,9 @@ func (h *header) parseMetadata(dec *json.Decoder, text []byte) error {
 			return errors.Join(fmt.Errorf("it is %v, want a string", token), err)
 		}
 		if key != checksumKey {
+			if len(h.metadata) == maxMetadata {
+				return fmt.Errorf("it is one of more than %d keys", maxMetadata)
+			}
 			h.metadata[key] = value
 			return nil
 		}
@@ -168,10 +174,10 @@ func (e *entry) parse(dec *json.Decoder) error {
 			}
 			return nil
 		case "shape":
-			e.Shape, err = ints(dec)
+			e.Shape, err = ints(dec, maxDims)
 			return err
 		case "data_offsets":
-			offsets, err := ints(dec)
+			offsets, err := ints(dec, 2)
 			if err == nil && len(offsets) != 2 {
 				err = fmt.Errorf("it has %d numbers, want 2", len(offsets))
 			}
@@ -214,8 +220,8 @@ func object(dec *json.Decoder, value func(name string) error) error {
 	return err
 }
 
-// ints reads a JSON array of integers, none below zero.
-func ints(dec *json.Decoder) ([]int, error) {
+// ints reads a JSON array of at most so many integers, none below zero.
+func ints(dec *json.Decoder, most int) ([]int, error) {
 	token, err := dec.Token()
 	if token != json.Delim('[') {
 		return nil, errors.Join(fmt.Errorf("it is %v, want an array", token), err)
@@ -227,6 +233,9 @@ func ints(dec *json.Decoder) ([]int, error) {
 		n, parseErr := strconv.ParseUint(string(number), 10, strconv.IntSize-1)
 		if err != nil || parseErr != nil {
 			return nil, errors.Join(fmt.Errorf("it holds %v, want sizes", token), err)
+		}
+		if len(values) == most {
+			return nil, fmt.Errorf("it has more than %d numbers", most)
 		}
 		values = append(values, int(n))
 	}

@@ -15,7 +15,7 @@ package safetensors
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
 )
 
 // Element is a type that a tensor's values can have: F32, F64, I64 and U8.
@@ -33,7 +33,25 @@ type Tensor struct {
 // File is what a safetensors file holds.
 type File struct {
 	Metadata map[string]string // without the checksum
-	Tensors  []Tensor          // in the order of their data
+	Tensors  []Tensor          // in the order of their data; not to be changed once one was looked for
+
+	index  sync.Once
+	byName map[string]int
+}
+
+// Tensor returns the tensor called name.
+func (f *File) Tensor(name string) (t Tensor, found bool) {
+	f.index.Do(func() {
+		f.byName = make(map[string]int, len(f.Tensors))
+		for i, t := range f.Tensors {
+			f.byName[t.Name] = i
+		}
+	})
+	i, found := f.byName[name]
+	if found {
+		t = f.Tensors[i]
+	}
+	return t, found
 }
 
 // Errors of Read, Parse and Get, to be tested for with errors.Is.
@@ -56,17 +74,18 @@ func formatErrorf(format string, args ...any) error {
 }
 
 // Get returns the values and the shape of the tensor called name. The error
-// wraps ErrNoTensor if there is none, ErrFormat if its values are no Ts.
+// wraps ErrNoTensor if there is none, and ErrFormat if its values have another
+// type.
 func Get[T Element](f *File, name string) ([]T, []int, error) {
-	i := slices.IndexFunc(f.Tensors, func(t Tensor) bool { return t.Name == name })
-	if i < 0 {
+	t, found := f.Tensor(name)
+	if !found {
 		return nil, nil, fmt.Errorf("tensor %q: %w", name, ErrNoTensor)
 	}
-	values, ok := f.Tensors[i].Data.([]T)
+	values, ok := t.Data.([]T)
 	if !ok {
-		return nil, nil, formatErrorf("tensor %q holds %T, want %T", name, f.Tensors[i].Data, values)
+		return nil, nil, formatErrorf("tensor %q holds %T, want %T", name, t.Data, values)
 	}
-	return values, f.Tensors[i].Shape, nil
+	return values, t.Shape, nil
 }
 
 const (
@@ -75,6 +94,11 @@ const (
 	checksumZero = "0000000000000000000000000000000000000000000000000000000000000000"
 	// maxHeader is the bound that the reference implementation has.
 	maxHeader = 100_000_000
+	// Each of these takes some 300 bytes of memory, however few its file takes. A
+	// detector has some twenty tensors for a head.
+	maxTensors  = 1 << 16
+	maxMetadata = 1 << 10
+	maxDims     = 16
 )
 
 // dtypeSizes are the bytes of one value of the types that are read.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"os"
@@ -157,6 +158,36 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
+// list repeats a format for the numbers 0 … n−1.
+func list(n int, format string) string {
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = fmt.Sprintf(format, i)
+	}
+	return strings.Join(parts, ",")
+}
+
+// TestAsManyTensorsAsAFileCanHold looks for each of them, which takes time in
+// proportion to their number.
+func TestAsManyTensorsAsAFileCanHold(t *testing.T) {
+	many := make([]safetensors.Tensor, 1<<16)
+	for i := range many {
+		many[i] = safetensors.Tensor{Name: fmt.Sprint(i), Shape: []int{1}, Data: []int64{int64(i)}}
+	}
+	file, err := safetensors.Parse(write(t, nil, many))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range many {
+		if got, _, err := safetensors.Get[int64](file, fmt.Sprint(i)); err != nil || got[0] != int64(i) {
+			t.Fatalf("tensor %d is %v: %v", i, got, err)
+		}
+	}
+	if err := safetensors.Write(io.Discard, nil, append(many, safetensors.Tensor{Name: "x", Shape: []int{0}, Data: []uint8{}})); err == nil {
+		t.Error("one more was written")
+	}
+}
+
 // disk fails after some bytes.
 type disk struct{ room int }
 
@@ -208,6 +239,10 @@ func TestParseRefuses(t *testing.T) {
 		{"tensor is a number", raw(`{"a":1}`), "want an object"},
 		{"half precision", entry(`"F16"`, `[2]`, `[0,4]`), "it is F16"},
 		{"dtype is null", entry(`null`, `[1]`, `[0,4]`), "want F32"},
+		{"too many dimensions", entry(`"F32"`, `[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]`, `[0,4]`), "more than 16"},
+		{"too many offsets", entry(`"F32"`, `[1]`, `[0,4,4]`), "more than 2"},
+		{"too many keys", raw(`{"__metadata__":{` + list(1<<10+1, `"%d":""`) + `}}`), "more than 1024 keys"},
+		{"too many tensors", raw(`{` + list(160_000, `"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`) + `}`), "more than 65536 tensors"},
 		{"shape is null", entry(`"F32"`, `null`, `[0,4]`), "want an array"},
 		{"shape holds null", entry(`"F32"`, `[null]`, `[0,4]`), "want sizes"},
 		{"shape below zero", entry(`"F32"`, `[-1]`, `[0,4]`), "want sizes"},

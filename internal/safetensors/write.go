@@ -42,6 +42,9 @@ func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 
 // sortTensors checks the tensors and returns them in the order of their data.
 func sortTensors(tensors []Tensor) ([]Tensor, error) {
+	if len(tensors) > maxTensors {
+		return nil, fmt.Errorf("safetensors: %d tensors are more than %d", len(tensors), maxTensors)
+	}
 	names := make(map[string]bool, len(tensors))
 	for _, t := range tensors {
 		dtype, count := describe(t.Data)
@@ -52,6 +55,8 @@ func sortTensors(tensors []Tensor) ([]Tensor, error) {
 			return nil, fmt.Errorf("safetensors: two tensors are called %q", t.Name)
 		case dtype == "":
 			return nil, fmt.Errorf("safetensors: tensor %q holds %T, which cannot be written", t.Name, t.Data)
+		case len(t.Shape) > maxDims:
+			return nil, fmt.Errorf("safetensors: tensor %q has %d dimensions, more than %d", t.Name, len(t.Shape), maxDims)
 		}
 		if n, err := elements(t.Shape); err != nil || n != count {
 			return nil, fmt.Errorf("safetensors: tensor %q has shape %v and %d values", t.Name, t.Shape, count)
@@ -90,6 +95,9 @@ type info struct {
 // encodeHeader returns the file's bytes up to the data, with zeros for the
 // checksum, and the place of those.
 func encodeHeader(metadata map[string]string, tensors []Tensor) (head []byte, at int, err error) {
+	if len(metadata) > maxMetadata {
+		return nil, 0, fmt.Errorf("safetensors: %d keys of metadata are more than %d", len(metadata), maxMetadata)
+	}
 	withSum := map[string]string{checksumKey: checksumZero}
 	for key, value := range metadata {
 		if key == checksumKey || !utf8.ValidString(key) || !utf8.ValidString(value) {

@@ -88,7 +88,7 @@ type Scoring struct {
 // Part is a score with its place on the common scale.
 type Part struct {
 	Name  string
-	Score posthoc.Score // nil for the heads' own
+	Score posthoc.Scorer // nil for the heads' own
 	Scale head.Scale
 }
 
@@ -140,11 +140,15 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 	for i, p := range s.Parts {
 		part := partRecord{Name: p.Name}
 		if p.Score != nil {
-			kind, own, err := posthoc.Tensors(scoresPrefix+strconv.Itoa(i), p.Score)
+			kind, own, err := posthoc.Tensors(p.Score)
 			if err != nil {
 				return nil, nil, err
 			}
-			part.Kind, tensors = kind, append(tensors, own...)
+			part.Kind = kind
+			for _, t := range own {
+				t.Name = scoresPrefix + strconv.Itoa(i) + "." + t.Name
+				tensors = append(tensors, safetensors.Tensor(t))
+			}
 		}
 		r.Parts = append(r.Parts, part)
 		scales = append(scales, p.Scale.Mean, p.Scale.Deviation)
@@ -178,8 +182,12 @@ func readScoring(file *safetensors.File, r *scoringRecord, d int) (*Scoring, err
 			return nil, fmt.Errorf("the scale of its score %s is %+v", part.Name, p.Scale)
 		}
 		if part.Kind != "" {
-			if p.Score, err = posthoc.Load(scoresPrefix+strconv.Itoa(i), part.Kind, file); err != nil {
-				return nil, err
+			p.Score, err = posthoc.Load(part.Kind, func(name string) (posthoc.Tensor, bool) {
+				t, found := file.Tensor(scoresPrefix + strconv.Itoa(i) + "." + name)
+				return posthoc.Tensor(t), found
+			})
+			if err != nil {
+				return nil, fmt.Errorf("its score %s: %w", part.Name, err)
 			}
 		}
 		s.Parts = append(s.Parts, p)

@@ -17,21 +17,12 @@ import (
 // errUnfit is wrapped by the error of a score that cannot be fitted.
 var errUnfit = errors.New("it cannot be fitted")
 
-// related are methods that have much in common, which is computed once for all of
-// a group and all seeds.
-var related = [][]string{{"knn", "relation"}, {"mds", "rmds"}, {"mds++", "rmds++"}, {"residual", "vim"}}
-
 // prepare makes a method ready to score with each seed.
 func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) {
 	if p, ok := e.prepared[method]; ok {
 		return p.runs, p.err
 	}
-	group := []string{method}
-	for _, g := range related {
-		if slices.Contains(g, method) {
-			group = g
-		}
-	}
+	group := posthoc.Related(method)
 	together := &joint{kept: map[*tables.Table][][]float64{}}
 	for _, m := range e.opts.Methods {
 		if slices.Contains(group, m) {
@@ -117,7 +108,7 @@ type joint struct {
 
 // member is a score and what gives the logits that it reads.
 type member struct {
-	score      posthoc.Score
+	score      posthoc.Scorer
 	classifier *fitting.Classifier
 }
 
@@ -137,7 +128,7 @@ func (e *evaluation) jointPredictor(j *joint, at int, c *fitting.Classifier) pre
 func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *tables.Table) error {
 	n := len(t.Labels)
 	all := make([][]float64, len(j.members))
-	scores := make([]posthoc.Score, len(all))
+	scores := make([]posthoc.Scorer, len(all))
 	for i, m := range j.members {
 		if err := m.classifier.Keep(ctx, t, &e.room); err != nil {
 			return err

@@ -1,11 +1,11 @@
-// Demoreport reads the verdicts that `detect --format jsonl` gave on the
+// Demoreport reads the verdicts that `mlrbfn detect --format jsonl` gave on the
 // folders of the demonstration and says how good they are:
 //
 //	demoreport VERDICTS.jsonl
 //
 // Images under a folder digits/ are of known kind, their true class stands
 // before the underscore of their name; those of every other folder are
-// strangers.
+// out-of-distribution (OOD) images.
 package main
 
 import (
@@ -60,12 +60,12 @@ func run(w io.Writer, name string) error {
 	}
 
 	right := share(digits, func(v verdict) bool { return strings.HasPrefix(path.Base(v.Path), v.Class+"_") })
-	fmt.Fprintf(w, "\n%d unseen digits: %.1f%% given their right class, %.1f%% falsely flagged as strangers.\n\n", len(digits), 100*right, 100*share(digits, flagged))
+	fmt.Fprintf(w, "\n%d unseen digits: %.1f%% given their right class, %.1f%% falsely flagged as OOD.\n\n", len(digits), 100*right, 100*share(digits, flagged))
 
-	strangers := slices.DeleteFunc(slices.Sorted(maps.Keys(groups)), func(group string) bool { return group == known })
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(groups)), func(group string) bool { return group == known })
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "strangers\timages\tAUROC\tcaught at the default threshold\t")
-	for _, group := range strangers {
+	fmt.Fprintln(t, "OOD images\tnumber\tAUROC\tcaught at the default threshold\t")
+	for _, group := range others {
 		vs := groups[group]
 		fmt.Fprintf(t, "%s\t%d\t%.3f\t%.1f%%\t\n", group, len(vs), metrics.AUROC(scores(digits), scores(vs)), 100*share(vs, flagged))
 	}
@@ -73,14 +73,14 @@ func run(w io.Writer, name string) error {
 		return err
 	}
 
-	fmt.Fprint(w, "\nSome verdicts (p-value: how often a known digit looks this strange):\n\n")
+	fmt.Fprint(w, "\nSome verdicts (p-value: how often a digit has so low a score):\n\n")
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "image\tnearest class\tconfidence\tp-value\tverdict")
-	for _, group := range append([]string{known}, strangers...) {
+	for _, group := range append([]string{known}, others...) {
 		for _, v := range spread(groups[group], 4) {
 			word := "known"
 			if v.OOD {
-				word = "stranger"
+				word = "OOD"
 			}
 			fmt.Fprintf(t, "%s/%s\t%s\t%.3f\t%.4f\t%s\n", group, path.Base(v.Path), v.Class, v.Confidence, v.PValue, word)
 		}

@@ -1,7 +1,7 @@
-// Ensemble looks for the best way to add scores up. For each task and seed it
-// fits scores on nine tenths of the training images, puts them on one scale by
-// the last tenth in several ways, adds them, and prints how well the sums tell
-// strangers, as docs/ensemble.md has it.
+// Ensemble compares ways to sum scores. For each task and seed it fits scores on
+// nine tenths of the training images, standardises them on the last tenth in
+// several ways, sums them, and prints how well the sums detect out-of-distribution
+// (OOD) images: the tables of docs/ensemble.md.
 package main
 
 import (
@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/stat/distuv"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/metrics"
@@ -107,7 +108,7 @@ var rules = map[string]func(val []float64) func(v float64) float64{
 }
 
 // measured is the scores of one task with one seed: by method, and for its
-// validation rows, the test set and the strangers.
+// validation rows, the test set and the OOD sets.
 type measured struct {
 	task   string
 	data   data
@@ -142,13 +143,7 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 	for r, y := range train.Labels() {
 		x[held[r]], labels[held[r]] = append(x[held[r]], train.Row(r)...), append(labels[held[r]], y)
 	}
-	part := func(h bool) head.Data {
-		d := head.Data{X: x[h], D: train.D, Labels: labels[h]}
-		for i := range d.Labels {
-			d.Rows = append(d.Rows, i)
-		}
-		return d
-	}
+	part := func(h bool) dataset.Rows { return dataset.All(x[h], train.D, labels[h]) }
 	classes := len(train.Classes)
 	linear, _, err := head.TrainMLP(ctx, head.MLPConfig{}, part(false), part(true), classes, head.TrainOptions{Epochs: 100, Seed: seed})
 	if err != nil {
@@ -227,10 +222,10 @@ func sets(on data) map[string]string {
 	return named
 }
 
-// figures are the mean AUROC over near and over far sets, in per cent.
-type figures [2]float64
+// aurocs are the mean AUROC over near and over far sets, in per cent.
+type aurocs [2]float64
 
-func (m *measured) figures(scores map[string][]float64) (f figures) {
+func (m *measured) aurocs(scores map[string][]float64) (f aurocs) {
 	for i, group := range [][]string{m.data.near, m.data.far} {
 		for _, set := range group {
 			f[i] += 100 * metrics.AUROC(scores[id], scores[set]) / float64(len(group))
@@ -261,33 +256,33 @@ func (m *measured) ensemble(rule string, parts []string, suffix string) map[stri
 	return sums
 }
 
-// results are figures per task, means over the seeds.
-type results []figures
+// results are AUROCs per task, means over the seeds.
+type results []aurocs
 
-// over gathers the figures of all tasks, which appear once per seed.
-func over(all []*measured, tasks []string, of func(*measured) figures) results {
-	sum, count := map[string]figures{}, map[string]float64{}
+// over gathers the AUROCs of all tasks, which appear once per seed.
+func over(all []*measured, tasks []string, of func(*measured) aurocs) results {
+	sum, count := map[string]aurocs{}, map[string]float64{}
 	for _, m := range all {
 		f, s := of(m), sum[m.task]
-		sum[m.task] = figures{s[0] + f[0], s[1] + f[1]}
+		sum[m.task] = aurocs{s[0] + f[0], s[1] + f[1]}
 		count[m.task]++
 	}
 	var r results
 	for _, t := range tasks {
-		r = append(r, figures{sum[t][0] / count[t], sum[t][1] / count[t]})
+		r = append(r, aurocs{sum[t][0] / count[t], sum[t][1] / count[t]})
 	}
 	return r
 }
 
 // mean is that over the tasks, but for the one to skip.
-func (r results) mean(skip int) (f figures) {
+func (r results) mean(skip int) (f aurocs) {
 	n := 0.0
 	for i, g := range r {
 		if i != skip {
-			f, n = figures{f[0] + g[0], f[1] + g[1]}, n+1
+			f, n = aurocs{f[0] + g[0], f[1] + g[1]}, n+1
 		}
 	}
-	return figures{f[0] / n, f[1] / n}
+	return aurocs{f[0] / n, f[1] / n}
 }
 
 // worst is the largest step below others in a group, of all tasks but one.
@@ -301,7 +296,7 @@ func (r results) worst(other results, skip int) float64 {
 	return worst
 }
 
-func (f figures) String() string { return fmt.Sprintf("%.1f / %.1f", f[0], f[1]) }
+func (f aurocs) String() string { return fmt.Sprintf("%.1f / %.1f", f[0], f[1]) }
 
 func main() {
 	root := flag.String("features", "", "folder of feature sets, BACKBONE/SET")
@@ -343,7 +338,7 @@ type candidate struct {
 func print(runs []*measured, tasks []string) {
 	singles := map[string]results{}
 	for _, s := range single {
-		singles[s] = over(runs, tasks, func(m *measured) figures { return m.figures(m.scores[s]) })
+		singles[s] = over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.scores[s]) })
 	}
 	// The best of all single scores, near and far each on its own.
 	bestOf := make(results, len(tasks))
@@ -360,7 +355,7 @@ func print(runs []*measured, tasks []string) {
 	var tried []candidate
 	for _, rule := range slices.Sorted(maps.Keys(rules)) {
 		for _, parts := range ensembles {
-			tried = append(tried, candidate{rule, parts, over(runs, tasks, func(m *measured) figures { return m.figures(m.ensemble(rule, parts, "")) })})
+			tried = append(tried, candidate{rule, parts, over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble(rule, parts, "")) })})
 		}
 	}
 	const none = -1
@@ -375,12 +370,12 @@ func print(runs []*measured, tasks []string) {
 	for _, c := range tried {
 		row(c.rule, strings.Join(c.parts, " "), c.results)
 	}
-	row("z", strings.Join(pipeline.EnsembleParts, " ")+", fitted on all rows", over(runs, tasks, func(m *measured) figures { return m.figures(m.ensemble("z", pipeline.EnsembleParts, all)) }))
+	row("z", strings.Join(pipeline.EnsembleParts, " ")+", fitted on all rows", over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble("z", pipeline.EnsembleParts, all)) }))
 
 	fmt.Println("\n| task | best single score near | far | mlrbfn | ensemble | to the best single | without mlrbfn | chosen without the task | near / far |\n|---|---|---|---|---|---|---|---|---|")
-	own, final := singles[pipeline.OwnScore], over(runs, tasks, func(m *measured) figures { return m.figures(m.ensemble("z", pipeline.EnsembleParts, "")) })
+	own, final := singles[pipeline.OwnScore], over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble("z", pipeline.EnsembleParts, "")) })
 	rest := slices.DeleteFunc(slices.Clone(pipeline.EnsembleParts), func(p string) bool { return p == pipeline.OwnScore })
-	without := over(runs, tasks, func(m *measured) figures { return m.figures(m.ensemble("z", rest, "")) })
+	without := over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble("z", rest, "")) })
 	var out results
 	for i, t := range tasks {
 		value := func(c candidate) float64 { f := c.mean(i); return f[0] + f[1] + c.worst(bestOf, i) }

@@ -57,7 +57,7 @@ func (f Fitting) Scoring(ctx context.Context, name string, scale Scaler) (*detec
 // fit fits a post-hoc score. One that needs a linear head and cannot have it on
 // the features, as the classifier has hidden layers, reads what the last layer
 // reads.
-func (f Fitting) fit(ctx context.Context, name string) (posthoc.Score, error) {
+func (f Fitting) fit(ctx context.Context, name string) (posthoc.Scorer, error) {
 	in := posthoc.Input{Train: f.Train, Val: f.Val, Memory: f.Memory}
 	switch len(f.Network) {
 	case 0:
@@ -91,11 +91,11 @@ func (f Fitting) hidden(data *posthoc.Data) *posthoc.Data {
 
 // onHidden is a score of what the last layer of a network reads.
 type onHidden struct {
-	score   posthoc.Score
+	score   posthoc.Scorer
 	network posthoc.MLP
 }
 
-// Score implements posthoc.Score.
+// Score implements posthoc.Scorer.
 func (s *onHidden) Score(ctx context.Context, dst []float64, b posthoc.Batch) error {
 	b.Features = lastHidden(s.network, b.Features)
 	return s.score.Score(ctx, dst, b)

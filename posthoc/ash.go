@@ -1,0 +1,100 @@
+package posthoc
+
+import (
+	"context"
+	"math"
+)
+
+var kindASH = kindOf[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))
+
+func pruning(name string, how Shape) method {
+	return method{
+		name: name, reads: features, needs: lastLayer,
+		fit: func(_ context.Context, in Input) (Scorer, error) { return &ASH{Head: in.Head, Shape: how}, nil },
+	}
+}
+
+func (s *ASH) fields(f *fields) {
+	f.layer("head", &s.Head)
+	text(f, "shape", &s.Shape)
+	f.float("percentile", &s.Percentile)
+}
+
+// Shape says what [ASH] does to features f, of which it looks at the k largest.
+type Shape string
+
+const (
+	ASHB  Shape = "ash-b" // the k largest become Σf/k, the rest 0
+	ASHP  Shape = "ash-p" // the rest become 0
+	ASHS  Shape = "ash-s" // the rest become 0, the k largest grow by exp(Σf/Σ of them)
+	Scale Shape = "scale" // all grow by that factor
+)
+
+// ASH is the energy of a linear head on features f, after the small ones were
+// pruned: log Σ_c exp(Wf̃ + b)_c. Reads features. Shape says what happens to the
+// k largest of D features and to the rest, k = D − round(D·percentile/100) (half to
+// even, at least 1).
+//
+// ASHS and Scale expect features that are not negative, as ReLU gives them.
+// Where the k largest do not add up to more than 0, as those of features of
+// zeros, their factor is 1 (OpenOOD: NaN).
+//
+// Source: Djurisic et al., 2023, ASH (OpenOOD: ASHPostprocessor, which runs
+// ASHB); Xu et al., 2024, SCALE (ScalePostprocessor).
+type ASH struct {
+	Head       *Linear
+	Shape      Shape   // "" means ASHP
+	Percentile float64 // 0 means OpenOOD's default: 85 of Scale, else 90
+}
+
+// Score implements [Scorer].
+func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error { return alone(ctx, s, dst, b) }
+
+func (s ASH) join(t *together, dst []float64, _ Batch) error {
+	percentile := 90.
+	if s.Shape == Scale {
+		percentile = 85
+	}
+	return shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}.join(t, s.Head, dst)
+}
+
+// prune changes features as ASH documents it.
+func (s shape) prune(f []float64) {
+	k := max(s.d-int(math.RoundToEven(float64(s.d)*s.percentile/100)), 1)
+	room, done := scratch(s.d)
+	defer done()
+	copy(room, f)
+	least := kthLargest(room, k)
+	var sum, large float64 // of all, and of the k largest
+	ties := k              // how many features equal to the least are among the k largest
+	for _, v := range f {
+		sum += v
+		if v > least {
+			large += v
+			ties--
+		}
+	}
+	large += float64(ties) * least
+	factor := 1.
+	if large > 0 && (s.how == ASHS || s.how == Scale) {
+		factor = math.Exp(min(sum/large, maxExp))
+	}
+	for j, v := range f {
+		keep := v > least
+		if v == least && ties > 0 {
+			keep = true
+			ties--
+		}
+		switch {
+		case s.how == Scale || keep && s.how != ASHB:
+			f[j] *= factor
+		case keep:
+			f[j] = sum / float64(k)
+		default:
+			f[j] = 0
+		}
+	}
+}
+
+// maxExp is the largest exponent of a factor: products with it stay finite.
+const maxExp = 300

@@ -1,0 +1,62 @@
+package posthoc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+var kindDICE = kindOf[DICE]("DICE", method{
+	name: "dice", reads: features, needs: features | lastLayer,
+	memory: func(d, c int) int64 { return matrices(4, c, d) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.Head, 0) },
+})
+
+func (s *DICE) fields(f *fields) { f.layer("head", &s.Head) }
+
+// DICE is the energy of a sparse linear head: only the weights that contribute most
+// on the training features remain, the others are 0. Reads features.
+//
+// Source: Sun and Li, 2022 (OpenOOD: DICEPostprocessor).
+type DICE struct {
+	Head *Linear // with the weights that remain
+}
+
+// FitDICE sets w_cd to 0 unless mean(f)_d·w_cd is above its percentile (linearly
+// interpolated) over all c and d; 0 means 90.
+func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) (*DICE, error) {
+	mean, err := data.mean(ctx, head)
+	if err != nil {
+		return nil, err
+	}
+	percentile = orDefault(percentile, 90)
+	if !(percentile >= 0 && percentile <= 100) {
+		return nil, fmt.Errorf("percentile %g: it lies in [0, 100]", percentile)
+	}
+	contributions := make([]float64, len(head.Weights))
+	for i, w := range head.Weights {
+		contributions[i] = w * mean[i%head.In]
+	}
+	sorted := slices.Clone(contributions)
+	slices.Sort(sorted)
+	at := percentile / 100 * float64(len(sorted)-1)
+	below := int(at)
+	above := min(below+1, len(sorted)-1)
+	threshold := sorted[below] + (sorted[above]-sorted[below])*(at-float64(below))
+	sparse := &Linear{In: head.In, Out: head.Out, Weights: slices.Clone(head.Weights), Bias: head.Bias}
+	for i, v := range contributions {
+		if !(v > threshold) {
+			sparse.Weights[i] = 0
+		}
+	}
+	return &DICE{sparse}, nil
+}
+
+// Score implements [Scorer].
+func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
+	return alone(ctx, s, dst, b)
+}
+
+func (s *DICE) join(t *together, dst []float64, _ Batch) error {
+	return shape{d: s.Head.In, how: none}.join(t, s.Head, dst)
+}

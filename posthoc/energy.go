@@ -1,0 +1,40 @@
+package posthoc
+
+import "context"
+
+var (
+	kindMaxLogit = kindOf[MaxLogit]("MaxLogit", method{name: "mls", reads: logits, fit: plain(&MaxLogit{})})
+	kindEnergy   = kindOf[Energy]("Energy", method{name: "energy", reads: logits, fit: plain(&Energy{})})
+)
+
+// MaxLogit is the largest logit (MLS): max_c z_c. Reads logits.
+//
+// Source: Hendrycks et al., 2022 (OpenOOD: MaxLogitPostprocessor).
+type MaxLogit struct{}
+
+// Score implements [Scorer].
+func (MaxLogit) Score(ctx context.Context, dst []float64, b Batch) error {
+	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return z[argmax(z)] })
+}
+
+func (*MaxLogit) fields(*fields) {}
+
+// Energy is the negative free energy: T·log Σ_c exp(z_c/T). Reads logits.
+//
+// Source: Liu et al., 2020 (OpenOOD: EBOPostprocessor).
+type Energy struct {
+	Temperature float64 // T > 0; 0 means 1
+}
+
+// Score implements [Scorer].
+func (s Energy) Score(ctx context.Context, dst []float64, b Batch) error {
+	t := orOne(s.Temperature)
+	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return energy(z, t) })
+}
+
+func (s *Energy) fields(f *fields) { f.float("temperature", &s.Temperature) }
+
+func energy(z []float64, t float64) float64 {
+	sum, _ := logSumExp(z, t)
+	return t * sum
+}

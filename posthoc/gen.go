@@ -1,0 +1,62 @@
+package posthoc
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+)
+
+var kindGEN = kindOf[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
+
+func (s *GEN) fields(f *fields) {
+	f.float("gamma", &s.Gamma)
+	f.int("m", &s.M)
+}
+
+// GEN is the generalised entropy: −Σ p^γ (1−p)^γ over the M largest softmax
+// probabilities p. Reads logits. Both logarithms are taken without
+// cancellation, 1 − max p as the sum of the other terms, so that confident rows
+// do not tie.
+//
+// Source: Liu et al., 2023 (OpenOOD: GENPostprocessor).
+type GEN struct {
+	Gamma float64 // γ; 0 means 0.1
+	M     int     // 0 means 100; more than C means C
+}
+
+// Score implements [Scorer].
+func (s GEN) Score(ctx context.Context, dst []float64, b Batch) error {
+	if s.Gamma == 0 {
+		s.Gamma = 0.1
+	}
+	if s.M == 0 {
+		s.M = 100
+	}
+	return eachLogits(ctx, dst, b, 0, s.row)
+}
+
+func (s GEN) row(z []float64) float64 {
+	z = possible(z)
+	top := argmax(z)
+	others := math.Inf(-1) // log Σ of all but the top, relative to the top
+	if rest := append(slices.Clone(z[:top]), z[top+1:]...); len(rest) > 0 {
+		others, _ = logSumExp(rest, 1)
+		others -= z[top]
+	}
+	all := math.Log1p(math.Exp(others))
+	logP := make([]float64, len(z))
+	for c, v := range z {
+		logP[c] = v - z[top] - all
+	}
+	score := -math.Exp(s.Gamma * (logP[top] + others - all))
+	logP = slices.Delete(logP, top, top+1)
+	if s.M <= len(logP) {
+		slices.SortFunc(logP, func(a, b float64) int { return cmp.Compare(b, a) })
+		logP = logP[:s.M-1]
+	}
+	for _, p := range logP {
+		score -= math.Exp(s.Gamma * (p + math.Log1p(-math.Exp(p))))
+	}
+	return score
+}

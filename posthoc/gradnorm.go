@@ -1,0 +1,39 @@
+package posthoc
+
+import (
+	"context"
+	"math"
+)
+
+var kindGradNorm = kindOf[GradNorm]("GradNorm", method{
+	name: "gradnorm", reads: features, needs: lastLayer,
+	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
+})
+
+func (s *GradNorm) fields(f *fields) { f.layer("head", &s.Head) }
+
+// GradNorm is the L1 norm of the gradient of Σ_c −log softmax(Wf + b)_c by the
+// weights of a linear head, in closed form: ‖f‖₁·Σ_c |C·p_c − 1|. Reads
+// features.
+//
+// Source: Huang et al., 2021 (OpenOOD: GradNormPostprocessor, whose targets are
+// ones where the paper's are 1/C: a factor C).
+type GradNorm struct{ Head *Linear }
+
+// Score implements [Scorer].
+func (s GradNorm) Score(ctx context.Context, dst []float64, b Batch) error {
+	d, c := s.Head.Size()
+	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {
+		logits := make([]float64, len(scores)*c)
+		s.Head.Logits(logits, x)
+		for i := range scores {
+			z := logits[i*c : (i+1)*c]
+			all, _ := logSumExp(z, 1)
+			var sum float64
+			for _, v := range z {
+				sum += math.Abs(float64(c)*math.Exp(v-all) - 1)
+			}
+			scores[i] = l1(x[i*d:(i+1)*d]) * sum
+		}
+	})
+}

@@ -1,0 +1,63 @@
+package posthoc
+
+import (
+	"context"
+	"fmt"
+)
+
+var kindKNN = kindOf[KNN]("KNN", method{
+	name: "knn", reads: features, needs: features, group: groupSearch,
+	fit: func(_ context.Context, in Input) (Scorer, error) {
+		s, err := FitKNN(in.Train, 0)
+		if err == nil {
+			s.Memory = in.Memory
+		}
+		return s, err
+	},
+})
+
+func (s *KNN) fields(f *fields) {
+	f.int("k", &s.K)
+	f.refuse(s.K < 1, "k", "it is %d", s.K)
+	f.bank("bank", &s.Bank, false)
+}
+
+func (s *KNN) detach() { s.Bank = s.Bank.inMemory(false) }
+
+// KNN is the distance to the K-th nearest training row: −‖f/‖f‖ − g/‖g‖‖²,
+// squared. Reads features. It is exact; K above the number of rows means the
+// furthest of them. Training rows of zeros are nobody's neighbours; features of
+// zeros score −1, their squared distance from any row of length 1 (OpenOOD's is
+// −3.4e38).
+//
+// Source: Sun et al., 2022 (OpenOOD: KNNPostprocessor).
+type KNN struct {
+	K      int
+	Bank   *Data // its features alone are read
+	Memory int64 // bytes that scoring takes, whatever the bank's size; 0 means 1 GiB
+}
+
+// FitKNN returns KNN with all rows of the data as its bank; k of 0 means 50.
+func FitKNN(data *Data, k int) (*KNN, error) {
+	if err := data.need(features); err != nil {
+		return nil, err
+	}
+	if k < 0 {
+		return nil, fmt.Errorf("%d nearest neighbours: it cannot be negative", k)
+	}
+	if k == 0 {
+		k = 50
+	}
+	return &KNN{K: k, Bank: data}, nil
+}
+
+// Score implements [Scorer].
+func (s *KNN) Score(ctx context.Context, dst []float64, b Batch) error {
+	return alone(ctx, s, dst, b)
+}
+
+func (s *KNN) join(t *together, dst []float64, b Batch) error {
+	w := searchOf(t, s.Bank, s.Memory)
+	w.neighbours = append(w.neighbours, neighbour{s.K, dst})
+	return nil
+}

@@ -1,0 +1,257 @@
+package posthoc
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"mlrbfn/options"
+)
+
+// kinds lists all scores. Each is declared in the file of its type. A new score
+// needs its file and a line here; staticcheck reports a declaration that is not
+// used.
+var kinds = []kind{
+	// from logits
+	kindMaxSoftmax, // msp, temperature
+	kindMaxLogit,   // mls
+	kindEnergy,
+	kindGEN,
+	kindKLM,
+	// from features
+	kindKNN,
+	kindMDS,  // mds, mds++
+	kindRMDS, // rmds, rmds++
+	// from features, with the last layer of a network
+	kindODIN,
+	kindResidual,
+	kindViM,
+	kindClip, // react, vra
+	kindDICE,
+	kindASH, // ash-b, ash-p, ash-s, scale
+	kindGradNorm,
+	// from features and logits
+	kindSHE, // she-ip, she-e, she-cos
+	kindNNGuide,
+	kindRelation,
+	kindFDBD,
+	kindNCI,
+}
+
+// kind is a type of scores.
+type kind struct {
+	name    string // in files; it never changes
+	methods []method
+	empty   func() stored                 // a score to load
+	of      func(s Scorer) (stored, bool) // the score, if it is of this kind
+}
+
+// method is a way to fit a score.
+type method struct {
+	name  string // that users know
+	reads needs  // of an image to score: features, logits or both
+	needs needs  // to be fitted
+	// group is the same for methods that share work when they are scored
+	// together; "" for those that share none.
+	group string
+	fit   func(ctx context.Context, in Input) (Scorer, error)
+	// memory is the bytes that matrices take at once at most while the score is
+	// fitted on features [·, d] in c classes; nil where none grows with d², c² or
+	// c·d.
+	memory func(d, c int) int64
+}
+
+// needs is a set of what scores need.
+type needs uint
+
+const (
+	features   needs = 1 << iota
+	logits           // of any classifier
+	labels           // of training images
+	validation       // what is needed of training images is better had of others
+	lastLayer        // of the classifier, a linear head on the features
+	network          // the whole classifier on the features, to differentiate
+
+	classifier = logits | lastLayer | network
+)
+
+// kindOf declares the scores of type T.
+func kindOf[T any, P interface {
+	*T
+	stored
+}](name string, methods ...method) kind {
+	return kind{
+		name: name, methods: methods,
+		empty: func() stored { return P(new(T)) },
+		of: func(s Scorer) (stored, bool) {
+			if v, ok := any(s).(T); ok {
+				return P(&v), true
+			}
+			p, ok := s.(P)
+			return p, ok
+		},
+	}
+}
+
+// plain is a method that fits nothing.
+func plain(s Scorer) func(context.Context, Input) (Scorer, error) {
+	return func(context.Context, Input) (Scorer, error) { return s, nil }
+}
+
+// Input is what there is to fit scores on. What a score does not need may be
+// nil.
+type Input struct {
+	Train   *Data   // training rows
+	Val     *Data   // in-distribution rows that nothing was trained on; nil means Train
+	Head    *Linear // the last layer, on the same features
+	Network Network // ODIN's, from the same features; nil means Head
+	// Memory is how many bytes the matrices may take that fitting needs at once,
+	// and, of KNN, NNGuide and Relation, scoring. 0 means 1 GiB.
+	Memory int64
+}
+
+// Names lists the names that Fit knows, in alphabetical order.
+func Names() []string {
+	var names []string
+	for _, k := range kinds {
+		for _, m := range k.methods {
+			names = append(names, m.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// methodOf returns the method with a name.
+func methodOf(name string) (m method, found bool) {
+	for _, k := range kinds {
+		for _, m := range k.methods {
+			if m.name == name {
+				return m, true
+			}
+		}
+	}
+	return method{}, false
+}
+
+// Headless tells whether the score called name needs features and labels alone,
+// and no classifier.
+func Headless(name string) bool {
+	m, found := methodOf(name)
+	return found && (m.reads|m.needs)&classifier == 0
+}
+
+// Related lists the scores, with that called name, that share work in [ScoreAll].
+func Related(name string) []string {
+	m, _ := methodOf(name)
+	if m.group == "" {
+		return []string{name}
+	}
+	var names []string
+	for _, k := range kinds {
+		for _, other := range k.methods {
+			if other.group == m.group {
+				names = append(names, other.name)
+			}
+		}
+	}
+	return names
+}
+
+// Fit fits the score called name with OpenOOD's defaults. The error wraps
+// ErrMissing if the input lacks what the score needs, and is an [options.Error]
+// about Memory if that is too little.
+func Fit(ctx context.Context, name string, in Input) (Scorer, error) {
+	m, found := methodOf(name)
+	if !found {
+		return nil, fmt.Errorf("score %q: it is one of %q", name, Names())
+	}
+	if in.Val == nil {
+		in.Val = in.Train
+	}
+	if in.Network == nil && in.Head != nil {
+		in.Network = in.Head
+	}
+	err := m.check(in)
+	if err == nil {
+		var s Scorer
+		if s, err = m.fit(ctx, in); err == nil {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("score %s: %w", name, err)
+}
+
+// check reports what the input lacks.
+func (m method) check(in Input) error {
+	data := in.Train
+	if m.needs&validation != 0 {
+		data = in.Val
+	}
+	if rows := m.needs & (features | logits | labels); rows != 0 {
+		if err := data.need(rows); err != nil {
+			return err
+		}
+	}
+	if m.needs&lastLayer != 0 {
+		if err := in.Head.need(); err != nil {
+			return err
+		}
+	}
+	if m.needs&network != 0 && in.Network == nil {
+		return fmt.Errorf("a network to differentiate: %w", ErrMissing)
+	}
+	if m.memory == nil {
+		return nil
+	}
+	d, c := 0, 0
+	if data != nil {
+		d, c = data.D, data.Classes
+	}
+	if in.Head != nil {
+		d, c = max(d, in.Head.In), max(c, in.Head.Out)
+	}
+	if need, have := m.memory(d, c), orGibibyte(in.Memory); need > have {
+		return options.Errorf("Memory", "%d bytes are too few: %d features in %d classes need %d", have, d, c, need)
+	}
+	return nil
+}
+
+// orGibibyte returns the memory that an option stands for.
+func orGibibyte(memory int64) int64 {
+	if memory == 0 {
+		return 1 << 30
+	}
+	return memory
+}
+
+// matrices returns the bytes of n matrices of float64 with so many rows and
+// columns, or the largest number if these are too many to count.
+func matrices(n, rows, cols int) int64 {
+	high, size := bits.Mul64(uint64(rows), uint64(cols))
+	more, size := bits.Mul64(size, uint64(8*n))
+	if high|more != 0 {
+		return 1<<63 - 1
+	}
+	return int64(min(size, 1<<63-1))
+}
+
+// plus returns the sum of sizes, or the largest number if it is too large to count.
+func plus(sizes ...int64) int64 {
+	var sum int64
+	for _, n := range sizes {
+		if sum += n; sum < 0 {
+			return 1<<63 - 1
+		}
+	}
+	return sum
+}
+
+// Detach copies into memory the training rows that a score goes on reading when
+// it scores, so that what they were read from may be closed.
+func Detach(s Scorer) {
+	if s, ok := s.(interface{ detach() }); ok {
+		s.detach()
+	}
+}

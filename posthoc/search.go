@@ -1,0 +1,378 @@
+package posthoc
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"runtime"
+	"slices"
+
+	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/products"
+	"mlrbfn/options"
+)
+
+// search finds for each query the bank rows of the largest cosine, all of them
+// exactly, in bounded memory.
+//
+// Products in float32 of a tile of queries with a block of the bank select the
+// rows that can be among the K largest: those whose product is less far below the
+// K-th largest than rounding reaches. Only these are computed in float64. The bank
+// is read once for as many queries as the memory holds.
+//
+// The same products serve the relations of the queries to the bank. A search is the
+// work of KNNs and Relations with the same bank.
+type search struct {
+	bank       *Data
+	memory     int64 // bytes for queries and blocks
+	neighbours []neighbour
+	relations  []*relation
+
+	k int // the largest of the neighbours; 0 means that none is looked for
+}
+
+// neighbour is a KNN.
+type neighbour struct {
+	k   int
+	dst []float64
+}
+
+const groupSearch = "search of a bank"
+
+const (
+	tileRows = 64      // queries of one product
+	maxBlock = 1 << 14 // bank rows of one product, at most
+)
+
+// searchOf returns the search of a bank, for a score that may take so much memory.
+func searchOf(t *together, bank *Data, memory int64) *search {
+	bank = bank.source()
+	w := workOn[search](t, bank)
+	w.bank, w.memory = bank, leastMemory(w.memory, memory)
+	return w
+}
+
+// leastMemory returns the smaller one of the memory found so far, 0 if there is
+// none yet, and an option.
+func leastMemory(sofar, option int64) int64 {
+	if option = orGibibyte(option); sofar == 0 {
+		return option
+	}
+	return min(sofar, option)
+}
+
+// wholeTiles rounds a number of queries, so that tiles are the same whatever the
+// memory.
+func wholeTiles(queries int64) int64 {
+	if queries < tileRows {
+		return queries
+	}
+	return queries - queries%tileRows
+}
+
+// plan returns how many queries and how many bank rows are worked on at once. A
+// quarter of the memory is for the bank rows, a quarter for their products with
+// the tiles, and the rest for the queries and their neighbours. With relations the
+// number of rows is fixed, as the order of their sums must not depend on the memory.
+func (s *search) plan(workers int) (queries, block int, err error) {
+	memory, d := s.memory, int64(s.bank.D)
+	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
+	row := 4*d + 8*int64(min(s.k, s.bank.N)) + 32
+	for _, r := range s.relations {
+		row += 8 * int64(r.classes)
+		rows = min(relationBlock, int64(s.bank.N))
+	}
+	n := wholeTiles(memory / 2 / row)
+	if rows < 1 || n < 1 {
+		return 0, 0, options.Errorf("Memory", "%d bytes do not hold a row of %d features with %d neighbours", memory, d, s.k)
+	}
+	return int(n), int(rows), nil
+}
+
+// run reads the bank for n queries. Rows of zeros have no direction and no
+// neighbours: in the bank they are skipped, as are rows that are not finite. A query
+// that is not finite scores NaN.
+func (s *search) run(ctx context.Context, n int, b Batch) error {
+	// Relations of few classes and of many need the bank in different orders.
+	if many := slices.IndexFunc(s.relations, func(r *relation) bool { return r.classes > mostSummed }); many >= 0 {
+		other := search{bank: s.bank, memory: s.memory}
+		s.relations = slices.DeleteFunc(s.relations, func(r *relation) bool {
+			if r.classes <= mostSummed {
+				other.relations = append(other.relations, r)
+			}
+			return r.classes <= mostSummed
+		})
+		if len(other.relations) > 0 {
+			if err := other.run(ctx, n, b); err != nil {
+				return err
+			}
+		}
+	}
+	for _, knn := range s.neighbours {
+		s.k = max(s.k, knn.k)
+	}
+	if err := b.dim(n, s.bank.D); err != nil {
+		return err
+	}
+	workers := runtime.GOMAXPROCS(0)
+	queries, block, err := s.plan(workers)
+	if err != nil {
+		return err
+	}
+	d := s.bank.D
+	for from := 0; from < n; from += queries {
+		x := b.Features[from*d : min(from+queries, n)*d]
+		for _, r := range s.relations {
+			if err := r.ask(ctx, from, len(x)/d); err != nil {
+				return err
+			}
+		}
+		if err := s.some(ctx, x, from, block, workers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// some does run for queries x [n, D], from the first on, that are held in memory at
+// once.
+func (s *search) some(ctx context.Context, x []float32, first, block, workers int) error {
+	d := s.bank.D
+	n := len(x) / d
+	k := min(s.k, s.bank.N)
+	// Scaled by a power of 2, which is exact, to a length in [1/2, 1).
+	scaled, length := make([]float32, len(x)), make([]float64, n)
+	found := make([]heap, n)
+	values := make([]float64, n*k)
+	err := eachBlock(ctx, n, blockRows, func(i, to int) {
+		for ; i < to; i++ {
+			found[i] = values[i*k : i*k : (i+1)*k]
+			row := x[i*d : (i+1)*d]
+			l, exponent := math.Frexp(norm(row))
+			if !finite(l) {
+				if k > 0 {
+					found[i] = append(found[i], math.NaN())
+				}
+				for _, r := range s.relations {
+					r.scores[i] = math.NaN()
+				}
+				continue
+			}
+			length[i] = l
+			factor := math.Ldexp(1, -exponent)
+			for j, v := range row {
+				scaled[i*d+j] = float32(float64(v) * factor)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	// Tiles borrow the products' room from each other.
+	rooms := make(chan []float32, workers)
+	for range workers {
+		rooms <- make([]float32, min(tileRows, n)*block+mostSegment) // relations read beyond the products
+	}
+	var rows packed
+	for from := 0; from < s.bank.N; from += block {
+		if err := s.pack(ctx, &rows, from, min(from+block, s.bank.N)); err != nil {
+			return err
+		}
+		for _, r := range s.relations {
+			if err := r.prepare(ctx, &rows); err != nil {
+				return err
+			}
+		}
+		err := eachBlock(ctx, n, tileRows, func(i, to int) {
+			room := <-rooms
+			defer func() { rooms <- room }()
+			m := len(rows.at)
+			products.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
+			for _, r := range s.relations {
+				r.relate(&rows, room, scaled[i*d:to*d], length[i:to], i)
+			}
+			for at := i; at < to && k > 0; at++ {
+				if length[at] > 0 {
+					product := room[(at-i)*m : (at-i+1)*m]
+					found[at] = rows.merge(found[at], product, scaled[at*d:(at+1)*d], length[at], k)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return eachBlock(ctx, n, tileRows, func(i, to int) {
+		for _, r := range s.relations {
+			if r.total != nil {
+				r.addTotal(scaled[i*d:to*d], length[i:to], i)
+			}
+		}
+		for ; i < to; i++ {
+			for _, knn := range s.neighbours {
+				score := -1. // of a query without neighbours
+				if best := found[i]; len(best) > 0 {
+					score = min(2*kthLargest(best, min(knn.k, len(best)))-2, 0)
+				}
+				knn.dst[first+i] = score
+			}
+		}
+	})
+}
+
+// packed is a block of the bank's rows but those of zeros.
+type packed struct {
+	features []float32 // [·, D], all rows, as they are in the bank
+	at       []int     // [m], where the rows are in features
+	scale    []float64 // [m], 1/length
+	unit     []float32 // [m, D], row/length
+	slack    float64   // how far a product can be from its exact value, with a query of length 1
+}
+
+// pack puts the bank's rows from … to−1 into p, in the room that those before
+// had.
+func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
+	d := s.bank.D
+	p.features, p.at, p.scale = s.bank.Features(from, to), p.at[:0], p.scale[:0]
+	length := make([]float64, to-from)
+	err := eachBlock(ctx, to-from, blockRows, func(i, end int) {
+		for ; i < end; i++ {
+			length[i] = norm(p.features[i*d : (i+1)*d])
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i, l := range length {
+		if l != 0 && finite(l) {
+			p.at = append(p.at, i)
+		}
+	}
+	for i, r := range s.relations {
+		if err := r.read(ctx, from, to); err != nil {
+			return err
+		}
+		if r.classes > mostSummed {
+			r.rank(p, i == 0)
+		}
+	}
+	for _, i := range p.at {
+		p.scale = append(p.scale, 1/length[i])
+	}
+	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
+	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
+	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
+	p.slack = 2 * float64(d+4) * 0x1p-24
+	return eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
+		for ; m < end; m++ {
+			for j, v := range p.row(m, d) {
+				p.unit[m*d+j] = float32(float64(v) * p.scale[m])
+			}
+		}
+	})
+}
+
+// row is a packed row as it is in the bank.
+func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m]+1)*d] }
+
+type candidate struct {
+	product float32
+	row     int32
+}
+
+// merge adds to the K largest values found for the query x, of a length up to 1,
+// those of this block.
+func (p *packed) merge(found heap, product []float32, x []float32, length float64, k int) heap {
+	floor := float32(math.Inf(-1)) // a product below it is not among the K largest
+	if len(found) == k {
+		floor = float32(found[0]*length - p.slack)
+	}
+	candidates := make([]candidate, 0, 4*k+64)
+	add := func(i int) {
+		v := product[i]
+		if !(v >= floor) {
+			return
+		}
+		if len(candidates) == cap(candidates) {
+			candidates, floor = p.cut(candidates, k, floor)
+			if 2*len(candidates) > cap(candidates) { // too many within rounding of each other
+				candidates = slices.Grow(candidates, cap(candidates))
+			}
+		}
+		candidates = append(candidates, candidate{v, int32(i)})
+	}
+	const step = 256
+	var large [step / 8]byte
+	at := 0
+	for ; at+step <= len(product); at += step {
+		kernels.AtLeast(product[at:at+step], floor, large[:])
+		for word := 0; word < len(large); word += 8 {
+			for some := binary.LittleEndian.Uint64(large[word:]); some != 0; some &= some - 1 {
+				add(at + 8*word + bits.TrailingZeros64(some))
+			}
+		}
+	}
+	for ; at < len(product); at++ {
+		add(at)
+	}
+	candidates, _ = p.cut(candidates, k, floor)
+	for _, c := range candidates {
+		if len(found) < k || float64(c.product) >= found[0]*length-p.slack {
+			found = found.add(p.value(x, length, int(c.row)), k)
+		}
+	}
+	return found
+}
+
+// cut drops the candidates that cannot be among the K largest and returns the
+// product below which none can. The slack on either side is twice what rounding
+// needs, which leaves room for that of the floor itself.
+func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate, float32) {
+	if len(candidates) < k {
+		return candidates, floor
+	}
+	products := make([]float32, len(candidates))
+	for i, c := range candidates {
+		products[i] = c.product
+	}
+	floor = max(floor, float32(float64(kthLargest(products, k))-2*p.slack))
+	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
+}
+
+// value is the cosine of the query and a row, in float64.
+func (p *packed) value(x []float32, length float64, row int) float64 {
+	return kernels.Dot(x, p.row(row, len(x))) / length * p.scale[row]
+}
+
+// heap holds up to K values, the smallest first, each no larger than the two
+// below it.
+type heap []float64
+
+// add keeps the k largest.
+func (h heap) add(v float64, k int) heap {
+	if len(h) < k {
+		h = append(h, v)
+		for i := len(h) - 1; i > 0 && h[(i-1)/2] > h[i]; i = (i - 1) / 2 {
+			h[i], h[(i-1)/2] = h[(i-1)/2], h[i]
+		}
+		return h
+	}
+	if !(v > h[0]) {
+		return h
+	}
+	h[0] = v
+	for i := 0; ; {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < k; child++ {
+			if h[child] < h[least] {
+				least = child
+			}
+		}
+		if least == i {
+			return h
+		}
+		h[i], h[least] = h[least], h[i]
+		i = least
+	}
+}

@@ -1,0 +1,108 @@
+package posthoc
+
+import "context"
+
+func she(name string, metric Metric) method {
+	return method{
+		name: name, reads: features | logits, needs: features | logits | labels,
+		memory: func(d, c int) int64 { return matrices(2, c, d) },
+		fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitSHE(ctx, in.Train, metric) },
+	}
+}
+
+var kindSHE = kindOf[SHE]("SHE", she("she-ip", InnerProduct), she("she-e", Euclidean), she("she-cos", Cosine))
+
+func (s *SHE) fields(f *fields) {
+	text(f, "metric", &s.Metric)
+	f.int("d", &s.D)
+	f.matrix("patterns", &s.Patterns, -1, s.D)
+}
+
+// Metric is how [SHE] compares features with a pattern.
+type Metric string
+
+const (
+	InnerProduct Metric = "inner-product" // ⟨f, m⟩
+	Euclidean    Metric = "euclidean"     // −‖f − m‖₂
+	Cosine       Metric = "cosine"        // ⟨f, m⟩/(‖f‖‖m‖); 0 if either is zero
+)
+
+// SHE is the simplified Hopfield energy: features f compared with the pattern
+// of the class that the logits predict. Reads features and logits.
+//
+// Source: Zhang et al., 2023 (OpenOOD: SHEPostprocessor).
+type SHE struct {
+	Metric   Metric // "" means InnerProduct
+	D        int
+	Patterns []float64 // [C, D]
+}
+
+// FitSHE takes the mean of the rows that are predicted right as the pattern of their
+// class. Without any, the pattern is the mean of all rows of the class, and for a
+// class without rows it is the mean of all rows, so that images that are predicted
+// as this class have a score.
+func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
+	if err := data.need(features | logits | labels); err != nil {
+		return nil, err
+	}
+	d, c := data.D, data.Classes
+	sums, counts := make([]float64, c*d), make([]float64, c)
+	err := data.blocks(ctx, func(from, to int) error {
+		features, logits := data.Features(from, to), data.Logits(from, to)
+		var right []int
+		for i, y := range data.Labels[from:to] {
+			if argmax(logits[i*c:(i+1)*c]) == int(y) {
+				counts[y]++
+				right = append(right, i)
+			}
+		}
+		return eachBlock(ctx, d, 64, func(j, end int) { // some columns
+			for _, i := range right {
+				y := int(data.Labels[from+i])
+				add(sums[y*d+j:y*d+end], features[i*d+j:i*d+end])
+			}
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	for y, n := range counts {
+		pattern := sums[y*d : (y+1)*d]
+		if n == 0 {
+			m, err := data.means(ctx, false)
+			if err != nil {
+				return nil, err
+			}
+			n = 1
+			if copy(pattern, m.Mean); m.Counts[y] > 0 {
+				copy(pattern, m.Means[y])
+			}
+		}
+		for j := range pattern {
+			pattern[j] /= n
+		}
+	}
+	return &SHE{Metric: metric, D: d, Patterns: sums}, nil
+}
+
+// Score implements [Scorer].
+func (s *SHE) Score(ctx context.Context, dst []float64, b Batch) error {
+	c, err := b.classes(len(dst), len(s.Patterns)/s.D)
+	if err != nil {
+		return err
+	}
+	return eachFeatures(ctx, dst, b, s.D, false, func(scores, x []float64, at int) {
+		for i := range scores {
+			f, y := x[i*s.D:(i+1)*s.D], argmax(b.Logits[(at+i)*c:(at+i+1)*c])
+			m := s.Patterns[y*s.D : (y+1)*s.D]
+			switch s.Metric {
+			case Euclidean:
+				scores[i] = -distance(f, m)
+			case Cosine:
+				scores[i] = over(dot(f, m), norm(f)*norm(m))
+			default:
+				scores[i] = dot(f, m)
+			}
+		}
+	})
+}

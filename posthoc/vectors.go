@@ -1,0 +1,127 @@
+package posthoc
+
+import "math"
+
+func widen(dst []float64, src []float32) {
+	for i, v := range src {
+		dst[i] = float64(v)
+	}
+}
+
+// normaliseRows divides each row by its length; a row of zeros stays one.
+func normaliseRows(x []float64, d int) {
+	for i := 0; i < len(x); i += d {
+		row := x[i : i+d]
+		if length := norm(row); length != 0 {
+			for j := range row {
+				row[j] /= length
+			}
+		}
+	}
+}
+
+// norm returns ‖x‖₂. Squares of float32 values cannot overflow nor vanish in
+// float64.
+func norm[T float32 | float64](x []T) float64 {
+	var sums [4]float64 // several sums, for speed
+	for len(x) >= 4 {
+		sums[0] += float64(x[0]) * float64(x[0])
+		sums[1] += float64(x[1]) * float64(x[1])
+		sums[2] += float64(x[2]) * float64(x[2])
+		sums[3] += float64(x[3]) * float64(x[3])
+		x = x[4:]
+	}
+	for _, v := range x {
+		sums[0] += float64(v) * float64(v)
+	}
+	return math.Sqrt(sums[0] + sums[1] + sums[2] + sums[3])
+}
+
+func l1(x []float64) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += math.Abs(v)
+	}
+	return sum
+}
+
+func dot(a, b []float64) float64 {
+	var sum float64
+	for i, v := range a {
+		sum += v * b[i]
+	}
+	return sum
+}
+
+func sum(x []float64) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
+func add(sum []float64, row []float32) {
+	for j, v := range row {
+		sum[j] += float64(v)
+	}
+}
+
+func distance(a, b []float64) float64 {
+	var sum float64
+	for i, v := range a {
+		sum += (v - b[i]) * (v - b[i])
+	}
+	return math.Sqrt(sum)
+}
+
+// over returns a/b, and 0 where b is 0.
+func over(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+func finite(v float64) bool { return v-v == 0 }
+
+// argmax returns the place of the largest value; of equal ones the first.
+func argmax(x []float64) int {
+	best := 0
+	for i, v := range x {
+		if v > x[best] {
+			best = i
+		}
+	}
+	return best
+}
+
+// kthLargest returns the k-th largest of values that are numbers, 1 ≤ k ≤
+// len(x), by Hoare's selection; it changes their order so that the k largest come
+// first.
+func kthLargest[T float32 | float64](x []T, k int) T {
+	for {
+		pivot := x[len(x)/2]
+		i, j := 0, len(x)-1
+		for i <= j {
+			for x[i] > pivot {
+				i++
+			}
+			for x[j] < pivot {
+				j--
+			}
+			if i <= j {
+				x[i], x[j] = x[j], x[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch { // x[:j+1] ≥ pivot, x[i:] ≤ pivot, what is between equals it
+		case k <= j+1:
+			x = x[:j+1]
+		case k > i:
+			x, k = x[i:], k-i
+		default:
+			return pivot
+		}
+	}
+}

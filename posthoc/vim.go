@@ -1,0 +1,263 @@
+package posthoc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gonum.org/v1/gonum/mat"
+)
+
+const groupResidual = "residual"
+
+var kindResidual = kindOf[Residual]("Residual", method{
+	name: "residual", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
+	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitResidual(ctx, in.Train, in.Head, 0) },
+})
+
+var kindViM = kindOf[ViM]("ViM", method{
+	name: "vim", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
+	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.Head, 0) },
+})
+
+func residualMemory(d, c int) int64 { return plus(matrices(6, d, d), matrices(3, c, d)) }
+
+func (s *Residual) fields(f *fields) {
+	f.vector("origin", &s.Origin, -1)
+	f.matrix("basis", &s.Basis, -1, len(s.Origin))
+}
+
+func (s *ViM) fields(f *fields) {
+	f.layer("head", &s.Head)
+	if f.find != nil {
+		s.Residual = &Residual{}
+	}
+	f.within("residual", s.Residual.fields)
+	f.refuse(len(s.Residual.Origin) != s.Head.In, "residual.origin", "it has %d values for %d features", len(s.Residual.Origin), s.Head.In)
+	f.float("alpha", &s.Alpha)
+}
+
+// Residual is the length of the features' part outside of their principal space:
+// −‖Rᵀ(f−u)‖ with u = −pinv(W)b, the features at which all logits are 0, and R
+// all eigenvectors of (F−u)ᵀ(F−u)/N except the first ones. Reads features.
+//
+// Source: Wang et al., 2022 (OpenOOD: ResidualPostprocessor).
+type Residual struct {
+	Origin []float64 // [D], u
+	Basis  []float64 // [D−dim, D], Rᵀ
+
+	packed right
+}
+
+// FitResidual fits Residual with all but the dim first eigenvectors; 0 means
+// 512 from 768 features on, 1,000 from 2,048 on, else half of the features.
+// There must be fewer than features.
+func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Residual, error) {
+	if err := data.fits(head); err != nil {
+		return nil, err
+	}
+	d := data.D
+	if dim == 0 {
+		dim = principal(d)
+	}
+	if dim < 0 || dim >= d {
+		return nil, fmt.Errorf("a principal space of %d dimensions leaves nothing of %d features", dim, d)
+	}
+	data = data.source()
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	key := residualKey{head, dim}
+	if s := data.residuals[key]; s != nil {
+		return s, nil
+	}
+	u, err := origin(ctx, head)
+	if err != nil {
+		return nil, err
+	}
+	sigma, m, err := data.covariance(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	// About u it is the covariance about the mean, and how far the mean is from u.
+	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
+		return nil, err
+	}
+	offset := mat.NewVecDense(d, slices.Clone(m.Mean))
+	offset.SubVec(offset, mat.NewVecDense(d, u))
+	sigma.SymRankOne(sigma, 1, offset)
+	_, vectors, err := eigen(ctx, sigma)
+	if err != nil {
+		return nil, err
+	}
+	s := &Residual{Origin: u}
+	for k := range d - dim {
+		s.Basis = append(s.Basis, vectors.RawRowView(k)...)
+	}
+	if data.residuals == nil {
+		data.residuals = map[residualKey]*Residual{}
+	}
+	data.residuals[key] = s
+	return s, nil
+}
+
+// residualKey names a Residual among those of the same data.
+type residualKey struct {
+	head *Linear
+	dim  int
+}
+
+// principal returns OpenOOD's size of the principal space of d features.
+func principal(d int) int {
+	switch {
+	case d >= 2048:
+		return 1000
+	case d >= 768:
+		return 512
+	}
+	return d / 2
+}
+
+// origin returns −pinv(W)b.
+func origin(ctx context.Context, head *Linear) ([]float64, error) {
+	var svd mat.SVD
+	ok, err := await(ctx, func() bool {
+		return svd.Factorize(mat.NewDense(head.Out, head.In, head.Weights), mat.SVDThin)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, errors.New("the singular values of the linear head's weights could not be found")
+	}
+	u := make([]float64, head.In)
+	rank := svd.Rank(1e-15)
+	if rank == 0 { // no weights at all: every feature is as good
+		return u, nil
+	}
+	var x mat.Dense
+	svd.SolveTo(&x, mat.NewDense(head.Out, 1, head.Bias), rank)
+	for j := range u {
+		u[j] = -x.At(j, 0)
+	}
+	return u, nil
+}
+
+// Score implements [Scorer].
+func (s *Residual) Score(ctx context.Context, dst []float64, b Batch) error {
+	return alone(ctx, s, dst, b)
+}
+
+func (s *Residual) join(t *together, dst []float64, _ Batch) error {
+	workOn[lengths](t, s).join(s, dst, nil)
+	return nil
+}
+
+// score changes x.
+func (s *Residual) score(scores, x []float64) {
+	d := len(s.Origin)
+	left := len(s.Basis) / d
+	for row := range slices.Chunk(x, d) {
+		for j, u := range s.Origin {
+			row[j] -= u
+		}
+	}
+	z, done := scratch(len(scores) * left)
+	defer done()
+	s.packed.times(left, d, x, s.Basis, z)
+	for i := range scores {
+		scores[i] = -norm(z[i*left : (i+1)*left])
+	}
+}
+
+// ViM is virtual-logit matching: log Σ_c exp(z_c) − α‖Rᵀ(f−u)‖ with z = Wf + b,
+// the norm of [Residual], and α = mean max_c z_c / mean ‖Rᵀ(f−u)‖ over the
+// training rows. Reads features. If all training features lie in the principal
+// space but for rounding, as fewer rows than it has dimensions do, α is 0.
+//
+// Source: Wang et al., 2022 (OpenOOD: VIMPostprocessor).
+type ViM struct {
+	Head     *Linear
+	Residual *Residual
+	Alpha    float64
+}
+
+// FitViM fits ViM; dim is that of FitResidual.
+func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error) {
+	residual, err := FitResidual(ctx, data, head, dim)
+	if err != nil {
+		return nil, err
+	}
+	top, length, size := make([]float64, data.N), make([]float64, data.N), make([]float64, data.N)
+	err = eachBlock(ctx, data.N, blockRows, func(from, to int) {
+		x, done := scratch((to - from) * data.D)
+		defer done()
+		widen(x, data.Features(from, to))
+		z := make([]float64, (to-from)*head.Out)
+		head.Logits(z, x)
+		for i := from; i < to; i++ {
+			row := z[(i-from)*head.Out : (i-from+1)*head.Out]
+			top[i] = row[argmax(row)]
+		}
+		residual.score(length[from:to], x)
+		for i := from; i < to; i++ {
+			size[i] = norm(x[(i-from)*data.D : (i-from+1)*data.D]) // ‖f−u‖
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &ViM{Head: head, Residual: residual}
+	if l := -sum(length); l > 1e-10*sum(size) {
+		s.Alpha = sum(top) / l
+	}
+	return s, nil
+}
+
+// Score implements [Scorer].
+func (s *ViM) Score(ctx context.Context, dst []float64, b Batch) error {
+	return alone(ctx, s, dst, b)
+}
+
+func (s *ViM) join(t *together, dst []float64, _ Batch) error {
+	workOn[lengths](t, s.Residual).join(s.Residual, dst, s)
+	return nil
+}
+
+// lengths is the work of a Residual and of the ViMs that are made of it.
+type lengths struct {
+	residual *Residual
+	dst      [][]float64
+	vim      []*ViM // nil for the Residual itself
+}
+
+func (w *lengths) join(residual *Residual, dst []float64, vim *ViM) {
+	w.residual, w.dst, w.vim = residual, append(w.dst, dst), append(w.vim, vim)
+}
+
+func (w *lengths) run(ctx context.Context, n int, b Batch) error {
+	return eachFeatures(ctx, w.dst[0][:n], b, len(w.residual.Origin), false, func(scores, x []float64, at int) {
+		for i, s := range w.vim { // before x is changed
+			if s == nil {
+				continue
+			}
+			z := make([]float64, len(scores)*s.Head.Out)
+			s.Head.Logits(z, x)
+			for row := range scores {
+				w.dst[i][at+row] = energy(z[row*s.Head.Out:(row+1)*s.Head.Out], 1)
+			}
+		}
+		residual, done := scratch(len(scores))
+		defer done()
+		w.residual.score(residual, x)
+		for i, s := range w.vim {
+			for row, v := range residual {
+				if s == nil {
+					w.dst[i][at+row] = v
+				} else {
+					w.dst[i][at+row] += s.Alpha * v
+				}
+			}
+		}
+	})
+}

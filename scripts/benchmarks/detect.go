@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"image"
+	"io"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/npy"
+	"mlrbfn/pipeline"
+)
+
+// detection measures what detection takes, in turn with what it cannot do
+// without: decoding and the model's run for an image, loading the model at the
+// start, extraction for a folder.
+type detection struct {
+	model, program *string
+	rounds, images *int
+}
+
+func benchDetect(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	d := &detection{
+		model:   f.String("model", filepath.Join("models", "efficientnet-lite0"), "`folder` of the model"),
+		rounds:  addRounds(f, 5),
+		images:  f.Int("images", 1000, "images in the folder that is extracted and detected"),
+		program: addProgram(f),
+	}
+	return d.measure
+}
+
+func (d *detection) measure(ctx context.Context, dir string) error {
+	photos, err := photographs(filepath.Join(dir, "photographs"))
+	if err != nil {
+		return err
+	}
+	file, err := build(*d.program, dir)
+	if err != nil {
+		return err
+	}
+	model, err := extractor.OpenModel(*d.model, extractor.ModelOptions{})
+	if err != nil {
+		return err
+	}
+	defer model.Close()
+	detector, err := madeUpDetector(ctx, dir, model.Dim())
+	if err != nil {
+		return err
+	}
+	folder, err := repeat(photos, filepath.Join(dir, "folder"), *d.images)
+	if err != nil {
+		return err
+	}
+	runner, err := model.NewRunner(1)
+	if err != nil {
+		return err
+	}
+	defer runner.Close()
+
+	judging, err := newFilter(ctx, detector, *d.model)
+	if err != nil {
+		return err
+	}
+	if err := judging.judge(photos[0]); err != nil { // which takes memory
+		return err
+	}
+
+	measured, used := map[string][]float64{}, map[string][]float64{} // ms of each round, and of the processors
+	note := func(round int, what string, per int, do func() error) error {
+		start, before := time.Now(), processTime()
+		if err := do(); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		for _, table := range []map[string][]float64{measured, used} {
+			if table[what] == nil {
+				table[what] = make([]float64, *d.rounds)
+			}
+		}
+		measured[what][round] += time.Since(start).Seconds() * 1000 / float64(per)
+		used[what][round] += (processTime() - before).Seconds() * 1000 / float64(per)
+		return nil
+	}
+	program := func(args ...string) func() error {
+		return func() error {
+			var says bytes.Buffer
+			cmd := exec.CommandContext(ctx, file, args...)
+			cmd.Stderr = &says
+			if err := cmd.Run(); err != nil {
+				return fmt.Errorf("%w: %s", err, says.String())
+			}
+			return nil
+		}
+	}
+	var img *image.NRGBA // reused, as detect does
+	verdict := []string{"detect", "--detector", detector, "--model", *d.model, "--json", "--quiet"}
+	for round := range *d.rounds {
+		log.Printf("round %d of %d", round+1, *d.rounds)
+		features := filepath.Join(dir, "features")
+		err := errors.Join(
+			// In turn, so that a run finds the caches as any does that follows decoding.
+			each(photos, func(photo string) (err error) {
+				return errors.Join(
+					note(round, "decode", len(photos), func() error {
+						img, err = decode(ctx, photo, preprocess.DecodeOptions{For: model.Spec, Reuse: img})
+						return err
+					}),
+					note(round, "run", len(photos), func() error { return runner.Run(ctx, 1) }),
+				)
+			}),
+			each(photos, func(photo string) error {
+				return note(round, "verdict", len(photos), func() error { return judging.judge(photo) })
+			}),
+			note(round, "load", 1, func() error { return load(model) }),
+			note(round, "detect one", 1, program(append(verdict, photos[0])...)),
+			note(round, "extract folder", *d.images, program("extract", "--model", *d.model, "--images", folder, "--out", features, "--quiet")),
+			note(round, "detect folder", *d.images, program(append(verdict, folder)...)),
+			os.RemoveAll(features),
+		)
+		if err != nil {
+			return err
+		}
+	}
+
+	if err := judging.close(); err != nil {
+		return err
+	}
+
+	ms := func(what string) float64 { return median(measured[what]) }
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	cpu := func(what string) float64 { return median(used[what]) }
+	fmt.Fprintf(w, "one of %d photographs\tms\t\tprocessor ms\t\n", len(photos))
+	fmt.Fprintf(w, "decoding\t%.2f\t\t%.2f\t\n", ms("decode"), cpu("decode"))
+	fmt.Fprintf(w, "the model's own run\t%.2f\t\t%.2f\t\n", ms("run"), cpu("run"))
+	fmt.Fprintf(w, "from file to verdict\t%.2f\t%.2f× of both together\t%.2f\t%.2f×\n",
+		ms("verdict"), ms("verdict")/(ms("decode")+ms("run")), cpu("verdict"), cpu("verdict")/(cpu("decode")+cpu("run")))
+	fmt.Fprintf(w, "\nstart of the program\tms\t\n")
+	fmt.Fprintf(w, "onnxruntime loads the model\t%.0f\t\n", ms("load"))
+	fmt.Fprintf(w, "detect judges one image\t%.0f\t%.0f ms beside loading and the verdict\n", ms("detect one"), ms("detect one")-ms("load")-ms("verdict"))
+	fmt.Fprintf(w, "\na folder of %d photographs, all cores\timages/s\t\n", *d.images)
+	fmt.Fprintf(w, "extract\t%.0f\t\n", 1000/ms("extract folder"))
+	fmt.Fprintf(w, "detect\t%.0f\t%.2f× of extract\n", 1000/ms("detect folder"), ms("extract folder")/ms("detect folder"))
+	return w.Flush()
+}
+
+// madeUpDetector makes a detector of made-up features of ten classes, which takes as long
+// to judge by as any.
+func madeUpDetector(ctx context.Context, dir string, d int) (file string, err error) {
+	const n, classes = 2000, 10
+	rng := rand.New(rand.NewPCG(1, 2))
+	x, labels := make([]float32, n*d), make([]int64, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64() + float64(i/d%classes*(i%d%classes))/5)
+	}
+	for i := range labels {
+		labels[i] = int64(i % classes)
+	}
+	features := filepath.Join(dir, "made-up")
+	err = errors.Join(os.Mkdir(features, 0o777),
+		npy.WriteFile(filepath.Join(features, "features.npy"), x, n, d),
+		npy.WriteFile(filepath.Join(features, "labels.npy"), labels, n))
+	if err != nil {
+		return "", err
+	}
+	detector, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{features}})
+	if err != nil {
+		return "", err
+	}
+	file = filepath.Join(dir, "detector.safetensors")
+	return file, detector.Save(file)
+}
+
+func each(photos []string, do func(photo string) error) error {
+	for _, photo := range photos {
+		if err := do(photo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filter is a detection that is given one photograph at a time, as detect is by
+// a list on standard input.
+type filter struct {
+	paths  chan string
+	judged chan error // of each, and how it ended
+}
+
+func newFilter(ctx context.Context, file, model string) (*filter, error) {
+	detector, err := pipeline.LoadDetector(file)
+	if err != nil {
+		return nil, err
+	}
+	f := &filter{make(chan string), make(chan error)}
+	more := func(ctx context.Context) ([]string, error) {
+		select {
+		case path, ok := <-f.paths:
+			if !ok {
+				return nil, io.EOF
+			}
+			return []string{path}, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	go func() {
+		_, err := pipeline.Detect(ctx, pipeline.DetectOptions{Detector: detector, Model: model, More: more}, func(j pipeline.Judgement) error {
+			f.judged <- j.Err
+			return nil
+		})
+		f.judged <- err
+	}()
+	return f, nil
+}
+
+// judge takes a photograph from its file to the verdict.
+func (f *filter) judge(photo string) error {
+	select {
+	case f.paths <- photo:
+		return <-f.judged
+	case err := <-f.judged: // it cannot go on
+		return err
+	}
+}
+
+func (f *filter) close() error {
+	close(f.paths)
+	return <-f.judged
+}
+
+// load makes a session of the model's graph and nothing else.
+func load(model *extractor.Model) error {
+	options, err := ort.NewSessionOptions()
+	if err != nil {
+		return err
+	}
+	defer options.Destroy()
+	if err := options.SetIntraOpNumThreads(1); err != nil {
+		return err
+	}
+	var inputs, outputs []string
+	for _, in := range model.Inputs {
+		inputs = append(inputs, in.Name)
+	}
+	for _, out := range model.Outputs {
+		outputs = append(outputs, out.Name)
+	}
+	session, err := ort.NewDynamicAdvancedSession(model.File, inputs, outputs, options)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", strings.TrimSpace(model.File), err)
+	}
+	return session.Destroy()
+}

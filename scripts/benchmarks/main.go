@@ -1,0 +1,200 @@
+// Benchmarks measures the programs beside their peers and prints medians and
+// ratios. Run it by scripts/bench, which brings the peers:
+//
+//	scripts/bench train [--sections steps,seeds,contention,whole,paged]
+//	scripts/bench extract [--model DIR] [--memory N]
+//	scripts/bench detect [--model DIR]
+//	scripts/bench scores [--evaluate FEATURES | --growth ROWS,…]
+//	scripts/bench million [--images N]
+//
+// What is compared is measured in turn, in several rounds, because other programs
+// disturb a machine for minutes at a time. Peers are programs in Python, which
+// MLRBFN_PEERS_PYTHON names; without them ours is measured alone.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"image"
+	"image/jpeg"
+	"io/fs"
+	"log"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/disintegration/imaging"
+)
+
+// A bench adds its flags and returns what measures. The measurement may leave
+// files in dir.
+type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
+
+var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion}
+
+func main() {
+	log.SetFlags(0)
+	if os.Getenv(burnVariable) != "" {
+		for {
+			burn(1 << 30)
+		}
+	}
+	names := strings.Join(slices.Sorted(maps.Keys(benches)), "|")
+	if len(os.Args) < 2 || benches[os.Args[1]] == nil {
+		log.Fatalf("usage: scripts/bench [--install] %s [flags]", names)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	name := os.Args[1]
+	log.SetPrefix("bench " + name + ": ")
+	f := flag.NewFlagSet("scripts/bench "+name, flag.ExitOnError)
+	measure := benches[name](f)
+	_ = f.Parse(os.Args[2:]) // which exits
+	if f.NArg() > 0 {
+		log.Fatalf("unexpected argument %q", f.Arg(0))
+	}
+	dir, err := os.MkdirTemp("", "bench")
+	if err == nil {
+		err = errors.Join(measure(ctx, dir), os.RemoveAll(dir))
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func addRounds(f *flag.FlagSet, usual int) *int {
+	return f.Int("rounds", usual, "times that everything is measured, in turn")
+}
+
+func addProgram(f *flag.FlagSet) *string {
+	return f.String("program", "", "the program mlrbfn, as a `FILE` (default: build it)")
+}
+
+// build builds mlrbfn, unless file names one.
+func build(file, dir string) (string, error) {
+	if file != "" {
+		return filepath.Abs(file)
+	}
+	file = filepath.Join(dir, "mlrbfn.exe")
+	if out, err := exec.Command("go", "build", "-o", file, "./cmd/mlrbfn").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building mlrbfn: %w\n%s", err, out)
+	}
+	return file, nil
+}
+
+// output runs a program and returns what it prints. An error holds the last line
+// that the program printed on standard error.
+func output(env []string, name string, args ...string) ([]byte, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		lines := bytes.Split(bytes.TrimSpace(exit.Stderr), []byte("\n"))
+		err = fmt.Errorf("%w: %s", err, lines[len(lines)-1])
+	}
+	return out, err
+}
+
+// peersPython returns the Python of MLRBFN_PEERS_PYTHON if it has the modules, and
+// else says why there is no peer.
+func peersPython(modules string) string {
+	python := os.Getenv("MLRBFN_PEERS_PYTHON")
+	if python == "" {
+		log.Printf("no peer: set MLRBFN_PEERS_PYTHON to a Python with %s, or use --install", modules)
+	} else if _, err := output(nil, python, "-c", "import "+modules); err != nil {
+		log.Printf("no peer: %v; use another MLRBFN_PEERS_PYTHON, or --install", err)
+		return ""
+	}
+	return python
+}
+
+// shared returns the folder that MLRBFN_SHARED names, or the one beside the
+// checkout.
+func shared(elem ...string) string {
+	dir := os.Getenv("MLRBFN_SHARED")
+	if dir == "" {
+		dir = filepath.Join("..", "shared")
+	}
+	return filepath.Join(append([]string{dir}, elem...)...)
+}
+
+// photographs fills a folder with JPEG photographs and returns their files: those
+// of the shared folder or, without it, set-up's, cut to 500×375.
+func photographs(to string) ([]string, error) {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return nil, err
+	}
+	var files []string
+	next := func() string {
+		files = append(files, filepath.Join(to, fmt.Sprintf("%04d.jpg", len(files))))
+		return files[len(files)-1]
+	}
+	err := filepath.WalkDir(shared("data", "images", "imagenet_samples"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(next(), data, 0o644)
+	})
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return files, err
+	}
+	found, err := filepath.Glob(filepath.Join(".setup", "photos", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range found {
+		img, err := imaging.Open(path)
+		if err != nil || img.Bounds().Dx() < 300 || img.Bounds().Dy() < 225 {
+			continue
+		}
+		if err := writeJPEG(next(), imaging.Fill(img, 500, 375, imaging.Center, imaging.CatmullRom)); err != nil {
+			return nil, err
+		}
+	}
+	if len(files) == 0 {
+		return nil, errors.New("no photographs: run `make setup`, or set MLRBFN_SHARED")
+	}
+	return files, nil
+}
+
+func writeJPEG(file string, img image.Image) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(jpeg.Encode(f, img, &jpeg.Options{Quality: 90}), f.Close())
+}
+
+// repeat makes a folder of n photographs by linking them again and again.
+func repeat(photographs []string, dir string, n int) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for i := range n {
+		if err := os.Link(photographs[i%len(photographs)], filepath.Join(dir, fmt.Sprintf("%07d.jpg", i))); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// median returns the median, or 0 of nothing.
+func median(x []float64) float64 {
+	if len(x) == 0 {
+		return 0
+	}
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const perFolder = 1000
+
+// million measures the extraction of many tiny images: in one go, again when
+// nothing has changed, and by shards that it merges, with rate and memory.
+type million struct {
+	program, model, folder *string
+	images                 *int
+
+	file string // the program
+}
+
+func benchMillion(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	m := &million{
+		program: addProgram(f),
+		images:  f.Int("images", 1_000_000, "images to make"),
+		model:   f.String("model", "pixels", "`folder` of a small model, or the word pixels"),
+		folder:  f.String("folder", "", "`folder` to work in, which needs about 5 KiB an image (default: the system's for temporary files)"),
+	}
+	return m.measure
+}
+
+func (m *million) measure(_ context.Context, dir string) (err error) {
+	if m.file, err = build(*m.program, dir); err != nil {
+		return err
+	}
+	n, folder := *m.images, ""
+	if folder, err = os.MkdirTemp(*m.folder, "million"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	images := filepath.Join(folder, "images")
+	start := time.Now()
+	if err := draw(images, n); err != nil {
+		return err
+	}
+	fmt.Printf("%d images of 4×4 pixels in folders of %d, made in %.0f s; %d processors\n\n", n, perFolder, time.Since(start).Seconds(), runtime.GOMAXPROCS(0))
+	extract := func(out string, more ...string) error {
+		args := append([]string{"extract", "--model", *m.model, "--images", images, "--out", filepath.Join(folder, out)}, more...)
+		return m.watch(filepath.Join(folder, out), args...)
+	}
+	merge := []string{"merge", "--out", filepath.Join(folder, "merged")}
+	if err := errors.Join(extract("set"), extract("set")); err != nil {
+		return err
+	}
+	for i := 1; i <= 4; i++ {
+		name := "shard" + strconv.Itoa(i)
+		if err := extract(name, "--shard", strconv.Itoa(i)+"/4"); err != nil {
+			return err
+		}
+		merge = append(merge, filepath.Join(folder, name))
+	}
+	if err := m.watch("", merge...); err != nil {
+		return err
+	}
+	if out, err := exec.Command("diff", "-rq", filepath.Join(folder, "set"), filepath.Join(folder, "merged")).CombinedOutput(); err != nil {
+		return fmt.Errorf("the merged set differs: %w: %s", err, out)
+	}
+	fmt.Println("the merged set and that of the single run are bit-identical")
+	return nil
+}
+
+// pool keeps the one buffer of an encoder.
+type pool struct{ buffer *png.EncoderBuffer }
+
+// Get returns it.
+func (p *pool) Get() *png.EncoderBuffer { return p.buffer }
+
+// Put takes it back.
+func (p *pool) Put(b *png.EncoderBuffer) { p.buffer = b }
+
+// draw makes n images, each of its own.
+func draw(images string, n int) error {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < n; from += perFolder {
+		group.Go(func() error {
+			dir := filepath.Join(images, fmt.Sprintf("class%05d", from/perFolder))
+			if err := os.MkdirAll(dir, 0o777); err != nil {
+				return err
+			}
+			img := image.NewNRGBA(image.Rect(0, 0, 4, 4))
+			var b bytes.Buffer
+			encoder := png.Encoder{CompressionLevel: png.NoCompression, BufferPool: &pool{}}
+			for i := from; i < min(from+perFolder, n); i++ {
+				for p := range 16 {
+					img.Set(p%4, p/4, color.NRGBA{uint8(i >> (p % 8)), uint8(i>>8) + uint8(p), uint8(i >> 16), 255})
+				}
+				b.Reset()
+				if err := encoder.Encode(&b, img); err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%07d.png", i)), b.Bytes(), 0o666); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// watch runs a program and prints how its memory grew; of an extraction onto out
+// also when its first row was there.
+func (m *million) watch(out string, args ...string) error {
+	cmd := exec.Command(m.file, append(args, "--json")...)
+	cmd.Stderr = io.Discard
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	fmt.Println("mlrbfn", strings.Join(args, " "))
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var firstRow time.Duration
+	var rss []string
+	most := 0
+	next := 5 * time.Second
+	for {
+		select {
+		case err := <-done:
+			took := time.Since(start)
+			fmt.Printf("  %s", stdout.String())
+			if err != nil {
+				return fmt.Errorf("mlrbfn %s: %w", args[0], err)
+			}
+			if firstRow > 0 {
+				fmt.Printf("  first row after %.2f s\n", firstRow.Seconds())
+			}
+			fmt.Printf("  %.1f s, %.0f images/s, %.1f s of processor time; resident memory without mapped files at most %d MiB, every 5 s: %s\n\n",
+				took.Seconds(), float64(*m.images)/took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(),
+				most, strings.Join(rss, " "))
+			return nil
+		case <-tick.C:
+		}
+		now := anonymous(cmd.Process.Pid)
+		most = max(most, now)
+		if took := time.Since(start); took >= next {
+			next += 5 * time.Second
+			rss = append(rss, strconv.Itoa(now))
+		}
+		if firstRow == 0 && out != "" {
+			if info, err := os.Stat(filepath.Join(out+".partial", "rows.jsonl")); err == nil && info.Size() > 0 {
+				firstRow = time.Since(start)
+			} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+}
+
+// anonymous returns the resident memory of a process in MiB without mapped
+// files, or 0 where the system does not tell.
+func anonymous(pid int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, after, _ := strings.Cut(string(text), "RssAnon:")
+	var kib int
+	_, _ = fmt.Sscan(after, &kib) // what is no number leaves 0
+	return kib >> 10
+}

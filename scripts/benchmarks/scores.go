@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/metrics"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"gonum.org/v1/gonum/mat"
+
+	"mlrbfn/internal/command"
+	"mlrbfn/internal/moments"
+	"mlrbfn/internal/npy"
+	"mlrbfn/posthoc"
+)
+
+// scoring measures scores on made-up features: KNN, Mahalanobis distances and
+// eigenvectors beside numpy's, on the same cores with as many threads. The Python
+// is MLRBFN_PEERS_PYTHON, or python3 with what set-up brings.
+type scoring struct {
+	train, dim, classes, queries, k int
+	threads, rounds                 int
+	memory                          int64
+	scratch, profile                string
+
+	evaluateDim int
+	growth      []int
+
+	what, in string   // for one measurement
+	env      []string // of the peer
+}
+
+func benchScores(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	o := &scoring{memory: 1 << 30}
+	f.IntVar(&o.train, "train", 50_000, "training rows")
+	f.IntVar(&o.queries, "queries", 10_000, "rows to score")
+	f.IntVar(&o.dim, "dim", 768, "features of a row")
+	f.IntVar(&o.classes, "classes", 100, "classes of the rows")
+	f.IntVar(&o.k, "k", 50, "K of KNN")
+	f.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads and cores, of ours and of numpy")
+	f.IntVar(&o.rounds, "rounds", 3, "times that everything is measured, in turn")
+	f.Var((*command.Bytes)(&o.memory), "memory", "memory that scoring takes, about, in `bytes`")
+	f.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
+	f.IntVar(&o.evaluateDim, "evaluate", 0, `instead, measure evaluate of all methods with three seeds on sets of the sizes of
+OpenOOD's CIFAR-10 benchmark, of so many features; the time of relation is in knn's
+line, and most of that of rmds, rmds++ and vim in those of mds, mds++ and residual`)
+	f.Func("growth", `instead, show how time and memory grow with these numbers of training rows, with
+commas between: RMDS++ (two covariances) is fitted and queries are scored by KNN on
+features that are mapped from a file; time grows with rows·dim² and rows·queries·dim,
+memory, the peak of what the program itself holds, does not grow with rows`, func(text string) error {
+		for part := range strings.SplitSeq(text, ",") {
+			n, err := strconv.Atoi(part)
+			if err != nil {
+				return err
+			}
+			o.growth = append(o.growth, n)
+		}
+		return nil
+	})
+	f.StringVar(&o.profile, "profile", "", "`file` to write a CPU profile to")
+	f.StringVar(&o.what, "measure", "", "for the program itself: measure this alone")
+	f.StringVar(&o.in, "in", "", "for the program itself: file of the features")
+	return o.run
+}
+
+func (o *scoring) run(ctx context.Context, _ string) (err error) {
+	if o.profile != "" {
+		f, err := os.Create(o.profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	stdout := os.Stdout
+	switch {
+	case o.what != "":
+		return o.measureOne(ctx, stdout)
+	case o.evaluateDim > 0:
+		return o.evaluate(ctx, stdout)
+	case len(o.growth) == 0:
+		return o.compare(ctx, stdout)
+	}
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "rows\tfeatures MB\trmds++ fit s\tGflop/s\tpeak MB\tknn s\tGflop/s\tpeak MB\t")
+	for _, n := range o.growth {
+		if err := o.measure(ctx, table, n); err != nil {
+			return err
+		}
+	}
+	return table.Flush()
+}
+
+// features makes a file of n rows and the queries.
+func (o *scoring) features(ctx context.Context, n int) (path string, remove func() error, err error) {
+	dir, err := os.MkdirTemp(o.scratch, "bench")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	path = filepath.Join(dir, "features.npy")
+	if err := o.write(ctx, path, n+o.queries); err != nil {
+		return "", nil, errors.Join(err, remove())
+	}
+	return path, remove, nil
+}
+
+// labels are those of n rows.
+func (o *scoring) labels(n int) []int64 {
+	labels := make([]int64, n)
+	for i := range labels {
+		labels[i] = int64(i % o.classes)
+	}
+	return labels
+}
+
+func (o *scoring) measure(ctx context.Context, table io.Writer, n int) (err error) {
+	path, remove, err := o.features(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	all, err := npy.Map(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, all.Close()) }()
+	data := posthoc.NewData(all.Data[:n*o.dim], o.dim, o.labels(n), o.classes)
+
+	fitting, fitPeak, err := watch(func() error {
+		_, err := posthoc.FitRMDS(ctx, data, true)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// Data of its own: the other keeps the covariances.
+	knn, err := posthoc.FitKNN(posthoc.NewData(all.Data[:n*o.dim], o.dim, nil, o.classes), o.k)
+	if err != nil {
+		return err
+	}
+	knn.Memory = o.memory
+	scores := make([]float64, o.queries)
+	scoring, scorePeak, err := watch(func() error {
+		return knn.Score(ctx, scores, posthoc.Batch{Features: all.Data[n*o.dim:]})
+	})
+	if err != nil {
+		return err
+	}
+	flop := float64(n) * float64(o.dim)
+	_, err = fmt.Fprintf(table, "%d\t%d\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%d\t\n", n, 4*n*o.dim>>20,
+		fitting.Seconds(), flop*float64(o.dim)/fitting.Seconds()/1e9, fitPeak>>20, // half of 2·N·D²: it is symmetric
+		scoring.Seconds(), 2*flop*float64(o.queries)/scoring.Seconds()/1e9, scorePeak>>20)
+	return err
+}
+
+// write makes n rows of normal features around the means of the classes.
+func (o *scoring) write(ctx context.Context, path string, n int) (err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	buffer := bufio.NewWriterSize(f, 1<<20)
+	w, err := npy.NewWriter[float32](buffer, n, o.dim)
+	if err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	means := make([]float32, o.classes*o.dim)
+	for i := range means {
+		means[i] = float32(rng.NormFloat64())
+	}
+	row := make([]float32, o.dim)
+	for i := range n {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for j := range row {
+			row[j] = means[i%o.classes*o.dim+j] + float32(rng.NormFloat64())
+		}
+		if err := w.Write(row); err != nil {
+			return err
+		}
+	}
+	return buffer.Flush()
+}
+
+// covariance is the one within the classes.
+func covariance(ctx context.Context, data *posthoc.Data) (*mat.SymDense, error) {
+	r := moments.Rows{
+		D: data.D, Index: make([]int, data.N), Classes: data.Classes,
+		Label: func(row int) int { return int(data.Labels[row]) },
+		Read: func(dst []float64, row int) {
+			for j, v := range data.Features(row, row+1) {
+				dst[j] = float64(v)
+			}
+		},
+	}
+	for i := range r.Index {
+		r.Index[i] = i
+	}
+	m, err := moments.Means(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return m.Within(ctx, r)
+}
+
+// usage is time that passed, and that the program's threads ran in it: where
+// others use the machine too, the second over the cores tells what the first
+// would be.
+type usage struct{ wall, cpu time.Duration }
+
+var start = time.Now()
+
+// used is usage since the program's start.
+func used() usage { return usage{time.Since(start), processTime()} }
+
+func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
+func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }
+
+// watch returns how long do took and the most memory that the program itself
+// held meanwhile; what is mapped from files is not the program's.
+func watch(do func() error) (took time.Duration, peak uint64, err error) {
+	runtime.GC()
+	done := make(chan error)
+	start := time.Now()
+	go func() { done <- do() }()
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return time.Since(start), peak, err
+		case <-tick.C:
+			metrics.Read(sample)
+			peak = max(peak, sample[0].Value.Uint64()+sample[1].Value.Uint64())
+		}
+	}
+}

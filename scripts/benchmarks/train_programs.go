@@ -1,0 +1,323 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/npy"
+)
+
+// makeFeatures writes a feature set of n rows in classes that lie around a mean
+// each, class by class, as extract leaves them, and returns its folder.
+func (t *training) makeFeatures(n, d, classes int) (string, error) {
+	dir := filepath.Join(t.dir, fmt.Sprintf("features-%d-%d-%d", n, d, classes))
+	if _, err := os.Stat(filepath.Join(dir, "labels.npy")); err == nil {
+		return dir, nil
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return "", err
+	}
+	log.Printf("making %d rows of %d features", n, d)
+	rng := rand.New(rand.NewPCG(1, 2))
+	normal := func(n int, spread float64) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(spread * rng.NormFloat64())
+		}
+		return x
+	}
+	means, noise := normal(classes*d, 0.35), normal(1<<20+d, 1)
+	labels, row := make([]int64, n), make([]float32, d)
+	err := atomicfile.Write(filepath.Join(dir, "features.npy"), func(w io.Writer) error {
+		f, err := npy.NewWriter[float32](w, n, d)
+		for i := 0; err == nil && i < n; i++ {
+			c := i * classes / n
+			labels[i] = int64(c)
+			from := rng.IntN(1 << 20)
+			for j := range row {
+				row[j] = means[c*d+j] + noise[from+j]
+			}
+			err = f.Write(row)
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return dir, npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, n)
+}
+
+// cifar10 makes features of the size of CIFAR-10's.
+func (t *training) cifar10() (string, error) { return t.makeFeatures(50000, 512, 10) }
+
+// outcome says what a run of train took.
+type outcome struct {
+	Steps          int     `json:"steps"`
+	Seconds        float64 `json:"seconds"` // of training alone
+	StepsPerSecond float64 `json:"steps_per_second"`
+
+	wall time.Duration // of the whole program
+	cpu  time.Duration
+	peak int64 // bytes of memory; 0 where that cannot be told
+}
+
+// train runs the program on all cores, or on the one that is asked for, with its
+// progress shown.
+func (t *training) train(features string, onOne bool, args ...string) (outcome, error) {
+	var o outcome
+	program, args := t.file, append([]string{"train", "--features", features, "--out", features + ".detector", "--restart", "--json"}, args...)
+	var env []string
+	if onOne {
+		program, args = t.pinned(program, args)
+		env = []string{"GOMAXPROCS=1"}
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if onOne {
+		cmd.Stderr = os.Stderr
+	}
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return o, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	o.wall, o.cpu, o.peak = time.Since(start), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime(), peak(cmd.ProcessState)
+	return o, json.Unmarshal(stdout.Bytes(), &o)
+}
+
+// paper are the flags of the paper's training on all rows.
+var paper = []string{"--paper", "--val", "0", "--calibration", "0"}
+
+// brief are those of one that takes about as long as is asked for.
+func (t *training) brief(more ...string) []string {
+	const stepsPerEpoch, usual = 391, 2000 // of 50,000 rows, and steps per second
+	epochs := max(1, int(*t.seconds*usual/stepsPerEpoch))
+	return append(append(paper, "--quiet", "--checkpoint-every", "0", "--epochs", strconv.Itoa(epochs)), more...)
+}
+
+// tell prints a table.
+func tell(lines func(w *tabwriter.Writer)) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	lines(w)
+	w.Flush()
+}
+
+// seeds measures three heads at once.
+func (t *training) seeds() error {
+	features, err := t.cifar10()
+	if err != nil {
+		return err
+	}
+	var rates, cpu [2][]float64
+	for round := range *t.rounds {
+		for i, seeds := range []string{"0", "0,1,2"} {
+			o, err := t.train(features, false, t.brief("--seeds", seeds)...)
+			if err != nil {
+				return err
+			}
+			log.Printf("round %d of %d: seeds %-6s %8.1f steps/s", round+1, *t.rounds, seeds, o.StepsPerSecond)
+			rates[i] = append(rates[i], o.StepsPerSecond)
+			cpu[i] = append(cpu[i], 1e6*o.cpu.Seconds()/float64(o.Steps))
+		}
+	}
+	tell(func(w *tabwriter.Writer) {
+		fmt.Fprintf(w, "\nheads at once, %d cores\tsteps/s\tof one\tCPU time of a step\t\n", runtime.NumCPU())
+		for i, heads := range []int{1, 3} {
+			fmt.Fprintf(w, "%d\t%.0f\t%.2f×\t%.0f µs\t\n", heads, median(rates[i]), median(rates[i])/median(rates[0]), median(cpu[i]))
+		}
+	})
+	return nil
+}
+
+// contention measures heads, and the peers with a thread for each core, alone and
+// beside a program that keeps every core busy.
+func (t *training) contention() error {
+	features, err := t.cifar10()
+	if err != nil {
+		return err
+	}
+	cores := runtime.NumCPU()
+	ours := func(seeds string) func(shape) (float64, error) {
+		return func(shape) (float64, error) {
+			o, err := t.train(features, false, t.brief("--seeds", seeds)...)
+			return o.StepsPerSecond, err
+		}
+	}
+	heads := min(3, cores)
+	all := []trainer{{"ours, 1 head", ours("0")}, {"ours, 3 heads", ours("0,1,2")}, {fmt.Sprintf("%d plain loops, 10⁶ rounds", heads), t.loops(heads)}}
+	threads := []int{1, heads, heads}
+	for _, peer := range t.peersBy(strconv.Itoa(cores), output, map[string][][]string{
+		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}}, "jax, torch": {{"JAX jit", "jax_bench.py"}},
+	}) {
+		peer.name += fmt.Sprintf(", %d threads", cores)
+		all, threads = append(all, peer), append(threads, cores)
+	}
+	alone, loaded := make([][]float64, len(all)), make([][]float64, len(all))
+	for round := range *t.rounds {
+		for i, c := range all {
+			for _, load := range []bool{false, true} {
+				stop := func() {}
+				if load {
+					if stop, err = burners(cores); err != nil {
+						return err
+					}
+				}
+				v, err := c.run(shapes[0])
+				stop()
+				if err != nil {
+					log.Printf("%s: %v", c.name, err)
+					continue
+				}
+				log.Printf("round %d of %d: %-24s loaded %-5v %8.1f steps/s", round+1, *t.rounds, c.name, load, v)
+				if load {
+					loaded[i] = append(loaded[i], v)
+				} else {
+					alone[i] = append(alone[i], v)
+				}
+			}
+		}
+	}
+	tell(func(w *tabwriter.Writer) {
+		fmt.Fprintf(w, "\nbeside %d busy programs, %d cores\talone\tbeside\tkept\tfair share\t\n", cores, cores)
+		for i, c := range all {
+			fair := float64(cores) / float64(cores+threads[i])
+			fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f%%\t%.0f%%\t\n", c.name, median(alone[i]), median(loaded[i]), 100*median(loaded[i])/median(alone[i]), 100*fair)
+		}
+	})
+	return nil
+}
+
+// loops returns what n loops of burn's kind do in a second, which is what the
+// system really leaves to so many threads.
+func (t *training) loops(n int) func(shape) (float64, error) {
+	return func(shape) (float64, error) {
+		var wg sync.WaitGroup
+		var rounds atomic.Int64
+		end := time.Now().Add(time.Duration(*t.seconds * float64(time.Second)))
+		for range n {
+			wg.Go(func() {
+				for time.Now().Before(end) {
+					burn(1e6)
+					rounds.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(rounds.Load()) / *t.seconds, nil
+	}
+}
+
+// burnVariable makes this program one that keeps a core busy until it is stopped.
+const burnVariable = "BENCH_TRAIN_BURN"
+
+// burn keeps a core busy for n rounds.
+func burn(n int) {
+	x := uint64(1)
+	for range n {
+		x = x*6364136223846793005 + 1
+	}
+	burnt.Store(x)
+}
+
+var burnt atomic.Uint64 // without which a compiler may leave out the loop
+
+// burners starts n such programs, which stop ends.
+func burners(n int) (stop func(), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var all []*exec.Cmd
+	stop = func() {
+		for _, cmd := range all {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // which says that it was killed
+		}
+	}
+	for range n {
+		cmd := exec.Command(self)
+		cmd.Env = append(os.Environ(), burnVariable+"=1", "GOMAXPROCS=1")
+		if err := cmd.Start(); err != nil {
+			stop()
+			return nil, err
+		}
+		all = append(all, cmd)
+	}
+	return stop, nil
+}
+
+// whole measures the paper's training from the command to the detector.
+func (t *training) whole() error {
+	features, err := t.cifar10()
+	if err != nil {
+		return err
+	}
+	o, err := t.train(features, true, append(paper, "--epochs", strconv.Itoa(*t.epochs))...)
+	if err != nil {
+		return err
+	}
+	const paperEpochs = 500
+	rest := o.wall.Seconds() - o.Seconds
+	tell(func(w *tabwriter.Writer) {
+		fmt.Fprintf(w, "\nthe paper's CIFAR-10 training, one core\t\t\n")
+		fmt.Fprintf(w, "%d steps\t%.1f s\t\n", o.Steps, o.wall.Seconds())
+		fmt.Fprintf(w, "of which CPU time\t%.1f s\t\n", o.cpu.Seconds())
+		if *t.epochs != paperEpochs {
+			fmt.Fprintf(w, "%d steps would take\t%.1f s\t\n", o.Steps / *t.epochs * paperEpochs, rest+o.Seconds*paperEpochs/float64(*t.epochs))
+		}
+	})
+	return nil
+}
+
+// paged measures an epoch of rows that do not fit into memory.
+func (t *training) paged() error {
+	features, err := t.makeFeatures(*t.rows, 768, 1000)
+	if err != nil {
+		return err
+	}
+	memories := []string{"1TiB", strconv.Itoa(4 * 768 * *t.rows / 8)} // an eighth of the features
+	var results [2][]outcome
+	for round := range *t.rounds {
+		for i, memory := range memories {
+			o, err := t.train(features, false, "--preset", "imagenet1k", "--val", "0", "--calibration", "0",
+				"--epochs", "1", "--checkpoint-every", "0", "--quiet", "--memory", memory)
+			if err != nil {
+				return err
+			}
+			log.Printf("round %d of %d: --memory %-9s %8.1f steps/s", round+1, *t.rounds, memory, o.StepsPerSecond)
+			results[i] = append(results[i], o)
+		}
+	}
+	of := func(i int, figure func(outcome) float64) float64 {
+		var all []float64
+		for _, o := range results[i] {
+			all = append(all, figure(o))
+		}
+		return median(all)
+	}
+	rate := func(o outcome) float64 { return o.StepsPerSecond }
+	work := func(o outcome) float64 { return o.cpu.Seconds() }
+	tell(func(w *tabwriter.Writer) {
+		fmt.Fprintf(w, "\nan epoch of %d × 768 features\tsteps/s\tof the first\tCPU time\tmost memory\t\n", *t.rows)
+		for i, memory := range memories {
+			fmt.Fprintf(w, "--memory %s\t%.0f\t%.0f%%\t%.1f s\t%.0f MiB\t\n", memory, of(i, rate), 100*of(i, rate)/of(0, rate), of(i, work),
+				of(i, func(o outcome) float64 { return float64(o.peak) / (1 << 20) }))
+		}
+	})
+	return nil
+}

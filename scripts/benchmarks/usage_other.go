@@ -1,0 +1,14 @@
+//go:build !unix
+
+package main
+
+import (
+	"os"
+	"time"
+)
+
+// processTime is not known here.
+func processTime() time.Duration { return 0 }
+
+// peak is not known here.
+func peak(*os.ProcessState) int64 { return 0 }

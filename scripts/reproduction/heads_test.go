@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The table has one line for a backbone and data set, with the best of the single
+// scores: by the sum of near and far, without ensembles and scores that have none.
+func TestCompareHeads(t *testing.T) {
+	out := t.TempDir()
+	results := func(contest string, lines ...string) {
+		text := "method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc\n"
+		for _, l := range lines {
+			method, cells, _ := strings.Cut(l, " ")
+			v := strings.Fields(cells)
+			for i, group := range []string{"near", "far"} {
+				for _, seed := range []string{"0", "mean"} {
+					text += method + "," + seed + "," + group + ",mean,10,10," + v[i] + ",.5,.5,.5,.5," + v[2] + "\n"
+				}
+			}
+		}
+		dir := filepath.Join(out, "cifar10-stand-in", "reports", "net", contest)
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, "results.csv"), text)
+		write(t, filepath.Join(dir, settings), "{}")
+	}
+	results("linear", "mlrbfn .91 .99 .88", "msp .80 .81 .87", "temperature NaN NaN .87", "vim .89 .98 .87", "knn .93 .90 .87", "ensemble .95 .995 .87")
+	results("paper", "mlrbfn .78 .84 .83")
+	var b strings.Builder
+	e := &experiment{out: out, trained: "over the seeds."}
+	if err := e.compareHeads(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := "| net | CIFAR-10 (stand-in) | 91.0 / 99.0, 88.0 | 95.0 / 99.5, 87.0 | vim 89.0 / 98.0, 87.0 | 80.0 / 81.0, 87.0 | 78.0 / 84.0, 83.0 |\n"
+	if !strings.Contains(b.String(), want) {
+		t.Errorf("no %s in\n%s", want, b.String())
+	}
+}

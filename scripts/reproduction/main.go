@@ -1,0 +1,498 @@
+// Reproduce runs the paper's experiments on one in-distribution data set: it
+// extracts the features of OpenOOD's lists with every backbone, compares the
+// methods on them, and prints the paper's numbers beside ours. Run it by
+// scripts/reproduce:
+//
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads [flags]
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/command"
+	"mlrbfn/pipeline"
+	"mlrbfn/posthoc"
+	"mlrbfn/report"
+)
+
+func main() { command.Program("reproduce", run) }
+
+// contest is the methods that are compared on the logits of one network.
+type contest struct {
+	name   string // of its folder
+	suffix string // of its methods' names in tables
+	layers int    // of the softmax network
+	paper  bool   // the MLRBFN is the paper's
+	takes  func(method string) bool
+}
+
+// readLogits are the scores that the kind of softmax network makes a difference
+// to.
+var readLogits = []string{"msp", "mls", "energy", "gen", "odin", "she-ip", "she-e"}
+
+var (
+	linearHead  = contest{"linear", "", 1, false, func(string) bool { return true }}
+	fourLayers  = contest{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }}
+	asPublished = contest{"paper", " (as published)", 1, true, func(m string) bool { return m == pipeline.OwnScore }}
+
+	contests = []contest{linearHead, fourLayers, asPublished}
+)
+
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k or heads"
+
+// experiment is a run of the program.
+type experiment struct {
+	grid
+	key, data, out string // out is of all data sets
+	methods        []string
+	contests       []contest
+	train          map[bool]pipeline.TrainOptions // whether as published
+	trained        string                         // what they are trained like, for people
+	again          bool
+	extraction     pipeline.ExtractOptions
+	evaluation     pipeline.EvaluateOptions
+	stderr         io.Writer
+	quiet          bool
+	notes          []string
+	partial        bool
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	e := &experiment{stderr: stderr}
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads [flags]",
+		`Extracts features of OpenOOD's images with every backbone, compares the paper's
+methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
+out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
+Logits are those of a linear head, and for MSP, MLS, energy, GEN, ODIN and SHE once
+more of an MLP of four layers; MLRBFNs are trained with our settings, and once more
+with the paper's. heads compares these with all post-hoc scores and the ensemble on
+the stand-ins of CIFAR-10 and ImageNet-200, and prints one table.
+What an earlier run has done, with the same options, is not done again.`, stdout)
+	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
+	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
+	subset := f.Bool("subset", false, "run on small stand-ins for the data sets, with small backbones unless --model is given")
+	methods := f.String("methods", "mlrbfn,msp,odin,gen,she-ip,she-e,knn,rmds,ensemble", "`METHODS` to compare, as evaluate has them, or all")
+	seeds := f.String("seeds", "0,1,2", "seeds, with commas between them")
+	epochs := f.Int("epochs", 0, "passes over the training images of MLRBFNs; 0: their default, and the paper's")
+	f.StringVar(&e.out, "out", "reproduced", "folder `REPORT` for features and reports")
+	f.BoolVar(&e.again, "again", false, "evaluate again what an earlier run has evaluated")
+	f.BoolVar(&e.extraction.Force, "force", false, "replace features of another model, preprocessing or image folder, damaged or unfinished ones")
+	e.evaluation.Memory = 1 << 30
+	f.Var((*command.Bytes)(&e.evaluation.Memory), "memory", "memory that scoring takes, about")
+	f.IntVar(&e.evaluation.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in reports; 0 for none")
+	runFlags := command.AddRunFlags(f, &e.extraction.Run, &e.extraction.Backbone)
+	f.BoolVar(&e.quiet, "quiet", false, "show no progress")
+	if err := command.Parse(f, args); err != nil {
+		return err
+	}
+	if f.NArg() != 1 {
+		return command.Usagef("one data set is needed: " + dataSets)
+	}
+	keys := []string{f.Arg(0)}
+	e.contests = contests
+	if keys[0] == heads {
+		keys, *subset = headsOn, true
+		e.contests = []contest{linearHead, asPublished}
+		if !f.Changed("methods") {
+			*methods = "all"
+		}
+	}
+	if paper, _ := grids(); paper[keys[0]].title == "" {
+		return command.Usagef("data set %s: it is "+dataSets, keys[0])
+	}
+	if *subset && !f.Changed("data") {
+		e.data = filepath.Join(sharedFolder(), "data")
+	}
+	if !exists(e.data, "benchmark_imglist") && exists(e.data, "lists", "subset") {
+		*subset = true
+	}
+	if *methods != "all" {
+		e.methods = pipeline.SplitScores(*methods)
+	}
+	if err := runFlags.Check(); err != nil {
+		return err
+	}
+	if err := runFlags.LoadRuntime(); err != nil {
+		return err
+	}
+	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
+	for _, key := range keys {
+		if err := e.run(ctx, key, *subset, *models, *seeds, *epochs); err != nil {
+			return err
+		}
+	}
+	show := e.compare
+	if f.Arg(0) == heads {
+		show = e.compareHeads
+	}
+	if err := show(stdout); err != nil {
+		return err
+	}
+	if e.partial {
+		return fmt.Errorf("%w; see the notes", command.ErrPartial)
+	}
+	return nil
+}
+
+// run measures all backbones on a grid.
+func (e *experiment) run(ctx context.Context, key string, standIn bool, models []string, seeds string, epochs int) error {
+	paper, standIns := grids()
+	e.grid, e.key = paper[key], key
+	if standIn {
+		e.grid, e.key = standIns[key], key+"-stand-in"
+	}
+	if err := e.readTraining(seeds, epochs); err != nil {
+		return err
+	}
+	backbones, err := e.backbones(models)
+	if err != nil {
+		return err
+	}
+	e.evaluation.Facts = []report.Fact{{Name: "version", Value: command.Version()}, {Name: "data", Value: e.describe()}}
+	if err := e.findSets(); err != nil {
+		return err
+	}
+	for _, b := range backbones {
+		if err := e.measure(ctx, b); err != nil {
+			return fmt.Errorf("%s, %s: %w", e.title, b.name, err)
+		}
+	}
+	return nil
+}
+
+func sharedFolder() string {
+	if dir := os.Getenv("MLRBFN_SHARED"); dir != "" {
+		return dir
+	}
+	return filepath.Join(checkout(), "..", "shared")
+}
+
+// checkout is the folder above the one, bin/, that the program lies in.
+func checkout() string {
+	program, err := os.Executable()
+	if err != nil {
+		return "."
+	}
+	return filepath.Dir(filepath.Dir(program))
+}
+
+func exists(elem ...string) bool {
+	_, err := os.Stat(filepath.Join(elem...))
+	return err == nil
+}
+
+// readTraining sets the options of our head and of the paper's.
+func (e *experiment) readTraining(seeds string, epochs int) error {
+	e.train = map[bool]pipeline.TrainOptions{}
+	for _, paper := range []bool{false, true} {
+		args := []string{"--seeds", seeds}
+		switch {
+		case paper && e.preset != "":
+			args = append(args, "--preset", e.preset)
+		case paper:
+			args = append(args, "--paper")
+		}
+		if epochs != 0 {
+			args = append(args, fmt.Sprint("--epochs=", epochs))
+		}
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		heads := command.AddHeadFlags(f)
+		if err := f.Parse(args); err != nil {
+			return command.Usagef("%w", err)
+		}
+		options, err := heads.Options()
+		if err != nil {
+			return err
+		}
+		options.Calibration.None = true // no threshold is set
+		e.train[paper] = options
+	}
+	e.trained = fmt.Sprintf("over the seeds %s; MLRBFNs trained for %d epochs, those as published for %d.",
+		seeds, e.train[false].Train.Epochs, e.train[true].Train.Epochs)
+	if epochs != 0 {
+		e.trained += " The number of epochs is not the paper's: --epochs gave it."
+	}
+	return nil
+}
+
+type backbone struct{ name, dir string }
+
+// backbones reads the values of --model, or returns the stand-ins.
+func (e *experiment) backbones(models []string) (all []backbone, err error) {
+	for _, m := range models {
+		name, dir, named := strings.Cut(m, "=")
+		if !named {
+			name, dir = filepath.Base(m), m
+		}
+		if !filepath.IsLocal(name) || filepath.Base(name) != name || slices.ContainsFunc(all, func(b backbone) bool { return b.name == name }) {
+			return nil, command.Usagef("--model %s: backbones have distinct names, which are file names; see NAME=DIR", m)
+		}
+		all = append(all, backbone{name, dir})
+	}
+	if len(models) > 0 {
+		return all, nil
+	}
+	if e.standIn == "" {
+		return nil, command.Usagef("--model is needed: the paper's are CLIP=DIR (ViT-B/16), DINOv2=DIR (ViT-B/14) and ResNet=DIR; models/README.md says how to export one")
+	}
+	for _, name := range e.models {
+		found := false
+		for _, top := range []string{checkout(), sharedFolder()} {
+			if dir := filepath.Join(top, "models", name); !found && exists(dir) {
+				all, found = append(all, backbone{name, dir}), true
+			}
+		}
+		if !found {
+			e.note("the backbone %s is left out: neither models/ has it nor that of MLRBFN_SHARED", name)
+		}
+	}
+	if len(all) == 0 {
+		return nil, command.Usagef("no backbone is at hand; name one by --model")
+	}
+	return all, nil
+}
+
+func (e *experiment) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !slices.Contains(e.notes, text) {
+		e.notes = append(e.notes, text)
+		fmt.Fprintf(e.stderr, "reproduce: note: %s\n", text)
+	}
+}
+
+// describe says what the data is.
+func (e *experiment) describe() string {
+	if e.standIn == "" {
+		return e.title + " and its OOD images as in OpenOOD v1.5"
+	}
+	return e.title + ": these are not the paper's data. " + strings.ToUpper(e.standIn[:1]) + e.standIn[1:] + "."
+}
+
+// findSets leaves out the sets that are not there, and fails where nothing can
+// be done without them.
+func (e *experiment) findSets() error {
+	const remedy = "OpenOOD's scripts/download/download.py brings its lists and images (ImageNet's own come from image-net.org); --data says where they are"
+	for _, s := range []set{e.grid.train, e.test} {
+		if path, err := s.absent(e.data); err != nil {
+			return err
+		} else if path != "" {
+			return fmt.Errorf("%s: the %s images cannot be had: there is no %s; %s", e.title, s.name, path, remedy)
+		}
+	}
+	left := func(sets []set) (have []set, err error) {
+		for _, s := range sets {
+			path, err := s.absent(e.data)
+			if err != nil {
+				return nil, err
+			}
+			if path == "" {
+				have = append(have, s)
+			} else {
+				e.note("%s is left out: there is no %s", s.name, path)
+			}
+		}
+		return have, nil
+	}
+	wanted := len(e.near) + len(e.far)
+	var err error
+	if e.val != nil {
+		val, err := left([]set{*e.val})
+		if err != nil {
+			return err
+		}
+		if len(val) == 0 {
+			e.val = nil
+			e.note("a tenth of the training images takes the place of val")
+		}
+	}
+	if e.near, err = left(e.near); err != nil {
+		return err
+	}
+	if e.far, err = left(e.far); err != nil {
+		return err
+	}
+	if len(e.near)+len(e.far) == 0 {
+		return fmt.Errorf("%s: no set of OOD images is there; %s", e.title, remedy)
+	}
+	if len(e.near)+len(e.far) < wanted {
+		e.note("near and far are means over the sets that are there, the paper's over all; %s", remedy)
+	}
+	return nil
+}
+
+// measure extracts all sets with a backbone and holds the contests on them.
+func (e *experiment) measure(ctx context.Context, b backbone) error {
+	dir := filepath.Join(e.out, e.key)
+	prints := map[string]string{} // of what feature sets hold
+	extract := func(s set) (string, error) {
+		opts, err := s.source(e.data, dir)
+		if err != nil {
+			return "", err
+		}
+		if e.grid.train.list != "" && (s.name == e.test.name || e.val != nil && s.name == e.val.name) {
+			opts.Names = filepath.Join(e.data, e.grid.train.list)
+		}
+		opts.Model, opts.Out = b.dir, filepath.Join(dir, "features", b.name, s.name)
+		opts.Force, opts.Backbone, opts.Run = e.extraction.Force, e.extraction.Backbone, e.extraction.Run
+		progress := command.NewProgress(e.stderr, "images", e.quiet)
+		opts.Run.Progress = func(done, _, total int) { progress.Phase(b.name+", "+s.name, done, total) }
+		result, err := pipeline.Extract(ctx, opts)
+		progress.Close()
+		if err != nil {
+			return "", err
+		}
+		if n := len(result.Failed); n > 0 {
+			e.partial = true
+			e.note("of the images of %s, %d of %d could not be read; errors.jsonl beside the features lists them", s.name, n, n+result.Meta.N)
+		}
+		images, err := os.ReadFile(filepath.Join(opts.Out, "images.jsonl"))
+		prints[s.name] = fmt.Sprintf("%s %x", result.Meta.Fingerprint, sha256.Sum256(images))
+		return opts.Out, err
+	}
+	train, err := extract(e.grid.train)
+	if err != nil {
+		return err
+	}
+	opts := e.evaluation
+	if opts.ID, err = extract(e.test); err != nil {
+		return err
+	}
+	var val string
+	if e.val != nil {
+		if val, err = extract(*e.val); err != nil {
+			return err
+		}
+	}
+	for i, s := range slices.Concat(e.near, e.far) {
+		group := pipeline.Near
+		if i >= len(e.near) {
+			group = pipeline.Far
+		}
+		features, err := extract(s)
+		if err != nil {
+			return err
+		}
+		opts.OOD = append(opts.OOD, pipeline.OODSet{Group: group, Name: s.name, Features: features})
+	}
+	for _, c := range e.contests {
+		opts := opts
+		opts.Train = e.train[c.paper]
+		opts.Train.Features = []string{train}
+		if val != "" {
+			opts.Train.Validation = pipeline.Share{Features: val}
+		}
+		opts.Softmax = head.MLPConfig{Layers: c.layers}
+		opts.Out = e.folder(b.name, c)
+		// All is for Evaluate to choose from where it is not for the contest.
+		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
+			opts.Methods = append([]string{pipeline.OwnScore}, posthoc.Names()...)
+		}
+		if opts.Methods = keep(opts.Methods, c.takes); opts.Methods == nil && c.name != contests[0].name {
+			continue
+		}
+		if err := e.hold(ctx, b, c, opts, prints); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func keep(methods []string, takes func(string) bool) (kept []string) {
+	for _, m := range methods {
+		if takes(m) {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+func (e *experiment) folder(backbone string, c contest) string {
+	return filepath.Join(e.out, e.key, "reports", backbone, c.name)
+}
+
+// settings is the file beside a finished report that says what it was made of.
+const settings = "settings.json"
+
+// hold evaluates a contest, unless its report is there.
+func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipeline.EvaluateOptions, prints map[string]string) error {
+	made, err := json.MarshalIndent(struct {
+		Methods    []string
+		Softmax    head.MLPConfig
+		Train      pipeline.TrainOptions
+		Validation pipeline.Share
+		Bootstrap  int
+		Sets       map[string]string
+	}{opts.Methods, opts.Softmax, opts.Train, opts.Train.Validation, opts.Bootstrap, prints}, "", "  ")
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(opts.Out, settings)
+	before, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if string(before) == string(made) && !e.again {
+		fmt.Fprintf(e.stderr, "reproduce: %s is kept\n", opts.Out)
+		return nil
+	}
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	opts.Facts = append(slices.Clone(opts.Facts), report.Fact{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")})
+	progress := command.NewProgress(e.stderr, "", e.quiet)
+	opts.Progress = func(what string, done, total int) { progress.Phase(b.name+", "+c.name+", "+what, done, total) }
+	opts.Warn = func(text string) { e.note("%s, %s: %s", b.name, c.name, text) }
+	_, err = pipeline.Evaluate(ctx, opts)
+	progress.Close()
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(file, func(w io.Writer) error { _, err := w.Write(made); return err })
+}
+
+// studies reads what has been evaluated on a data set, a study per backbone.
+func studies(out, key, title string) (all []report.Study, err error) {
+	folders, err := filepath.Glob(filepath.Join(out, key, "reports", "*", "*", settings))
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, f := range folders {
+		names[filepath.Base(filepath.Dir(filepath.Dir(f)))] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		study := report.Study{Benchmark: title, Backbone: name}
+		for _, c := range contests {
+			dir := filepath.Join(out, key, "reports", name, c.name)
+			if !exists(dir, settings) {
+				continue
+			}
+			rows, err := report.ReadResults(filepath.Join(dir, "results.csv"))
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range rows {
+				r.Method += c.suffix
+				study.Results = append(study.Results, r)
+			}
+		}
+		all = append(all, study)
+	}
+	return all, nil
+}
