@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -75,7 +76,7 @@ func newAblate() *command {
 		if err != nil {
 			return err
 		}
-		return pipeline.WriteTable(ForPeople(s.Out), results)
+		return printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "ablation.csv"))
 	}
 	return c.done()
 }

@@ -16,6 +16,7 @@ import (
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func newEvaluate() *command {
@@ -43,6 +44,8 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	c.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals; 0: none")
+	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
+	c.rare("images")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scoring, about")
@@ -121,6 +124,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 			}
 			opts.Published = report.Benchmarks(nil, board)
 		}
+		opts.Draw = figures.Draw
 		opts.Commands = []string{c.line()}
 		opts.Facts = []report.Fact{
 			{Name: "version", Value: Version()},
@@ -134,7 +138,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		if err != nil {
 			return err
 		}
-		if err := printResults(ForPeople(s.Out), results, opts.Out); err != nil || opts.Detector == nil {
+		if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil || opts.Detector == nil {
 			return err
 		}
 		return assess(ctx, opts, s)
@@ -147,8 +151,8 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 const mostMethods = 32
 
 // printResults prints the methods with their means over the near and the far
-// sets, and where the rest is.
-func printResults(w io.Writer, results []pipeline.Figures, out string) error {
+// sets, and the file with the rest.
+func printResults(w io.Writer, results []pipeline.Figures, rest string) error {
 	type key struct{ method, group string }
 	means, deviations := map[key]pipeline.Figures{}, map[key]pipeline.Figures{}
 	var methods []string
@@ -198,7 +202,7 @@ func printResults(w io.Writer, results []pipeline.Figures, out string) error {
 	if n := len(methods) - mostMethods; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n, "method"))
 	}
-	_, err := fmt.Fprintf(w, "Means ± standard deviations over the seeds. Each set, AUPR and intervals: %s\n", filepath.Join(out, "report.html"))
+	_, err := fmt.Fprintf(w, "Means ± standard deviations over the seeds. Each set, AUPR and intervals: %s\n", rest)
 	return err
 }
 

@@ -12,8 +12,8 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"mlrbfn/internal/figures"
 	"mlrbfn/pipeline/internal/files"
+	"mlrbfn/report/figures"
 )
 
 var blue, vermilion = figures.Palette[0], figures.Palette[1]

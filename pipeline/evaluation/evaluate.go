@@ -72,10 +72,14 @@ type Options struct {
 
 	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
 
-	// For the report to show.
-	Published []report.Line // results to compare with, each with one cell
-	Commands  []string      // to repeat the evaluation with
-	Facts     []report.Fact // versions, dates and the like
+	// For the report to show. ImageRoots are the folders that its thumbnails may
+	// come from, as [report.FeatureSet] says; Draw makes its static pictures, as
+	// [report.Report] says.
+	ImageRoots []string
+	Draw       func(c report.Chart, format string) ([]byte, error)
+	Published  []report.Line // results to compare with, each with one cell
+	Commands   []string      // to repeat the evaluation with
+	Facts      []report.Fact // versions, dates and the like
 
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
@@ -432,17 +436,19 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 	if err != nil {
 		return nil, err
 	}
-	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: predicted, Scores: func(dataset string) ([]float64, error) {
+	allPredicted := map[string][]int{"id": predicted}
+	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: allPredicted, Scores: func(dataset string) ([]float64, error) {
 		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
 		return scores, err
 	}})
 	accuracy := e.accuracy(predicted)
 	figures := make([]Figures, len(e.ood))
 	for i, set := range e.opts.OOD {
-		ood, _, err := score(set.Name, e.ood[i])
+		ood, classes, err := score(set.Name, e.ood[i])
 		if err != nil {
 			return nil, err
 		}
+		allPredicted[set.Name] = classes
 		meanwhile.Go(func() error {
 			m := metrics.Evaluate(id, ood)
 			figures[i] = Figures{

@@ -29,6 +29,7 @@ import (
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func main() { command.Program("reproduce", run) }
@@ -131,6 +132,7 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 	if err := runFlags.LoadRuntime(); err != nil {
 		return err
 	}
+	e.evaluation.Draw = figures.Draw
 	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
 	for _, key := range keys {
 		if err := e.run(ctx, key, *subset, *models, *seeds, *epochs); err != nil {
