@@ -53,7 +53,7 @@ func TestPaper(t *testing.T) {
 	}
 	dir := t.TempDir()
 	rng := rand.New(rand.NewPCG(3, 1))
-	points, labels := makeMoons(400, 0.05, rng)
+	points, labels := makeMoons(1000, 0.05, rng)
 	testPoints, testLabels := makeMoons(500, 0.05, rng)
 	for _, naive := range []bool{false, true} {
 		net, err := train(context.Background(), points, labels, naive, 0)
@@ -68,7 +68,7 @@ func TestPaper(t *testing.T) {
 			t.Errorf("naive %v: far from the data %+v", naive, f)
 		}
 		files := []string{filepath.Join(dir, "moons.png"), filepath.Join(dir, "moons.svg")}
-		if err := drawFigure(net, points, labels, "title", files...); err != nil {
+		if err := drawFigure(net, 40, points, labels, "title", files...); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(files[0])
