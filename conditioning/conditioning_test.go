@@ -17,7 +17,7 @@ import (
 )
 
 // TestGolden holds the distances after each conditioning against numpy's
-// (scripts/gen_conditioning_golden.py).
+// (testdata/generate_golden.py).
 func TestGolden(t *testing.T) {
 	text, err := os.ReadFile("testdata/golden.json")
 	if err != nil {

@@ -49,7 +49,7 @@ func pixelFeatures(t *testing.T, l *Listing, opts PixelOptions) (rows [][]float3
 }
 
 // TestPixels compares features with Pillow's and numpy's
-// (scripts/gen_pixels_golden.py).
+// (testdata/generate_pixels.py).
 func TestPixels(t *testing.T) {
 	dir := filepath.Join("testdata", "pixels")
 	l, err := List(ListOptions{Root: dir})

@@ -56,7 +56,7 @@ func near(t *testing.T, what string, got float64, want number) {
 	}
 }
 
-// TestOpenOOD holds the figures against OpenOOD's own functions.
+// TestOpenOOD compares the metrics with OpenOOD's own functions.
 func TestOpenOOD(t *testing.T) {
 	var cases []struct {
 		Name    string
@@ -67,7 +67,7 @@ func TestOpenOOD(t *testing.T) {
 		AUPRIn  number   `json:"aupr_in"`
 		FPR95   number   `json:"fpr_at_95_no_drop"`
 	}
-	load(t, testenv.Shared(t, "oracle", "golden", "metrics.json"), &cases)
+	load(t, testenv.Golden(t, "metrics.json"), &cases)
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			got := metrics.Evaluate(floats(c.ID), floats(c.OOD))
@@ -79,7 +79,7 @@ func TestOpenOOD(t *testing.T) {
 	}
 }
 
-// TestScikitLearn holds them against scikit-learn (scripts/gen_metrics_golden.py).
+// TestScikitLearn holds them against scikit-learn (testdata/generate_metrics.py).
 func TestScikitLearn(t *testing.T) {
 	var golden struct {
 		Cases []struct {

@@ -19,7 +19,7 @@ func (s *FDBD) fields(f *fields) {
 //
 //	Σ_{c≠y} |z_c − z_y|/‖w_c − w_y‖ / ‖f − μ‖, y = argmax z
 //
-// Reads features and logits, which are those of the linear head with weights w.
+// Reads features and logits. The logits come from the linear head with the weights w.
 // It is a sum, where the paper has a mean. Classes of equal weights have no
 // boundary between them and are left out. Where the denominator is zero, as for
 // features of zeros without a mean, the score is 0, the lowest there is:

@@ -16,14 +16,13 @@ import (
 // search finds for each query the bank rows of the largest cosine, all of them
 // exactly, in bounded memory.
 //
-// Products in float32 of a tile of queries with a block of the bank say which
-// rows can be among the K largest: those whose product is no further below the
-// K-th largest than rounding can put it. These alone are computed in float64.
-// The bank is read once for as many queries as the memory holds.
+// Products in float32 of a tile of queries with a block of the bank select the
+// rows that can be among the K largest: those whose product is less far below the
+// K-th largest than rounding reaches. Only these are computed in float64. The bank
+// is read once for as many queries as the memory holds.
 //
-// On the way it sums up relations of the queries to all of the bank.
-//
-// It is the work of KNNs and Relations with the same bank.
+// The same products serve the relations of the queries to the bank. A search is the
+// work of KNNs and Relations with the same bank.
 type search struct {
 	bank       *Data
 	memory     int64 // bytes for queries and blocks
@@ -72,10 +71,10 @@ func wholeTiles(queries int64) int64 {
 	return queries - queries%tileRows
 }
 
-// plan says how many queries and how many bank rows are worked on at once. A
-// quarter of the memory is for the bank rows, a quarter for the products of
-// these with the tiles, the rest for the queries and what was found for them.
-// How relations are summed up must not depend on the memory.
+// plan returns how many queries and how many bank rows are worked on at once. A
+// quarter of the memory is for the bank rows, a quarter for their products with
+// the tiles, and the rest for the queries and their neighbours. With relations the
+// number of rows is fixed, as the order of their sums must not depend on the memory.
 func (s *search) plan(workers int) (queries, block int, err error) {
 	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
@@ -91,11 +90,11 @@ func (s *search) plan(workers int) (queries, block int, err error) {
 	return int(n), int(rows), nil
 }
 
-// run goes through the bank for n queries. Rows of zeros, which have no direction,
-// are nobody's neighbours: for a query of zeros there are none, and in the bank
-// they are left out, as are rows that are not finite; for such a query it is NaN.
+// run reads the bank for n queries. Rows of zeros have no direction and no
+// neighbours: in the bank they are skipped, as are rows that are not finite. A query
+// that is not finite scores NaN.
 func (s *search) run(ctx context.Context, n int, b Batch) error {
-	// Relations of few classes and of many want the bank in different orders.
+	// Relations of few classes and of many need the bank in different orders.
 	if many := slices.IndexFunc(s.relations, func(r *relation) bool { return r.classes > mostSummed }); many >= 0 {
 		other := search{bank: s.bank, memory: s.memory}
 		s.relations = slices.DeleteFunc(s.relations, func(r *relation) bool {

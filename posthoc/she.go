@@ -37,9 +37,10 @@ type SHE struct {
 	Patterns []float64 // [C, D]
 }
 
-// FitSHE takes as the pattern of a class the mean of its rows that are
-// predicted right. A class without any takes the mean of its rows, a class
-// without rows that of all, so that images predicted as it have a score.
+// FitSHE takes the mean of the rows that are predicted right as the pattern of their
+// class. Without any, the pattern is the mean of all rows of the class, and for a
+// class without rows it is the mean of all rows, so that images that are predicted
+// as this class have a score.
 func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 	if err := data.need(features | logits | labels); err != nil {
 		return nil, err

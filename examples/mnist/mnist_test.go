@@ -18,7 +18,7 @@ import (
 )
 
 // TestScript runs the whole experiment with a small network on the committed
-// data set (scripts/gen_pixels_golden.py), which is easy.
+// data set (extractor/testdata/generate_pixels.py), which is easy.
 func TestScript(t *testing.T) {
 	for _, row := range reproduce(t, "testdata", 60, 64) {
 		if row[0] < 0.9 || row[1] < 0.85 || row[2] < 0.85 || row[4] < 0.85 {

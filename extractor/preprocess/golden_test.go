@@ -154,7 +154,7 @@ func moments(x []float32) (mean, std float64) {
 }
 
 // TestResizeEqualsPillow compares all filters with Pillow 13 (see
-// scripts/gen_resize_golden.py): up, down, both at once, and the size as it is.
+// testdata/generate_resize.py): up, down, both at once, and the size as it is.
 func TestResizeEqualsPillow(t *testing.T) {
 	source := readPNG(t, "testdata/resize/source.png")
 	files, err := filepath.Glob("testdata/resize/*_*.png")
@@ -232,7 +232,7 @@ func TestPipelinesEqualPython(t *testing.T) {
 
 // TestProcessorsEqualPython compares configurations drawn at random, as the
 // libraries save them, with what their processors make of images of random sizes
-// (scripts/gen_processors_golden.py). MLRBFN_PROCESSORS names a file with others.
+// (testdata/generate_processors.py). MLRBFN_PROCESSORS names a file with others.
 func TestProcessorsEqualPython(t *testing.T) {
 	file := "testdata/processors.json"
 	if other := os.Getenv("MLRBFN_PROCESSORS"); other != "" {

@@ -25,7 +25,7 @@ var unsupportedFiles = map[string]struct{ says, why string }{
 }
 
 // TestOddImages compares with what Pillow 13 makes of 1,077 odd images, as
-// scripts/gen_odd_golden.py wrote it down: what Pillow decodes is decoded, to
+// testdata/generate_odd.py wrote it down: what Pillow decodes is decoded, to
 // the bit, and what it refuses is refused.
 func TestOddImages(t *testing.T) {
 	f, err := os.Open("testdata/odd.csv")

@@ -30,7 +30,7 @@ type pixels struct {
 }
 
 // golden returns the files of testdata/golden.zip, which
-// scripts/gen_jpeg_golden.py writes.
+// testdata/generate_golden.py writes.
 func golden(t testing.TB) map[string][]byte {
 	t.Helper()
 	archive, err := zip.OpenReader("testdata/golden.zip")

@@ -1,12 +1,18 @@
-// Package testenv tells tests where the things outside the repository lie:
-// the shared witnesses, what set-up put into the checkout, and Python.
+// Package testenv gives tests the reference results that are committed here
+// (goldens) and finds the things outside the repository: the shared folder, what
+// set-up put into the checkout, and Python.
 //
-// A test that needs one of them skips with a message where it is absent. With
-// MLRBFN_REQUIRE set to a list of "shared", "setup" and "python" it fails
-// instead, which is how .ci/run makes sure that nothing was passed over.
+// A test that needs something skips with Missing where it is absent. With
+// MLRBFN_REQUIRE set to a list such as "shared,setup,python" the test fails
+// instead, which is how .ci/run makes sure that no test was skipped. Where
+// MLRBFN_SKIPPED names a file, each skipped test adds a line to it, from which
+// `make test` counts.
 package testenv
 
 import (
+	"archive/zip"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,8 +40,42 @@ func Root(tb testing.TB) string {
 	}
 }
 
-// Shared returns the path of elem inside the folder of outside witnesses:
-// MLRBFN_SHARED, or shared/ beside the checkout.
+// Golden returns the path of a committed file of reference results that several
+// packages read; goldens/README.md describes them.
+func Golden(tb testing.TB, name string) string {
+	tb.Helper()
+	return filepath.Join(Root(tb), "internal", "testenv", "goldens", name)
+}
+
+// OpenOOD unpacks the scores of OpenOOD's own classes, and the features that they
+// were given, and returns the folder (goldens/openood/README.md).
+func OpenOOD(tb testing.TB) string {
+	tb.Helper()
+	archive, err := zip.OpenReader(Golden(tb, "openood.zip"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer archive.Close()
+	dir := tb.TempDir()
+	for _, f := range archive.File {
+		r, err := f.Open()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, f.Name), data, 0o666); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Shared returns the path of elem inside the shared folder, with data, models and
+// reference results too large to commit: MLRBFN_SHARED, or shared/ beside the
+// checkout.
 func Shared(tb testing.TB, elem ...string) string {
 	tb.Helper()
 	dir := os.Getenv("MLRBFN_SHARED")
@@ -43,7 +83,7 @@ func Shared(tb testing.TB, elem ...string) string {
 		dir = filepath.Join(filepath.Dir(Root(tb)), "shared")
 	}
 	return need(tb, "shared", filepath.Join(append([]string{dir}, elem...)...),
-		"set MLRBFN_SHARED to the folder of outside witnesses")
+		"set MLRBFN_SHARED")
 }
 
 // Runtime returns the onnxruntime library that set-up unpacked, or the one
@@ -90,10 +130,31 @@ func Python(tb testing.TB, program string, args ...string) string {
 func need(tb testing.TB, what, path, remedy string) string {
 	tb.Helper()
 	if _, err := os.Stat(path); err != nil {
-		if slices.Contains(strings.Split(os.Getenv("MLRBFN_REQUIRE"), ","), what) {
-			tb.Fatalf("%s is required and absent; %s", path, remedy)
-		}
-		tb.Skipf("%s is absent; %s", path, remedy)
+		Missing(tb, what, remedy, path)
 	}
 	return path
+}
+
+// Missing ends a test that cannot run without what, in one or two words such as
+// "gzip", because of reason: it is skipped, and counted at the end of `make test`,
+// or fails where what is required. The remedy, which may be empty, says how to get
+// what is missing.
+func Missing(tb testing.TB, what, remedy string, reason any) {
+	tb.Helper()
+	if slices.Contains(strings.Split(os.Getenv("MLRBFN_REQUIRE"), ","), what) {
+		tb.Fatalf("%s is required: %v; %s", what, reason, remedy)
+	}
+	if file := os.Getenv("MLRBFN_SKIPPED"); file != "" {
+		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+		if err == nil { // one write, so that lines of several packages do not mix
+			_, err = fmt.Fprintf(f, "%s\t%s\t%s\n", what, remedy, tb.Name())
+		}
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	tb.Skipf("%s is absent: %v; %s", what, reason, remedy)
 }

@@ -50,7 +50,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 				Float64 float64 `json:"float64_abs"`
 			} `json:"tolerance"`
 		}
-		text, err := os.ReadFile(testenv.Shared(t, "oracle", "golden", "posthoc", name+".json"))
+		text, err := os.ReadFile(filepath.Join(testenv.OpenOOD(t), name+".json"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -236,14 +236,14 @@ func TestTrainKeepsGoodHeads(t *testing.T) {
 		if err := os.WriteFile(o.Checkpoint, kept, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		record, err := readCheckpoint(o.Checkpoint)
+		run, states, err := readCheckpoint(o.Checkpoint)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range heads {
-			record.Heads[i].Params[0][0] = float32(math.NaN())
+			states[i].Params[0][0] = float32(math.NaN())
 		}
-		c := &checkpoint{path: o.Checkpoint, run: record.Run, states: record.Heads}
+		c := &checkpoint{path: o.Checkpoint, run: run, states: states}
 		if err := c.flush(true); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestTrainKeepsGoodHeads(t *testing.T) {
 	if _, _, err := Train(context.Background(), o); !errors.Is(err, head.ErrDiverged) {
 		t.Errorf("all diverged: %v", err)
 	}
-	if record, err := readCheckpoint(o.Checkpoint); err != nil || len(record.Heads) != 3 || record.Heads[2] == nil {
+	if _, states, err := readCheckpoint(o.Checkpoint); err != nil || len(states) != 3 || states[2] == nil {
 		t.Errorf("the checkpoint after that: %v", err)
 	}
 }
