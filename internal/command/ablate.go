@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"mlrbfn/pipeline"
+	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func newAblate() *command {
@@ -70,12 +72,13 @@ func newAblate() *command {
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", text) }
+		opts.Draw = figures.Draw
 		results, err := pipeline.Ablate(ctx, opts)
 		progress.Close()
 		if err != nil {
 			return err
 		}
-		return pipeline.WriteTable(ForPeople(s.Out), results)
+		return report.Text(ForPeople(s.Out), results)
 	}
 	return c.done()
 }
