@@ -9,7 +9,6 @@ import (
 	"image"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/regular"
 )
 
 // maxFileBytes bounds what is read of one file into memory.
@@ -345,22 +345,15 @@ func read(item *Item, room []byte) ([]byte, error) {
 	if item.idx != nil {
 		return item.idx.At(item.number), nil
 	}
-	// Opening a pipe would wait for its writer, so it is looked at first.
-	info, err := os.Stat(item.File)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
-	}
-	if info.Size() > maxFileBytes {
-		return nil, fmt.Errorf("%d bytes are more than an image may have (%d)", info.Size(), maxFileBytes)
-	}
-	f, err := os.Open(item.File)
+	f, err := regular.Open(item.File, maxFileBytes)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
 	data := slices.Grow(room[:0], int(info.Size()))[:info.Size()]
 	if _, err := io.ReadFull(f, data); err != nil {
 		return nil, fmt.Errorf("the file changed while it was read: %w", err)

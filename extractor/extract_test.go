@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -383,7 +382,7 @@ func TestExtractBoundsBatches(t *testing.T) {
 		if stats, err := extract(t.Context(), m, items, ExtractOptions{Batch: math.MaxInt}, func(r Result) error { return r.Err }); err != nil || stats.Done != 1 {
 			t.Errorf("%s: %+v, %v", name, stats, err)
 		}
-		if _, err := m.newRunner(1 << 40); err == nil || !strings.Contains(err.Error(), "choose a smaller one") {
+		if _, err := m.newRunner(1 << 40); !errors.Is(err, errTooLarge) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/idx"
+	"mlrbfn/internal/regular"
 )
 
 var (
@@ -44,6 +45,9 @@ type ListOptions struct {
 	// order of Items, so that work on a huge tree can begin before it is listed.
 	// The image's Label is not settled yet. An error ends the listing.
 	Found func(Item) error
+	// Except, where not empty, names a folder that is not looked into, by
+	// whatever name or link it is met.
+	Except string
 }
 
 // An Item is one image: a file, or a part of an idx file.
@@ -61,8 +65,60 @@ type Item struct {
 	// an idx file Bytes is the number of its pixels.
 	Bytes, MTime int64
 
+	folder *folder     // that it was found in; nil where nobody says
 	idx    *idx.Images // nil for a file
 	number int         // of the image in it
+}
+
+// folder is a folder that somebody named, as it was then.
+type folder struct {
+	name string
+	info fs.FileInfo
+}
+
+// NamedItem returns the item of an image that was named by itself: by the path
+// of its file, and to be called path.
+func NamedItem(file, path string) (Item, error) {
+	item := Item{Path: path, File: file, Label: -1}
+	info, err := os.Stat(file)
+	if err != nil {
+		return item, err
+	}
+	item.Bytes, item.MTime = info.Size(), info.ModTime().UnixNano()
+	dir := filepath.Dir(file)
+	if info, err = os.Stat(dir); err == nil {
+		item.folder = &folder{dir, info}
+	}
+	return item, nil
+}
+
+// Locate opens the folder that was named, the item's own where that was named
+// by itself, and returns the item's name in it, with forward slashes. Links that
+// have changed since do not lead it elsewhere: it is an error if the folder is
+// another now, and the name may be looked up in no other.
+func (item *Item) Locate() (*os.Root, string, error) {
+	switch {
+	case item.idx != nil:
+		return nil, "", errors.New("an image in an idx file has no file of its own")
+	case item.folder == nil:
+		return nil, "", fmt.Errorf("the folder of %s is not known", item.File)
+	}
+	name, err := filepath.Rel(item.folder.name, item.File)
+	if err != nil {
+		return nil, "", err
+	}
+	root, err := os.OpenRoot(item.folder.name)
+	if err != nil {
+		return nil, "", err
+	}
+	info, err := root.Stat(".")
+	if err == nil && !os.SameFile(info, item.folder.info) {
+		err = fmt.Errorf("the folder %s is another than it was", item.folder.name)
+	}
+	if err != nil {
+		return nil, "", errors.Join(err, root.Close())
+	}
+	return root, filepath.ToSlash(name), nil
 }
 
 // InIDX tells whether the image is a part of an idx file.
@@ -100,13 +156,16 @@ func (e ListError) Unwrap() error { return e.Err }
 // lister is at work on a listing.
 type lister struct {
 	*Listing
-	ctx   context.Context
-	found func(Item) error
-	err   error // that ends it
+	ctx    context.Context
+	found  func(Item) error
+	folder *folder           // that is listed; nil for an idx file
+	seen   map[identity]bool // the folders that were looked into
+	err    error             // that ends it
 }
 
 // add lists an image.
 func (l *lister) add(item Item) {
+	item.folder = l.folder
 	l.Items = append(l.Items, item)
 	if l.found != nil && l.err == nil {
 		l.err = l.found(item)
@@ -129,7 +188,9 @@ func List(opts ListOptions) (*Listing, error) { return ListContext(context.Backg
 // Of a tree DIR/class/…/image the first folder is the class; images that lie in
 // DIR itself have no label. Every file is looked at: it is an image by its name
 // or by its first bytes, and counted in Skipped otherwise. Links are followed,
-// but not those that lead back to a folder that they lie in. A class folder
+// out of the folder too; see [Item.Locate] for who wants to change what lies in
+// it. Each folder is looked into once: of several links to it, and of those that
+// lead back to a folder that they lie in, all but the first are passed over. A class folder
 // without images is an [ErrEmptyClass] that comes with the listing; it is none
 // where no folder has images (photographs with a folder of notes) and none
 // where its name begins with a dot.
@@ -150,7 +211,14 @@ func ListContext(ctx context.Context, opts ListOptions) (*Listing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("images: %w; name the folder that they are in", err)
 	}
-	l := &lister{Listing: &Listing{Root: opts.Root}, ctx: ctx, found: opts.Found}
+	l := &lister{Listing: &Listing{Root: opts.Root}, ctx: ctx, found: opts.Found, seen: map[identity]bool{}}
+	if info.IsDir() {
+		l.folder = &folder{opts.Root, info}
+		l.seen[identify(opts.Root, info)] = true
+	}
+	if except, err := os.Stat(opts.Except); opts.Except != "" && err == nil {
+		l.seen[identify(opts.Except, except)] = true
+	}
 	switch {
 	case !info.IsDir() && opts.ListFile != "":
 		return nil, fmt.Errorf("images: %s is a file; a list needs the folder that its paths start from", opts.Root)
@@ -161,7 +229,7 @@ func ListContext(ctx context.Context, opts ListOptions) (*Listing, error) {
 	case opts.ListFile != "":
 		err = l.readList(opts.ListFile, opts.NamesFile)
 	default:
-		if err = l.walkRoot(info); errors.Is(err, ErrNoImages) {
+		if err = l.walkRoot(); errors.Is(err, ErrNoImages) {
 			switch file, several := findIDX(opts.Root); {
 			case several != nil:
 				return nil, several
@@ -194,7 +262,7 @@ func (l *lister) readIDX(file string) error {
 }
 
 // walkRoot lists a folder whose own entries decide the classes.
-func (l *lister) walkRoot(root fs.FileInfo) error {
+func (l *lister) walkRoot() error {
 	entries, err := os.ReadDir(l.Root)
 	if err != nil {
 		return fmt.Errorf("images: %w; make the folder readable", err)
@@ -202,7 +270,7 @@ func (l *lister) walkRoot(root fs.FileInfo) error {
 	var empty []string
 	for _, entry := range inOrder(l.Root, entries) {
 		before, errorsBefore := len(l.Items), len(l.Errors)
-		isDir := l.visit(entry, "", len(l.Classes), []fs.FileInfo{root})
+		isDir := l.visit(entry, "", len(l.Classes))
 		switch {
 		case !isDir:
 		case len(l.Items) > before:
@@ -260,9 +328,8 @@ func inOrder(folder string, entries []fs.DirEntry) []fs.DirEntry {
 }
 
 // visit lists one entry of the folder rel ("" is the root), and all below it
-// where it is a folder, which it then reports. above are the folders that it
-// lies in.
-func (l *lister) visit(entry fs.DirEntry, rel string, label int, above []fs.FileInfo) (isDir bool) {
+// where it is a folder, which it then reports.
+func (l *lister) visit(entry fs.DirEntry, rel string, label int) (isDir bool) {
 	if l.stopped() {
 		return false
 	}
@@ -274,16 +341,17 @@ func (l *lister) visit(entry fs.DirEntry, rel string, label int, above []fs.File
 	case err != nil:
 		fail(err)
 	case info.IsDir():
-		if slices.ContainsFunc(above, func(dir fs.FileInfo) bool { return os.SameFile(dir, info) }) {
-			return false // a link back: a folder lies in itself
+		if id := identify(file, info); l.seen[id] {
+			return false
+		} else {
+			l.seen[id] = true
 		}
 		entries, err := os.ReadDir(file)
 		if err != nil {
 			fail(err)
 		}
-		above = append(above, info)
 		for _, entry := range inOrder(file, entries) {
-			l.visit(entry, rel, label, above)
+			l.visit(entry, rel, label)
 		}
 		return true
 	case !info.Mode().IsRegular():
@@ -314,7 +382,7 @@ func isImage(file string) (bool, error) {
 	if preprocess.IsImage(name, nil) {
 		return true, nil
 	}
-	f, err := os.Open(file)
+	f, err := regular.Open(file, regular.Values)
 	if err != nil {
 		return false, err
 	}
@@ -335,7 +403,7 @@ type entry struct {
 
 // readEntries reads an OpenOOD list.
 func readEntries(file string) ([]entry, error) {
-	text, err := os.ReadFile(file)
+	text, err := regular.ReadFile(file, regular.List)
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}

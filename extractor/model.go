@@ -2,6 +2,7 @@ package extractor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,12 +19,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	ort "github.com/yalue/onnxruntime_go"
 	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/regular"
 )
 
 // ModelOptions says how to use a model; the zero value is the usual way.
@@ -50,7 +53,14 @@ type ModelOptions struct {
 	// IntraOpThreads is how many threads one run may use; 0 is 1, or more
 	// with fewer workers where a long extraction finds that faster.
 	IntraOpThreads int
+	// OpenTimeout bounds how long opening the model may take, its first run
+	// included; 0 is [DefaultOpenTimeout].
+	OpenTimeout time.Duration
 }
+
+// DefaultOpenTimeout is far more than an honest model needs to open. (An engine
+// that a provider compiles for its device takes minutes.)
+const DefaultOpenTimeout = 20 * time.Minute
 
 // A Model is an ONNX graph with its preprocessing, ready to run. Its methods
 // may be called from several goroutines; [Model.Close] it when all its runners
@@ -94,9 +104,61 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // that folder is called onnx. onnxruntime is loaded if it is not yet.
 //
 // A blank image is run to learn the sizes of the outputs, so a graph that does
-// not fit its configuration fails here.
-// Errors name the graph file and say which flag to change.
+// not fit its configuration fails here. So does one whose tensors for one run
+// would not fit into a gigabyte, and one that is not open after
+// [ModelOptions.OpenTimeout]. A graph is a program all the same, and what
+// onnxruntime takes for values within it has no bound here.
+//
+// Errors name the graph file.
 func OpenModel(dir string, opts ModelOptions) (*Model, error) {
+	return OpenModelContext(context.Background(), dir, opts)
+}
+
+// OpenModelContext is [OpenModel] that ends with the context's error once that
+// is cancelled.
+func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
+	limit := cmp.Or(opts.OpenTimeout, DefaultOpenTimeout)
+	timed, cancel := context.WithTimeout(ctx, limit)
+	type opened struct {
+		*Model
+		error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		defer cancel()
+		m, err := openModel(timed, dir, opts)
+		done <- opened{m, err}
+	}()
+	finish := func(o opened) (*Model, error) {
+		if o.error != nil && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if errors.Is(o.error, context.DeadlineExceeded) {
+			return nil, fmt.Errorf("model %s is not open after %v: %w", dir, limit, context.DeadlineExceeded)
+		}
+		return o.Model, o.error
+	}
+	select {
+	case o := <-done:
+		return finish(o)
+	case <-timed.Done():
+	}
+	// A run ends soon. Loading cannot be stopped: it is left behind.
+	const grace = 2 * time.Second
+	select {
+	case o := <-done:
+		return finish(o)
+	case <-time.After(grace):
+		go func() {
+			if late := <-done; late.Model != nil {
+				_ = late.Close()
+			}
+		}()
+		return finish(opened{nil, timed.Err()})
+	}
+}
+
+func openModel(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
 	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
 		return nil, fmt.Errorf("unknown pooling %q; --pool is cls or mean", opts.Pool)
 	}
@@ -117,13 +179,17 @@ func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 	if err := InitRuntime(""); err != nil {
 		return nil, err
 	}
+	files, err := graphFiles(file)
+	if err != nil {
+		return nil, err
+	}
 	// A large file takes about as long to hash as to load.
 	var hash errgroup.Group
 	hash.Go(func() (err error) {
-		m.SHA256, err = hashGraph(file)
+		m.SHA256, err = hashFiles(ctx, files)
 		return err
 	})
-	err = m.open(opts)
+	err = m.open(ctx, opts)
 	if hashErr := hash.Wait(); hashErr != nil {
 		return nil, errors.Join(hashErr, m.Close())
 	}
@@ -178,11 +244,7 @@ func findGraph(dir string) (file string, folders []string, err error) {
 func graphsIn(dir string) []string {
 	var found []string
 	for _, folder := range []string{dir, filepath.Join(dir, "onnx")} {
-		entries, err := os.ReadDir(folder)
-		if err != nil {
-			continue
-		}
-		for _, entry := range entries {
+		for _, entry := range someEntries(folder) {
 			file := filepath.Join(folder, entry.Name())
 			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && filepath.Ext(file) == ".onnx" {
 				found = append(found, file)
@@ -200,37 +262,63 @@ func visionGraphs(file string) []string {
 	})
 }
 
-// hashGraph returns the hex SHA-256 of the graph file followed by the files that
-// it keeps weights in.
-func hashGraph(file string) (string, error) {
+// graphFiles returns the graph file and those that it keeps weights in, all of
+// which are regular files.
+func graphFiles(file string) ([]string, error) {
 	files := []string{file}
 	weights, err := externalWeights(file)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, name := range weights {
-		files = append(files, filepath.Join(filepath.Dir(file), name))
-	}
-	h := sha256.New()
-	for _, file := range files {
-		f, err := os.Open(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("model %s keeps weights in another file: %w; fetch that too", files[0], err)
+		name := filepath.Join(filepath.Dir(file), name)
+		if err := regular.Check(name, regular.Weights); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("model %s keeps weights in another file: %w; fetch that too", file, err)
+		} else if err != nil {
+			return nil, fmt.Errorf("weights of model %s: %w", file, err)
 		}
+		files = append(files, name)
+	}
+	return files, nil
+}
+
+// hashFiles returns the hex SHA-256 of the files, one after another.
+func hashFiles(ctx context.Context, files []string) (string, error) {
+	h, block := sha256.New(), make([]byte, 1<<20)
+	for _, file := range files {
+		f, err := regular.Open(file, regular.Weights)
 		if err != nil {
 			return "", fmt.Errorf("hash model: %w", err)
 		}
-		_, err = io.Copy(h, f)
-		f.Close()
-		if err != nil {
+		for n := 0; err == nil; {
+			n, err = f.Read(block)
+			h.Write(block[:n])
+			if ctx.Err() != nil {
+				err = ctx.Err()
+			}
+		}
+		if err == io.EOF {
+			err = nil
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
 			return "", fmt.Errorf("hash model: %w", err)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// hashGraph returns the hex SHA-256 of the graph file followed by the files that
+// it keeps weights in.
+func hashGraph(ctx context.Context, file string) (string, error) {
+	files, err := graphFiles(file)
+	if err != nil {
+		return "", err
+	}
+	return hashFiles(ctx, files)
+}
+
 // open fills in all that the graph itself says and makes the session.
-func (m *Model) open(opts ModelOptions) error {
+func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	if err := m.inspect(); err != nil {
 		return err
 	}
@@ -258,7 +346,7 @@ func (m *Model) open(opts ModelOptions) error {
 	if err := m.newSession(); err != nil {
 		return err
 	}
-	if err := m.measure(); err != nil {
+	if err := m.measure(ctx); err != nil {
 		return err
 	}
 	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout, height, width)
@@ -347,92 +435,150 @@ func (m *Model) newSession() error {
 }
 
 // measure runs blank images through the session to learn the shape that each
-// output has for one image.
-func (m *Model) measure() error {
+// output has for one image. Memory for outputs is taken here, as onnxruntime
+// would take any amount.
+func (m *Model) measure(ctx context.Context) error {
 	n := m.rows(1)
-	in := newBuffer(m.input.Type, m.inputRow(), n)
-	input, err := in.value(n)
+	shapes := make([][]int64, len(m.outputs))
+	for i, out := range m.outputs {
+		shapes[i] = []int64{int64(n), 1}
+		if len(out.Shape) > 1 {
+			shapes[i] = slices.Clone(out.Shape)
+			shapes[i][0] = int64(n)
+		}
+		for d := range shapes[i] {
+			shapes[i][d] = max(1, shapes[i][d])
+		}
+	}
+	// A dimension that is not as declared, or not declared, is learnt from the
+	// error that it makes. One run tells of one output, or its rank alone.
+	for tries := 4 * len(shapes); ; tries-- {
+		for i, shape := range shapes {
+			if len(shape) < 2 || shape[0] != int64(n) || slices.Min(shape) < 1 {
+				return fmt.Errorf("output %s has shape %v for %d image(s), but must have a row for each; choose another with --output", m.outputs[i].Name, shape, n)
+			}
+			m.outputs[i].row = shape[1:]
+		}
+		err := m.runBlank(ctx, n)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		learnt := tries > 0 && !errors.Is(err, errTooLarge) && m.learnShape(shapes, err.Error())
+		if !learnt && tries > 0 && !errors.Is(err, errTooLarge) && !tellsShape.MatchString(err.Error()) {
+			// Another version may have other words.
+			if free, freeErr := m.runFree(ctx, n); freeErr == nil {
+				shapes, learnt, tries = free, true, 1
+			}
+		}
+		if !learnt {
+			return fmt.Errorf("a run on a blank image failed: %w", err)
+		}
+	}
+}
+
+// runBlank runs n blank images, with outputs of the rows that are assumed.
+func (m *Model) runBlank(ctx context.Context, n int) (err error) {
+	r, err := m.runnerOf(n, maxRun)
 	if err != nil {
 		return err
 	}
-	defer input.Destroy()
-	made := make([]ort.Value, len(m.outputs))
-	defer func() {
-		for _, v := range made {
-			if v != nil {
-				v.Destroy()
-			}
-		}
-	}()
-	for i, out := range m.outputs {
-		// The wrapper allocates float32 outputs by itself, but too few bytes
-		// for float16 ones.
-		if out.Type == "float16" {
-			v, err := m.halfOutput(i, n, input)
-			if err != nil {
-				return err
-			}
-			made[i] = v
-		}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	b, err := r.bind(n)
+	if err != nil {
+		return err
 	}
-	outputs := slices.Clone(made)
-	if err := m.session.Run([]ort.Value{input}, outputs); err != nil {
-		// Outputs that the wrapper failed to make are nil pointers in an
-		// interface that is not, so none of its own is touched here.
-		return fmt.Errorf("a run on a blank image failed: %w", err)
-	}
-	made = outputs
-	for i, v := range outputs {
-		shape := v.GetShape()
-		if len(shape) < 2 || shape[0] != int64(n) || slices.Min(shape) < 1 {
-			return fmt.Errorf("output %s has shape %v for %d image(s), but must have a row for each; choose another with --output", m.outputs[i].Name, shape, n)
-		}
-		m.outputs[i].row = shape[1:]
-	}
-	return nil
+	return m.run(ctx, b)
 }
 
-// requestedShape is how onnxruntime refuses an output tensor of a wrong shape,
-// in older versions and in 1.31.
-var requestedShape = regexp.MustCompile(`(?:Requested shape:|computed output shape for this run is )\{([0-9,]+)\}`)
-
-// halfOutput makes a float16 tensor for output i of n images. Dimensions that
-// the graph does not declare are taken from onnxruntime's refusal of a tensor
-// that is too small; the wrapper has no other way to tell them.
-func (m *Model) halfOutput(i, n int, input ort.Value) (ort.Value, error) {
-	out := m.outputs[i]
-	if len(out.Shape) < 2 {
-		return nil, fmt.Errorf("output %s does not declare its dimensions; export the model with float32 outputs", out)
+// runFree runs n blank images and lets onnxruntime take the memory for outputs,
+// which it can for float32 ones.
+func (m *Model) runFree(ctx context.Context, n int) (shapes [][]int64, err error) {
+	for _, out := range m.outputs {
+		if out.Type != "float32" {
+			return nil, fmt.Errorf("the dimensions of output %s cannot be learnt; export the model with float32 outputs", out)
+		}
 	}
-	shape := slices.Clone(out.Shape)
-	shape[0] = int64(n)
-	if slices.Min(shape) > 0 {
-		return newBuffer(out.Type, shape[1:], n).value(n)
-	}
-	for d := range shape {
-		shape[d] = max(1, shape[d])
-	}
-	probe, err := newBuffer(out.Type, shape[1:], n).value(n)
+	input, err := newBuffer(m.input.Type, m.inputRow(), n).value(n)
 	if err != nil {
 		return nil, err
 	}
-	defer probe.Destroy()
-	outputs := make([]ort.Value, len(m.outputs))
-	outputs[i] = probe
-	err = m.session.Run([]ort.Value{input}, outputs)
-	refusal := requestedShape.FindStringSubmatch(fmt.Sprint(err))
-	if refusal == nil {
-		return nil, fmt.Errorf("the dimensions of output %s cannot be learnt (%v); export the model with float32 outputs", out, err)
+	b := binding{[]ort.Value{input}, make([]ort.Value, len(m.outputs))}
+	if err := m.run(ctx, b); err != nil {
+		// Outputs that the wrapper failed to make are nil pointers in an
+		// interface that is not, so none of them is touched here.
+		return nil, errors.Join(err, input.Destroy())
 	}
-	var row []int64
-	for _, text := range strings.Split(refusal[1], ",")[1:] {
+	for _, v := range b.outputs {
+		shapes = append(shapes, v.GetShape())
+	}
+	return shapes, b.destroy()
+}
+
+// What onnxruntime says of an output tensor of a wrong shape: of a shape that it
+// infers from the graph, and of one that only a run shows (in older versions, and
+// in 1.31).
+var (
+	wrongRank  = regexp.MustCompile(`Invalid rank for output: (.*) Got: [0-9]+ Expected: ([0-9]+)`)
+	wrongSizes = regexp.MustCompile(`Got invalid dimensions for output: (.*) for the following indices`)
+	wrongSize  = regexp.MustCompile(`index: ([0-9]+) Got: -?[0-9]+ Expected: (-?[0-9]+)`)
+	tellsShape = regexp.MustCompile(`rank for output|dimensions for output|Requested shape|computed output shape`)
+	ranShape   = regexp.MustCompile(`(?:Requested shape:|for output '(.*)' of node .* computed output shape for this run is )\{([0-9,]*)\}`)
+)
+
+// learnShape corrects the shape that an error of onnxruntime's is about. It
+// tells whether it could.
+func (m *Model) learnShape(shapes [][]int64, text string) bool {
+	find := func(name string) int {
+		at := slices.IndexFunc(m.outputs, func(t tensor) bool { return t.Name == name })
+		if name == "" && len(m.outputs) == 1 {
+			at = 0
+		}
+		return at
+	}
+	if rank := wrongRank.FindStringSubmatch(text); rank != nil {
+		at := find(rank[1])
+		n, err := strconv.Atoi(rank[2])
+		if at < 0 || err != nil || n > 64 || n == len(shapes[at]) {
+			return false
+		}
+		shape := slices.Repeat([]int64{1}, n)
+		copy(shape, shapes[at][:1])
+		shapes[at] = shape
+		return true
+	}
+	if sizes := wrongSizes.FindStringSubmatch(text); sizes != nil {
+		at := find(sizes[1])
+		learnt := false
+		for _, size := range wrongSize.FindAllStringSubmatch(text, -1) {
+			d, err := strconv.Atoi(size[1])
+			v, errV := strconv.ParseInt(size[2], 10, 64)
+			if at >= 0 && err == nil && errV == nil && d < len(shapes[at]) && shapes[at][d] != v {
+				shapes[at][d], learnt = v, true
+			}
+		}
+		return learnt
+	}
+	ran := ranShape.FindStringSubmatch(text)
+	if ran == nil {
+		return false
+	}
+	at := find(ran[1])
+	var shape []int64
+	for _, text := range strings.Split(ran[2], ",") {
 		d, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("dimensions of output %s: %w", out, err)
+			d = -1 // beyond any measure; or a number, which has no dimensions
 		}
-		row = append(row, d)
+		shape = append(shape, d)
 	}
-	return newBuffer(out.Type, row, n).value(n)
+	if at < 0 || slices.Equal(shape, shapes[at]) {
+		return false
+	}
+	shapes[at] = shape
+	return true
 }
 
 // needsToBeAlone tells whether an image's features change with the others of its
@@ -446,13 +592,17 @@ func (m *Model) needsToBeAlone() bool {
 			return true
 		}
 	}
-	r := m.runnerOf(2)
+	r, err := m.runnerOf(2, maxRun)
+	if err != nil {
+		return true // for want of memory; a batch that is asked for says so
+	}
 	defer r.Close()
 	for i := range r.Input(0) {
 		v := float32(i%17)/8 - 1
 		r.Input(0)[i], r.Input(1)[i] = v, -10*v
 	}
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(m.options.OpenTimeout, DefaultOpenTimeout))
+	defer cancel()
 	if r.Run(ctx, 1) != nil {
 		return true
 	}

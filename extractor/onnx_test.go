@@ -52,7 +52,7 @@ func intsAttribute(name string, value uint64) []byte {
 }
 
 func valueInfo(t TensorInfo) []byte {
-	elem := map[string]uint64{"float32": 1, "int64": 7, "float16": 10}[t.Type]
+	elem := map[string]uint64{"float32": 1, "int64": 7, "bool": 9, "float16": 10}[t.Type]
 	var dims []byte
 	for i, d := range t.Shape {
 		dim := field(2, fmt.Appendf(nil, "%s_%d", t.Name, i))

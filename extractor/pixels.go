@@ -138,7 +138,7 @@ func (p *Pixels) Close() error { return nil }
 func (p *Pixels) Batch(batch int) int { return batch }
 
 func (p *Pixels) newRunner(batch int) (runner, error) {
-	if err := checkBatch(batch, p.Dim()); err != nil {
+	if err := checkBatch(batch, p.Dim(), maxBatch); err != nil {
 		return nil, err
 	}
 	return &pixelRunner{p.Dim(), make([]float32, batch*p.Dim())}, nil

@@ -35,19 +35,24 @@ func (m *Model) NewRunner(batch int) (*Runner, error) {
 	if batch < 1 {
 		return nil, fmt.Errorf("a batch of %d images; it must have at least 1", batch)
 	}
-	batch = m.Batch(batch)
-	row := m.Dim() + elements(m.inputRow())
+	r, err := m.runnerOf(m.Batch(batch), maxBatch)
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", m.File, err)
+	}
+	return r, nil
+}
+
+// runnerOf makes a runner whose batches are so large, unless its tensors take
+// more bytes than limit.
+func (m *Model) runnerOf(batch int, limit int64) (*Runner, error) {
+	const bound = 16 // values that take as much memory as its binding
+	row := bound + m.Dim() + elements(m.inputRow())
 	for _, out := range m.outputs {
 		row += elements(out.row)
 	}
-	if err := checkBatch(batch, row); err != nil {
-		return nil, fmt.Errorf("model %s: %w", m.File, err)
+	if err := checkBatch(batch, row, limit); err != nil {
+		return nil, err
 	}
-	return m.runnerOf(batch), nil
-}
-
-// runnerOf makes a runner whose batches are so large.
-func (m *Model) runnerOf(batch int) *Runner {
 	r := &Runner{
 		model:    m,
 		batch:    batch,
@@ -58,7 +63,7 @@ func (m *Model) runnerOf(batch int) *Runner {
 	for _, out := range m.outputs {
 		r.outputs = append(r.outputs, newBuffer(out.Type, out.row, batch))
 	}
-	return r
+	return r, nil
 }
 
 // keptRunners are those that an extraction is done with, for the next one: a
@@ -147,7 +152,7 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 		return err
 	}
 	r.input.encode(rows)
-	if err := r.run(ctx, b); err != nil {
+	if err := r.model.run(ctx, b); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -166,7 +171,7 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 }
 
 // run is one run of the session, ended early when ctx is.
-func (r *Runner) run(ctx context.Context, b binding) (err error) {
+func (m *Model) run(ctx context.Context, b binding) (err error) {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -189,7 +194,7 @@ func (r *Runner) run(ctx context.Context, b binding) (err error) {
 			err = destroyErr
 		}
 	}()
-	return r.model.session.RunWithOptions(b.inputs, b.outputs, options)
+	return m.session.RunWithOptions(b.inputs, b.outputs, options)
 }
 
 // bind returns the tensors for runs of n images.
@@ -239,21 +244,34 @@ type buffer struct {
 	raw  []byte
 }
 
-// elements returns the number of values of a row.
+// elements returns the number of values of a row, or a number above all limits
+// where there are too many to count.
 func elements(row []int64) int {
-	n := 1
+	const tooMany = 1 << 48
+	n := int64(1)
 	for _, d := range row {
-		n *= int(d)
+		if d > tooMany/max(1, n) {
+			return tooMany
+		}
+		n *= d
 	}
-	return n
+	return int(n)
 }
+
+// What the tensors of one worker may take, in bytes: in all, and where it is the
+// graph that says how many images and values a run has.
+const (
+	maxBatch = 8 << 30
+	maxRun   = 1 << 30
+)
+
+var errTooLarge = errors.New("too large")
 
 // checkBatch refuses a batch of so many images, of so many values each, that there
 // would hardly be memory for one worker's.
-func checkBatch(batch, values int) error {
-	const most = 8 << 30 // bytes
-	if bytes := 4 * int64(values); int64(batch) > most/bytes {
-		return fmt.Errorf("a batch of %d images is above the limit of %d that fit into 8 GiB; choose a smaller one", batch, most/bytes)
+func checkBatch(batch, values int, limit int64) error {
+	if bytes := 4 * int64(values); int64(batch) > limit/bytes {
+		return fmt.Errorf("%w: a batch of %d image(s) of %d values, and only %d fit into %d GiB", errTooLarge, batch, values, limit/bytes, limit>>30)
 	}
 	return nil
 }

@@ -42,6 +42,11 @@ func FindRuntime(explicit string) (string, error) {
 	if path := os.Getenv(runtimeEnv); path != "" {
 		return namedRuntime(runtimeEnv, path)
 	}
+	return searchRuntime(startFolders(), systemFolders())
+}
+
+// startFolders are the working directory and the folder of the executable.
+func startFolders() []string {
 	var starts []string
 	if dir, err := os.Getwd(); err == nil {
 		starts = append(starts, dir)
@@ -52,7 +57,23 @@ func FindRuntime(explicit string) (string, error) {
 		}
 		starts = append(starts, filepath.Dir(exe))
 	}
-	return searchRuntime(starts, systemFolders())
+	return starts
+}
+
+// upward returns each of the folders and all above it.
+func upward(starts []string) []string {
+	var folders []string
+	for _, dir := range starts {
+		for {
+			folders = append(folders, dir)
+			parent := filepath.Dir(dir)
+			if parent == dir {
+				break
+			}
+			dir = parent
+		}
+	}
+	return folders
 }
 
 // namedRuntime checks a path that the user gave by what.
@@ -72,15 +93,8 @@ func namedRuntime(what, path string) (string, error) {
 // upward, then in the system's folders.
 func searchRuntime(starts, system []string) (string, error) {
 	var folders []string
-	for _, dir := range starts {
-		for {
-			folders = append(folders, filepath.Join(dir, ".setup", "onnxruntime"))
-			parent := filepath.Dir(dir)
-			if parent == dir {
-				break
-			}
-			dir = parent
-		}
+	for _, dir := range upward(starts) {
+		folders = append(folders, filepath.Join(dir, ".setup", "onnxruntime"))
 	}
 	for _, folder := range append(folders, system...) {
 		if path := newestRuntime(folder, runtime.GOOS); path != "" {

@@ -3,12 +3,12 @@ package extractor
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/edsrzf/mmap-go"
 
 	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/regular"
 )
 
 // externalWeights returns the names, sorted and relative to its folder, of the
@@ -36,7 +36,7 @@ func externalWeights(file string) (names []string, err error) {
 
 // mapFile maps a file into memory, to read until unmap is called.
 func mapFile(file string) (data []byte, unmap func() error, err error) {
-	f, err := os.Open(file)
+	f, err := regular.Open(file, regular.Graph)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"os"
 	"path/filepath"
 	"slices"
 	"unicode/utf8"
@@ -18,6 +17,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/disk"
 	"mlrbfn/internal/npy"
+	"mlrbfn/internal/regular"
 )
 
 // build is what the files of a set are written from, row by row, so that they
@@ -185,7 +185,7 @@ func writeLines[T any](w io.Writer, all iter.Seq2[T, error], encoded func(T) T) 
 
 // copyFile copies a file, if it is there.
 func copyFile(to, from string) error {
-	f, err := os.Open(from)
+	f, err := regular.Open(from, regular.Values)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

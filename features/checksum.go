@@ -16,6 +16,7 @@ import (
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/npy"
+	"mlrbfn/internal/regular"
 )
 
 // ErrNoChecksums says that a set cannot be verified: it was made elsewhere, or
@@ -105,7 +106,7 @@ func (s *Set) checkSums() error {
 
 // checkSum reads a file wholly and compares its checksum.
 func (s *Set) checkSum(ctx context.Context, name string) (err error) {
-	f, err := os.Open(s.path(name))
+	f, err := regular.Open(s.path(name), regular.Values)
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (s *Set) checkHeader(name string, shape []int) error {
 	if _, err := npy.NewWriter[float32](&want, shape...); err != nil {
 		return err
 	}
-	f, err := os.Open(s.path(name))
+	f, err := regular.Open(s.path(name), regular.Values)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/disk"
+	"mlrbfn/internal/regular"
 )
 
 // Names of a journal's files.
@@ -86,7 +87,7 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 		return nil, err
 	}
 	headPath := filepath.Join(dir, journalHeadFile)
-	have, err := os.ReadFile(headPath)
+	have, err := regular.ReadFile(headPath, regular.Config)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -145,7 +145,7 @@ func merged(sets []*Set) (*build, error) {
 	}
 	shardOf := slices.Repeat([]int32{-1}, first.Shard.Images) // −1 of images that have failed
 	for i, s := range sets {
-		places, shape, err := npy.Read[int64](s.path(placesFile))
+		places, shape, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"mlrbfn/internal/npy"
+	"mlrbfn/internal/regular"
 )
 
 // Set is a feature set that is open for reading. Its methods may be called from
@@ -104,7 +105,7 @@ func (s *Set) damaged(name, format string, args ...any) error {
 
 // readMeta reads features.json where there is one.
 func (s *Set) readMeta() error {
-	data, err := os.ReadFile(s.path(metaFile))
+	data, err := regular.ReadFile(s.path(metaFile), regular.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -137,10 +138,14 @@ func (s *Set) mapMatrix(name string) (*npy.Mapped, error) {
 	return m, nil
 }
 
+// maxClasses bounds the labels of a set that was made elsewhere and has fewer
+// rows, and the classes of a backbone's own classifier. ImageNet-21k has 21,843.
+const maxClasses = 1 << 15
+
 // readLabels reads and checks the labels, and names the classes of a set that
 // was made elsewhere.
 func (s *Set) readLabels(foreign bool) error {
-	labels, shape, err := npy.Read[int64](s.path(labelsFile))
+	labels, shape, err := npy.ReadUpTo[int64](s.path(labelsFile), s.N)
 	switch {
 	case foreign && errors.Is(err, fs.ErrNotExist):
 		labels, shape = slices.Repeat([]int64{-1}, s.N), []int{s.N}
@@ -154,9 +159,10 @@ func (s *Set) readLabels(foreign bool) error {
 	}
 	classes := int64(len(s.Classes))
 	if foreign {
-		// Names are made for every label up to the largest: a bound keeps a
-		// stray number from filling the memory.
-		classes = 1 << 20
+		// Names are made for every label up to the largest, and whoever trains
+		// takes memory for every class: a bound keeps a stray number from
+		// filling it.
+		classes = max(maxClasses, int64(s.N))
 	}
 	for i, label := range labels {
 		if label < -1 || label >= classes {
@@ -197,7 +203,7 @@ func (s *Set) Logits() (logits []float32, c int) {
 // [C, D] row by row, bias [C], zeros where the set has a weight alone. Without
 // fc_weight.npy both are nil.
 func (s *Set) Classifier() (weight, bias []float32, err error) {
-	weight, shape, err := npy.Read[float32](s.path(weightFile))
+	weight, shape, err := npy.ReadUpTo[float32](s.path(weightFile), maxClasses*s.D)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
@@ -208,7 +214,7 @@ func (s *Set) Classifier() (weight, bias []float32, err error) {
 		return nil, nil, s.damaged(weightFile, "it has shape %v, want [C %d]", shape, s.D)
 	}
 	c := shape[0]
-	bias, shape, err = npy.Read[float32](s.path(biasFile))
+	bias, shape, err = npy.ReadUpTo[float32](s.path(biasFile), maxClasses)
 	if errors.Is(err, fs.ErrNotExist) {
 		return weight, make([]float32, c), nil
 	}
@@ -238,7 +244,7 @@ func (s *Set) Images() ([]Image, error) {
 // there are not N of them.
 func (s *Set) eachImage() iter.Seq2[Image, error] {
 	return func(yield func(Image, error) bool) {
-		f, err := os.Open(s.path(imagesFile))
+		f, err := regular.Open(s.path(imagesFile), regular.Values)
 		if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
 			return
 		}
@@ -250,12 +256,14 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 		n, enough := 0, errors.New("enough")
 		err = readLines(f, func(img Image) error {
 			img.Path = DecodePath(img.Path)
-			if n++; !yield(img, nil) {
+			if n++; n > s.N || !yield(img, nil) {
 				return enough
 			}
 			return nil
 		})
 		switch {
+		case n > s.N:
+			yield(Image{}, s.damaged(imagesFile, "it has %d lines or more, %s has %d rows", n, featuresFile, s.N))
 		case err == enough:
 		case err != nil:
 			yield(Image{}, fmt.Errorf("%s: %w", f.Name(), err))
@@ -268,7 +276,7 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 // Errors reads errors.jsonl: the images that could not be read when the set was
 // made. Without the file there are none.
 func (s *Set) Errors() ([]Failure, error) {
-	f, err := os.Open(s.path(errorsFile))
+	f, err := regular.Open(s.path(errorsFile), regular.List)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -35,6 +35,9 @@ type DetectOptions struct {
 	// distribution are moved or, with Copy, copied; see internal/setaside. One in
 	// a folder of Paths keeps its path within, another its own path if that is
 	// relative, or else its name. Images that lie in SetAside already are passed over.
+	// A file that lies outside the folder of Paths that it was found in (that of its
+	// name where it was named itself), since a link leads out, is judged and
+	// stays where it is; SetAsideErr says so.
 	SetAside string
 	Copy     bool
 
@@ -70,12 +73,14 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 	if err != nil {
 		return DetectStats{}, err
 	}
+	var aside *setaside.Target
 	if opts.SetAside != "" {
-		if err := os.MkdirAll(opts.SetAside, 0o777); err != nil {
+		if aside, err = setaside.Open(opts.SetAside); err != nil {
 			return DetectStats{}, fmt.Errorf("folder for images that are set aside: %w", err)
 		}
+		defer func() { err = errors.Join(err, aside.Close()) }()
 	}
-	model, err := opts.Detector.OpenBackbone(opts.Model, opts.Backbone)
+	model, err := opts.Detector.OpenBackbone(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return DetectStats{}, err
 	}
@@ -83,7 +88,7 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 
 	var stats DetectStats
 	j := newJudging(ctx, opts.Detector, func(r extractor.Result, v detector.Verdict) error {
-		return sink(stats.add(opts.judgement(r, v)))
+		return sink(stats.add(opts.judgement(aside, r, v)))
 	})
 	err = j.wait(func(ctx context.Context) error {
 		done, failed := 0, 0
@@ -143,30 +148,27 @@ func (s *DetectStats) add(j Judgement) Judgement {
 }
 
 // judgement is what became of an image, which it sets aside if it is to be.
-func (opts *DetectOptions) judgement(r extractor.Result, v detector.Verdict) Judgement {
+func (opts *DetectOptions) judgement(aside *setaside.Target, r extractor.Result, v detector.Verdict) Judgement {
 	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err}
-	if j.Err == nil && j.OOD && opts.SetAside != "" {
-		j.SetAside, j.SetAsideErr = opts.setAside(r.Item)
+	if j.Err == nil && j.OOD && aside != nil {
+		j.SetAside, j.SetAsideErr = opts.setAside(aside, r.Item)
 	}
 	return j
 }
 
-// setAside moves or copies an image's file, unless it is another by now.
-func (opts *DetectOptions) setAside(item extractor.Item) (to string, err error) {
-	if item.InIDX() {
-		return "", errors.New("an image in an idx file has no file of its own")
-	}
-	info, err := os.Stat(item.File)
+// setAside moves or copies an image's file, unless it is another by now or lies
+// outside the folder that was named.
+func (opts *DetectOptions) setAside(aside *setaside.Target, item extractor.Item) (to string, err error) {
+	root, name, err := item.Locate()
 	if err != nil {
 		return "", err
 	}
-	if info.Size() != item.Bytes || info.ModTime().UnixNano() != item.MTime {
-		return "", fmt.Errorf("%s changed since it was judged", item.File)
-	}
+	defer root.Close()
+	file := setaside.File{Root: root, Name: name, Size: item.Bytes, MTime: item.MTime}
 	if opts.Copy {
-		return setaside.Copy(item.File, opts.SetAside, filepath.FromSlash(item.Path))
+		return aside.Copy(file, item.Path)
 	}
-	return setaside.Move(item.File, opts.SetAside, filepath.FromSlash(item.Path))
+	return aside.Move(file, item.Path)
 }
 
 // pathOf is how judgements name an image. An item's own path is what it is called
@@ -315,12 +317,13 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 			items = append(items, extractor.Item{Path: named(p), File: p, Label: -1})
 		case !info.IsDir() && !extractor.IsIDX(p):
 			found = true
-			items = append(items, extractor.Item{
-				Path: named(p), File: p, Label: -1,
-				Bytes: info.Size(), MTime: info.ModTime().UnixNano(),
-			})
+			item, err := extractor.NamedItem(p, named(p))
+			if err != nil {
+				missing = err
+			}
+			items = append(items, item)
 		default:
-			listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: p})
+			listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: p, Except: apart})
 			if err != nil && !errors.Is(err, extractor.ErrEmptyClass) && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
 				return nil, err
 			}

@@ -343,7 +343,7 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.L
 	if err != nil {
 		return nil, detector.Source{}, fmt.Errorf("model folder: %w", err)
 	}
-	model, err := extractor.OpenModel(opts.Model, opts.Backbone)
+	model, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return nil, detector.Source{}, err
 	}

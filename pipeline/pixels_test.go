@@ -104,11 +104,11 @@ func TestDetectOnPixels(t *testing.T) {
 	} {
 		spoilt := *d
 		c.spoil(&spoilt.Source)
-		if _, err := spoilt.OpenBackbone(c.model, extractor.ModelOptions{}); !errors.Is(err, c.is) {
+		if _, err := spoilt.OpenBackbone(t.Context(), c.model, extractor.ModelOptions{}); !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %v", name, err, c.is)
 		}
 	}
-	if model, err := d.OpenBackbone(extractor.PixelsName, extractor.ModelOptions{}); err != nil || model.Dim() != 15 {
+	if model, err := d.OpenBackbone(t.Context(), extractor.PixelsName, extractor.ModelOptions{}); err != nil || model.Dim() != 15 {
 		t.Errorf("named: %v, %v", model, err)
 	}
 

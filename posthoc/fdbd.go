@@ -1,6 +1,10 @@
 package posthoc
 
-import "context"
+import (
+	"context"
+
+	"mlrbfn/internal/parallel"
+)
 
 var kindFDBD = kindOf[FDBD]("FDBD", method{
 	name: "fdbd", reads: features | logits, needs: features | lastLayer,
@@ -46,7 +50,7 @@ func FitFDBD(ctx context.Context, data *Data, head *Linear) (*FDBD, error) {
 		}
 		s.Mean = mean
 	}
-	err := eachBlock(ctx, head.Out, 1, func(c, _ int) {
+	err := parallel.Blocks(ctx, head.Out, 1, func(c, _ int) {
 		for y := range head.Out {
 			s.Distances[c*head.Out+y] = distance(head.row(c), head.row(y))
 		}

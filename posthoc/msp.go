@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+
+	"mlrbfn/internal/parallel"
 )
 
 var kindMaxSoftmax = kindOf[MaxSoftmax]("MaxSoftmax",
@@ -60,7 +62,7 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 	inverse := 1 / 1.5
 	for range 200 {
 		sums := make([][2]float64, (data.N+blockRows-1)/blockRows)
-		err := eachBlock(ctx, data.N, blockRows, func(from, to int) {
+		err := parallel.Blocks(ctx, data.N, blockRows, func(from, to int) {
 			of := &sums[from/blockRows]
 			logits := data.Logits(from, to)
 			for i, y := range data.Labels[from:to] {

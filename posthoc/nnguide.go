@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/internal/parallel"
 	"mlrbfn/options"
 )
 
@@ -142,7 +143,7 @@ func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int
 			neighbour[i] = length != 0 && finite(length)
 		}
 		var packed right
-		err := eachBlock(ctx, to-from, tileRows, func(i, end int) {
+		err := parallel.Blocks(ctx, to-from, tileRows, func(i, end int) {
 			n, m := end-i, len(neighbour)
 			wide, done := scratch(n*d + n*m + m)
 			defer done()
@@ -167,7 +168,7 @@ func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int
 			return err
 		}
 	}
-	return eachBlock(ctx, to-from, tileRows, func(i, end int) {
+	return parallel.Blocks(ctx, to-from, tileRows, func(i, end int) {
 		for ; i < end; i++ {
 			for s, guide := range g.guides {
 				at, best := from+i, best[s][i]

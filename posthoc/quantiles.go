@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"runtime"
+
+	"mlrbfn/internal/parallel"
 )
 
 // quantiles returns the quantiles q, each in [0, 1], of all features, interpolated
@@ -55,7 +57,7 @@ func (data *Data) countKeys(ctx context.Context, half func(key uint32) (uint32, 
 	for range cap(rooms) {
 		rooms <- make([]int, 1<<16)
 	}
-	err := eachBlock(ctx, data.N, 4*blockRows, func(from, to int) {
+	err := parallel.Blocks(ctx, data.N, 4*blockRows, func(from, to int) {
 		counts := <-rooms
 		for _, v := range data.Features(from, to) {
 			bits := math.Float32bits(v)

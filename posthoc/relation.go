@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/internal/products"
 )
 
@@ -164,7 +165,7 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 	if r.total != nil {
 		sums = make([]float64, segments*c*d)
 	}
-	err := eachBlock(ctx, m, r.segment, func(from, to int) {
+	err := parallel.Blocks(ctx, m, r.segment, func(from, to int) {
 		g, n := from/r.segment, to-from
 		for k := range c {
 			row := r.rows[from*c+k*r.segment:][:n]

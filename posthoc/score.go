@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
+	"mlrbfn/internal/parallel"
 )
 
 // Scorer is a fitted score. It does not change once made, so any number of
@@ -66,7 +65,7 @@ func eachLogits(ctx context.Context, dst []float64, b Batch, classes int, score 
 	if err != nil {
 		return err
 	}
-	return eachBlock(ctx, len(dst), 4*blockRows, func(from, to int) {
+	return parallel.Blocks(ctx, len(dst), 4*blockRows, func(from, to int) {
 		for i := from; i < to; i++ {
 			dst[i] = score(b.Logits[i*classes : (i+1)*classes])
 		}
@@ -80,7 +79,7 @@ func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, s
 	if err := b.dim(len(dst), d); err != nil {
 		return err
 	}
-	return eachBlock(ctx, len(dst), blockRows, func(from, to int) {
+	return parallel.Blocks(ctx, len(dst), blockRows, func(from, to int) {
 		x, done := scratch((to - from) * d)
 		defer done()
 		widen(x, b.Features[from*d:to*d])
@@ -93,23 +92,6 @@ func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, s
 
 // blockRows is how many rows a goroutine scores at once.
 const blockRows = 256
-
-// eachBlock calls do for the blocks of n rows, on all cores, until the context
-// is cancelled.
-func eachBlock(ctx context.Context, n, rows int, do func(from, to int)) error {
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for from := 0; from < n && ctx.Err() == nil; from += rows {
-		group.Go(func() error {
-			if ctx.Err() == nil {
-				do(from, min(from+rows, n))
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // do does not fail
-	return ctx.Err()
-}
 
 // scratches are buffers to use again.
 var scratches = sync.Pool{New: func() any { return new([]float64) }}

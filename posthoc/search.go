@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/internal/products"
 	"mlrbfn/options"
 )
@@ -145,7 +146,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	scaled, length := make([]float32, len(x)), make([]float64, n)
 	found := make([]heap, n)
 	values := make([]float64, n*k)
-	err := eachBlock(ctx, n, blockRows, func(i, to int) {
+	err := parallel.Blocks(ctx, n, blockRows, func(i, to int) {
 		for ; i < to; i++ {
 			found[i] = values[i*k : i*k : (i+1)*k]
 			row := x[i*d : (i+1)*d]
@@ -184,7 +185,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 				return err
 			}
 		}
-		err := eachBlock(ctx, n, tileRows, func(i, to int) {
+		err := parallel.Blocks(ctx, n, tileRows, func(i, to int) {
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
@@ -203,7 +204,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			return err
 		}
 	}
-	return eachBlock(ctx, n, tileRows, func(i, to int) {
+	return parallel.Blocks(ctx, n, tileRows, func(i, to int) {
 		for _, r := range s.relations {
 			if r.total != nil {
 				r.addTotal(scaled[i*d:to*d], length[i:to], i)
@@ -236,7 +237,7 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	d := s.bank.D
 	p.features, p.at, p.scale = s.bank.Features(from, to), p.at[:0], p.scale[:0]
 	length := make([]float64, to-from)
-	err := eachBlock(ctx, to-from, blockRows, func(i, end int) {
+	err := parallel.Blocks(ctx, to-from, blockRows, func(i, end int) {
 		for ; i < end; i++ {
 			length[i] = norm(p.features[i*d : (i+1)*d])
 		}
@@ -264,7 +265,7 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
 	p.slack = 2 * float64(d+4) * 0x1p-24
-	return eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
+	return parallel.Blocks(ctx, len(p.at), blockRows, func(m, end int) {
 		for ; m < end; m++ {
 			for j, v := range p.row(m, d) {
 				p.unit[m*d+j] = float32(float64(v) * p.scale[m])

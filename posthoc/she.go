@@ -1,6 +1,10 @@
 package posthoc
 
-import "context"
+import (
+	"context"
+
+	"mlrbfn/internal/parallel"
+)
 
 func she(name string, metric Metric) method {
 	return method{
@@ -56,7 +60,7 @@ func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 				right = append(right, i)
 			}
 		}
-		return eachBlock(ctx, d, 64, func(j, end int) { // some columns
+		return parallel.Blocks(ctx, d, 64, func(j, end int) { // some columns
 			for _, i := range right {
 				y := int(data.Labels[from+i])
 				add(sums[y*d+j:y*d+end], features[i*d+j:i*d+end])

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/mat"
+
+	"mlrbfn/internal/parallel"
 )
 
 const groupResidual = "residual"
@@ -189,7 +191,7 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 		return nil, err
 	}
 	top, length, size := make([]float64, data.N), make([]float64, data.N), make([]float64, data.N)
-	err = eachBlock(ctx, data.N, blockRows, func(from, to int) {
+	err = parallel.Blocks(ctx, data.N, blockRows, func(from, to int) {
 		x, done := scratch((to - from) * data.D)
 		defer done()
 		widen(x, data.Features(from, to))

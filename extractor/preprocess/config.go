@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
+
+	"mlrbfn/internal/regular"
 )
 
 // Load returns the pipeline that the configuration in dir, the folder of a
@@ -26,7 +27,7 @@ func Load(dir string) (*Spec, error) {
 	files := []string{"preprocessor_config.json", "processor_config.json", "config.json", "open_clip_config.json", "preprocess_cfg.json"}
 	for _, file := range files {
 		path := filepath.Join(dir, file)
-		data, err := os.ReadFile(path)
+		data, err := regular.ReadFile(path, regular.Config)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -49,7 +50,7 @@ func modelType(dir string) string {
 	var config struct {
 		ModelType string `json:"model_type"`
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	data, err := regular.ReadFile(filepath.Join(dir, "config.json"), regular.Config)
 	if err != nil || json.Unmarshal(data, &config) != nil {
 		return ""
 	}

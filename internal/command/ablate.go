@@ -3,11 +3,11 @@ package command
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"mlrbfn/pipeline"
-	"mlrbfn/report"
 	"mlrbfn/report/figures"
 )
 
@@ -78,7 +78,7 @@ func newAblate() *command {
 		if err != nil {
 			return err
 		}
-		return report.Text(ForPeople(s.Out), results)
+		return printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "ablation.csv"))
 	}
 	return c.done()
 }

@@ -144,7 +144,9 @@ func printImages(line func(string, ...any), m *extractor.Model, r *check.Report,
 		line("constant\t%d of %d features", r.Constant, m.Dim())
 	}
 	if len(r.Normalisations) > 0 {
-		line("\nnormalisation\tmirror\tmargin\t(mirror: cosine of an image with its mirror image; margin: by how much that exceeds the cosine with any other image; the first line is in use and should have about the largest margin)")
+		line("\nOf an image and its mirror image: the cosine, and by how much it exceeds that of the image with any other (margin).")
+		line("The configuration is right if no other normalisation has a clearly larger cosine; there is a warning below if one has.")
+		line("normalisation\tmirror\tmargin")
 		for _, n := range r.Normalisations {
 			line("%s\t%.3f\t%.3f", n.Name, n.Mirror, n.Margin)
 		}

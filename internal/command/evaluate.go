@@ -137,7 +137,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		if err != nil {
 			return err
 		}
-		if err := printResults(ForPeople(s.Out), results, opts.Out); err != nil || opts.Detector == nil {
+		if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil || opts.Detector == nil {
 			return err
 		}
 		return assess(ctx, opts, s)
@@ -150,8 +150,8 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 const mostMethods = 32
 
 // printResults prints the methods with their means over the near and the far
-// sets, and where the rest is.
-func printResults(w io.Writer, results []report.Result, out string) error {
+// sets, and the file with the rest.
+func printResults(w io.Writer, results []report.Result, rest string) error {
 	type key struct{ method, group string }
 	means, deviations := map[key]report.Result{}, map[key]report.Result{}
 	var methods []string
@@ -201,7 +201,7 @@ func printResults(w io.Writer, results []report.Result, out string) error {
 	if n := len(methods) - mostMethods; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n, "method"))
 	}
-	_, err := fmt.Fprintf(w, "Means ± standard deviations over the seeds. Each set, AUPR and intervals: %s\n", filepath.Join(out, "report.html"))
+	_, err := fmt.Fprintf(w, "Means ± standard deviations over the seeds. Each set, AUPR and intervals: %s\n", rest)
 	return err
 }
 

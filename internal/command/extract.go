@@ -114,7 +114,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	var plan *extractor.Plan
 	opts.Run.Chosen = func(p extractor.Plan) {
 		if plan == nil || *plan != p { // of many images it is settled more than once
-			progress.Say("extract: " + p.String())
+			progress.Say("extract: " + planText(p))
 		}
 		plan = &p
 	}
@@ -154,6 +154,15 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
 	}
 	return nil
+}
+
+// planText says how an extraction uses the machine.
+func planText(p extractor.Plan) string {
+	text := fmt.Sprintf("%s, %s per batch, %s of the model each", count(p.Workers, "worker"), count(p.Batch, "image"), count(max(1, p.Threads), "thread"))
+	if p.Measured {
+		text += " (the fastest that was tried)"
+	}
+	return text
 }
 
 // checkModelFlags refuses flags that are of no use to the kind of model.

@@ -60,7 +60,7 @@ func TestHeadFlags(t *testing.T) {
 	if err != nil || o.Head.Settings().Layers != 5 || o.Train.Epochs != 7 || o.Seeds[1] != 5 || o.Validation.Features != "some/features" || !o.Head.Settings().NoDepression {
 		t.Errorf("a preset with flags beside it: %+v, %v", o, err)
 	}
-	if o, err = parse("--preset", "mnist", "--seed", "9", "--val", "0"); err != nil || o.Head.Centroids != 200 || o.Train.Batch != 256 || o.Seeds[0] != 9 || !o.Validation.None {
+	if o, err = parse("--preset", "mnist", "--seed", "9", "--val", "0"); err != nil || o.Head.Settings().Centroids != 200 || o.Train.Batch != 256 || o.Seeds[0] != 9 || !o.Validation.None {
 		t.Errorf("another: %+v, %v", o, err)
 	}
 	for _, args := range []string{

@@ -18,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"mlrbfn/internal/regular"
 )
 
 // ErrFormat is wrapped by the error of a file that is not what it should be, or
@@ -26,6 +28,10 @@ var ErrFormat = errors.New("malformed idx file")
 
 // MaxBytes bounds the values of a file: MNIST has 47 million.
 const MaxBytes = 1 << 30
+
+// MaxImages bounds the images of a file, each of which takes memory of its own
+// besides its pixels: the largest in use has 8.1 million.
+const MaxImages = 1 << 23
 
 // The magics of the two kinds of files.
 const (
@@ -68,7 +74,7 @@ func OpenImages(path string) (*Images, error) { return open(path, ReadImages) }
 func OpenLabels(path string) ([]byte, error) { return open(path, ReadLabels) }
 
 func open[T any](path string, read func(io.Reader) (T, error)) (v T, err error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path, 2*MaxBytes)
 	if err != nil {
 		return v, err
 	}
@@ -156,6 +162,9 @@ func read(r io.Reader, magic string) (sizes []int, values []byte, err error) {
 		size := int64(binary.BigEndian.Uint32(head[4+4*i:]))
 		if i > 0 && size == 0 {
 			return nil, nil, fmt.Errorf("%w: its images have no pixels", ErrFormat)
+		}
+		if i == 0 && size > MaxImages {
+			return nil, nil, fmt.Errorf("%w: its header promises %d images or labels, more than %d", ErrFormat, size, MaxImages)
 		}
 		sizes = append(sizes, int(size))
 		if total *= size; total > MaxBytes { // each size is below 2³², so this cannot overflow

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/edsrzf/mmap-go"
+
+	"mlrbfn/internal/regular"
 )
 
 // Element is a Go type that values are read into and written from.
@@ -23,12 +25,19 @@ type Element interface{ float32 | float64 | int64 }
 // so that labels saved as floats can be read. Errors name the file; those about
 // its content wrap ErrFormat. The size that the header promises is compared
 // with the file's before memory is taken.
-func Read[T Element](path string) ([]T, []int, error) {
+func Read[T Element](path string) ([]T, []int, error) { return ReadUpTo[T](path, math.MaxInt) }
+
+// ReadUpTo is Read for an array of up to most values: more are an error that
+// wraps ErrFormat, and take no memory.
+func ReadUpTo[T Element](path string, most int) ([]T, []int, error) {
 	f, err := open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
+	if f.count > most {
+		return nil, nil, fmt.Errorf("read %s: %w", path, formatErrorf("its shape %v has more than the %d values that are wanted", f.Shape, most))
+	}
 	values, err := read[T](f)
 	if err != nil {
 		return nil, nil, err
@@ -46,7 +55,7 @@ type file struct {
 }
 
 func open(path string) (_ *file, err error) {
-	osFile, err := os.Open(path)
+	osFile, err := regular.Open(path, regular.Values)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"mlrbfn/internal/regular"
 )
 
 // inliner brings weights that lie in files beside a graph into it.
@@ -55,7 +56,7 @@ func (in *inliner) read(where map[string]string) (_ []byte, err error) {
 	if !filepath.IsLocal(where["location"]) {
 		return nil, fmt.Errorf("they are said to lie in %q, which is not below the graph's folder", where["location"])
 	}
-	f, err := os.Open(filepath.Join(in.dir, where["location"]))
+	f, err := regular.Open(filepath.Join(in.dir, where["location"]), regular.Weights)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +28,9 @@ func tree(t *testing.T, dir string) map[string]string {
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
+		}
+		if info, err := os.Stat(path); err != nil || info.IsDir() {
+			return nil // a link to a folder, or to nothing
 		}
 		text, err := os.ReadFile(path)
 		rel, _ := filepath.Rel(dir, path)
@@ -51,10 +57,44 @@ func same(t *testing.T, got, want map[string]string) {
 	}
 }
 
+// file returns the file of a path in a folder, as it is now.
+func file(t *testing.T, root, name string) File {
+	t.Helper()
+	folder, err := os.OpenRoot(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { folder.Close() })
+	f := File{Root: folder, Name: name}
+	if info, err := os.Stat(filepath.Join(root, name)); err == nil {
+		f.Size, f.MTime = info.Size(), info.ModTime().UnixNano()
+	}
+	return f
+}
+
+func target(t *testing.T, dir string) *Target {
+	t.Helper()
+	to, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { to.Close() })
+	return to
+}
+
+func link(t *testing.T, to, name string) {
+	t.Helper()
+	if err := os.Symlink(to, name); err != nil {
+		t.Skip(err)
+	}
+}
+
 func TestMove(t *testing.T) {
 	dir := t.TempDir()
+	out := target(t, filepath.Join(dir, "out"))
 	for i, text := range []string{"first", "second", "second"} {
-		to, err := Move(write(t, filepath.Join(dir, "in", "a.b.png"), text), filepath.Join(dir, "out"), "x/a.b.png")
+		write(t, filepath.Join(dir, "in", "a.b.png"), text)
+		to, err := out.Move(file(t, dir, "in/a.b.png"), "x/a.b.png")
 		if want := filepath.Join(dir, "out", "x", []string{"a.b.png", "a.b (2).png", "a.b (3).png"}[i]); err != nil || to != want {
 			t.Fatalf("%s, %v; want %s", to, err, want)
 		}
@@ -64,19 +104,20 @@ func TestMove(t *testing.T) {
 
 func TestCopy(t *testing.T) {
 	dir := t.TempDir()
-	file := write(t, filepath.Join(dir, "in", "a"), "text")
+	out := target(t, filepath.Join(dir, "out"))
+	name := write(t, filepath.Join(dir, "in", "a"), "text")
 	old := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
-	if err := os.Chtimes(file, old, old); err != nil {
+	if err := os.Chtimes(name, old, old); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "out", "b"), "mine")
 	for range 2 { // the second finds the first's
-		if to, err := Copy(file, filepath.Join(dir, "out"), "a"); err != nil || filepath.Base(to) != "a" {
+		if to, err := out.Copy(file(t, dir, "in/a"), "a"); err != nil || filepath.Base(to) != "a" {
 			t.Fatal(to, err)
 		}
 	}
 	for range 2 {
-		if to, err := Copy(file, filepath.Join(dir, "out"), "b"); err != nil || !strings.HasPrefix(filepath.Base(to), "b (") {
+		if to, err := out.Copy(file(t, dir, "in/a"), "b"); err != nil || !strings.HasPrefix(filepath.Base(to), "b (") {
 			t.Fatal(to, err)
 		}
 	}
@@ -90,48 +131,188 @@ func TestCopy(t *testing.T) {
 func TestLinksAreCopiedNotMoved(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "real"), "text")
-	if err := os.Symlink("real", filepath.Join(dir, "link")); err != nil {
-		t.Skip(err)
-	}
-	if _, err := Move(filepath.Join(dir, "link"), filepath.Join(dir, "out"), "link"); err == nil {
+	link(t, "real", filepath.Join(dir, "link"))
+	out := target(t, filepath.Join(dir, "out"))
+	if _, err := out.Move(file(t, dir, "link"), "link"); err == nil {
 		t.Error("moved a link")
 	}
-	if _, err := Copy(filepath.Join(dir, "link"), filepath.Join(dir, "out"), "link"); err != nil {
+	if _, err := out.Copy(file(t, dir, "link"), "link"); err != nil {
 		t.Error(err)
 	}
 	same(t, tree(t, dir), map[string]string{"real": "text", "link": "text", "out/link": "text"})
 }
 
-func TestRefusals(t *testing.T) {
+// What a link leads to outside the folder that was named is not touched.
+func TestLinksOutOfTheFolder(t *testing.T) {
 	dir := t.TempDir()
-	file := write(t, filepath.Join(dir, "a"), "text")
-	for _, name := range []string{"../b", "/b", "", "a/../../b"} {
-		if to, err := Move(file, filepath.Join(dir, "out"), name); err == nil {
+	write(t, filepath.Join(dir, "victim", "a"), "mine")
+	write(t, filepath.Join(dir, "in", "b"), "text")
+	link(t, filepath.Join(dir, "victim"), filepath.Join(dir, "in", "holiday"))
+	link(t, "../victim", filepath.Join(dir, "in", "weekend"))
+	link(t, "../victim/a", filepath.Join(dir, "in", "a"))
+	out := target(t, filepath.Join(dir, "out"))
+	for _, name := range []string{"holiday/a", "weekend/a", "a"} {
+		for what, set := range map[string]func(File, string) (string, error){"move": out.Move, "copy": out.Copy} {
+			if to, err := set(file(t, filepath.Join(dir, "in"), name), "a"); !errors.Is(err, ErrOutside) {
+				t.Errorf("%s %s: %q, %v", what, name, to, err)
+			}
+		}
+	}
+	same(t, tree(t, dir), map[string]string{"victim/a": "mine", "in/a": "mine", "in/b": "text"})
+
+	// Neither do links below the target lead out of it, or anywhere.
+	link(t, "../victim", filepath.Join(dir, "out", "x"))
+	write(t, filepath.Join(dir, "out", "inside", "c"), "")
+	link(t, "inside", filepath.Join(dir, "out", "y"))
+	link(t, "../victim/new", filepath.Join(dir, "out", "b"))
+	for _, name := range []string{"x/b", "y/b", "y/z/b"} {
+		if to, err := out.Move(file(t, filepath.Join(dir, "in"), "b"), name); err == nil {
 			t.Errorf("moved to %s", to)
 		}
 	}
-	if _, err := Move(filepath.Join(dir, "absent"), dir, "b"); !errors.Is(err, fs.ErrNotExist) {
+	if to, err := out.Move(file(t, filepath.Join(dir, "in"), "b"), "b"); err != nil || filepath.Base(to) != "b (2)" {
+		t.Error(to, err)
+	}
+	same(t, tree(t, filepath.Join(dir, "victim")), map[string]string{"a": "mine"})
+}
+
+// A link that takes the place of a folder or file after it was judged changes
+// nothing.
+func TestLinksSwappedIn(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "victim", "a"), "mine")
+	write(t, filepath.Join(dir, "in", "sub", "a"), "text")
+	judged := file(t, filepath.Join(dir, "in"), "sub/a")
+	if info, err := os.Stat(filepath.Join(dir, "in", "sub", "a")); err != nil {
+		t.Fatal(err)
+	} else if err := os.Chtimes(filepath.Join(dir, "victim", "a"), info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	out := target(t, filepath.Join(dir, "out"))
+	sub := filepath.Join(dir, "in", "sub")
+	if err := errors.Join(os.Rename(sub, sub+"1"), os.Symlink("../victim", sub)); err != nil {
+		t.Fatal(err)
+	}
+	if to, err := out.Move(judged, "a"); !errors.Is(err, ErrOutside) {
+		t.Error(to, err)
+	}
+	// The folder itself, and that of the target.
+	if err := errors.Join(os.Rename(filepath.Join(dir, "in"), filepath.Join(dir, "was")), os.Symlink("victim", filepath.Join(dir, "in")),
+		os.Rename(filepath.Join(dir, "out"), filepath.Join(dir, "there")), os.Symlink("victim", filepath.Join(dir, "out"))); err != nil {
+		t.Fatal(err)
+	}
+	judged.Name = "sub1/a"
+	if _, err := out.Move(judged, "a"); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(dir, "in")), os.Remove(filepath.Join(dir, "out"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "was", "sub")); err != nil {
+		t.Fatal(err)
+	}
+	same(t, tree(t, dir), map[string]string{"victim/a": "mine", "there/a": "text"})
+}
+
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a"), "text")
+	a := file(t, dir, "a")
+	out := target(t, filepath.Join(dir, "out"))
+	for _, name := range []string{"../b", "/b", "", "a/../../b"} {
+		if to, err := out.Move(a, name); err == nil {
+			t.Errorf("moved to %s", to)
+		}
+	}
+	if _, err := out.Move(file(t, dir, "absent"), "b"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 	write(t, filepath.Join(dir, "file"), "")
-	if _, err := Copy(file, filepath.Join(dir, "file"), "b"); err == nil {
-		t.Error("copied into a file")
+	if _, err := Open(filepath.Join(dir, "file")); err == nil {
+		t.Error("a file is a folder")
+	}
+	changed := a
+	changed.Size++
+	if _, err := out.Move(changed, "b"); !errors.Is(err, ErrChanged) {
+		t.Error(err)
+	}
+	changed = a
+	changed.MTime++
+	if _, err := out.Copy(changed, "b"); !errors.Is(err, ErrChanged) {
+		t.Error(err)
 	}
 	same(t, tree(t, dir), map[string]string{"a": "text", "file": ""})
 }
 
-// Another file system has to be copied to; where there is one, it is tried.
-func TestMoveToAnotherFileSystem(t *testing.T) {
+// otherFileSystem returns a folder on another file system than that of temporary
+// files.
+func otherFileSystem(t *testing.T) string {
+	t.Helper()
 	other, err := os.MkdirTemp("/dev/shm", "setaside")
 	if err != nil {
 		t.Skip("no /dev/shm:", err)
 	}
-	defer os.RemoveAll(other)
+	t.Cleanup(func() { os.RemoveAll(other) })
+	return other
+}
+
+// Another file system has to be copied to; where there is one, it is tried.
+func TestMoveToAnotherFileSystem(t *testing.T) {
+	other := otherFileSystem(t)
 	dir := t.TempDir()
 	write(t, filepath.Join(other, "a"), "mine")
-	if _, err := Move(write(t, filepath.Join(dir, "a"), "text"), other, "a"); err != nil {
+	write(t, filepath.Join(dir, "a"), "text")
+	if _, err := target(t, other).Move(file(t, dir, "a"), "a"); err != nil {
 		t.Fatal(err)
 	}
 	same(t, tree(t, dir), nil)
 	same(t, tree(t, other), map[string]string{"a": "mine", "a (2)": "text"})
+}
+
+// TestKilledMove kills moves to another file system, at a moment that the clock
+// chooses: whichever it is, every file is whole in one of the two places.
+func TestKilledMove(t *testing.T) {
+	const files, bytes = 40, 1 << 20
+	if dir := os.Getenv("SETASIDE_FROM"); dir != "" { // what is killed
+		to := target(t, os.Getenv("SETASIDE_TO"))
+		for i := range files {
+			name := strconv.Itoa(i)
+			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+				if _, err := to.Move(file(t, dir, name), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return
+	}
+	for n := range 5 {
+		from, to := t.TempDir(), otherFileSystem(t)
+		for i := range files {
+			write(t, filepath.Join(from, strconv.Itoa(i)), strings.Repeat(string(rune('A'+i)), bytes))
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledMove$")
+		cmd.Env = append(os.Environ(), "SETASIDE_FROM="+from, "SETASIDE_TO="+to)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for { // until a part of them is moved
+			entries, err := os.ReadDir(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(entries) > n*files/5 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		here, there := tree(t, from), tree(t, to)
+		for i := range files {
+			name, want := strconv.Itoa(i), strings.Repeat(string(rune('A'+i)), bytes)
+			if !slices.Contains([]string{here[name], there[name]}, want) || there[name] != "" && there[name] != want {
+				t.Errorf("%s is in neither place, or not whole", name)
+			}
+		}
+	}
 }

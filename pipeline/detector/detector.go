@@ -32,6 +32,8 @@ type Detector struct {
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation" and "calibration"
+
+	file string // that it was read from; "" for a new one
 }
 
 // TrainingRecord is the options that heads were trained with and the rows that

@@ -14,6 +14,7 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/regular"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/pipeline/internal/files"
 )
@@ -176,6 +177,9 @@ func Load(path string) (*Detector, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil, fmt.Errorf("detector %s: %w: it is a folder; `train` makes a file", path, ErrDetector)
 	}
+	if err := regular.Check(path, regular.Weights); err != nil {
+		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
+	}
 	file, err := safetensors.Read(path)
 	if err != nil && !files.IsFormatError(err) {
 		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
@@ -187,6 +191,7 @@ func Load(path string) (*Detector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("detector %s: %w: %w", path, ErrDetector, err)
 	}
+	d.file = path
 	return d, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/head/paper"
 	"mlrbfn/internal/safetensors"
 )
 
@@ -60,8 +61,8 @@ const residualNames = `open conditioning.kind conditioning.l2 conditioning.shrin
 
 // Tensors of all detectors, and of the residual heads with one seed.
 const (
-	commonTensors   = `calibration.scores splits.calibration splits.validation `
-	residualTensors = `conditioning.mean conditioning.matrix density.means density.radii score
+	commonTensors  = `calibration.scores splits.calibration splits.validation `
+	frozenResidual = `conditioning.mean conditioning.matrix density.means density.radii score
 layers.0.centroids layers.0.beta layers.0.init_beta layers.0.projections layers.1.centroids layers.1.beta layers.1.init_beta `
 )
 
@@ -71,7 +72,7 @@ layers.0.centroids layers.0.beta layers.0.init_beta layers.0.projections layers.
 func TestFrozenNames(t *testing.T) {
 	ablated := detectorOf(1)
 	ablated.Training.ClassRows, ablated.Training.SumLoss, ablated.Training.Window = []int{1}, true, 9
-	first := ablated.Heads[0]
+	first := ablated.Heads[0].Network.(*paper.Network)
 	first.NoDepression, first.NoRatio, first.NoProjections = true, true, true
 	first.Layers[0].Projections = nil
 	scaled := detectorOf(1)
@@ -94,10 +95,10 @@ func TestFrozenNames(t *testing.T) {
 		metadata, tensors string
 	}{
 		"paper, two seeds": {load("version1.safetensors"), commonNames + "conditioning training.class_rows", commonTensors + layers("heads.0.") + layers("heads.1.")},
-		"residual":         {load("version2.safetensors"), commonNames + residualNames, commonTensors + residualTensors},
+		"residual":         {load("version2.safetensors"), commonNames + residualNames, commonTensors + frozenResidual},
 		"residual, ensemble": {
 			load("version3.safetensors"), commonNames + residualNames + `scores.name scores.parts[].name scores.parts[].kind`,
-			commonTensors + residualTensors + `scores.scales scores.classifier.weights scores.classifier.bias
+			commonTensors + frozenResidual + `scores.scales scores.classifier.weights scores.classifier.bias
 				scores.1.gamma scores.1.m scores.2.classes scores.2.distances scores.2.mean scores.3.l2 scores.3.means scores.3.within.mean scores.3.within.whiten`,
 		},
 		"ablated": {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"path/filepath"
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
@@ -52,17 +52,19 @@ type Backbone interface {
 }
 
 // OpenBackbone opens the backbone that the detector's features came from, in the
-// folder dir or, where that is "", where it was then.
-func (d *Detector) OpenBackbone(dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
+// folder dir or, where that is "", where the model with the detector's hash is
+// found; see [extractor.ModelReference].
+func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
 	if d.Source.Model == extractor.PixelsName {
 		return d.openPixels(dir)
 	}
 	if dir == "" {
-		if dir = d.Source.Model; dir == "" {
-			return nil, errors.New("the detector was trained on features made elsewhere and knows no backbone; name its folder with --model")
+		named := extractor.ModelReference{SHA256: d.Source.SHA256, Hint: d.Source.Model}
+		if d.file != "" {
+			named.Beside = filepath.Dir(d.file)
 		}
-		if _, err := os.Stat(dir); err != nil {
-			return nil, fmt.Errorf("the detector's backbone: %w; name its folder with --model", err)
+		if dir, err = named.Find(ctx); err != nil {
+			return nil, fmt.Errorf("the detector's backbone: %w", err)
 		}
 	}
 	if opts.ApplyEXIF, err = d.Source.appliesEXIF(); err != nil {
@@ -71,7 +73,7 @@ func (d *Detector) OpenBackbone(dir string, opts extractor.ModelOptions) (_ Back
 	// Output and pool are as training had them; a set made elsewhere names
 	// neither, and the model's defaults hold.
 	opts.Output, opts.Pool = d.Source.Output, d.Source.Pool
-	model, err := extractor.OpenModel(dir, opts)
+	model, err := extractor.OpenModelContext(ctx, dir, opts)
 	if err != nil {
 		return nil, err
 	}

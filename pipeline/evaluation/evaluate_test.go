@@ -2,14 +2,12 @@ package evaluation
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +16,7 @@ import (
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/pipetest"
 	"mlrbfn/pipeline/training"
+	"mlrbfn/report"
 )
 
 // TestEvaluateFigures checks results.csv against the scores that are written

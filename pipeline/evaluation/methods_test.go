@@ -120,7 +120,7 @@ func TestEvaluateHeads(t *testing.T) {
 	// The log-confidences of an MLRBFN are logits, of which the largest is the
 	// paper's score.
 	opts.Head, opts.Methods = detector.OwnScore, []string{"mls", "gen", "she-ip"}
-	opts.Train.Paper, opts.Out = true, t.TempDir()
+	opts.Train.Head, opts.Out = pipetest.SmallPaper, t.TempDir()
 	if figures, err = Evaluate(context.Background(), opts); err != nil {
 		t.Fatal(err)
 	}

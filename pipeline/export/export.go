@@ -51,7 +51,7 @@ func Export(ctx context.Context, opts Options) error {
 	var m *onnx.Model
 	var err error
 	if opts.WithBackbone {
-		m, err = exportWithBackbone(opts)
+		m, err = exportWithBackbone(ctx, opts)
 	} else {
 		m, err = exportHead(opts)
 	}
@@ -83,9 +83,9 @@ func exportHead(opts Options) (*onnx.Model, error) {
 }
 
 // exportWithBackbone makes the graph from prepared images to verdicts.
-func exportWithBackbone(opts Options) (_ *onnx.Model, err error) {
+func exportWithBackbone(ctx context.Context, opts Options) (_ *onnx.Model, err error) {
 	d := opts.Detector
-	opened, err := d.OpenBackbone(opts.Model, extractor.ModelOptions{})
+	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.ModelOptions{})
 	if err != nil {
 		return nil, err
 	}

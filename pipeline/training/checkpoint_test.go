@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"mlrbfn/head"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/pipetest"
@@ -144,7 +145,7 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, change := range map[string]func(*Options){
-		"layers was 2 and is 3":         func(o *Options) { o.Head.Layers = 3 },
+		"layers was 2 and is 3":         func(o *Options) { o.Head = residual.Config{Layers: 3, Centroids: 8, Projection: 4} },
 		"epochs was 20 and is 21":       func(o *Options) { o.Train.Epochs = 21 },
 		"lr was 0.02 and is 0.01":       func(o *Options) { o.Train.LR = 0.01 },
 		"balance was false and is true": func(o *Options) { o.Train.Balance = true },

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/kernels"
 )
 
@@ -27,11 +29,11 @@ var frozen = map[string]struct {
 	options func(*Options)
 }{
 	"residual": {[]int{18, 28}, func(o *Options) {
-		o.Head.Centroids, o.Head.Projection, o.Train.Batch, o.Train.Epochs = 6, 3, 16, 60
+		o.Head = residual.Config{Centroids: 6, Projection: 3}
+		o.Train.Batch, o.Train.Epochs = 16, 60
 	}},
 	"paper": {[]int{9, 13}, func(o *Options) {
-		o.Paper = true
-		o.Head.Layers, o.Head.Norm, o.Head.Centroids, o.Head.Projection = 3, 1.5, 6, 4
+		o.Head = paper.Config{Layers: 3, Norm: 1.5, Centroids: 6, Projection: 4}
 		o.Train.Batch, o.Train.Epochs, o.Train.Balance = 16, 40, true
 	}},
 }

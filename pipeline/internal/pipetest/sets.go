@@ -93,5 +93,8 @@ var (
 	SmallResidual = residual.Config{Layers: 2, Centroids: 8, Projection: 4}
 )
 
-// Short makes a training of a moment.
-func Short(o *head.TrainOptions) { o.Epochs, o.LR, o.Batch = 20, 0.02, 32 }
+// Small makes a residual network that trains in a moment.
+func Small(c *head.Config, o *head.TrainOptions) {
+	*c = SmallResidual
+	o.Epochs, o.LR, o.Batch = 20, 0.02, 32
+}

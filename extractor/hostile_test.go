@@ -1,0 +1,162 @@
+//go:build unix
+
+package extractor
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"mlrbfn/internal/idx"
+	"mlrbfn/internal/regular"
+)
+
+// int64s is a node that makes a constant of one dimension, or a number of none.
+func int64s(output string, scalar bool, values ...int64) []byte {
+	tensor := varint(2, 7)
+	if !scalar {
+		tensor = append(tensor, varint(1, uint64(len(values)))...)
+	}
+	var raw []byte
+	for _, v := range values {
+		raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
+	}
+	tensor = append(tensor, field(9, raw)...)
+	return constant(output, tensor)
+}
+
+func constant(output string, tensor []byte) []byte {
+	value := message(field(1, []byte("value")), field(5, tensor), varint(20, 4))
+	return field(1, message(field(2, []byte(output)), field(4, []byte("Constant")), field(5, value)))
+}
+
+// endless is a graph whose loop has so many steps that it does not end.
+func endless() []byte {
+	info := func(name, elem string, shape ...int64) []byte { return valueInfo(TensorInfo{name, elem, shape}) }
+	body := message(
+		node("Identity", "go", "on"), node("Sin", "v", "w"), field(2, []byte("body")),
+		field(11, info("step", "int64")), field(11, info("go", "bool")), field(11, info("v", "float32", -1, 3, 6, 8)),
+		field(12, info("on", "bool")), field(12, info("w", "float32", -1, 3, 6, 8)))
+	loop := message(field(1, []byte("body")), field(6, body), varint(20, 5))
+	return graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3, 6, 8)},
+		int64s("steps", true, 1<<62), constant("first", message(varint(2, 9), field(9, []byte{1}))),
+		node("Loop", "steps,first,image", "features", loop))
+}
+
+// TestHostileGraphs: a graph that is a few hundred bytes long takes neither all
+// memory nor all time.
+func TestHostileGraphs(t *testing.T) {
+	image, half := floats("image", -1, 3, 6, 8), TensorInfo{"image", "float16", []int64{-1, 3, 6, 8}}
+	for _, test := range []struct {
+		name  string
+		graph []byte
+		want  error // nil for any
+	}{
+		{"a fixed batch of 23 GB", graph([]TensorInfo{floats("image", 3e7, 3, 6, 8)}, []TensorInfo{floats("features", 3e7, 3, 6, 8)}, node("Identity", "image", "features")), errTooLarge},
+		{"a fixed batch of 10^12", graph([]TensorInfo{floats("image", 1e12, 3, 6, 8)}, []TensorInfo{floats("features", 1e12, 3, 6, 8)}, node("Identity", "image", "features")), errTooLarge},
+		{"a fixed batch of 2^62", graph([]TensorInfo{floats("image", 1<<62, 3, 6, 8)}, []TensorInfo{floats("features", 1<<62, 3, 6, 8)}, node("Identity", "image", "features")), errTooLarge},
+		{"a float16 output of 2^40 columns", graph([]TensorInfo{half}, []TensorInfo{{"features", "float16", []int64{-1, 1 << 40}}}, node("Flatten", "image", "features")), errTooLarge},
+		{"a float16 output of 2^80 columns", graph([]TensorInfo{half}, []TensorInfo{{"features", "float16", []int64{-1, 1 << 40, 1 << 40}}}, node("Flatten", "image", "features")), errTooLarge},
+		{"an output of 2^40 columns", graph([]TensorInfo{image}, []TensorInfo{floats("features", -1, 1<<40)}, node("Flatten", "image", "features")), errTooLarge},
+		{"an Expand to 2^28", graph([]TensorInfo{image}, []TensorInfo{floats("features", -1, -1)}, int64s("shape", false, 1, 1<<28), int64s("axes", false, 1, 2, 3), node("ReduceMean", "image", "mean", intAttribute("keepdims", 0), intsAttribute("axes", 1)),
+			node("Flatten", "image", "flat"), node("ReduceMean", "flat", "one", intsAttribute("axes", 1)), node("Expand", "one,shape", "features")), errTooLarge},
+		{"an Expand to 2^45 that only a run shows", graph([]TensorInfo{image}, []TensorInfo{floats("features", -1, -1)}, int64s("factor", false, 1<<45, 1), node("Flatten", "image", "flat"), node("ReduceMean", "flat", "one", intsAttribute("axes", 1)),
+			node("Shape", "one", "size"), node("Mul", "size,factor", "swapped"), node("Expand", "one,swapped", "wide"), node("Transpose", "wide", "features")), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m, err := OpenModel(testModel(t, 6, 8, test.graph), ModelOptions{})
+			if err == nil {
+				m.Close()
+			}
+			if err == nil || test.want != nil && !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+		})
+	}
+	dir := testModel(t, 6, 8, endless())
+	if _, err := OpenModel(dir, ModelOptions{OpenTimeout: 200 * time.Millisecond}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(200*time.Millisecond, cancel)
+	if _, err := OpenModelContext(ctx, dir, ModelOptions{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestSpecialFiles: a model's folder with pipes and devices in it.
+func TestSpecialFiles(t *testing.T) {
+	for name, graph := range map[string][]byte{
+		"preprocessor_config.json": pixels(-1),
+		"model.onnx":               nil,
+		"weights.bin":              field(7, field(5, external("weights.bin"))),
+	} {
+		for _, kind := range []string{"pipe", "/dev/zero"} {
+			t.Run(name+" "+filepath.Base(kind), func(t *testing.T) {
+				dir := testModel(t, 6, 8, graph)
+				file := filepath.Join(dir, name)
+				os.Remove(file)
+				err := os.Symlink(kind, file)
+				if kind == "pipe" {
+					err = errors.Join(err, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o666))
+				}
+				if err != nil {
+					t.Skip(err)
+				}
+				m, err := OpenModel(dir, ModelOptions{})
+				if err == nil {
+					m.Close()
+				}
+				if name == "model.onnx" { // no graph is found
+					wantError(t, err, "has none of model.onnx")
+				} else if !errors.Is(err, regular.ErrKind) {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// A megabyte of idx.gz promises a thousand million images of one pixel.
+func TestManyTinyImages(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "train-images-idx3-ubyte.gz")
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	head := []byte{0, 0, 8, 3}
+	for _, size := range []uint32{1 << 24, 1, 1} {
+		head = binary.BigEndian.AppendUint32(head, size)
+	}
+	_, err := w.Write(append(head, make([]byte, 1<<24)...))
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, b.String())
+	if _, err := List(ListOptions{Root: file}); !errors.Is(err, idx.ErrFormat) {
+		t.Error(err)
+	}
+}
+
+// Folders with two links each to the next are looked into once each.
+func TestLinksThatMultiply(t *testing.T) {
+	root := tree(t, "00/1.png")
+	for i := range 22 {
+		dir := filepath.Join(root, fmt.Sprintf("%02d", i))
+		next := fmt.Sprintf("../%02d", i+1)
+		if err := errors.Join(os.MkdirAll(dir, 0o777), os.Symlink(next, filepath.Join(dir, "a")), os.Symlink(next, filepath.Join(dir, "b"))); err != nil {
+			t.Skip(err)
+		}
+	}
+	write(t, filepath.Join(root, "22", "image"), "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+	l, err := List(ListOptions{Root: root})
+	if l == nil || len(l.Items) != 2 {
+		t.Errorf("%+v, %v", l, err)
+	}
+}

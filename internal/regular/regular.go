@@ -1,0 +1,87 @@
+// Package regular opens files that others name. What is not a regular file (a
+// pipe, which would wait for its writer; a device, which may never end) or is
+// larger than its kind can be is refused.
+package regular
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// Errors that are wrapped by an [fs.PathError] that names the file.
+var (
+	// ErrKind says that something is not a regular file.
+	ErrKind = errors.New("not a regular file")
+	// ErrSize says that a file is larger than files of its kind may be.
+	ErrSize = errors.New("too large")
+)
+
+// Limits in bytes of the kinds of files that are read. They are far above what
+// any honest file has.
+const (
+	Config  = 16 << 20  // a model's configuration
+	Meta    = 256 << 20 // what a feature set says of itself, with the names of its classes
+	List    = 1 << 30   // a list of images
+	Graph   = 2 << 30   // an ONNX graph, which protocol buffers bound so
+	Weights = 256 << 30 // a file of weights beside a graph
+	Values  = 1 << 50   // arrays, whose header says their size, and lines that are read one by one
+)
+
+// Open opens a regular file of up to limit bytes for reading, without waiting.
+func Open(path string, limit int64) (*os.File, error) {
+	// Opening a device may have effects of its own, so it is looked at first.
+	info, err := os.Stat(path)
+	if err == nil {
+		err = check(info, path, limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err = f.Stat(); err == nil {
+		err = check(info, path, limit) // it may be another by now
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// check tells what is wrong with a file.
+func check(info fs.FileInfo, path string, limit int64) error {
+	switch {
+	case !info.Mode().IsRegular():
+		return &fs.PathError{Op: "open", Path: path, Err: ErrKind}
+	case info.Size() > limit:
+		return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("%w: it has %d bytes, and such a file may have %d", ErrSize, info.Size(), limit)}
+	}
+	return nil
+}
+
+// Check is Open for a file that another library opens by its name.
+func Check(path string, limit int64) error {
+	f, err := Open(path, limit)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// ReadFile reads a regular file of up to limit bytes.
+func ReadFile(path string, limit int64) (data []byte, err error) {
+	f, err := Open(path, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if data, err = io.ReadAll(io.LimitReader(f, limit+1)); err == nil && int64(len(data)) > limit {
+		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it grew above %d bytes", ErrSize, limit)}
+	}
+	return data, err
+}

@@ -1,0 +1,43 @@
+//go:build unix
+
+package regular
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.WriteFile(in("file"), []byte("text"), 0o666), syscall.Mkfifo(in("pipe"), 0o666),
+		os.Symlink("file", in("link")), os.Symlink("pipe", in("to pipe")), os.Symlink("/dev/zero", in("zero"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"file", "link"} {
+		f, err := Open(in(name), 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(f); string(text) != "text" || err != nil {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+		f.Close()
+		if text, err := ReadFile(in(name), 4); string(text) != "text" || err != nil {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+	}
+	for name, want := range map[string]error{"pipe": ErrKind, "to pipe": ErrKind, "zero": ErrKind, "": ErrKind, "absent": fs.ErrNotExist, "file": ErrSize} {
+		if err := Check(in(name), 3); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+		if _, err := ReadFile(in(name), 3); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+}
