@@ -44,7 +44,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	c.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals; 0: none")
-	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that the report may show images from (repeat for several); default: those that the sets record, for unchanged images")
+	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
 	c.rare("images")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
@@ -124,7 +124,8 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 			}
 			opts.Published = report.Benchmarks(nil, board)
 		}
-		opts.Commands, opts.Draw = []string{c.line()}, figures.Draw
+		opts.Draw = figures.Draw
+		opts.Commands = []string{c.line()}
 		opts.Facts = []report.Fact{
 			{Name: "version", Value: Version()},
 			{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},

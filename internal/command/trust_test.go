@@ -1,6 +1,6 @@
 //go:build unix
 
-package cmd_test
+package command
 
 import (
 	"os"
@@ -23,7 +23,7 @@ func TestSetAsideStaysInTheFolder(t *testing.T) {
 		}
 	}
 	for _, flag := range []string{"--copy-ood", "--move-ood"} {
-		cmd := program(t, "detect", "--detector", w.detector, "--json", "--quiet", "--threshold", "100", flag, "strange", "incoming")
+		cmd := process(t, "detect", "--detector", w.detector, "--json", "--quiet", "--threshold", "100", flag, "strange", "incoming")
 		cmd.Dir = dir
 		out, _ := finish(t, cmd, 3)
 		for _, row := range lines(t, out) {
