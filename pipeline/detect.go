@@ -49,7 +49,7 @@ type DetectOptions struct {
 
 // Judgement is what became of one image: a verdict, or an error.
 type Judgement struct {
-	Path string // as the image was named, or folder and path within, with forward slashes; features.EncodePath makes it UTF-8
+	Path string // as the image was named, or folder and path within, with forward slashes; its bytes are the file system's and need not be UTF-8
 	detector.Verdict
 	Err error // why there is no verdict
 

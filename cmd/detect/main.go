@@ -17,8 +17,8 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/features"
 	"mlrbfn/internal/cli"
+	"mlrbfn/internal/pathtext"
 	"mlrbfn/pipeline"
 )
 
@@ -92,7 +92,7 @@ input, a line each, and judges them as they come.`, stdout)
 		if j.SetAsideErr != nil && !*quiet {
 			fmt.Fprintf(stderr, "detect: warning: %v\n", j.SetAsideErr)
 		}
-		j.Path, j.SetAside = features.EncodePath(j.Path), features.EncodePath(filepath.ToSlash(j.SetAside))
+		j.SetAside = filepath.ToSlash(j.SetAside)
 		return show(j)
 	})
 	progress.Close()
@@ -218,20 +218,24 @@ func newPrinter(format string, aside bool, w io.Writer) (func(pipeline.Judgement
 		return func(j pipeline.Judgement) error {
 			if j.Err != nil {
 				return out.Encode(struct {
-					Path  string `json:"path"`
-					Error string `json:"error"`
-				}{j.Path, j.Err.Error()})
+					Path      string `json:"path"`
+					PathBytes []byte `json:"path_bytes,omitempty"`
+					Error     string `json:"error"`
+				}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Err.Error()})
 			}
 			return out.Encode(struct {
 				Path       string  `json:"path"`
+				PathBytes  []byte  `json:"path_bytes,omitempty"`
 				Class      string  `json:"class"`
 				Confidence float64 `json:"confidence"`
 				Score      float64 `json:"score"`
 				OOD        bool    `json:"ood"`
 				PValue     float64 `json:"p_value"`
 				SetAside   string  `json:"set_aside,omitempty"`
+				AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
 				Error      string  `json:"set_aside_error,omitempty"`
-			}{j.Path, j.Class, j.Confidence, j.Score, j.OOD, j.PValue, j.SetAside, text(j.SetAsideErr)})
+			}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
+				pathtext.Encode(j.SetAside), pathtext.Bytes(j.SetAside), text(j.SetAsideErr)})
 		}, nil
 	case "csv":
 		out := csv.NewWriter(w)

@@ -11,9 +11,9 @@ import (
 	"strconv"
 
 	"mlrbfn/conditioning"
-	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/pathtext"
 	"mlrbfn/internal/regular"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/pipeline/internal/files"
@@ -71,7 +71,7 @@ func (d *Detector) Save(path string) error {
 	if scores != nil {
 		meta.Version = detectorVersion
 	}
-	meta.Model = features.EncodePath(meta.Model)
+	meta.Model = pathtext.EncodePercent(meta.Model)
 	if first.NoDepression {
 		meta.Depression = "none"
 	}
@@ -222,7 +222,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
 		Source: meta.Source, Training: meta.Training, History: meta.History, Splits: map[string][]int{},
 	}
-	d.Source.Model = features.DecodePath(meta.Model)
+	d.Source.Model = pathtext.DecodePercent(meta.Model)
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold
 	}
