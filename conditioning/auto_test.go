@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
 )
 
 // TestAuto: whitening after L2, but without it where the length tells the
@@ -32,7 +33,7 @@ func TestAuto(t *testing.T) {
 					means[i] = 5 * float64(1+i/tt.d)
 				}
 			}
-			train := conditioning.Data{D: tt.d, Classes: classes}
+			train := dataset.Rows{D: tt.d}
 			for i := range n {
 				c := i % classes
 				for _, mean := range means[c*tt.d : (c+1)*tt.d] {
@@ -41,8 +42,8 @@ func TestAuto(t *testing.T) {
 				train.Labels = append(train.Labels, int64(c))
 			}
 			val := train
-			train.Rows, val.Rows = upTo(n)[:240], upTo(n)[240:]
-			c, err := conditioning.Fit(t.Context(), train, val, conditioning.Options{Kind: conditioning.Auto})
+			train.Index, val.Index = upTo(n)[:240], upTo(n)[240:]
+			c, err := conditioning.Fit(t.Context(), train, val, classes, conditioning.Options{Kind: conditioning.Auto})
 			if err != nil {
 				t.Fatal(err)
 			}

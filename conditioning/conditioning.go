@@ -17,14 +17,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
+	"mlrbfn/dataset"
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/moments"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/internal/symmetric"
 )
 
@@ -92,41 +91,32 @@ type Conditioning struct {
 	packed *kernels.Right[float32] // Matrix, for Apply
 }
 
-// Data is the rows to fit on.
-type Data struct {
-	X       []float32 // [N, D] row-major; read only
-	D       int
-	Labels  []int64 // [N]
-	Rows    []int   // the rows to use, each with a label in [0, Classes)
-	Classes int
-}
-
 // Fit finds the map on the rows of train: moments and factorisations in
 // float64, the result rounded to float32. It returns nil where nothing is to
 // be done. The validation rows choose the shrinkage; where there are none,
 // every tenth training row, class by class, stands in for them.
-func Fit(ctx context.Context, train, validation Data, o Options) (*Conditioning, error) {
+func Fit(ctx context.Context, train, validation dataset.Rows, classes int, o Options) (*Conditioning, error) {
 	o, err := o.WithDefaults()
 	if err != nil {
 		return nil, err
 	}
 	if o.Kind == Auto {
-		if o, err = choose(ctx, train, validation, o); err != nil {
+		if o, err = choose(ctx, train, validation, classes, o); err != nil {
 			return nil, err
 		}
 	}
 	if o.Kind == None && !o.L2 {
 		return nil, nil
 	}
-	if len(train.Rows) < 2 {
-		return nil, fmt.Errorf("the conditioning is fitted on at least 2 labelled training rows, and there are %d", len(train.Rows))
+	if train.Len() < 2 {
+		return nil, fmt.Errorf("the conditioning is fitted on at least 2 labelled training rows, and there are %d", train.Len())
 	}
 	c := &Conditioning{Options: o, Mean: make([]float32, train.D)}
 	if o.Kind == None {
 		c.Scale = slices.Repeat([]float32{1}, train.D)
 		return c, nil
 	}
-	rows := train.moments(o.L2)
+	rows := momentRows(train, classes, o.L2)
 	m, err := moments.Means(ctx, rows)
 	if err != nil {
 		return nil, err
@@ -139,7 +129,7 @@ func Fit(ctx context.Context, train, validation Data, o Options) (*Conditioning,
 		return c, c.principal(ctx, rows, m)
 	}
 	if c.Shrinkage == 0 {
-		g, err := gaussians(ctx, train, validation, o.L2)
+		g, err := gaussians(ctx, train, validation, classes, o.L2)
 		if err != nil {
 			return nil, err
 		}
@@ -150,17 +140,17 @@ func Fit(ctx context.Context, train, validation Data, o Options) (*Conditioning,
 	return c, c.whiten(ctx, rows, m)
 }
 
-// moments gives the rows in float64, divided by their lengths if l2.
-func (data Data) moments(l2 bool) moments.Rows {
+// momentRows gives the rows in float64, divided by their lengths if l2.
+func momentRows(data dataset.Rows, classes int, l2 bool) moments.Rows {
 	return moments.Rows{
-		D: data.D, Index: data.Rows, Classes: data.Classes,
+		D: data.D, Index: data.Index, Classes: classes,
 		Label: func(row int) int { return int(data.Labels[row]) },
 		Read: func(dst []float64, row int) {
-			for j, v := range data.X[row*data.D : (row+1)*data.D] {
+			for j, v := range data.Row(row) {
 				dst[j] = float64(v)
 			}
 			if l2 {
-				normalise(dst)
+				dataset.Normalise(dst)
 			}
 		},
 	}
@@ -244,7 +234,7 @@ func (c *Conditioning) Apply(dst, x []float64) {
 	n := len(x) / d
 	for row := range slices.Chunk(x, d) {
 		if c.L2 {
-			normalise(row)
+			dataset.Normalise(row)
 		}
 		for j, mu := range c.Mean {
 			row[j] -= float64(mu)
@@ -276,54 +266,20 @@ func (c *Conditioning) Rows(ctx context.Context, x []float32, index []int) ([]fl
 func (c *Conditioning) Each(ctx context.Context, x []float32, index []int, do func(at int, rows []float32) error) error {
 	d, e := c.In(), c.Out()
 	const block = 256
-	var next atomic.Int64
-	group, ctx := errgroup.WithContext(ctx)
-	for range min(runtime.GOMAXPROCS(0), (len(index)+block-1)/block) {
-		group.Go(func() error {
-			wide, to, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
-			for {
-				at := int(next.Add(block)) - block
-				if at >= len(index) {
-					return nil
-				}
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				part := index[at:min(at+block, len(index))]
-				for i, r := range part {
-					for j, v := range x[r*d : (r+1)*d] {
-						wide[i*d+j] = float64(v)
-					}
-				}
-				n := len(part)
-				c.Apply(to[:n*e], wide[:n*d])
-				copyTo(rows, to[:n*e])
-				if err := do(at, rows[:n*e]); err != nil {
-					return err
+	return parallel.Ranges(ctx, len(index), block, func() func(from, to int) error {
+		wide, out, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
+		return func(from, to int) error {
+			for i, r := range index[from:to] {
+				for j, v := range x[r*d : (r+1)*d] {
+					wide[i*d+j] = float64(v)
 				}
 			}
-		})
-	}
-	return group.Wait()
-}
-
-// normalise divides a row by its length; a row of zeros stays one.
-func normalise(row []float64) {
-	var largest float64
-	for _, v := range row {
-		largest = max(largest, math.Abs(v))
-	}
-	if largest == 0 {
-		return
-	}
-	var sum float64 // of squares that neither overflow nor vanish
-	for _, v := range row {
-		sum += (v / largest) * (v / largest)
-	}
-	length := largest * math.Sqrt(sum)
-	for j := range row {
-		row[j] /= length
-	}
+			n := to - from
+			c.Apply(out[:n*e], wide[:n*d])
+			copyTo(rows, out[:n*e])
+			return do(from, rows[:n*e])
+		}
+	})
 }
 
 func copyTo(dst []float32, src []float64) {

@@ -14,6 +14,7 @@ import (
 	_ "mlrbfn/internal/testenv/fixedseed"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
 )
 
 // TestGolden holds the distances after each conditioning against numpy's
@@ -35,15 +36,15 @@ func TestGolden(t *testing.T) {
 	if err := json.Unmarshal(text, &golden); err != nil {
 		t.Fatal(err)
 	}
-	data := conditioning.Data{X: golden.X, D: golden.D, Labels: golden.Labels, Rows: upTo(len(golden.Labels)), Classes: 3}
+	data := dataset.Rows{X: golden.X, D: golden.D, Labels: golden.Labels, Index: upTo(len(golden.Labels))}
 	for _, c := range golden.Cases {
-		fitted, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, c.Options)
+		fitted, err := conditioning.Fit(context.Background(), data, dataset.Rows{}, 3, c.Options)
 		if err != nil {
 			t.Fatalf("%+v: %v", c.Options, err)
 		}
 		rows, e := golden.X, golden.D
 		if fitted != nil {
-			if rows, err = fitted.Rows(context.Background(), golden.X, data.Rows); err != nil {
+			if rows, err = fitted.Rows(context.Background(), golden.X, data.Index); err != nil {
 				t.Fatal(err)
 			}
 			e = fitted.Out()
@@ -89,12 +90,12 @@ func TestWhitenedClassesAreRound(t *testing.T) {
 				x[i*d+j] += float32(math.Sin(float64(7*i*(j+1) + j)))
 			}
 		}
-		data := conditioning.Data{X: x, D: d, Labels: labels, Rows: upTo(n), Classes: classes}
-		c, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: 1e-9})
+		data := dataset.Rows{X: x, D: d, Labels: labels, Index: upTo(n)}
+		c, err := conditioning.Fit(context.Background(), data, dataset.Rows{}, classes, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: 1e-9})
 		if err != nil {
 			t.Fatal(err)
 		}
-		z, err := c.Rows(context.Background(), x, data.Rows)
+		z, err := c.Rows(context.Background(), x, data.Index)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,19 +133,19 @@ func mean(v []float64) float64 {
 }
 
 func TestFitRefuses(t *testing.T) {
-	data := conditioning.Data{X: []float32{1, 2, 1, 2}, D: 2, Labels: []int64{0, 0}, Rows: upTo(2), Classes: 1}
+	data := dataset.Rows{X: []float32{1, 2, 1, 2}, D: 2, Labels: []int64{0, 0}, Index: upTo(2)}
 	for want, o := range map[string]conditioning.Options{
 		"is one of":          {Kind: "sphere"},
 		"shrinkage -1":       {Kind: conditioning.Whiten, Shrinkage: -1},
 		"cannot be negative": {Kind: conditioning.PCA, Dims: -1},
 		"nothing to whiten":  {Kind: conditioning.Whiten},
 	} {
-		if _, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := conditioning.Fit(context.Background(), data, dataset.Rows{}, 1, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want one with %q", o, err, want)
 		}
 	}
-	data.Rows = data.Rows[:1]
-	if _, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten}); err == nil {
+	data.Index = data.Index[:1]
+	if _, err := conditioning.Fit(context.Background(), data, dataset.Rows{}, 1, conditioning.Options{Kind: conditioning.Whiten}); err == nil {
 		t.Error("one row was enough")
 	}
 }
@@ -152,8 +153,8 @@ func TestFitRefuses(t *testing.T) {
 // TestOddRows conditions what training rows do not show: no row may become a
 // NaN, and a constant feature says nothing.
 func TestOddRows(t *testing.T) {
-	data := conditioning.Data{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Rows: upTo(3), Classes: 1}
-	c, err := conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Standardise})
+	data := dataset.Rows{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Index: upTo(3)}
+	c, err := conditioning.Fit(context.Background(), data, dataset.Rows{}, 1, conditioning.Options{Kind: conditioning.Standardise})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestOddRows(t *testing.T) {
 	if c.Apply(got, []float64{3, 7}); !slices.Equal(got, []float64{0, 0}) {
 		t.Errorf("the mean with a constant feature changed gives %v", got)
 	}
-	if c, err = conditioning.Fit(context.Background(), data, conditioning.Data{}, conditioning.Options{L2: true}); err != nil {
+	if c, err = conditioning.Fit(context.Background(), data, dataset.Rows{}, 1, conditioning.Options{L2: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range [][]float64{{0, 0}, {1e300, 1e300}, {1e-300, 0}} {

@@ -13,6 +13,7 @@ import (
 	"gonum.org/v1/gonum/lapack/lapack64"
 	"gonum.org/v1/gonum/mat"
 
+	"mlrbfn/dataset"
 	"mlrbfn/internal/moments"
 )
 
@@ -37,25 +38,25 @@ type classGaussians struct {
 
 // gaussians fits them to up to mostTrain of the training rows. Where there are
 // no validation rows, every tenth training row stands in for them.
-func gaussians(ctx context.Context, train, validation Data, l2 bool) (*classGaussians, error) {
-	if len(validation.Rows) == 0 {
+func gaussians(ctx context.Context, train, validation dataset.Rows, classes int, l2 bool) (*classGaussians, error) {
+	if len(validation.Index) == 0 {
 		// In the order of the classes, so that each gives its share.
-		rows := slices.Clone(train.Rows)
+		rows := slices.Clone(train.Index)
 		slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(train.Labels[a], train.Labels[b]) })
 		validation = train
-		validation.Rows = nil
+		validation.Index = nil
 		var rest []int
 		for i, r := range rows {
 			if i%10 == 9 {
-				validation.Rows = append(validation.Rows, r)
+				validation.Index = append(validation.Index, r)
 			} else {
 				rest = append(rest, r)
 			}
 		}
-		train.Rows = rest
+		train.Index = rest
 	}
-	train.Rows = every(train.Rows, mostTrain)
-	rows := train.moments(l2)
+	train.Index = dataset.Every(train.Index, mostTrain)
+	rows := momentRows(train, classes, l2)
 	m, err := moments.Means(ctx, rows)
 	if err != nil {
 		return nil, err
@@ -70,28 +71,15 @@ func gaussians(ctx context.Context, train, validation Data, l2 bool) (*classGaus
 		}
 		g.means = append(g.means, mean...)
 	}
-	rows = validation.moments(l2)
+	rows = momentRows(validation, classes, l2)
 	row := make([]float64, validation.D)
-	for _, at := range every(validation.Rows, mostRows) {
+	for _, at := range dataset.Every(validation.Index, mostRows) {
 		if c := int(validation.Labels[at]); m.Counts[c] > 0 {
 			rows.Read(row, at)
 			g.x, g.labels = append(g.x, row...), append(g.labels, c)
 		}
 	}
 	return g, nil
-}
-
-// every returns up to n of the rows, evenly spaced.
-func every(rows []int, n int) []int {
-	step := max(1, (len(rows)+n-1)/n)
-	if step == 1 {
-		return rows
-	}
-	var out []int
-	for i := 0; i < len(rows); i += step {
-		out = append(out, rows[i])
-	}
-	return out
 }
 
 // whitened returns L⁻¹x of rows x [n, D], for Σ_s = L Lᵀ.
@@ -178,7 +166,7 @@ func (g *classGaussians) wrong(s float64) (rows int, err error) {
 const fewFeatures = 32
 
 // choose decides what Auto leaves open.
-func choose(ctx context.Context, train, validation Data, o Options) (Options, error) {
+func choose(ctx context.Context, train, validation dataset.Rows, classes int, o Options) (Options, error) {
 	few := train.D < fewFeatures
 	var s [2]float64
 	var wrong [2]int
@@ -186,7 +174,7 @@ func choose(ctx context.Context, train, validation Data, o Options) (Options, er
 		if few && l2 {
 			continue
 		}
-		g, err := gaussians(ctx, train, validation, l2)
+		g, err := gaussians(ctx, train, validation, classes, l2)
 		if err != nil {
 			return o, err
 		}

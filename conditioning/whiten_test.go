@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
 )
 
 // TestGoldenShrinkage holds the chosen shrinkage against numpy's choice.
@@ -33,10 +34,10 @@ func TestGoldenShrinkage(t *testing.T) {
 	}
 	seen := map[float64]bool{}
 	for _, c := range golden.Choices {
-		train := conditioning.Data{X: c.X, D: c.D, Labels: c.Labels, Rows: upTo(len(c.Labels)), Classes: 3}
-		val := conditioning.Data{X: c.XV, D: c.D, Labels: c.YV, Rows: upTo(len(c.YV)), Classes: 3}
+		train := dataset.Rows{X: c.X, D: c.D, Labels: c.Labels, Index: upTo(len(c.Labels))}
+		val := dataset.Rows{X: c.XV, D: c.D, Labels: c.YV, Index: upTo(len(c.YV))}
 		o := conditioning.Options{Kind: conditioning.Whiten, L2: c.L2}
-		fitted, err := conditioning.Fit(t.Context(), train, val, o)
+		fitted, err := conditioning.Fit(t.Context(), train, val, 3, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,8 +48,8 @@ func TestGoldenShrinkage(t *testing.T) {
 
 		// Rows of a class that has none to train on tell nothing.
 		val.X, val.Labels = append(slices.Clone(c.XV), make([]float32, c.D)...), append(slices.Clone(c.YV), 3)
-		val.Rows, train.Classes, val.Classes = upTo(len(val.Labels)), 4, 4
-		again, err := conditioning.Fit(t.Context(), train, val, o)
+		val.Index = upTo(len(val.Labels))
+		again, err := conditioning.Fit(t.Context(), train, val, 4, o)
 		if err != nil || again.Shrinkage != c.Shrinkage || !slices.Equal(again.Mean, fitted.Mean) {
 			t.Errorf("%d rows of %d features: with an empty class, %v, %v", len(c.Labels), c.D, again, err)
 		}
@@ -60,11 +61,12 @@ func TestGoldenShrinkage(t *testing.T) {
 
 // drawClasses draws rows of overlapping classes with correlated features; the
 // last class may have none.
-func drawClasses(t *rapid.T, least int) conditioning.Data {
+func drawClasses(t *rapid.T, least int) (data dataset.Rows, classes int) {
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 5))
-	d, classes := rapid.IntRange(1, 12).Draw(t, "d"), rapid.IntRange(1, 5).Draw(t, "classes")
+	d := rapid.IntRange(1, 12).Draw(t, "d")
+	classes = rapid.IntRange(1, 5).Draw(t, "classes")
 	n := rapid.IntRange(least, 60).Draw(t, "n")
-	data := conditioning.Data{D: d, Classes: classes, X: make([]float32, n*d), Labels: make([]int64, n), Rows: upTo(n)}
+	data = dataset.Rows{D: d, X: make([]float32, n*d), Labels: make([]int64, n), Index: upTo(n)}
 	full := classes
 	if classes > 1 && rapid.Bool().Draw(t, "an empty class") {
 		full--
@@ -81,7 +83,7 @@ func drawClasses(t *rapid.T, least int) conditioning.Data {
 			data.X[i*d+j] = float32(1 + means[c*d+j] + common + 0.5*rng.NormFloat64())
 		}
 	}
-	return data
+	return data, classes
 }
 
 // TestWhitenBeginsWithTheClassMeans: nothing of what tells the class means
@@ -90,19 +92,19 @@ func drawClasses(t *rapid.T, least int) conditioning.Data {
 // fewer rows than features.
 func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		data := drawClasses(t, 10)
-		d, n := data.D, len(data.Rows)
+		data, classes := drawClasses(t, 10)
+		d, n := data.D, len(data.Index)
 		shrinkage := rapid.SampledFrom(conditioning.Shrinkages).Draw(t, "shrinkage")
-		c, err := conditioning.Fit(t.Context(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: shrinkage})
+		c, err := conditioning.Fit(t.Context(), data, dataset.Rows{}, classes, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: shrinkage})
 		if err != nil {
 			t.Fatal(err)
 		}
-		z, err := c.Rows(t.Context(), data.X, data.Rows)
+		z, err := c.Rows(t.Context(), data.X, data.Index)
 		if err != nil {
 			t.Fatal(err)
 		}
 		between := make([]float64, d) // scatter of the class means, per coordinate
-		sums, counts := make([]float64, data.Classes*d), make([]float64, data.Classes)
+		sums, counts := make([]float64, classes*d), make([]float64, classes)
 		for i, y := range data.Labels {
 			counts[y]++
 			for j := range d {
@@ -119,10 +121,10 @@ func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 			}
 		}
 		for j, v := range between {
-			if j >= data.Classes-1 && v > 1e-6*(1e-6+total) {
-				t.Errorf("%d classes: coordinate %d has a scatter of %g of %g between them", data.Classes, j, v, total)
+			if j >= classes-1 && v > 1e-6*(1e-6+total) {
+				t.Errorf("%d classes: coordinate %d has a scatter of %g of %g between them", classes, j, v, total)
 			}
-			if j > 0 && j < data.Classes-1 && v > between[j-1]*(1+1e-4)+1e-6*total {
+			if j > 0 && j < classes-1 && v > between[j-1]*(1+1e-4)+1e-6*total {
 				t.Errorf("coordinate %d tells more than the one before: %v", j, between)
 			}
 		}
@@ -130,7 +132,7 @@ func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 		// Wᵀ (Σ + s·t·I) W = I, as whitening has it.
 		within := make([]float64, d*d)
 		x := make([]float64, d)
-		means := make([]float64, data.Classes*d)
+		means := make([]float64, classes*d)
 		for i, y := range data.Labels {
 			for j := range d {
 				means[int(y)*d+j] += float64(data.X[i*d+j]) / counts[y]
@@ -177,11 +179,11 @@ func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 // in, and where there are none of these the most shrinkage is taken.
 func TestWhitenWithoutValidation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		data := drawClasses(t, 2)
+		data, classes := drawClasses(t, 2)
 		o := conditioning.Options{Kind: conditioning.Whiten, L2: rapid.Bool().Draw(t, "L2")}
-		c, err := conditioning.Fit(t.Context(), data, conditioning.Data{}, o)
+		c, err := conditioning.Fit(t.Context(), data, dataset.Rows{}, classes, o)
 		if err != nil {
-			if data.D > 1 && len(data.Rows) > 2*data.Classes {
+			if data.D > 1 && len(data.Index) > 2*classes {
 				t.Fatal(err)
 			}
 			return // each class is one point
@@ -189,7 +191,7 @@ func TestWhitenWithoutValidation(t *testing.T) {
 		if !slices.Contains(conditioning.Shrinkages, c.Shrinkage) {
 			t.Fatalf("shrinkage %g", c.Shrinkage)
 		}
-		if n := len(data.Rows); n < 10 {
+		if n := len(data.Index); n < 10 {
 			if c.Shrinkage != slices.Max(conditioning.Shrinkages) {
 				t.Fatalf("shrinkage %g of %d rows", c.Shrinkage, n)
 			}
@@ -197,7 +199,7 @@ func TestWhitenWithoutValidation(t *testing.T) {
 		}
 		var rest, held []int
 		at := 0
-		for class := range data.Classes {
+		for class := range classes {
 			for i, y := range data.Labels {
 				if y != int64(class) {
 					continue
@@ -210,8 +212,8 @@ func TestWhitenWithoutValidation(t *testing.T) {
 			}
 		}
 		train, val := data, data
-		train.Rows, val.Rows = rest, held
-		named, err := conditioning.Fit(t.Context(), train, val, o)
+		train.Index, val.Index = rest, held
+		named, err := conditioning.Fit(t.Context(), train, val, classes, o)
 		if err != nil || named.Shrinkage != c.Shrinkage {
 			t.Fatalf("shrinkage %g, with the rows named %v, %v", c.Shrinkage, named, err)
 		}
@@ -222,14 +224,14 @@ func TestWhitenWithoutValidation(t *testing.T) {
 // they come is all of one class.
 func TestWhitenInterleaved(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 6))
-	data := conditioning.Data{D: 4, Classes: 10}
+	data := dataset.Rows{D: 4}
 	for i := range 400 {
 		for range data.D {
 			data.X = append(data.X, float32(i%10)+float32(rng.NormFloat64()))
 		}
-		data.Labels, data.Rows = append(data.Labels, int64(i%10)), append(data.Rows, i)
+		data.Labels, data.Index = append(data.Labels, int64(i%10)), append(data.Index, i)
 	}
-	c, err := conditioning.Fit(t.Context(), data, conditioning.Data{}, conditioning.Options{Kind: conditioning.Whiten})
+	c, err := conditioning.Fit(t.Context(), data, dataset.Rows{}, 10, conditioning.Options{Kind: conditioning.Whiten})
 	if err != nil || c.Shrinkage == slices.Max(conditioning.Shrinkages) {
 		t.Errorf("%+v, %v", c.Options, err)
 	}

@@ -1,9 +1,13 @@
 package head
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head/internal/numeric"
 )
 
 // MLPConfig is the shape of an MLP. A zero field takes its default.
@@ -14,8 +18,8 @@ type MLPConfig struct {
 
 // WithDefaults fills in the zero fields and refuses what cannot be.
 func (c MLPConfig) WithDefaults() (MLPConfig, error) {
-	fill(&c.Layers, 1)
-	fill(&c.Hidden, 100)
+	c.Layers = cmp.Or(c.Layers, 1)
+	c.Hidden = cmp.Or(c.Hidden, 100)
 	if c.Layers < 1 || c.Layers > 100 || c.Hidden < 1 {
 		return c, fmt.Errorf("%d layers with %d outputs: a network has 1 to 100, and outputs", c.Layers, c.Hidden)
 	}
@@ -44,7 +48,7 @@ type Dense struct {
 // TrainMLP trains an MLP by softmax cross-entropy, in the same loop as Train:
 // Adam on shuffled mini-batches, the learning rate halved on a plateau. Weights
 // and biases of a layer begin uniform in ±1/√In, as torch.nn.Linear has them.
-func TrainMLP(ctx context.Context, cfg MLPConfig, train, val Data, classes int, opts TrainOptions) (*MLP, []Epoch, error) {
+func TrainMLP(ctx context.Context, cfg MLPConfig, train, val dataset.Rows, classes int, opts TrainOptions) (*MLP, []Epoch, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil {
 		return nil, nil, err
@@ -52,24 +56,17 @@ func TrainMLP(ctx context.Context, cfg MLPConfig, train, val Data, classes int, 
 	if opts, err = opts.WithDefaults(); err != nil {
 		return nil, nil, err
 	}
-	rng := newRand(opts.Seed)
 	m := &MLP{}
 	for in, left := train.D, cfg.Layers; left > 0; left-- {
 		out := cfg.Hidden
 		if left == 1 {
 			out = classes
 		}
-		l := Dense{In: in, Out: out, Weights: make([]float32, out*in), Bias: make([]float32, out)}
-		bound := 1 / math.Sqrt(float64(in))
-		for _, array := range [][]float32{l.Weights, l.Bias} {
-			for i := range array {
-				array[i] = float32(bound * (2*rng.Float64() - 1))
-			}
-		}
-		m.Layers, in = append(m.Layers, l), out
+		m.Layers = append(m.Layers, Dense{In: in, Out: out, Weights: make([]float32, out*in), Bias: make([]float32, out)})
+		in = out
 	}
 	t := mlpOf[float32](m, opts.Batch)
-	epochs, err := fit(ctx, t, train, val, classes, opts, rng)
+	epochs, err := Fit(ctx, mlpTrainer{t}, train, val, classes, opts)
 	if err != nil {
 		return nil, epochs, err
 	}
@@ -79,6 +76,24 @@ func TrainMLP(ctx context.Context, cfg MLPConfig, train, val Data, classes int, 
 	return m, epochs, nil
 }
 
+// mlpTrainer is an MLP in training.
+type mlpTrainer struct{ *mlp[float32] }
+
+func (t mlpTrainer) Constants() []*float64 { return nil }
+
+func (t mlpTrainer) Draw(rng Random) {
+	for _, l := range t.layers {
+		bound := 1 / math.Sqrt(float64(l.in))
+		for _, array := range [][]float32{l.weights, l.bias} {
+			for i := range array {
+				array[i] = float32(bound * (2*rng.Float64() - 1))
+			}
+		}
+	}
+}
+
+func (t mlpTrainer) Start(context.Context, []float32, int, dataset.Rows, Random) error { return nil }
+
 // Classes returns C, the number of classes.
 func (m *MLP) Classes() int { return m.Layers[len(m.Layers)-1].Out }
 
@@ -87,22 +102,22 @@ func (m *MLP) Logits(x []float32) []float64 {
 	d, classes := m.Layers[0].In, m.Classes()
 	n := len(x) / d
 	out := make([]float64, n*classes)
-	t, wide := mlpOf[float64](m, predictBatch), make([]float64, predictBatch*d)
-	for from := 0; from < n; from += predictBatch {
-		b := min(predictBatch, n-from)
-		convert(wide, x[from*d:(from+b)*d])
-		copy(out[from*classes:], t.logits(wide, b))
+	t, wide := mlpOf[float64](m, BatchRows), make([]float64, BatchRows*d)
+	for from := 0; from < n; from += BatchRows {
+		b := min(BatchRows, n-from)
+		numeric.Convert(wide, x[from*d:(from+b)*d])
+		copy(out[from*classes:], t.Logits(wide, b))
 	}
 	return out
 }
 
 // mlp is an MLP with room to compute in.
-type mlp[T real] struct {
-	arithmetic[T]
+type mlp[T numeric.Real] struct {
+	numeric.Arithmetic[T]
 	layers []*dense[T]
 }
 
-type dense[T real] struct {
+type dense[T numeric.Real] struct {
 	in, out           int
 	weights, gWeights []T
 	bias, gBias       []T
@@ -110,8 +125,8 @@ type dense[T real] struct {
 	y, gY             []T // [B, out], after the maximum
 }
 
-func mlpOf[T real](m *MLP, batch int) *mlp[T] {
-	t := &mlp[T]{arithmetic: arithmeticOf[T]()}
+func mlpOf[T numeric.Real](m *MLP, batch int) *mlp[T] {
+	t := &mlp[T]{Arithmetic: numeric.New[T]()}
 	for _, from := range m.Layers {
 		vector := func(n int) []T { return make([]T, n) }
 		l := &dense[T]{
@@ -120,28 +135,25 @@ func mlpOf[T real](m *MLP, batch int) *mlp[T] {
 			bias: vector(from.Out), gBias: vector(from.Out),
 			y: vector(batch * from.Out), gY: vector(batch * from.Out),
 		}
-		convert(l.weights, from.Weights)
-		convert(l.bias, from.Bias)
+		numeric.Convert(l.weights, from.Weights)
+		numeric.Convert(l.bias, from.Bias)
 		t.layers = append(t.layers, l)
 	}
 	return t
 }
 
-func (t *mlp[T]) params() []param[T] {
-	var ps []param[T]
+// Params lists all arrays that training changes and their gradients.
+func (t *mlp[T]) Params() (params, gradients [][]T) {
 	for _, l := range t.layers {
-		ps = append(ps, param[T]{l.weights, l.gWeights}, param[T]{l.bias, l.gBias})
+		params, gradients = append(params, l.weights, l.bias), append(gradients, l.gWeights, l.gBias)
 	}
-	return ps
+	return params, gradients
 }
-
-func (t *mlp[T]) constants() []*float64 { return nil }
-
-func (t *mlp[T]) start(context.Context, []T, int, Data, draws) error { return nil }
 
 func (t *mlp[T]) last() *dense[T] { return t.layers[len(t.layers)-1] }
 
-func (t *mlp[T]) logits(x []T, b int) []T {
+// Logits returns the logits [b, C] of the rows x [b, D].
+func (t *mlp[T]) Logits(x []T, b int) []T {
 	for _, l := range t.layers {
 		l.x = x
 		x = l.y[:b*l.out]
@@ -159,13 +171,15 @@ func (t *mlp[T]) logits(x []T, b int) []T {
 	return x
 }
 
-func (t *mlp[T]) loss(labels []int) float64 {
-	return crossEntropy(t.last().y[:len(labels)*t.last().out], labels, t.last().out, nil)
+// Loss is that of the rows that Logits was last asked for.
+func (t *mlp[T]) Loss(labels []int) float64 {
+	return numeric.CrossEntropy(t.last().y[:len(labels)*t.last().out], labels, t.last().out, nil)
 }
 
-func (t *mlp[T]) step(x []T, labels []int) float64 {
+// Step returns the loss and computes the gradients.
+func (t *mlp[T]) Step(x []T, labels []int) float64 {
 	b := len(labels)
-	loss := crossEntropy(t.logits(x, b), labels, t.last().out, t.last().gY)
+	loss := numeric.CrossEntropy(t.Logits(x, b), labels, t.last().out, t.last().gY)
 	for at := len(t.layers) - 1; at >= 0; at-- {
 		l := t.layers[at]
 		t.TN(l.out, l.in, b, 1, l.gY, l.x, 0, l.gWeights)

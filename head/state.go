@@ -3,8 +3,10 @@ package head
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head/internal/numeric"
 )
 
 // State is a training run between two of its steps: all that it takes, beside
@@ -38,8 +40,8 @@ func (e *StoppedError) Unwrap() error { return e.Err }
 
 // fitting is a run of fit: State, with the arrays where the head computes.
 type fitting struct {
-	m     trainable
-	adam  *adam[float32]
+	m     Trainable
+	adam  *numeric.Adam[float32]
 	opts  TrainOptions
 	order []int
 	windows
@@ -51,36 +53,23 @@ type fitting struct {
 	take    func() *State // made once, as it is handed out at every step
 }
 
-func newFitting(m trainable, train Data, opts TrainOptions, rng random) *fitting {
-	f := &fitting{m: m, adam: newAdam(m.params()), opts: opts, order: slices.Clone(train.Rows), rng: rng}
+func newFitting(m Trainable, train dataset.Rows, opts TrainOptions, rng random) *fitting {
+	f := &fitting{m: m, adam: numeric.NewAdam(m.Params()), opts: opts, order: slices.Clone(train.Index), rng: rng}
 	f.windows = newWindows(train, opts.Batch)
 	if opts.Window != 0 {
 		f.window = max(0, opts.Window)
 	}
 	f.take = func() *State { return f.copyTo(new(State)) }
 	if opts.Balance {
-		f.classes = train.byClass()
+		f.classes = train.ByClass()
 	}
 	return f
-}
-
-// byClass lists the rows of each class that has any.
-func (d Data) byClass() [][]int {
-	classes := make(map[int64][]int)
-	for _, r := range d.Rows {
-		classes[d.Labels[r]] = append(classes[d.Labels[r]], r)
-	}
-	var lists [][]int
-	for _, y := range slices.Sorted(maps.Keys(classes)) {
-		lists = append(lists, classes[y])
-	}
-	return lists
 }
 
 // at is how many rows of the epoch under way are done: all of them until it is
 // validated, none from there to the next step.
 func (f *fitting) at() int {
-	steps := f.adam.steps
+	steps := f.adam.Steps
 	if n := len(f.epochs); n > 0 {
 		steps -= f.epochs[n-1].Steps
 	}
@@ -112,7 +101,7 @@ func (f *fitting) offer() error {
 
 // stopped is the error of a run that ends here by err.
 func (f *fitting) stopped(err error) error {
-	if f.adam.steps == 0 {
+	if f.adam.Steps == 0 {
 		return err
 	}
 	return &StoppedError{f.take(), err}
@@ -121,30 +110,30 @@ func (f *fitting) stopped(err error) error {
 // copyTo fills s, with the arrays that it has where they are large enough, and
 // returns it.
 func (f *fitting) copyTo(s *State) *State {
-	n := len(f.adam.params)
+	n := len(f.adam.Params)
 	s.Params, s.M, s.V = slices.Grow(s.Params, n)[:n], slices.Grow(s.M, n)[:n], slices.Grow(s.V, n)[:n]
-	for i, p := range f.adam.params {
-		s.Params[i] = append(s.Params[i][:0], p.value...)
-		s.M[i] = append(s.M[i][:0], f.adam.m[i]...)
-		s.V[i] = append(s.V[i][:0], f.adam.v[i]...)
+	for i, p := range f.adam.Params {
+		s.Params[i] = append(s.Params[i][:0], p...)
+		s.M[i] = append(s.M[i][:0], f.adam.M[i]...)
+		s.V[i] = append(s.V[i][:0], f.adam.V[i]...)
 	}
 	s.Constants = s.Constants[:0]
-	for _, c := range f.m.constants() {
+	for _, c := range f.m.Constants() {
 		s.Constants = append(s.Constants, *c)
 	}
 	s.Order = append(s.Order[:0], f.order...)
 	s.Random, _ = f.rng.source.AppendBinary(s.Random[:0]) // which cannot fail
-	s.Window, s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.window, f.adam.steps, f.first, f.sum, f.epochs
+	s.Window, s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.window, f.adam.Steps, f.first, f.sum, f.epochs
 	return s
 }
 
 // restore is the inverse of copyTo. It refuses what is no state of such a run.
-func (f *fitting) restore(s *State, train Data, classes int) error {
-	train.Rows = s.Order
-	if err := train.check("resumed", classes); err != nil {
+func (f *fitting) restore(s *State, train dataset.Rows, classes int) error {
+	train.Index = s.Order
+	if err := train.Check("resumed", classes); err != nil {
 		return err
 	}
-	constants, least := f.m.constants(), 1
+	constants, least := f.m.Constants(), 1
 	if n := len(s.Epochs); n > 0 {
 		least = s.Epochs[n-1].Steps
 	}
@@ -152,8 +141,8 @@ func (f *fitting) restore(s *State, train Data, classes int) error {
 		return fmt.Errorf("a state of %d rows and %d constants after %d steps does not fit a run of %d and %d", len(s.Order), len(s.Constants), s.Steps, len(f.order), len(constants))
 	}
 	var values, m, v [][]float32
-	for i, p := range f.adam.params {
-		values, m, v = append(values, p.value), append(m, f.adam.m[i]), append(v, f.adam.v[i])
+	for i, p := range f.adam.Params {
+		values, m, v = append(values, p), append(m, f.adam.M[i]), append(v, f.adam.V[i])
 	}
 	for _, pair := range []struct{ to, from [][]float32 }{{values, s.Params}, {m, s.M}, {v, s.V}} {
 		if !slices.EqualFunc(pair.to, pair.from, func(a, b []float32) bool { return len(a) == len(b) }) {
@@ -171,6 +160,6 @@ func (f *fitting) restore(s *State, train Data, classes int) error {
 	}
 	copy(f.order, s.Order)
 	f.window = s.Window
-	f.adam.steps, f.first, f.sum, f.epochs = s.Steps, s.FirstLoss, s.LossSum, slices.Clone(s.Epochs)
+	f.adam.Steps, f.first, f.sum, f.epochs = s.Steps, s.FirstLoss, s.LossSum, slices.Clone(s.Epochs)
 	return nil
 }

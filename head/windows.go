@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"mlrbfn/internal/spill"
+	"mlrbfn/dataset"
 )
 
 // windows is the order of rows that do not fit into memory: blocks of
@@ -12,7 +12,7 @@ import (
 // blocks, are shuffled. While one window is read the next is fetched, a block at a
 // time.
 type windows struct {
-	pages  *spill.Matrix
+	data   dataset.Rows
 	window int // rows; 0 means that all rows are one window, which fits
 	block  int // rows
 
@@ -25,9 +25,13 @@ type windows struct {
 // for a window to have rows from everywhere.
 const blockBytes = 256 << 10
 
-func newWindows(data Data, batch int) windows {
-	w := windows{pages: data.Pages, block: max(1, blockBytes/(4*data.D)), current: -1}
-	if n := data.Pages.Window(); 0 < n && n < len(data.Rows) {
+// Window returns how many of the rows are shuffled together where they do not
+// fit into memory, and 0 where all are.
+func Window(data dataset.Rows, batch int) int { return newWindows(data, batch).window }
+
+func newWindows(data dataset.Rows, batch int) windows {
+	w := windows{data: data, block: max(1, blockBytes/(4*data.D)), current: -1}
+	if n := data.Window(); 0 < n && n < data.Len() {
 		w.window = max(1, n/batch) * batch
 	}
 	return w
@@ -66,7 +70,7 @@ func (w *windows) fetch(rows []int, at, batch int) {
 
 func (w *windows) need(blocks []int) {
 	for _, b := range blocks {
-		w.pages.Need(b*w.block, (b+1)*w.block)
+		w.data.Prefetch(b*w.block, (b+1)*w.block)
 	}
 }
 

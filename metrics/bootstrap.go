@@ -12,46 +12,46 @@ import (
 	"sync/atomic"
 )
 
-// BootstrapOptions says how to resample. A zero field takes its default.
+// BootstrapOptions says how to resample. A field that is zero takes its default.
 type BootstrapOptions struct {
 	Resamples int     // 0 means 1,000
 	Level     float64 // of confidence; 0 means 0.95
-	Seed      uint64  // of the random numbers: the same seed gives the same intervals
+	Seed      uint64  // of random numbers; the same seed gives the same intervals
 }
 
-// Scores is what a method with one seed gave the test images: ID the
-// in-distribution ones, OOD each set of strangers.
+// Scores holds the scores that a method with one seed gives to the test images: ID
+// are those of the in-distribution images, OOD those of each set of OOD images.
 type Scores struct {
 	ID  []float64
 	OOD [][]float64
 }
 
-// Interval is a confidence interval. Both ends are NaN where there is no figure.
+// Interval is a confidence interval. Both ends are NaN where the metric is.
 type Interval struct{ Low, High float64 }
 
-// Intervals holds the interval of every figure of a [Result].
+// Intervals holds the interval of every metric of a [Result].
 type Intervals struct{ AUROC, AUPROut, AUPRIn, FPR95, FPR95ID Interval }
 
-// Estimate is the intervals of one method: of each OOD set, and of the unweighted
-// means over the sets.
+// Estimate holds the intervals of one method: for each OOD set, and for the
+// unweighted means over the sets.
 type Estimate struct {
 	Each []Intervals
 	Mean Intervals
 }
 
-// Bootstrap estimates percentile bootstrap intervals (Efron 1979) of the figures
-// of methods, averaged over a method's runs: the same images scored with several
-// training seeds. Every resample draws as many ID images and as many images of
-// each OOD set as there are, with replacement; all sets, runs and methods meet the
-// same drawn images, as they met the same images. The ends are the quantiles
-// (1 ± level)/2 of the resamples' figures, interpolated linearly.
+// Bootstrap estimates percentile bootstrap intervals (Efron 1979) of the metrics of
+// methods. The metrics are averaged over a method's runs: the same images scored
+// with several training seeds. Every resample draws, with replacement, as many ID
+// images and as many images of each OOD set as there are. All runs and methods get
+// the same drawn images. The ends are the quantiles (1 ± level)/2 of the resamples'
+// metrics, interpolated linearly.
 //
-// The intervals tell how the figures depend on which test images there happened
-// to be. They say nothing of how much other training seeds would change them.
+// The intervals show how much the metrics depend on the choice of test images. They
+// do not show how much they depend on the training seed.
 //
 // It takes O(resamples · images · runs), on all cores; scores are sorted once. Of
-// curves with more than 1,024 points it leaves some out. It keeps 4 bytes for each
-// score, and 32 for each image and core.
+// curves with more than 1,024 points it skips some. It takes 4 bytes for each score,
+// and 32 for each image and core.
 type Bootstrap struct {
 	o       BootstrapOptions
 	id      int   // images
@@ -59,20 +59,20 @@ type Bootstrap struct {
 	methods [][]ranking
 }
 
-// NewBootstrap returns one without methods.
+// NewBootstrap returns a Bootstrap without methods.
 func NewBootstrap(o BootstrapOptions) *Bootstrap {
 	o.Resamples, o.Level = cmp.Or(o.Resamples, 1000), cmp.Or(o.Level, 0.95)
 	return &Bootstrap{o: o}
 }
 
-// Add adds a method with its runs, of which there is at least one. It panics if
-// their sets or images are not as many as those before.
+// Add adds a method with its runs, at least one. It panics if the number of sets or
+// images differs from that of the runs before.
 func (b *Bootstrap) Add(runs ...Scores) {
 	same := func(a, b Scores) bool {
 		return slices.Equal(a.ID, b.ID) && slices.EqualFunc(a.OOD, b.OOD, slices.Equal)
 	}
 	if distinct := slices.CompactFunc(slices.Clone(runs), same); len(distinct) == 1 {
-		runs = distinct // what no seed changes
+		runs = distinct // seeds change nothing
 	}
 	ranked := make([]ranking, len(runs))
 	var ranking sync.WaitGroup
@@ -93,13 +93,13 @@ func (b *Bootstrap) Add(runs ...Scores) {
 	b.methods = append(b.methods, ranked)
 }
 
-// Intervals returns those of each method. The error is that of a cancelled
-// context.
+// Intervals returns the intervals of each method. The only error is that of a
+// cancelled context.
 func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 	sets := len(b.ood)
-	figures := make([][][]Result, len(b.methods)) // by resample, of each set, and their means
-	for m := range figures {
-		figures[m] = make([][]Result, b.o.Resamples)
+	results := make([][][]Result, len(b.methods)) // by resample, of each set, and their means
+	for m := range results {
+		results[m] = make([][]Result, b.o.Resamples)
 	}
 	var next atomic.Int64
 	var workers sync.WaitGroup
@@ -111,7 +111,7 @@ func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 				drawn.draw(b.o.Seed, k, some)
 				for m, runs := range b.methods {
 					of := resample(drawn, runs)
-					copy(figures[m][k:k+some], of[:])
+					copy(results[m][k:k+some], of[:])
 				}
 			}
 		})
@@ -126,8 +126,8 @@ func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 		for s := range each {
 			for i, to := range each[s].values() {
 				column := make([]float64, b.o.Resamples)
-				for k := range figures[m] {
-					column[k] = *figures[m][k][s].values()[i]
+				for k := range results[m] {
+					column[k] = *results[m][k][s].values()[i]
 				}
 				slices.Sort(column)
 				*to = Interval{quantile(column, (1-b.o.Level)/2), quantile(column, (1+b.o.Level)/2)}
@@ -146,13 +146,13 @@ func (i *Intervals) values() []*Interval {
 	return []*Interval{&i.AUROC, &i.AUPROut, &i.AUPRIn, &i.FPR95, &i.FPR95ID}
 }
 
-// ranking is a run's images of each set by the thresholds at which they come to
-// be flagged.
+// ranking holds a run's images of each set in the order in which a falling threshold
+// flags them.
 type ranking []thresholds
 
-// thresholds are those of a run on one set.
+// thresholds are the thresholds of a run on one set.
 type thresholds struct {
-	points  []point // how many images are flagged, ascending; nil where there is no figure
+	points  []point // how many images are flagged, ascending; nil where no metric can be computed
 	id, ood []int32 // the images in the order in which they are flagged
 }
 
@@ -175,11 +175,10 @@ func rank(r Scores) ranking {
 	return k
 }
 
-// counts reports whether a resample looks at the i-th point. Of a large curve
-// these are those where precision changes quickly, which is at its ends, those
-// where the rates can pass 95%, those on either side of many equal scores, and some
-// elsewhere: without the others a figure is some 10⁻⁴ off at most, where drawing
-// shows in the second digit.
+// counts reports whether a resample uses the i-th point. Of a large curve it uses
+// the points at its ends, where precision changes quickly, those where the rates can
+// pass 95%, those on either side of many equal scores, and some between. Skipping
+// the others changes a metric by 10⁻⁴ at most; drawing changes its second digit.
 func (c curve) counts(i int) bool {
 	const ends, others = 1 << 7, 1 << 10
 	last := len(c) - 1
@@ -193,9 +192,9 @@ func (c curve) counts(i int) bool {
 	passes := func(n, of int) bool { // up to five standard deviations of what is drawn
 		return math.Abs(float64(n)/float64(of)-0.95) < 5*math.Sqrt(0.95*0.05/float64(of))
 	}
-	// Where enough strangers are caught the false alarms count, of which more
-	// come with the next point; where too few images are kept, the strangers
-	// that came to be caught with this one.
+	// Where enough OOD images are caught, the false alarms count, of which the
+	// next point has more. Where too few ID images are accepted, the OOD images
+	// count that are caught since the last point.
 	differ := func(n, m, of int) bool { return n*others*10/of != m*others*10/of }
 	if ties(c[i-1], p) || ties(p, c[i+1]) {
 		return true
@@ -217,10 +216,10 @@ func order(scores []float64) (places []int32, sorted []float64) {
 	return places, sorted
 }
 
-// lanes is how many resamples are worked on at once.
+// lanes is how many resamples are computed at once.
 const lanes = 32
 
-// times is how often an image is drawn in each of these, a byte for each.
+// times counts how often an image is drawn in each of these, a byte for each.
 type times [lanes / 8]uint64
 
 // drawn is the images of some resamples.
@@ -265,28 +264,28 @@ func draw(random *rand.Rand, to []times, lane int) {
 	}
 }
 
-// resample returns the figures of each resample for each set, and their means.
+// resample returns the metrics of each resample for each set, and their means.
 func resample(d drawn, runs []ranking) [lanes][]Result {
-	var figures [lanes][]Result
-	for lane := range figures {
-		figures[lane] = make([]Result, len(d.ood)+1)
+	var results [lanes][]Result
+	for lane := range results {
+		results[lane] = make([]Result, len(d.ood)+1)
 		if len(d.ood) == 0 {
-			figures[lane][0] = curve(nil).result()
+			results[lane][0] = curve(nil).result()
 		}
 	}
 	for s, ood := range d.ood {
 		for _, run := range runs {
 			for lane, r := range run[s].resampled(d.id, ood) {
-				mean := &figures[lane][len(d.ood)]
+				mean := &results[lane][len(d.ood)]
 				for f, v := range r.values() {
 					share := *v / float64(len(runs))
-					*figures[lane][s].values()[f] += share
+					*results[lane][s].values()[f] += share
 					*mean.values()[f] += share / float64(len(d.ood))
 				}
 			}
 		}
 	}
-	return figures
+	return results
 }
 
 // count sets sum to how many of the images are drawn in each resample.
@@ -310,8 +309,8 @@ func count(sum *[lanes]float64, drawn []times, images []int32) {
 	}
 }
 
-// resampled returns the figures of resamples. They are those of the curve through
-// the points, but for rounding, in one pass.
+// resampled returns the metrics of resamples, by one pass over the points. They are
+// those of the curve through the points, except for rounding.
 func (t thresholds) resampled(id, ood []times) (all [lanes]Result) {
 	if t.points == nil {
 		for lane := range all {
@@ -321,8 +320,8 @@ func (t thresholds) resampled(id, ood []times) (all [lanes]Result) {
 	}
 	allNeg, allPos := float64(len(id)), float64(len(ood))
 	enoughNeg, enoughPos := enough(len(id)), enough(len(ood))
-	// What is flagged, and the precision of that with OOD positive and of the
-	// rest with ID positive.
+	// The images flagged, their precision with OOD positive, and that of the rest
+	// with ID positive.
 	var state [lanes]struct{ neg, pos, out, in float64 }
 	for lane := range state {
 		state[lane].out, state[lane].in = 1, allNeg/(allNeg+allPos)
@@ -367,7 +366,7 @@ func (t thresholds) resampled(id, ood []times) (all [lanes]Result) {
 	return all
 }
 
-// enough is how many of n images are 95%.
+// enough returns how many of n images are 95%.
 func enough(n int) float64 {
 	least := math.Floor(0.95 * float64(n))
 	for least/float64(n) < 0.95 {

@@ -9,11 +9,11 @@ import (
 // Point is a point of a curve, both coordinates in [0, 1].
 type Point struct{ X, Y float64 }
 
-// Curves returns the points that the figures are areas under, OOD positive, one
-// for each distinct score: roc goes from (0, 0) to (1, 1), X the share of ID
-// images flagged and Y the share of OOD images caught; pr starts at (0, 1), X
-// the recall and Y the precision. The trapezoid area under roc is [AUROC], that
-// under pr is [AUPROut]. Where there is no figure both are nil.
+// Curves returns the ROC and the precision–recall curve with OOD positive, one point
+// for each distinct score. roc goes from (0, 0) to (1, 1); X is the share of ID
+// images flagged and Y the share of OOD images caught. pr starts at (0, 1); X is the
+// recall and Y the precision. The trapezoid area under roc is [AUROC], that under pr
+// is [AUPROut]. Where these are NaN both curves are nil.
 func Curves(id, ood []float64) (roc, pr []Point) {
 	c := newCurve(id, ood)
 	if len(c) == 0 {
@@ -30,12 +30,12 @@ func Curves(id, ood []float64) (roc, pr []Point) {
 	return roc, pr
 }
 
-// Selective returns the selective-classification curve, accuracy against
-// coverage: for every distinct score, from the highest down, X is the share of
-// images that score at least this and Y the share of these whose class is right.
-// The last point has coverage 1 and [Accuracy]. Rows with a label below zero are
-// left out; a NaN among the scores of the others, or no others, gives nil. It
-// panics if the lengths differ.
+// Selective returns the selective-classification curve, accuracy against coverage:
+// for every distinct score, from the highest down, X is the share of images that
+// score at least this, and Y is the accuracy on these. The last point has coverage 1
+// and [Accuracy]. Rows with a label below zero are skipped. With a NaN among the
+// other scores, or without other rows, the result is nil. It panics if the lengths
+// differ.
 func Selective[P, L ~int | ~int32 | ~int64](scores []float64, pred []P, labels []L) []Point {
 	if len(scores) != len(pred) || len(pred) != len(labels) {
 		panic(fmt.Sprintf("metrics: %d scores and %d predictions for %d labels", len(scores), len(pred), len(labels)))

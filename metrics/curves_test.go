@@ -22,7 +22,7 @@ func area(points []metrics.Point) float64 {
 	return sum
 }
 
-func TestAreasUnderCurvesAreTheFigures(t *testing.T) {
+func TestAreasUnderCurvesAreTheMetrics(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		score := rapid.OneOf(rapid.Just(math.Inf(-1)), rapid.Map(rapid.IntRange(0, 6), func(i int) float64 { return float64(i) }))
 		id := rapid.SliceOfN(score, 1, 30).Draw(t, "id")
@@ -145,7 +145,7 @@ func TestBootstrapOfRuns(t *testing.T) {
 }
 
 // TestBootstrapIsAResampling holds the quick way, counts on one sorted curve,
-// against the plain one: figures of drawn scores.
+// against the plain one: metrics of drawn scores.
 func TestBootstrapIsAResampling(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	id, ood := normal(random, 1, 90), normal(random, 0, 70)

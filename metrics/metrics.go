@@ -1,10 +1,10 @@
-// Package metrics computes how well scores tell in-distribution (ID) from
-// out-of-distribution (OOD) images, and how often classes are right.
+// Package metrics computes how well scores separate in-distribution (ID) from
+// out-of-distribution (OOD) images, and the accuracy of classes.
 //
-// Scores are higher for what is more in-distribution. Their order alone counts,
-// so −Inf and +Inf are scores like any other; equal scores share one threshold
-// and cannot be told apart. A NaN among the scores, or no scores on one side,
-// makes every figure NaN. All figures are fractions in [0, 1].
+// A higher score means more in-distribution. Only the order of scores counts, so
+// −Inf and +Inf are scores like any other. Equal scores share one threshold. With a
+// NaN among the scores, or without scores on one side, every metric is NaN. All
+// metrics are fractions in [0, 1].
 //
 // The conventions are OpenOOD's since August 2023, computed by scikit-learn's
 // roc_curve (with drop_intermediate=False) and precision_recall_curve.
@@ -16,7 +16,7 @@ import (
 	"slices"
 )
 
-// Result is every figure of one ID set against one OOD set.
+// Result holds all metrics of one ID set against one OOD set.
 type Result struct {
 	AUROC   float64 // see [AUROC]
 	AUPROut float64 // see [AUPROut]
@@ -25,7 +25,7 @@ type Result struct {
 	FPR95ID float64 // see [FPR95ID]
 }
 
-// Evaluate computes all figures with one sort, in O(n log n). The arguments are
+// Evaluate computes all metrics with one sort, in O(n log n). The arguments are
 // not changed.
 func Evaluate(id, ood []float64) Result {
 	return newCurve(id, ood).result()
@@ -58,18 +58,18 @@ func AUPRIn(id, ood []float64) float64 { return newCurve(id, ood).mirror().aupr(
 // threshold that catches at least 95% of the OOD images: OpenOOD's FPR@95.
 func FPR95(id, ood []float64) float64 { return FPRAtTPR(id, ood, 0.95) }
 
-// FPR95ID returns the other convention, that of most papers before 2023: the
-// share of OOD images that are accepted at the first threshold, from above,
-// that keeps at least 95% of the ID images.
+// FPR95ID returns the FPR of the other convention, which most papers before 2023
+// have: the share of OOD images that are accepted at the highest threshold at which
+// at least 95% of the ID images are accepted.
 func FPR95ID(id, ood []float64) float64 { return newCurve(id, ood).mirror().fprAt(0.95) }
 
 // FPRAtTPR returns the share of ID images that are flagged at the first
 // threshold that catches at least the share tpr of the OOD images: 0 if tpr ≤ 0
-// (nothing need be flagged), NaN if tpr > 1.
+// (no image must be flagged), NaN if tpr > 1.
 func FPRAtTPR(id, ood []float64, tpr float64) float64 { return newCurve(id, ood).fprAt(tpr) }
 
-// Accuracy returns the share of predictions that are right. Rows with a label
-// below zero have no label and are left out; without any that has one the
+// Accuracy returns the share of predictions that are right. A label below zero
+// means that the row has none; such rows are skipped. Without labelled rows the
 // result is NaN. It panics if the lengths differ.
 func Accuracy[P, L ~int | ~int32 | ~int64](pred []P, labels []L) float64 {
 	if len(pred) != len(labels) {
@@ -87,15 +87,15 @@ func Accuracy[P, L ~int | ~int32 | ~int64](pred []P, labels []L) float64 {
 	return float64(right) / float64(all)
 }
 
-// curve counts what is flagged at every distinct threshold, from none to all:
-// negatives (false alarms) and positives (hits). It is nil where no figure can
-// be computed, otherwise it has at least two points.
+// curve counts the flagged images at every distinct threshold, from none to all:
+// negatives (false alarms) and positives (hits). It is nil where no metric can be
+// computed; otherwise it has at least two points.
 type curve []point
 
 type point struct{ neg, pos int }
 
-// newCurve returns the curve with OOD positive: flagged is what scores at or
-// below the threshold.
+// newCurve returns the curve with OOD positive: images that score at or below the
+// threshold are flagged.
 func newCurve(id, ood []float64) curve {
 	id, ood = slices.Clone(id), slices.Clone(ood)
 	slices.Sort(id)
@@ -127,8 +127,8 @@ func sortedCurve(id, ood []float64) curve {
 	return c
 }
 
-// mirror returns the curve with ID positive: what was not flagged before, from
-// the highest threshold down.
+// mirror returns the curve with ID positive: it counts the images that the other
+// does not flag, from the highest threshold down.
 func (c curve) mirror() curve {
 	m := make(curve, len(c))
 	for i, p := range c {

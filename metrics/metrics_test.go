@@ -56,7 +56,7 @@ func near(t *testing.T, what string, got float64, want number) {
 	}
 }
 
-// TestOpenOOD holds the figures against OpenOOD's own functions.
+// TestOpenOOD compares the metrics with OpenOOD's own functions.
 func TestOpenOOD(t *testing.T) {
 	var cases []struct {
 		Name    string

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestResampled holds the figures of a resample against those of the drawn
+// TestResampled compares the metrics of a resample with those of the drawn
 // scores themselves, with and without ties and overlap.
 func TestResampled(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 9))
@@ -33,7 +33,7 @@ func TestResampled(t *testing.T) {
 		want := Evaluate(repeated(id, like.ID, lane), repeated(ood, like.OOD[0], lane))
 		for i, v := range want.values() {
 			if g := *got.values()[i]; !(math.Abs(g-*v) < 1e-12) {
-				t.Fatalf("trial %d: figure %d is %g, want %g", trial, i, g, *v)
+				t.Fatalf("trial %d: metric %d is %g, want %g", trial, i, g, *v)
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func TestThinned(t *testing.T) {
 		want := Evaluate(repeated(drawnID, id, lane), repeated(drawnOOD, ood, lane))
 		for i, w := range want.values() {
 			if g, w := *got.values()[i], *w; !(math.Abs(g-w) <= 1e-4) {
-				t.Errorf("%g apart: figure %d is %.7f, want %.7f", apart, i, g, w)
+				t.Errorf("%g apart: metric %d is %.7f, want %.7f", apart, i, g, w)
 			}
 		}
 	}

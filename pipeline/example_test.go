@@ -34,7 +34,7 @@ func ExampleTrain() {
 	}
 
 	opts := pipeline.TrainOptions{Features: []string{dir}}
-	opts.Head.Layers, opts.Train.Epochs = 2, 100
+	opts.Train.Epochs = 100
 	detector, result, err := pipeline.Train(context.Background(), opts)
 	if err != nil {
 		log.Fatal(err)

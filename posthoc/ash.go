@@ -30,10 +30,10 @@ const (
 	Scale Shape = "scale" // all grow by that factor
 )
 
-// ASH is the energy of a linear head on features f of which the small ones are
-// pruned: log Σ_c exp(Wf̃ + b)_c. Reads features. Of D features the
-// k = D − round(D·percentile/100) largest (half to even, at least 1) are those
-// that Shape names.
+// ASH is the energy of a linear head on features f, after the small ones were
+// pruned: log Σ_c exp(Wf̃ + b)_c. Reads features. Shape says what happens to the
+// k largest of D features and to the rest, k = D − round(D·percentile/100) (half to
+// even, at least 1).
 //
 // ASHS and Scale expect features that are not negative, as ReLU gives them.
 // Where the k largest do not add up to more than 0, as those of features of
@@ -58,26 +58,26 @@ func (s ASH) join(t *together, dst []float64, _ Batch) error {
 	return shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}.join(t, s.Head, dst)
 }
 
-// prune does to features what ASH says.
+// prune changes features as ASH documents it.
 func (s shape) prune(f []float64) {
 	k := max(s.d-int(math.RoundToEven(float64(s.d)*s.percentile/100)), 1)
 	room, done := scratch(s.d)
 	defer done()
 	copy(room, f)
 	least := kthLargest(room, k)
-	var sum, kept float64
-	ties := k // how many features equal to the least are among the k largest
+	var sum, large float64 // of all, and of the k largest
+	ties := k              // how many features equal to the least are among the k largest
 	for _, v := range f {
 		sum += v
 		if v > least {
-			kept += v
+			large += v
 			ties--
 		}
 	}
-	kept += float64(ties) * least
+	large += float64(ties) * least
 	factor := 1.
-	if kept > 0 && (s.how == ASHS || s.how == Scale) {
-		factor = math.Exp(min(sum/kept, maxExp))
+	if large > 0 && (s.how == ASHS || s.how == Scale) {
+		factor = math.Exp(min(sum/large, maxExp))
 	}
 	for j, v := range f {
 		keep := v > least
@@ -96,5 +96,5 @@ func (s shape) prune(f []float64) {
 	}
 }
 
-// maxExp keeps exp and what it is multiplied with in float64's range.
+// maxExp is the largest exponent of a factor: products with it stay finite.
 const maxExp = 300

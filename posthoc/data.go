@@ -3,26 +3,20 @@ package posthoc
 import (
 	"context"
 	"fmt"
-	"math"
-	"runtime"
 	"slices"
 	"sync"
-
-	"gonum.org/v1/gonum/mat"
-
-	"mlrbfn/internal/moments"
 )
 
-// Data is rows that scores are fitted on, read a block at a time, so that they
-// may be more than memory holds: features mapped from a file, logits computed
-// by a head as they are asked for.
+// Data holds the rows that scores are fitted on. Rows are read a block at a time,
+// so that there may be more than memory holds: features may be mapped from a file,
+// and logits computed by a head when they are read.
 //
-// The readers may be called by several goroutines at once; what they return is
-// not written to and is not kept, except that KNN, NNGuide and Relation read
+// Several goroutines may call the readers at once. What these return is not
+// written to, and no reference to it is held; but KNN, NNGuide and Relation read
 // the features again whenever they score.
 //
-// Class means, covariances and what is made of them are computed once for all
-// scores that are fitted on the same Data, or on the same with other logits.
+// Class means, covariances and their factors are computed once for all scores that
+// are fitted on the same Data, or on the same rows with other logits.
 type Data struct {
 	N, D     int
 	Classes  int                          // C
@@ -30,10 +24,10 @@ type Data struct {
 	Features func(from, to int) []float32 // rows from … to−1, [·, D]; nil where there are none
 	Logits   func(from, to int) []float64 // the same rows' logits, [·, C]; nil where there are none
 
-	like *Data // whose rows these are, with other logits; nil means their own
+	like *Data // the Data that these rows were taken from, with other logits; may be nil
 
 	mu        sync.Mutex
-	thin      map[int]*Data // every so many of them, so far
+	thin      map[int]*Data // every n-th row, by n
 	computed  [2]statistics // of features as they are, and divided by their lengths
 	residuals map[residualKey]*Residual
 }
@@ -47,8 +41,8 @@ func NewData(features []float32, d int, labels []int64, classes int) *Data {
 	}
 }
 
-// WithLogits returns the same rows with other logits, which are known to be the
-// same.
+// WithLogits returns the same rows with other logits. Scores of both share what
+// depends on the features alone.
 func (data *Data) WithLogits(logits func(from, to int) []float64) *Data {
 	return &Data{
 		N: data.N, D: data.D, Classes: data.Classes, Labels: data.Labels,
@@ -56,7 +50,7 @@ func (data *Data) WithLogits(logits func(from, to int) []float64) *Data {
 	}
 }
 
-// source is whose rows the data are.
+// source returns the Data that the rows were taken from.
 func (data *Data) source() *Data {
 	if data.like != nil {
 		return data.like
@@ -75,8 +69,8 @@ func Matrix[T float32 | float64](logits []T, classes int) func(from, to int) []f
 	}
 }
 
-// every returns the rows 0, step, 2·step … of the data; those of the same rows
-// with other logits are the same rows.
+// every returns the rows 0, step, 2·step … of the data. Data of the same rows with
+// other logits give the same rows again.
 func (data *Data) every(step int) *Data {
 	if step == 1 {
 		return data
@@ -154,117 +148,4 @@ func (data *Data) blocks(ctx context.Context, do func(from, to int) error) error
 		}
 	}
 	return nil
-}
-
-// statistics are what several scores want of the same features.
-type statistics struct {
-	moments *moments.Moments
-	within  *mat.SymDense
-	mds     *MDS
-	whole   *Gaussian
-}
-
-// rows gives the features, divided by their lengths if l2, to package moments.
-// Without labels they are all of one class.
-func (data *Data) rows(l2 bool) moments.Rows {
-	index := make([]int, data.N)
-	for i := range index {
-		index[i] = i
-	}
-	r := moments.Rows{D: data.D, Index: index, Classes: 1, Label: func(int) int { return 0 }}
-	if data.Labels != nil {
-		r.Classes, r.Label = data.Classes, func(row int) int { return int(data.Labels[row]) }
-	}
-	r.Read = func(dst []float64, row int) {
-		widen(dst, data.Features(row, row+1))
-		if l2 {
-			normaliseRows(dst, data.D)
-		}
-	}
-	return r
-}
-
-// quantiles returns the quantiles q, each in [0, 1], of all features, linearly
-// interpolated as numpy.percentile does. They are exact: the order of float32
-// values is that of their bits, so passes that count the upper half of these and
-// the lower halves below an upper one find any rank in fixed memory.
-func (data *Data) quantiles(ctx context.Context, q ...float64) ([]float64, error) {
-	last := float64(data.N*data.D - 1)
-	var ranks []int
-	for _, q := range q {
-		at := math.Floor(q * last)
-		ranks = append(ranks, int(at), int(min(at+1, last)))
-	}
-	upper, err := data.countKeys(ctx, func(key uint32) (uint32, bool) { return key >> 16, true })
-	if err != nil {
-		return nil, err
-	}
-	buckets, within := make([]uint32, len(ranks)), make([]int, len(ranks))
-	lower := map[uint32][]int{}
-	for i, rank := range ranks {
-		buckets[i], within[i] = find(upper, rank)
-		b := buckets[i]
-		if lower[b] != nil {
-			continue
-		}
-		lower[b], err = data.countKeys(ctx, func(key uint32) (uint32, bool) { return key & 0xffff, key>>16 == b })
-		if err != nil {
-			return nil, err
-		}
-	}
-	values := make([]float64, len(ranks))
-	for i, b := range buckets {
-		low, _ := find(lower[b], within[i])
-		values[i] = fromKey(b<<16 | low)
-	}
-	found := make([]float64, len(q))
-	for i, q := range q {
-		a, b := values[2*i], values[2*i+1]
-		found[i] = a + (b-a)*(q*last-math.Floor(q*last))
-	}
-	return found, nil
-}
-
-// countKeys counts a half of a key of each value, ordered as the values are, on
-// all cores; half says which, if any.
-func (data *Data) countKeys(ctx context.Context, half func(key uint32) (uint32, bool)) ([]int, error) {
-	rooms := make(chan []int, runtime.GOMAXPROCS(0))
-	for range cap(rooms) {
-		rooms <- make([]int, 1<<16)
-	}
-	err := eachBlock(ctx, data.N, 4*blockRows, func(from, to int) {
-		counts := <-rooms
-		for _, v := range data.Features(from, to) {
-			bits := math.Float32bits(v)
-			if at, ok := half(bits ^ (uint32(int32(bits)>>31) | 1<<31)); ok {
-				counts[at]++
-			}
-		}
-		rooms <- counts
-	})
-	all := <-rooms
-	for range cap(rooms) - 1 {
-		for at, n := range <-rooms {
-			all[at] += n
-		}
-	}
-	return all, err
-}
-
-func fromKey(key uint32) float64 {
-	if key&(1<<31) != 0 {
-		return float64(math.Float32frombits(key &^ (1 << 31)))
-	}
-	return float64(math.Float32frombits(^key))
-}
-
-// find returns the bucket that holds the value of a rank, and its rank there.
-func find(counts []int, rank int) (bucket uint32, left int) {
-	for b, count := range counts {
-		if rank < count {
-			return uint32(b), rank
-		}
-		rank -= count
-	}
-	panic("posthoc: a rank beyond the values")
 }

@@ -14,15 +14,15 @@ var kindDICE = kindOf[DICE]("DICE", method{
 
 func (s *DICE) fields(f *fields) { f.layer("head", &s.Head) }
 
-// DICE is the energy of a linear head of which the weights that contribute most
-// on the training features are kept, the rest set to 0. Reads features.
+// DICE is the energy of a sparse linear head: only the weights that contribute most
+// on the training features remain, the others are 0. Reads features.
 //
 // Source: Sun and Li, 2022 (OpenOOD: DICEPostprocessor).
 type DICE struct {
-	Head *Linear // with the weights that are left
+	Head *Linear // with the weights that remain
 }
 
-// FitDICE keeps w_cd where mean(f)_d·w_cd is above its percentile (linearly
+// FitDICE sets w_cd to 0 unless mean(f)_d·w_cd is above its percentile (linearly
 // interpolated) over all c and d; 0 means 90.
 func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) (*DICE, error) {
 	mean, err := data.mean(ctx, head)
@@ -43,13 +43,13 @@ func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) 
 	below := int(at)
 	above := min(below+1, len(sorted)-1)
 	threshold := sorted[below] + (sorted[above]-sorted[below])*(at-float64(below))
-	kept := &Linear{In: head.In, Out: head.Out, Weights: slices.Clone(head.Weights), Bias: head.Bias}
+	sparse := &Linear{In: head.In, Out: head.Out, Weights: slices.Clone(head.Weights), Bias: head.Bias}
 	for i, v := range contributions {
 		if !(v > threshold) {
-			kept.Weights[i] = 0
+			sparse.Weights[i] = 0
 		}
 	}
-	return &DICE{kept}, nil
+	return &DICE{sparse}, nil
 }
 
 // Score implements [Scorer].

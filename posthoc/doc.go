@@ -1,5 +1,5 @@
-// Package posthoc computes out-of-distribution scores from what a classifier
-// makes of an image: its features, its logits or both. In every score higher
+// Package posthoc computes out-of-distribution (OOD) scores from a classifier's
+// output for an image: its features, its logits or both. For every score, higher
 // means more in-distribution.
 //
 // [Fit] fits a score by its name with OpenOOD's defaults:
@@ -19,32 +19,40 @@
 //	nnguide relation   features and logits  features, logits              NNGuide Relation
 //	fdbd nci           features and logits  features; head                FDBD NCI
 //
-// The logits may be those of any head, an MLRBFN's log-confidences among them,
-// and the features those that it reads or its last representation; scores that
-// need a linear head, which an MLRBFN does not have, are then not to be had.
+// The logits may come from any head. An MLRBFN's log-confidences serve as logits,
+// and its last representation may serve as features. Scores that need a linear
+// head cannot be fitted to an MLRBFN, which has none.
+//
+// # To add a score
+//
+// Write a file with its type, its function Fit…, its method Score, its method
+// fields, which names what a file holds of it, and a declaration by kindOf; add
+// that to kinds in registry.go. Names, commands, detectors, joint scoring and most
+// tests follow from the declaration. A score that can share work with others also
+// has a method join (together.go). Add a golden of its values to the tests.
 //
 // # Arithmetic
 //
-// Features are float32, as feature sets have them; everything else is float64,
-// and softmax probabilities that could vanish are kept as logarithms, so that
-// confident images do not tie. Products in float32 only say which few are worth one
-// in float64, and what [Relation] leaves out.
+// Features are float32, as in feature sets. Everything else is float64. Softmax
+// probabilities that could underflow are stored as logarithms, so that confident
+// images do not tie. Products in float32 only select the few that are computed
+// again in float64, and the small ones that [Relation] subtracts.
 //
 // # Memory
 //
-// Nothing grows with the training rows but a few numbers for each; the rows
-// themselves may be mapped from a file. Covariances take a few matrices of D×D
-// float64 (less than 0.4 GB for 2,048 features), quantiles are counted. [KNN] and
-// [NNGuide] go through their bank block by block within Memory, and are exact all
-// the same; [Relation] takes blocks of 4,096 rows whatever Memory is, so that its
-// sums are the same to the bit. [ScoreAll] goes through a bank once for all scores
-// that share it. scripts/bench_scores shows how time and memory grow.
+// For each training row only a few numbers are held in memory; the rows themselves
+// may be mapped from a file. Covariances take five or six matrices of D×D float64
+// (0.2 GB for 2,048 features). [Fit] compares what matrices take with Memory before
+// they are allocated. [KNN], [NNGuide] and [Relation] read their bank block by
+// block within Memory; their results do not depend on it. [ScoreAll] reads a bank
+// once for all scores that share it. `scripts/bench scores --growth` shows how time and memory
+// grow.
 //
-// # At the edges
+// # Edge cases
 //
-// Where OpenOOD's classes give NaN or an infinity for finite features and
-// logits, these do not: each type says what it does with features of zeros,
-// classes without training rows and the like. Logits of −Inf are those of
-// impossible classes; only [MaxLogit], [Energy] and what is built on it are
-// −Inf, where all classes are. NaN gives NaN.
+// Where OpenOOD's classes give NaN or an infinity for finite features and logits,
+// these do not. Each type says what it does with features of zeros, classes without
+// training rows and similar cases. Logits of −Inf are those of impossible classes;
+// only [MaxLogit], [Energy] and the scores based on it are −Inf, where all classes
+// are. NaN gives NaN.
 package posthoc

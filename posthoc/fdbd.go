@@ -1,6 +1,10 @@
 package posthoc
 
-import "context"
+import (
+	"context"
+
+	"mlrbfn/internal/parallel"
+)
 
 var kindFDBD = kindOf[FDBD]("FDBD", method{
 	name: "fdbd", reads: features | logits, needs: features | lastLayer,
@@ -19,7 +23,7 @@ func (s *FDBD) fields(f *fields) {
 //
 //	Σ_{c≠y} |z_c − z_y|/‖w_c − w_y‖ / ‖f − μ‖, y = argmax z
 //
-// Reads features and logits, which are those of the linear head with weights w.
+// Reads features and logits. The logits come from the linear head with the weights w.
 // It is a sum, where the paper has a mean. Classes of equal weights have no
 // boundary between them and are left out. Where the denominator is zero, as for
 // features of zeros without a mean, the score is 0, the lowest there is:
@@ -46,7 +50,7 @@ func FitFDBD(ctx context.Context, data *Data, head *Linear) (*FDBD, error) {
 		}
 		s.Mean = mean
 	}
-	err := eachBlock(ctx, head.Out, 1, func(c, _ int) {
+	err := parallel.Blocks(ctx, head.Out, 1, func(c, _ int) {
 		for y := range head.Out {
 			s.Distances[c*head.Out+y] = distance(head.row(c), head.row(y))
 		}

@@ -198,10 +198,10 @@ func TestNamesInFilesAreFrozen(t *testing.T) {
 }
 
 // TestTensorsOfDetectors loads the score of every detector of
-// pipeline/testdata/scores and stores it again: the tensors are the same.
+// pipeline/detector/testdata/scores and stores it again: the tensors are the same.
 func TestTensorsOfDetectors(t *testing.T) {
 	for _, name := range posthoc.Names() {
-		file, err := safetensors.Read(filepath.Join("..", "pipeline", "testdata", "scores", name+".safetensors"))
+		file, err := safetensors.Read(filepath.Join("..", "pipeline", "detector", "testdata", "scores", name+".safetensors"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,8 +14,8 @@ import (
 	"mlrbfn/internal/symmetric"
 )
 
-// Gaussian is a mean and a covariance Σ, kept as a map that makes Mahalanobis
-// distances plain ones: (f−μ)ᵀ Σ⁺ (f−μ) = ‖W(f−μ)‖².
+// Gaussian is a mean and a covariance Σ, stored as a whitening matrix W, by which
+// Mahalanobis distances become Euclidean: (f−μ)ᵀ Σ⁺ (f−μ) = ‖W(f−μ)‖².
 type Gaussian struct {
 	Mean   []float64 // [D], μ
 	Whiten []float64 // [R, D], W with WᵀW = Σ⁺; R is the rank of Σ
@@ -23,14 +23,14 @@ type Gaussian struct {
 	packed right
 }
 
-// right is the transpose of a matrix, packed when it is first asked for.
+// right is the transpose of a matrix, packed for products when it is first used.
 type right struct {
 	once   sync.Once
 	matrix *kernels.Right[float64]
 }
 
-// times puts A·Bᵀ [·, n] for the rows A [·, k] into c, with B [n, k], which is ever
-// the same.
+// times puts A·Bᵀ [·, n] into c, for A [·, k] and B [n, k]. B must be the same in
+// every call.
 func (r *right) times(n, k int, a, b, c []float64) {
 	if n == 0 {
 		return

@@ -213,21 +213,21 @@ func (g *golden) compare(t *testing.T, name string, score posthoc.Scorer, change
 			t.Errorf("%s: scores are up to %g off, at most %g is allowed", set, worst, want.Tolerance.Float64)
 		}
 	}
-	g.compareFigures(t, scores, want.Clean["metrics"])
+	g.compareMetrics(t, scores, want.Clean["metrics"])
 }
 
-// compareFigures holds what evaluation makes of the scores against the golden:
+// compareMetrics holds what evaluation makes of the scores against the golden:
 // areas to 1e-9, shares exactly.
-func (g *golden) compareFigures(t *testing.T, scores map[string][]float64, text []byte) {
+func (g *golden) compareMetrics(t *testing.T, scores map[string][]float64, text []byte) {
 	t.Helper()
-	var figures map[string]struct {
+	var wanted map[string]struct {
 		AUROC, AUPR_IN, AUPR_OUT, FPR95_ood_positive, FPR95_id_positive float64
 	}
-	if err := json.Unmarshal(text, &figures); err != nil {
+	if err := json.Unmarshal(text, &wanted); err != nil {
 		t.Fatal(err)
 	}
 	for _, set := range sets[1:] {
-		got, want := metrics.Evaluate(scores["id"], scores[set]), figures[set]
+		got, want := metrics.Evaluate(scores["id"], scores[set]), wanted[set]
 		for _, f := range []struct {
 			name            string
 			got, want, near float64

@@ -19,7 +19,7 @@ func (s *KLM) fields(f *fields) {
 
 // KLM is KL matching: −min_c KL(p ‖ q_c), p = softmax(z) and q_c the mean
 // softmax of the fit rows that are predicted as c. Reads logits. All
-// probabilities are kept as logarithms, so none vanishes.
+// probabilities are stored as logarithms, so that none underflows.
 //
 // Source: Hendrycks et al., 2022 (OpenOOD: KLMatchingPostprocessor).
 type KLM struct {
@@ -27,8 +27,8 @@ type KLM struct {
 	LogMeans []float64 // [C, C], log q; the one-hot log for a class that no row is predicted as
 }
 
-// FitKLM fits KLM on the logits of data, which are those of validation rows in
-// OpenOOD. A class that is never predicted has a one-hot q_c.
+// FitKLM fits KLM on the logits of data. OpenOOD takes validation rows. A class that
+// is never predicted has a one-hot q_c.
 func FitKLM(ctx context.Context, data *Data) (*KLM, error) {
 	if err := data.need(logits); err != nil {
 		return nil, err

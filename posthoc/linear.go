@@ -25,7 +25,7 @@ func NewLinear(weights, bias []float32) (*Linear, error) {
 	return h, nil
 }
 
-// need says whether there is a head.
+// need returns an error if there is no head.
 func (h *Linear) need() error {
 	if h == nil {
 		return fmt.Errorf("weights of a linear head: %w", ErrMissing)
@@ -77,11 +77,11 @@ func (m MLP) Logits(dst, x []float64) {
 	m[len(m)-1].Logits(dst, inputs[len(m)-1])
 }
 
-// Hidden returns what the last layer reads of the rows x [n, D]: the features
-// in whose space it is a linear head.
+// Hidden returns the inputs of the last layer for the rows x [n, D]: the features
+// on which that layer is a linear head.
 func (m MLP) Hidden(x []float64) []float64 { return m.inputs(x)[len(m)-1] }
 
-// inputs returns what each layer reads.
+// inputs returns the inputs of each layer.
 func (m MLP) inputs(x []float64) [][]float64 {
 	inputs := [][]float64{x}
 	for _, l := range m[:len(m)-1] {

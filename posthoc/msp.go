@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+
+	"mlrbfn/internal/parallel"
 )
 
 var kindMaxSoftmax = kindOf[MaxSoftmax]("MaxSoftmax",
@@ -49,8 +51,8 @@ func orOne(t float64) float64 {
 
 // FitTemperature finds the T that minimises the mean −log softmax(z/T)_y of
 // rows with logits and labels, by Newton's method in 1/T, and returns
-// MaxSoftmax with it. The rows must not be those that the head was trained on:
-// of a head that is always right no T is the best, which is an error.
+// MaxSoftmax with it. The head must not have been trained on these rows: for a head
+// that is always right there is no best T, which is an error.
 //
 // OpenOOD's own optimiser (LBFGS, 50 steps of 0.01) stops short of the optimum.
 func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
@@ -60,7 +62,7 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 	inverse := 1 / 1.5
 	for range 200 {
 		sums := make([][2]float64, (data.N+blockRows-1)/blockRows)
-		err := eachBlock(ctx, data.N, blockRows, func(from, to int) {
+		err := parallel.Blocks(ctx, data.N, blockRows, func(from, to int) {
 			of := &sums[from/blockRows]
 			logits := data.Logits(from, to)
 			for i, y := range data.Labels[from:to] {
@@ -96,5 +98,5 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 			return &MaxSoftmax{Temperature: 1 / inverse}, nil
 		}
 	}
-	return nil, errors.New("no temperature is the best: of the rows that it is fitted on all are classified right, or no more than by chance")
+	return nil, errors.New("there is no best temperature: all rows that it is fitted on are classified right, or no more than by chance")
 }

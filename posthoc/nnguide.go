@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/internal/parallel"
 	"mlrbfn/options"
 )
 
@@ -39,7 +40,7 @@ type NNGuide struct {
 	K        int // more than the bank has means all
 	Bank     *Data
 	Energies []float64 // [N], of the bank
-	Memory   int64     // as of KNN
+	Memory   int64     // see KNN
 }
 
 // FitNNGuide takes as the bank the given share of the training rows, at equal
@@ -101,7 +102,8 @@ type guide struct {
 	classes int
 }
 
-// run computes all cosines in float64: of a small bank most would be in the end.
+// run computes all cosines in float64: with a small bank, selecting some by float32
+// first would not save much.
 func (g *guidance) run(ctx context.Context, n int, b Batch) error {
 	d := g.bank.D
 	if err := b.dim(n, d); err != nil {
@@ -141,7 +143,7 @@ func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int
 			neighbour[i] = length != 0 && finite(length)
 		}
 		var packed right
-		err := eachBlock(ctx, to-from, tileRows, func(i, end int) {
+		err := parallel.Blocks(ctx, to-from, tileRows, func(i, end int) {
 			n, m := end-i, len(neighbour)
 			wide, done := scratch(n*d + n*m + m)
 			defer done()
@@ -166,7 +168,7 @@ func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int
 			return err
 		}
 	}
-	return eachBlock(ctx, to-from, tileRows, func(i, end int) {
+	return parallel.Blocks(ctx, to-from, tileRows, func(i, end int) {
 		for ; i < end; i++ {
 			for s, guide := range g.guides {
 				at, best := from+i, best[s][i]
@@ -177,8 +179,8 @@ func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int
 	})
 }
 
-// largest returns the k largest of some values, in any order, or all where there
-// are fewer, or NaN alone where one is. It changes their order.
+// largest returns the k largest values, in any order, all values if there are fewer,
+// and a single NaN if one of them is NaN. It changes the order of values.
 func largest(values []float64, k int) []float64 {
 	if slices.ContainsFunc(values, math.IsNaN) {
 		return []float64{math.NaN()}

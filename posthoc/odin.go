@@ -22,8 +22,8 @@ func (s *ODIN) fields(f *fields) {
 //
 //	max softmax(z(x̃)/T), x̃ = x − ε·sign(∂CE(z(x)/T, argmax z)/∂x), sign(0) = +1
 //
-// The features are the input x here, as in the paper that this project
-// implements: z is a linear head or an MLP on them. Reads features.
+// Here the input x is the features, as in the paper that this project implements:
+// z is a linear head or an MLP on them. Reads features.
 //
 // Source: Liang et al., 2018 (OpenOOD: ODINPostprocessor with input_std 1).
 type ODIN struct {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/internal/products"
 )
 
@@ -27,16 +28,17 @@ func (s *Relation) fields(f *fields) { f.bank("bank", &s.Bank, true) }
 
 func (s *Relation) detach() { s.Bank = s.Bank.inMemory(true) }
 
-// Relation is the strength of the relations to the training rows: Σ_j k_j over
-// those k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z).
-// Reads features and logits. Features of zeros score 0. With up to 64 classes what
-// does not count is rounded to float32 before it is taken off, which puts the score
-// about 10⁻⁸·√N off, of N training rows; with more it is rounded to float64.
+// Relation is the strength of the relations to the training rows: the sum of all
+// k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z). Reads
+// features and logits. Features of zeros score 0. With up to 64 classes, relations
+// below 0.03 are computed in float32 and subtracted from the sum of all; with N
+// training rows the error of the score is about 10⁻⁸·√N. With more classes
+// everything is float64.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
 	Bank   *Data // its features and logits are read
-	Memory int64 // as of KNN, but for blocks of the bank, of 4,096 rows
+	Memory int64 // see KNN; blocks of the bank have 4,096 rows whatever it is
 }
 
 // FitRelation returns Relation with all rows of the data as its bank.
@@ -67,24 +69,23 @@ func (s *Relation) join(t *together, dst []float64, b Batch) error {
 const relationThreshold = 0.03
 
 const (
-	unsure        = 1e-10   // how far from that rounding in float64 never matters
+	unsure        = 1e-10   // float64 rounding never moves a relation this far
 	relationBlock = 1 << 12 // bank rows of one product
-	mostSegment   = 256     // of these gone through at once, whose probabilities stay in the cache
-	// With more classes only the rows of some matter to most queries, and the
-	// sum of all relations is not worth its computation.
+	mostSegment   = 256     // rows whose probabilities stay in the cache together
+	// With more classes, most queries have relations that count to the rows of a
+	// few classes only, and computing the sum of all relations does not pay.
 	mostSummed = 64
 )
 
-// relation is a [Relation] that is being computed, of some queries to a block
-// of the bank.
+// relation is the work on one [Relation]: of some queries to a block of the bank.
 //
-// The cosines are known but for rounding in float32. What is too near to the
-// threshold to tell is computed in float64. With few classes so is the sum of all
-// cosines·⟨p, p_j⟩, ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, a few products for the whole
-// bank; of this the small ones that do not count are taken off, to which rounding
-// makes little difference. With many classes those that count are computed in float64
-// one by one; rows in the order of the classes that they are predicted as tell for
-// most queries that none of a segment counts.
+// The cosines come in float32. Relations too near the threshold for that are
+// computed again in float64. With few classes, the sum of all cosines·⟨p, p_j⟩,
+// ⟨f/‖f‖, Σ_j ⟨p, p_j⟩·f_j/‖f_j‖⟩, is computed in float64 by a few products for the
+// whole bank, and the small relations, which do not count, are subtracted: their
+// rounding matters little. With many classes, each relation that counts is computed
+// in float64. Rows are then sorted by the class that they are predicted as, so that
+// for most queries whole segments can be skipped.
 type relation struct {
 	bank    *Data
 	classes int
@@ -95,7 +96,7 @@ type relation struct {
 	p      []float64 // [n, C], their softmax
 	block  []float64 // [·, C], softmax of the block's rows, as they are in the bank
 
-	segment int       // rows that are gone through at once
+	segment int       // rows at once
 	rows    []float64 // [segments, C, segment], those of the packed rows, filled up with zeros
 	high    []float64 // [segments, C], the largest of a segment's
 	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
@@ -112,7 +113,7 @@ type related struct {
 	value float64
 }
 
-// ask takes up n queries.
+// ask begins with n queries.
 func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 	r.scores, r.total = r.all[from:from+n], nil
 	if r.classes <= mostSummed {
@@ -127,7 +128,7 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 	return err
 }
 
-// read takes up the bank's rows from … to−1.
+// read reads the bank's rows from … to−1.
 func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	r.block, err = softmaxAll(ctx, r.bank.Logits(from, to), r.classes)
 	for i, v := range r.block {
@@ -151,7 +152,7 @@ func (r *relation) rank(p *packed, sort bool) {
 	}
 }
 
-// prepare takes up the packed rows.
+// prepare computes what all queries need of the packed rows.
 func (r *relation) prepare(ctx context.Context, p *packed) error {
 	c, m, d := r.classes, len(p.at), r.bank.D
 	r.segment = mostSegment
@@ -164,7 +165,7 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 	if r.total != nil {
 		sums = make([]float64, segments*c*d)
 	}
-	err := eachBlock(ctx, m, r.segment, func(from, to int) {
+	err := parallel.Blocks(ctx, m, r.segment, func(from, to int) {
 		g, n := from/r.segment, to-from
 		for k := range c {
 			row := r.rows[from*c+k*r.segment:][:n]

@@ -4,32 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
+	"mlrbfn/internal/parallel"
 )
 
 // Scorer is a fitted score. It does not change once made, so any number of
 // goroutines may use it. A single image is a batch of one row.
 type Scorer interface {
 	// Score puts the score of each row of b into dst [n]; higher is more
-	// in-distribution. The error is that of a cancelled context, or says that
-	// the batch lacks what the score reads (it wraps ErrMissing) or has rows of
-	// another length.
+	// in-distribution. It returns an error if the context is cancelled, if the
+	// batch lacks what the score reads (the error wraps ErrMissing), and if its
+	// rows have another length than those that the score was fitted on.
 	Score(ctx context.Context, dst []float64, b Batch) error
 }
 
-// Batch is n rows to score. Each score says which of the arrays it reads; the
-// other may be nil.
+// Batch holds n rows to score. The type of a score documents which of the arrays it
+// reads; the other may be nil.
 type Batch struct {
 	Features []float32 // [n, D]
 	Logits   []float64 // [n, C], of any head; an MLRBFN's log-confidences too
 }
 
-// ErrMissing says that a score cannot be had from what there is: it needs
-// features, logits, labels or the weights of a linear head, and there are none.
+// ErrMissing says that a score cannot be fitted or computed: it needs features,
+// logits, labels or the weights of a linear head, and there are none.
 var ErrMissing = errors.New("missing")
 
 // dim checks that there are n rows of d features.
@@ -66,21 +65,21 @@ func eachLogits(ctx context.Context, dst []float64, b Batch, classes int, score 
 	if err != nil {
 		return err
 	}
-	return eachBlock(ctx, len(dst), 4*blockRows, func(from, to int) {
+	return parallel.Blocks(ctx, len(dst), 4*blockRows, func(from, to int) {
 		for i := from; i < to; i++ {
 			dst[i] = score(b.Logits[i*classes : (i+1)*classes])
 		}
 	})
 }
 
-// eachFeatures gives the rows of b to score, a block at a time: x [n, d] is in
-// float64 and the callee's to change, and scores [n] takes the answers of the
-// rows that begin with the batch's row at.
+// eachFeatures calls score for blocks of rows of b, on all cores: x [n, d] is the
+// rows in float64, which score may change, scores [n] takes their scores, and at is
+// the batch's row with which the block begins.
 func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, score func(scores, x []float64, at int)) error {
 	if err := b.dim(len(dst), d); err != nil {
 		return err
 	}
-	return eachBlock(ctx, len(dst), blockRows, func(from, to int) {
+	return parallel.Blocks(ctx, len(dst), blockRows, func(from, to int) {
 		x, done := scratch((to - from) * d)
 		defer done()
 		widen(x, b.Features[from*d:to*d])
@@ -91,30 +90,13 @@ func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, s
 	})
 }
 
-// blockRows is how many rows are worked on at once by one goroutine.
+// blockRows is how many rows a goroutine scores at once.
 const blockRows = 256
 
-// eachBlock calls do for the blocks of n rows, on all cores, until the context
-// is cancelled.
-func eachBlock(ctx context.Context, n, rows int, do func(from, to int)) error {
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for from := 0; from < n && ctx.Err() == nil; from += rows {
-		group.Go(func() error {
-			if ctx.Err() == nil {
-				do(from, min(from+rows, n))
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // do does not fail
-	return ctx.Err()
-}
-
-// scratches are numbers to work in that were worked in before.
+// scratches are buffers to use again.
 var scratches = sync.Pool{New: func() any { return new([]float64) }}
 
-// scratch lends n numbers, of any values, until done is called.
+// scratch returns a buffer of n numbers of any values. done gives it back.
 func scratch(n int) (x []float64, done func()) {
 	room := scratches.Get().(*[]float64)
 	*room = slices.Grow((*room)[:0], n)[:n]

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/internal/products"
 	"mlrbfn/options"
 )
@@ -16,14 +17,13 @@ import (
 // search finds for each query the bank rows of the largest cosine, all of them
 // exactly, in bounded memory.
 //
-// Products in float32 of a tile of queries with a block of the bank say which
-// rows can be among the K largest: those whose product is no further below the
-// K-th largest than rounding can put it. These alone are computed in float64.
-// The bank is read once for as many queries as the memory holds.
+// Products in float32 of a tile of queries with a block of the bank select the
+// rows that can be among the K largest: those whose product is less far below the
+// K-th largest than rounding reaches. Only these are computed in float64. The bank
+// is read once for as many queries as the memory holds.
 //
-// On the way it sums up relations of the queries to all of the bank.
-//
-// It is the work of KNNs and Relations with the same bank.
+// The same products serve the relations of the queries to the bank. A search is the
+// work of KNNs and Relations with the same bank.
 type search struct {
 	bank       *Data
 	memory     int64 // bytes for queries and blocks
@@ -72,10 +72,10 @@ func wholeTiles(queries int64) int64 {
 	return queries - queries%tileRows
 }
 
-// plan says how many queries and how many bank rows are worked on at once. A
-// quarter of the memory is for the bank rows, a quarter for the products of
-// these with the tiles, the rest for the queries and what was found for them.
-// How relations are summed up must not depend on the memory.
+// plan returns how many queries and how many bank rows are worked on at once. A
+// quarter of the memory is for the bank rows, a quarter for their products with
+// the tiles, and the rest for the queries and their neighbours. With relations the
+// number of rows is fixed, as the order of their sums must not depend on the memory.
 func (s *search) plan(workers int) (queries, block int, err error) {
 	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
@@ -91,11 +91,11 @@ func (s *search) plan(workers int) (queries, block int, err error) {
 	return int(n), int(rows), nil
 }
 
-// run goes through the bank for n queries. Rows of zeros, which have no direction,
-// are nobody's neighbours: for a query of zeros there are none, and in the bank
-// they are left out, as are rows that are not finite; for such a query it is NaN.
+// run reads the bank for n queries. Rows of zeros have no direction and no
+// neighbours: in the bank they are skipped, as are rows that are not finite. A query
+// that is not finite scores NaN.
 func (s *search) run(ctx context.Context, n int, b Batch) error {
-	// Relations of few classes and of many want the bank in different orders.
+	// Relations of few classes and of many need the bank in different orders.
 	if many := slices.IndexFunc(s.relations, func(r *relation) bool { return r.classes > mostSummed }); many >= 0 {
 		other := search{bank: s.bank, memory: s.memory}
 		s.relations = slices.DeleteFunc(s.relations, func(r *relation) bool {
@@ -146,7 +146,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	scaled, length := make([]float32, len(x)), make([]float64, n)
 	found := make([]heap, n)
 	values := make([]float64, n*k)
-	err := eachBlock(ctx, n, blockRows, func(i, to int) {
+	err := parallel.Blocks(ctx, n, blockRows, func(i, to int) {
 		for ; i < to; i++ {
 			found[i] = values[i*k : i*k : (i+1)*k]
 			row := x[i*d : (i+1)*d]
@@ -185,7 +185,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 				return err
 			}
 		}
-		err := eachBlock(ctx, n, tileRows, func(i, to int) {
+		err := parallel.Blocks(ctx, n, tileRows, func(i, to int) {
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
@@ -204,7 +204,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			return err
 		}
 	}
-	return eachBlock(ctx, n, tileRows, func(i, to int) {
+	return parallel.Blocks(ctx, n, tileRows, func(i, to int) {
 		for _, r := range s.relations {
 			if r.total != nil {
 				r.addTotal(scaled[i*d:to*d], length[i:to], i)
@@ -237,7 +237,7 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	d := s.bank.D
 	p.features, p.at, p.scale = s.bank.Features(from, to), p.at[:0], p.scale[:0]
 	length := make([]float64, to-from)
-	err := eachBlock(ctx, to-from, blockRows, func(i, end int) {
+	err := parallel.Blocks(ctx, to-from, blockRows, func(i, end int) {
 		for ; i < end; i++ {
 			length[i] = norm(p.features[i*d : (i+1)*d])
 		}
@@ -265,7 +265,7 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
 	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
 	p.slack = 2 * float64(d+4) * 0x1p-24
-	return eachBlock(ctx, len(p.at), blockRows, func(m, end int) {
+	return parallel.Blocks(ctx, len(p.at), blockRows, func(m, end int) {
 		for ; m < end; m++ {
 			for j, v := range p.row(m, d) {
 				p.unit[m*d+j] = float32(float64(v) * p.scale[m])

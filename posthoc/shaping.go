@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// shape says how features are changed; equal ones change them in the same way.
+// shape says how features are changed.
 type shape struct {
 	d          int   // features
 	how        Shape // an ASH's, or none or clip

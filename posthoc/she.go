@@ -1,6 +1,10 @@
 package posthoc
 
-import "context"
+import (
+	"context"
+
+	"mlrbfn/internal/parallel"
+)
 
 func she(name string, metric Metric) method {
 	return method{
@@ -37,9 +41,10 @@ type SHE struct {
 	Patterns []float64 // [C, D]
 }
 
-// FitSHE takes as the pattern of a class the mean of its rows that are
-// predicted right. A class without any takes the mean of its rows, a class
-// without rows that of all, so that images predicted as it have a score.
+// FitSHE takes the mean of the rows that are predicted right as the pattern of their
+// class. Without any, the pattern is the mean of all rows of the class, and for a
+// class without rows it is the mean of all rows, so that images that are predicted
+// as this class have a score.
 func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 	if err := data.need(features | logits | labels); err != nil {
 		return nil, err
@@ -55,7 +60,7 @@ func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 				right = append(right, i)
 			}
 		}
-		return eachBlock(ctx, d, 64, func(j, end int) { // some columns
+		return parallel.Blocks(ctx, d, 64, func(j, end int) { // some columns
 			for _, i := range right {
 				y := int(data.Labels[from+i])
 				add(sums[y*d+j:y*d+end], features[i*d+j:i*d+end])

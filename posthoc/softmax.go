@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"slices"
+
+	"mlrbfn/internal/parallel"
 )
 
 // logSumExp returns log Σ exp(x/t), and its largest term's place. It is −Inf if
@@ -31,7 +33,7 @@ func possible(z []float64) []float64 {
 // softmaxAll returns the softmax of rows of logits, computed on all cores.
 func softmaxAll(ctx context.Context, logits []float64, classes int) ([]float64, error) {
 	p := make([]float64, len(logits))
-	err := eachBlock(ctx, len(p)/classes, blockRows, func(from, to int) {
+	err := parallel.Blocks(ctx, len(p)/classes, blockRows, func(from, to int) {
 		copy(p[from*classes:], softmaxRows(logits[from*classes:to*classes], classes))
 	})
 	return p, err

@@ -9,8 +9,36 @@ import (
 	"mlrbfn/internal/moments"
 )
 
-// of returns what is kept about the features, divided by their lengths if l2.
-// The caller holds the lock of the data.
+// statistics are computed from features once, for several scores.
+type statistics struct {
+	moments *moments.Moments
+	within  *mat.SymDense
+	mds     *MDS
+	whole   *Gaussian
+}
+
+// rows returns the features, divided by their lengths if l2, for package moments.
+// Without labels all rows are in one class.
+func (data *Data) rows(l2 bool) moments.Rows {
+	index := make([]int, data.N)
+	for i := range index {
+		index[i] = i
+	}
+	r := moments.Rows{D: data.D, Index: index, Classes: 1, Label: func(int) int { return 0 }}
+	if data.Labels != nil {
+		r.Classes, r.Label = data.Classes, func(row int) int { return int(data.Labels[row]) }
+	}
+	r.Read = func(dst []float64, row int) {
+		widen(dst, data.Features(row, row+1))
+		if l2 {
+			normaliseRows(dst, data.D)
+		}
+	}
+	return r
+}
+
+// of returns the statistics of the features, divided by their lengths if l2. The
+// caller holds the lock of the data.
 func (data *Data) of(l2 bool) *statistics {
 	if l2 {
 		return &data.computed[1]
@@ -39,7 +67,7 @@ func (data *Data) meansLocked(ctx context.Context, l2 bool) (*moments.Moments, e
 	return s.moments, nil
 }
 
-// covariance returns the one within the classes; it is the caller's to change.
+// covariance returns that within the classes. The caller may change it.
 func (data *Data) covariance(ctx context.Context, l2 bool) (*mat.SymDense, *moments.Moments, error) {
 	m, err := data.meansLocked(ctx, l2)
 	if err != nil {
@@ -108,7 +136,7 @@ func (data *Data) mean(ctx context.Context, head *Linear) ([]float64, error) {
 	return m.Mean, nil
 }
 
-// fits says whether the features are those that the head reads.
+// fits returns an error unless the head reads these features.
 func (data *Data) fits(head *Linear) error {
 	if err := data.need(features); err != nil {
 		return err

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/mat"
+
+	"mlrbfn/internal/parallel"
 )
 
 const groupResidual = "residual"
@@ -38,9 +40,9 @@ func (s *ViM) fields(f *fields) {
 	f.float("alpha", &s.Alpha)
 }
 
-// Residual is the length of what a linear head does not see of the features:
+// Residual is the length of the features' part outside of their principal space:
 // −‖Rᵀ(f−u)‖ with u = −pinv(W)b, the features at which all logits are 0, and R
-// the eigenvectors of (F−u)ᵀ(F−u)/N but the first. Reads features.
+// all eigenvectors of (F−u)ᵀ(F−u)/N except the first ones. Reads features.
 //
 // Source: Wang et al., 2022 (OpenOOD: ResidualPostprocessor).
 type Residual struct {
@@ -101,7 +103,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	return s, nil
 }
 
-// residualKey is what else than the data a Residual depends on.
+// residualKey names a Residual among those of the same data.
 type residualKey struct {
 	head *Linear
 	dim  int
@@ -189,7 +191,7 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 		return nil, err
 	}
 	top, length, size := make([]float64, data.N), make([]float64, data.N), make([]float64, data.N)
-	err = eachBlock(ctx, data.N, blockRows, func(from, to int) {
+	err = parallel.Blocks(ctx, data.N, blockRows, func(from, to int) {
 		x, done := scratch((to - from) * data.D)
 		defer done()
 		widen(x, data.Features(from, to))

@@ -25,38 +25,38 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"mlrbfn/features"
-	"mlrbfn/internal/cli"
+	"mlrbfn/internal/command"
 	"mlrbfn/internal/figures"
 	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 )
 
-func main() { cli.Main("mnist", run) }
+func main() { command.Program("mnist", run) }
 
 func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	f := cli.Flags("mnist", "--detector D --train F --test F --ood NAME=F [flags]",
+	f := command.Flags("mnist", "--detector D --train F --test F --ood NAME=F [flags]",
 		"Measures each head of a detector on images like those it was trained on and on strangers,\nand draws how confident the first head is of them.", stdout)
 	file := f.String("detector", "", "the `DETECTOR` to measure")
 	train := f.String("train", "", "`FEATURES` that it was trained on")
 	test := f.String("test", "", "`FEATURES` of other images of its classes")
 	strangers := f.StringArray("ood", nil, "`NAME=FEATURES` of strangers (repeat for several)")
 	out := f.String("out", "figures", "folder of the figure")
-	if err := cli.Parse(f, args, "detector", "train", "test", "ood"); err != nil {
+	if err := command.Parse(f, args, "detector", "train", "test", "ood"); err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
-		return cli.Usagef("unexpected argument %q", f.Arg(0))
+		return command.Usagef("unexpected argument %q", f.Arg(0))
 	}
 	names, folders := []string{"train", "test"}, []string{*train, *test}
 	for _, s := range *strangers {
 		name, dir, ok := strings.Cut(s, "=")
 		if !ok || name == "" || dir == "" {
-			return cli.Usagef("--ood %s: it is NAME=FEATURES", s)
+			return command.Usagef("--ood %s: it is NAME=FEATURES", s)
 		}
 		names, folders = append(names, name), append(folders, dir)
 	}
 	if len(names) > 1+len(figures.Palette) {
-		return cli.Usagef("the figure has colours for %d sets of strangers", len(figures.Palette)-1)
+		return command.Usagef("the figure has colours for %d sets of strangers", len(figures.Palette)-1)
 	}
 	detector, err := pipeline.LoadDetector(*file)
 	if err != nil {

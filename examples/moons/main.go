@@ -18,29 +18,31 @@ import (
 	"os"
 	"path/filepath"
 
+	"mlrbfn/dataset"
 	"mlrbfn/head"
-	"mlrbfn/internal/cli"
+	"mlrbfn/head/paper"
+	"mlrbfn/internal/command"
 )
 
-func main() { cli.Main("moons", run) }
+func main() { command.Program("moons", run) }
 
 func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
-	f := cli.Flags("moons", "[flags]", "Trains MLRBFNs with and without depression on four moons and draws them.", stdout)
+	f := command.Flags("moons", "[flags]", "Trains MLRBFNs with and without depression on four moons and draws them.", stdout)
 	noises := f.Float64Slice("noise", []float64{0.2, 0.05}, "standard deviation of the points around their moon")
 	seed := f.Uint64("seed", 0, "of the points and the training")
 	out := f.String("out", "figures", "folder of the figures")
-	if err := cli.Parse(f, args); err != nil {
+	if err := command.Parse(f, args); err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
-		return cli.Usagef("unexpected argument %q", f.Arg(0))
+		return command.Usagef("unexpected argument %q", f.Arg(0))
 	}
 	if err := os.MkdirAll(*out, 0o777); err != nil {
 		return err
 	}
 	for _, noise := range *noises {
 		if !(noise >= 0.01 && noise <= 2) {
-			return cli.Usagef("--noise %g: it lies between 0.01 and 2", noise)
+			return command.Usagef("--noise %g: it lies between 0.01 and 2", noise)
 		}
 		if err := experiment(ctx, noise, *seed, *out, stdout); err != nil {
 			return err
@@ -98,13 +100,13 @@ func train(ctx context.Context, points []point, labels []int64, naive bool, seed
 		squares.y += (p.y - net.mean.y) * (p.y - net.mean.y) / n
 	}
 	net.deviation = point{math.Sqrt(squares.x), math.Sqrt(squares.y)}
-	data := head.Data{D: 2, Labels: labels}
-	for i, p := range points {
-		data.X = append(data.X, net.normalise(p)...)
-		data.Rows = append(data.Rows, i)
+	var x []float32
+	for _, p := range points {
+		x = append(x, net.normalise(p)...)
 	}
-	m, _, err := head.Train(ctx, head.Config{Layers: 3, Centroids: 50, Projection: 100, NoDepression: naive},
-		data, head.Data{}, classes, head.TrainOptions{Epochs: 250, Batch: 100, Seed: seed})
+	moons := paper.Presets["moons"]
+	moons.NoDepression, moons.Train.Seed = naive, seed
+	m, _, err := head.Train(ctx, moons.Config, dataset.All(x, 2, labels), dataset.Rows{}, classes, moons.Train)
 	if err != nil {
 		return nil, err
 	}

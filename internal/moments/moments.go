@@ -6,12 +6,11 @@ package moments
 import (
 	"context"
 	"math"
-	"runtime"
 	"slices"
-	"sync"
 
 	"gonum.org/v1/gonum/mat"
 
+	"mlrbfn/internal/parallel"
 	"mlrbfn/internal/products"
 )
 
@@ -52,7 +51,7 @@ func Means(ctx context.Context, r Rows) (*Moments, error) {
 			m.Counts[c]++
 		}
 		// Each core adds up some of the columns, in the order of the rows.
-		eachRange(r.D, func(from, to int) {
+		err := parallel.Blocks(ctx, r.D, 64, func(from, to int) {
 			for i, at := range part {
 				sum, row := m.Means[r.Label(at)][from:to], x[i*r.D+from:i*r.D+to]
 				for j, v := range row {
@@ -60,6 +59,9 @@ func Means(ctx context.Context, r Rows) (*Moments, error) {
 				}
 			}
 		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	for c, mean := range m.Means {
 		for j := 0; m.Counts[c] > 0 && j < len(mean); j++ {
@@ -116,8 +118,8 @@ func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*m
 
 // read puts rows into x, less what centre, unless it is nil, gives for each.
 func (r Rows) read(ctx context.Context, x []float64, rows []int, centre func(row int) []float64) error {
-	eachRange(len(rows), func(from, to int) {
-		for i := from; i < to && ctx.Err() == nil; i++ {
+	return parallel.Blocks(ctx, len(rows), 16, func(from, to int) {
+		for i := from; i < to; i++ {
 			row := x[i*r.D : (i+1)*r.D]
 			r.Read(row, rows[i])
 			if centre != nil {
@@ -127,15 +129,4 @@ func (r Rows) read(ctx context.Context, x []float64, rows []int, centre func(row
 			}
 		}
 	})
-	return ctx.Err()
-}
-
-// eachRange calls do for parts of 0 … n−1, one for each core.
-func eachRange(n int, do func(from, to int)) {
-	workers := runtime.GOMAXPROCS(0)
-	var group sync.WaitGroup
-	for w := range workers {
-		group.Go(func() { do(n*w/workers, n*(w+1)/workers) })
-	}
-	group.Wait()
 }

@@ -14,9 +14,9 @@ import (
 // Detector is what training gives: everything that a verdict on an image's
 // features needs, in one file.
 type Detector struct {
-	Classes []string       // names, in the order of the heads' outputs
-	Heads   []*head.MLRBFN // one per seed; their confidences are averaged
-	Seeds   []uint64       // what each head was trained with
+	Classes []string     // names, in the order of the heads' outputs
+	Heads   []*head.Head // one per seed; their confidences are averaged
+	Seeds   []uint64     // what each head was trained with
 
 	// Scoring gives the score to judge by in place of the heads' own; it may be
 	// nil. Class and confidence are the heads' all the same.
@@ -37,7 +37,7 @@ type Detector struct {
 }
 
 // TrainingRecord is the options that heads were trained with and the rows that
-// they saw.
+// they saw. Its JSON names, and those of RowCount, are those of detector files.
 type TrainingRecord struct {
 	Features    []string `json:"features"`
 	Layers      int      `json:"layers"`
@@ -107,7 +107,7 @@ func (d *Detector) outputs(of func(head int) (logConfidences, scores []float64))
 			scores[i] /= n
 		}
 	}
-	if d.Heads[0].Score == nil {
+	if !d.Heads[0].Network.HasScore() {
 		for i := range scores {
 			_, scores[i] = best(logConfidences[i*len(d.Classes) : (i+1)*len(d.Classes)])
 		}

@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
+	"mlrbfn/head/paper"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/internal/testenv"
 )
@@ -41,10 +42,10 @@ func detectorOf(heads int) *Detector {
 	for i := range heads {
 		d.Seeds = append(d.Seeds, uint64(i))
 		d.History = append(d.History, []head.Epoch{{Epoch: 1, Steps: 3, TrainLoss: 0.5}})
-		d.Heads = append(d.Heads, &head.MLRBFN{Norm: 2, Recovery: 1.1, Layers: []head.Layer{
+		d.Heads = append(d.Heads, &head.Head{Network: &paper.Network{Norm: 2, Recovery: 1.1, Layers: []head.Layer{
 			{In: 4, N: 5, Out: 2, Centroids: array(20), Beta: array(5), InitBeta: 0.25, Projections: array(10)},
 			{In: 2, N: 3, Centroids: array(6), Beta: array(3), InitBeta: 1},
-		}})
+		}}})
 	}
 	return d
 }
@@ -82,9 +83,10 @@ func TestDetectorRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		for h := range want.Heads { // an empty array is as good as none
-			for l := range want.Heads[h].Layers {
-				if len(got.Heads[h].Layers[l].Projections) == 0 {
-					got.Heads[h].Layers[l].Projections = want.Heads[h].Layers[l].Projections
+			from, to := want.Heads[h].Network.(*paper.Network), got.Heads[h].Network.(*paper.Network)
+			for l := range from.Layers {
+				if len(to.Layers[l].Projections) == 0 {
+					to.Layers[l].Projections = from.Layers[l].Projections
 				}
 			}
 		}

@@ -30,7 +30,8 @@ const plainVersion = 2
 // one to be trusted.
 var ErrDetector = errors.New("not a usable detector")
 
-// metadata is the JSON object under the key mlrbfn of the file's metadata.
+// metadata is the JSON object under the key mlrbfn of the file's metadata. Its
+// names, and those within, are those of the format.
 type metadata struct {
 	Version int `json:"version"`
 	Source
@@ -48,10 +49,26 @@ type metadata struct {
 	Seeds       []uint64    `json:"seeds"`
 	// Conditioning says what the tensors conditioning.* are; null where there
 	// are none.
-	Conditioning *conditioning.Options `json:"conditioning"`
-	Training     TrainingRecord        `json:"training"`
-	History      [][]head.Epoch        `json:"history"`
-	Scores       *scoringRecord        `json:"scores,omitempty"` // nil: the heads' own
+	Conditioning *conditioningRecord `json:"conditioning"`
+	Training     TrainingRecord      `json:"training"`
+	History      [][]files.Epoch     `json:"history"`
+	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
+}
+
+// conditioningRecord says what a conditioning is.
+type conditioningRecord struct {
+	Kind      string  `json:"kind"`
+	L2        bool    `json:"l2"`
+	Shrinkage float64 `json:"shrinkage"`
+	Dims      int     `json:"dims"`
+}
+
+// settings returns those of the heads.
+func (m *metadata) settings() head.Settings {
+	return head.Settings{
+		Norm: m.Norm, Recovery: m.Recovery, Open: m.Open,
+		NoDepression: m.Depression == "none", NoRatio: m.NoRatio, NoProjections: m.NoProjections,
+	}
 }
 
 const metadataKey = "mlrbfn"
@@ -59,24 +76,31 @@ const metadataKey = "mlrbfn"
 // Save writes the detector to path, whole or not at all.
 func (d *Detector) Save(path string) error {
 	first := d.Heads[0]
+	settings := first.Network.Settings()
 	scores, scoreTensors, err := d.Scoring.encode()
 	if err != nil {
 		return fmt.Errorf("save detector %s: %w", path, err)
 	}
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
-		Norm: first.Norm, Recovery: first.Recovery, Depression: "paper", NoRatio: first.NoRatio, NoProjections: first.NoProjections, Open: first.Open,
-		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training, History: d.History,
+		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
 	}
 	if scores != nil {
 		meta.Version = detectorVersion
 	}
 	meta.Model = pathtext.EncodePercent(meta.Model)
-	if first.NoDepression {
+	if settings.NoDepression {
 		meta.Depression = "none"
 	}
-	if first.Conditioning != nil {
-		meta.Conditioning = &first.Conditioning.Options
+	if c := first.Conditioning; c != nil {
+		meta.Conditioning = &conditioningRecord{string(c.Kind), c.L2, c.Shrinkage, c.Dims}
+	}
+	if d.History != nil {
+		meta.History = make([][]files.Epoch, len(d.History))
+	}
+	for i, epochs := range d.History {
+		meta.History[i] = files.Epochs(epochs)
 	}
 	if !math.IsInf(d.Threshold, -1) {
 		meta.Threshold = &d.Threshold
@@ -96,7 +120,7 @@ func (d *Detector) Save(path string) error {
 	tensors = append(tensors, scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
-		tensors = append(tensors, headTensors(h, headPrefix(i, len(d.Heads)))...)
+		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
 	}
 	err = atomicfile.Write(path, func(w io.Writer) error {
 		return safetensors.Write(w, map[string]string{metadataKey: string(text)}, tensors)
@@ -120,11 +144,11 @@ func conditioningTensors(c *conditioning.Conditioning) []safetensors.Tensor {
 	return []safetensors.Tensor{mean, {Name: "conditioning.matrix", Shape: []int{c.In(), c.Out()}, Data: c.Matrix}}
 }
 
-func readConditioning(file *safetensors.File, o *conditioning.Options) (*conditioning.Conditioning, error) {
-	if o == nil {
+func readConditioning(file *safetensors.File, r *conditioningRecord) (*conditioning.Conditioning, error) {
+	if r == nil {
 		return nil, nil
 	}
-	c := &conditioning.Conditioning{Options: *o}
+	c := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Kind(r.Kind), L2: r.L2, Shrinkage: r.Shrinkage, Dims: r.Dims}}
 	for name, to := range map[string]*[]float32{"mean": &c.Mean, "scale": &c.Scale, "matrix": &c.Matrix} {
 		values, shape, err := safetensors.Get[float32](file, "conditioning."+name)
 		if err != nil && !(name != "mean" && errors.Is(err, safetensors.ErrNoTensor)) {
@@ -144,32 +168,6 @@ func headPrefix(i, heads int) string {
 		return ""
 	}
 	return "heads." + strconv.Itoa(i) + "."
-}
-
-func headTensors(h *head.MLRBFN, prefix string) []safetensors.Tensor {
-	var tensors []safetensors.Tensor
-	if d := h.Density; d != nil {
-		tensors = append(tensors,
-			safetensors.Tensor{Name: prefix + "density.means", Shape: []int{len(d.Means) / d.D, d.D}, Data: d.Means},
-			safetensors.Tensor{Name: prefix + "density.radii", Shape: []int{2}, Data: []float64{d.Middle, d.Radius}})
-	}
-	if s := h.Score; s != nil {
-		tensors = append(tensors, safetensors.Tensor{Name: prefix + "score", Shape: []int{2, 2}, Data: []float64{
-			s.Nearness.Mean, s.Nearness.Deviation, s.Decision.Mean, s.Decision.Deviation,
-		}})
-	}
-	for i, l := range h.Layers {
-		add := func(name string, data []float32, shape ...int) {
-			tensors = append(tensors, safetensors.Tensor{Name: prefix + "layers." + strconv.Itoa(i) + "." + name, Shape: shape, Data: data})
-		}
-		add("centroids", l.Centroids, l.N, l.In)
-		add("beta", l.Beta, l.N)
-		add("init_beta", []float32{l.InitBeta}, 1)
-		if len(l.Projections) > 0 {
-			add("projections", l.Projections, l.N, l.Out)
-		}
-	}
-	return tensors
 }
 
 // Load reads a detector that Save wrote. A file that is cut short or
@@ -220,9 +218,12 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training, History: meta.History, Splits: map[string][]int{},
+		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{},
 	}
 	d.Source.Model = pathtext.DecodePercent(meta.Model)
+	for _, records := range meta.History {
+		d.History = append(d.History, files.HeadEpochs(records))
+	}
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold
 	}
@@ -250,14 +251,11 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		return nil, err
 	}
 	for i := range meta.Seeds {
-		h := &head.MLRBFN{
-			Norm: meta.Norm, Recovery: meta.Recovery, Conditioning: condition,
-			NoDepression: meta.Depression == "none", NoRatio: meta.NoRatio, NoProjections: meta.NoProjections, Open: meta.Open,
-		}
-		prefix := headPrefix(i, len(meta.Seeds))
-		if err := errors.Join(readOpen(h, file, prefix), readLayers(h, file, prefix+"layers.")); err != nil {
+		network, err := readNetwork(file, meta.settings(), headPrefix(i, len(meta.Seeds)))
+		if err != nil {
 			return nil, err
 		}
+		h := &head.Head{Network: network, Conditioning: condition}
 		if err := h.Validate(); err != nil {
 			return nil, fmt.Errorf("head %d: %w", i, err)
 		}
@@ -271,77 +269,4 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	}
 	d.Scoring, err = readScoring(file, meta.Scores, d.Dim())
 	return d, err
-}
-
-// readOpen reads what an open head has beside its layers; a head of the
-// paper's has none of it.
-func readOpen(h *head.MLRBFN, file *safetensors.File, prefix string) error {
-	if !h.Open {
-		return nil
-	}
-	means, shape, err := safetensors.Get[float32](file, prefix+"density.means")
-	if err != nil {
-		return err
-	}
-	radii, _, err := safetensors.Get[float64](file, prefix+"density.radii")
-	if err != nil {
-		return err
-	}
-	score, _, err := safetensors.Get[float64](file, prefix+"score")
-	if err != nil {
-		return err
-	}
-	if len(shape) != 2 || len(radii) != 2 || len(score) != 4 {
-		return fmt.Errorf("tensors %sdensity.means, density.radii and score have %v dimensions and %d and %d values, want [K, D], 2 and 4", prefix, shape, len(radii), len(score))
-	}
-	h.Density = &head.Density{D: shape[1], Means: means, Middle: radii[0], Radius: radii[1]}
-	h.Score = &head.Score{
-		Nearness: head.Scale{Mean: score[0], Deviation: score[1]},
-		Decision: head.Scale{Mean: score[2], Deviation: score[3]},
-	}
-	return nil
-}
-
-// readLayers reads the layers that there are under prefix; whether they make a
-// head is for Validate to say.
-func readLayers(h *head.MLRBFN, file *safetensors.File, prefix string) error {
-	for i := 0; ; i++ {
-		name := prefix + strconv.Itoa(i) + "."
-		centroids, shape, err := safetensors.Get[float32](file, name+"centroids")
-		if errors.Is(err, safetensors.ErrNoTensor) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if len(shape) != 2 {
-			return fmt.Errorf("tensor %scentroids has shape %v, want [N, d]", name, shape)
-		}
-		l := head.Layer{In: shape[1], N: shape[0], Centroids: centroids}
-		if l.Beta, _, err = safetensors.Get[float32](file, name+"beta"); err != nil {
-			return err
-		}
-		initBeta, _, err := safetensors.Get[float32](file, name+"init_beta")
-		if err != nil {
-			return err
-		}
-		if len(initBeta) != 1 {
-			return fmt.Errorf("tensor %sinit_beta has %d values, want 1", name, len(initBeta))
-		}
-		l.InitBeta = initBeta[0]
-		projections, shape, err := safetensors.Get[float32](file, name+"projections")
-		switch {
-		case errors.Is(err, safetensors.ErrNoTensor):
-		case err != nil:
-			return err
-		case len(shape) != 2:
-			return fmt.Errorf("tensor %sprojections has shape %v, want [N, o]", name, shape)
-		default:
-			l.Projections, l.Out = projections, shape[1]
-		}
-		if i > 0 && h.NoProjections {
-			h.Layers[i-1].Out = h.Layers[i-1].N
-		}
-		h.Layers = append(h.Layers, l)
-	}
 }

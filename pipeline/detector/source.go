@@ -12,7 +12,8 @@ import (
 )
 
 // Source says how the features of a detector were made, so that those of new
-// images can be made the same way. It is empty for features made elsewhere.
+// images can be made the same way. It is empty for features made elsewhere. Its
+// JSON names are those of detector files.
 type Source struct {
 	Fingerprint string          `json:"fingerprint"`  // hash of all below but Model
 	Model       string          `json:"model"`        // folder of the backbone when the features were made, or extractor.PixelsName

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 
 	"mlrbfn/head"
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/pipeline/internal/files"
 	"mlrbfn/pipeline/training"
@@ -47,14 +49,48 @@ type AblateOptions struct {
 // that the paper starts from. Package head says how each is read.
 var Steps = []string{"no-depression", "no-ratio", "no-projections", "earlier", "sum-loss", "recovery-1.05"}
 
-// takeBack makes the heads of Steps.
-var takeBack = map[string]func(*head.Config){
-	"no-depression":  func(c *head.Config) { c.NoDepression = true },
-	"no-ratio":       func(c *head.Config) { c.NoRatio = true },
-	"no-projections": func(c *head.Config) { c.NoProjections = true },
-	"earlier":        func(c *head.Config) { c.NoDepression, c.NoProjections = true, true },
-	"sum-loss":       func(c *head.Config) { c.SumLoss = true },
-	"recovery-1.05":  func(c *head.Config) { c.Recovery = 1.05 },
+// paperSteps makes the heads of Steps of the paper's network.
+var paperSteps = map[string]func(*paper.Config){
+	"no-depression":  func(c *paper.Config) { c.NoDepression = true },
+	"no-ratio":       func(c *paper.Config) { c.NoRatio = true },
+	"no-projections": func(c *paper.Config) { c.NoProjections = true },
+	"earlier":        func(c *paper.Config) { c.NoDepression, c.NoProjections = true, true },
+	"sum-loss":       func(c *paper.Config) { c.SumLoss = true },
+	"recovery-1.05":  func(c *paper.Config) { c.Recovery = 1.05 },
+}
+
+// residualSteps makes those that the residual network can do without.
+var residualSteps = map[string]func(*residual.Config){
+	"sum-loss":      func(c *residual.Config) { c.SumLoss = true },
+	"recovery-1.05": func(c *residual.Config) { c.Recovery = 1.05 },
+}
+
+// takeBack returns a network without a step.
+func takeBack(c head.Config, step string) (head.Config, error) {
+	switch c := c.(type) {
+	case paper.Config:
+		paperSteps[step](&c)
+		return c, nil
+	case residual.Config:
+		if change, ok := residualSteps[step]; ok {
+			change(&c)
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: only the paper's network has this step", step)
+}
+
+// withLayers returns a network of another depth.
+func withLayers(c head.Config, layers int) head.Config {
+	switch c := c.(type) {
+	case paper.Config:
+		c.Layers = layers
+		return c
+	case residual.Config:
+		c.Layers = layers
+		return c
+	}
+	panic(fmt.Sprintf("evaluation: a network of type %T has no depth", c))
 }
 
 // Check reports what is wrong with the depths, the steps and the names of the
@@ -82,7 +118,7 @@ func reluName(layers int) string   { return fmt.Sprintf("relu-%d", layers) }
 
 // contenders lists the heads to compare, each once, from options whose defaults
 // are filled in.
-func (o AblateOptions) contenders(train training.Options) []contender {
+func (o AblateOptions) contenders(train training.Options) ([]contender, error) {
 	var all []contender
 	add := func(name string, change func(*contender)) {
 		c := contender{name: name, head: train.Head, train: train.Train}
@@ -90,18 +126,22 @@ func (o AblateOptions) contenders(train training.Options) []contender {
 		all = append(all, c)
 	}
 	for _, layers := range o.Depths {
-		add(mlrbfnName(layers), func(c *contender) { c.head.Layers = layers })
+		add(mlrbfnName(layers), func(c *contender) { c.head = withLayers(c.head, layers) })
 	}
 	for _, layers := range o.Depths {
 		add(reluName(layers), func(c *contender) { c.softmax = &head.MLPConfig{Layers: layers, Hidden: o.Hidden} })
 	}
-	if len(o.Steps) > 0 && !slices.Contains(o.Depths, train.Head.Layers) {
-		add(mlrbfnName(train.Head.Layers), func(*contender) {})
+	if layers := train.Head.Settings().Layers; len(o.Steps) > 0 && !slices.Contains(o.Depths, layers) {
+		add(mlrbfnName(layers), func(*contender) {})
 	}
 	for _, name := range o.Steps {
-		add(name, func(c *contender) { takeBack[name](&c.head) })
+		changed, err := takeBack(train.Head, name)
+		if err != nil {
+			return nil, err
+		}
+		add(name, func(c *contender) { c.head = changed })
 	}
-	return all
+	return all, nil
 }
 
 // Ablate compares MLRBFNs with ReLU networks of as many layers (paper, figure
@@ -124,11 +164,9 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 		return nil, err
 	}
 	var figures []Figures
-	contenders := opts.contenders(e.train.Options)
-	for _, c := range contenders { // before the first is trained
-		if _, err := c.head.WithDefaults(); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.name, err)
-		}
+	contenders, err := opts.contenders(e.train.Options)
+	if err != nil {
+		return nil, err
 	}
 	var done atomic.Int64
 	total := len(contenders) * len(e.train.Options.Seeds) * e.train.Options.Train.Epochs
@@ -152,7 +190,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 	if err := writeResults(results, figures); err != nil {
 		return nil, err
 	}
-	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.Options.Head.Layers)
+	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.Options.Head.Settings().Layers)
 }
 
 const (

@@ -15,7 +15,7 @@ import (
 func ablateOptions(t *testing.T) AblateOptions {
 	t.Helper()
 	train := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
-	train.Paper, train.Seeds, train.Calibration.None = true, []uint64{0, 1}, true
+	train.Head, train.Seeds, train.Calibration.None = pipetest.SmallPaper, []uint64{0, 1}, true
 	return AblateOptions{
 		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(),
 		OOD: []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
@@ -117,10 +117,10 @@ func TestAblateRefuses(t *testing.T) {
 		}
 	}
 	opts := ablateOptions(t)
-	opts.Train.Paper, opts.Depths, opts.Steps = false, []int{1}, []string{"no-ratio"}
+	opts.Train.Head, opts.Depths, opts.Steps = pipetest.SmallResidual, []int{1}, []string{"no-ratio"}
 	opts.Progress = func(head string, _, _ int) { t.Errorf("%s was trained before the refusal", head) }
 	if _, err := Ablate(context.Background(), opts); err == nil {
-		t.Error("a step of the paper's taken back from an open head: accepted")
+		t.Error("a step of the paper's taken back from the residual network: accepted")
 	}
 	opts = ablateOptions(t)
 	opts.Steps = Steps

@@ -17,7 +17,6 @@ import (
 // errUnfit is wrapped by the error of a score that cannot be fitted.
 var errUnfit = errors.New("it cannot be fitted")
 
-
 // prepare makes a method ready to score with each seed.
 func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) {
 	if p, ok := e.prepared[method]; ok {

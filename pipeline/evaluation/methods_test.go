@@ -50,7 +50,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 				Float64 float64 `json:"float64_abs"`
 			} `json:"tolerance"`
 		}
-		text, err := os.ReadFile(testenv.Shared(t, "oracle", "golden", "posthoc", name+".json"))
+		text, err := os.ReadFile(filepath.Join(testenv.OpenOOD(t), name+".json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func TestEvaluateHeads(t *testing.T) {
 	// The log-confidences of an MLRBFN are logits, of which the largest is the
 	// paper's score.
 	opts.Head, opts.Methods = detector.OwnScore, []string{"mls", "gen", "she-ip"}
-	opts.Train.Paper, opts.Out = true, t.TempDir()
+	opts.Train.Head, opts.Out = pipetest.SmallPaper, t.TempDir()
 	if figures, err = Evaluate(context.Background(), opts); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"runtime/debug"
 	"slices"
 
-	"mlrbfn/conditioning"
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/atomicfile"
@@ -147,18 +146,27 @@ type inputInfo struct {
 	Meaning string `json:"meaning"`
 }
 
+// conditioningInfo says what is done to the features before the head.
+type conditioningInfo struct {
+	Kind      string  `json:"kind"`
+	L2        bool    `json:"l2"`
+	Shrinkage float64 `json:"shrinkage"`
+	Dims      int     `json:"dims"`
+}
+
 // setMetadata sets the properties of an exported graph, all of them JSON.
 func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 	threshold := &d.Threshold
 	if math.IsInf(d.Threshold, -1) {
 		threshold = nil
 	}
-	first, network, condition := d.Heads[0], "paper", (*conditioning.Options)(nil)
-	if first.Open {
+	first, network, condition := d.Heads[0], "paper", (*conditioningInfo)(nil)
+	settings := first.Network.Settings()
+	if settings.Open {
 		network = "open"
 	}
-	if first.Conditioning != nil {
-		condition = &first.Conditioning.Options
+	if c := first.Conditioning; c != nil {
+		condition = &conditioningInfo{string(c.Kind), c.L2, c.Shrinkage, c.Dims}
 	}
 	for _, property := range []struct {
 		key   string
@@ -177,9 +185,9 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 		{"pool", d.Source.Pool},
 		{"network", network},
 		{"conditioning", condition},
-		{"norm", first.Norm},
+		{"norm", settings.Norm},
 		{"seeds", d.Seeds},
-		{"tool", "mlrbfn export-onnx " + version()},
+		{"tool", "mlrbfn export " + version()},
 	} {
 		text, err := json.Marshal(property.value)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/head"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/testenv"
 	"mlrbfn/pipeline"
@@ -155,7 +156,7 @@ func TestExportedOpenHead(t *testing.T) {
 			for _, classes := range []int{1, 2, 10, 150} {
 				for _, condition := range []*conditioning.Conditioning{nil, white} {
 					t.Run(fmt.Sprintf("%d layers/%d heads/%d classes/conditioning %t", layers, heads, classes, condition != nil), func(t *testing.T) {
-						det := pipetest.RandomOpenDetector(rng, layers, heads, d, classes)
+						det := pipetest.RandomResidualDetector(rng, layers, heads, d, classes)
 						for _, h := range det.Heads {
 							h.Conditioning = condition
 							if err := h.Validate(); err != nil {
@@ -181,10 +182,10 @@ func TestExportedOpenHead(t *testing.T) {
 	}
 }
 
-// TestExportedOpenHeadsShare: what heads have in common is in the file once.
-func TestExportedOpenHeadsShare(t *testing.T) {
+// TestExportedResidualHeadsShare: what heads have in common is in the file once.
+func TestExportedResidualHeadsShare(t *testing.T) {
 	const d = 12
-	det := pipetest.RandomOpenDetector(rand.New(rand.NewPCG(3, 9)), 2, 2, d, 4)
+	det := pipetest.RandomResidualDetector(rand.New(rand.NewPCG(3, 9)), 2, 2, d, 4)
 	size := func() int {
 		m, err := export.Head(export.Options{Detector: det})
 		if err != nil {
@@ -192,15 +193,16 @@ func TestExportedOpenHeadsShare(t *testing.T) {
 		}
 		return len(exported(t, m))
 	}
-	means := 8 * len(det.Heads[0].Density.Means)
+	first, second := det.Heads[0].Network.(*residual.Network), det.Heads[1].Network.(*residual.Network)
+	means := 8 * len(first.Density.Means)
 	shared := size()
-	other := *det.Heads[0].Density
+	other := *first.Density
 	other.Radius *= 2
-	if det.Heads[1].Density = &other; size() < shared+means {
+	if second.Density = &other; size() < shared+means {
 		t.Errorf("%d bytes with the same density, %d with two", shared, size())
 	}
-	same := *det.Heads[0].Density
-	if det.Heads[1].Density = &same; size() != shared {
+	same := *first.Density
+	if second.Density = &same; size() != shared {
 		t.Errorf("%d bytes, %d with an equal density", shared, size())
 	}
 }
@@ -210,7 +212,7 @@ func TestExportedHeadInEachOpset(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 2))
 	for opset := onnx.MinOpset; opset <= onnx.MaxOpset; opset++ {
 		for _, det := range []*detector.Detector{
-			pipetest.RandomDetector(rng, 1.5, 2, 2, d, true), pipetest.RandomDetector(rng, 2, 2, 2, d, true), pipetest.RandomOpenDetector(rng, 2, 2, d, 4), pipetest.RandomOpenDetector(rng, 2, 2, d, 150),
+			pipetest.RandomDetector(rng, 1.5, 2, 2, d, true), pipetest.RandomDetector(rng, 2, 2, 2, d, true), pipetest.RandomResidualDetector(rng, 2, 2, d, 4), pipetest.RandomResidualDetector(rng, 2, 2, d, 150),
 		} {
 			m, err := export.Head(export.Options{Detector: det, Opset: opset})
 			if err != nil {
@@ -239,7 +241,7 @@ func TestExportedEdges(t *testing.T) {
 			for name, det := range map[string]*detector.Detector{
 				"k=1": pipetest.RandomDetector(rng, 1, 3, heads, d, true), "k=2": pipetest.RandomDetector(rng, 2, 3, heads, d, true),
 				"k=8":  pipetest.RandomDetector(rng, 8, 3, heads, d, true), // (1e38)⁸·4 is +Inf
-				"open": pipetest.RandomOpenDetector(rng, 3, heads, d, 3), "open, no layers": pipetest.RandomOpenDetector(rng, 1, heads, d, 1),
+				"open": pipetest.RandomResidualDetector(rng, 3, heads, d, 3), "open, no layers": pipetest.RandomResidualDetector(rng, 1, heads, d, 1),
 			} {
 				for _, flags := range []bool{true, false} {
 					if !flags {
@@ -266,7 +268,7 @@ func TestExportedEdges(t *testing.T) {
 func TestExportedTies(t *testing.T) {
 	const d, n = 12, 40
 	rng := rand.New(rand.NewPCG(3, 7))
-	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 1.5, 3, 3, d, true), pipetest.RandomDetector(rng, 2, 3, 3, d, true), pipetest.RandomOpenDetector(rng, 3, 3, d, 4)} {
+	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 1.5, 3, 3, d, true), pipetest.RandomDetector(rng, 2, 3, 3, d, true), pipetest.RandomResidualDetector(rng, 3, 3, d, 4)} {
 		x := pipetest.RandomRows(rng, n, d)
 		pipetest.Calibrate(det, x)
 		m, err := export.Head(export.Options{Detector: det})
@@ -317,7 +319,7 @@ func TestExportedHeadInPython(t *testing.T) {
 	const d = 8
 	rng := rand.New(rand.NewPCG(3, 5))
 	white := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Whiten, L2: true, Shrinkage: 0.25}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
-	open, many := pipetest.RandomOpenDetector(rng, 3, 3, d, 4), pipetest.RandomOpenDetector(rng, 1, 1, d, 150)
+	open, many := pipetest.RandomResidualDetector(rng, 3, 3, d, 4), pipetest.RandomResidualDetector(rng, 1, 1, d, 150)
 	for _, h := range open.Heads {
 		h.Conditioning = white
 	}
@@ -352,10 +354,10 @@ print(json.dumps({"meta": meta, "LogConfidences": got["log_confidences"].ravel()
 		got.check(t, det, x, exact)
 		want := map[string]any{
 			"classes": det.Classes, "threshold": det.Threshold, "target_tpr": 0.95, "preprocess": map[string]any{"exif": "ignore"},
-			"fingerprint": "f", "model_sha256": "a", "output": "features", "pool": "", "norm": det.Heads[0].Norm, "seeds": det.Seeds,
+			"fingerprint": "f", "model_sha256": "a", "output": "features", "pool": "", "norm": det.Heads[0].Network.Settings().Norm, "seeds": det.Seeds,
 			"network": "paper", "conditioning": nil,
 		}
-		if det.Heads[0].Open {
+		if det.Heads[0].Network.Settings().Open {
 			want["network"] = "open"
 		}
 		if det == open {
@@ -537,7 +539,7 @@ func exportWith(t *testing.T, dir, out, pool string, keep bool) {
 	} else {
 		input = tensorOf(t, images, shape...)
 	}
-	for _, det := range []*detector.Detector{pipetest.RandomOpenDetector(rng, 2, 2, model.Dim(), 4), pipetest.RandomDetector(rng, 2, 2, 2, model.Dim(), true)} {
+	for _, det := range []*detector.Detector{pipetest.RandomResidualDetector(rng, 2, 2, model.Dim(), 4), pipetest.RandomDetector(rng, 2, 2, 2, model.Dim(), true)} {
 		det.Source = detector.Source{Fingerprint: model.Fingerprint(), Model: dir, SHA256: model.SHA256, Output: model.Output(), Pool: model.Pool()}
 		if err := export.Export(t.Context(), export.Options{Detector: det, Out: out, WithBackbone: true, KeepOutputs: keep}); err != nil {
 			t.Fatal(err)
@@ -573,7 +575,7 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 		t.Fatal(err)
 	}
 	det, _, err := pipeline.Train(t.Context(), pipeline.TrainOptions{
-		Features: []string{features}, Head: head.Config{Layers: 2, Centroids: 4, Open: true}, Train: head.TrainOptions{Epochs: 5},
+		Features: []string{features}, Head: residual.Config{Layers: 2, Centroids: 4}, Train: head.TrainOptions{Epochs: 5},
 		Conditioning: conditioning.Options{Kind: conditioning.Whiten, L2: true},
 		Validation:   pipeline.Share{None: true}, Calibration: pipeline.Share{None: true}, Seeds: []uint64{1, 2},
 	})

@@ -1,12 +1,15 @@
 package export
 
 import (
+	"fmt"
 	"math"
 	"reflect"
 
 	"mlrbfn/conditioning"
 	"mlrbfn/extractor"
 	"mlrbfn/head"
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/pipeline/detector"
 )
@@ -52,29 +55,33 @@ func addConditioning(m *onnx.Model, x onnx.Value, c *conditioning.Conditioning) 
 
 // addHeads adds the heads for the rows x, and from them the logarithm
 // [batch, C] of their mean confidence and the score [batch].
-func addHeads(m *onnx.Model, heads []*head.MLRBFN, x onnx.Value) (logConfidences, score onnx.Value) {
+func addHeads(m *onnx.Model, heads []*head.Head, x onnx.Value) (logConfidences, score onnx.Value) {
 	if c := heads[0].Conditioning; c != nil { // one for all
 		x = addConditioning(m, x, c)
 	}
 	logs, scores := make([]onnx.Value, len(heads)), make([]onnx.Value, len(heads))
 	var near density
+	var of *residual.Density // that near is of
 	for i, h := range heads {
-		if !h.Open {
-			logs[i] = addPaperHead(m, h, x)
-			continue
-		}
-		// Heads that were trained on the same rows share it.
-		if i == 0 || !reflect.DeepEqual(h.Density, heads[i-1].Density) {
-			near = addDensity(m, h.Density, x)
-		}
-		var logShares onnx.Value
-		logs[i], logShares = addOpenHead(m, h, x, near.logDep)
-		if h.Score != nil {
-			scores[i] = addScore(m, h.Score, near.nearness, logShares, h.Classes())
+		switch n := h.Network.(type) {
+		case *paper.Network:
+			logs[i] = addPaper(m, n, x)
+		case *residual.Network:
+			// Heads that were trained on the same rows share it.
+			if !reflect.DeepEqual(n.Density, of) {
+				near, of = addDensity(m, n.Density, x), n.Density
+			}
+			var logShares onnx.Value
+			logs[i], logShares = addResidual(m, n, x, near.logDep)
+			if n.Score != nil {
+				scores[i] = addScore(m, n.Score, near.nearness, logShares, n.Classes())
+			}
+		default:
+			panic(fmt.Sprintf("export: a network of type %T cannot be exported", n))
 		}
 	}
 	logConfidences = addLogMean(m, logs)
-	if heads[0].Score == nil {
+	if !heads[0].Network.HasScore() {
 		return logConfidences, m.Reduce("ReduceMax", logConfidences, false, 1)
 	}
 	return logConfidences, m.Op("Reshape", addMean(m, scores), m.Int64s(0))
@@ -99,23 +106,23 @@ func addMean(m *onnx.Model, values []onnx.Value) onnx.Value {
 	return m.Op("Div", m.Op("Sum", values...), m.Doubles([]float64{float64(len(values))}))
 }
 
-// addPaperHead adds one head of the paper's for the rows x and returns its
+// addPaper adds one of the paper's networks for the rows x and returns its
 // log φ [batch, C].
-func addPaperHead(m *onnx.Model, h *head.MLRBFN, x onnx.Value) onnx.Value {
-	last := len(h.Layers) - 1
+func addPaper(m *onnx.Model, n *paper.Network, x onnx.Value) onnx.Value {
+	s, last := n.Settings(), len(n.Layers)-1
 	var logDep onnx.Value // none before the first layer, where it is 0
 	for i := range last {
-		x, logDep = addHidden(m, h, &h.Layers[i], x, logDep)
+		x, logDep = addHidden(m, s, &n.Layers[i], x, logDep)
 	}
-	return addLayer(m, h, &h.Layers[last], x, logDep)
+	return addLayer(m, s, &n.Layers[last], x, logDep)
 }
 
 // addHidden adds a hidden layer for the rows x and log dep [batch, 1], and
 // returns Σ_c a_c n_c [batch, o] and the log dep after it.
-func addHidden(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value) (out, after onnx.Value) {
-	logN := addLayer(m, h, l, x, logDep)
+func addHidden(m *onnx.Model, s head.Settings, l *head.Layer, x, logDep onnx.Value) (out, after onnx.Value) {
+	logN := addLayer(m, s, l, x, logDep)
 	out = m.Op("Exp", logN)
-	if !h.NoProjections {
+	if !s.NoProjections {
 		out = m.Op("MatMul", out, m.Doubles(doubles(l.Projections), l.N, l.Out))
 	}
 	return out, m.Reduce("ReduceMax", logN, true, 1)
@@ -127,13 +134,13 @@ func addHidden(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Valu
 //
 // [batch, N] for the rows x, without the ratio in the last layer or where the
 // head has none, and without the ratio and the cap where there is no depression.
-func addLayer(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value) onnx.Value {
+func addLayer(m *onnx.Model, s head.Settings, l *head.Layer, x, logDep onnx.Value) onnx.Value {
 	widths, initial := l.Widths()
-	logN := m.Op("Mul", addDistances(m, h.Norm, l, x), m.Doubles(scaled(-1, widths), l.N))
-	if h.NoDepression {
+	logN := m.Op("Mul", addDistances(m, s.Norm, l, x), m.Doubles(scaled(-1, widths), l.N))
+	if s.NoDepression {
 		return logN
 	}
-	if l.Out > 0 && !h.NoRatio {
+	if l.Out > 0 && !s.NoRatio {
 		ratio := make([]float64, l.N)
 		for c, w := range widths {
 			ratio[c] = math.Log(w) - math.Log(initial)
@@ -141,14 +148,14 @@ func addLayer(m *onnx.Model, h *head.MLRBFN, l *head.Layer, x, logDep onnx.Value
 		logN = m.Op("Add", logN, m.Doubles(ratio, l.N))
 	}
 	if logDep != "" {
-		logN = m.Op("Add", logN, addCap(m, h, logDep))
+		logN = m.Op("Add", logN, addCap(m, s, logDep))
 	}
 	return logN
 }
 
 // addCap adds min(log dep + log rec, 0).
-func addCap(m *onnx.Model, h *head.MLRBFN, logDep onnx.Value) onnx.Value {
-	recovered := m.Op("Add", logDep, m.Doubles([]float64{math.Log(h.Recovery)}))
+func addCap(m *onnx.Model, s head.Settings, logDep onnx.Value) onnx.Value {
+	recovered := m.Op("Add", logDep, m.Doubles([]float64{math.Log(s.Recovery)}))
 	return m.Op("Min", recovered, m.Doubles([]float64{0}))
 }
 

@@ -1,12 +1,7 @@
 package training
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/safetensors"
@@ -67,11 +63,36 @@ type checkpoint struct {
 	failed   error         // of the last write
 }
 
-// checkpointRecord is the JSON of a checkpoint.
+// checkpointRecord is the JSON of a checkpoint. Its names are those of the
+// format: files hold them.
 type checkpointRecord struct {
-	Version int           `json:"version"`
-	Run     identity      `json:"run"`
-	Heads   []*head.State `json:"heads"` // but for their arrays; null for a head that has not begun
+	Version int            `json:"version"`
+	Run     identity       `json:"run"`
+	Heads   []*stateRecord `json:"heads"` // null for a head that has not begun
+}
+
+// stateRecord is the JSON of a head.State, whose arrays are tensors.
+type stateRecord struct {
+	Constants []float64     `json:"constants"`
+	Window    int           `json:"window"`
+	Steps     int           `json:"steps"`
+	FirstLoss float64       `json:"first_loss"`
+	LossSum   float64       `json:"loss_sum"`
+	Epochs    []files.Epoch `json:"epochs"`
+}
+
+func recordOf(s *head.State) *stateRecord {
+	if s == nil {
+		return nil
+	}
+	return &stateRecord{s.Constants, s.Window, s.Steps, s.FirstLoss, s.LossSum, files.Epochs(s.Epochs)}
+}
+
+func (r *stateRecord) state() *head.State {
+	return &head.State{
+		Constants: r.Constants, Window: r.Window, Steps: r.Steps, FirstLoss: r.FirstLoss, LossSum: r.LossSum,
+		Epochs: files.HeadEpochs(r.Epochs),
+	}
 }
 
 // openCheckpoint returns the checkpoint that the options ask for, with the
@@ -96,7 +117,7 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 	if err := atomicfile.Check(c.path); err != nil {
 		return nil, err
 	}
-	kept, err := readCheckpoint(c.path)
+	keptRun, keptHeads, err := readCheckpoint(c.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && o.Resume != ResumeAlways:
 		return c, nil
@@ -109,13 +130,13 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 	}
 	run := maps.Clone(c.run)
 	if o.Resume == ResumeAlways {
-		run[rateKey] = kept.Run[rateKey]
+		run[rateName] = keptRun[rateName]
 	}
-	if differ := kept.Run.differences(run); len(differ) > 0 {
+	if differ := keptRun.differences(run); len(differ) > 0 {
 		return nil, fmt.Errorf("checkpoint %s: %w: %s", c.path, ErrOtherTraining, strings.Join(differ, ", "))
 	}
-	copy(c.resumed, kept.Heads)
-	copy(c.states, kept.Heads)
+	copy(c.resumed, keptHeads)
+	copy(c.states, keptHeads)
 	for i, s := range c.resumed {
 		c.finished[i] = s != nil && len(s.Epochs) == o.Train.Epochs
 	}
@@ -193,7 +214,11 @@ func (c *checkpoint) flush(now bool) error {
 }
 
 func (c *checkpoint) write() error {
-	text, err := json.Marshal(checkpointRecord{checkpointVersion, c.run, c.states})
+	record := checkpointRecord{Version: checkpointVersion, Run: c.run}
+	for _, s := range c.states {
+		record.Heads = append(record.Heads, recordOf(s))
+	}
+	text, err := json.Marshal(record)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", c.path, err)
 	}
@@ -222,36 +247,42 @@ func stateArrays(s *head.State) map[string]*[][]float32 {
 	return map[string]*[][]float32{"params": &s.Params, "m": &s.M, "v": &s.V}
 }
 
-// readCheckpoint reads a file that write wrote. Errors do not name it.
-func readCheckpoint(path string) (*checkpointRecord, error) {
+// readCheckpoint reads a file that write wrote: what it is of, and the state of
+// each head, nil for one that has not begun. Errors do not name the file.
+func readCheckpoint(path string) (identity, []*head.State, error) {
 	file, err := safetensors.Read(path)
 	if files.IsFormatError(err) {
-		return nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
 	}
 	if err != nil {
-		return nil, files.Pathless(err)
+		return nil, nil, files.Pathless(err)
 	}
 	text, ok := file.Metadata[checkpointKey]
 	if !ok {
-		return nil, fmt.Errorf("%w: it is another file", ErrCheckpoint)
+		return nil, nil, fmt.Errorf("%w: it is another file", ErrCheckpoint)
 	}
 	var record checkpointRecord
 	if err := json.Unmarshal([]byte(text), &record); err != nil || record.Version != checkpointVersion {
-		return nil, fmt.Errorf("%w: it has format version %d, and this program knows %d", ErrCheckpoint, record.Version, checkpointVersion)
+		return nil, nil, fmt.Errorf("%w: it has format version %d, and this program knows %d", ErrCheckpoint, record.Version, checkpointVersion)
 	}
-	for i, s := range record.Heads {
-		if s == nil {
+	if record.Run[kindName] == "" { // of a program that left out the paper's default
+		record.Run[kindName] = string(conditioning.None)
+	}
+	states := make([]*head.State, len(record.Heads))
+	for i, r := range record.Heads {
+		if r == nil {
 			continue
 		}
-		if err := readState(s, file, "heads."+strconv.Itoa(i)+"."); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
+		states[i] = r.state()
+		if err := readArrays(states[i], file, "heads."+strconv.Itoa(i)+"."); err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
 		}
 	}
-	return &record, nil
+	return record.Run, states, nil
 }
 
-// readState reads a state's arrays; whether they fit is for head to say.
-func readState(s *head.State, file *safetensors.File, prefix string) error {
+// readArrays reads a state's arrays; whether they fit is for head to say.
+func readArrays(s *head.State, file *safetensors.File, prefix string) error {
 	for name, arrays := range stateArrays(s) {
 		for j := 0; ; j++ {
 			array, _, err := safetensors.Get[float32](file, prefix+name+"."+strconv.Itoa(j))
@@ -275,44 +306,6 @@ func readState(s *head.State, file *safetensors.File, prefix string) error {
 	return err
 }
 
-// identity tells one training from another: its options by name, and what it
-// trains on by checksums, whose names begin with "the ".
-type identity map[string]string
-
-// rateKey is the learning rate's place in an identity.
-const rateKey = "Train.LR"
-
-// identify lists what the heads depend on. Options that Options hides from
-// JSON are none of it, or show in the rows.
-func (t *Data) identify(ctx context.Context) (identity, error) {
-	text, err := json.Marshal(t.Options)
-	if err != nil {
-		return nil, err
-	}
-	var options map[string]any
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	if err := dec.Decode(&options); err != nil {
-		return nil, err
-	}
-	id := identity{}
-	id.add("", options)
-	classes, err := json.Marshal(t.Classes)
-	if err != nil {
-		return nil, err
-	}
-	id["the classes"] = checksum(ctx, classes)
-	id["the training features"] = checksum(ctx, t.X)
-	id["the training labels"] = checksum(ctx, t.Labels)
-	id["the choice of training images"] = checksum(ctx, wide(t.train.Rows))
-	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Rows))
-	if t.Held != nil {
-		id["the validation features"] = checksum(ctx, t.validation.X)
-		id["the validation labels"] = checksum(ctx, t.validation.Labels)
-	}
-	return id, ctx.Err()
-}
-
 // wide returns row numbers as they are stored.
 func wide(rows []int) []int64 {
 	all := make([]int64, len(rows))
@@ -320,46 +313,4 @@ func wide(rows []int) []int64 {
 		all[i] = int64(r)
 	}
 	return all
-}
-
-// add takes over the options under a name, and those within them.
-func (id identity) add(name string, option any) {
-	within, ok := option.(map[string]any)
-	if !ok {
-		id[name] = fmt.Sprint(option)
-	}
-	for key, v := range within {
-		id.add(strings.TrimPrefix(name+"."+key, "."), v)
-	}
-}
-
-// differences says what another training has otherwise, in words.
-func (id identity) differences(other identity) []string {
-	all := maps.Clone(id)
-	maps.Copy(all, other)
-	var differ []string
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		was, is := id[key], other[key]
-		switch {
-		case was == is:
-		case strings.HasPrefix(key, "the "):
-			differ = append(differ, key+" are others")
-		default:
-			_, option, _ := strings.Cut(key, ".")
-			differ = append(differ, fmt.Sprintf("%s was %s and is %s", strings.ToLower(cmp.Or(option, key)), was, is))
-		}
-	}
-	return differ
-}
-
-// checksum is the SHA-256 of the values; it stops with ctx, and is wrong then.
-func checksum[T float32 | int64 | byte](ctx context.Context, values []T) string {
-	hash := sha256.New()
-	for block := range slices.Chunk(values, 1<<15) {
-		if ctx.Err() != nil {
-			break
-		}
-		binary.Write(hash, binary.LittleEndian, block) // a hash takes all
-	}
-	return hex.EncodeToString(hash.Sum(nil))
 }

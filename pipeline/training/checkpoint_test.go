@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"mlrbfn/head"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/pipetest"
@@ -144,7 +145,7 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, change := range map[string]func(*Options){
-		"layers was 2 and is 3":         func(o *Options) { o.Head.Layers = 3 },
+		"layers was 2 and is 3":         func(o *Options) { o.Head = residual.Config{Layers: 3, Centroids: 8, Projection: 4} },
 		"epochs was 20 and is 21":       func(o *Options) { o.Train.Epochs = 21 },
 		"lr was 0.02 and is 0.01":       func(o *Options) { o.Train.LR = 0.01 },
 		"balance was false and is true": func(o *Options) { o.Train.Balance = true },
@@ -236,14 +237,14 @@ func TestTrainKeepsGoodHeads(t *testing.T) {
 		if err := os.WriteFile(o.Checkpoint, kept, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		record, err := readCheckpoint(o.Checkpoint)
+		run, states, err := readCheckpoint(o.Checkpoint)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range heads {
-			record.Heads[i].Params[0][0] = float32(math.NaN())
+			states[i].Params[0][0] = float32(math.NaN())
 		}
-		c := &checkpoint{path: o.Checkpoint, run: record.Run, states: record.Heads}
+		c := &checkpoint{path: o.Checkpoint, run: run, states: states}
 		if err := c.flush(true); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +268,7 @@ func TestTrainKeepsGoodHeads(t *testing.T) {
 	if _, _, err := Train(context.Background(), o); !errors.Is(err, head.ErrDiverged) {
 		t.Errorf("all diverged: %v", err)
 	}
-	if record, err := readCheckpoint(o.Checkpoint); err != nil || len(record.Heads) != 3 || record.Heads[2] == nil {
+	if _, states, err := readCheckpoint(o.Checkpoint); err != nil || len(states) != 3 || states[2] == nil {
 		t.Errorf("the checkpoint after that: %v", err)
 	}
 }

@@ -11,10 +11,9 @@ import (
 	"slices"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
 	"mlrbfn/extractor"
 	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/internal/spill"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/tables"
 )
@@ -28,10 +27,10 @@ type Data struct {
 	Options       Options
 	Warnings      []string // what is odd about the features
 
-	split             split
-	train, validation head.Data
-	space             *spill.Space
-	made              []*spill.Matrix // rows of train and validation, until release
+	split             dataset.Parts
+	train, validation dataset.Rows
+	space             *dataset.Space
+	made              []dataset.Rows // rows of train and validation, until release
 }
 
 // Open opens the feature sets that the options name and divides their rows. The
@@ -43,11 +42,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if opts.TargetTPR == 0 {
 		opts.TargetTPR = 0.95
 	}
-	opts.withOurs()
-	if opts.Head, err = opts.Head.WithDefaults(); err != nil {
-		return nil, err
-	}
-	if opts.Train, err = opts.Train.WithDefaults(); err != nil {
+	if err := opts.withHeadDefaults(); err != nil {
 		return nil, err
 	}
 	if opts.Linear.Epochs == 0 {
@@ -82,9 +77,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		return nil, err
 	}
 	if opts.Memory == 0 {
-		opts.Memory = spill.Default()
+		opts.Memory = dataset.DefaultMemory()
 	}
-	space := spill.New(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
+	space := dataset.NewSpace(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
 	t, err := tables.Open(ctx, space, opts.Features...)
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
@@ -114,12 +109,12 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 func (t *Data) resplit(seed uint64) (*Data, error) {
 	other := *t
 	var err error
-	if other.split, err = splitRows(t.Labels, len(t.Classes), t.Options.Validation.fraction(), t.Options.Calibration.fraction(), seed); err != nil {
+	if other.split, err = dataset.Split(t.Labels, len(t.Classes), t.Options.Validation.fraction(), t.Options.Calibration.fraction(), seed); err != nil {
 		return t, err
 	}
-	other.train = head.Data{X: t.X, D: t.D, Labels: t.Labels, Rows: other.split.train, Pages: t.Pages}
+	other.train = t.With(other.split.Train)
 	if t.Held == nil {
-		other.validation = head.Data{X: t.X, D: t.D, Labels: t.Labels, Rows: other.split.validation, Pages: t.Pages}
+		other.validation = t.With(other.split.Validation)
 	}
 	return &other, nil
 }
@@ -128,30 +123,27 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // copies in the place of the training and validation rows, until release. It
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
-	rows := func(d head.Data) conditioning.Data {
-		return conditioning.Data{X: d.X, D: d.D, Labels: d.Labels, Rows: d.Rows, Classes: len(t.Classes)}
-	}
-	c, err := conditioning.Fit(ctx, rows(t.train), rows(t.validation), t.Options.Conditioning)
+	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), t.Options.Conditioning)
 	if err != nil {
 		return nil, err
 	}
 	if c == nil {
-		if t.validation.Pages.Window() == 0 {
+		if t.validation.Window() == 0 {
 			return nil, nil
 		}
 		// Each epoch would read all the file for a few of its rows.
 		return nil, t.replace(&t.validation, t.D, func(write func(int, []float32) error) error {
-			for i, r := range t.validation.Rows {
-				if err := errors.Join(ctx.Err(), write(i, t.validation.X[r*t.D:(r+1)*t.D])); err != nil {
+			for i, r := range t.validation.Index {
+				if err := errors.Join(ctx.Err(), write(i, t.validation.Row(r))); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}
-	for _, data := range []*head.Data{&t.train, &t.validation} {
+	for _, data := range []*dataset.Rows{&t.train, &t.validation} {
 		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
-			return c.Each(ctx, data.X, data.Rows, write)
+			return c.Each(ctx, data.X, data.Index, write)
 		})
 		if err != nil {
 			return nil, err
@@ -161,22 +153,16 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 }
 
 // replace puts rows of d values, which fill writes, in the place of data's.
-func (t *Data) replace(data *head.Data, d int, fill func(write func(at int, rows []float32) error) error) error {
-	m, err := t.space.Matrix(len(data.Rows), d)
+func (t *Data) replace(data *dataset.Rows, d int, fill func(write func(at int, rows []float32) error) error) error {
+	labels := make([]int64, data.Len())
+	for i, r := range data.Index {
+		labels[i] = data.Labels[r]
+	}
+	made, err := t.space.Make(d, labels, fill)
 	if err != nil {
 		return err
 	}
-	t.made = append(t.made, m)
-	if err := fill(m.Write); err != nil {
-		return err
-	}
-	if err := m.Done(); err != nil {
-		return err
-	}
-	made := head.Data{X: m.X, D: d, Labels: make([]int64, len(data.Rows)), Rows: make([]int, len(data.Rows)), Pages: m}
-	for i, r := range data.Rows {
-		made.Labels[i], made.Rows[i] = data.Labels[r], i
-	}
+	t.made = append(t.made, made)
 	*data = made
 	return nil
 }
@@ -192,26 +178,27 @@ func (t *Data) release() error {
 }
 
 // openValidation opens features of their own to validate on.
-func (t *Data) openValidation(ctx context.Context, dir string) (head.Data, error) {
+func (t *Data) openValidation(ctx context.Context, dir string) (dataset.Rows, error) {
 	var err error
 	if t.Held, err = tables.Open(ctx, t.space, dir); err != nil {
-		return head.Data{}, err
+		return dataset.Rows{}, err
 	}
 	if err := features.SameSpace(t.Sets[0], t.Held.Sets[0]); err != nil {
-		return head.Data{}, err
+		return dataset.Rows{}, err
 	}
 	labels, err := tables.Relabel(t.Held.Sets[0], t.Classes)
 	if err != nil {
-		return head.Data{}, err
+		return dataset.Rows{}, err
 	}
-	data := head.Data{X: t.Held.X, D: t.D, Labels: labels, Pages: t.Held.Pages}
+	data := t.Held.With(nil)
+	data.Labels = labels
 	for i, y := range labels {
 		if y >= 0 {
-			data.Rows = append(data.Rows, i)
+			data.Index = append(data.Index, i)
 		}
 	}
-	if len(data.Rows) == 0 {
-		return head.Data{}, fmt.Errorf("features %s have no labels to validate on", dir)
+	if len(data.Index) == 0 {
+		return dataset.Rows{}, fmt.Errorf("features %s have no labels to validate on", dir)
 	}
 	return data, nil
 }
@@ -219,7 +206,7 @@ func (t *Data) openValidation(ctx context.Context, dir string) (head.Data, error
 // classRows counts the rows to train on per class.
 func (t *Data) classRows() []int {
 	counts := make([]int, len(t.Classes))
-	for _, r := range t.split.train {
+	for _, r := range t.split.Train {
 		counts[t.Labels[r]]++
 	}
 	return counts
@@ -229,10 +216,10 @@ func (t *Data) classRows() []int {
 // common class; 1 where that is the only one.
 func (t *Data) mostCommon() float64 {
 	counts := make([]int, len(t.Classes))
-	for _, r := range t.validation.Rows {
+	for _, r := range t.validation.Index {
 		counts[t.validation.Labels[r]]++
 	}
-	return float64(slices.Max(counts)) / float64(max(len(t.validation.Rows), 1))
+	return float64(slices.Max(counts)) / float64(max(len(t.validation.Index), 1))
 }
 
 func (t *Data) unlabelled() int {
@@ -247,7 +234,7 @@ func (t *Data) unlabelled() int {
 
 func (t *Data) rows(calibration int) detector.RowCount {
 	return detector.RowCount{
-		Train: len(t.train.Rows), Validation: len(t.validation.Rows),
+		Train: len(t.train.Index), Validation: len(t.validation.Index),
 		Calibration: calibration, Unlabelled: t.unlabelled(),
 	}
 }
@@ -315,7 +302,7 @@ func (t *Data) warn() {
 	if least >= 0 && counts[most] >= imbalance*counts[least] {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q", counts[most], t.Classes[most], counts[least], t.Classes[least]))
 	}
-	if t.Sets[0].Model == extractor.PixelsName && !t.Options.Paper {
+	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Open {
 		t.Warnings = append(t.Warnings, "the features are pixels, whose classes the paper's head learns better (--paper, --preset mnist); the default one tells strangers better")
 	}
 	if len(counts) == 1 {

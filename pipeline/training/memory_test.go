@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/head"
 	"mlrbfn/pipeline/internal/pipetest"
 )
 
@@ -15,10 +16,10 @@ import (
 // comes out that tells the classes apart, says so, is the same to the bit whether
 // or not it was interrupted, and with whatever memory it goes on; no file stays.
 func TestTrainBeyondMemory(t *testing.T) {
-	for name, paper := range map[string]bool{"open": false, "paper": true} {
+	for name, network := range map[string]head.Config{"residual": pipetest.SmallResidual, "paper": pipetest.SmallPaper} {
 		t.Run(name, func(t *testing.T) {
 			o := quick(pipetest.Clouds(t, 1, 600, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 2, 200, pipetest.TwoLabels, pipetest.Two...))
-			o.Paper, o.Seeds = paper, []uint64{3, 1}
+			o.Head, o.Seeds = network, []uint64{3, 1}
 			o.Memory, o.Scratch = 3000, t.TempDir() // of 12,800 bytes of features
 			d, result, err := Train(context.Background(), o)
 			if err != nil {

@@ -23,7 +23,7 @@ func (t *Data) TrainHead(ctx context.Context, seed uint64, c head.Config, o head
 	if err != nil {
 		return nil, err
 	}
-	prepared, err := head.Prepare(ctx, c, rows.train, rows.validation, len(t.Classes), rows.space)
+	prepared, err := c.Prepare(ctx, rows.train, rows.validation, len(t.Classes), rows.space)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (t *Data) TrainHead(ctx context.Context, seed uint64, c head.Config, o head
 		return nil, err
 	}
 	h.Conditioning = condition
-	return &detector.Detector{Classes: t.Classes, Heads: []*head.MLRBFN{h}}, nil
+	return &detector.Detector{Classes: t.Classes, Heads: []*head.Head{h}}, nil
 }
 
 // TrainNetwork trains a ReLU network on the rows that a seed gives.
@@ -78,5 +78,5 @@ func (t *Data) HeldOut(c *fitting.Classifier) *posthoc.Data {
 	if t.Held == nil {
 		return nil
 	}
-	return c.Data(t.Held, t.validation.Rows, t.validation.Labels, len(t.Classes))
+	return c.Data(t.Held, t.validation.Index, t.validation.Labels, len(t.Classes))
 }

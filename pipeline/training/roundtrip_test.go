@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/head"
+	"mlrbfn/head/paper"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/pipetest"
 )
@@ -15,15 +15,16 @@ import (
 // read again, they say the same, and not what a head with that step says.
 func TestAblatedDetectorRoundTrip(t *testing.T) {
 	points := pipetest.Clouds(t, 1, 40, pipetest.TwoLabels, pipetest.Two...)
-	for name, change := range map[string]func(*head.Config){
-		"depression":  func(c *head.Config) { c.NoDepression = true },
-		"ratio":       func(c *head.Config) { c.NoRatio = true },
-		"projections": func(c *head.Config) { c.NoProjections = true },
-		"mean loss":   func(c *head.Config) { c.SumLoss = true },
+	for name, change := range map[string]func(*paper.Config){
+		"depression":  func(c *paper.Config) { c.NoDepression = true },
+		"ratio":       func(c *paper.Config) { c.NoRatio = true },
+		"projections": func(c *paper.Config) { c.NoProjections = true },
+		"mean loss":   func(c *paper.Config) { c.SumLoss = true },
 	} {
 		opts := quick(points)
-		opts.Paper = true
-		change(&opts.Head)
+		network := pipetest.SmallPaper
+		change(&network)
+		opts.Head = network
 		want, _, err := Train(context.Background(), opts)
 		if err != nil {
 			t.Fatal(err)
@@ -40,14 +41,15 @@ func TestAblatedDetectorRoundTrip(t *testing.T) {
 		if a, b := want.LogConfidences(x), got.LogConfidences(x); !slices.Equal(a, b) {
 			t.Errorf("without %s: wrote %v, read %v", name, a, b)
 		}
-		if got.Training.SumLoss != opts.Head.SumLoss {
+		if got.Training.SumLoss != network.SumLoss {
 			t.Errorf("without %s: sum loss is %v", name, got.Training.SumLoss)
 		}
-		paper, _, err := Train(context.Background(), quick(points))
+		opts.Head = pipetest.SmallPaper
+		whole, _, err := Train(context.Background(), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.Equal(paper.LogConfidences(x), got.LogConfidences(x)) {
+		if slices.Equal(whole.LogConfidences(x), got.LogConfidences(x)) {
 			t.Errorf("without %s: the same confidences as with it", name)
 		}
 	}

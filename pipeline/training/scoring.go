@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"mlrbfn/dataset"
 	"mlrbfn/head"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/fitting"
@@ -27,7 +28,7 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*detecto
 			return nil, fmt.Errorf("the linear head: %w", err)
 		}
 	}
-	s, err := t.fitOn(ctx, t.Options.Scores, c, own, 0)
+	s, err := t.fitOn(ctx, t.Options.Scores, c, own, t.Options.Memory)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*detecto
 // fitOn fits a score on the rows that heads are trained on and puts the parts of
 // an ensemble on one scale by the validation rows. The data are not conditioned.
 func (t *Data) fitOn(ctx context.Context, name string, c *fitting.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
-	f := fitting.Fitting{Network: c.Network, Memory: memory, Train: c.Data(t.Table, t.split.train, t.Labels, len(t.Classes))}
+	f := fitting.Fitting{Network: c.Network, Memory: memory, Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes))}
 	return f.Scoring(ctx, name, t.scale(c, own))
 }
 
@@ -51,14 +52,14 @@ func (t *Data) fitOn(ctx context.Context, name string, c *fitting.Classifier, ow
 // the validation rows. The data are not conditioned.
 func (t *Data) scale(c *fitting.Classifier, own *detector.Detector) fitting.Scaler {
 	return func(ctx context.Context, p detector.Part) (head.Scale, error) {
-		from, rows := t.Table, t.validation.Rows
+		from, rows := t.Table, t.validation.Index
 		if t.Held != nil {
 			from = t.Held
 		}
 		if len(rows) == 0 {
 			return head.Scale{}, errNoScale
 		}
-		rows = thin(rows, scaleRows)
+		rows = dataset.Every(rows, scaleRows)
 		b := posthoc.Batch{Features: from.Gather(rows)}
 		scores := make([]float64, len(rows))
 		if p.Score == nil {
@@ -78,16 +79,3 @@ func (t *Data) scale(c *fitting.Classifier, own *detector.Detector) fitting.Scal
 
 // scaleRows is how many rows are enough for a mean and a deviation.
 const scaleRows = 10000
-
-// thin returns at most n rows, at equal distances.
-func thin(rows []int, n int) []int {
-	step := (len(rows) + n - 1) / n
-	if step < 2 {
-		return rows
-	}
-	var some []int
-	for i := 0; i < len(rows); i += step {
-		some = append(some, rows[i])
-	}
-	return some
-}

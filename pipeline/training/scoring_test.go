@@ -230,11 +230,3 @@ func TestCalibrationNeedsNewImages(t *testing.T) {
 		t.Errorf("%d flagged, no more than %d: this backbone does not show what the others do", flagged, high)
 	}
 }
-
-func TestThin(t *testing.T) {
-	for n, want := range map[int][]int{9: {3, 4, 5, 6, 7}, 5: {3, 4, 5, 6, 7}, 4: {3, 5, 7}, 2: {3, 6}} {
-		if got := thin([]int{3, 4, 5, 6, 7}, n); !slices.Equal(got, want) {
-			t.Errorf("at most %d: %v", n, got)
-		}
-	}
-}

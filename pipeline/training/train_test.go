@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/head/paper"
 	"mlrbfn/internal/npy"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/pipetest"
@@ -146,7 +147,7 @@ func TestTrainRefuses(t *testing.T) {
 		"calibration absent":   {func() Options { o := quick(good); o.Calibration.Features = absent; return o }(), absent},
 		"nothing left":         {func() Options { o := quick(good); o.Validation.Fraction = 0.95; return o }(), "nothing is left"},
 		"target":               {func() Options { o := quick(good); o.TargetTPR = 1; return o }(), "target"},
-		"norm":                 {func() Options { o := quick(good); o.Head.Norm = 0.3; return o }(), "norm"},
+		"norm":                 {func() Options { o := quick(good); o.Head = paper.Config{Norm: 0.3}; return o }(), "Norm"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

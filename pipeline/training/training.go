@@ -76,7 +76,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	d := &detector.Detector{
 		Classes: data.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: opts.TargetTPR,
 		Source: sourceOf(data.Sets[0]), History: trained.history,
-		Splits: map[string][]int{"validation": data.split.validation, "calibration": data.split.calibration},
+		Splits: map[string][]int{"validation": data.split.Validation, "calibration": data.split.Calibration},
 	}
 	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
@@ -96,18 +96,19 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		result.Threshold = &d.Threshold
 	}
 	switch most := data.mostCommon(); {
-	case len(data.validation.Rows) == 0:
+	case len(data.validation.Index) == 0:
 		result.ValAccuracy = nil
 	case most < 1 && *result.ValAccuracy <= most:
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
 			"the head has learned nothing: it is right on %.4g of the validation images, and %.4g are of one class; try another learning rate, more epochs or another conditioning",
 			*result.ValAccuracy, most))
 	}
+	shape := opts.Head.Settings()
 	d.Training = detector.TrainingRecord{
-		Features: opts.Features, Layers: opts.Head.Layers, Centroids: opts.Head.Centroids, Projection: opts.Head.Projection,
+		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
-		SumLoss: opts.Head.SumLoss, Window: trained.window,
+		SumLoss: shape.SumLoss, Window: trained.window,
 	}
 	if trained.window > 0 {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -118,7 +119,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 
 // trainedHeads are the heads whose training ended well.
 type trainedHeads struct {
-	heads    []*head.MLRBFN
+	heads    []*head.Head
 	seeds    []uint64
 	history  [][]head.Epoch
 	resumed  int // steps of them that were taken before a checkpoint
@@ -131,7 +132,7 @@ type trainedHeads struct {
 func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
 	seeds := t.Options.Seeds
 	kept.tell(t.Options.Resumed)
-	prepared, err := head.Prepare(ctx, t.Options.Head, t.train, t.validation, len(t.Classes), t.space)
+	prepared, err := t.Options.Head.Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 			window = cmp.Or(s.Window, -1)
 		}
 	}
-	heads, history, diverged := make([]*head.MLRBFN, len(seeds)), make([][]head.Epoch, len(seeds)), make([]error, len(seeds))
+	heads, history, diverged := make([]*head.Head, len(seeds)), make([][]head.Epoch, len(seeds)), make([]error, len(seeds))
 	group, groupCtx := errgroup.WithContext(ctx)
 	for i, seed := range seeds {
 		o := t.Options.Train
@@ -193,7 +194,7 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 // calibrate returns the detector's scores of the calibration rows, ascending.
 // Features of their own need no labels.
 func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, error) {
-	x, rows := t.X, t.split.calibration
+	x, rows := t.X, t.split.Calibration
 	if dir := t.Options.Calibration.Features; dir != "" {
 		own, err := tables.Open(ctx, t.space, dir)
 		if err != nil {

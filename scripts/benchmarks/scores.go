@@ -20,7 +20,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/cli"
+	"mlrbfn/internal/command"
 	"mlrbfn/internal/moments"
 	"mlrbfn/internal/npy"
 	"mlrbfn/posthoc"
@@ -51,7 +51,7 @@ func benchScores(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 	f.IntVar(&o.k, "k", 50, "K of KNN")
 	f.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads and cores, of ours and of numpy")
 	f.IntVar(&o.rounds, "rounds", 3, "times that everything is measured, in turn")
-	f.Var((*cli.Bytes)(&o.memory), "memory", "memory that scoring takes, about, in `bytes`")
+	f.Var((*command.Bytes)(&o.memory), "memory", "memory that scoring takes, about, in `bytes`")
 	f.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
 	f.IntVar(&o.evaluateDim, "evaluate", 0, `instead, measure evaluate of all methods with three seeds on sets of the sizes of
 OpenOOD's CIFAR-10 benchmark, of so many features; the time of relation is in knn's

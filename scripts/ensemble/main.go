@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/stat/distuv"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/metrics"
@@ -142,13 +143,7 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 	for r, y := range train.Labels() {
 		x[held[r]], labels[held[r]] = append(x[held[r]], train.Row(r)...), append(labels[held[r]], y)
 	}
-	part := func(h bool) head.Data {
-		d := head.Data{X: x[h], D: train.D, Labels: labels[h]}
-		for i := range d.Labels {
-			d.Rows = append(d.Rows, i)
-		}
-		return d
-	}
+	part := func(h bool) dataset.Rows { return dataset.All(x[h], train.D, labels[h]) }
 	classes := len(train.Classes)
 	linear, _, err := head.TrainMLP(ctx, head.MLPConfig{}, part(false), part(true), classes, head.TrainOptions{Epochs: 100, Seed: seed})
 	if err != nil {

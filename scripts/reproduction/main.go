@@ -25,13 +25,13 @@ import (
 
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/cli"
+	"mlrbfn/internal/command"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
 )
 
-func main() { cli.Main("reproduce", run) }
+func main() { command.Program("reproduce", run) }
 
 // contest is the methods that are compared on the logits of one network.
 type contest struct {
@@ -75,7 +75,7 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := cli.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads [flags]",
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
@@ -94,15 +94,15 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 	f.BoolVar(&e.again, "again", false, "evaluate again what an earlier run has evaluated")
 	f.BoolVar(&e.extraction.Force, "force", false, "replace features of another model, preprocessing or image folder, damaged or unfinished ones")
 	e.evaluation.Memory = 1 << 30
-	f.Var((*cli.Bytes)(&e.evaluation.Memory), "memory", "memory that scoring takes, about")
+	f.Var((*command.Bytes)(&e.evaluation.Memory), "memory", "memory that scoring takes, about")
 	f.IntVar(&e.evaluation.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in reports; 0 for none")
-	runFlags := cli.AddRunFlags(f, &e.extraction.Run, &e.extraction.Backbone)
+	runFlags := command.AddRunFlags(f, &e.extraction.Run, &e.extraction.Backbone)
 	f.BoolVar(&e.quiet, "quiet", false, "show no progress")
-	if err := cli.Parse(f, args); err != nil {
+	if err := command.Parse(f, args); err != nil {
 		return err
 	}
 	if f.NArg() != 1 {
-		return cli.Usagef("one data set is needed: " + dataSets)
+		return command.Usagef("one data set is needed: " + dataSets)
 	}
 	keys := []string{f.Arg(0)}
 	e.contests = contests
@@ -114,7 +114,7 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 		}
 	}
 	if paper, _ := grids(); paper[keys[0]].title == "" {
-		return cli.Usagef("data set %s: it is "+dataSets, keys[0])
+		return command.Usagef("data set %s: it is "+dataSets, keys[0])
 	}
 	if *subset && !f.Changed("data") {
 		e.data = filepath.Join(sharedFolder(), "data")
@@ -131,7 +131,7 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 	if err := runFlags.LoadRuntime(); err != nil {
 		return err
 	}
-	e.evaluation.Commands = []string{cli.CommandLine("scripts/reproduce", args)}
+	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
 	for _, key := range keys {
 		if err := e.run(ctx, key, *subset, *models, *seeds, *epochs); err != nil {
 			return err
@@ -145,7 +145,7 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 		return err
 	}
 	if e.partial {
-		return fmt.Errorf("%w; see the notes", cli.ErrPartial)
+		return fmt.Errorf("%w; see the notes", command.ErrPartial)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (e *experiment) run(ctx context.Context, key string, standIn bool, models [
 	if err != nil {
 		return err
 	}
-	e.evaluation.Facts = []report.Fact{{Name: "version", Value: cli.Version()}, {Name: "data", Value: e.describe()}}
+	e.evaluation.Facts = []report.Fact{{Name: "version", Value: command.Version()}, {Name: "data", Value: e.describe()}}
 	if err := e.findSets(); err != nil {
 		return err
 	}
@@ -212,9 +212,9 @@ func (e *experiment) readTraining(seeds string, epochs int) error {
 			args = append(args, fmt.Sprint("--epochs=", epochs))
 		}
 		f := pflag.NewFlagSet("", pflag.ContinueOnError)
-		heads := cli.AddHeadFlags(f)
+		heads := command.AddHeadFlags(f)
 		if err := f.Parse(args); err != nil {
-			return cli.Usagef("%w", err)
+			return command.Usagef("%w", err)
 		}
 		options, err := heads.Options()
 		if err != nil {
@@ -241,7 +241,7 @@ func (e *experiment) backbones(models []string) (all []backbone, err error) {
 			name, dir = filepath.Base(m), m
 		}
 		if !filepath.IsLocal(name) || filepath.Base(name) != name || slices.ContainsFunc(all, func(b backbone) bool { return b.name == name }) {
-			return nil, cli.Usagef("--model %s: backbones have distinct names, which are file names; see NAME=DIR", m)
+			return nil, command.Usagef("--model %s: backbones have distinct names, which are file names; see NAME=DIR", m)
 		}
 		all = append(all, backbone{name, dir})
 	}
@@ -249,7 +249,7 @@ func (e *experiment) backbones(models []string) (all []backbone, err error) {
 		return all, nil
 	}
 	if e.standIn == "" {
-		return nil, cli.Usagef("--model is needed: the paper's are CLIP=DIR (ViT-B/16), DINOv2=DIR (ViT-B/14) and ResNet=DIR; models/README.md says how to export one")
+		return nil, command.Usagef("--model is needed: the paper's are CLIP=DIR (ViT-B/16), DINOv2=DIR (ViT-B/14) and ResNet=DIR; models/README.md says how to export one")
 	}
 	for _, name := range e.models {
 		found := false
@@ -263,7 +263,7 @@ func (e *experiment) backbones(models []string) (all []backbone, err error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, cli.Usagef("no backbone is at hand; name one by --model")
+		return nil, command.Usagef("no backbone is at hand; name one by --model")
 	}
 	return all, nil
 }
@@ -350,7 +350,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		}
 		opts.Model, opts.Out = b.dir, filepath.Join(dir, "features", b.name, s.name)
 		opts.Force, opts.Backbone, opts.Run = e.extraction.Force, e.extraction.Backbone, e.extraction.Run
-		progress := cli.NewProgress(e.stderr, "images", e.quiet)
+		progress := command.NewProgress(e.stderr, "images", e.quiet)
 		opts.Run.Progress = func(done, _, total int) { progress.Phase(b.name+", "+s.name, done, total) }
 		result, err := pipeline.Extract(ctx, opts)
 		progress.Close()
@@ -455,7 +455,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		return err
 	}
 	opts.Facts = append(slices.Clone(opts.Facts), report.Fact{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")})
-	progress := cli.NewProgress(e.stderr, "", e.quiet)
+	progress := command.NewProgress(e.stderr, "", e.quiet)
 	opts.Progress = func(what string, done, total int) { progress.Phase(b.name+", "+c.name+", "+what, done, total) }
 	opts.Warn = func(text string) { e.note("%s, %s: %s", b.name, c.name, text) }
 	_, err = pipeline.Evaluate(ctx, opts)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/cli"
+	"mlrbfn/internal/command"
 	"mlrbfn/internal/testenv"
 	"mlrbfn/posthoc"
 )
@@ -170,7 +170,7 @@ func TestReproduceRefuses(t *testing.T) {
 				t.Errorf("%q: %v says nothing of %q", test.args, err, text)
 			}
 		}
-		if errors.Is(err, cli.ErrUsage) == strings.Contains(test.texts[0], "images") {
+		if _, wrong := errors.AsType[*command.UsageError](err); wrong == strings.Contains(test.texts[0], "images") {
 			t.Errorf("%q: %v: only what is missing on disk is no wrong usage", test.args, err)
 		}
 	}

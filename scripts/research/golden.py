@@ -1,4 +1,4 @@
-"""float64 answers for the head of docs/research.md: python golden.py > ../../head/testdata/residual.json."""
+"""float64 results for the head of docs/research.md: python golden.py > ../../head/residual/testdata/residual.json."""
 import json
 import sys
 

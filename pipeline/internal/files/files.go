@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"mlrbfn/head"
 	"mlrbfn/internal/safetensors"
 )
 
@@ -31,4 +32,39 @@ func MkdirFor(path string) error {
 		return fmt.Errorf("report folder: %w", err)
 	}
 	return nil
+}
+
+// Epoch is how detectors and checkpoints hold a [head.Epoch]. Its names are those
+// of the formats.
+type Epoch struct {
+	Epoch       int     `json:"epoch"`
+	Steps       int     `json:"steps"`
+	LR          float64 `json:"lr"`
+	TrainLoss   float64 `json:"train_loss"`
+	ValLoss     float64 `json:"val_loss"`
+	ValAccuracy float64 `json:"val_accuracy"`
+}
+
+// Epochs returns epochs as files hold them; nil stays nil.
+func Epochs(epochs []head.Epoch) []Epoch {
+	if epochs == nil {
+		return nil
+	}
+	records := make([]Epoch, len(epochs))
+	for i, e := range epochs {
+		records[i] = Epoch{e.Epoch, e.Steps, e.LR, e.TrainLoss, e.ValLoss, e.ValAccuracy}
+	}
+	return records
+}
+
+// HeadEpochs is the inverse of Epochs.
+func HeadEpochs(records []Epoch) []head.Epoch {
+	if records == nil {
+		return nil
+	}
+	epochs := make([]head.Epoch, len(records))
+	for i, r := range records {
+		epochs[i] = head.Epoch{Epoch: r.Epoch, Steps: r.Steps, LR: r.LR, TrainLoss: r.TrainLoss, ValLoss: r.ValLoss, ValAccuracy: r.ValAccuracy}
+	}
+	return epochs
 }

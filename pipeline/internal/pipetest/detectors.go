@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"mlrbfn/head"
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
 	"mlrbfn/pipeline/detector"
 )
 
@@ -33,26 +35,26 @@ func RandomLayers(rng *rand.Rand, layers, d, o, classes int) []head.Layer {
 	return append(made, head.Layer{In: d, N: classes, Centroids: array(classes*d, 0), Beta: array(classes, -2), InitBeta: -2})
 }
 
-func RandomHead(rng *rand.Rand, norm float64, layers, d, classes int, depression bool) *head.MLRBFN {
-	return &head.MLRBFN{Norm: norm, Recovery: 1.1, NoDepression: !depression, Layers: RandomLayers(rng, layers, d, 5, classes)}
+func RandomHead(rng *rand.Rand, norm float64, layers, d, classes int, depression bool) *head.Head {
+	return &head.Head{Network: &paper.Network{Norm: norm, Recovery: 1.1, NoDepression: !depression, Layers: RandomLayers(rng, layers, d, 5, classes)}}
 }
 
-// RandomDensity is what an open head knows of rows of d numbers of so many
+// RandomDensity is what a residual network knows of rows of d numbers of so many
 // classes.
-func RandomDensity(rng *rand.Rand, d, classes int) *head.Density {
-	return &head.Density{D: d, Means: RandomArray(rng, classes*d, 0, 0.5), Middle: 0.3 * float64(d), Radius: 0.5 * float64(d)}
+func RandomDensity(rng *rand.Rand, d, classes int) *residual.Density {
+	return &residual.Density{D: d, Means: RandomArray(rng, classes*d, 0, 0.5), Middle: 0.3 * float64(d), Radius: 0.5 * float64(d)}
 }
 
-// RandomOpenHead makes an open head that reads rows of d numbers, its layers
+// RandomResidual makes a residual head that reads rows of d numbers, its layers
 // the first e of them.
-func RandomOpenHead(rng *rand.Rand, density *head.Density, layers, e, classes int) *head.MLRBFN {
-	return &head.MLRBFN{
-		Norm: 2, Recovery: 1.1, Open: true, Density: density, Layers: RandomLayers(rng, layers, e, e, classes),
-		Score: &head.Score{
+func RandomResidual(rng *rand.Rand, density *residual.Density, layers, e, classes int) *head.Head {
+	return &head.Head{Network: &residual.Network{
+		Recovery: 1.1, Density: density, Layers: RandomLayers(rng, layers, e, e, classes),
+		Score: &residual.Score{
 			Nearness: head.Scale{Mean: -4 + rng.Float64(), Deviation: 1 + rng.Float64()},
 			Decision: head.Scale{Mean: -2 * rng.Float64(), Deviation: 1 + rng.Float64()},
 		},
-	}
+	}}
 }
 
 func RandomDetector(rng *rand.Rand, norm float64, layers, heads, d int, depression bool) *detector.Detector {
@@ -64,9 +66,9 @@ func RandomDetector(rng *rand.Rand, norm float64, layers, heads, d int, depressi
 	return det
 }
 
-// RandomOpenDetector is RandomDetector of open heads, which all but the last of
+// RandomResidualDetector is RandomDetector of residual heads, which all but the last of
 // more than one class have seen training rows of.
-func RandomOpenDetector(rng *rand.Rand, layers, heads, d, classes int) *detector.Detector {
+func RandomResidualDetector(rng *rand.Rand, layers, heads, d, classes int) *detector.Detector {
 	det := &detector.Detector{TargetTPR: 0.95}
 	for c := range classes {
 		det.Classes = append(det.Classes, fmt.Sprint(c))
@@ -77,7 +79,7 @@ func RandomOpenDetector(rng *rand.Rand, layers, heads, d, classes int) *detector
 			density = RandomDensity(rng, d, classes)
 		}
 		det.Seeds = append(det.Seeds, uint64(i))
-		det.Heads = append(det.Heads, RandomOpenHead(rng, density, layers, d/2, classes))
+		det.Heads = append(det.Heads, RandomResidual(rng, density, layers, d/2, classes))
 	}
 	Calibrate(det, RandomRows(rng, 20, d))
 	return det

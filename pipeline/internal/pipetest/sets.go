@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"mlrbfn/head"
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/npy"
 	"mlrbfn/internal/testenv"
 )
@@ -51,7 +53,7 @@ var (
 // CIFAR-100 (near) and textures (far).
 func OpenOOD(t *testing.T) func(set string) string {
 	t.Helper()
-	from, to := testenv.Shared(t, "oracle", "golden", "posthoc"), t.TempDir()
+	from, to := testenv.OpenOOD(t), t.TempDir()
 	for _, set := range []string{"train", "val", "id", "near", "far"} {
 		dir := filepath.Join(to, set)
 		if err := os.Mkdir(dir, 0o777); err != nil {
@@ -85,8 +87,14 @@ func OpenOOD(t *testing.T) func(set string) string {
 	return func(set string) string { return filepath.Join(to, set) }
 }
 
-// Small makes a head that trains in a moment.
+// SmallPaper and SmallResidual are networks that train in a moment.
+var (
+	SmallPaper    = paper.Config{Layers: 2, Centroids: 8, Projection: 4}
+	SmallResidual = residual.Config{Layers: 2, Centroids: 8, Projection: 4}
+)
+
+// Small makes a residual network that trains in a moment.
 func Small(c *head.Config, o *head.TrainOptions) {
-	c.Layers, c.Centroids, c.Projection = 2, 8, 4
+	*c = SmallResidual
 	o.Epochs, o.LR, o.Batch = 20, 0.02, 32
 }

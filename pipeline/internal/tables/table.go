@@ -10,8 +10,8 @@ import (
 	"os"
 	"slices"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
-	"mlrbfn/internal/spill"
 )
 
 // BlockRows is how many rows are read at once.
@@ -20,19 +20,16 @@ const BlockRows = 512
 // Table is the rows of one or several feature sets as one matrix, with the
 // union of their classes.
 type Table struct {
-	Dirs    []string
-	X       []float32 // [N, d]; the set's own memory map where there is only one
-	D       int
-	Pages   *spill.Matrix // what X is the rows of
-	Labels  []int64       // [N], indices into Classes; −1 for none
-	Classes []string      // sorted, unless they are one set's own
-	Sets    []*features.Set
+	Dirs         []string
+	dataset.Rows          // all rows; a label is an index into Classes, −1 for none
+	Classes      []string // sorted, unless they are one set's own
+	Sets         []*features.Set
 }
 
 // Open opens feature sets that were made by the same model in the same
 // way, and checks that every value is finite. Several become one in space; nil
 // means in memory. Close it when no row is in use.
-func Open(ctx context.Context, space *spill.Space, dirs ...string) (_ *Table, err error) {
+func Open(ctx context.Context, space *dataset.Space, dirs ...string) (_ *Table, err error) {
 	t := &Table{Dirs: dirs}
 	defer func() {
 		if err != nil {
@@ -50,59 +47,55 @@ func Open(ctx context.Context, space *spill.Space, dirs ...string) (_ *Table, er
 		}
 	}
 	first := t.Sets[0]
-	t.D = first.D
 	if len(t.Sets) == 1 {
-		t.Pages = space.File(first.Map(), t.D)
-		t.X, t.Labels, t.Classes = t.Pages.X, first.Labels(), first.Classes
-		return t, t.checkFinite(ctx, first, nil)
+		t.Rows, t.Classes = space.Features(first), first.Classes
+		return t, checkFinite(ctx, first, nil)
 	}
 	for _, set := range t.Sets {
 		t.Classes = append(t.Classes, set.Classes...)
 	}
 	slices.Sort(t.Classes)
 	t.Classes = slices.Compact(t.Classes)
-	n := 0
+	var labels []int64
 	for _, set := range t.Sets {
-		n += set.N
-	}
-	if t.Pages, err = space.Matrix(n, t.D); err != nil {
-		return nil, err
-	}
-	for _, set := range t.Sets {
-		at := len(t.Labels)
-		labels, err := Relabel(set, t.Classes)
+		own, err := Relabel(set, t.Classes)
 		if err != nil {
 			return nil, err
 		}
-		t.Labels = append(t.Labels, labels...)
-		file := space.File(set.Map(), t.D)
-		write := func(row int, rows []float32) error { return t.Pages.Write(at+row, rows) }
-		if err := errors.Join(t.checkFinite(ctx, set, write), file.Close()); err != nil {
-			return nil, err
-		}
+		labels = append(labels, own...)
 	}
-	err = t.Pages.Done()
-	t.X = t.Pages.X
+	t.Rows, err = space.Make(first.D, labels, func(write func(int, []float32) error) error {
+		at := 0
+		for _, set := range t.Sets {
+			file := space.Features(set)
+			move := func(row int, rows []float32) error { return write(at+row, rows) }
+			if err := errors.Join(checkFinite(ctx, set, move), file.Close()); err != nil {
+				return err
+			}
+			at += set.N
+		}
+		return nil
+	})
 	return t, err
 }
 
 // checkFinite checks every value of a set and gives blocks of its rows, from row
 // on, to each, where that is set.
-func (t *Table) checkFinite(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
+func checkFinite(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
 	row := 0
-	for block := range slices.Chunk(set.Features(), BlockRows*t.D) {
+	for block := range slices.Chunk(set.Features(), BlockRows*set.D) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if i := slices.IndexFunc(block, notFinite); i >= 0 {
-			return fmt.Errorf("features %s: row %d holds a value that is not finite", set.Dir, row+i/t.D)
+			return fmt.Errorf("features %s: row %d holds a value that is not finite", set.Dir, row+i/set.D)
 		}
 		if each != nil {
 			if err := each(row, block); err != nil {
 				return err
 			}
 		}
-		row += len(block) / t.D
+		row += len(block) / set.D
 	}
 	return nil
 }
@@ -151,7 +144,7 @@ func Relabel(set *features.Set, classes []string) ([]int64, error) {
 
 // Close lets go of the sets' files.
 func (t *Table) Close() error {
-	errs := []error{t.Pages.Close()}
+	errs := []error{t.Rows.Close()}
 	for _, set := range t.Sets {
 		errs = append(errs, set.Close())
 	}

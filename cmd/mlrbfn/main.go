@@ -1,0 +1,7 @@
+// Mlrbfn says for every image which class it is of, and whether it is of any
+// class that it learned. `mlrbfn --help` lists its commands.
+package main
+
+import "mlrbfn/internal/command"
+
+func main() { command.Main() }

@@ -1,0 +1,110 @@
+package dataset
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Spread returns n of the rows, or all where there are fewer, evenly spaced:
+// rows often come class by class.
+func Spread(rows []int, n int) []int {
+	if len(rows) <= n {
+		return rows
+	}
+	out := make([]int, n)
+	for i := range out {
+		out[i] = rows[i*len(rows)/n]
+	}
+	return out
+}
+
+// Every returns at most n of the rows, each as far from the one before.
+func Every(rows []int, n int) []int {
+	step := (len(rows) + n - 1) / n
+	if step < 2 {
+		return rows
+	}
+	var some []int
+	for i := 0; i < len(rows); i += step {
+		some = append(some, rows[i])
+	}
+	return some
+}
+
+// Sample draws up to n of the rows, without repetition. uniform gives random
+// numbers in [0, 1).
+func Sample(rows []int, n int, uniform func() float64) []int {
+	rows = slices.Clone(rows)
+	n = min(n, len(rows))
+	for i := range n {
+		j := i + int(uniform()*float64(len(rows)-i))
+		rows[i], rows[j] = rows[j], rows[i]
+	}
+	return rows[:n]
+}
+
+// Parts are the labelled rows of a training set in three disjoint parts, each
+// ascending.
+type Parts struct{ Train, Validation, Calibration []int }
+
+// Split divides the rows with a label ≥ 0. Each class gives its share to
+// validation and to calibration, at most one row more, and leaves at least one
+// row for training, so that a class of one row gives none. The same seed gives
+// the same parts.
+func Split(labels []int64, classes int, validation, calibration float64, seed uint64) (Parts, error) {
+	if !(validation >= 0 && calibration >= 0 && validation+calibration < 1) {
+		return Parts{}, fmt.Errorf("cannot set aside %g of the rows for validation and %g for calibration: nothing is left to train on", validation, calibration)
+	}
+	byClass := make([][]int, classes)
+	for row, y := range labels {
+		if y >= 0 {
+			byClass[y] = append(byClass[y], row)
+		}
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x73706c6974))
+	var s Parts
+	// due tells how many rows each part is owed so far. What a class gives too
+	// little, for want of whole rows, the next makes up for, by one row at
+	// most; random order and start let that hit any class.
+	dueValidation, dueCalibration := rng.Float64(), rng.Float64()
+	for _, class := range rng.Perm(classes) {
+		rows := byClass[class]
+		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+		take := func(due *float64, fraction float64, from int) []int {
+			*due += fraction * float64(len(rows))
+			n := max(0, min(int(math.Floor(*due)), len(rows)-1-from))
+			*due = min(*due-float64(n), 1)
+			return rows[from : from+n]
+		}
+		v := take(&dueValidation, validation, 0)
+		c := take(&dueCalibration, calibration, len(v))
+		s.Validation = append(s.Validation, v...)
+		s.Calibration = append(s.Calibration, c...)
+		s.Train = append(s.Train, rows[len(v)+len(c):]...)
+	}
+	for _, part := range [][]int{s.Train, s.Validation, s.Calibration} {
+		slices.Sort(part)
+	}
+	return s, nil
+}
+
+// Normalise divides a row by its length; a row of zeros stays one.
+func Normalise(row []float64) {
+	var largest float64
+	for _, v := range row {
+		largest = max(largest, math.Abs(v))
+	}
+	if largest == 0 {
+		return
+	}
+	var sum float64 // of squares that neither overflow nor vanish
+	for _, v := range row {
+		sum += (v / largest) * (v / largest)
+	}
+	length := largest * math.Sqrt(sum)
+	for j := range row {
+		row[j] /= length
+	}
+}

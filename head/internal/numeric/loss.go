@@ -1,0 +1,49 @@
+package numeric
+
+import (
+	"math"
+
+	"mlrbfn/internal/kernels"
+)
+
+// LogShift keeps log y away from 0, where log(1−y) has no value.
+const LogShift = 1e-6
+
+// LogBCE returns the paper's loss (appendix, log_bce_loss): binary
+// cross-entropy over the C problems "is it of class c?", on log-probabilities
+// log y [C, N], averaged over all N·C entries. Each entry is −log y′ for the
+// row's own class and −log(1−y′) for the others, with log y′ = log y − 1e-6.
+// An entry of log y = −∞ counts 0 for the other classes, as the limit does.
+// grad [C, N] receives the derivative by log y and may be nil.
+func LogBCE[T Real](logY []T, labels []int, grad []T) float64 {
+	scale := 1 / float64(len(logY))
+	return kernels.VectorsOf[T]().LogBCE(grad, logY, labels, LogShift, T(scale)) * scale
+}
+
+// CrossEntropy returns the mean over the N rows of −log softmax(z)[label] for
+// logits z [N, C]. grad [N, C] receives its derivative and may be nil.
+func CrossEntropy[T Real](logits []T, labels []int, classes int, grad []T) float64 {
+	scale := 1 / float64(len(labels))
+	var sum float64
+	for i, own := range labels {
+		row := logits[i*classes : (i+1)*classes]
+		top := float64(row[Argmax(row)])
+		var total float64
+		for _, z := range row {
+			total += math.Exp(float64(z) - top)
+		}
+		norm := top + math.Log(total)
+		sum += norm - float64(row[own])
+		if grad == nil {
+			continue
+		}
+		for c, z := range row {
+			g := math.Exp(float64(z) - norm)
+			if c == own {
+				g--
+			}
+			grad[i*classes+c] = T(g * scale)
+		}
+	}
+	return sum * scale
+}

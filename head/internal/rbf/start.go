@@ -1,0 +1,145 @@
+package rbf
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/internal/parallel"
+)
+
+// Random is where initialisation gets its random numbers.
+type Random interface {
+	Float64() float64     // uniform in [0, 1)
+	NormFloat64() float64 // standard normal
+}
+
+// SetBeta gives all centroids the β that they begin with.
+func (l *Layer[T]) SetBeta(beta float64) {
+	l.InitBeta = float64(T(beta))
+	for c := range l.Beta {
+		l.Beta[c] = T(l.InitBeta)
+	}
+}
+
+// PlusPlus fills the centroids [n, d] by k-means++ on the rows x [m, d]
+// (Arthur and Vassilvitskii): the first is the first row; each other is a row
+// drawn with a probability proportional to its distance ‖·‖_k^k from the
+// nearest centroid so far, plus noise of deviation 1e-5, which tells copies
+// apart where there are fewer rows than centroids. It stops with ctx.
+func PlusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, rng Random) error {
+	nearest := make([]float64, len(x)/d)
+	for i := range nearest {
+		nearest[i] = math.Inf(1)
+	}
+	copy(centroids[:d], x[:d])
+	for at := d; at < len(centroids); at += d {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var total float64
+		for i := range nearest {
+			nearest[i] = min(nearest[i], float64(Distance(k, x[i*d:(i+1)*d], centroids[at-d:at])))
+			total += nearest[i]
+		}
+		u := rng.Float64()
+		pick := 0 // as torch.argmax: the first row where nothing exceeds u
+		var cumulative float64
+		for i, v := range nearest {
+			cumulative += v / total
+			if cumulative > u {
+				pick = i
+				break
+			}
+		}
+		for j, v := range x[pick*d : (pick+1)*d] {
+			centroids[at+j] = v + T(1e-5*rng.NormFloat64())
+		}
+	}
+	return nil
+}
+
+// WebScale improves the centroids by passes of web-scale k-means (Sculley) as
+// the paper's code has it: each pass assigns all rows to their nearest
+// centroids first, then moves the centroids row by row with the step 1/v,
+// where v counts the rows that the centroid has ever been given. It stops with
+// ctx.
+func WebScale[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, passes int) error {
+	counts := make([]T, len(centroids)/d)
+	nearest := make([]int, len(x)/d)
+	assign := func(from, to int) error {
+		for i := from; i < to; i++ {
+			row, least := x[i*d:(i+1)*d], T(math.Inf(1))
+			for c := range counts {
+				if dist := Distance(k, row, centroids[c*d:(c+1)*d]); dist < least {
+					nearest[i], least = c, dist
+				}
+			}
+		}
+		return nil
+	}
+	for range passes {
+		if err := parallel.Ranges(ctx, len(nearest), 8, func() func(from, to int) error { return assign }); err != nil {
+			return err
+		}
+		for i, c := range nearest {
+			counts[c]++
+			eta := 1 / counts[c]
+			centroid := centroids[c*d : (c+1)*d]
+			for j, v := range x[i*d : (i+1)*d] {
+				centroid[j] = (1-eta)*centroid[j] + eta*v
+			}
+		}
+	}
+	return nil
+}
+
+// InitialBeta returns the β that all centroids of a layer begin with, so that
+// β⁺ = reach/d: d, by analogy to two standard deviations of a Gaussian where
+// reach is 4, is the larger of the 0.95 quantiles of the rows' distances from
+// their nearest centroids and of the centroids' distances from their nearest
+// rows.
+//
+// Rows that are all equal tell no width (d = 0); β is 1e4 then. It stops with
+// ctx.
+func InitialBeta[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, reach float64) (float64, error) {
+	toCentroid := make([]float64, len(x)/d)
+	toRow := make([]float64, len(centroids)/d)
+	for i := range toCentroid {
+		toCentroid[i] = math.Inf(1)
+	}
+	for c := range toRow {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		toRow[c] = math.Inf(1)
+		for i := range toCentroid {
+			dist := float64(Distance(k, x[i*d:(i+1)*d], centroids[c*d:(c+1)*d]))
+			toCentroid[i], toRow[c] = min(toCentroid[i], dist), min(toRow[c], dist)
+		}
+	}
+	return InverseSoftplus(reach / max(Quantile(toCentroid, 0.95), Quantile(toRow, 0.95))), nil
+}
+
+// InverseSoftplus returns the β of a width β⁺: from 5 on the width itself, as
+// softplus all but is the identity there.
+func InverseSoftplus(width float64) float64 {
+	switch {
+	case width < 5:
+		return math.Log(min(max(math.Expm1(width), 1e-6), 1e4))
+	case math.IsInf(width, 1):
+		return 1e4
+	}
+	return width
+}
+
+// Quantile returns the q-quantile of x by linear interpolation, as
+// torch.quantile. It sorts x.
+func Quantile(x []float64, q float64) float64 {
+	slices.Sort(x)
+	at := q * float64(len(x)-1)
+	low := int(at)
+	high := min(low+1, len(x)-1)
+	return x[low] + (at-float64(low))*(x[high]-x[low])
+}

@@ -1,0 +1,42 @@
+// Package rbftest holds networks of radial basis functions against goldens.
+package rbftest
+
+import (
+	"fmt"
+	"testing"
+
+	"mlrbfn/head/internal/headtest"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/head/internal/rbf"
+)
+
+// Params are the parameters of a golden network, or their gradients, layer by
+// layer.
+type Params []struct {
+	Centroids   headtest.Matrix
+	Beta        headtest.Vector
+	Projections headtest.Matrix
+}
+
+// Set gives a network these parameters, not rounded to float32.
+func Set[T numeric.Real](net *rbf.Network[T], g Params) {
+	for i, l := range net.Layers {
+		copy(l.Centroids, headtest.Values[T](g[i].Centroids.Flat()))
+		copy(l.Beta, headtest.Values[T](g[i].Beta))
+		copy(l.Projections, headtest.Values[T](g[i].Projections.Flat()))
+	}
+}
+
+// Near holds the network's parameters, or its gradients, against g.
+func Near[T numeric.Real](t *testing.T, what string, net *rbf.Network[T], grads bool, g Params, tol float64) {
+	t.Helper()
+	for i, l := range net.Layers {
+		centroids, beta, projections := l.Centroids, l.Beta, l.Projections
+		if grads {
+			centroids, beta, projections = l.GCentroids, l.GBeta, l.GProjections
+		}
+		headtest.Near(t, fmt.Sprintf("%s: layer %d centroids", what, i), centroids, g[i].Centroids.Flat(), tol)
+		headtest.Near(t, fmt.Sprintf("%s: layer %d β", what, i), beta, g[i].Beta, tol)
+		headtest.Near(t, fmt.Sprintf("%s: layer %d projections", what, i), projections, g[i].Projections.Flat(), tol)
+	}
+}

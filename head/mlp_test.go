@@ -1,0 +1,77 @@
+package head
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mlrbfn/head/internal/headtest"
+	"mlrbfn/head/internal/numeric"
+	_ "mlrbfn/internal/testenv/fixedseed"
+)
+
+func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
+		const n = 3
+		d, classes := rapid.IntRange(1, 5).Draw(t, "d"), rapid.IntRange(1, 4).Draw(t, "C")
+		m, in := &MLP{}, d
+		for left := rapid.IntRange(1, 4).Draw(t, "layers"); left > 0; left-- {
+			l := Dense{In: in, Out: rapid.IntRange(1, 6).Draw(t, "width")}
+			if left == 1 {
+				l.Out = classes
+			}
+			l.Weights, l.Bias = make([]float32, l.In*l.Out), make([]float32, l.Out)
+			for i := range l.Weights {
+				l.Weights[i] = float32(rng.NormFloat64())
+			}
+			for i := range l.Bias {
+				l.Bias[i] = float32(rng.NormFloat64())
+			}
+			m.Layers, in = append(m.Layers, l), l.Out
+		}
+		x := make([]float64, n*d)
+		for i := range x {
+			x[i] = rng.NormFloat64()
+		}
+		labels := []int{0, classes - 1, classes / 2}
+		net := mlpOf[float64](m, n)
+		net.Step(x, labels)
+		params, gradients := net.Params()
+		headtest.CheckGradients(t, params, gradients, func() float64 {
+			net.Logits(x, n)
+			return net.Loss(labels)
+		})
+	})
+}
+
+func TestTrainMLPLearns(t *testing.T) {
+	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(201, 6, 4, 2)
+	for layers := 1; layers <= 4; layers++ {
+		m, epochs, err := TrainMLP(context.Background(), MLPConfig{Layers: layers, Hidden: 16}, train, val, 4, TrainOptions{Epochs: 60, Batch: 32, LR: 1e-2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := epochs[len(epochs)-1]
+		if len(m.Layers) != layers || last.ValAccuracy < 0.98 {
+			t.Errorf("%d layers: %d were made, with accuracy %g", layers, len(m.Layers), last.ValAccuracy)
+		}
+		logits := m.Logits(val.X)
+		right := 0
+		for i, y := range val.Labels {
+			if numeric.Argmax(logits[i*4:(i+1)*4]) == int(y) {
+				right++
+			}
+		}
+		if got := float64(right) / 201; got != last.ValAccuracy {
+			t.Errorf("%d layers: Logits give accuracy %g, training ended at %g", layers, got, last.ValAccuracy)
+		}
+	}
+	for _, cfg := range []MLPConfig{{Layers: -1}, {Layers: 101}, {Hidden: -1}} {
+		if _, _, err := TrainMLP(context.Background(), cfg, train, val, 4, TrainOptions{Epochs: 1}); err == nil {
+			t.Errorf("%+v was accepted", cfg)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package paper
+
+import (
+	"cmp"
+	"context"
+	"math"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/options"
+)
+
+// Config is the shape of the paper's network. A zero field takes the paper's
+// value.
+type Config struct {
+	Layers     int     // RBF layers, the last one included; 0 means 4
+	Centroids  int     // N, centroids of each hidden layer; 0 means 50
+	Projection int     // o, outputs of each hidden layer; 0 means 100
+	Norm       float64 // k ≥ 1 of the distance ‖x−c‖_k^k; 0 means 2
+	Recovery   float64 // rec ≥ 1; 0 means 1.1
+
+	// The steps that the paper took, each of which can be taken back by itself;
+	// see the package's text.
+
+	NoDepression  bool // neither cap nor β ratio: the paper's naive network
+	NoRatio       bool // depression without the ratio β⁺_c/β⁺_init
+	NoProjections bool // a hidden layer gives (n_1, …, n_N), and Projection is not read
+	SumLoss       bool // the loss is the sum over the entries instead of the mean
+}
+
+// Preset is settings that the paper names for one of its experiments.
+type Preset struct {
+	Config
+	Train head.TrainOptions
+}
+
+// Presets are the paper's settings for its experiments, by name. Zero fields
+// have the paper's usual values.
+var Presets = map[string]Preset{
+	"imagenet1k": {Config{Layers: 5}, head.TrainOptions{Epochs: 1000}},
+	"mnist":      {Config{Centroids: 200}, head.TrainOptions{Epochs: 200, Batch: 256}},
+	"moons":      {Config{Layers: 3}, head.TrainOptions{Epochs: 250, Batch: 100}},
+}
+
+// WithDefaults implements head.Config.
+func (c Config) WithDefaults() (head.Config, error) { return c.withDefaults() }
+
+func (c Config) withDefaults() (Config, error) {
+	c.Layers = cmp.Or(c.Layers, 4)
+	c.Centroids = cmp.Or(c.Centroids, 50)
+	c.Projection = cmp.Or(c.Projection, 100)
+	c.Norm = cmp.Or(c.Norm, 2)
+	c.Recovery = cmp.Or(c.Recovery, 1.1)
+	switch {
+	case c.Layers < 1 || c.Layers > 100:
+		return c, options.Errorf("Layers", "%d: a head has 1 to 100", c.Layers)
+	case c.Centroids < 1:
+		return c, options.Errorf("Centroids", "%d is not positive", c.Centroids)
+	case c.Projection < 1:
+		return c, options.Errorf("Projection", "%d is not positive", c.Projection)
+	}
+	return c, c.check()
+}
+
+// check reports what is wrong with the norm and the recovery.
+func (c Config) check() error {
+	switch {
+	case !(c.Norm >= 1) || math.IsInf(c.Norm, 1):
+		return options.Errorf("Norm", "%g: k must be finite and at least 1", c.Norm)
+	case !(c.Recovery >= 1) || math.IsInf(c.Recovery, 1):
+		return options.Errorf("Recovery", "%g: it must be finite and at least 1", c.Recovery)
+	}
+	return nil
+}
+
+// Settings implements head.Config.
+func (c Config) Settings() head.Settings {
+	return head.Settings{
+		Layers: c.Layers, Centroids: c.Centroids, Projection: c.Projection, Norm: c.Norm, Recovery: c.Recovery,
+		NoDepression: c.NoDepression, NoRatio: c.NoRatio, NoProjections: c.NoProjections, SumLoss: c.SumLoss,
+	}
+}
+
+// TrainOptions implements head.Config: the defaults are the paper's, which are
+// those of head.TrainOptions.
+func (c Config) TrainOptions(o head.TrainOptions) (head.TrainOptions, error) { return o.WithDefaults() }
+
+// Conditioning implements head.Config: the paper has none.
+func (c Config) Conditioning() conditioning.Options {
+	return conditioning.Options{Kind: conditioning.None}
+}
+
+// Prepare implements head.Config. The rows need no preparation.
+func (c Config) Prepare(_ context.Context, train, val dataset.Rows, classes int, _ *dataset.Space) (head.Prepared, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := head.CheckRows(train, val, classes); err != nil {
+		return nil, err
+	}
+	return &prepared{c, train, val, classes}, nil
+}
+
+// prepared is rows to train on, which are the caller's.
+type prepared struct {
+	cfg        Config
+	train, val dataset.Rows
+	classes    int
+}
+
+func (p *prepared) Window(batch int) int { return head.Window(p.train, batch) }
+
+func (p *prepared) Close() error { return nil }
+
+func (p *prepared) Train(ctx context.Context, opts head.TrainOptions) (*head.Head, []head.Epoch, error) {
+	opts, err := p.cfg.TrainOptions(opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	n := newNetwork(p.cfg, p.train.D, p.classes)
+	t := &trainer{model: n, network: compute[float32](n, opts.Batch)}
+	t.SumLoss = p.cfg.SumLoss
+	epochs, err := head.Fit(ctx, t, p.train, p.val, p.classes, opts)
+	if err != nil {
+		return nil, epochs, err
+	}
+	t.CopyTo(n.Layers)
+	return &head.Head{Network: n}, epochs, nil
+}

@@ -1,0 +1,233 @@
+package paper
+
+import (
+	"context"
+	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/head/internal/rbf"
+)
+
+// Network is the paper's network, trained. It implements head.Network.
+type Network struct {
+	Norm     float64 // k
+	Recovery float64 // rec
+	Layers   []head.Layer
+
+	NoDepression, NoRatio, NoProjections bool // as in Config
+}
+
+// newNetwork returns cfg's network, all parameters zero, for d features.
+func newNetwork(cfg Config, d, classes int) *Network {
+	n := &Network{
+		Norm: cfg.Norm, Recovery: cfg.Recovery,
+		NoDepression: cfg.NoDepression, NoRatio: cfg.NoRatio, NoProjections: cfg.NoProjections,
+	}
+	out := cfg.Projection
+	if cfg.NoProjections {
+		out = cfg.Centroids
+	}
+	for range cfg.Layers - 1 {
+		n.Layers = append(n.Layers, head.NewLayer(d, cfg.Centroids, out, !cfg.NoProjections))
+		d = out
+	}
+	n.Layers = append(n.Layers, head.NewLayer(d, classes, 0, false))
+	return n
+}
+
+// FromSettings returns a network of these settings without layers, to read
+// layers from a file into. Validate tells whether these fit.
+func FromSettings(s head.Settings) *Network {
+	return &Network{
+		Norm: s.Norm, Recovery: s.Recovery,
+		NoDepression: s.NoDepression, NoRatio: s.NoRatio, NoProjections: s.NoProjections,
+	}
+}
+
+// Settings implements head.Network.
+func (n *Network) Settings() head.Settings {
+	return head.Settings{
+		Layers: len(n.Layers), Norm: n.Norm, Recovery: n.Recovery,
+		NoDepression: n.NoDepression, NoRatio: n.NoRatio, NoProjections: n.NoProjections,
+	}
+}
+
+// Dim implements head.Network.
+func (n *Network) Dim() int { return n.Layers[0].In }
+
+// Classes implements head.Network.
+func (n *Network) Classes() int { return n.Layers[len(n.Layers)-1].N }
+
+// Width implements head.Network.
+func (n *Network) Width() int { return n.Layers[len(n.Layers)-1].In }
+
+// HasScore implements head.Network: its score is max_c log φ_c.
+func (n *Network) HasScore() bool { return false }
+
+// Validate implements head.Network.
+func (n *Network) Validate() error {
+	if err := (Config{Norm: n.Norm, Recovery: n.Recovery}).check(); err != nil {
+		return err
+	}
+	return head.CheckLayers(n.Layers, !n.NoProjections)
+}
+
+// network is a Network with room to compute in. It serves one goroutine.
+type network[T numeric.Real] struct {
+	*rbf.Network[T]
+	first []T // [B], log dep before the first layer: 0
+}
+
+// compute copies a network's parameters into one with room for batches of up to
+// batch rows.
+func compute[T numeric.Real](n *Network, batch int) *network[T] {
+	return &network[T]{rbf.New[T](n.Settings(), n.Layers, batch), make([]T, batch)}
+}
+
+// forward computes log φ for the rows x [b, d]. Refresh comes before it.
+func (net *network[T]) forward(x []T, b int) {
+	d := net.Layers[0].D
+	in, logDep := []T(nil), net.first
+	if net.K == 2 && net.GInput != nil { // else a product reads the rows as they are
+		in = net.In[:d*b]
+		net.Transpose(in, x, b, d)
+	}
+	for _, l := range net.Layers {
+		net.forwardLayer(l, in, x, logDep, b)
+		in, x, logDep = l.Out[:l.O*b], nil, l.LogDep
+		if net.K != 2 {
+			x = net.Rows(l, b)
+		}
+	}
+}
+
+// forwardLayer computes n_c, dep' and φ' = Σ_c a_c n_c of a hidden layer, or
+// log φ_c of the last; see rbf.Network.Weigh.
+func (net *network[T]) forwardLayer(l *rbf.Layer[T], in, rows, logDep []T, b int) {
+	net.Weigh(l, in, rows, logDep, b)
+	net.Project(l, 0, b)
+}
+
+// backward computes the gradients of all parameters from the gradient by
+// log φ [C, b], which it finds in the last layer's GWeights, for the rows of
+// the last forward pass.
+func (net *network[T]) backward(b int) {
+	for at := len(net.Layers) - 1; at >= 0; at-- {
+		l := net.Layers[at]
+		gIn, gLogDep := net.GInput, []T(nil)
+		if at > 0 {
+			gIn, gLogDep = net.Layers[at-1].GOut, net.Layers[at-1].GLogDep
+		}
+		net.BackwardLayer(l, gIn, gLogDep, b)
+	}
+}
+
+// Step computes the loss on labelled rows x [b, d], a mean, and all gradients.
+func (net *network[T]) Step(x []T, labels []int) float64 {
+	net.Refresh()
+	net.forward(x, len(labels))
+	loss := net.LossGradient(labels)
+	net.backward(len(labels))
+	return loss
+}
+
+// kmeansPasses is how often web-scale k-means goes over the rows.
+const kmeansPasses = 100
+
+// initialise places the centroids and sets the inverse-widths of every layer
+// by the rows x [b, d], b ≥ 2, each layer on what the layers before it make of
+// them (paper, appendix A): the first half of the rows places the centroids,
+// the second half sets β. Projections must be drawn before.
+// It stops when ctx is cancelled, and returns ctx.Err().
+func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng rbf.Random) error {
+	logDep, d := net.first, net.Layers[0].D
+	in := net.In[:d*b]
+	net.Transpose(in, x, b, d)
+	for _, l := range net.Layers {
+		half := b / 2
+		if err := rbf.PlusPlus(ctx, l.Centroids, l.D, x[:half*l.D], net.K, rng); err != nil {
+			return err
+		}
+		if err := rbf.WebScale(ctx, l.Centroids, l.D, x[:half*l.D], net.K, kmeansPasses); err != nil {
+			return err
+		}
+		beta, err := rbf.InitialBeta(ctx, l.Centroids, l.D, x[half*l.D:b*l.D], net.K, 4)
+		if err != nil {
+			return err
+		}
+		l.SetBeta(beta)
+		net.RefreshLayer(l)
+		net.forwardLayer(l, in, x, logDep, b)
+		in, x, logDep = l.Out[:l.O*b], net.Rows(l, b), l.LogDep
+	}
+	return nil
+}
+
+// trainer is a network in training.
+type trainer struct {
+	*network[float32]
+	model *Network
+}
+
+// Draw implements head.Trainable: it draws the projections.
+func (t *trainer) Draw(rng head.Random) {
+	for _, l := range t.model.Layers {
+		for i := range l.Projections {
+			l.Projections[i] = float32(rng.NormFloat64())
+		}
+	}
+	t.CopyFrom(t.model.Layers)
+}
+
+// Start implements head.Trainable. It computes in float64: k-means and the
+// widths are found once, and what float32 loses in a distance ends up in an
+// exponent.
+func (t *trainer) Start(ctx context.Context, x []float32, b int, _ dataset.Rows, rng head.Random) error {
+	wide := compute[float64](t.model, b)
+	rows := make([]float64, b*t.model.Dim())
+	numeric.Convert(rows, x[:len(rows)])
+	if err := wide.initialise(ctx, rows, b, rng); err != nil {
+		return err
+	}
+	wide.CopyTo(t.model.Layers)
+	t.CopyFrom(t.model.Layers)
+	return nil
+}
+
+// Logits implements head.Trainable.
+func (t *trainer) Logits(x []float32, b int) []float32 {
+	t.Refresh()
+	t.forward(x, b)
+	return t.Output(b)
+}
+
+// NewEvaluator implements head.Network.
+func (n *Network) NewEvaluator() head.Evaluator {
+	return &evaluator{compute[float64](n, head.BatchRows), n.Dim(), n.Classes()}
+}
+
+type evaluator struct {
+	*network[float64]
+	d, classes int
+}
+
+// Outputs implements head.Evaluator.
+func (e *evaluator) Outputs(logConfidences, scores, z []float64) {
+	b := len(z) / e.d
+	e.forward(z, b)
+	for i, v := range e.Output(b) {
+		logConfidences[i] = min(v, 0) // which rounding may take it above
+	}
+	for i := range scores {
+		scores[i] = slices.Max(logConfidences[i*e.classes : (i+1)*e.classes])
+	}
+}
+
+// Represent implements head.Evaluator: φ of the layer before the last.
+func (e *evaluator) Represent(dst []float32, z []float64) {
+	b := len(z) / e.d
+	e.forward(z, b)
+	numeric.Convert(dst, e.Inputs(e.Last(), b))
+}

@@ -1,0 +1,132 @@
+package residual
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/options"
+)
+
+// Config is the shape of the residual network. A zero field takes its default,
+// which docs/research.md found best.
+type Config struct {
+	Layers     int     // RBF layers, the last one included; 0 means 2
+	Centroids  int     // N, centroids of each hidden layer; 0 means 50
+	Projection int     // e, how many of the first features the layers read; 0 means 50, or one less than there are classes where these are more
+	Recovery   float64 // rec ≥ 1; 0 means 1.1
+	SumLoss    bool    // the loss is the sum over the entries instead of the mean
+}
+
+// WithDefaults implements head.Config. Projection stays 0 where it depends on
+// the number of classes.
+func (c Config) WithDefaults() (head.Config, error) { return c.withDefaults() }
+
+func (c Config) withDefaults() (Config, error) {
+	c.Layers = cmp.Or(c.Layers, 2)
+	c.Centroids = cmp.Or(c.Centroids, 50)
+	c.Recovery = cmp.Or(c.Recovery, 1.1)
+	switch {
+	case c.Layers < 1 || c.Layers > 100:
+		return c, options.Errorf("Layers", "%d: a head has 1 to 100", c.Layers)
+	case c.Centroids < 1:
+		return c, options.Errorf("Centroids", "%d is not positive", c.Centroids)
+	case c.Projection < 0:
+		return c, options.Errorf("Projection", "%d is negative", c.Projection)
+	}
+	return c, checkRecovery(c.Recovery)
+}
+
+func checkRecovery(recovery float64) error {
+	if !(recovery >= 1) || math.IsInf(recovery, 1) {
+		return options.Errorf("Recovery", "%g: it must be finite and at least 1", recovery)
+	}
+	return nil
+}
+
+// Settings implements head.Config.
+func (c Config) Settings() head.Settings {
+	return head.Settings{
+		Layers: c.Layers, Centroids: c.Centroids, Projection: c.Projection,
+		Norm: 2, Recovery: c.Recovery, SumLoss: c.SumLoss, Open: true,
+	}
+}
+
+// TrainOptions implements head.Config: the defaults are 20 epochs with a
+// learning rate of 0.003 that falls with the cosine.
+func (c Config) TrainOptions(o head.TrainOptions) (head.TrainOptions, error) {
+	o.Epochs = cmp.Or(o.Epochs, 20)
+	o.LR = cmp.Or(o.LR, 0.003)
+	o.Schedule = cmp.Or(o.Schedule, head.Cosine)
+	return o.WithDefaults()
+}
+
+// Conditioning implements head.Config.
+func (c Config) Conditioning() conditioning.Options {
+	return conditioning.Options{Kind: conditioning.Auto}
+}
+
+// Prepare implements head.Config. It finds the density of the training rows, and
+// reduces each row to what the layers read.
+func (c Config) Prepare(ctx context.Context, train, val dataset.Rows, classes int, space *dataset.Space) (head.Prepared, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := head.CheckRows(train, val, classes); err != nil {
+		return nil, err
+	}
+	p := &prepared{cfg: c, given: val, classes: classes}
+	if val.Len() == 0 {
+		p.given = train
+	}
+	if p.density, err = fitDensity(ctx, train, val, classes); err != nil {
+		return nil, err
+	}
+	e := newNetwork(c, train.D, classes).Layers[0].In
+	if p.train, err = p.density.reduce(ctx, train, e, space); err != nil {
+		return nil, err
+	}
+	if p.val, err = p.density.reduce(ctx, val, e, space); err != nil {
+		return nil, errors.Join(err, p.train.Close())
+	}
+	return p, nil
+}
+
+// prepared is rows to train on.
+type prepared struct {
+	cfg        Config
+	train, val dataset.Rows // reduced
+	given      dataset.Rows // the rows that the score is fitted on, conditioned
+	classes    int
+	density    *Density
+}
+
+func (p *prepared) Window(batch int) int { return head.Window(p.train, batch) }
+
+func (p *prepared) Close() error { return errors.Join(p.train.Close(), p.val.Close()) }
+
+func (p *prepared) Train(ctx context.Context, opts head.TrainOptions) (*head.Head, []head.Epoch, error) {
+	opts, err := p.cfg.TrainOptions(opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	n := newNetwork(p.cfg, p.density.D, p.classes)
+	n.Density = p.density
+	t := &trainer{network: compute[float32](n, opts.Batch), model: n, val: p.val}
+	t.SumLoss = p.cfg.SumLoss
+	epochs, err := head.Fit(ctx, t, p.train, p.val, p.classes, opts)
+	if err != nil {
+		return nil, epochs, err
+	}
+	t.CopyTo(n.Layers)
+	// A trained network is not given up for the sake of this moment.
+	if n.Score, err = n.fitScore(context.WithoutCancel(ctx), p.given); err != nil {
+		return nil, epochs, err
+	}
+	return &head.Head{Network: n}, epochs, nil
+}

@@ -1,0 +1,177 @@
+package residual
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/head/internal/rbf"
+	"mlrbfn/internal/parallel"
+)
+
+// Density says how far a row is from where the training rows lie. With
+// m(z) = min_c ‖z−μ_c‖² over the class means the depression begins with
+//
+//	log dep₀ = −log(1 + exp(4·(m − r)/(r − r₅₀)))
+//
+// which is all but 0 for most training rows, log ½ at the radius r, and falls
+// in proportion to −m from there on, in whatever direction.
+type Density struct {
+	D      int       // length of a conditioned row
+	Means  []float32 // [K, D], of the classes with training rows
+	Middle float64   // r₅₀, the 0.5 quantile of m on the validation rows
+	Radius float64   // r, the 0.99 quantile
+}
+
+// fitDensity finds the density of conditioned rows. Without validation rows the
+// training rows stand in.
+func fitDensity(ctx context.Context, train, val dataset.Rows, classes int) (*Density, error) {
+	d, counts := train.D, make([]int, classes)
+	means := make([]float64, classes*d)
+	for _, r := range train.Index {
+		counts[train.Labels[r]]++
+	}
+	err := eachRow(ctx, train, d, func(i, from, to int) {
+		r := train.Index[i]
+		mean := means[int(train.Labels[r])*d:]
+		for j := from; j < to; j++ {
+			mean[j] += float64(train.X[r*d+j])
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	density := &Density{D: d}
+	for c, n := range counts {
+		if n == 0 {
+			continue
+		}
+		for _, v := range means[c*d : (c+1)*d] {
+			density.Means = append(density.Means, float32(v/float64(n)))
+		}
+	}
+	if len(val.Index) == 0 {
+		val = train
+	}
+	distances, err := density.distances(ctx, val)
+	if err != nil {
+		return nil, err
+	}
+	density.Middle, density.Radius = rbf.Quantile(distances, 0.5), rbf.Quantile(distances, 0.99)
+	return density, nil
+}
+
+func (d *Density) valid() bool {
+	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, numeric.NotFinite[float32]) &&
+		0 <= d.Middle && d.Middle <= d.Radius && !math.IsInf(d.Radius, 1)
+}
+
+// Reach returns what log dep₀ divides by: r − r₅₀, kept from 0.
+func (d *Density) Reach() float64 {
+	// Rows that are all their class's mean leave no scale but rounding's.
+	return max(d.Radius-d.Middle, 1e-6*(1+d.Radius))
+}
+
+// logDep returns log dep₀ for the distance m.
+func (d *Density) logDep(m float64) float64 {
+	t := 4 * (m - d.Radius) / d.Reach()
+	return -(max(t, 0) + math.Log1p(math.Exp(-math.Abs(t))))
+}
+
+// measure is a Density with room to compute in. It serves one goroutine.
+type measure struct {
+	numeric.Arithmetic[float64]
+	d         int
+	means, sq []float64
+	dist, xsq []float64
+}
+
+func (d *Density) measure() *measure {
+	k := len(d.Means) / d.D
+	m := &measure{Arithmetic: numeric.New[float64](), d: d.D, means: make([]float64, len(d.Means)), sq: make([]float64, k)}
+	m.dist, m.xsq = make([]float64, head.BatchRows*k), make([]float64, head.BatchRows)
+	numeric.Convert(m.means, d.Means)
+	m.SumSquares(m.sq, m.means)
+	return m
+}
+
+// distances fills dst [b] with m of the rows z [b, D], b at most head.BatchRows.
+func (m *measure) distances(dst, z []float64, b int) {
+	k := len(m.sq)
+	m.SumSquares(m.xsq[:b], z[:b*m.d])
+	m.NT(b, k, m.d, -2, z[:b*m.d], m.means, 0, m.dist)
+	m.SquaredDistances(m.dist[:b*k], m.xsq[:b], m.sq)
+	for i := range b {
+		dst[i] = slices.Min(m.dist[i*k : (i+1)*k])
+	}
+}
+
+// measureAll calls what worker makes, once for each core, with m of blocks of the
+// rows of data, conditioned, the first being data.Index[at].
+func (d *Density) measureAll(ctx context.Context, data dataset.Rows, worker func() func(at int, m []float64) error) error {
+	return parallel.Ranges(ctx, len(data.Index), head.BatchRows, func() func(from, to int) error {
+		do, m, distances := worker(), d.measure(), make([]float64, head.BatchRows)
+		z := make([]float64, head.BatchRows*data.D)
+		return func(from, to int) error {
+			for i, r := range data.Index[from:to] {
+				numeric.Convert(z[i*data.D:], data.X[r*data.D:(r+1)*data.D])
+			}
+			m.distances(distances, z, to-from)
+			return do(from, distances[:to-from])
+		}
+	})
+}
+
+// distances returns m of the rows of data, conditioned.
+func (d *Density) distances(ctx context.Context, data dataset.Rows) ([]float64, error) {
+	out := make([]float64, len(data.Index))
+	err := d.measureAll(ctx, data, func() func(at int, m []float64) error {
+		return func(at int, m []float64) error {
+			copy(out[at:], m)
+			return nil
+		}
+	})
+	return out, err
+}
+
+// reduce turns conditioned rows into what the layers read: the first e features,
+// and log dep₀ [n, e+1], kept in space.
+func (d *Density) reduce(ctx context.Context, data dataset.Rows, e int, space *dataset.Space) (dataset.Rows, error) {
+	labels := make([]int64, len(data.Index))
+	for i, r := range data.Index {
+		labels[i] = data.Labels[r]
+	}
+	return space.Make(e+1, labels, func(write func(at int, rows []float32) error) error {
+		return d.measureAll(ctx, data, func() func(at int, m []float64) error {
+			rows := make([]float32, 0, head.BatchRows*(e+1))
+			return func(at int, m []float64) error {
+				rows = rows[:0]
+				for i, r := range data.Index[at : at+len(m)] {
+					rows = append(append(rows, data.Row(r)[:e]...), float32(d.logDep(m[i])))
+				}
+				return write(at, rows)
+			}
+		})
+	})
+}
+
+// eachRow calls do for the columns from … to−1 of each row data.Index[i] in turn,
+// the first e columns being shared out over all cores: sums over rows do not
+// depend on how many there are.
+func eachRow(ctx context.Context, data dataset.Rows, e int, do func(i, from, to int)) error {
+	const columns = 64
+	return parallel.Ranges(ctx, e, columns, func() func(from, to int) error {
+		return func(from, to int) error {
+			for i := range data.Index {
+				if i%1024 == 0 && ctx.Err() != nil {
+					return ctx.Err()
+				}
+				do(i, from, to)
+			}
+			return nil
+		}
+	})
+}

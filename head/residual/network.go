@@ -1,0 +1,277 @@
+package residual
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/head/internal/rbf"
+)
+
+// Network is the residual network, trained. It implements head.Network.
+type Network struct {
+	Recovery float64 // rec
+	Layers   []head.Layer
+	Density  *Density
+	Score    *Score // nil means max_c log φ_c
+}
+
+// newNetwork returns cfg's network for d features, all parameters zero and
+// without a density.
+func newNetwork(cfg Config, d, classes int) *Network {
+	n := &Network{Recovery: cfg.Recovery}
+	e := cfg.Projection
+	if e == 0 {
+		e = max(50, classes-1)
+	}
+	e = min(e, d)
+	for range cfg.Layers - 1 {
+		n.Layers = append(n.Layers, head.NewLayer(e, cfg.Centroids, e, true))
+	}
+	n.Layers = append(n.Layers, head.NewLayer(e, classes, 0, false))
+	return n
+}
+
+// FromSettings returns a network of these settings without layers, density and
+// score, to read these from a file into. Validate tells whether they fit. It
+// refuses settings that the residual network does not have.
+func FromSettings(s head.Settings) (*Network, error) {
+	if s.Norm != 2 || s.NoDepression || s.NoRatio || s.NoProjections {
+		return nil, errors.New("the residual network has norm 2 and none of the paper's steps taken back")
+	}
+	return &Network{Recovery: s.Recovery}, nil
+}
+
+// Settings implements head.Network.
+func (n *Network) Settings() head.Settings {
+	return head.Settings{Layers: len(n.Layers), Norm: 2, Recovery: n.Recovery, Open: true}
+}
+
+// Dim implements head.Network.
+func (n *Network) Dim() int { return n.Density.D }
+
+// Classes implements head.Network.
+func (n *Network) Classes() int { return n.Layers[len(n.Layers)-1].N }
+
+// Width implements head.Network.
+func (n *Network) Width() int { return n.Layers[len(n.Layers)-1].In }
+
+// HasScore implements head.Network.
+func (n *Network) HasScore() bool { return n.Score != nil }
+
+// Validate implements head.Network.
+func (n *Network) Validate() error {
+	if err := errors.Join(checkRecovery(n.Recovery), head.CheckLayers(n.Layers, true)); err != nil {
+		return err
+	}
+	for i, l := range n.Layers[:len(n.Layers)-1] {
+		if l.In != l.Out {
+			return fmt.Errorf("layer %d of a residual network has the shape d=%d, o=%d", i, l.In, l.Out)
+		}
+	}
+	if n.Density == nil || !n.Density.valid() || n.Density.D < n.Layers[0].In {
+		return errors.New("a residual network without a density that fits its layers")
+	}
+	if s := n.Score; s != nil && !s.valid() {
+		return fmt.Errorf("the head holds the score %+v", *s)
+	}
+	return nil
+}
+
+// network is a Network's layers with room to compute in. It serves one
+// goroutine.
+type network[T numeric.Real] struct {
+	*rbf.Network[T]
+	rows   []T // [B, E], the first features
+	dep    []T // [B], log dep₀
+	logits []T // [C, B], l_c
+	norm   []T // [B], log Σ_c e^{l_c}
+	share  []T // [C, B], softmax(l)
+	l      []T // [B, C], the transpose of logits
+	zero   []T // [B]
+}
+
+// compute copies a network's parameters into one with room for batches of up to
+// batch rows.
+func compute[T numeric.Real](n *Network, batch int) *network[T] {
+	vector := func(n int) []T { return make([]T, n) }
+	e, classes := n.Width(), n.Classes()
+	return &network[T]{
+		Network: rbf.New[T](n.Settings(), n.Layers, batch),
+		rows:    vector(batch * e), dep: vector(batch), norm: vector(batch), zero: vector(batch),
+		logits: vector(classes * batch), share: vector(classes * batch), l: vector(batch * classes),
+	}
+}
+
+// forward computes log φ for the rows x [b, E+1] as reduce makes them. The
+// hidden layers are the paper's, but add to what they read; the last is
+//
+//	l_c = −β⁺_c ‖u−c_c‖²,  log φ_c = l_c − log Σ_j e^{l_j} + min(log dep + log rec, 0)
+//
+// where the cap is log dep₀ itself if there are no hidden layers. Refresh comes
+// before it.
+func (net *network[T]) forward(x []T, b int) {
+	last := net.Last()
+	e := last.D
+	for i := range b {
+		row := x[i*(e+1) : (i+1)*(e+1)]
+		copy(net.rows[i*e:], row[:e])
+		net.dep[i] = row[e]
+	}
+	u, rows, logDep := net.In[:e*b], net.rows, net.dep
+	net.Transpose(u, rows, b, e)
+	for _, l := range net.Hidden() {
+		net.Weigh(l, u, rows, logDep, b)
+		copy(l.Out, u)
+		net.Project(l, 1, b)
+		u, rows, logDep = l.Out[:e*b], nil, l.LogDep
+	}
+	last.In, last.RowsIn = u, rows
+	net.Measure(last, b)
+	if len(net.Hidden()) > 0 {
+		net.Caps(last, logDep, b)
+	} else {
+		copy(last.Limit[:b], logDep)
+	}
+	size := last.N * b
+	net.LogPhi(net.logits[:size], last.Dist[:size], last.Width, net.zero[:b])
+	net.Softmax(net.share[:size], net.norm[:b], net.logits[:size])
+	for i, norm := range net.norm[:b] {
+		last.Limit[i] -= norm
+	}
+	net.LogPhi(last.Weights[:size], last.Dist[:size], last.Width, last.Limit[:b])
+}
+
+// outputLogits returns the l [b, C] of the last forward pass. It is the
+// network's own until the next call.
+func (net *network[T]) outputLogits(b int) []T {
+	return net.PerRow(net.l, net.logits, b)
+}
+
+// backward computes the gradients of all parameters from the gradient by
+// log φ [C, b], which it finds in the last layer's GWeights, for the rows of
+// the last forward pass.
+func (net *network[T]) backward(b int) {
+	last, hidden := net.Last(), net.Hidden()
+	gIn, gCap := net.GInput, net.norm[:b] // beside −log Σ e^l there is the cap in log φ
+	if len(hidden) > 0 {
+		l := hidden[len(hidden)-1]
+		gIn, gCap = l.GOut, l.GLogDep[:b]
+	}
+	net.SoftmaxBackward(last.GWeights[:last.N*b], gCap, net.share)
+	net.Multiply(gCap, last.Passed)
+	net.BackwardLayer(last, gIn, nil, b)
+	for at := len(hidden) - 1; at >= 0; at-- {
+		l := hidden[at]
+		gIn, gLogDep := net.GInput, []T(nil)
+		if at > 0 {
+			gIn, gLogDep = hidden[at-1].GOut, hidden[at-1].GLogDep
+		}
+		net.BackwardLayer(l, gIn, gLogDep, b)
+		if gIn != nil { // past the layer
+			net.Add(gIn[:l.D*b], l.GOut)
+		}
+	}
+}
+
+// Step computes the loss on labelled rows x [b, E+1], a mean, and all gradients.
+func (net *network[T]) Step(x []T, labels []int) float64 {
+	net.Refresh()
+	net.forward(x, len(labels))
+	loss := net.LossGradient(labels)
+	net.backward(len(labels))
+	return loss
+}
+
+// trainer is a network in training.
+type trainer struct {
+	*network[float32]
+	model *Network
+	val   dataset.Rows // reduced
+}
+
+// Draw implements head.Trainable. Nothing is drawn before the rows are seen.
+func (t *trainer) Draw(head.Random) {}
+
+// Start implements head.Trainable. It computes in float64: k-means and the
+// widths are found once, and what float32 loses in a distance ends up in an
+// exponent.
+func (t *trainer) Start(ctx context.Context, _ []float32, b int, train dataset.Rows, rng head.Random) error {
+	wide := compute[float64](t.model, b)
+	if err := wide.start(ctx, train, t.val, t.model.Classes(), rng); err != nil {
+		return err
+	}
+	wide.CopyTo(t.model.Layers)
+	t.CopyFrom(t.model.Layers)
+	return nil
+}
+
+// Logits implements head.Trainable.
+func (t *trainer) Logits(x []float32, b int) []float32 {
+	t.Refresh()
+	t.forward(x, b)
+	return t.Output(b)
+}
+
+// NewEvaluator implements head.Network.
+func (n *Network) NewEvaluator() head.Evaluator { return n.evaluator() }
+
+func (n *Network) evaluator() *evaluator {
+	return &evaluator{
+		network: compute[float64](n, head.BatchRows), score: n.Score, classes: n.Classes(),
+		density: n.Density, measure: n.Density.measure(),
+		distance: make([]float64, head.BatchRows), reduced: make([]float64, head.BatchRows*(n.Width()+1)),
+	}
+}
+
+type evaluator struct {
+	*network[float64]
+	score   *Score
+	classes int
+
+	density  *Density
+	measure  *measure
+	distance []float64 // of a batch from the nearest class mean
+	reduced  []float64 // what the layers read
+}
+
+// forward computes the conditioned rows z [b, D] and returns their l_c [b, C].
+func (e *evaluator) forward(z []float64) (logits []float64) {
+	d, first := e.measure.d, e.Last().D
+	b := len(z) / d
+	e.measure.distances(e.distance, z, b)
+	for i := range b {
+		row := e.reduced[i*(first+1) : (i+1)*(first+1)]
+		copy(row, z[i*d:i*d+first])
+		row[first] = e.density.logDep(e.distance[i])
+	}
+	e.network.forward(e.reduced, b)
+	return e.outputLogits(b)
+}
+
+// Outputs implements head.Evaluator.
+func (e *evaluator) Outputs(logConfidences, scores, z []float64) {
+	logits := e.forward(z)
+	for i, v := range e.Output(len(z) / e.measure.d) {
+		logConfidences[i] = min(v, 0) // which rounding may take it above
+	}
+	for i := range scores {
+		from, to := i*e.classes, (i+1)*e.classes
+		if e.score == nil {
+			scores[i] = slices.Max(logConfidences[from:to])
+		} else {
+			scores[i] = e.score.of(e.distance[i], logits[from:to])
+		}
+	}
+}
+
+// Represent implements head.Evaluator: the first features as the hidden layers
+// have moved them.
+func (e *evaluator) Represent(dst []float32, z []float64) {
+	e.forward(z)
+	numeric.Convert(dst, e.Inputs(e.Last(), len(z)/e.measure.d))
+}

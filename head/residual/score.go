@@ -1,0 +1,97 @@
+package residual
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/internal/parallel"
+)
+
+// Score says how in-distribution a row is, from the squared distance m from the
+// nearest class mean and from the l_c of the last layer:
+//
+//	s = (−m − m₁)/σ₁ + (G − m₂)/σ₂,  G = −Σ_c p_c^γ (1−p_c)^γ
+//
+// with p = softmax(l) and γ = [DecisionPower], over the [DecisionClasses]
+// largest p. The first part finds out-of-distribution rows that are far from all classes; the
+// second, the generalised entropy of Liu et al. (GEN, CVPR 2023), those that lie
+// between classes. Means and standard deviations of in-distribution rows put the
+// two on one scale.
+type Score struct {
+	Nearness, Decision head.Scale // of −m and of G
+}
+
+// What G of a [Score] is made of.
+const (
+	DecisionPower   = 0.1 // γ
+	DecisionClasses = 100 // how many p it sums over at most
+)
+
+func (s *Score) valid() bool { return s.Nearness.Valid() && s.Decision.Valid() }
+
+// of returns the score of a row.
+func (s *Score) of(m float64, l []float64) float64 {
+	return s.Nearness.Of(-m) + s.Decision.Of(decision(l))
+}
+
+// fitScore returns the score that conditioned in-distribution rows scale.
+func (n *Network) fitScore(ctx context.Context, data dataset.Rows) (*Score, error) {
+	rows, classes := dataset.Spread(data.Index, mostRows), n.Classes()
+	nearness, decisions := make([]float64, len(rows)), make([]float64, len(rows))
+	err := parallel.Ranges(ctx, len(rows), head.BatchRows, func() func(from, to int) error {
+		e, z := n.evaluator(), make([]float64, head.BatchRows*data.D)
+		return func(from, to int) error {
+			for i, r := range rows[from:to] {
+				numeric.Convert(z[i*data.D:], data.Row(r))
+			}
+			logits := e.forward(z[:(to-from)*data.D])
+			for i := range to - from {
+				nearness[from+i], decisions[from+i] = -e.distance[i], decision(logits[i*classes:(i+1)*classes])
+			}
+			return nil
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	score := &Score{head.ScaleOf(nearness), head.ScaleOf(decisions)}
+	if !score.valid() {
+		return nil, fmt.Errorf("%w: the score of the validation rows is %+v", head.ErrDiverged, *score)
+	}
+	return score, nil
+}
+
+// decision returns G of l. Each 1−p is the sum of the other p, as it would be
+// lost in rounding where p is all but 1.
+func decision(l []float64) float64 {
+	top, largest := slices.Max(l), numeric.Argmax(l)
+	var others float64 // Σ e^{l−top} but for the largest
+	for c, v := range l {
+		if c != largest {
+			others += math.Exp(v - top)
+		}
+	}
+	p := l
+	if len(l) > DecisionClasses {
+		p = slices.Clone(l)
+		slices.Sort(p)
+		p = p[len(p)-DecisionClasses:]
+		largest = DecisionClasses - 1
+	}
+	sum := 1 + others
+	var g float64
+	for c, v := range p {
+		e := math.Exp(v - top)
+		rest := sum - e
+		if c == largest {
+			rest = others
+		}
+		g -= math.Pow(e/sum*rest/sum, DecisionPower)
+	}
+	return g
+}

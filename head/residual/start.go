@@ -1,0 +1,157 @@
+package residual
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/internal/numeric"
+	"mlrbfn/head/internal/rbf"
+	"mlrbfn/internal/parallel"
+)
+
+// mostRows is how many rows are enough for one width, or for two means and
+// deviations.
+const mostRows = 10000
+
+const (
+	startRows   = 2000 // rows that the hidden layers start from
+	startPasses = 20   // of k-means over them
+	startReach  = 0.25 // β⁺ of a hidden layer times the distance d of rbf.InitialBeta
+	startMost   = 4    // β of a hidden layer: copies of few rows would make it so narrow that a step leads out of it
+	narrow      = 1e4  // β of a class without training rows: too narrow for any row
+)
+
+// start initialises the network as the closed form that it departs from:
+// Gaussians at the class means with one width. The hidden layers' projections
+// are 0, so that these change nothing yet. Their centroids come from k-means on
+// one half of up to 2,000 rows and their widths from the other. The last
+// layer's width is the one of a grid under which softmax(l) has the least
+// cross-entropy on val, where there are rows: the training rows' distances are
+// too small. A class without training rows gets no row. The data are as reduce
+// makes them.
+func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, classes int, rng rbf.Random) error {
+	last := net.Last()
+	e := last.D
+	rows := dataset.Sample(train.Index, startRows, rng.Float64)
+	u, half := make([]T, len(rows)*e), len(rows)/2
+	for i, r := range rows {
+		numeric.Convert(u[i*e:], train.X[r*train.D:r*train.D+e])
+	}
+	for _, l := range net.Hidden() {
+		if err := rbf.PlusPlus(ctx, l.Centroids, e, u[:half*e], net.K, rng); err != nil {
+			return err
+		}
+		if err := rbf.WebScale(ctx, l.Centroids, e, u[:half*e], net.K, startPasses); err != nil {
+			return err
+		}
+		beta, err := rbf.InitialBeta(ctx, l.Centroids, e, u[half*e:], net.K, startReach)
+		if err != nil {
+			return err
+		}
+		l.SetBeta(min(beta, startMost))
+		clear(l.Projections)
+	}
+	counts, part := make([]T, classes), make([]T, len(train.Index))
+	for i, r := range train.Index {
+		counts[train.Labels[r]]++
+		part[i] = 1 / counts[train.Labels[r]]
+	}
+	err := eachRow(ctx, train, e, func(i, from, to int) {
+		r := train.Index[i]
+		mean := last.Centroids[int(train.Labels[r])*e:]
+		for j, v := range train.X[r*train.D+from : r*train.D+to] {
+			mean[from+j] += (T(v) - mean[from+j]) * part[i]
+		}
+	})
+	if err != nil {
+		return err
+	}
+	unseen := func(row int) bool { return counts[val.Labels[row]] == 0 }
+	if val.Index = slices.DeleteFunc(slices.Clone(val.Index), unseen); len(val.Index) == 0 {
+		val = train
+		val.Index = rows
+	}
+	width, err := firstWidth(ctx, last.Centroids, counts, val)
+	if err != nil {
+		return err
+	}
+	last.SetBeta(math.Log(math.Expm1(width)))
+	for c, n := range counts {
+		if n == 0 {
+			last.Beta[c] = narrow
+		}
+	}
+	net.Refresh()
+	return nil
+}
+
+// firstWidth returns the width of a grid from 0.0005 to 0.125 with the least
+// cross-entropy of softmax(−width·d), over the classes that have counts, on up
+// to mostRows rows of such classes. Without a bound, rows that are told apart
+// without an error (the images that a backbone was trained on) would make it
+// infinite.
+func firstWidth[T numeric.Real](ctx context.Context, centroids, counts []T, data dataset.Rows) (float64, error) {
+	data.Index = dataset.Spread(data.Index, mostRows)
+	rows, classes := data.Index, len(counts)
+	e := len(centroids) / classes
+	dist, labels, sq := make([]float64, len(rows)*classes), make([]int, len(rows)), make([]T, classes)
+	for i, r := range rows {
+		labels[i] = int(data.Labels[r])
+	}
+	vectors := numeric.New[T]()
+	vectors.SumSquares(sq, centroids)
+	err := parallel.Ranges(ctx, len(rows), head.BatchRows, func() func(from, to int) error {
+		kernel := numeric.New[T]()
+		x, xsq, d := make([]T, head.BatchRows*e), make([]T, head.BatchRows), make([]T, head.BatchRows*classes)
+		return func(from, to int) error {
+			b := to - from
+			for i, r := range rows[from:to] {
+				numeric.Convert(x[i*e:(i+1)*e], data.X[r*data.D:r*data.D+e])
+			}
+			kernel.SumSquares(xsq[:b], x[:b*e])
+			kernel.NT(b, classes, e, -2, x[:b*e], centroids, 0, d)
+			kernel.SquaredDistances(d[:b*classes], xsq[:b], sq)
+			for i, v := range d[:b*classes] {
+				if dist[from*classes+i] = float64(v); counts[i%classes] == 0 {
+					dist[from*classes+i] = math.Inf(1)
+				}
+			}
+			return nil
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	const steps = 61
+	var widths, losses [steps]float64
+	err = parallel.Ranges(ctx, steps, 1, func() func(from, to int) error {
+		l := make([]float64, classes)
+		return func(step, _ int) error {
+			widths[step] = 0.0005 * math.Pow(250, float64(step)/(steps-1))
+			for i := range labels {
+				for c := range l {
+					l[c] = -widths[step] * dist[i*classes+c]
+				}
+				losses[step] += numeric.CrossEntropy(l, labels[i:i+1], classes, nil)
+			}
+			return ctx.Err()
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	best, least := 0.0, math.Inf(1)
+	for step, loss := range losses {
+		if loss < least {
+			best, least = widths[step], loss
+		}
+	}
+	if best == 0 {
+		return 0, fmt.Errorf("%w: the distances of the rows are not finite", head.ErrDiverged)
+	}
+	return best, nil
+}

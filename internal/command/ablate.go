@@ -1,0 +1,82 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"mlrbfn/pipeline"
+)
+
+func newAblate() *command {
+	c := newCommand("ablate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Measure what depth and each step of the paper's head are worth",
+		`Trains MLRBFNs and ReLU networks (scored by MSP) of several depths, as in the paper's figure 6, and MLRBFNs without one of the paper's steps, all on the same features for the same number of epochs. Writes REPORT/ablation.csv and figures. The defaults are the paper's settings.`)
+	var opts pipeline.AblateOptions
+	c.section("input")
+	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
+	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
+	sets := AddSetFlags(c.FlagSet)
+	c.section("what is compared")
+	depths := c.String("depths", "1,2,3,4", "`numbers` of layers, or none")
+	steps := c.String("steps", "all", "`steps` to leave out: all, none or some of "+strings.Join(pipeline.Steps, ","))
+	c.IntVar(&opts.Hidden, "hidden", 100, "outputs of each hidden layer of the ReLU networks")
+	c.section("head and training")
+	heads := AddHeadFlags(c.FlagSet, 0, 1, 2).PaperByDefault()
+	c.rare(rareHeadFlags...)
+	c.rare("paper")
+	c.section("output")
+	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
+	quiet := c.Bool("quiet", false, "show no progress")
+	c.required = []string{"train", "id", "out"}
+	c.run = func(ctx context.Context, s Streams) error {
+		if err := c.noArgs(); err != nil {
+			return err
+		}
+		if opts.Hidden < 1 {
+			return Usagef("--hidden %d: it must be positive", opts.Hidden)
+		}
+		if *depths != "none" {
+			for text := range strings.SplitSeq(*depths, ",") {
+				d, err := strconv.Atoi(strings.TrimSpace(text))
+				if err != nil {
+					return Usagef("--depths %s: it is whole numbers with commas between them, or none", *depths)
+				}
+				opts.Depths = append(opts.Depths, d)
+			}
+		}
+		switch *steps {
+		case "none":
+		case "all":
+			opts.Steps = pipeline.Steps
+		default:
+			opts.Steps = strings.Split(*steps, ",")
+		}
+		var err error
+		if opts.OOD, err = sets.Sets(); err != nil {
+			return err
+		}
+		if len(opts.OOD) == 0 {
+			return Usagef("name at least one set of OOD images with --near or --far")
+		}
+		if err := opts.Check(); err != nil {
+			return c.usage(err)
+		}
+		if opts.Train, err = heads.Options(); err != nil {
+			return err
+		}
+		opts.Train.Features = *train
+		opts.Train.Calibration.None = true // no threshold is set here
+		progress := NewProgress(s.Err, "epochs", *quiet)
+		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
+		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", text) }
+		results, err := pipeline.Ablate(ctx, opts)
+		progress.Close()
+		if err != nil {
+			return err
+		}
+		return printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "ablation.csv"))
+	}
+	return c.done()
+}

@@ -1,0 +1,127 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/testenv"
+	"mlrbfn/options"
+)
+
+// usedOptions returns the names with which the packages of the module report
+// errors about options, and where.
+func usedOptions(t *testing.T) map[string]string {
+	t.Helper()
+	root := testenv.Root(t)
+	used := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			var name ast.Expr
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if isOptions(n.Fun, "Errorf") {
+					name = n.Args[0]
+				}
+			case *ast.CompositeLit:
+				if isOptions(n.Type, "Error") {
+					for _, e := range n.Elts {
+						if kv, ok := e.(*ast.KeyValueExpr); ok && fmt.Sprint(kv.Key) == "Option" {
+							name = kv.Value
+						}
+					}
+				}
+			}
+			if text, ok := name.(*ast.BasicLit); ok {
+				option, err := strconv.Unquote(text.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				used[option] = path
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return used
+}
+
+func isOptions(e ast.Expr, name string) bool {
+	s, ok := e.(*ast.SelectorExpr)
+	return ok && fmt.Sprint(s.X) == "options" && s.Sel.Name == name
+}
+
+// TestEveryOptionHasAFlag: an option that an error names has a flag, unless no
+// command sets it, and each flag of the tables is one of a command.
+func TestEveryOptionHasAFlag(t *testing.T) {
+	for option, path := range usedOptions(t) {
+		if flagOf[option] == "" && !slices.Contains(notAFlag, option) {
+			t.Errorf("%s: no flag is known for the option %s", path, option)
+		}
+	}
+	has := func(command, flag string) bool { return commands[command]().Lookup(flag) != nil }
+	for option, flag := range flagOf {
+		if !slices.ContainsFunc(order, func(command string) bool { return has(command, flag) }) {
+			t.Errorf("%s: no command has the flag --%s", option, flag)
+		}
+	}
+	for command, flags := range flagIn {
+		for option, flag := range flags {
+			if !has(command, flag) {
+				t.Errorf("%s: %s has no flag --%s", option, command, flag)
+			}
+		}
+	}
+	for _, flag := range slices.Sorted(maps.Values(flagOf)) {
+		if slices.Contains(notAFlag, flag) {
+			t.Errorf("%s is in both tables", flag)
+		}
+	}
+}
+
+func TestAdvise(t *testing.T) {
+	detect := newDetect()
+	cause := errors.New("x")
+	err := detect.advise(fmt.Errorf("reading: %w", errors.Join(
+		options.Errorf("MaxPixels", "%d is too small: %w", 1, cause), options.Errorf("Nothing", "y"))))
+	if want := "reading: --max-pixels: 1 is too small: x\nNothing: y"; err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
+	if !errors.Is(err, cause) || options.Name(err) != "MaxPixels" {
+		t.Errorf("the cause of %v is lost", err)
+	}
+	if err := newMerge().advise(options.Errorf("MaxPixels", "1 is too small")); err.Error() != "MaxPixels: 1 is too small" {
+		t.Errorf("a command without the flag says %q", err)
+	}
+	if err := newEvaluate().advise(options.Errorf("Features", "none")); err.Error() != "--train: none" {
+		t.Errorf("evaluate says %q", err)
+	}
+	if detect.advise(cause) != cause || detect.advise(nil) != nil {
+		t.Error("an error that is about no option is changed")
+	}
+}

@@ -1,0 +1,142 @@
+package command
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+
+	"mlrbfn/pipeline"
+)
+
+// assessment compares verdicts with labels.
+type assessment struct {
+	classes []string // that the detector knows
+	labels  map[string]*labelled
+}
+
+// labelled counts the verdicts on the images of one label.
+type labelled struct {
+	images, right, flagged int
+	named                  map[string]int // images by the class of the verdict
+	accepted               map[string]int // those of them that are not flagged
+}
+
+func newAssessment(classes []string) *assessment {
+	return &assessment{classes, map[string]*labelled{}}
+}
+
+// add counts a verdict on an image with a label, which is a class of the
+// detector or any other name.
+func (a *assessment) add(label string, v pipeline.Verdict) {
+	l := a.labels[label]
+	if l == nil {
+		l = &labelled{named: map[string]int{}, accepted: map[string]int{}}
+		a.labels[label] = l
+	}
+	l.images++
+	l.named[v.Class]++
+	if v.Class == label {
+		l.right++
+	}
+	if v.OOD {
+		l.flagged++
+	} else {
+		l.accepted[v.Class]++
+	}
+}
+
+// mostRows bounds the rows of a printed table.
+const mostRows = 20
+
+// print prints the shares over all images, those of each label, and the
+// confusion matrix if it is small.
+func (a *assessment) print(w io.Writer) error {
+	var known, unknown []string
+	var in, out labelled
+	recall := 0.0
+	for _, name := range slices.Sorted(maps.Keys(a.labels)) {
+		l, total := a.labels[name], &out
+		if slices.Contains(a.classes, name) {
+			known, total = append(known, name), &in
+			recall += float64(l.right) / float64(l.images)
+		} else {
+			unknown = append(unknown, name)
+		}
+		total.images += l.images
+		total.right += l.right
+		total.flagged += l.flagged
+	}
+	if in.images+out.images == 0 {
+		_, err := fmt.Fprintln(w, "\nno image has a label: an image's label is the folder that it is in below a PATH")
+		return err
+	}
+	fmt.Fprintln(w)
+	if in.images > 0 {
+		fmt.Fprintf(w, "%s of known classes: right class %s (mean over classes %.1f%%), falsely flagged %s\n",
+			count(in.images, "image"), percent(in.right, in.images), 100*recall/float64(len(known)), percent(in.flagged, in.images))
+	}
+	if out.images > 0 {
+		fmt.Fprintf(w, "%s of other classes: caught %s\n", count(out.images, "image"), percent(out.flagged, out.images))
+	}
+	fmt.Fprintln(w)
+
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "label\timages\tright class\tflagged\ttaken for (images)\t")
+	// The worst come first.
+	slices.SortStableFunc(known, func(x, y string) int {
+		return cmp.Compare(float64(a.labels[x].right)/float64(a.labels[x].images), float64(a.labels[y].right)/float64(a.labels[y].images))
+	})
+	rows := slices.Concat(known, unknown)
+	for _, name := range rows[:min(len(rows), mostRows)] {
+		l := a.labels[name]
+		right := "–"
+		if slices.Contains(known, name) {
+			right = percent(l.right, l.images)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t\n", Printable(name), l.images, right, percent(l.flagged, l.images), l.takenFor(name))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if n := len(rows) - mostRows; n > 0 {
+		fmt.Fprintf(w, "and %s more\n", count(n, "label"))
+	}
+	if len(a.classes) > 10 || len(rows) > mostRows {
+		return nil
+	}
+	fmt.Fprintln(w, "\nconfusion matrix: label by verdict")
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "\t")
+	for _, class := range a.classes {
+		fmt.Fprintf(t, "%s\t", Printable(class))
+	}
+	fmt.Fprintln(t, "OOD\t")
+	slices.Sort(known)
+	for _, name := range slices.Concat(known, unknown) {
+		fmt.Fprintf(t, "%s\t", Printable(name))
+		for _, class := range a.classes {
+			fmt.Fprintf(t, "%d\t", a.labels[name].accepted[class])
+		}
+		fmt.Fprintf(t, "%d\t\n", a.labels[name].flagged)
+	}
+	return t.Flush()
+}
+
+// takenFor names the wrong class that most images of a label were given.
+func (l *labelled) takenFor(label string) string {
+	most := ""
+	for _, class := range slices.Sorted(maps.Keys(l.named)) {
+		if class != label && (most == "" || l.named[class] > l.named[most]) {
+			most = class
+		}
+	}
+	if most == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s (%d)", Printable(most), l.named[most])
+}
+
+func percent(n, of int) string { return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(of)) }

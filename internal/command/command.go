@@ -1,0 +1,196 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// commands makes the commands of mlrbfn, by name.
+var commands = map[string]func() *command{
+	"extract": newExtract, "train": newTrain, "detect": newDetect, "evaluate": newEvaluate, "ablate": newAblate,
+	"merge": newMerge, "export": newExport, "version": newVersion,
+}
+
+// order is that in which the help lists them.
+var order = []string{"extract", "train", "detect", "evaluate", "export", "merge", "ablate", "version"}
+
+// command is one command. Its flags are those of cmd.
+type command struct {
+	*pflag.FlagSet
+	cmd      *cobra.Command
+	title    string // of the section that the next flags belong to
+	required []string
+	run      func(ctx context.Context, s Streams) error
+}
+
+// newCommand returns a command without flags. Synopsis is what follows the name
+// on the command line, short the line in the list of commands, and about the
+// text of the help.
+func newCommand(name, synopsis, short, about string) *command {
+	cmd := &cobra.Command{Use: name + " " + synopsis, Short: short, Long: about, SilenceErrors: true, SilenceUsage: true, DisableFlagsInUseLine: true}
+	c := &command{FlagSet: cmd.Flags(), cmd: cmd}
+	c.SortFlags = false
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(c.FlagSet, err) })
+	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { c.help(cmd.OutOrStdout(), false) })
+	all := c.Bool("help-all", false, "show all flags")
+	c.Lookup("help-all").Hidden = true
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *all {
+			c.help(cmd.OutOrStdout(), true)
+			return nil
+		}
+		if err := needed(c.FlagSet, c.required); err != nil {
+			return err
+		}
+		return c.advise(c.run(cmd.Context(), Streams{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()}))
+	}
+	return c
+}
+
+// Annotations of flags.
+const (
+	inSection = "section" // its title
+	isRare    = "rare"    // only --help-all shows the flag
+	offered   = "offered" // words that shells offer as its value
+)
+
+// section begins a section of the help, to which the flags belong that are
+// added from here on.
+func (c *command) section(title string) {
+	c.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations[inSection] == nil {
+			annotate(f, inSection, c.title)
+		}
+	})
+	c.title = title
+}
+
+// rare leaves flags to --help-all.
+func (c *command) rare(names ...string) {
+	for _, name := range names {
+		annotate(c.Lookup(name), isRare)
+	}
+}
+
+func annotate(f *pflag.Flag, key string, values ...string) {
+	if f.Annotations == nil {
+		f.Annotations = map[string][]string{}
+	}
+	f.Annotations[key] = append([]string{}, values...) // not nil
+}
+
+// done ends the sections and lets shells complete the values of flags.
+func (c *command) done() *command {
+	c.section("")
+	c.VisitAll(func(f *pflag.Flag) {
+		name, _ := pflag.UnquoteUsage(f)
+		words := f.Annotations[offered]
+		if value, ok := f.Value.(*choice); ok {
+			words = value.words
+		}
+		switch {
+		case f.Hidden:
+		case len(words) > 0:
+			_ = c.cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+		case name == "DIR" || name == "FEATURES" || name == "REPORT":
+			_ = c.cmd.MarkFlagDirname(f.Name)
+		case !slices.Contains([]string{"FILE", "MODEL", "DETECTOR", "NAME=FEATURES", "FILE.onnx", "DIR|FILE"}, name):
+			_ = c.cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
+		}
+	})
+	return c
+}
+
+// noArgs refuses arguments that are not flags.
+func (c *command) noArgs() error {
+	if c.NArg() > 0 {
+		return Usagef("unexpected argument %q", c.Arg(0))
+	}
+	return nil
+}
+
+// line is the command with the flags that were given, as one types it.
+func (c *command) line() string {
+	words := []string{c.cmd.Name()}
+	c.VisitAll(func(f *pflag.Flag) {
+		list, ok := f.Value.(pflag.SliceValue)
+		switch {
+		case !f.Changed:
+		case ok:
+			for _, value := range list.GetSlice() {
+				words = append(words, "--"+f.Name, value)
+			}
+		case f.Value.Type() == "bool":
+			words = append(words, "--"+f.Name+strings.TrimSuffix("="+f.Value.String(), "=true"))
+		default:
+			words = append(words, "--"+f.Name, f.Value.String())
+		}
+	})
+	return CommandLine("mlrbfn", append(words, c.Args()...))
+}
+
+func (c *command) help(w io.Writer, all bool) {
+	_, synopsis, _ := strings.Cut(c.cmd.Use, " ")
+	printHelp(w, c.cmd.CommandPath(), synopsis, c.cmd.Long, c.FlagSet, all)
+}
+
+// newRoot returns mlrbfn with all its commands.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use: "mlrbfn", SilenceErrors: true, SilenceUsage: true,
+		Long: `Says for every image which class it is of, and whether it is of any class that was learned.`,
+		Args: cobra.ArbitraryArgs, SuggestionsMinimumDistance: 2,
+	}
+	version := root.Flags().Bool("version", false, "print the version")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return flagError(c.Flags(), err) })
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case *version:
+			return printVersion(cmd.OutOrStdout(), false)
+		case len(args) == 0:
+			return cmd.Help()
+		}
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			return Usagef("there is no command %q; did you mean %s?", args[0], near[0])
+		}
+		return Usagef("there is no command %q", args[0])
+	}
+	usual := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if cmd == root {
+			printCommands(cmd.OutOrStdout(), cmd)
+			return
+		}
+		usual(cmd, args)
+	})
+	for _, name := range order {
+		root.AddCommand(commands[name]().cmd)
+	}
+	return root
+}
+
+// printCommands lists the commands.
+func printCommands(w io.Writer, root *cobra.Command) {
+	fmt.Fprintf(w, "usage: mlrbfn COMMAND [flags]\n\n%s\n\ncommands:\n", root.Long)
+	root.InitDefaultCompletionCmd()
+	for _, name := range append(slices.Clone(order), "completion") {
+		cmd, _, err := root.Find([]string{name})
+		if err == nil {
+			fmt.Fprintf(w, "  %-12s%s\n", name, strings.TrimSuffix(cmd.Short, "."))
+		}
+	}
+	fmt.Fprint(w, `
+The usual way, with one folder of images per class:
+  mlrbfn extract --model MODEL --images PHOTOS --out FEATURES
+  mlrbfn train   --features FEATURES --out DETECTOR
+  mlrbfn detect  --detector DETECTOR NEW…
+
+mlrbfn COMMAND --help explains a command.
+`)
+}

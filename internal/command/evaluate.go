@@ -1,0 +1,249 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"mlrbfn/features"
+	"mlrbfn/pipeline"
+	"mlrbfn/posthoc"
+	"mlrbfn/report"
+)
+
+func newEvaluate() *command {
+	c := newCommand("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Compare methods of OOD detection",
+		`Trains heads, fits scores, and measures on test sets how well each tells OOD images from in-distribution ones: AUROC, AUPR, FPR@95 and accuracy, in REPORT/report.html and results.csv. With --detector it also says how often that detector is right at its own threshold; then OOD sets are optional.
+
+Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
+	opts := pipeline.EvaluateOptions{Memory: 1 << 30}
+	c.section("input")
+	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
+	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
+	sets := AddSetFlags(c.FlagSet)
+	file := c.String("detector", "", "trained `DETECTOR` to use for its scores, instead of training")
+	c.section("what is compared")
+	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
+	network := ""
+	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
+	c.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
+	c.rare("mlp-layers", "leaderboard")
+	c.section("head and training")
+	heads := AddHeadFlags(c.FlagSet, 0, 1, 2)
+	c.rare(rareHeadFlags...)
+	c.rare("preset", "balance")
+	c.section("output")
+	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
+	c.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals; 0: none")
+	quiet := c.Bool("quiet", false, "show no progress")
+	c.section("running")
+	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scoring, about")
+	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
+	c.rare("verify")
+	c.run = func(ctx context.Context, s Streams) error {
+		var err error
+		if opts.OOD, err = sets.Sets(); err != nil {
+			return err
+		}
+		assessOnly := len(opts.OOD) == 0 && *file != ""
+		need := []string{"train", "id", "out"}
+		if assessOnly {
+			need = []string{"id"}
+		}
+		if err := errors.Join(needed(c.FlagSet, need), c.noArgs()); err != nil {
+			return err
+		}
+		if len(opts.OOD) == 0 && *file == "" {
+			return Usagef("name at least one set of OOD images with --near or --far, or a --detector to judge the test images by")
+		}
+		switch network {
+		case "mlp":
+			if opts.Softmax.Layers < 1 || opts.Softmax.Layers > 4 {
+				return Usagef("--mlp-layers %d: it is 1 to 4", opts.Softmax.Layers)
+			}
+		default:
+			if c.Changed("mlp-layers") {
+				return Usagef("--mlp-layers goes with --head mlp")
+			}
+			opts.Softmax.Layers = 1
+			if network != "linear" {
+				opts.Head = network
+			}
+		}
+		if *methods != "all" {
+			opts.Methods = pipeline.SplitScores(*methods)
+		}
+		if !assessOnly {
+			if err := opts.Check(); err != nil {
+				return c.usage(err)
+			}
+		}
+		if opts.Train, err = heads.Options(); err != nil {
+			return err
+		}
+		if opts.Bootstrap < 0 {
+			return Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
+		}
+		opts.Train.Features = *train
+		opts.Train.Calibration.None = true // no threshold is set here
+		if *verify {
+			all := append(slices.Clone(*train), opts.ID)
+			for _, set := range opts.OOD {
+				all = append(all, set.Features)
+			}
+			if v := opts.Train.Validation.Features; v != "" {
+				all = append(all, v)
+			}
+			if err := pipeline.Verify(ctx, all...); err != nil {
+				return err
+			}
+		}
+		if *file != "" {
+			if opts.Detector, err = pipeline.LoadDetector(*file); err != nil {
+				return err
+			}
+		}
+		if assessOnly {
+			return assess(ctx, opts, s)
+		}
+		if *leaderboard != "" {
+			board, err := report.ReadLeaderboard(*leaderboard)
+			if err != nil {
+				return err
+			}
+			opts.Published = report.Benchmarks(nil, board)
+		}
+		opts.Commands = []string{c.line()}
+		opts.Facts = []report.Fact{
+			{Name: "version", Value: Version()},
+			{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
+		}
+		progress := NewProgress(s.Err, "", *quiet)
+		opts.Progress = progress.Phase
+		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", text) }
+		results, err := pipeline.Evaluate(ctx, opts)
+		progress.Close()
+		if err != nil {
+			return err
+		}
+		if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil || opts.Detector == nil {
+			return err
+		}
+		return assess(ctx, opts, s)
+	}
+	return c.done()
+}
+
+// mostMethods bounds the rows that printResults prints, so that they fit a
+// screen.
+const mostMethods = 32
+
+// printResults prints the methods with their means over the near and the far
+// sets, and the file with the rest.
+func printResults(w io.Writer, results []pipeline.Figures, rest string) error {
+	type key struct{ method, group string }
+	means, deviations := map[key]pipeline.Figures{}, map[key]pipeline.Figures{}
+	var methods []string
+	var groups []string
+	for _, r := range results {
+		if r.Dataset != "mean" {
+			continue
+		}
+		k := key{r.Method, r.Group}
+		switch r.Seed {
+		case "mean":
+			means[k] = r
+			if !slices.Contains(methods, r.Method) {
+				methods = append(methods, r.Method)
+			}
+			if !slices.Contains(groups, r.Group) {
+				groups = append(groups, r.Group)
+			}
+		case "std":
+			deviations[k] = r
+		}
+	}
+	cell := func(mean, std float64) string {
+		if math.IsNaN(mean) {
+			return "–"
+		}
+		return fmt.Sprintf("%.2f ± %.2f", 100*mean, 100*std)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "%\t")
+	for _, group := range groups {
+		fmt.Fprintf(t, "AUROC %s\tFPR@95 %s\t", group, group)
+	}
+	fmt.Fprintln(t, "accuracy\t")
+	for _, method := range methods[:min(len(methods), mostMethods)] {
+		fmt.Fprintf(t, "%s\t", Printable(method))
+		for _, group := range groups {
+			mean, std := means[key{method, group}], deviations[key{method, group}]
+			fmt.Fprintf(t, "%s\t%s\t", cell(mean.AUROC, std.AUROC), cell(mean.FPR95, std.FPR95))
+		}
+		k := key{method, groups[0]}
+		fmt.Fprintf(t, "%s\t\n", cell(means[k].IDAcc, deviations[k].IDAcc))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if n := len(methods) - mostMethods; n > 0 {
+		fmt.Fprintf(w, "and %s more\n", count(n, "method"))
+	}
+	_, err := fmt.Fprintf(w, "Means ± standard deviations over the seeds. Each set, AUPR and intervals: %s\n", rest)
+	return err
+}
+
+// assess prints how often the detector is right on the test sets at its own
+// threshold.
+func assess(ctx context.Context, opts pipeline.EvaluateOptions, s Streams) error {
+	a := newAssessment(opts.Detector.Classes)
+	add := func(dir string, label func(set *features.Set, row int) string) (err error) {
+		set, err := features.Open(dir)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, set.Close()) }()
+		if set.D != opts.Detector.Dim() {
+			return fmt.Errorf("features %s have %d columns and the detector reads %d", dir, set.D, opts.Detector.Dim())
+		}
+		if own := opts.Detector.Source.Fingerprint; own != "" && set.Fingerprint != "" && own != set.Fingerprint {
+			return fmt.Errorf("features %s and the detector: %w", dir, features.ErrFingerprint)
+		}
+		const block = 4096
+		for at := 0; at < set.N; at += block {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			for i, v := range opts.Detector.Verdicts(set.Features()[at*set.D : min(at+block, set.N)*set.D]) {
+				if name := label(set, at+i); name != "" {
+					a.add(name, v)
+				}
+			}
+		}
+		return nil
+	}
+	err := add(opts.ID, func(set *features.Set, row int) string {
+		if y := set.Labels()[row]; y >= 0 {
+			return set.Classes[y]
+		}
+		return ""
+	})
+	for _, set := range opts.OOD {
+		if err == nil {
+			err = add(set.Features, func(*features.Set, int) string { return set.Group + "-OOD " + set.Name })
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return a.print(ForPeople(s.Out))
+}

@@ -1,0 +1,77 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"mlrbfn/extractor"
+	"mlrbfn/internal/onnx"
+	"mlrbfn/pipeline"
+)
+
+func newExport() *command {
+	c := newCommand("export", "--detector DETECTOR --out FILE.onnx [flags]", "Write a detector as an ONNX file",
+		`Writes a detector as an ONNX file for programs in other languages: from features to class confidences, score, OOD flag and p-value, or with the backbone from prepared images.
+
+The file's metadata properties mlrbfn.* say what the inputs, outputs and classes are.`)
+	var opts pipeline.ExportOptions
+	c.section("input")
+	file := c.String("detector", "", "file `DETECTOR` that train wrote")
+	alarms := c.Float64("max-false-alarms", 0, "another `SHARE` of in-distribution images that may be flagged (default: that of the detector)")
+	c.section("model")
+	c.BoolVar(&opts.WithBackbone, "with-backbone", false, "put the backbone before the head, in one file")
+	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
+	c.BoolVar(&opts.KeepOutputs, "keep-outputs", false, "also output what the backbone itself outputs")
+	library := AddLibraryFlag(c.FlagSet)
+	c.section("output")
+	c.StringVar(&opts.Out, "out", "", "file `FILE.onnx` to write")
+	c.IntVar(&opts.Opset, "opset", 0, fmt.Sprintf("`version` of ONNX's operators (default: %d, or the backbone's)", pipeline.DefaultOpset))
+	c.required = []string{"detector", "out"}
+	c.run = func(ctx context.Context, s Streams) error {
+		if err := c.noArgs(); err != nil {
+			return err
+		}
+		switch {
+		case !opts.WithBackbone && (opts.Model != "" || opts.KeepOutputs):
+			return Usagef("--model and --keep-outputs go with --with-backbone")
+		case c.Changed("opset") && (opts.Opset < onnx.MinOpset || opts.Opset > onnx.MaxOpset):
+			return Usagef("--opset %d: it is %d to %d", opts.Opset, onnx.MinOpset, onnx.MaxOpset)
+		case sameFile(*file, opts.Out):
+			return Usagef("--out %s is the detector itself", opts.Out)
+		}
+		var err error
+		if opts.Detector, err = pipeline.LoadDetector(*file); err != nil {
+			return err
+		}
+		if c.Changed("max-false-alarms") {
+			if err := setFalseAlarms(opts.Detector, *alarms); err != nil {
+				return err
+			}
+		}
+		if err := prepareOutput(opts.Out); err != nil {
+			return err
+		}
+		if opts.WithBackbone {
+			if err := extractor.InitRuntime(*library); err != nil {
+				return err
+			}
+		}
+		if err := pipeline.Export(ctx, opts); err != nil {
+			return err
+		}
+		info, err := os.Stat(opts.Out)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s, %s, %d bytes\n", opts.Out, count(len(opts.Detector.Classes), "class"), count(len(opts.Detector.Heads), "head"), info.Size())
+		return err
+	}
+	return c.done()
+}
+
+func sameFile(a, b string) bool {
+	left, errLeft := os.Stat(a)
+	right, errRight := os.Stat(b)
+	return errLeft == nil && errRight == nil && os.SameFile(left, right)
+}

@@ -1,0 +1,202 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/features"
+	"mlrbfn/pipeline"
+)
+
+func newExtract() *command {
+	c := newCommand("extract", "--model DIR --images DIR --out FEATURES [flags]", "Compute the features of images with an ONNX model",
+		`Runs each image of a folder through an ONNX model once and writes the features. In DIR/class/…/image the folders are the labels; images directly in DIR have none.
+
+Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and mlrbfn merge give the same set as one run.`)
+	var opts pipeline.ExtractOptions
+	c.section("input")
+	c.StringVar(&opts.Images, "images", "", "`DIR` of images, or an idx file of images as MNIST has (.gz too)")
+	c.StringVar(&opts.List, "list", "", "only the images of a `FILE` with lines of path and label, as OpenOOD has them")
+	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
+	exif := ""
+	Choice(c.FlagSet, &exif, "exif", "ignore", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
+	shard := c.String("shard", "", "only the part `i/n` of the images, i from 1 to n")
+	c.rare("names", "list")
+	c.section("model")
+	c.StringVar(&opts.Model, "model", "", "`DIR` with model.onnx and its processor's configuration, or pixels: no model")
+	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")
+	Choice(c.FlagSet, &opts.Backbone.Pool, "pool", "", "cls|mean", "one vector of last_hidden_state (default: cls, or mean without class token)")
+	c.section("model pixels: (x/255 − mean)/std")
+	size := c.String("size", "", "resize to `N|WxH` (default: all images must have the same size)")
+	Choice(c.FlagSet, &opts.Pixels.Channels, "channels", "", "grey|rgb", "(default: grey for idx files, else rgb)")
+	c.Float64SliceVar(&opts.Pixels.Mean, "mean", []float64{0}, "mean to subtract, `X` or one per channel as X,X,X")
+	c.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "standard deviation to divide by, `X` or one per channel")
+	c.Lookup("mean").DefValue, c.Lookup("std").DefValue = "0", "1"
+	c.section("output")
+	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write the feature set to")
+	c.BoolVar(&opts.Verify, "verify", false, "find changed images by reading them, not by size and time")
+	c.BoolVar(&opts.Force, "force", false, "replace a set of another model, folder or shard, or a damaged one")
+	asJSON := c.Bool("json", false, "print the result as one JSON object")
+	quiet := c.Bool("quiet", false, "show no progress")
+	c.section("check")
+	var check checkFlags
+	c.BoolVar(&check.on, "check", false, "only show what the model does to some images, and whether that is right")
+	c.StringVar(&check.against, "against", "", "with --check, compare with another `MODEL`, such as the one that this is quantised from")
+	c.StringVar(&check.picture, "picture", "check.png", "with --check, `FILE` for a picture of what the model sees")
+	c.IntVar(&check.images, "check-images", 48, "with --check, `number` of images to look at")
+	c.rare("verify", "against", "picture", "check-images")
+	c.section("speed and limits")
+	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
+	c.rare(rareRunFlags...)
+	c.required = []string{"model"}
+	c.run = func(ctx context.Context, s Streams) error {
+		pixels := opts.Model == extractor.PixelsName
+		if err := check.validate(c.Changed, pixels); err != nil {
+			return err
+		}
+		if !check.on && (opts.Images == "" || opts.Out == "") {
+			return Usagef("--images and --out are needed")
+		}
+		if err := c.noArgs(); err != nil {
+			return err
+		}
+		if opts.Names != "" && opts.List == "" {
+			return Usagef("--names goes with --list")
+		}
+		if err := checkModelFlags(c.Changed, pixels); err != nil {
+			return err
+		}
+		if err := setSize(&opts.Pixels, *size); err != nil {
+			return err
+		}
+		opts.Backbone.ApplyEXIF, opts.Pixels.ApplyEXIF = exif == "apply", exif == "apply"
+		if c.Changed("shard") {
+			var err error
+			if opts.Shard, err = features.ParseShard(*shard); err != nil {
+				return Usagef("--shard: %w", err)
+			}
+		}
+		if err := images.Check(); err != nil {
+			return err
+		}
+		if err := images.LoadRuntime(); err != nil {
+			return err
+		}
+		if check.on {
+			return runCheck(ctx, opts, check, *asJSON, s)
+		}
+		return runExtract(ctx, opts, *asJSON, *quiet, s)
+	}
+	return c.done()
+}
+
+// runExtract extracts features and tells what came of it.
+func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet bool, s Streams) error {
+	progress := NewProgress(s.Err, "images", quiet)
+	opts.Run.Progress = func(done, failed, total int) {
+		if done == 0 { // the clock starts now
+			progress.Begin(0)
+			return
+		}
+		note := ""
+		if failed > 0 {
+			note = fmt.Sprintf("%d unreadable", failed)
+		}
+		progress.Update(done, total, note)
+	}
+	var plan *extractor.Plan
+	opts.Run.Chosen = func(p extractor.Plan) {
+		if plan == nil || *plan != p { // of many images it is settled more than once
+			progress.Say("extract: " + planText(p))
+		}
+		plan = &p
+	}
+	result, err := pipeline.Extract(ctx, opts)
+	progress.Close()
+	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
+		fmt.Fprintln(s.Err, "extract: finished images are saved; the same command continues")
+	}
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		err = writeJSON(s.Out, struct {
+			Out     string `json:"out"`
+			N       int    `json:"n"`
+			D       int    `json:"d"`
+			New     int    `json:"new"`
+			Reused  int    `json:"reused"`
+			Failed  int    `json:"failed"`
+			Skipped int    `json:"skipped"`
+
+			Plan *extractor.Plan `json:"plan,omitempty"`
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, plan})
+	} else {
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
+			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
+	}
+	if err != nil {
+		return err
+	}
+	if n := len(result.Failed); n > 0 {
+		if !quiet {
+			for _, fail := range result.Failed[:min(n, 10)] {
+				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
+			}
+		}
+		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
+	}
+	return nil
+}
+
+// planText says how an extraction uses the machine.
+func planText(p extractor.Plan) string {
+	text := fmt.Sprintf("%s, %s per batch, %s of the model each", count(p.Workers, "worker"), count(p.Batch, "image"), count(max(1, p.Threads), "thread"))
+	if p.Measured {
+		text += " (the fastest that was tried)"
+	}
+	return text
+}
+
+// checkModelFlags refuses flags that are of no use to the kind of model.
+func checkModelFlags(changed func(string) bool, pixels bool) error {
+	names, kind := []string{"size", "channels", "mean", "std"}, "needs --model pixels"
+	if pixels {
+		names, kind = []string{"output", "pool", "device", "provider", "onnxruntime"}, "means nothing with --model pixels"
+	}
+	for _, name := range names {
+		if changed(name) {
+			return Usagef("--%s %s", name, kind)
+		}
+	}
+	return nil
+}
+
+// setSize reads the value of --size: N, WxH or nothing.
+func setSize(o *extractor.PixelOptions, text string) error {
+	if text == "" {
+		return nil
+	}
+	width, height, ok := strings.Cut(text, "x")
+	if !ok {
+		height = width
+	}
+	for _, side := range []struct {
+		text string
+		to   *int
+	}{{width, &o.Width}, {height, &o.Height}} {
+		n, err := strconv.Atoi(side.text)
+		if err != nil || n < 1 || n > preprocess.MaxSide {
+			return Usagef("--size %s: it is N or WxH, each from 1 to %d", text, preprocess.MaxSide)
+		}
+		*side.to = n
+	}
+	return nil
+}

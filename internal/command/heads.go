@@ -1,0 +1,199 @@
+package command
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/head"
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
+	"mlrbfn/pipeline"
+)
+
+// HeadFlags are the flags of programs that train heads.
+type HeadFlags struct {
+	flags                            *pflag.FlagSet
+	options                          pipeline.TrainOptions
+	shape                            head.Settings
+	val, depression, balance, preset string
+	network, schedule, conditioning  string
+	paper                            bool
+	seeds                            Seeds
+}
+
+// paperFlags returns the settings of the paper's for one of its experiments, ""
+// being the usual ones, as values of flags.
+func paperFlags(preset string) (map[string]string, error) {
+	p := paper.Presets[preset]
+	c, err := p.Config.WithDefaults()
+	if err != nil {
+		return nil, err
+	}
+	o, err := c.TrainOptions(p.Train)
+	if err != nil {
+		return nil, err
+	}
+	shape := c.Settings()
+	return map[string]string{
+		"network": "paper", "conditioning": string(c.Conditioning().Kind), "schedule": string(o.Schedule),
+		"layers": strconv.Itoa(shape.Layers), "centroids": strconv.Itoa(shape.Centroids), "projection": strconv.Itoa(shape.Projection),
+		"epochs": strconv.Itoa(o.Epochs), "batch": strconv.Itoa(o.Batch), "lr": strconv.FormatFloat(o.LR, 'g', -1, 64),
+	}, nil
+}
+
+// AddHeadFlags adds the flags; seeds are the default ones.
+func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
+	h := &HeadFlags{flags: f, seeds: seeds}
+	o := &h.options
+	f.BoolVar(&h.paper, "paper", false, "the paper's head and settings; other flags still apply")
+	Choice(f, &h.preset, "preset", "", "imagenet1k|mnist|moons", "the paper's settings for a data set; other flags still apply")
+	Choice(f, &h.network, "network", "residual", "residual|paper", "kind of head (paper: paper)")
+	also(f, "network", "open", "residual")
+	f.StringVar(&h.val, "val", "0.1", "`SHARE` of the training images, or feature set, to validate on; 0: none")
+	f.StringVar(&h.conditioning, "conditioning", "auto", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three (paper: none)")
+	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
+	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
+	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca leaves; 0: all")
+	f.IntVar(&h.shape.Layers, "layers", 2, "RBF layers (paper: 4)")
+	f.IntVar(&h.shape.Centroids, "centroids", 50, "centroids of each hidden layer")
+	f.IntVar(&h.shape.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 if that is more (paper: 100, the outputs of each hidden layer)")
+	f.Float64Var(&h.shape.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
+	f.Float64Var(&h.shape.Recovery, "recovery", 1.1, "how fast depression recovers from layer to layer, ≥ 1")
+	Choice(f, &h.depression, "depression", "paper", "paper|none", "depression mechanism")
+	f.IntVar(&o.Train.Epochs, "epochs", 20, "passes over the training images (paper: 500)")
+	f.IntVar(&o.Train.Batch, "batch", 128, "images per training step; the first batch also initialises the paper's network")
+	f.Float64Var(&o.Train.LR, "lr", 0.003, "learning rate of Adam (paper: 0.001)")
+	Choice(f, &h.schedule, "schedule", "cosine", "cosine|plateau", "how the learning rate falls (paper: plateau)")
+	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before plateau halves the learning rate")
+	Choice(f, &h.balance, "balance", "none", "none|sample", "an epoch shows each image once, or each class equally often")
+	usage := "train one head per seed"
+	if h.seeds.String() == "0" { // which is taken for no default
+		usage += " (default 0)"
+	}
+	f.Var(&h.seeds, "seeds", usage)
+	f.Var(&h.seeds, "seed", "")
+	f.Lookup("seed").Hidden = true
+	return h
+}
+
+// rareHeadFlags are those of AddHeadFlags that few need.
+var rareHeadFlags = []string{"network", "layers", "lr", "val", "shrinkage", "pca-dims", "centroids", "projection", "norm", "recovery", "depression", "batch", "schedule", "patience"}
+
+// PaperByDefault makes the paper's settings the defaults.
+func (h *HeadFlags) PaperByDefault() *HeadFlags {
+	settings, err := paperFlags("")
+	if err != nil {
+		panic(err)
+	}
+	for name, value := range settings {
+		flag := h.flags.Lookup(name)
+		flag.DefValue = value
+		if err := flag.Value.Set(value); err != nil {
+			panic(err)
+		}
+	}
+	h.flags.Lookup("paper").DefValue = "true"
+	return h
+}
+
+// settle gives the flags that were not given the values of settings.
+func (h *HeadFlags) settle(settings map[string]string) error {
+	for name, value := range settings {
+		if h.flags.Changed(name) {
+			continue
+		}
+		if err := h.flags.Lookup(name).Value.Set(value); err != nil {
+			return fmt.Errorf("--%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Options returns what the flags say, after Parse.
+func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
+	if h.preset != "" || h.paper {
+		settings, err := paperFlags(h.preset)
+		if err != nil {
+			return h.options, err
+		}
+		if err := h.settle(settings); err != nil {
+			return h.options, err
+		}
+	}
+	o := h.options
+	o.Train.Schedule = head.Schedule(h.schedule)
+	kind, l2 := strings.CutPrefix(h.conditioning, "l2+")
+	if h.conditioning == "l2" {
+		kind, l2 = "none", true
+	}
+	if kind == "" {
+		return o, Usagef("--conditioning %q: nothing follows l2+", h.conditioning)
+	}
+	o.Conditioning.Kind, o.Conditioning.L2 = conditioning.Kind(kind), l2
+	if _, err := o.Conditioning.WithDefaults(); err != nil {
+		return o, Usagef("--conditioning: %w", err)
+	}
+	switch whitens := o.Conditioning.Kind == conditioning.Whiten || o.Conditioning.Kind == conditioning.Auto; {
+	case o.Conditioning.Shrinkage != 0 && !whitens:
+		return o, Usagef("--shrinkage: --conditioning %s does not whiten", h.conditioning)
+	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != conditioning.PCA:
+		return o, Usagef("--pca-dims: --conditioning %s is no pca", h.conditioning)
+	}
+	o.Train.Balance = h.balance == "sample"
+	// A zero would mean the default further on, not what was asked for.
+	for name, value := range map[string]float64{
+		"layers": float64(h.shape.Layers), "centroids": float64(h.shape.Centroids),
+		"norm": h.shape.Norm, "recovery": h.shape.Recovery,
+		"epochs": float64(o.Train.Epochs), "batch": float64(o.Train.Batch), "lr": o.Train.LR, "patience": float64(o.Train.Patience),
+	} {
+		if !(value > 0) {
+			return o, Usagef("--%s %g: it is positive", name, value)
+		}
+	}
+	switch shape := h.shape; {
+	case h.network == "paper":
+		o.Head = paper.Config{
+			Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
+			Norm: shape.Norm, Recovery: shape.Recovery, NoDepression: h.depression == "none",
+		}
+	case shape.Norm != 2:
+		return o, Usagef("--norm %g: only --network paper has other norms than 2", shape.Norm)
+	case h.depression == "none":
+		return o, Usagef("--depression none: only --network paper can do without it")
+	default:
+		o.Head = residual.Config{Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection, Recovery: shape.Recovery}
+	}
+	if _, err := o.Head.WithDefaults(); err != nil {
+		return o, Usagef("%w", err)
+	}
+	if _, err := o.Train.WithDefaults(); err != nil {
+		return o, Usagef("%w", err)
+	}
+	var err error
+	if o.Validation, err = Share("val", h.val); err != nil {
+		return o, err
+	}
+	o.Seeds = h.seeds
+	return o, nil
+}
+
+// Share reads the value of the flag name: a share of the training images, or
+// a feature set.
+func Share(name, text string) (pipeline.Share, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	switch {
+	case text == "":
+		return pipeline.Share{}, Usagef("--%s is empty", name)
+	case err != nil:
+		return pipeline.Share{Features: text}, nil
+	case v == 0:
+		return pipeline.Share{None: true}, nil
+	case !(v > 0 && v < 1):
+		return pipeline.Share{}, Usagef("--%s %s: a share lies between 0 and 1", name, strings.TrimSpace(text))
+	}
+	return pipeline.Share{Fraction: v}, nil
+}

@@ -1,0 +1,54 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"mlrbfn/features"
+)
+
+func newMerge() *command {
+	c := newCommand("merge", "--out FEATURES SHARD… [flags]", "Make one feature set of the shards that extract wrote",
+		`Makes one feature set of all shards that extract --shard i/n wrote, given in any order. The set is byte for byte the one that a single run over all images would have written. Shards that are missing, unfinished, damaged or of different sets are refused.`)
+	c.section("output")
+	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
+	force := c.Bool("force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
+	asJSON := c.Bool("json", false, "print the result as one JSON object")
+	c.required = []string{"out"}
+	c.run = func(ctx context.Context, s Streams) error {
+		if c.NArg() == 0 {
+			return Usagef("name the folders of the shards")
+		}
+		meta, err := features.Merge(ctx, *out, c.Args(), features.Options{Force: *force})
+		if err != nil {
+			return err
+		}
+		set, err := features.Open(*out)
+		if err != nil {
+			return err
+		}
+		failed, err := set.Errors()
+		if err = errors.Join(err, set.Close()); err != nil {
+			return err
+		}
+		if *asJSON {
+			err = writeJSON(s.Out, struct {
+				Out    string `json:"out"`
+				N      int    `json:"n"`
+				D      int    `json:"d"`
+				Shards int    `json:"shards"`
+				Failed int    `json:"failed"`
+			}{*out, meta.N, meta.D, c.NArg(), len(failed)})
+		} else {
+			_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s, of %s (%d unreadable)\n",
+				*out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class"), count(c.NArg(), "shard"), len(failed))
+		}
+		if err == nil && len(failed) > 0 {
+			err = fmt.Errorf("%w: %d, all listed in %s", ErrPartial, len(failed), filepath.Join(*out, "errors.jsonl"))
+		}
+		return err
+	}
+	return c.done()
+}

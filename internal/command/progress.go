@@ -1,0 +1,183 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Progress tells a person how far a command is: by a bar on a terminal, and else
+// by a line every few seconds. It may be used from several goroutines; a nil
+// Progress tells nothing.
+type Progress struct {
+	mu       sync.Mutex
+	w        io.Writer
+	terminal bool
+	unit     string
+	start    time.Time
+	shown    time.Time
+	done     int
+	before   int // done when it began
+	line     string
+	last     string // line that was shown last
+	phase    string
+}
+
+// NewProgress returns a Progress that counts units ("images") on w, or nil if
+// quiet. For Progress.Phase the unit follows from the phase.
+func NewProgress(w io.Writer, unit string, quiet bool) *Progress {
+	if quiet {
+		return nil
+	}
+	if p, ok := w.(people); ok { // the bar moves the cursor, and escapes its own text
+		w = p.w
+	}
+	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now()}
+}
+
+// Begin says that done units were done before, and the time starts now.
+func (p *Progress) Begin(done int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.start, p.before = time.Now(), done
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
+	if p, ok := w.(people); ok {
+		w = p.w
+	}
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Update says that done of total units are done, with a note on them. A total
+// below 0 is one that is not known yet.
+func (p *Progress) Update(done, total int, note string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	every := 5 * time.Second
+	if p.terminal {
+		every = 100 * time.Millisecond
+	}
+	// Several goroutines count, and may come here out of turn.
+	p.done = max(p.done, done)
+	p.line = escape(p.render(p.done, total, note))
+	if now := time.Now(); now.Sub(p.shown) >= every && (p.terminal || now.Sub(p.start) >= every) {
+		p.shown = now
+		p.show()
+	}
+}
+
+// Say shows a line that stays, above the bar.
+func (p *Progress) Say(line string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	line = escape(line)
+	if p.terminal {
+		line = "\r\033[K" + line
+	}
+	fmt.Fprintln(p.w, line)
+	p.last = "" // the bar is shown anew
+}
+
+// Phase is Update for work in several phases, each of which counts from 0: sets
+// or, where the name what ends in "training", epochs.
+func (p *Progress) Phase(what string, done, total int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	if what != p.phase {
+		p.finish()
+		p.phase, p.start, p.shown, p.done, p.before = what, time.Now(), time.Time{}, 0, 0
+		if p.unit = "sets"; strings.HasSuffix(what, "training") {
+			p.unit = "epochs"
+		}
+	}
+	p.mu.Unlock()
+	p.Update(done, total, what)
+}
+
+// Close shows the last state, if it is worth a line, and ends the bar.
+func (p *Progress) Close() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finish()
+}
+
+// finish ends the line that is being shown.
+func (p *Progress) finish() {
+	if p.line == "" {
+		return
+	}
+	p.show()
+	if p.terminal {
+		fmt.Fprintln(p.w)
+	}
+	p.line = ""
+}
+
+func (p *Progress) show() {
+	if p.line == p.last {
+		return
+	}
+	p.last = p.line
+	if p.terminal {
+		// A line that wraps could not be written over.
+		line := []rune(p.line)
+		if width, _, err := term.GetSize(int(p.w.(*os.File).Fd())); err == nil && width > 1 && len(line) >= width {
+			line = line[:width-1]
+		}
+		fmt.Fprintf(p.w, "\r\033[K%s", string(line))
+		return
+	}
+	fmt.Fprintln(p.w, p.line)
+}
+
+func (p *Progress) render(done, total int, note string) string {
+	elapsed := time.Since(p.start)
+	var b strings.Builder
+	if p.terminal && total > 0 {
+		const width = 24
+		full := width * done / total
+		fmt.Fprintf(&b, "[%s%s] ", strings.Repeat("█", full), strings.Repeat("·", width-full))
+	}
+	fmt.Fprintf(&b, "%d", done)
+	if total >= 0 {
+		fmt.Fprintf(&b, "/%d", total)
+	}
+	b.WriteString(" " + p.unit)
+	if done > p.before {
+		rate := float64(done-p.before) / elapsed.Seconds()
+		fmt.Fprintf(&b, ", %.4g %s/s", rate, p.unit)
+		if total >= 0 {
+			left := time.Duration(float64(total-done) / rate * float64(time.Second))
+			fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
+		}
+	}
+	if total < 0 {
+		b.WriteString(", more are being found")
+	}
+	if note != "" {
+		b.WriteString(", " + note)
+	}
+	return b.String()
+}

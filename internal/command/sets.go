@@ -1,0 +1,38 @@
+package command
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"mlrbfn/pipeline"
+)
+
+// SetFlags are the flags of commands that compare methods on sets of OOD images.
+type SetFlags struct{ near, far *[]string }
+
+// AddSetFlags adds the flags.
+func AddSetFlags(f *pflag.FlagSet) *SetFlags {
+	return &SetFlags{
+		near: f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images: unknown classes like the known ones (repeat)"),
+		far:  f.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images: nothing like the known classes (repeat)"),
+	}
+}
+
+// Sets returns what the flags say, after Parse.
+func (s *SetFlags) Sets() ([]pipeline.OODSet, error) {
+	var all []pipeline.OODSet
+	for _, group := range []struct {
+		name string
+		sets []string
+	}{{pipeline.Near, *s.near}, {pipeline.Far, *s.far}} {
+		for _, set := range group.sets {
+			name, dir, ok := strings.Cut(set, "=")
+			if !ok || name == "" || dir == "" {
+				return nil, Usagef("--%s %s: it is NAME=FEATURES", group.name, set)
+			}
+			all = append(all, pipeline.OODSet{Group: group.name, Name: name, Features: dir})
+		}
+	}
+	return all, nil
+}

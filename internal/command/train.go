@@ -1,0 +1,280 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"mlrbfn/features"
+	"mlrbfn/head"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/pipeline"
+)
+
+func newTrain() *command {
+	c := newCommand("train", "--features FEATURES --out DETECTOR [flags]", "Train a detector on features",
+		`Trains a detector on the labelled images of one or several feature sets and writes it, with its threshold, as one file.
+
+The state of training is saved in DETECTOR.checkpoint. After an interruption the same command continues from there, and the detector is bit-identical.`)
+	c.section("input")
+	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
+	c.section("output")
+	out := c.String("out", "", "file `DETECTOR` to write")
+	force := c.Bool("force", false, "replace a detector of other classes")
+	asJSON := c.Bool("json", false, "print the result as one JSON object")
+	quiet := c.Bool("quiet", false, "show no progress")
+	c.section("threshold")
+	calibration := c.String("calibration", "0.1", "`SHARE` of the training images, or feature set, to set the threshold by; 0: none")
+	alarms := c.Float64("max-false-alarms", 0.05, "`SHARE` of in-distribution images that may be flagged")
+	tpr := c.Float64("target-tpr", 0.95, "the same as --max-false-alarms of 1 − `SHARE`")
+	scores := c.String("scores", pipeline.OwnScore, "`SCORE` to judge by: a method of evaluate, as ensemble(A,B,…)")
+	c.section("head and training")
+	heads := AddHeadFlags(c.FlagSet, 0)
+	c.rare("target-tpr")
+	c.rare(rareHeadFlags...)
+	c.section("running")
+	var memory Bytes
+	c.Var(&memory, "memory", "memory for features, about (default: half of the machine's)")
+	c.Lookup("memory").DefValue = ""
+	every := c.Duration("checkpoint-every", 30*time.Second, "how often the state of training is saved; 0: never, and no checkpoint is read")
+	resume := c.Bool("resume", false, "continue from DETECTOR.checkpoint, which must exist; --lr may differ")
+	restart := c.Bool("restart", false, "start anew even if DETECTOR.checkpoint exists")
+	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
+	c.rare("checkpoint-every", "verify", "resume")
+	c.required = []string{"features", "out"}
+	c.run = func(ctx context.Context, s Streams) error {
+		if c.NArg() > 0 {
+			return Usagef("unexpected argument %q; --features repeats for each set", c.Arg(0))
+		}
+		if err := pipeline.CheckScores(*scores); err != nil {
+			return Usagef("--scores: %w", err)
+		}
+		switch {
+		case c.Changed("max-false-alarms") && c.Changed("target-tpr"):
+			return Usagef("--max-false-alarms and --target-tpr say the same thing: give one of them")
+		case !(*alarms > 0 && *alarms < 1):
+			return Usagef("--max-false-alarms %g: a share lies between 0 and 1", *alarms)
+		case !(*tpr > 0 && *tpr < 1):
+			return Usagef("--target-tpr %g: a share lies between 0 and 1", *tpr)
+		case c.Changed("max-false-alarms"):
+			*tpr = 1 - *alarms
+		}
+		opts, err := heads.Options()
+		if err != nil {
+			return err
+		}
+		if opts.Calibration, err = Share("calibration", *calibration); err != nil {
+			return err
+		}
+		switch {
+		case *every < 0:
+			return Usagef("--checkpoint-every %s: it is not negative", *every)
+		case *resume && *restart, *resume && *every == 0:
+			return Usagef("--resume goes with neither --restart nor --checkpoint-every 0")
+		case *resume:
+			opts.Resume = pipeline.ResumeAlways
+		case *restart:
+			opts.Resume = pipeline.ResumeNever
+		}
+		checkpoint := *out + ".checkpoint"
+		if *every > 0 {
+			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
+		}
+		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
+		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
+		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
+			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
+		}
+		if err := prepareOutput(*out); err != nil {
+			return err
+		}
+		if !*force && !(*every > 0 && !*restart && exists(checkpoint)) {
+			if err := mayReplace(s.Err, *out, *sets); err != nil {
+				return err
+			}
+		}
+		if *verify {
+			all := slices.Clone(*sets)
+			for _, share := range []pipeline.Share{opts.Validation, opts.Calibration} {
+				if share.Features != "" {
+					all = append(all, share.Features)
+				}
+			}
+			if err := pipeline.Verify(ctx, all...); err != nil {
+				return err
+			}
+		}
+
+		progress := NewProgress(s.Err, "epochs", *quiet)
+		shown := newEpochs(progress, opts)
+		opts.Progress = shown.update
+		opts.Resumed = func(epochs []int) {
+			shown.resume(epochs)
+			if !*quiet {
+				fmt.Fprintf(s.Err, "train: continuing from %s, %d of %d epochs\n", checkpoint, shown.done(), shown.total())
+			}
+		}
+		detector, result, err := pipeline.Train(ctx, opts)
+		progress.Close()
+		if err != nil {
+			return adviseTraining(s.Err, err, checkpoint, opts.Checkpoint != "" && exists(checkpoint))
+		}
+		if err := detector.Save(*out); err != nil {
+			return err
+		}
+		if opts.Checkpoint != "" {
+			if err := os.Remove(checkpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		for _, w := range result.Warnings {
+			fmt.Fprintf(s.Err, "train: warning: %s\n", w)
+		}
+		if *asJSON {
+			return writeJSON(s.Out, result)
+		}
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n", *out, describe(detector, result))
+		return err
+	}
+	return c.done()
+}
+
+// prepareOutput makes the folders above a file that will be written and checks
+// that it can be.
+func prepareOutput(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	return atomicfile.Check(path)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// mayReplace refuses to replace a file that is no detector of the classes of
+// these feature sets, and says so where it is one.
+func mayReplace(stderr io.Writer, out string, sets []string) error {
+	if !exists(out) {
+		return nil
+	}
+	old, err := pipeline.LoadDetector(out)
+	if err != nil {
+		return fmt.Errorf("%s exists and is not a detector that this version reads; --force replaces it", out)
+	}
+	var classes []string
+	for _, dir := range sets {
+		set, err := features.Open(dir)
+		if err != nil {
+			return err
+		}
+		classes = append(classes, set.Classes...)
+		if err := set.Close(); err != nil {
+			return err
+		}
+	}
+	slices.Sort(classes)
+	classes = slices.Compact(classes)
+	if !slices.Equal(classes, slices.Sorted(slices.Values(old.Classes))) {
+		return fmt.Errorf("%s exists and knows other classes (%s) than the features (%s); --force replaces it", out, some(old.Classes), some(classes))
+	}
+	fmt.Fprintf(stderr, "train: %s will be replaced, which has the same %s\n", out, count(len(classes), "class"))
+	return nil
+}
+
+// some lists names, but not more than a few.
+func some(names []string) string {
+	const most = 4
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// adviseTraining adds to an error of training what to do next; saved says
+// whether there is a checkpoint.
+func adviseTraining(stderr io.Writer, err error, checkpoint string, saved bool) error {
+	switch {
+	case errors.Is(err, context.Canceled) && saved:
+		fmt.Fprintf(stderr, "train: the state of training is in %s; the same command continues from there, and --restart starts anew\n", checkpoint)
+	case errors.Is(err, head.ErrDiverged) && saved:
+		return fmt.Errorf("%w; the last good state is in %s: --resume with another --lr continues from there, --restart starts anew", err, checkpoint)
+	case errors.Is(err, pipeline.ErrOtherTraining):
+		return fmt.Errorf("%w; the command that began it continues it, --resume if only --lr differs; --restart starts anew", err)
+	}
+	return err
+}
+
+// epochs shows how far all heads together are.
+type epochs struct {
+	progress *Progress
+	each     int // epochs of a head
+
+	mu     sync.Mutex
+	behind []int        // epochs per head
+	last   []head.Epoch // the latest per head; zero before the first
+}
+
+func newEpochs(progress *Progress, opts pipeline.TrainOptions) *epochs {
+	heads := len(opts.Seeds)
+	return &epochs{progress: progress, each: opts.Train.Epochs, behind: make([]int, heads), last: make([]head.Epoch, heads)}
+}
+
+func (p *epochs) total() int { return p.each * len(p.behind) }
+
+func (p *epochs) done() (n int) {
+	for _, epochs := range p.behind {
+		n += epochs
+	}
+	return n
+}
+
+// resume begins with the epochs that each head did before.
+func (p *epochs) resume(behind []int) {
+	copy(p.behind, behind)
+	p.progress.Begin(p.done())
+}
+
+// update notes an epoch and shows the means over the heads.
+func (p *epochs) update(i int, e head.Epoch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.behind[i], p.last[i] = e.Epoch, e
+	var mean head.Epoch
+	var n float64
+	for _, e := range p.last {
+		if e.Epoch > 0 {
+			n++
+			mean.TrainLoss += e.TrainLoss
+			mean.ValLoss += e.ValLoss
+			mean.ValAccuracy += e.ValAccuracy
+			mean.LR += e.LR
+		}
+	}
+	p.progress.Update(p.done(), p.total(), fmt.Sprintf("loss %.4f, validation loss %.4f, accuracy %.4f, learning rate %.2g", mean.TrainLoss/n, mean.ValLoss/n, mean.ValAccuracy/n, mean.LR/n))
+}
+
+// describe says in a few lines what was trained.
+func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
+	text := fmt.Sprintf("%s, %s of %s, trained on %s for %s (%.1f s, %.0f training steps/s)\n",
+		count(len(d.Classes), "class"), count(len(d.Heads), "head"), count(d.Heads[0].Network.Settings().Layers, "layer"), count(r.Rows.Train, "image"), count(r.Epochs, "epoch"), r.Seconds, r.StepsPerSecond)
+	text += fmt.Sprintf("loss %.4f, validation loss %.4f", r.TrainLoss, r.ValLoss)
+	if r.ValAccuracy != nil {
+		text += fmt.Sprintf(", validation accuracy %.4f (%s)", *r.ValAccuracy, count(r.Rows.Validation, "image"))
+	}
+	if r.Threshold != nil {
+		text += fmt.Sprintf("\nthreshold %.4f of the score %s, set by %s to flag at most %.4g%% of in-distribution images",
+			*r.Threshold, r.Scores, count(r.Rows.Calibration, "calibration image"), 100*(1-d.TargetTPR))
+		text += fmt.Sprintf("\nlong-run false alarms of this threshold: %.2g%% to %.2g%% of in-distribution images (95%% confidence interval)", 100*r.FalseAlarms[0], 100*r.FalseAlarms[1])
+	}
+	return text
+}

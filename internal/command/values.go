@@ -1,0 +1,119 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Bytes is the value of a flag that takes an amount of memory: a number of
+// bytes, or one of kibi-, mebi-, gibi- or tebibytes as in 512MiB.
+type Bytes int64
+
+var units = []string{"B", "KiB", "MiB", "GiB", "TiB"}
+
+// String writes the amount in the largest unit that divides it.
+func (b *Bytes) String() string {
+	v, unit := int64(*b), 0
+	for v > 0 && v%1024 == 0 && unit < len(units)-1 {
+		v, unit = v/1024, unit+1
+	}
+	return strconv.FormatInt(v, 10) + units[unit]
+}
+
+// Set reads the amount.
+func (b *Bytes) Set(text string) error {
+	number, scale := text, 1.0
+	for i, unit := range units[1:] {
+		if n, ok := strings.CutSuffix(text, unit); ok {
+			number, scale = n, float64(int64(1)<<(10*(i+1)))
+		}
+	}
+	v, err := strconv.ParseFloat(strings.TrimSuffix(number, "B"), 64)
+	if err != nil || !(v*scale >= 1 && v*scale < 1<<62) {
+		return errors.New("it is an amount of memory such as 512MiB")
+	}
+	*b = Bytes(v * scale)
+	return nil
+}
+
+// Type names the value in the usage text.
+func (b *Bytes) Type() string { return "BYTES" }
+
+// Seeds is the value of a flag that takes seeds with commas between them.
+type Seeds []uint64
+
+// String lists the seeds.
+func (s *Seeds) String() string {
+	var parts []string
+	for _, v := range *s {
+		parts = append(parts, strconv.FormatUint(v, 10))
+	}
+	return strings.Join(parts, ",")
+}
+
+// Set takes a list of seeds.
+func (s *Seeds) Set(text string) error {
+	*s = nil
+	for part := range strings.SplitSeq(text, ",") {
+		v, err := strconv.ParseUint(strings.TrimSpace(part), 10, 64)
+		if err != nil {
+			return fmt.Errorf("seed %q is not a whole number from 0 on", part)
+		}
+		if slices.Contains(*s, v) {
+			return fmt.Errorf("seed %d is given twice", v)
+		}
+		*s = append(*s, v)
+	}
+	return nil
+}
+
+// Type names the value in the help text.
+func (s *Seeds) Type() string { return "seeds" }
+
+// choice is the value of a flag that takes one of some words.
+type choice struct {
+	value   *string
+	words   []string
+	aliases map[string]string // other words that are still understood
+}
+
+// Choice adds a flag that takes one of words, which are joined by |.
+func Choice(f *pflag.FlagSet, to *string, name, value, words, text string) {
+	*to = value
+	f.Var(&choice{value: to, words: strings.Split(words, "|")}, name, text)
+}
+
+// also lets a Choice understand another word for one of its own.
+func also(f *pflag.FlagSet, name, word, means string) {
+	c := f.Lookup(name).Value.(*choice)
+	if c.aliases == nil {
+		c.aliases = map[string]string{}
+	}
+	c.aliases[word] = means
+}
+
+func (c *choice) String() string {
+	if c.value == nil {
+		return ""
+	}
+	return *c.value
+}
+
+func (c *choice) Type() string { return "choice" }
+
+func (c *choice) Set(text string) error {
+	if word, ok := c.aliases[text]; ok {
+		text = word
+	}
+	if !slices.Contains(c.words, text) {
+		last := len(c.words) - 1
+		return errors.New("it is " + strings.Join(c.words[:last], ", ") + " or " + c.words[last])
+	}
+	*c.value = text
+	return nil
+}

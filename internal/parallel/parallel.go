@@ -1,0 +1,69 @@
+// Package parallel shares loops out over the processor's cores. What a loop
+// computes must not depend on how many there are.
+package parallel
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Ranges calls the functions that worker makes, one for each core, for parts of
+// the range 0 … n−1 that begin at multiples of size. worker makes what one
+// goroutine needs for itself. The first error ends the loop, as does ctx.
+func Ranges(ctx context.Context, n, size int, worker func() func(from, to int) error) error {
+	var next atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	for range min(runtime.GOMAXPROCS(0), (n+size-1)/size) {
+		group.Go(func() error {
+			do := worker()
+			for {
+				from := int(next.Add(int64(size))) - size
+				if from >= n {
+					return nil
+				}
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if err := do(from, min(from+size, n)); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return group.Wait()
+}
+
+// Blocks calls do for parts of the range 0 … n−1 that begin at multiples of
+// size, on all cores. It stops with ctx and returns its error.
+func Blocks(ctx context.Context, n, size int, do func(from, to int)) error {
+	return Ranges(ctx, n, size, func() func(from, to int) error {
+		return func(from, to int) error {
+			do(from, to)
+			return nil
+		}
+	})
+}
+
+// Each calls do for 0 … n−1 on so many goroutines.
+func Each(workers, n int, do func(i int)) {
+	if workers = min(workers, n); workers <= 1 {
+		for i := range n {
+			do(i)
+		}
+		return
+	}
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	group.Wait()
+}

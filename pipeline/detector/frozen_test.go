@@ -1,0 +1,127 @@
+package detector
+
+import (
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/head/paper"
+	"mlrbfn/internal/safetensors"
+)
+
+// names returns the names in the metadata of a detector file, those of nested
+// objects with a dot and of arrays' elements with [], and of its tensors.
+func names(t *testing.T, path string) (metadata, tensors []string) {
+	t.Helper()
+	file, err := safetensors.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object any
+	if err := json.Unmarshal([]byte(file.Metadata["mlrbfn"]), &object); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	var visit func(prefix string, v any)
+	visit = func(prefix string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, within := range v {
+				visit(prefix+"."+name, within)
+			}
+		case []any:
+			for _, within := range v {
+				visit(prefix+"[]", within)
+			}
+		default:
+			found[strings.TrimPrefix(prefix, ".")] = true
+		}
+	}
+	visit("", object)
+	for _, s := range file.Tensors {
+		tensors = append(tensors, s.Name)
+	}
+	slices.Sort(tensors)
+	return slices.Sorted(maps.Keys(found)), tensors
+}
+
+// commonNames are in the metadata of every detector.
+const commonNames = `version classes[] norm recovery depression threshold target_tpr false_alarms[] seeds[]
+fingerprint model model_sha256 output pool preprocess
+history[][].epoch history[][].steps history[][].lr history[][].train_loss history[][].val_loss history[][].val_accuracy
+training.features[] training.layers training.centroids training.projection training.epochs training.batch training.lr
+training.patience training.schedule training.balance training.validation training.calibration
+training.rows.train training.rows.validation training.rows.calibration training.rows.unlabelled `
+
+const residualNames = `open conditioning.kind conditioning.l2 conditioning.shrinkage conditioning.dims training.class_rows[] `
+
+// Tensors of all detectors, and of the residual heads with one seed.
+const (
+	commonTensors  = `calibration.scores splits.calibration splits.validation `
+	frozenResidual = `conditioning.mean conditioning.matrix density.means density.radii score
+layers.0.centroids layers.0.beta layers.0.init_beta layers.0.projections layers.1.centroids layers.1.beta layers.1.init_beta `
+)
+
+// TestFrozenNames: the names in detector files never change, or other versions of
+// the program could not read them. Detectors of all kinds are written with the
+// names that these have always had.
+func TestFrozenNames(t *testing.T) {
+	ablated := detectorOf(1)
+	ablated.Training.ClassRows, ablated.Training.SumLoss, ablated.Training.Window = []int{1}, true, 9
+	first := ablated.Heads[0].Network.(*paper.Network)
+	first.NoDepression, first.NoRatio, first.NoProjections = true, true, true
+	first.Layers[0].Projections = nil
+	scaled := detectorOf(1)
+	scaled.Heads[0].Conditioning = &conditioning.Conditioning{
+		Options: conditioning.Options{Kind: conditioning.Standardise}, Mean: []float32{1, 2, 3, 4}, Scale: []float32{5, 6, 7, 8},
+	}
+	load := func(name string) *Detector {
+		d, err := Load(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	layers := func(prefix string) string {
+		return strings.NewReplacer("layers.", prefix+"layers.").Replace(
+			`layers.0.centroids layers.0.beta layers.0.init_beta layers.0.projections layers.1.centroids layers.1.beta layers.1.init_beta `)
+	}
+	for name, tt := range map[string]struct {
+		d                 *Detector
+		metadata, tensors string
+	}{
+		"paper, two seeds": {load("version1.safetensors"), commonNames + "conditioning training.class_rows", commonTensors + layers("heads.0.") + layers("heads.1.")},
+		"residual":         {load("version2.safetensors"), commonNames + residualNames, commonTensors + frozenResidual},
+		"residual, ensemble": {
+			load("version3.safetensors"), commonNames + residualNames + `scores.name scores.parts[].name scores.parts[].kind`,
+			commonTensors + frozenResidual + `scores.scales scores.classifier.weights scores.classifier.bias
+				scores.1.gamma scores.1.m scores.2.classes scores.2.distances scores.2.mean scores.3.l2 scores.3.means scores.3.within.mean scores.3.within.whiten`,
+		},
+		"ablated": {
+			ablated, strings.NewReplacer("pool preprocess", "pool preprocess.exif", "false_alarms[]", "false_alarms").Replace(commonNames) +
+				`conditioning training.class_rows[] training.sum_loss training.window no_ratio no_projections`,
+			commonTensors + strings.ReplaceAll(layers(""), "layers.0.projections", ""),
+		},
+		"scaled": {
+			scaled, strings.NewReplacer("pool preprocess", "pool preprocess.exif", "false_alarms[]", "false_alarms").Replace(commonNames) +
+				`conditioning.kind conditioning.l2 conditioning.shrinkage conditioning.dims training.class_rows`,
+			commonTensors + layers("") + `conditioning.mean conditioning.scale`,
+		},
+	} {
+		metadata, tensors := names(t, save(t, tt.d))
+		for what, c := range map[string]struct {
+			got  []string
+			want string
+		}{"metadata": {metadata, tt.metadata}, "tensors": {tensors, tt.tensors}} {
+			want := strings.Fields(c.want)
+			slices.Sort(want)
+			if !slices.Equal(c.got, want) {
+				t.Errorf("%s: the names of its %s are\n%q\nwant\n%q", name, what, c.got, want)
+			}
+		}
+	}
+}

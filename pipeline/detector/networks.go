@@ -1,0 +1,145 @@
+package detector
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"mlrbfn/head"
+	"mlrbfn/head/paper"
+	"mlrbfn/head/residual"
+	"mlrbfn/internal/safetensors"
+)
+
+// This file knows what a detector file holds of each kind of network.
+
+// networkTensors returns a network as tensors whose names begin with prefix.
+func networkTensors(network head.Network, prefix string) []safetensors.Tensor {
+	switch n := network.(type) {
+	case *paper.Network:
+		return layerTensors(n.Layers, prefix)
+	case *residual.Network:
+		return append(residualTensors(n, prefix), layerTensors(n.Layers, prefix)...)
+	}
+	panic(fmt.Sprintf("detector: a network of type %T cannot be saved", network))
+}
+
+// readNetwork is the inverse of networkTensors. Whether the tensors make a
+// network is for Validate to say.
+func readNetwork(file *safetensors.File, s head.Settings, prefix string) (head.Network, error) {
+	layers, err := readLayers(file, prefix, s.NoProjections)
+	if err != nil {
+		return nil, err
+	}
+	if s.Open {
+		return readResidual(file, s, layers, prefix)
+	}
+	n := paper.FromSettings(s)
+	n.Layers = layers
+	return n, nil
+}
+
+// residualTensors are what a residual network has beside its layers.
+func residualTensors(n *residual.Network, prefix string) []safetensors.Tensor {
+	d := n.Density
+	tensors := []safetensors.Tensor{
+		{Name: prefix + "density.means", Shape: []int{len(d.Means) / d.D, d.D}, Data: d.Means},
+		{Name: prefix + "density.radii", Shape: []int{2}, Data: []float64{d.Middle, d.Radius}},
+	}
+	if s := n.Score; s != nil {
+		tensors = append(tensors, safetensors.Tensor{Name: prefix + "score", Shape: []int{2, 2}, Data: []float64{
+			s.Nearness.Mean, s.Nearness.Deviation, s.Decision.Mean, s.Decision.Deviation,
+		}})
+	}
+	return tensors
+}
+
+func readResidual(file *safetensors.File, s head.Settings, layers []head.Layer, prefix string) (*residual.Network, error) {
+	n, err := residual.FromSettings(s)
+	if err != nil {
+		return nil, err
+	}
+	n.Layers = layers
+	means, shape, err := safetensors.Get[float32](file, prefix+"density.means")
+	if err != nil {
+		return nil, err
+	}
+	radii, _, err := safetensors.Get[float64](file, prefix+"density.radii")
+	if err != nil {
+		return nil, err
+	}
+	score, _, err := safetensors.Get[float64](file, prefix+"score")
+	if err != nil {
+		return nil, err
+	}
+	if len(shape) != 2 || len(radii) != 2 || len(score) != 4 {
+		return nil, fmt.Errorf("tensors %sdensity.means, density.radii and score have %v dimensions and %d and %d values, want [K, D], 2 and 4", prefix, shape, len(radii), len(score))
+	}
+	n.Density = &residual.Density{D: shape[1], Means: means, Middle: radii[0], Radius: radii[1]}
+	n.Score = &residual.Score{
+		Nearness: head.Scale{Mean: score[0], Deviation: score[1]},
+		Decision: head.Scale{Mean: score[2], Deviation: score[3]},
+	}
+	return n, nil
+}
+
+func layerTensors(layers []head.Layer, prefix string) []safetensors.Tensor {
+	var tensors []safetensors.Tensor
+	for i, l := range layers {
+		add := func(name string, data []float32, shape ...int) {
+			tensors = append(tensors, safetensors.Tensor{Name: prefix + "layers." + strconv.Itoa(i) + "." + name, Shape: shape, Data: data})
+		}
+		add("centroids", l.Centroids, l.N, l.In)
+		add("beta", l.Beta, l.N)
+		add("init_beta", []float32{l.InitBeta}, 1)
+		if len(l.Projections) > 0 {
+			add("projections", l.Projections, l.N, l.Out)
+		}
+	}
+	return tensors
+}
+
+// readLayers reads the layers that there are under prefix. Hidden layers without
+// projections give as many values as they have centroids.
+func readLayers(file *safetensors.File, prefix string, noProjections bool) ([]head.Layer, error) {
+	var layers []head.Layer
+	for i := 0; ; i++ {
+		name := prefix + "layers." + strconv.Itoa(i) + "."
+		centroids, shape, err := safetensors.Get[float32](file, name+"centroids")
+		if errors.Is(err, safetensors.ErrNoTensor) {
+			return layers, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(shape) != 2 {
+			return nil, fmt.Errorf("tensor %scentroids has shape %v, want [N, d]", name, shape)
+		}
+		l := head.Layer{In: shape[1], N: shape[0], Centroids: centroids}
+		if l.Beta, _, err = safetensors.Get[float32](file, name+"beta"); err != nil {
+			return nil, err
+		}
+		initBeta, _, err := safetensors.Get[float32](file, name+"init_beta")
+		if err != nil {
+			return nil, err
+		}
+		if len(initBeta) != 1 {
+			return nil, fmt.Errorf("tensor %sinit_beta has %d values, want 1", name, len(initBeta))
+		}
+		l.InitBeta = initBeta[0]
+		projections, shape, err := safetensors.Get[float32](file, name+"projections")
+		switch {
+		case errors.Is(err, safetensors.ErrNoTensor):
+		case err != nil:
+			return nil, err
+		case len(shape) != 2:
+			return nil, fmt.Errorf("tensor %sprojections has shape %v, want [N, o]", name, shape)
+		default:
+			l.Projections, l.Out = projections, shape[1]
+		}
+		if i > 0 && noProjections {
+			layers[i-1].Out = layers[i-1].N
+		}
+		layers = append(layers, l)
+	}
+}

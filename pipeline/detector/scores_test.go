@@ -1,0 +1,76 @@
+package detector_test
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/posthoc"
+)
+
+// scoredRows are rows like those that the detectors of testdata/scores were
+// trained on, one far away and one of zeros.
+var scoredRows = []float32{
+	0.5, 1, 0, 0, 2, 1,
+	3, 0, 1, 0.5, 0, 0,
+	0, 2, 0, 1.5, 1, 4,
+	1, 1, 1, 1, 1, 1,
+	20, 0, 10, 0, 5, 40,
+	0, 0, 0, 0, 0, 0,
+}
+
+// TestDetectorsOfAllScores loads a detector of every post-hoc score and of
+// ensembles, and compares its verdicts with those of the program that wrote it.
+func TestDetectorsOfAllScores(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "scores", "verdicts.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]struct {
+		Threshold float64
+		Verdicts  []detector.Verdict
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(posthoc.Names(), "ensemble") {
+		if len(all[name].Verdicts) == 0 {
+			t.Errorf("there is no detector that judges by %s", name)
+		}
+	}
+	for name, want := range all {
+		d, err := detector.Load(filepath.Join("testdata", "scores", name+".safetensors"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if d.Threshold != want.Threshold || d.Scoring.Name != name {
+			t.Errorf("%s: threshold %v of the score %s, want %v", name, d.Threshold, d.Scoring.Name, want.Threshold)
+		}
+		got := d.Verdicts(scoredRows)
+		tolerance := 1e-9
+		if name == "relation" { // which rounds to float32
+			tolerance = 1e-6
+		}
+		near := func(a, b float64) bool { return math.Abs(a-b) <= tolerance*math.Abs(b) }
+		for i, g := range got {
+			if w := want.Verdicts[i]; g.Class != w.Class || g.OOD != w.OOD || g.PValue != w.PValue || !near(g.Confidence, w.Confidence) || !near(g.Score, w.Score) {
+				t.Errorf("%s: row %d: %+v, want %+v", name, i, g, w)
+			}
+		}
+		path := filepath.Join(t.TempDir(), "detector")
+		if err := d.Save(path); err != nil {
+			t.Error(err)
+			continue
+		}
+		if d, err = detector.Load(path); err != nil {
+			t.Error(err)
+		} else if again := d.Verdicts(scoredRows); !slices.Equal(again, got) {
+			t.Errorf("%s: %+v, before it was saved again %+v", name, again, got)
+		}
+	}
+}
