@@ -324,7 +324,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 			items = append(items, item)
 		default:
 			listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: p, Except: apart})
-			if err != nil && !errors.Is(err, extractor.ErrEmptyClass) && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
+			if err != nil && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
 				return nil, err
 			}
 			if listing == nil {
