@@ -14,6 +14,7 @@ import (
 func TestSetAsideStaysInTheFolder(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
+	t.Chdir(dir)
 	in := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
 	picture(t, in("victim", "a.png"), 2, 1)
 	picture(t, in("incoming", "mine", "b.png"), 2, 2)
@@ -23,9 +24,7 @@ func TestSetAsideStaysInTheFolder(t *testing.T) {
 		}
 	}
 	for _, flag := range []string{"--copy-ood", "--move-ood"} {
-		cmd := process(t, "detect", "--detector", w.detector, "--json", "--quiet", "--threshold", "100", flag, "strange", "incoming")
-		cmd.Dir = dir
-		out, _ := finish(t, cmd, 3)
+		out, _ := call(t, partial, "detect", "--detector", w.detector, "--json", "--quiet", "--threshold", "100", flag, "strange", "incoming")
 		for _, row := range lines(t, out) {
 			outside := row["path"] != "incoming/mine/b.png"
 			if reason, _ := row["set_aside_error"].(string); row["ood"] != true || (row["set_aside"] == nil) != outside || outside != strings.Contains(reason, "lies outside") {
