@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"maps"
 	"math"
 	"slices"
 
@@ -532,14 +533,33 @@ func finite(values []float64) bool {
 	return !slices.ContainsFunc(values, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 }
 
-// Sample returns up to n items, evenly spaced over all.
+// Sample returns up to n items, of all classes in turn and evenly spaced over
+// each, so that the first of them show as many classes as they can.
 func Sample(items []extractor.Item, n int) []extractor.Item {
 	if len(items) <= n {
-		return items
+		n = len(items)
 	}
-	some := make([]extractor.Item, n)
-	for i := range some {
-		some[i] = items[i*len(items)/n]
+	classes := map[int][]extractor.Item{}
+	for _, item := range items {
+		classes[item.Label] = append(classes[item.Label], item)
+	}
+	labels := slices.Sorted(maps.Keys(classes))
+	take := map[int]int{} // how many of each
+	for left := n; left > 0; {
+		for _, label := range labels {
+			if left > 0 && take[label] < len(classes[label]) {
+				take[label]++
+				left--
+			}
+		}
+	}
+	some := make([]extractor.Item, 0, n)
+	for i := 0; len(some) < n; i++ {
+		for _, label := range labels {
+			if all := classes[label]; i < take[label] {
+				some = append(some, all[i*len(all)/take[label]])
+			}
+		}
 	}
 	return some
 }
