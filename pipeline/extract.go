@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/features"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 )
 
@@ -347,7 +348,7 @@ func apart(images, out string) error {
 		set = filepath.Join(parent, filepath.Base(set))
 	}
 	if inside, err := filepath.Rel(root, set); err == nil && filepath.IsLocal(inside) {
-		return fmt.Errorf("the feature set %s would lie in the folder of images %s; choose another --out", out, images)
+		return options.Errorf("Out", "the feature set %s would lie in the folder of images %s", out, images)
 	}
 	return nil
 }

@@ -2,12 +2,12 @@ package pipeline
 
 import (
 	"context"
-	"io"
 
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/evaluation"
 	"mlrbfn/pipeline/export"
 	"mlrbfn/pipeline/training"
+	"mlrbfn/report"
 )
 
 // The parts of a pipeline are packages of their own; these are their names here.
@@ -38,8 +38,8 @@ type (
 	AblateOptions = evaluation.AblateOptions
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
-	// Figures is one row of results.csv.
-	Figures = evaluation.Figures
+	// Result is one row of results.csv.
+	Result = report.Result
 
 	// ExportOptions says what [Export] writes.
 	ExportOptions = export.Options
@@ -88,20 +88,17 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 
 // Evaluate measures how well methods tell out-of-distribution images from the
 // training classes; see [evaluation.Evaluate].
-func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
+func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Result, error) {
 	return evaluation.Evaluate(ctx, opts)
 }
 
 // Ablate measures what depth and the paper's steps add; see [evaluation.Ablate].
-func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
+func Ablate(ctx context.Context, opts AblateOptions) ([]Result, error) {
 	return evaluation.Ablate(ctx, opts)
 }
 
 // Export writes a detector as an ONNX graph; see [export.Export].
 func Export(ctx context.Context, opts ExportOptions) error { return export.Export(ctx, opts) }
-
-// WriteTable writes the paper's tables; see [evaluation.WriteTable].
-func WriteTable(w io.Writer, figures []Figures) error { return evaluation.WriteTable(w, figures) }
 
 // SplitScores divides a list of names of scores at its commas; see
 // [detector.SplitScores].

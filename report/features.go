@@ -1,21 +1,43 @@
 package report
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"image"
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
 
+	"mlrbfn/extractor/preprocess"
 	"mlrbfn/features"
+	"mlrbfn/internal/idx"
 )
 
-// FeatureSet describes feature sets as one set of images, row after row. They
-// must stay open while the report is written. Images are looked for under the
-// folders that the sets name as their roots; a set that knows of no images has
-// rows alone.
-func FeatureSet(name, group string, sets ...*features.Set) (Set, error) {
+// FeatureSet describes feature sets as one set of images, row after row. They must
+// stay open while the report is written. A set without images.jsonl has features
+// alone.
+//
+// Roots are folders that the user names: only images below them are read, whether
+// the set records one of them (or a folder in it) as its root or the images have
+// been moved there. Without roots images are looked for below the folder that the
+// set records, and are shown only if the set records the SHA-256 of their content:
+// a set from somebody else may name any folder, and so can show only images that
+// its maker had. In either case a file whose content has changed is not shown, and
+// neither a link nor ".." leads out of a root.
+func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set, error) {
 	s := Set{Name: name, Group: group}
 	var images []Image
 	var first []int // rows of the sets before
+	files := &files{roots: roots}
 	for _, set := range sets {
 		first = append(first, s.N)
 		s.N += set.N
@@ -26,9 +48,9 @@ func FeatureSet(name, group string, sets ...*features.Set) (Set, error) {
 		}
 		labels := set.Labels()
 		for i, img := range known {
-			at := Image{Path: img.Path, File: filepath.Join(set.Root, filepath.FromSlash(img.Path))}
+			at := Image{Path: img.Path, Decode: func() (image.Image, error) { return files.decode(set.Root, img) }}
 			if labels[i] >= 0 {
-				at.Class = set.Classes[labels[i]]
+				at.Label = set.Classes[labels[i]]
 			}
 			images = append(images, at)
 		}
@@ -44,4 +66,136 @@ func FeatureSet(name, group string, sets ...*features.Set) (Set, error) {
 		s.Image = func(i int) Image { return images[i] }
 	}
 	return s, nil
+}
+
+const (
+	maxImageFile   = 1 << 28 // bytes
+	maxImagePixels = 1 << 26
+	imageTimeout   = 20 * time.Second // to decode an image
+)
+
+var errOtherImage = errors.New("it is not the image that the features are of")
+
+// files reads images of feature sets.
+type files struct {
+	roots []string
+	idx   struct { // the idx file that was read last
+		sync.Mutex
+		key    string
+		images *idx.Images
+	}
+}
+
+// decode reads an image of a set, from the first place where it is.
+func (f *files) decode(recorded string, img features.Image) (image.Image, error) {
+	name := filepath.FromSlash(img.Path)
+	if !filepath.IsLocal(name) {
+		return nil, errors.New("its path leads out of the root")
+	}
+	if len(f.roots) == 0 {
+		if img.SHA256 == "" {
+			return nil, errors.New("the feature set has no hash of it")
+		}
+		return f.read(recorded, name, img)
+	}
+	var errs []error
+	for _, root := range f.roots {
+		for _, name := range below(root, recorded, name) {
+			decoded, err := f.read(root, name, img)
+			if err == nil {
+				return decoded, nil
+			}
+			errs = append(errs, err)
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// below lists where an image may be under a root that the user names.
+func below(root, recorded, name string) (names []string) {
+	if absolute, err := filepath.Abs(root); err == nil {
+		if rel, err := filepath.Rel(absolute, recorded); err == nil && filepath.IsLocal(rel) {
+			names = append(names, filepath.Join(rel, name))
+		}
+	}
+	return append(names, name)
+}
+
+// read decodes the file name below root, or the part #NUMBER of it where it is an
+// idx file.
+func (f *files) read(root, name string, img features.Image) (image.Image, error) {
+	if at := strings.LastIndexByte(name, '#'); at > 0 && !preprocess.IsImage(name, nil) {
+		if number, err := strconv.Atoi(name[at+1:]); err == nil {
+			return f.fromIDX(root, name[:at], number, img)
+		}
+	}
+	file, err := open(root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxImageFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxImageFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes", name, maxImageFile)
+	}
+	if err := sameContent(data, img.SHA256); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), imageTimeout)
+	defer cancel()
+	return preprocess.Decode(ctx, data, preprocess.DecodeOptions{MaxPixels: maxImagePixels})
+}
+
+func (f *files) fromIDX(root, name string, number int, img features.Image) (image.Image, error) {
+	f.idx.Lock()
+	defer f.idx.Unlock()
+	if key := filepath.Join(root, name); f.idx.key != key {
+		file, err := open(root, name)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		images, err := idx.ReadImages(file)
+		if err != nil {
+			return nil, err
+		}
+		f.idx.key, f.idx.images = key, images
+	}
+	images := f.idx.images
+	if number < 0 || number >= images.N {
+		return nil, fmt.Errorf("%s has %d images", name, images.N)
+	}
+	pixels := images.At(number)
+	if err := sameContent(pixels, img.SHA256); err != nil {
+		return nil, err
+	}
+	return &image.Gray{Pix: pixels, Stride: images.Cols, Rect: image.Rect(0, 0, images.Cols, images.Rows)}, nil
+}
+
+// open opens a regular file below root.
+func open(root, name string) (*os.File, error) {
+	folder, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	file, err := folder.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe does not make us wait
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file", name), err, file.Close())
+	}
+	return file, nil
+}
+
+// sameContent compares data with a hash, if there is one.
+func sameContent(data []byte, want string) error {
+	if sum := sha256.Sum256(data); want != "" && hex.EncodeToString(sum[:]) != want {
+		return errOtherImage
+	}
+	return nil
 }

@@ -8,20 +8,14 @@ import (
 	"html/template"
 	"image"
 	"image/color"
-	_ "image/gif" // formats of thumbnails
 	"image/jpeg"
-	_ "image/png"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	_ "golang.org/x/image/bmp"
 	"golang.org/x/image/draw"
-	_ "golang.org/x/image/tiff"
-	_ "golang.org/x/image/webp"
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
@@ -34,8 +28,10 @@ type gallery struct {
 // galleryItem is an image with its score and the training images nearest to it.
 type galleryItem struct {
 	picture
-	Score   string
-	Nearest []neighbour
+	Predicted string // the class; "" if unknown
+	Wrong     bool   // Predicted is not the label
+	Score     string
+	Nearest   []neighbour
 
 	row []float32
 }
@@ -48,7 +44,7 @@ type neighbour struct {
 // picture is an image as the page shows it.
 type picture struct {
 	Image
-	Thumbnail template.URL // "" where the file could not be read
+	Thumbnail template.URL // "" where the image could not be read
 }
 
 // extremes returns the places of the n lowest scores, or highest, in order.
@@ -69,8 +65,8 @@ func extremes(scores []float64, n int, highest bool) []int {
 	return places[:min(n, len(places))]
 }
 
-// galleries shows the most OOD-looking test images and the most ID-looking
-// strangers of each set.
+// galleries shows the most OOD-looking test images and the most ID-looking OOD
+// images of each set.
 func (v *view) galleries() ([]gallery, error) {
 	run, ok := v.firstRun(v.GalleryMethod)
 	if !ok {
@@ -80,7 +76,7 @@ func (v *view) galleries() ([]gallery, error) {
 	thumbnails := thumbnails{}
 	var all []gallery
 	var items []*galleryItem
-	add := func(set Set, dataset, title, caption string, highest bool) error {
+	add := func(set *Set, dataset, title, caption string, highest bool) error {
 		if set.Image == nil {
 			return nil
 		}
@@ -88,11 +84,16 @@ func (v *view) galleries() ([]gallery, error) {
 		if err != nil {
 			return err
 		}
+		predicted := run.Predicted[dataset]
 		g := gallery{Title: title, Caption: caption}
 		for _, i := range extremes(scores, size, highest) {
-			item := &galleryItem{picture: thumbnails.of(set.Image(i)), Score: tick(scores[i])}
+			item := &galleryItem{picture: thumbnails.of(set, i), Score: number(scores[i])}
 			if set.Row != nil {
 				item.row = set.Row(i)
+			}
+			if i < len(predicted) && predicted[i] >= 0 && predicted[i] < len(v.Classes) {
+				item.Predicted = v.Classes[predicted[i]]
+				item.Wrong = dataset == "id" && item.Label != "" && item.Label != item.Predicted
 			}
 			g.Items = append(g.Items, item)
 		}
@@ -102,27 +103,28 @@ func (v *view) galleries() ([]gallery, error) {
 		}
 		return nil
 	}
-	err := add(v.ID, "id", "Most OOD-looking of "+v.idName(),
+	err := add(&v.ID, "id", "Most OOD-looking of "+v.idName(),
 		"Images of the training classes with the lowest scores, lowest first.", false)
 	if err != nil {
 		return nil, err
 	}
-	for _, set := range v.OOD {
+	for i := range v.OOD {
+		set := &v.OOD[i]
 		err := add(set, set.Name, "Most ID-looking of "+set.Name,
-			"Strangers ("+set.Group+"-OOD) with the highest scores, highest first.", true)
+			"OOD images ("+set.Group+") with the highest scores, highest first. Any class that is predicted is wrong.", true)
 		if err != nil {
 			return nil, err
 		}
 	}
 	if v.Train != nil && v.Train.Row != nil && v.Train.Image != nil {
-		nearest(*v.Train, items, cmp.Or(v.Neighbours, 3), thumbnails)
+		nearest(v.Train, items, cmp.Or(v.Neighbours, 3), thumbnails)
 	}
 	return all, nil
 }
 
 // nearest finds the k training images with the highest cosine to each item, in
 // one pass over the training features. A row of zeros has the cosine 0.
-func nearest(train Set, items []*galleryItem, k int, thumbnails thumbnails) {
+func nearest(train *Set, items []*galleryItem, k int, thumbnails thumbnails) {
 	best := make([][]found, len(items))
 	norms := make([]float64, len(items))
 	for q, item := range items {
@@ -158,7 +160,7 @@ func nearest(train Set, items []*galleryItem, k int, thumbnails thumbnails) {
 	}
 	for q, item := range items {
 		for _, f := range best[q] {
-			item.Nearest = append(item.Nearest, neighbour{thumbnails.of(train.Image(f.row)), fmt.Sprintf("%.3f", f.cosine)})
+			item.Nearest = append(item.Nearest, neighbour{thumbnails.of(train, f.row), fmt.Sprintf("%.3f", f.cosine)})
 		}
 	}
 }
@@ -187,49 +189,42 @@ func dot(a, b []float32) float64 {
 	return blas32.DDot(blas32.Vector{N: len(a), Inc: 1, Data: a}, blas32.Vector{N: len(b), Inc: 1, Data: b})
 }
 
-// thumbnails keeps those that were made, as several images may have the same
+// thumbnails are pictures by set and row: several images may have the same
 // neighbours.
-type thumbnails map[string]template.URL
+type thumbnails map[place]picture
 
-func (t thumbnails) of(img Image) picture {
-	url, ok := t[img.File]
+type place struct {
+	set *Set
+	row int
+}
+
+func (t thumbnails) of(set *Set, row int) picture {
+	p, ok := t[place{set, row}]
 	if !ok {
-		url = thumbnail(img.File)
-		t[img.File] = url
+		p.Image = set.Image(row)
+		if p.Decode != nil {
+			p.Thumbnail = thumbnail(p.Decode)
+		}
+		t[place{set, row}] = p
 	}
-	return picture{img, url}
+	return p
 }
 
 const (
-	thumbnailSide   = 96
-	maxThumbnailed  = 1 << 26 // pixels of the image that is decoded
-	maxImageFile    = 1 << 28 // bytes
-	thumbnailJPEG   = 80      // quality
-	jpegURLAndColon = "data:image/jpeg;base64,"
+	thumbnailSide    = 96
+	thumbnailQuality = 80
 )
 
-// thumbnail returns an image as a small JPEG in a URL, or "" for a file that is
-// not there or cannot be shown: a report is made whatever became of the images.
-func thumbnail(file string) (url template.URL) {
+// thumbnail returns an image as a small JPEG in a URL, or "" for one that cannot be
+// read: a report is made whatever became of the images.
+func thumbnail(decode func() (image.Image, error)) (url template.URL) {
 	defer func() {
 		if recover() != nil { // decoders of odd formats have panicked before
 			url = ""
 		}
 	}()
-	info, err := os.Stat(file)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxImageFile {
-		return ""
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return ""
-	}
-	config, _, err := image.DecodeConfig(bytes.NewReader(data))
-	if err != nil || config.Width < 1 || config.Height < 1 || config.Width > maxThumbnailed/config.Height {
-		return ""
-	}
-	from, _, err := image.Decode(bytes.NewReader(data))
-	if err != nil {
+	from, err := decode()
+	if err != nil || from.Bounds().Empty() {
 		return ""
 	}
 	size := from.Bounds().Size()
@@ -242,8 +237,8 @@ func thumbnail(file string) (url template.URL) {
 	}
 	scaler.Scale(to, to.Bounds(), from, from.Bounds(), draw.Over, nil)
 	var b bytes.Buffer
-	if err := jpeg.Encode(&b, to, &jpeg.Options{Quality: thumbnailJPEG}); err != nil {
+	if err := jpeg.Encode(&b, to, &jpeg.Options{Quality: thumbnailQuality}); err != nil {
 		return ""
 	}
-	return template.URL(jpegURLAndColon + base64.StdEncoding.EncodeToString(b.Bytes()))
+	return template.URL("data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(b.Bytes()))
 }

@@ -14,9 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/features"
 	"mlrbfn/metrics"
-
-	"pgregory.net/rapid"
 )
 
 // TestThinKeepsAreas draws curves of scores that overlap more or less, of few
@@ -71,22 +70,6 @@ func TestThinDropsWhatIsStraight(t *testing.T) {
 	}
 }
 
-func TestTicks(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		low := rapid.Float64Range(-1e6, 1e6).Draw(t, "low")
-		high := low + rapid.Float64Range(1e-3, 1e6).Draw(t, "range")
-		got := ticks(low, high, 5)
-		if len(got) < 2 || len(got) > 7 {
-			t.Fatalf("%d ticks: %v", len(got), got)
-		}
-		for i, v := range got {
-			if v < low-1e-6*(high-low) || v > high+1e-6*(high-low) || i > 0 && v <= got[i-1] {
-				t.Fatalf("ticks %v", got)
-			}
-		}
-	})
-}
-
 func TestExtremes(t *testing.T) {
 	scores := []float64{2, math.NaN(), math.Inf(-1), 2, math.Inf(1), -5}
 	if got, want := extremes(scores, 3, false), []int{2, 5, 0}; !slices.Equal(got, want) {
@@ -109,7 +92,7 @@ func TestNearest(t *testing.T) {
 		}
 	}
 	rows[5] = make([]float32, d)
-	train := Set{N: n, Row: func(i int) []float32 { return rows[i] }, Image: func(i int) Image { return Image{Path: string(rune('A' + i))} }}
+	train := &Set{N: n, Row: func(i int) []float32 { return rows[i] }, Image: func(i int) Image { return Image{Path: string(rune('A' + i))} }}
 	items := []*galleryItem{{row: rows[17]}, {row: make([]float32, d)}, {row: nil}}
 	nearest(train, items, k, thumbnails{})
 	for _, item := range items[:2] {
@@ -141,15 +124,19 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestThumbnails gives files of every sort; what is no image gives none.
+// TestThumbnails reads files of every sort; what is no image has no thumbnail.
 func TestThumbnails(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, data, 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		return file
+		return name
+	}
+	of := func(name string) string {
+		return string(thumbnail(func() (image.Image, error) {
+			return (&files{roots: []string{dir}}).decode("", features.Image{Path: name})
+		}))
 	}
 	var tall, cut bytes.Buffer
 	if err := gif.Encode(&tall, image.NewGray(image.Rect(0, 0, 3, 300)), nil); err != nil {
@@ -158,24 +145,30 @@ func TestThumbnails(t *testing.T) {
 	if err := jpeg.Encode(&cut, image.NewGray(image.Rect(0, 0, 300, 300)), nil); err != nil {
 		t.Fatal(err)
 	}
-	url := string(thumbnail(write("tall.gif", tall.Bytes())))
-	data, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(url, "data:image/jpeg;base64,"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := jpeg.DecodeConfig(bytes.NewReader(data))
-	if err != nil || config.Width != 1 || config.Height != thumbnailSide {
-		t.Errorf("an image of 3 × 300 became %d × %d, %v", config.Width, config.Height, err)
+	digits := append([]byte{0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 2}, make([]byte, 2*4*2)...)
+	write("digits-idx3-ubyte", digits)
+	for name, want := range map[string]image.Point{
+		write("tall.gif", tall.Bytes()): {1, thumbnailSide},
+		"digits-idx3-ubyte#1":           {thumbnailSide / 2, thumbnailSide},
+	} {
+		data, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(of(name), "data:image/jpeg;base64,"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := jpeg.DecodeConfig(bytes.NewReader(data))
+		if err != nil || (image.Point{config.Width, config.Height}) != want {
+			t.Errorf("the thumbnail of %s has %d × %d, want %v, %v", name, config.Width, config.Height, want, err)
+		}
 	}
 	// A bitmap that says it has 65,535 × 65,535 pixels.
 	bomb := append([]byte("GIF89a"), 0xff, 0xff, 0xff, 0xff, 0, 0, 0)
-	for name, file := range map[string]string{
-		"absent": filepath.Join(dir, "none"), "folder": dir, "no name": "",
+	for what, name := range map[string]string{
+		"absent": "none", "folder": ".", "no name": "", "no such digit": "digits-idx3-ubyte#2", "a negative digit": "digits-idx3-ubyte#-1",
 		"text": write("text.png", []byte("text")), "empty": write("empty.jpg", nil),
 		"cut short": write("cut.jpg", cut.Bytes()[:cut.Len()-40]), "bomb": write("bomb.gif", bomb),
 	} {
-		if got := thumbnail(file); got != "" {
-			t.Errorf("%s: it has the thumbnail %.40s", name, got)
+		if got := of(name); got != "" {
+			t.Errorf("%s: it has the thumbnail %.40s", what, got)
 		}
 	}
 }
@@ -191,6 +184,8 @@ func TestBest(t *testing.T) {
 		{[]float64{.9, nan, .8}, true, []bool{false, false, true}},
 		{[]float64{.90001, .90002, .8}, false, []bool{true, true, false}}, // the same as printed
 		{[]float64{.9, .9}, false, []bool{false, false}},
+		{[]float64{.9, .9, .9, .8}, false, []bool{true, true, true, false}},
+		{[]float64{.9, .9, .9, .9, .8}, false, make([]bool, 5)}, // one network's accuracy
 		{[]float64{nan}, false, []bool{false}},
 		{[]float64{.5}, false, []bool{false}},
 	} {
@@ -208,8 +203,8 @@ func TestBest(t *testing.T) {
 // 3 for what is drawn.
 func TestContrast(t *testing.T) {
 	colours := map[string][2]string{}
-	for _, c := range palette {
-		colours[c.name] = [2]string{c.light, c.dark}
+	for _, c := range Palette {
+		colours[c.Name] = [2]string{c.Light, c.Dark}
 	}
 	for name, least := range map[string]float64{
 		"ink": 7, "faint": 4.5, "link": 4.5, "c0": 3, "c1": 3, "c2": 3, "c3": 3, "c4": 3, "c5": 3,
@@ -252,7 +247,7 @@ func BenchmarkNearest(b *testing.B) {
 			rows[i][j] = float32(random.NormFloat64())
 		}
 	}
-	train := Set{N: 20_000, Row: func(i int) []float32 { return rows[i%1000] }, Image: func(int) Image { return Image{} }}
+	train := &Set{N: 20_000, Row: func(i int) []float32 { return rows[i%1000] }, Image: func(int) Image { return Image{} }}
 	for b.Loop() {
 		items := make([]*galleryItem, 42)
 		for i := range items {

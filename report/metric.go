@@ -7,44 +7,45 @@ import (
 	"mlrbfn/metrics"
 )
 
-// Metric is one of the figures of a Row.
+// Metric is one of the metrics of a Result.
 type Metric struct {
-	Name   string
-	Lower  bool // lower is better
-	figure func(Row) float64
-	of     func(metrics.Intervals) metrics.Interval // nil where there are none
+	Name     string
+	Lower    bool // lower is better
+	of       func(Result) float64
+	interval func(metrics.Intervals) metrics.Interval
 }
 
 // The metrics of the paper's tables, and the other convention of the last.
 var (
-	AUROC   = Metric{"AUROC", false, func(r Row) float64 { return r.AUROC }, func(i metrics.Intervals) metrics.Interval { return i.AUROC }}
-	AUPROut = Metric{"AUPR-Out", false, func(r Row) float64 { return r.AUPROut }, func(i metrics.Intervals) metrics.Interval { return i.AUPROut }}
-	AUPRIn  = Metric{"AUPR-In", false, func(r Row) float64 { return r.AUPRIn }, func(i metrics.Intervals) metrics.Interval { return i.AUPRIn }}
-	FPR95   = Metric{"FPR@95", true, func(r Row) float64 { return r.FPR95 }, func(i metrics.Intervals) metrics.Interval { return i.FPR95 }}
-	FPR95ID = Metric{"FPR@95-ID", true, func(r Row) float64 { return r.FPR95ID }, func(i metrics.Intervals) metrics.Interval { return i.FPR95ID }}
+	AUROC   = Metric{"AUROC", false, func(r Result) float64 { return r.AUROC }, func(i metrics.Intervals) metrics.Interval { return i.AUROC }}
+	AUPROut = Metric{"AUPR-Out", false, func(r Result) float64 { return r.AUPROut }, func(i metrics.Intervals) metrics.Interval { return i.AUPROut }}
+	AUPRIn  = Metric{"AUPR-In", false, func(r Result) float64 { return r.AUPRIn }, func(i metrics.Intervals) metrics.Interval { return i.AUPRIn }}
+	FPR95   = Metric{"FPR@95", true, func(r Result) float64 { return r.FPR95 }, func(i metrics.Intervals) metrics.Interval { return i.FPR95 }}
+	FPR95ID = Metric{"FPR@95-ID", true, func(r Result) float64 { return r.FPR95ID }, func(i metrics.Intervals) metrics.Interval { return i.FPR95ID }}
 )
 
-var accuracy = Metric{Name: "ID accuracy", figure: func(r Row) float64 { return r.IDAcc }}
+var accuracy = Metric{Name: "ID accuracy", of: func(r Result) float64 { return r.IDAcc }}
 
 // Value is a mean over seeds with its standard deviation, both in [0, 1]. A NaN
-// mean stands for no figure, a NaN deviation for a figure without one.
+// mean stands for a value that was not measured, a NaN deviation for one of a
+// single seed.
 type Value struct{ Mean, Std float64 }
 
-// none is no figure.
+// none is a value that was not measured.
 var none = Value{math.NaN(), math.NaN()}
 
-// results finds rows by what they are of.
-type results map[[4]string]Row // method, seed, group, dataset
+// results finds results by method, seed, group and dataset.
+type results map[[4]string]Result
 
-func index(rows []Row) results {
+func index(all []Result) results {
 	found := results{}
 	seeds := map[string][]string{}
-	for _, r := range rows {
+	for _, r := range all {
 		if r.Seed != "mean" && r.Seed != "std" {
 			seeds[r.Method] = add(seeds[r.Method], r.Seed)
 		}
 	}
-	for _, r := range rows {
+	for _, r := range all {
 		if r.Seed == "std" && len(seeds[r.Method]) == 1 {
 			continue // one seed deviates from nothing
 		}
@@ -53,15 +54,15 @@ func index(rows []Row) results {
 	return found
 }
 
-// value is a figure over the seeds of a method.
+// value is a metric over the seeds of a method.
 func (rs results) value(m Metric, method, group, dataset string) Value {
 	mean, ok := rs[[4]string{method, "mean", group, dataset}]
 	if !ok {
 		return none
 	}
-	v := Value{m.figure(mean), math.NaN()}
+	v := Value{m.of(mean), math.NaN()}
 	if std, ok := rs[[4]string{method, "std", group, dataset}]; ok {
-		v.Std = m.figure(std)
+		v.Std = m.of(std)
 	}
 	return v
 }
@@ -83,25 +84,30 @@ func percent(v float64) string {
 	return fmt.Sprintf("%.2f", 100*v)
 }
 
-// best reports for each value whether it is the best, to the digits printed.
-// Where all are the same none is.
+// mostTied is how many values may share the mark of the best one. The scores of one
+// network have its accuracy in common: that all of them are best says nothing.
+const mostTied = 3
+
+// best reports for each value whether to mark it as the best: whether it is, to
+// the digits printed, and at most mostTied and not all of the others are too.
 func best(values []Value, lower bool) []bool {
 	marks := make([]bool, len(values))
-	top := ""
-	found, worse := math.NaN(), false
+	top := math.NaN()
 	for _, v := range values {
-		if math.IsNaN(v.Mean) {
-			continue
-		}
-		if math.IsNaN(found) || lower && v.Mean < found || !lower && v.Mean > found {
-			found, top = v.Mean, percent(v.Mean)
+		if math.IsNaN(top) || lower && v.Mean < top || !lower && v.Mean > top {
+			top = v.Mean
 		}
 	}
+	tied, measured := 0, 0
 	for i, v := range values {
-		marks[i] = !math.IsNaN(v.Mean) && percent(v.Mean) == top
-		worse = worse || !math.IsNaN(v.Mean) && !marks[i]
+		if !math.IsNaN(v.Mean) {
+			measured++
+			if marks[i] = percent(v.Mean) == percent(top); marks[i] {
+				tied++
+			}
+		}
 	}
-	if !worse {
+	if tied > mostTied || tied == measured {
 		clear(marks)
 	}
 	return marks

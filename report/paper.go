@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"mlrbfn/internal/atomicfile"
 )
@@ -51,7 +52,7 @@ const ours = "Multi-layer Radial Basis Function Networks"
 // Study is an evaluation on one benchmark with one backbone.
 type Study struct {
 	Benchmark, Backbone string
-	Results             []Row
+	Results             []Result
 }
 
 // PaperTable lays studies out as the paper's tables 2 to 4 do: MLRBFNs first,
@@ -63,7 +64,7 @@ func PaperTable(m Metric, studies []Study) Table {
 	for _, s := range studies {
 		t.Benchmarks = add(t.Benchmarks, s.Benchmark)
 		backbones = add(backbones, s.Backbone)
-		methods = add(methods, order(s.Results, func(r Row) string { return r.Method })...)
+		methods = add(methods, order(s.Results, func(r Result) string { return r.Method })...)
 	}
 	mlrbfns := Section{Title: ours}
 	others := Section{Title: "Other methods on the same features"}
@@ -222,7 +223,7 @@ func LaTeX(w io.Writer, t Table) error {
 		fmt.Fprintf(&b, "\\caption{%s}\n", escapeLaTeX(t.Caption))
 	}
 	if t.Label != "" {
-		fmt.Fprintf(&b, "\\label{%s}\n", t.Label)
+		fmt.Fprintf(&b, "\\label{%s}\n", label(t.Label))
 	}
 	n := 3 * len(t.Benchmarks)
 	backbones := slices.ContainsFunc(t.Sections, func(s Section) bool {
@@ -297,5 +298,26 @@ func latexValue(v Value, bold bool) string {
 	return text
 }
 
-var escapeLaTeX = strings.NewReplacer(`\`, `\textbackslash{}`, `{`, `\{`, `}`, `\}`, `&`, `\&`, `%`, `\%`, `$`, `\$`,
-	`#`, `\#`, `_`, `\_`, `~`, `\textasciitilde{}`, `^`, `\textasciicircum{}`, "\n", " ").Replace
+// escapeLaTeX makes a text one that LaTeX prints as it is, on one line and without
+// control characters.
+func escapeLaTeX(text string) string {
+	return commands.Replace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text))
+}
+
+var commands = strings.NewReplacer(`\`, `\textbackslash{}`, `{`, `\{`, `}`, `\}`, `&`, `\&`, `%`, `\%`, `$`, `\$`,
+	`#`, `\#`, `_`, `\_`, `~`, `\textasciitilde{}`, `^`, `\textasciicircum{}`, `"`, `\textquotedbl{}`, `<`, `\textless{}`, `>`, `\textgreater{}`)
+
+// label keeps of a LaTeX label what cannot end it.
+func label(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune(":-+. ", r) {
+			return r
+		}
+		return -1
+	}, text)
+}

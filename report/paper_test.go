@@ -33,9 +33,9 @@ func golden(t *testing.T, name, got string) {
 
 // study has the figures of a method on one benchmark: near and far AUROC and
 // accuracy, and their deviations.
-func study(method string, means, stds [3]float64) (rows []report.Row) {
+func study(method string, means, stds [3]float64) (rows []report.Result) {
 	for i, group := range []string{report.Near, report.Far} {
-		row := report.Row{Method: method, Group: group, Dataset: "mean", Seed: "mean", AUROC: means[i] / 100, FPR95: 1 - means[i]/100, IDAcc: means[2] / 100}
+		row := report.Result{Method: method, Group: group, Dataset: "mean", Seed: "mean", AUROC: means[i] / 100, FPR95: 1 - means[i]/100, IDAcc: means[2] / 100}
 		rows = append(rows, row)
 		row.Seed, row.AUROC, row.FPR95, row.IDAcc = "std", stds[i]/100, stds[i]/100, stds[2]/100
 		rows = append(rows, row)
@@ -208,5 +208,37 @@ func TestKinds(t *testing.T) {
 	all := report.Benchmarks(func(report.Entry) bool { return true }, entries)
 	if got := all[0].Cells[0].Near.Mean; got != .91 {
 		t.Errorf("the best of all post-hoc methods is %v", got)
+	}
+}
+
+// TestHostileNamesInLaTeX: names that hold commands are printed, not run.
+func TestHostileNamesInLaTeX(t *testing.T) {
+	const evil = "a\\input{/etc/passwd}%\\end{table*}$x_1^2$ & # ~ \"<b>\n\\\\ \\write18{id}\r\x00\x1b[2J"
+	var b strings.Builder
+	err := report.LaTeX(&b, report.Table{
+		Caption: evil, Label: evil, Benchmarks: []string{evil},
+		Sections: []report.Section{{Title: evil, Lines: []report.Line{{Method: evil, Backbone: evil, Cells: make([]report.Cell, 1)}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	for _, command := range []string{`\input`, `\write18`, `\end{table*}$`, "%", "$x", "\r", "\x00", "\x1b"} {
+		at := strings.Index(text, command)
+		if at > 0 && text[at-1] != '\\' || at == 0 {
+			t.Errorf("the table has a raw %q: %.80q", command, text[at:])
+		}
+	}
+	if n := strings.Count(text, `\end{`); n != 2 { // of tabular and table*
+		t.Errorf("the table ends %d environments", n)
+	}
+	lines := strings.Count(text, "\n")
+	var plain strings.Builder
+	err = report.LaTeX(&plain, report.Table{
+		Caption: "a", Label: "a", Benchmarks: []string{"a"},
+		Sections: []report.Section{{Title: "a", Lines: []report.Line{{Method: "a", Backbone: "a", Cells: make([]report.Cell, 1)}}}},
+	})
+	if err != nil || strings.Count(plain.String(), "\n") != lines {
+		t.Errorf("hostile names make %d lines of a table that has %d, %v", lines, strings.Count(plain.String(), "\n"), err)
 	}
 }

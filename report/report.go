@@ -1,11 +1,16 @@
-// Package report turns the results of an evaluation into one HTML file that a
-// browser opens without a network, its figures as SVG files beside it, and
-// tables in the layout of the paper's in Markdown and LaTeX.
+// Package report has the results of an evaluation: [Result] is a row of
+// results.csv, [Summarise] adds the means over groups and seeds, [WriteResults] and
+// [ReadResults] keep them on disk. [Write] makes an HTML page of them that a
+// browser opens without a network, and [WriteTables] tables in the layout of the
+// paper's in Markdown and LaTeX.
 //
 // The page is the same for the same input: dates, versions and commands are
-// whatever the caller says they are. It is read without JavaScript, which only
-// makes its tables sortable. How large it is does not depend on how many scores
-// there are: histograms are binned, curves thinned out, galleries short.
+// whatever the caller says they are. Its charts are drawn by Chart.js, which is
+// part of the page; without JavaScript static pictures take their place. These are
+// made by Report.Draw, for which package report/figures has a function, so that
+// programs that need no pictures do without the plotting modules. The size of the
+// page does not depend on the number of scores: histograms are binned, curves
+// thinned out, galleries short.
 package report
 
 import (
@@ -13,59 +18,39 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"image"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/metrics"
 )
 
-// Groups of out-of-distribution sets, as in the column group of results.csv.
-const (
-	Near = "near"
-	Far  = "far"
-)
-
-// Row is a row of results.csv: how a method tells one set of strangers from the
-// in-distribution test set. Figures are in [0, 1]; NaN stands for none.
-type Row struct {
-	Method  string
-	Seed    string // a seed, or "mean" or "std" over them
-	Group   string // Near or Far
-	Dataset string // a set's name, or "mean" over the group
-	NID     int    // in-distribution images
-	NOOD    int    // strangers
-	AUROC   float64
-	AUPROut float64
-	AUPRIn  float64
-	FPR95   float64
-	FPR95ID float64
-	IDAcc   float64
-}
-
 // Report is everything that the page shows. Of all fields Results alone is
 // needed: a section without anything to show is left out.
 type Report struct {
 	Title string // "" means "Out-of-distribution detection"
 
-	// Results has for every method the rows with the seed "mean" and, where
-	// there are several seeds, "std". Methods, groups and sets appear in the
-	// order of their first row.
-	Results []Row
+	// Results has for every method those of the seed "mean" and, where there are
+	// several seeds, "std". Methods, groups and sets appear in the order of their
+	// first result.
+	Results []Result
 	// Intervals are confidence intervals to print below the means.
 	Intervals []Interval
 	// Confidence says what the intervals are, such as "95% of 1,000 resamples".
 	Confidence string
 
 	ID  Set   // the in-distribution test images
-	OOD []Set // the strangers, with the names that Results has
+	OOD []Set // the OOD images, with the names that Results has
 	// Labels [ID.N] are the classes of the test images, −1 where there is none;
 	// nil leaves accuracy against coverage out.
 	Labels []int64
+	// Classes are the names of the training classes, for the galleries; nil leaves
+	// predictions out there.
+	Classes []string
 	// Runs are the scores. Of each method the first run alone is drawn.
 	Runs []Run
 
@@ -80,12 +65,17 @@ type Report struct {
 	// Neighbours is how many of those are shown; 0 means 3.
 	Neighbours int
 
-	// Ablation has rows like Results. Methods named NAME-1, NAME-2, … are drawn
+	// Ablation is like Results. Methods named NAME-1, NAME-2, … are drawn
 	// as a curve NAME over that number (of layers).
-	Ablation []Row
+	Ablation []Result
 	// Published are lines of a table to compare with, such as those that
 	// [Benchmarks] gives, each with one cell.
 	Published []Line
+
+	// Draw makes the static picture of a chart in a format, "svg" or "png". nil
+	// leaves the pictures out: charts are then seen with JavaScript only, and there
+	// are no files figures/*.svg.
+	Draw func(c Chart, format string) ([]byte, error)
 
 	Commands []string // that repeat the evaluation
 	Facts    []Fact   // versions, seeds, fingerprints, dates, …
@@ -107,23 +97,25 @@ type Set struct {
 // Image is an image of a gallery.
 type Image struct {
 	Path  string // to show
-	File  string // to open; where that fails Path is shown alone
-	Class string // "" if unknown
+	Label string // the name of its class; "" if unknown
+	// Decode reads the image; where it is nil or fails Path is shown alone.
+	Decode func() (image.Image, error)
 }
 
-// Run is a method with one seed.
+// Run is the scores of a method with one seed.
 type Run struct {
 	Method, Seed string
-	// Scores gives the scores of a set of strangers, or of the in-distribution
+	// Scores gives the scores of a set of OOD images, or of the in-distribution
 	// test set where dataset is "id", one for each image. It is called
 	// several times, so that a caller need not keep all scores in memory, and
 	// from several goroutines.
 	Scores func(dataset string) ([]float64, error)
-	// Predicted [ID.N] is the class of each test image; nil if unknown.
-	Predicted []int
+	// Predicted is the class of each image of the sets that Scores knows: an index
+	// into Classes. Sets may be missing.
+	Predicted map[string][]int
 }
 
-// Interval is the confidence intervals of a line's figures; zero ones are not
+// Interval is the confidence intervals of a method's metrics; zero ones are not
 // shown.
 type Interval struct {
 	Method, Group string
@@ -134,7 +126,7 @@ type Interval struct {
 // Fact is a line of what is needed to repeat the evaluation.
 type Fact struct{ Name, Value string }
 
-//go:embed page.html style.css sort.js
+//go:embed page.html style.css page.js
 var assets embed.FS
 
 var page = template.Must(template.New("page.html").ParseFS(assets, "page.html"))
@@ -152,7 +144,7 @@ func Check(dir string) error {
 		return nil
 	}
 	if err == nil && !strings.Contains(string(text), generator) {
-		err = fmt.Errorf("%s is no report of this program", file)
+		err = fmt.Errorf("%s: %w", file, ErrForeign)
 	}
 	if err == nil {
 		err = atomicfile.Check(file)
@@ -163,9 +155,9 @@ func Check(dir string) error {
 	return nil
 }
 
-// Write writes report.html, and its figures as figures/*.svg, under dir, which
-// is made if it is not there. SVG files under figures that an earlier report
-// left there and that this one does not have are removed.
+// Write writes report.html, and its static pictures as figures/*.svg, under dir,
+// and makes dir if it is not there. It removes the pictures of an earlier report
+// that this one does not have.
 func Write(dir string, r Report) error {
 	if len(r.Results) == 0 {
 		return errors.New("report: no results")
@@ -190,22 +182,4 @@ func Write(dir string, r Report) error {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
-}
-
-// order returns the distinct keys of rows in the order of their first.
-func order(rows []Row, key func(Row) string) (keys []string) {
-	for _, r := range rows {
-		keys = add(keys, key(r))
-	}
-	return keys
-}
-
-// add appends what is not there yet.
-func add(list []string, more ...string) []string {
-	for _, m := range more {
-		if !slices.Contains(list, m) {
-			list = append(list, m)
-		}
-	}
-	return list
 }

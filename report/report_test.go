@@ -20,6 +20,7 @@ import (
 
 	"mlrbfn/metrics"
 	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 var methodNames = strings.Fields("mlrbfn msp mls energy gen odin she-ip she-e knn mds rmds mds++ rmds++ vim react klm nnguide fdbd ensemble " +
@@ -28,7 +29,7 @@ var methodNames = strings.Fields("mlrbfn msp mls energy gen odin she-ip she-e kn
 var setNames = strings.Fields("cifar100 tin ninco ssb-hard texture scenes streetchars mnist svhn places365 openimage-o inaturalist")
 
 // synthetic is a report of an evaluation of normal scores that lie the further
-// apart the later the method: nID test images, nOOD strangers a set, the first
+// apart the later the method: nID test images, nOOD OOD images a set, the first
 // third of the sets near.
 func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report {
 	t.Helper()
@@ -44,13 +45,23 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	images := func(name string) (func(int) report.Image, func(int) []float32) {
 		return func(i int) report.Image {
 				path := fmt.Sprintf("%s/image-%d.png", name, i%6) // one of six is not there
-				return report.Image{Path: path, File: filepath.Join(pictures, filepath.Base(path)), Class: "class-" + strconv.Itoa(i%10)}
+				decode := func() (image.Image, error) {
+					f, err := os.Open(filepath.Join(pictures, filepath.Base(path)))
+					if err != nil {
+						return nil, err
+					}
+					defer f.Close()
+					return png.Decode(f)
+				}
+				return report.Image{Path: path, Label: "class-" + strconv.Itoa(i%10), Decode: decode}
 			}, func(i int) []float32 {
 				return features[i%len(features)]
 			}
 	}
 	r := report.Report{
 		Title:    "Synthetic scores",
+		Draw:     figures.Draw,
+		Classes:  []string{"class-0", "class-1"},
 		ID:       report.Set{Name: "cifar10-test", N: nID, Fingerprint: "355333779b9e75e2091d31cfea5c597aae268251c998d62d5853c0cbf7c36dfe"},
 		Train:    &report.Set{Name: "cifar10-train", Group: "train", N: 40},
 		Commands: []string{"evaluate --train features/train --id features/test --near cifar100=features/cifar100 --far texture=features/texture --out report"},
@@ -69,7 +80,7 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	}
 	r.Labels = make([]int64, nID)
 	for m, method := range methodNames[:methods] {
-		var rows []report.Row
+		var rows []report.Result
 		for seed := range seeds {
 			scores := map[string][]float64{"id": normal(random, 1+float64(m)/8, nID)}
 			predicted := make([]int, nID)
@@ -82,20 +93,19 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 				ood := normal(random, -float64(s)/6, nOOD)
 				ood[0] = math.Inf(-1)
 				scores[set.Name] = ood
-				f := metrics.Evaluate(scores["id"], ood)
-				rows = append(rows, report.Row{Method: method, Seed: strconv.Itoa(seed), Group: set.Group, Dataset: set.Name, NID: nID, NOOD: nOOD,
-					AUROC: f.AUROC, AUPROut: f.AUPROut, AUPRIn: f.AUPRIn, FPR95: f.FPR95, FPR95ID: f.FPR95ID, IDAcc: metrics.Accuracy(predicted, r.Labels)})
+				row := report.Measure(scores["id"], ood)
+				row.Method, row.Seed, row.Group, row.Dataset, row.IDAcc = method, strconv.Itoa(seed), set.Group, set.Name, metrics.Accuracy(predicted, r.Labels)
+				rows = append(rows, row)
 			}
-			r.Runs = append(r.Runs, report.Run{Method: method, Seed: strconv.Itoa(seed), Predicted: predicted,
+			r.Runs = append(r.Runs, report.Run{Method: method, Seed: strconv.Itoa(seed), Predicted: map[string][]int{"id": predicted},
 				Scores: func(dataset string) ([]float64, error) { return scores[dataset], nil }})
 		}
-		r.Results = append(r.Results, rows...)
-		r.Results = append(r.Results, overSeeds(rows)...)
+		r.Results = append(r.Results, report.Summarise(rows)...)
 	}
 	for _, layers := range []int{1, 2, 3, 4} {
 		for i, name := range []string{"mlrbfn", "relu"} {
 			for _, group := range []string{report.Far, report.Near} {
-				row := report.Row{Method: fmt.Sprintf("%s-%d", name, layers), Seed: "mean", Group: group, Dataset: "mean",
+				row := report.Result{Method: fmt.Sprintf("%s-%d", name, layers), Seed: "mean", Group: group, Dataset: "mean",
 					AUROC: 0.80 + 0.01*float64(len(group)) + 0.02*float64(layers*(1-2*i)), AUPROut: 0.8, FPR95: 0.4, IDAcc: 0.9}
 				r.Ablation = append(r.Ablation, row)
 				row.Seed, row.AUROC, row.AUPROut, row.FPR95, row.IDAcc = "std", 0.01, 0.01, 0.01, 0.001
@@ -109,38 +119,6 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	nan := math.NaN()
 	r.Published = []report.Line{{Method: "Best Post-hoc", Cells: []report.Cell{{Near: report.Value{Mean: .9064, Std: .002}, Far: report.Value{Mean: .9348, Std: nan}, Acc: report.Value{Mean: nan, Std: nan}}}}}
 	return r
-}
-
-// overSeeds averages rows over seeds, and sets over groups. Its deviations are
-// made up.
-func overSeeds(rows []report.Row) (out []report.Row) {
-	figures := func(r *report.Row) []*float64 {
-		return []*float64{&r.AUROC, &r.AUPROut, &r.AUPRIn, &r.FPR95, &r.FPR95ID, &r.IDAcc}
-	}
-	of := map[[2]string][]report.Row{}
-	var keys [][2]string
-	for _, r := range rows {
-		for _, dataset := range []string{r.Dataset, "mean"} {
-			key := [2]string{r.Group, dataset}
-			if of[key] == nil {
-				keys = append(keys, key)
-			}
-			of[key] = append(of[key], r)
-		}
-	}
-	for _, key := range keys {
-		mean, std := of[key][0], of[key][0]
-		mean.Seed, mean.Dataset, std.Seed, std.Dataset = "mean", key[1], "std", key[1]
-		for i := range figures(&mean) {
-			sum := 0.0
-			for _, r := range of[key] {
-				sum += *figures(&r)[i]
-			}
-			*figures(&mean)[i], *figures(&std)[i] = sum/float64(len(of[key])), 0.0123
-		}
-		out = append(out, mean, std)
-	}
-	return out
 }
 
 func normal(random *rand.Rand, mean float64, n int) []float64 {
@@ -184,7 +162,10 @@ func write(t *testing.T, dir string, r report.Report) string {
 	return string(page)
 }
 
-var script = regexp.MustCompile(`(?s)<script>.*?</script>`)
+var script = regexp.MustCompile(`(?s)<script[^>]*>.*?</script>`)
+
+// library is Chart.js, in a script of its own.
+var library = regexp.MustCompile(`(?s)<script>/\*!.*?</script>`)
 
 // checkPage checks that the page is well formed, needs nothing from elsewhere,
 // and says in words what it shows in pictures.
@@ -222,7 +203,10 @@ func checkPage(t *testing.T, page string) {
 		if strings.HasPrefix(attr["href"], "#") {
 			links = append(links, attr["href"][1:])
 		}
-		need := map[string]string{"html": "lang", "img": "alt", "svg": "aria-label", "th": "scope"}[e.Name.Local]
+		need := map[string]string{"html": "lang", "img": "alt", "svg": "aria-hidden", "th": "scope"}[e.Name.Local]
+		if attr["role"] == "img" {
+			need = "aria-label"
+		}
 		if need != "" && attr[need] == "" {
 			t.Errorf("<%s> has no %s: %v", e.Name.Local, need, e.Attr)
 		}
@@ -232,6 +216,7 @@ func checkPage(t *testing.T, page string) {
 			t.Errorf("nothing has the id %q", id)
 		}
 	}
+	page = library.ReplaceAllString(page, "")
 	if strings.Contains(page, "NaN") || strings.Contains(page, "ZgotmplZ") || strings.Contains(page, "%!") {
 		at := regexp.MustCompile(`.{0,60}(NaN|ZgotmplZ|%!).{0,60}`).FindString(page)
 		t.Errorf("the page has %q", at)
@@ -272,7 +257,7 @@ func TestFullSize(t *testing.T) {
 }
 
 func TestSmallest(t *testing.T) {
-	page := write(t, t.TempDir(), report.Report{Results: []report.Row{
+	page := write(t, t.TempDir(), report.Report{Results: []report.Result{
 		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "texture", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
 		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "mean", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
 	}})
@@ -308,7 +293,7 @@ func TestAccuracyOfOneHead(t *testing.T) {
 			r.Results[i].IDAcc = 0.8
 		}
 	}
-	if page := write(t, t.TempDir(), r); !strings.Contains(page, "is 90.00% (msp and 1 more)") {
+	if page := write(t, t.TempDir(), r); !strings.Contains(page, "is 90.00% (msp, mls)") {
 		t.Error("the page does not name the scores of one accuracy together")
 	}
 }
@@ -370,7 +355,7 @@ func TestScoresThatAreNotThere(t *testing.T) {
 		t.Errorf("too few scores: %v", err)
 	}
 	r = synthetic(t, 2, 2, 1, 9, 9)
-	r.Runs[0].Predicted = r.Runs[0].Predicted[:4]
+	r.Runs[0].Predicted["id"] = r.Runs[0].Predicted["id"][:4]
 	if err := report.Write(t.TempDir(), r); err == nil || !strings.Contains(err.Error(), "4 predictions") {
 		t.Errorf("too few predictions: %v", err)
 	}
@@ -387,11 +372,11 @@ func TestHostileNames(t *testing.T) {
 			r.Results[i].Method = evil
 		}
 	}
-	r.ID.Image = func(int) report.Image { return report.Image{Path: evil, File: evil, Class: evil} }
+	r.ID.Image = func(int) report.Image { return report.Image{Path: evil, Label: evil} }
 	r.Commands, r.Facts = []string{evil}, []report.Fact{{Name: evil, Value: evil}}
 	dir := t.TempDir()
 	page := write(t, filepath.Join(dir, "a", "b"), r)
-	if n := strings.Count(page, "<script>"); n != 1 {
+	if n := strings.Count(page, "<script>"); n != 2 { // Chart.js and the page's own
 		t.Errorf("the page has %d scripts", n)
 	}
 	left, err := os.ReadDir(filepath.Join(dir, "a"))

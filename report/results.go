@@ -2,15 +2,152 @@ package report
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/metrics"
 )
 
-// ReadResults reads a results.csv or an ablation.csv. An empty figure is NaN.
-func ReadResults(file string) ([]Row, error) {
+// Groups of out-of-distribution sets, by how similar they are to the training
+// classes.
+const (
+	Near = "near"
+	Far  = "far"
+)
+
+// Result is a row of results.csv: how well a method tells one set of
+// out-of-distribution (OOD) images from the in-distribution test set. Metrics
+// are in [0, 1]; NaN stands for one that was not measured.
+type Result struct {
+	Method  string
+	Seed    string // a seed, or "mean" or "std" over the seeds
+	Group   string // Near or Far
+	Dataset string // a set's name, or "mean" over the sets of the group
+	NID     int    // in-distribution images
+	NOOD    int    // OOD images
+	AUROC   float64
+	AUPROut float64
+	AUPRIn  float64
+	FPR95   float64 // share of in-distribution images flagged where 95% of the OOD images are caught
+	FPR95ID float64 // share of OOD images accepted where 95% of the in-distribution images are accepted
+	IDAcc   float64 // accuracy on the in-distribution test set
+}
+
+// Measure returns the result of the scores of in-distribution and OOD images.
+// The caller adds the names and the accuracy.
+func Measure(id, ood []float64) Result {
+	m := metrics.Evaluate(id, ood)
+	return Result{NID: len(id), NOOD: len(ood), AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: math.NaN()}
+}
+
+// metrics lists the metrics in the order of the columns.
+func (r *Result) metrics() []*float64 {
+	return []*float64{&r.AUROC, &r.AUPROut, &r.AUPRIn, &r.FPR95, &r.FPR95ID, &r.IDAcc}
+}
+
+// Summarise returns the results of one method on single sets followed by what
+// results.csv has besides: after the sets of each seed the unweighted means over
+// the sets of each group, and at the end the means and the standard deviations
+// (ddof 0) over the seeds.
+func Summarise(single []Result) []Result {
+	var all []Result
+	for _, seed := range order(single, func(r Result) string { return r.Seed }) {
+		ofSeed := filter(single, func(r Result) bool { return r.Seed == seed })
+		all = append(all, ofSeed...)
+		for _, group := range []string{Near, Far} {
+			if members := filter(ofSeed, func(r Result) bool { return r.Group == group }); len(members) > 0 {
+				mean, _ := spread(members)
+				mean.Dataset, mean.NOOD = "mean", 0
+				for _, r := range members {
+					mean.NOOD += r.NOOD
+				}
+				all = append(all, mean)
+			}
+		}
+	}
+	type key struct{ group, dataset string }
+	var keys []key
+	ofKey := map[key][]Result{}
+	for _, r := range all {
+		k := key{r.Group, r.Dataset}
+		if ofKey[k] == nil {
+			keys = append(keys, k)
+		}
+		ofKey[k] = append(ofKey[k], r)
+	}
+	var means, deviations []Result
+	for _, k := range keys {
+		mean, std := spread(ofKey[k])
+		mean.Seed, std.Seed = "mean", "std"
+		means, deviations = append(means, mean), append(deviations, std)
+	}
+	return slices.Concat(all, means, deviations)
+}
+
+// spread returns the mean and the standard deviation (ddof 0) of each metric. The
+// other fields are those of the first member.
+func spread(members []Result) (mean, std Result) {
+	mean, std = members[0], members[0]
+	n := float64(len(members))
+	for i := range mean.metrics() {
+		var sum, squares float64
+		for _, r := range members {
+			sum += *r.metrics()[i]
+		}
+		m := sum / n
+		for _, r := range members {
+			squares += (*r.metrics()[i] - m) * (*r.metrics()[i] - m)
+		}
+		*mean.metrics()[i], *std.metrics()[i] = m, math.Sqrt(squares/n)
+	}
+	return mean, std
+}
+
+var resultColumns = []string{
+	"method", "seed", "group", "dataset", "n_id", "n_ood",
+	"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id", "id_acc",
+}
+
+// WriteResults writes results as CSV and makes the folder of the file. A metric
+// that is NaN is an empty field.
+func WriteResults(file string, results []Result) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	return atomicfile.Write(file, func(w io.Writer) error {
+		out := csv.NewWriter(w)
+		if err := out.Write(resultColumns); err != nil {
+			return err
+		}
+		for _, r := range results {
+			record := []string{r.Method, r.Seed, r.Group, r.Dataset, strconv.Itoa(r.NID), strconv.Itoa(r.NOOD)}
+			for _, v := range r.metrics() {
+				text := ""
+				if !math.IsNaN(*v) {
+					text = strconv.FormatFloat(*v, 'g', -1, 64)
+				}
+				record = append(record, text)
+			}
+			if err := out.Write(record); err != nil {
+				return err
+			}
+		}
+		out.Flush()
+		return out.Error()
+	})
+}
+
+// ReadResults reads what WriteResults wrote.
+func ReadResults(file string) ([]Result, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
@@ -23,15 +160,15 @@ func ReadResults(file string) ([]Row, error) {
 	if len(records) == 0 || !slices.Equal(records[0], resultColumns) {
 		return nil, fmt.Errorf("results %s: its columns are not %v", file, resultColumns)
 	}
-	var rows []Row
+	var results []Result
 	for i, record := range records[1:] {
-		r := Row{Method: record[0], Seed: record[1], Group: record[2], Dataset: record[3]}
+		r := Result{Method: record[0], Seed: record[1], Group: record[2], Dataset: record[3]}
 		for k, to := range []*int{&r.NID, &r.NOOD} {
 			if *to, err = strconv.Atoi(record[4+k]); err != nil {
 				return nil, fmt.Errorf("results %s, row %d: %w", file, i+1, err)
 			}
 		}
-		for k, to := range []*float64{&r.AUROC, &r.AUPROut, &r.AUPRIn, &r.FPR95, &r.FPR95ID, &r.IDAcc} {
+		for k, to := range r.metrics() {
 			*to = math.NaN()
 			if text := record[6+k]; text != "" {
 				if *to, err = strconv.ParseFloat(text, 64); err != nil {
@@ -39,12 +176,58 @@ func ReadResults(file string) ([]Row, error) {
 				}
 			}
 		}
-		rows = append(rows, r)
+		results = append(results, r)
 	}
-	return rows, nil
+	return results, nil
 }
 
-var resultColumns = []string{
-	"method", "seed", "group", "dataset", "n_id", "n_ood",
-	"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id", "id_acc",
+// ErrForeign says that a file is in the way that this program did not write. It
+// is never replaced.
+var ErrForeign = errors.New("not written by this program")
+
+// RemoveResults removes a CSV that WriteResults wrote; none is fine. Any other
+// file is left as it is, and the error wraps ErrForeign.
+func RemoveResults(file string) error {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !strings.HasPrefix(string(text), strings.Join(resultColumns, ",")+"\n") {
+		err = fmt.Errorf("%s: %w", file, ErrForeign)
+	}
+	if err == nil {
+		err = os.Remove(file)
+	}
+	if err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	return nil
+}
+
+// filter returns the results that keep reports true for.
+func filter(results []Result, keep func(Result) bool) (kept []Result) {
+	for _, r := range results {
+		if keep(r) {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// order returns the distinct keys of results in the order of their first.
+func order(results []Result, key func(Result) string) (keys []string) {
+	for _, r := range results {
+		keys = add(keys, key(r))
+	}
+	return keys
+}
+
+// add appends what is not there yet.
+func add(list []string, more ...string) []string {
+	for _, m := range more {
+		if !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	return list
 }

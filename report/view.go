@@ -25,15 +25,15 @@ import (
 type view struct {
 	Report
 	Style            template.CSS
-	Script           template.JS
+	Library, Script  template.JS
 	Question, Answer string
 	Summary          table
 	PerSet           []table
 	Histograms       []panel // one for each method
 	ROC, PR          panel
-	Selective        []figure
+	Selective        []*figure
 	AblationTable    *table
-	AblationFigures  []figure
+	AblationFigures  []*figure
 	PublishedTable   *table
 	Galleries        []gallery
 	GalleryMethod    string
@@ -44,17 +44,10 @@ type view struct {
 	style   map[string]int // of the methods that have one
 }
 
-// panel is figures below one heading.
+// panel is charts below one heading.
 type panel struct {
 	Title   string
-	Figures []figure
-}
-
-// figure is drawn on the page and kept as a file.
-type figure struct {
-	File    string
-	Caption string
-	SVG     template.HTML
+	Figures []*figure
 }
 
 func newView(r Report) (*view, error) {
@@ -62,14 +55,15 @@ func newView(r Report) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	script, err := assets.ReadFile("sort.js")
+	script, err := assets.ReadFile("page.js")
 	if err != nil {
 		return nil, err
 	}
+	library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // a file that is not there
 	r.Title = cmp.Or(r.Title, "Out-of-distribution detection")
 	v := &view{
-		Report: r, Style: template.CSS(pageColours() + string(css) + chartCSS), Script: template.JS(script),
-		results: index(r.Results), methods: order(r.Results, func(row Row) string { return row.Method }),
+		Report: r, Style: template.CSS(pageColours() + string(css)), Library: template.JS(library), Script: template.JS(script),
+		results: index(r.Results), methods: order(r.Results, func(r Result) string { return r.Method }),
 	}
 	v.chooseStyles()
 	v.lead()
@@ -107,55 +101,51 @@ func (v *view) chooseStyles() {
 	ranked := slices.Clone(v.methods)
 	slices.SortStableFunc(ranked, func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) }) // NaN is last
 	v.GalleryMethod = cmp.Or(v.Gallery, ranked[0])
-	if at := slices.Index(ranked, v.methods[0]); at >= styles {
-		ranked[styles-1] = v.methods[0]
+	if at := slices.Index(ranked, v.methods[0]); at >= len(lineStyles) {
+		ranked[len(lineStyles)-1] = v.methods[0]
 	}
 	v.style = map[string]int{}
-	for i, m := range ranked[:min(styles, len(ranked))] {
+	for i, m := range ranked[:min(len(lineStyles), len(ranked))] {
 		v.style[m] = i
 	}
-	v.Others = len(v.methods) > styles
-}
-
-func (v *view) class(method string) string {
-	if s, ok := v.style[method]; ok {
-		return "s" + strconv.Itoa(s)
-	}
-	return "rest"
+	v.Others = len(v.methods) > len(lineStyles)
 }
 
 func (v *view) idName() string { return cmp.Or(v.ID.Name, "the in-distribution test set") }
 
 // groups are those that the results have, near first.
-func groups(rows []Row) []string {
-	found := order(rows, func(r Row) string { return r.Group })
+func groups(rows []Result) []string {
+	found := order(rows, func(r Result) string { return r.Group })
 	slices.SortFunc(found, func(a, b string) int { return strings.Compare(b, a) })
 	return found
 }
 
 // sets are the names of a group's sets.
-func sets(rows []Row, group string) []string {
-	return order(slices.DeleteFunc(slices.Clone(rows), func(r Row) bool {
+func sets(rows []Result, group string) []string {
+	return order(slices.DeleteFunc(slices.Clone(rows), func(r Result) bool {
 		return r.Group != group || r.Dataset == "mean"
-	}), func(r Row) string { return r.Dataset })
+	}), func(r Result) string { return r.Dataset })
 }
 
 // lead says what the page asks and what came out.
 func (v *view) lead() {
-	var strangers, answers []string
+	var sought, answers []string
 	for _, group := range groups(v.Results) {
-		strangers = append(strangers, fmt.Sprintf("%s-OOD (%s)", group, strings.Join(sets(v.Results, group), ", ")))
+		sought = append(sought, fmt.Sprintf("%s-OOD (%s)", group, strings.Join(sets(v.Results, group), ", ")))
 		if m, value, ok := v.winner(func(m string) Value { return v.results.value(AUROC, m, group, "mean") }); ok {
 			answers = append(answers, fmt.Sprintf("on %s-OOD %s is best with a mean AUROC of %s%%", group, m, percent(value)))
 		}
 	}
-	v.Question = fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from strangers of none of them: %s?",
-		v.idName(), count(v.Results[0].NID), strings.Join(strangers, " and "))
+	v.Question = fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from out-of-distribution (OOD) images, which are of none of them: %s?",
+		v.idName(), count(v.Results[0].NID), strings.Join(sought, " and "))
 	if m, value, ok := v.winner(v.results.accuracy); ok {
-		// A head's accuracy is that of every score that reads it.
+		// All scores of one network have its accuracy.
 		alike := slices.DeleteFunc(slices.Clone(v.methods), func(m string) bool { return percent(v.results.accuracy(m).Mean) != percent(value) })
-		if len(alike) > 1 {
-			m = fmt.Sprintf("%s and %d more", m, len(alike)-1)
+		switch {
+		case len(alike) > mostTied:
+			m = fmt.Sprintf("shared by %d methods", len(alike))
+		case len(alike) > 1:
+			m = strings.Join(alike, ", ")
 		}
 		answers = append(answers, fmt.Sprintf("the highest accuracy on the training classes is %s%% (%s)", percent(value), m))
 	}
@@ -209,10 +199,22 @@ func (v *view) scores(r Run, dataset string) ([]float64, error) {
 	return scores, nil
 }
 
-// curvePoints is how many points of a curve are kept.
-const curvePoints = 160
+// How many points of a curve are drawn, at most: of those in colour, and of those
+// in grey.
+const (
+	curvePoints = 120
+	otherPoints = 40
+)
 
-// drawn is a method's curve in a figure with others.
+// thin leaves out points of a method's curve.
+func (v *view) thin(method string, points []metrics.Point) []metrics.Point {
+	if _, ok := v.style[method]; ok {
+		return thin(points, curvePoints)
+	}
+	return thin(points, otherPoints)
+}
+
+// drawn is a method's curve in a chart with others.
 type drawn struct {
 	method string
 	area   float64 // under all of its points
@@ -223,7 +225,7 @@ type drawn struct {
 type runDrawing struct {
 	selective  *drawn
 	roc, pr    []drawn // of each set
-	histograms []figure
+	histograms []*figure
 }
 
 // drawRuns draws what needs scores, on all cores.
@@ -261,12 +263,12 @@ func (v *view) drawRuns() error {
 			continue
 		}
 		v.ROC.Figures = append(v.ROC.Figures, v.lines("roc-"+set.Name, fmt.Sprintf("ROC, %s (%s-OOD)", set.Name, set.Group),
-			"AUROC", "strangers caught, %", v.idName()+" flagged, %", []metrics.Point{{X: 0, Y: 0}, {X: 1, Y: 1}}, roc[s]))
+			"AUROC", "OOD images caught, %", v.idName()+" flagged, %", []metrics.Point{{X: 0, Y: 0}, {X: 1, Y: 1}}, roc[s]))
 		v.PR.Figures = append(v.PR.Figures, v.lines("pr-"+set.Name, fmt.Sprintf("Precision and recall, %s (%s-OOD)", set.Name, set.Group),
-			"AUPR-Out", "precision, %", "recall (strangers caught), %", nil, pr[s]))
+			"AUPR-Out", "precision, %", "recall (OOD images caught), %", nil, pr[s]))
 	}
 	if len(selective) > 0 {
-		v.Selective = []figure{v.lines("selective", "Accuracy against coverage, "+v.idName(),
+		v.Selective = []*figure{v.lines("selective", "Accuracy against coverage, "+v.idName(),
 			"the mean accuracy", "accuracy of the accepted, %", "share accepted, %", nil, selective)}
 	}
 	return nil
@@ -277,12 +279,12 @@ func (v *view) drawRun(run Run) (d runDrawing, err error) {
 	if err != nil {
 		return d, err
 	}
-	if run.Predicted != nil && v.Labels != nil {
-		if len(run.Predicted) != len(id) || len(v.Labels) != len(id) {
-			return d, fmt.Errorf("%s, seed %s: %d predictions and %d labels for %d scores", run.Method, run.Seed, len(run.Predicted), len(v.Labels), len(id))
+	if predicted := run.Predicted["id"]; predicted != nil && v.Labels != nil {
+		if len(predicted) != len(id) || len(v.Labels) != len(id) {
+			return d, fmt.Errorf("%s, seed %s: %d predictions and %d labels for %d scores", run.Method, run.Seed, len(predicted), len(v.Labels), len(id))
 		}
-		points := metrics.Selective(id, run.Predicted, v.Labels)
-		d.selective = &drawn{run.Method, area(points), thin(points, curvePoints)}
+		points := metrics.Selective(id, predicted, v.Labels)
+		d.selective = &drawn{run.Method, area(points), v.thin(run.Method, points)}
 	}
 	for _, set := range v.OOD {
 		ood, err := v.scores(run, set.Name)
@@ -290,8 +292,8 @@ func (v *view) drawRun(run Run) (d runDrawing, err error) {
 			return d, err
 		}
 		r, p := metrics.Curves(id, ood)
-		d.roc = append(d.roc, drawn{run.Method, area(r), thin(r, curvePoints)})
-		d.pr = append(d.pr, drawn{run.Method, area(p), thin(p, curvePoints)})
+		d.roc = append(d.roc, drawn{run.Method, area(r), v.thin(run.Method, r)})
+		d.pr = append(d.pr, drawn{run.Method, area(p), v.thin(run.Method, p)})
 		d.histograms = append(d.histograms, v.histogram(run.Method, set, id, ood, area(r)))
 	}
 	return d, nil
@@ -308,14 +310,15 @@ func area(points []metrics.Point) float64 {
 	return sum
 }
 
-// lines draws curves of all methods in one figure; the y axis begins at 0
-// unless all of the curves lie high.
-func (v *view) lines(file, title, areaName, yLabel, xLabel string, chance []metrics.Point, curves []drawn) figure {
+// lines draws curves of all methods in one chart; the y axis begins at 0 unless
+// all of the curves lie high.
+func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metrics.Point, curves []drawn) *figure {
 	slices.SortStableFunc(curves, func(a, b drawn) int { return cmp.Compare(b.area, a.area) })
+	c := Chart{Name: fileName(name), Caption: fmt.Sprintf("%s; in the legend %s in per cent.", title, areaName),
+		X: Axis{Label: xLabel, Max: 1, Percent: true}, Y: Axis{Label: yLabel, Max: 1, Percent: true}}
 	lowest := 1.0
-	var legend []legendEntry
 	var description []string
-	others := 0
+	var grey []Series
 	for _, d := range curves {
 		for _, p := range d.points {
 			if p.X >= 0.02 { // the first few images make any accuracy
@@ -324,66 +327,45 @@ func (v *view) lines(file, title, areaName, yLabel, xLabel string, chance []metr
 		}
 		text := fmt.Sprintf("%s %s", d.method, percent(d.area))
 		description = append(description, text)
-		if v.class(d.method) == "rest" {
-			others++
+		if style, ok := v.style[d.method]; ok {
+			c.Series = append(c.Series, styled(lineStyles[style], text, d.points))
 			continue
 		}
-		legend = append(legend, legendEntry{class: v.class(d.method), text: text})
+		s := styled(others, text, d.points)
+		s.Hidden = true
+		grey = append(grey, s)
 	}
-	if others > 0 {
-		legend = append(legend, legendEntry{class: "rest", text: fmt.Sprintf("%d others", others)})
+	if len(grey) > 0 {
+		c.Series = append(c.Series, styled(others, fmt.Sprintf("%d others", len(grey)), nil))
 	}
-	c := newChart(fmt.Sprintf("%s; %s in per cent: %s.", title, areaName, strings.Join(description, ", ")), 220+legendHeight(len(legend)), legendHeight(len(legend)))
-	c.xMax, c.yMax = 1, 1
-	if chance == nil && lowest > 0.5 {
-		c.yMin = math.Floor(lowest*20) / 20
-		if c.yMin >= 1 {
-			c.yMin = 0.95
-		}
+	c.Series = append(c.Series, grey...)
+	if chance != nil {
+		c.Series = append(c.Series, Series{Name: "chance", Hidden: true, Points: chance, Colour: "faint", Width: 1, Dashes: []float64{1, 4}})
+	} else if lowest > 0.5 {
+		c.Y.Min = min(math.Floor(lowest*20)/20, 0.95)
 	}
-	c.axes(xLabel, yLabel, ticks(0, 1, 5), ticks(c.yMin, 1, 5), 100, 100)
-	c.curve("chance", "chance", chance)
-	for _, grey := range []bool{true, false} { // the styled lie above
-		for _, d := range slices.Backward(curves) {
-			if class := v.class(d.method); (class == "rest") == grey {
-				c.curve(class, fmt.Sprintf("%s: %s %s%%", d.method, areaName, percent(d.area)), d.points)
-			}
-		}
-	}
-	c.legend(legend)
-	return figure{File: fileName(file), Caption: fmt.Sprintf("%s; in the legend %s in per cent.", title, areaName), SVG: template.HTML(c.end())}
+	c.Text = fmt.Sprintf("%s; %s in per cent: %s.", title, areaName, strings.Join(description, ", "))
+	return &figure{Chart: c}
 }
 
-const bins = 40
-
 // histogram draws how the scores of both sets are spread.
-func (v *view) histogram(method string, set Set, id, ood []float64, auroc float64) figure {
+func (v *view) histogram(method string, set Set, id, ood []float64, auroc float64) *figure {
 	title := fmt.Sprintf("%s on %s (%s-OOD), AUROC %s%%", method, set.Name, set.Group, percent(auroc))
-	c := newChart("Histogram of scores: "+title+".", 190, 36)
-	c.top = 40
 	low, high, ok := scoreRange(id, ood)
-	c.xMin, c.xMax, c.yMin = low, high, 0
 	idShares, oodShares := histogram(id, low, high), histogram(ood, low, high)
-	c.yMax = 1.05 * max(slices.Max(idShares), slices.Max(oodShares))
-	if !ok {
-		c.yMax = 1
+	c := Chart{
+		Name: fileName("histogram-" + method + "-" + set.Name), Caption: title + ".", Text: "Histogram of scores: " + title + ".",
+		X: Axis{Label: "score (higher: more in-distribution)", Min: low, Max: high},
+		Y: Axis{Label: "share of the set, %", Max: 1.05 * max(slices.Max(idShares), slices.Max(oodShares)), Percent: true},
+		Series: []Series{
+			{Name: fmt.Sprintf("%s (%d)", v.idName(), len(id)), Colour: "c0", Width: 1.6, Fill: 0.35, Bars: idShares},
+			{Name: fmt.Sprintf("%s (%d)", set.Name, len(ood)), Colour: "c1", Width: 1.6, Fill: 0.1, Dashes: []float64{5, 2}, Bars: oodShares},
+		},
 	}
-	c.axes("score (higher: more in-distribution)", "", ticks(low, high, 5), ticks(0, c.yMax, 4), 1, 100)
-	c.bars("id", idShares)
-	c.bars("ood", oodShares)
-	for i, key := range []struct {
-		class, name string
-		n           int
-	}{{"id", v.idName(), len(id)}, {"ood", set.Name, len(ood)}} {
-		x := 4 + float64(i)*178
-		fmt.Fprintf(c, `<rect class="bars %s" x="%s" y="7" width="20" height="11"/>`, key.class, short(x))
-		c.text("key", x+26, 16, "start", fmt.Sprintf("%s (%d)", clip(key.name, 17), key.n))
+	if !ok || c.Y.Max == 0 {
+		c.Y.Max, c.X.Label = 1, "no finite scores to draw"
 	}
-	c.text("label", 4, c.top-6, "start", "share of the set, %")
-	if !ok {
-		c.text("key", c.width/2, (c.top+c.height-c.bottom)/2, "middle", "no finite scores to draw")
-	}
-	return figure{File: fileName("histogram-" + method + "-" + set.Name), Caption: title + ".", SVG: template.HTML(c.end())}
+	return &figure{Chart: c}
 }
 
 // scoreRange is where nearly all finite scores lie: all but the lowest and
@@ -410,35 +392,24 @@ func scoreRange(sets ...[]float64) (low, high float64, ok bool) {
 	return low, high, true
 }
 
-// histogram is the share of scores in each of equal bins; the outermost hold
-// everything beyond. NaN is in none.
-func histogram(scores []float64, low, high float64) []float64 {
-	shares := make([]float64, bins)
-	for _, s := range scores {
-		if math.IsNaN(s) {
-			continue
-		}
-		at := (s - low) / (high - low) * bins
-		shares[int(min(max(at, 0), bins-1))] += 1 / float64(len(scores))
-	}
-	return shares
-}
-
 // fileName makes a file's name of names that may hold anything.
-func fileName(name string) string { return url.PathEscape(name) + ".svg" }
+func fileName(name string) string { return url.PathEscape(name) }
 
 // figureFile matches the names that writeFigures gives, and hardly any other.
 var figureFile = regexp.MustCompile(`^(roc-.+|pr-.+|histogram-.+|selective|ablation-layers)\.svg$`)
 
-// figures lists every figure of the page.
-func (v *view) figures() (all []figure) {
+// figures lists every chart of the page.
+func (v *view) figures() (all []*figure) {
 	for _, p := range v.Histograms {
 		all = append(all, p.Figures...)
 	}
 	return slices.Concat(all, v.ROC.Figures, v.PR.Figures, v.Selective, v.AblationFigures)
 }
 
-// writeFigures replaces the figures of an earlier report.
+// HasCharts reports whether the page needs Chart.js.
+func (v *view) HasCharts() bool { return len(v.figures()) > 0 }
+
+// writeFigures makes the static pictures and replaces those of an earlier report.
 func (v *view) writeFigures(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -451,12 +422,18 @@ func (v *view) writeFigures(dir string) error {
 			}
 		}
 	}
+	if v.Draw == nil {
+		return nil
+	}
 	var group errgroup.Group
-	group.SetLimit(8) // a disk is waited for, not a core
+	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, f := range v.figures() {
-		group.Go(func() error {
-			return atomicfile.Write(filepath.Join(dir, f.File), func(w io.Writer) error {
-				_, err := io.WriteString(w, standalone(string(f.SVG)))
+		group.Go(func() (err error) {
+			if f.svg, err = v.Draw(f.Chart, "svg"); err != nil {
+				return err
+			}
+			return atomicfile.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {
+				_, err := w.Write(f.svg)
 				return err
 			})
 		})

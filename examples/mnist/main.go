@@ -26,9 +26,9 @@ import (
 
 	"mlrbfn/features"
 	"mlrbfn/internal/command"
-	"mlrbfn/internal/figures"
 	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
+	"mlrbfn/report/figures"
 )
 
 func main() { command.Program("mnist", run) }

@@ -16,6 +16,7 @@ import (
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func newEvaluate() *command {
@@ -43,6 +44,8 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	c.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals; 0: none")
+	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
+	c.rare("images")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scoring, about")
@@ -121,6 +124,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 			}
 			opts.Published = report.Benchmarks(nil, board)
 		}
+		opts.Draw = figures.Draw
 		opts.Commands = []string{c.line()}
 		opts.Facts = []report.Fact{
 			{Name: "version", Value: Version()},
@@ -148,9 +152,9 @@ const mostMethods = 32
 
 // printResults prints the methods with their means over the near and the far
 // sets, and the file with the rest.
-func printResults(w io.Writer, results []pipeline.Figures, rest string) error {
+func printResults(w io.Writer, results []report.Result, rest string) error {
 	type key struct{ method, group string }
-	means, deviations := map[key]pipeline.Figures{}, map[key]pipeline.Figures{}
+	means, deviations := map[key]report.Result{}, map[key]report.Result{}
 	var methods []string
 	var groups []string
 	for _, r := range results {

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/stat/distuv"
+
+	"mlrbfn/options"
 )
 
 // pValue is the conformal p-value of a score among n calibration scores,
@@ -24,6 +26,26 @@ func pValue(ascending []float64, score float64) float64 {
 func Rank(n int, tpr float64) int {
 	// A share like 1−0.9 falls just short of the number that it stands for.
 	return int(math.Floor((1-tpr)*float64(n+1) + 1e-9))
+}
+
+// ScoresNeeded returns how many calibration scores a threshold needs that keeps
+// the share tpr.
+func ScoresNeeded(tpr float64) int { return int(math.Ceil(1/(1-tpr)-1e-9)) - 1 }
+
+// SetMaxFalseAlarms sets the threshold so that at most the share of the
+// in-distribution images is flagged, by the calibration scores that the detector
+// has. It needs no training; where the scores are too few it is an error, and the
+// detector stays as it was.
+func (d *Detector) SetMaxFalseAlarms(share float64) error {
+	if !(share > 0 && share < 1) {
+		return options.Errorf("MaxFalseAlarms", "%g does not lie between 0 and 1", share)
+	}
+	tpr := 1 - share
+	if n := len(d.Scores); Rank(n, tpr) < 1 {
+		return options.Errorf("MaxFalseAlarms", "%g: the detector has %d calibration images, and that needs %d", share, n, ScoresNeeded(tpr))
+	}
+	d.Threshold, d.TargetTPR = Threshold(d.Scores, tpr), tpr
+	return nil
 }
 
 // FalseAlarms returns the interval that holds, with a chance of 95%, the share

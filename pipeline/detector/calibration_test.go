@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"mlrbfn/options"
 )
 
 func TestLogAdd(t *testing.T) {
@@ -83,6 +85,31 @@ func TestSplitScores(t *testing.T) {
 	} {
 		if got := SplitScores(list); !slices.Equal(got, want) {
 			t.Errorf("%s: %q", list, got)
+		}
+	}
+}
+
+// TestSetMaxFalseAlarms: the threshold is what training with that share would have
+// set.
+func TestSetMaxFalseAlarms(t *testing.T) {
+	d := detectorOf(1)
+	d.Scores = nil
+	for i := range 99 {
+		d.Scores = append(d.Scores, float64(i+1)) // their ranks
+	}
+	for share, want := range map[float64]float64{0.01: 1, 0.05: 5, 0.1: 10, 0.5: 50} {
+		if err := d.SetMaxFalseAlarms(share); err != nil || d.Threshold != want || math.Abs(d.TargetTPR-(1-share)) > 1e-15 {
+			t.Errorf("at most %g: threshold %g for %g, %v, want %g", share, d.Threshold, d.TargetTPR, err, want)
+		}
+		loaded, err := Load(save(t, d))
+		if err != nil || loaded.Threshold != want || *loaded.FalseAlarms() != *d.FalseAlarms() {
+			t.Errorf("at most %g: from the file %v, %v", share, loaded, err)
+		}
+	}
+	before := *d
+	for _, share := range []float64{0.009, 0, 1, -1, math.NaN()} {
+		if err := d.SetMaxFalseAlarms(share); options.Name(err) != "MaxFalseAlarms" || d.Threshold != before.Threshold || d.TargetTPR != before.TargetTPR {
+			t.Errorf("at most %g: %v", share, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/pipeline/internal/files"
 	"mlrbfn/pipeline/training"
+	"mlrbfn/report"
 )
 
 // AblateOptions says which heads to compare on what. A zero field takes its
@@ -34,9 +36,11 @@ type AblateOptions struct {
 	Hidden int      // outputs of the ReLU networks' hidden layers; 0 means 100
 
 	Out string // folder of the report
+	// Draw makes the pictures; see [report.Report]. nil leaves them out.
+	Draw func(c report.Chart, format string) ([]byte, error)
 
 	// Warn, where set, is told what is odd about the training features, and of
-	// heads whose training diverged, for which there are no figures.
+	// heads whose training diverged, which have no results.
 	Warn func(string)
 
 	// Progress, where set, is told which head is being trained, and how many of
@@ -146,11 +150,11 @@ func (o AblateOptions) contenders(train training.Options) ([]contender, error) {
 
 // Ablate compares MLRBFNs with ReLU networks of as many layers (paper, figure
 // 6) and with MLRBFNs that lack one of the paper's steps. It trains each, once
-// per seed, and writes the figures of all as Evaluate does to ablation.csv
+// per seed, and writes the results of all as Evaluate does to ablation.csv
 // under opts.Out, with the methods mlrbfn-1 (max log φ of one layer), relu-1
 // (MSP of one layer), …, and the names of the steps, and draws them as
 // figures/depth and figures/steps, PNG and SVG.
-func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
+func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
@@ -159,11 +163,11 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 		return nil, err
 	}
 	defer e.close()
-	results := filepath.Join(opts.Out, "ablation.csv")
-	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), clearAblation(opts.Out, results)); err != nil {
+	file := filepath.Join(opts.Out, "ablation.csv")
+	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), clearAblation(opts.Out, file)); err != nil {
 		return nil, err
 	}
-	var figures []Figures
+	var results []report.Result
 	contenders, err := opts.contenders(e.train.Options)
 	if err != nil {
 		return nil, err
@@ -176,7 +180,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 				opts.Progress(c.name, n, total)
 			}
 		}
-		rows, err := e.figures(ctx, c)
+		rows, err := e.contend(ctx, c)
 		switch {
 		case errors.Is(err, head.ErrDiverged):
 			if opts.Warn != nil {
@@ -185,13 +189,52 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
-		figures = append(figures, rows...)
+		results = append(results, rows...)
 	}
-	if err := writeResults(results, figures); err != nil {
+	if err := report.WriteResults(file, results); err != nil {
 		return nil, err
 	}
-	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.Options.Head.Settings().Layers)
+	return results, opts.draw(results, e.train.Options.Head.Settings().Layers)
 }
+
+// draw writes the pictures that there is something for.
+func (o AblateOptions) draw(results []report.Result, layers int) error {
+	if o.Draw == nil {
+		return nil
+	}
+	charts := map[string]report.Chart{}
+	if len(o.Depths) > 1 {
+		if c := report.LayersChart(results); c != nil {
+			charts[depthFigure] = *c
+		}
+	}
+	if len(o.Steps) > 0 {
+		charts[stepsFigure] = report.StepsChart(results, append([]string{mlrbfnName(layers)}, o.Steps...))
+	}
+	for name, chart := range charts {
+		for _, format := range figureFormats {
+			picture, err := o.Draw(chart, format)
+			if err != nil {
+				return err
+			}
+			file := filepath.Join(o.Out, figuresDir, name+"."+format)
+			if err := files.MkdirFor(file); err != nil {
+				return err
+			}
+			err = atomicfile.Write(file, func(w io.Writer) error {
+				_, err := w.Write(picture)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// figureFormats are the formats of every picture.
+var figureFormats = []string{"png", "svg"}
 
 const (
 	figuresDir  = "figures"
@@ -201,7 +244,7 @@ const (
 
 // clearAblation removes what an earlier run has left in dir, and nothing else.
 func clearAblation(dir, results string) error {
-	if err := clearResults(results); err != nil {
+	if err := report.RemoveResults(results); err != nil {
 		return err
 	}
 	for _, name := range []string{depthFigure, stepsFigure} {

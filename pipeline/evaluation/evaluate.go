@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -33,8 +32,8 @@ import (
 // Groups of out-of-distribution sets, by how near to the training classes they
 // are.
 const (
-	Near = "near"
-	Far  = "far"
+	Near = report.Near
+	Far  = report.Far
 )
 
 // BackboneHead is the head of a feature set's own logits.
@@ -72,10 +71,14 @@ type Options struct {
 
 	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
 
-	// For the report to show.
-	Published []report.Line // results to compare with, each with one cell
-	Commands  []string      // to repeat the evaluation with
-	Facts     []report.Fact // versions, dates and the like
+	// For the report to show. ImageRoots are the folders that its thumbnails may
+	// come from, as [report.FeatureSet] says; Draw makes its static pictures, as
+	// [report.Report] says.
+	ImageRoots []string
+	Draw       func(c report.Chart, format string) ([]byte, error)
+	Published  []report.Line // results to compare with, each with one cell
+	Commands   []string      // to repeat the evaluation with
+	Facts      []report.Fact // versions, dates and the like
 
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
@@ -86,55 +89,32 @@ type Options struct {
 	Progress func(what string, done, total int)
 }
 
-// Figures is one row of results.csv: how a method tells one set of strangers
-// from the in-distribution test set, all in [0, 1]. NaN stands for nothing to
-// measure.
-type Figures struct {
-	Method  string
-	Seed    string // a seed, or "mean" or "std" over them
-	Group   string // Near or Far
-	Dataset string // a set's name, or "mean" over the group
-	NID     int
-	NOOD    int
-	AUROC   float64
-	AUPROut float64
-	AUPRIn  float64
-	FPR95   float64 // share of in-distribution images flagged where 95% of strangers are caught
-	FPR95ID float64 // share of strangers accepted where 95% of in-distribution images are kept
-	IDAcc   float64 // accuracy on the in-distribution test set
-}
-
-// values lists the figures that are averaged.
-func (f *Figures) values() []*float64 {
-	return []*float64{&f.AUROC, &f.AUPROut, &f.AUPRIn, &f.FPR95, &f.FPR95ID, &f.IDAcc}
-}
-
 // Evaluate trains the heads that the methods need, once per seed, fits scores,
-// scores the in-distribution test set and all sets of strangers, and writes
+// scores the in-distribution test set and all sets of OOD images, and writes
 // results.csv, the scores, scores/METHOD/SEED/DATASET.npy, report.html with its
 // figures, and the paper's tables, tables.md and tables.tex, under opts.Out.
 //
 // A post-hoc score is fitted on all labelled training rows, ReAct's and KLM's
 // on the validation features where these are a set of their own. The parts of an
 // ensemble are fitted on the rows that heads train on: the validation rows, which
-// put them on one scale, must be new to all. Figures of a score that no seed
+// put them on one scale, must be new to all. Results of a score that no seed
 // changes are the same for every seed; the accuracy is that of the seed's
 // softmax network.
-func Evaluate(ctx context.Context, opts Options) ([]Figures, error) {
+func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	e, err := openEvaluation(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer e.close()
-	results := filepath.Join(opts.Out, "results.csv")
+	file := filepath.Join(opts.Out, "results.csv")
 	// Nothing is cleared before all is known to be writable.
-	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), report.Check(opts.Out)); err != nil {
+	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), report.Check(opts.Out)); err != nil {
 		return nil, err
 	}
 	if err := clearReport(opts.Out); err != nil {
 		return nil, err
 	}
-	var figures []Figures
+	var results []report.Result
 	var measured []string
 	for _, method := range e.opts.Methods {
 		runs, err := e.prepare(ctx, method)
@@ -150,10 +130,10 @@ func Evaluate(ctx context.Context, opts Options) ([]Figures, error) {
 			return nil, err
 		}
 		delete(e.prepared, method) // with what it keeps
-		measured, figures = append(measured, method), append(figures, rows...)
+		measured, results = append(measured, method), append(results, rows...)
 	}
 	e.opts.Methods = measured
-	return figures, errors.Join(writeResults(results, figures), e.writePage(ctx, figures))
+	return results, errors.Join(report.WriteResults(file, results), e.writePage(ctx, results))
 }
 
 // contender is a kind of head that is trained with every seed and measured.
@@ -168,8 +148,8 @@ type contender struct {
 	progress func(head.Epoch)
 }
 
-// figures returns what a contender comes to with each seed and over them.
-func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error) {
+// contend returns the results of a contender with each seed and over them.
+func (e *evaluation) contend(ctx context.Context, c contender) ([]report.Result, error) {
 	all, err := e.trainAll(ctx, c)
 	if err != nil {
 		return nil, err
@@ -188,17 +168,17 @@ func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error
 	return e.measureAll(ctx, c.name, runs)
 }
 
-// measureAll returns what a method comes to with each seed and over them.
-func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]Figures, error) {
-	var perSeed []Figures
+// measureAll returns the results of a method with each seed and over them.
+func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]report.Result, error) {
+	var single []report.Result
 	for _, r := range runs {
 		rows, err := e.measure(ctx, method, r)
 		if err != nil {
 			return nil, err
 		}
-		perSeed = append(perSeed, rows...)
+		single = append(single, rows...)
 	}
-	return append(perSeed, overSeeds(perSeed)...), nil
+	return report.Summarise(single), nil
 }
 
 // evaluation is the open feature sets.
@@ -414,8 +394,8 @@ func (e *evaluation) tell(what string, done, total int) {
 }
 
 // measure scores all sets, writes the scores where there is a folder for them,
-// and returns the figures of each set and of the groups' means.
-func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
+// and returns the results on each.
+func (e *evaluation) measure(ctx context.Context, method string, r run) ([]report.Result, error) {
 	var meanwhile errgroup.Group            // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }() // where scoring fails
 	scored := 0
@@ -432,38 +412,30 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 	if err != nil {
 		return nil, err
 	}
-	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: predicted, Scores: func(dataset string) ([]float64, error) {
+	allPredicted := map[string][]int{"id": predicted}
+	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: allPredicted, Scores: func(dataset string) ([]float64, error) {
 		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
 		return scores, err
 	}})
-	accuracy := e.accuracy(predicted)
-	figures := make([]Figures, len(e.ood))
+	accuracy, seed := e.accuracy(predicted), r.seed
+	results := make([]report.Result, len(e.ood))
 	for i, set := range e.opts.OOD {
-		ood, _, err := score(set.Name, e.ood[i])
+		ood, classes, err := score(set.Name, e.ood[i])
 		if err != nil {
 			return nil, err
 		}
+		allPredicted[set.Name] = classes
 		meanwhile.Go(func() error {
-			m := metrics.Evaluate(id, ood)
-			figures[i] = Figures{
-				Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
-				AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
-			}
+			r := report.Measure(id, ood)
+			r.Method, r.Seed, r.Group, r.Dataset, r.IDAcc = method, seed, set.Group, set.Name, accuracy
+			results[i] = r
 			return nil
 		})
 	}
 	if err := meanwhile.Wait(); err != nil {
 		return nil, err
 	}
-	for _, group := range []string{Near, Far} {
-		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group })
-		if len(members) > 0 {
-			mean := average(members, false)
-			mean.Dataset = "mean"
-			figures = append(figures, mean)
-		}
-	}
-	return figures, nil
+	return results, nil
 }
 
 // accuracy is the share of labelled test images whose class is right; NaN
@@ -476,58 +448,6 @@ func (e *evaluation) accuracy(predicted []int) float64 {
 		}
 	}
 	return metrics.Accuracy(pred, labels)
-}
-
-// overSeeds returns the mean and the standard deviation (ddof 0) over the seeds
-// for each data set, in the order in which these appear.
-func overSeeds(perSeed []Figures) []Figures {
-	type key struct{ group, dataset string }
-	var order []key
-	byKey := map[key][]Figures{}
-	for _, f := range perSeed {
-		k := key{f.Group, f.Dataset}
-		if byKey[k] == nil {
-			order = append(order, k)
-		}
-		byKey[k] = append(byKey[k], f)
-	}
-	var out []Figures
-	for _, name := range []string{"mean", "std"} {
-		for _, k := range order {
-			f := average(byKey[k], name == "std")
-			f.Seed, f.Dataset = name, k.dataset
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-// average returns the mean, or the standard deviation, of each figure, with the
-// counts of images added up over data sets and kept over seeds.
-func average(members []Figures, deviation bool) Figures {
-	out := members[0]
-	n := float64(len(members))
-	if members[0].Dataset != members[len(members)-1].Dataset {
-		out.NOOD = 0
-		for _, f := range members {
-			out.NOOD += f.NOOD
-		}
-	}
-	for i, to := range out.values() {
-		var sum, squares float64
-		for _, f := range members {
-			sum += *f.values()[i]
-		}
-		mean := sum / n
-		for _, f := range members {
-			squares += (*f.values()[i] - mean) * (*f.values()[i] - mean)
-		}
-		*to = mean
-		if deviation {
-			*to = math.Sqrt(squares / n)
-		}
-	}
-	return out
 }
 
 func (e *evaluation) scoresFile(method, seed, dataset string) string {

@@ -2,14 +2,12 @@ package evaluation
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +16,7 @@ import (
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/pipetest"
 	"mlrbfn/pipeline/training"
+	"mlrbfn/report"
 )
 
 // TestEvaluateFigures checks results.csv against the scores that are written
@@ -43,7 +42,7 @@ func TestEvaluateFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	methods, _ := overview(figures)
+	methods := methodsOf(figures)
 	for _, m := range detector.ScoreNames {
 		if slices.Contains(methods, m) == (left[m] != "") {
 			t.Errorf("%s: not either measured or left out: %q", m, left[m])
@@ -52,8 +51,8 @@ func TestEvaluateFigures(t *testing.T) {
 	if len(left) != 1 || !strings.Contains(left["temperature"], "classified right") { // the classes are far apart
 		t.Errorf("left out: %v", left)
 	}
-	find := func(method, seed, group, dataset string) Figures {
-		i := slices.IndexFunc(figures, func(f Figures) bool {
+	find := func(method, seed, group, dataset string) report.Result {
+		i := slices.IndexFunc(figures, func(f report.Result) bool {
 			return f.Method == method && f.Seed == seed && f.Group == group && f.Dataset == dataset
 		})
 		if i < 0 {
@@ -143,19 +142,9 @@ func TestEvaluateFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	file, err := os.Open(filepath.Join(out, "results.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	records, err := csv.NewReader(file).ReadAll()
-	if err != nil || len(records) != len(figures)+1 || !slices.Equal(records[0], resultColumns) {
-		t.Fatalf("%d rows, %v", len(records), err)
-	}
-	for i, f := range figures {
-		if got, err := strconv.ParseFloat(records[i+1][6], 64); err != nil || got != f.AUROC {
-			t.Errorf("row %d: %v", i, records[i+1])
-		}
+	read, err := report.ReadResults(filepath.Join(out, "results.csv"))
+	if err != nil || !slices.Equal(read, figures) {
+		t.Errorf("results.csv has %v, %v; want %v", read, err, figures)
 	}
 }
 

@@ -43,6 +43,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	scores := testenv.OpenOOD(t)
 	for method, name := range golden {
 		var file struct {
 			Clean     map[string]json.RawMessage `json:"clean_float64"`
@@ -50,7 +51,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 				Float64 float64 `json:"float64_abs"`
 			} `json:"tolerance"`
 		}
-		text, err := os.ReadFile(filepath.Join(testenv.OpenOOD(t), name+".json"))
+		text, err := os.ReadFile(filepath.Join(scores, name+".json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +104,7 @@ func TestEvaluateHeads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	methods, _ := overview(figures)
+	methods := methodsOf(figures)
 	if !left["vim"] || !left["react"] || !left["ensemble"] || !slices.Contains(methods, "knn") || !slices.Contains(methods, "msp") || len(left)+len(methods) != len(detector.ScoreNames) {
 		t.Errorf("measured %v, left out %v", methods, left)
 	}

@@ -13,13 +13,13 @@ import (
 	"mlrbfn/report"
 )
 
-// writePage writes report.html and its figures, with the ablation where there is
+// writePage writes report.html and its pictures, with the ablation where there is
 // one in the folder, and the paper's tables.
-func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
+func (e *evaluation) writePage(ctx context.Context, results []report.Result) error {
 	id := e.id.Sets[0]
 	r := report.Report{
-		Published: e.opts.Published,
-		Labels:    e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
+		Results: results, Published: e.opts.Published, Classes: e.train.Classes, Draw: e.opts.Draw,
+		Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
 		Facts: append(slices.Clone(e.opts.Facts),
 			report.Fact{Name: "training features", Value: strings.Join(e.train.Dirs, ", ")},
 			report.Fact{Name: "seeds", Value: strings.Trim(fmt.Sprint(e.train.Options.Seeds), "[]")},
@@ -30,25 +30,22 @@ func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
 			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
 			report.Fact{Name: "SHA-256 of the backbone", Value: id.ModelSHA256})
 	}
-	for _, f := range figures {
-		r.Results = append(r.Results, report.Row(f))
-	}
 	var err error
 	r.Ablation, err = report.ReadResults(filepath.Join(e.opts.Out, "ablation.csv"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	base := func(dir string) string { return filepath.Base(filepath.Clean(dir)) }
-	train, err := report.FeatureSet(base(e.train.Dirs[0]), "train", e.train.Sets...)
+	train, err := report.FeatureSet(base(e.train.Dirs[0]), "train", e.opts.ImageRoots, e.train.Sets...)
 	if err != nil {
 		return err
 	}
 	r.Train = &train
-	if r.ID, err = report.FeatureSet(base(e.opts.ID), "", id); err != nil {
+	if r.ID, err = report.FeatureSet(base(e.opts.ID), "", e.opts.ImageRoots, id); err != nil {
 		return err
 	}
 	for i, o := range e.opts.OOD {
-		set, err := report.FeatureSet(o.Name, o.Group, e.ood[i].Sets[0])
+		set, err := report.FeatureSet(o.Name, o.Group, e.opts.ImageRoots, e.ood[i].Sets[0])
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 )
 
@@ -46,7 +47,7 @@ type Options struct {
 // [detector.ErrOtherModel].
 func Export(ctx context.Context, opts Options) error {
 	if s := opts.Detector.Scoring; s != nil {
-		return fmt.Errorf("export detector: its score is %s, and only heads can be exported that judge by their own: train with --scores %s", s.Name, detector.OwnScore)
+		return options.Errorf("Detector", "its score is %s, and only detectors can be exported that judge by the heads' own score, %s", s.Name, detector.OwnScore)
 	}
 	var m *onnx.Model
 	var err error
@@ -92,7 +93,7 @@ func exportWithBackbone(ctx context.Context, opts Options) (_ *onnx.Model, err e
 	defer func() { err = errors.Join(err, opened.Close()) }()
 	model, ok := opened.(*extractor.Model)
 	if !ok {
-		return nil, errors.New("export detector: its features are pixels, and there is no backbone to put before it; export it without --with-backbone")
+		return nil, options.Errorf("WithBackbone", "the detector's features are pixels, and there is no backbone to put before it")
 	}
 	if here, err := os.Stat(model.File); err == nil {
 		if out, err := os.Stat(opts.Out); err == nil && os.SameFile(here, out) {

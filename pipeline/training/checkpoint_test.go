@@ -312,7 +312,7 @@ func TestTrainSaysOfUnequalClasses(t *testing.T) {
 		clouds int
 		says   string
 		rows   []int
-	}{{11, `100 images to train on of "0", 10 of "1"`, []int{100, 10}}, {10, "", []int{90, 10}}} {
+	}{{11, `100 images to train on of "0", 10 of "1"; Train.Balance`, []int{100, 10}}, {10, "", []int{90, 10}}} {
 		o := quick(pipetest.Clouds(t, 1, 10, labels[:tt.clouds], far[:tt.clouds]...))
 		o.Validation.None, o.Calibration.None, o.Train.Epochs = true, true, 1
 		d, result, err := Train(context.Background(), o)
@@ -322,6 +322,12 @@ func TestTrainSaysOfUnequalClasses(t *testing.T) {
 		w := strings.Join(result.Warnings, "\n")
 		if tt.says == "" && strings.Contains(w, "unequal") || !strings.Contains(w, tt.says) {
 			t.Errorf("warnings %q, want %q", w, tt.says)
+		}
+		if tt.says != "" {
+			o.Train.Balance = true
+			if _, result, err = Train(context.Background(), o); err != nil || strings.Contains(strings.Join(result.Warnings, "\n"), "unequal") {
+				t.Errorf("balanced: warnings %q, %v", result.Warnings, err)
+			}
 		}
 		if !slices.Equal(d.Training.ClassRows, tt.rows) {
 			t.Errorf("rows per class %v, want %v", d.Training.ClassRows, tt.rows)

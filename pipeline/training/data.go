@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"mlrbfn/dataset"
 	"mlrbfn/extractor"
 	"mlrbfn/features"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/tables"
 )
@@ -56,16 +58,16 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	}
 	_, ensemble, err := detector.ScoreParts(opts.Scores)
 	if err != nil {
-		return nil, err
+		return nil, options.Errorf("Scores", "%w", err)
 	}
 	if ensemble && opts.Validation.None {
 		return nil, errNoScale
 	}
 	if len(opts.Features) == 0 {
-		return nil, errors.New("no features to train on")
+		return nil, options.Errorf("Features", "none are named")
 	}
 	if !(opts.TargetTPR > 0 && opts.TargetTPR < 1) {
-		return nil, fmt.Errorf("target TPR %g: it lies between 0 and 1", opts.TargetTPR)
+		return nil, options.Errorf("TargetTPR", "%g does not lie between 0 and 1", opts.TargetTPR)
 	}
 	sets := slices.Clone(opts.Features)
 	for _, s := range []Share{opts.Validation, opts.Calibration} {
@@ -123,7 +125,9 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // copies in the place of the training and validation rows, until release. It
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
-	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), t.Options.Conditioning)
+	o := t.Options.Conditioning
+	o.Memory = cmp.Or(o.Memory, t.Options.Memory)
+	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
 		return nil, err
 	}
@@ -212,16 +216,6 @@ func (t *Data) classRows() []int {
 	return counts
 }
 
-// mostCommon returns the share of the validation rows that are of their most
-// common class; 1 where that is the only one.
-func (t *Data) mostCommon() float64 {
-	counts := make([]int, len(t.Classes))
-	for _, r := range t.validation.Index {
-		counts[t.validation.Labels[r]]++
-	}
-	return float64(slices.Max(counts)) / float64(max(len(t.validation.Index), 1))
-}
-
 func (t *Data) unlabelled() int {
 	n := 0
 	for _, y := range t.Labels {
@@ -266,6 +260,7 @@ func (t *Data) Repeated(other *tables.Table) int {
 	return n
 }
 
+// Close lets go of the files.
 func (t *Data) Close() error {
 	err := errors.Join(t.release(), t.Table.Close())
 	if t.Held != nil {
@@ -299,14 +294,14 @@ func (t *Data) warn() {
 	if empty > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d classes have no images to train on, the first of them %q", empty, len(counts), first))
 	}
-	if least >= 0 && counts[most] >= imbalance*counts[least] {
-		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q", counts[most], t.Classes[most], counts[least], t.Classes[least]))
+	if least >= 0 && counts[most] >= imbalance*counts[least] && !t.Options.Train.Balance {
+		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; Train.Balance shows every class equally often", counts[most], t.Classes[most], counts[least], t.Classes[least]))
 	}
 	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Open {
-		t.Warnings = append(t.Warnings, "the features are pixels, whose classes the paper's head learns better (--paper, --preset mnist); the default one tells strangers better")
+		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head (paper.Presets[\"mnist\"]) learns their classes better, the residual one tells out-of-distribution images better")
 	}
-	if len(counts) == 1 {
-		t.Warnings = append(t.Warnings, "there is only one class: nothing teaches the head what is not of it")
+	if len(counts) == 1 && t.Options.Scores == detector.OwnScore {
+		t.Warnings = append(t.Warnings, "there is only one class: the detector says whether an image is of it; the score knn (Scores) often does so better than the head's own")
 	}
 	if n := t.unlabelled(); n > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("%d images without a label are left out", n))

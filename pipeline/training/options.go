@@ -1,13 +1,13 @@
 package training
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
 	"mlrbfn/head/residual"
+	"mlrbfn/options"
 )
 
 // Options says what to train a detector on, and how. A zero field takes
@@ -108,4 +108,4 @@ func (o *Options) withHeadDefaults() (err error) {
 	return err
 }
 
-var errNoScale = errors.New("an ensemble needs validation images, which put its parts on one scale: --val is not 0")
+var errNoScale = options.Errorf("Validation", "an ensemble needs validation images, which put its parts on one scale")

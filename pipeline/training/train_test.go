@@ -137,7 +137,7 @@ func TestTrainRefuses(t *testing.T) {
 		opts Options
 		says string
 	}{
-		"no features":          {quick(), "no features"},
+		"no features":          {quick(), "Features"},
 		"absent":               {quick(absent), absent},
 		"no labels":            {quick(unlabelled), "no labels"},
 		"not finite":           {quick(good, nan), "row 39"},
@@ -146,7 +146,7 @@ func TestTrainRefuses(t *testing.T) {
 		"validation unlabeled": {func() Options { o := quick(good); o.Validation.Features = unlabelled; return o }(), "no labels"},
 		"calibration absent":   {func() Options { o := quick(good); o.Calibration.Features = absent; return o }(), absent},
 		"nothing left":         {func() Options { o := quick(good); o.Validation.Fraction = 0.95; return o }(), "nothing is left"},
-		"target":               {func() Options { o := quick(good); o.TargetTPR = 1; return o }(), "target"},
+		"target":               {func() Options { o := quick(good); o.TargetTPR = 1; return o }(), "TargetTPR"},
 		"norm":                 {func() Options { o := quick(good); o.Head = paper.Config{Norm: 0.3}; return o }(), "Norm"},
 	}
 	for name, tt := range tests {

@@ -19,7 +19,7 @@ import (
 	"mlrbfn/pipeline/internal/tables"
 )
 
-// Result tells how training went; figures of several heads are means.
+// Result tells how training went; metrics of several heads are means.
 type Result struct {
 	Epochs         int      `json:"epochs"` // of each head
 	Steps          int      `json:"steps"`  // of all heads together
@@ -27,16 +27,34 @@ type Result struct {
 	Seconds        float64  `json:"seconds"` // of training alone
 	TrainLoss      float64  `json:"train_loss"`
 	ValLoss        float64  `json:"val_loss"`     // the training loss without validation rows
-	ValAccuracy    *float64 `json:"val_accuracy"` // null without validation rows
-	Threshold      *float64 `json:"threshold"`    // null where nothing will be flagged
-	Scores         string   `json:"scores"`       // what the threshold is of
+	ValAccuracy    *float64 `json:"val_accuracy"` // null without validation rows or with one class
+
+	// ValBalancedAccuracy is the mean of the classes' recalls on the validation
+	// rows; ValClasses has these. Both are of all heads together, and null where
+	// ValAccuracy is.
+	ValBalancedAccuracy *float64      `json:"val_balanced_accuracy"`
+	ValClasses          []ClassRecall `json:"val_classes"`
+
+	Threshold *float64 `json:"threshold"` // null where nothing will be flagged
+	Scores    string   `json:"scores"`    // what the threshold is of
 
 	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
 	FalseAlarms *[2]float64 `json:"false_alarms"`
 
 	Rows     detector.RowCount `json:"rows"`
-	Warnings []string          `json:"warnings"` // what a person should know
+	Warnings []string          `json:"warnings"` // what a person should know; advice names fields of Options
 }
+
+// ClassRecall says how many validation images of a class the detector gives that
+// class.
+type ClassRecall struct {
+	Class  string `json:"class"`
+	Images int    `json:"images"`
+	Right  int    `json:"right"`
+}
+
+// Recall returns the share of the images that is right.
+func (c ClassRecall) Recall() float64 { return float64(c.Right) / float64(c.Images) }
 
 // Train trains a detector on cached features: it sets rows aside for validation
 // and calibration, trains a head per seed on the rest, and finds the threshold
@@ -89,20 +107,14 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
 	if math.IsInf(d.Threshold, -1) {
-		result.Warnings = append(result.Warnings, fmt.Sprintf(
-			"%d calibration images are too few for a target of %g: no image will be flagged (%d would do)",
-			len(d.Scores), opts.TargetTPR, int(math.Ceil(1/(1-opts.TargetTPR)-1e-9))-1))
+		result.Warnings = append(result.Warnings, data.tooFew(len(d.Scores)))
 	} else {
 		result.Threshold = &d.Threshold
 	}
-	switch most := data.mostCommon(); {
-	case len(data.validation.Index) == 0:
-		result.ValAccuracy = nil
-	case most < 1 && *result.ValAccuracy <= most:
-		result.Warnings = append(result.Warnings, fmt.Sprintf(
-			"the head has learned nothing: it is right on %.4g of the validation images, and %.4g are of one class; try another learning rate, more epochs or another conditioning",
-			*result.ValAccuracy, most))
+	if result.ValClasses, err = raw.recalls(ctx, d); err != nil {
+		return nil, nil, err
 	}
+	result.judgeAccuracy(len(data.Classes))
 	shape := opts.Head.Settings()
 	d.Training = detector.TrainingRecord{
 		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
@@ -112,7 +124,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	if trained.window > 0 {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
-			"the rows to train on do not fit into memory (--memory): %d at a time are shuffled", trained.window))
+			"the rows to train on do not fit into memory (Memory): %d at a time are shuffled", trained.window))
 	}
 	return d, result, nil
 }

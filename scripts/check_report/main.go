@@ -1,7 +1,7 @@
 // Check_report opens a report in headless Chromium, on a desk and on a phone, in
 // light and dark mode, with JavaScript and without, and fails if the browser
 // complains, if the page asks for anything but itself, if it is wider than the
-// screen or if sorting a table does not work. Screenshots are left to look at.
+// screen, if sorting a table does not work or if a chart is not drawn. Screenshots are left to look at.
 //
 //	go run ./scripts/check_report -out shots REPORT/report.html
 package main
@@ -51,9 +51,10 @@ var views = []struct {
 }
 
 // probe is added to a copy of the page. It tells whether the page fits when
-// everything is unfolded, what does not, and whether a click sorts the first
-// table.
+// everything is unfolded, what does not, whether a click sorts the first table, and
+// how many charts that are unfolded were not drawn.
 const probe = `<script>addEventListener("load", () => {
+const undrawn = [...document.querySelectorAll(".chart")].filter((c) => c.checkVisibility() && !(c.querySelector("canvas") && Chart.getChart(c.querySelector("canvas")))).length;
 const closed = [...document.querySelectorAll("details:not([open])")];
 closed.forEach((d) => d.open = true);
 const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
@@ -67,12 +68,20 @@ const column = [...table.tBodies[0].rows].map((r) => r.cells[1].dataset.sort).fi
 const sorted = column.every((v, i) => i === 0 || v <= column[i - 1]) && table.tHead.rows[1].cells[0].getAttribute("aria-sort") === "descending";
 table.tHead.rows[1].cells[0].querySelector("button").click();
 table.tHead.rows[1].cells[0].querySelector("button").click();
-console.log("PROBE wide " + wide + " past [" + past.slice(0, 5) + "] broken " + broken + " sorted " + sorted);
+console.log("PROBE wide " + wide + " past [" + past.slice(0, 5) + "] broken " + broken + " sorted " + sorted + " undrawn " + undrawn);
 });</script>`
+
+// visible stands in for IntersectionObserver, which a headless browser may not call
+// before its time is up: what is not folded up is in view.
+const visible = `<script>window.IntersectionObserver = class {
+constructor(seen) { this.seen = seen; }
+observe(e) { if (e.checkVisibility()) this.seen([{ isIntersecting: true, target: e }]); }
+unobserve() {}
+};</script>`
 
 // What the browser's console must say, and all that it may say.
 const (
-	passed    = "PROBE wide 0 past [] broken 0 sorted true"
+	passed    = "PROBE wide 0 past [] broken 0 sorted true undrawn 0"
 	forbidden = "Content Security Policy"
 )
 
@@ -104,7 +113,7 @@ func check(report, out, browser string) error {
 	}
 	var failures []error
 	for _, v := range views {
-		text, want := string(page)+probe, passed
+		text, want := strings.Replace(string(page), "<head>", "<head>"+visible, 1)+probe, passed
 		if !v.scripts {
 			text, want = strings.Replace(text, "<head>", "<head>"+noScripts, 1), forbidden
 		}

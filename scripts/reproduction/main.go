@@ -23,12 +23,14 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/command"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func main() { command.Program("reproduce", run) }
@@ -131,6 +133,7 @@ What an earlier run has done, with the same options, is not done again.`, stdout
 	if err := runFlags.LoadRuntime(); err != nil {
 		return err
 	}
+	e.evaluation.Draw = figures.Draw
 	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
 	for _, key := range keys {
 		if err := e.run(ctx, key, *subset, *models, *seeds, *epochs); err != nil {
@@ -431,14 +434,18 @@ const settings = "settings.json"
 
 // hold evaluates a contest, unless its report is there.
 func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipeline.EvaluateOptions, prints map[string]string) error {
+	t := opts.Train
 	made, err := json.MarshalIndent(struct {
-		Methods    []string
-		Softmax    head.MLPConfig
-		Train      pipeline.TrainOptions
-		Validation pipeline.Share
-		Bootstrap  int
-		Sets       map[string]string
-	}{opts.Methods, opts.Softmax, opts.Train, opts.Train.Validation, opts.Bootstrap, prints}, "", "  ")
+		Methods      []string
+		Softmax      head.MLPConfig
+		Network      head.Settings
+		Conditioning conditioning.Options
+		Train        head.TrainOptions
+		Seeds        []uint64
+		Validation   pipeline.Share
+		Bootstrap    int
+		Sets         map[string]string
+	}{opts.Methods, opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
 	if err != nil {
 		return err
 	}

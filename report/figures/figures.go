@@ -1,4 +1,5 @@
-// Package figures draws what several programs draw, with gonum/plot.
+// Package figures draws static pictures with gonum/plot: [Draw] those of a report's
+// charts, [Histogram] and [Save] those of the examples.
 package figures
 
 import (
@@ -18,13 +19,8 @@ import (
 	"mlrbfn/internal/atomicfile"
 )
 
-// Palette has colours that colour-blind eyes tell apart too.
-var Palette = []color.NRGBA{
-	{0x00, 0x72, 0xb2, 0xff}, // blue
-	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
-	{0x00, 0x9e, 0x73, 0xff}, // green
-	{0xcc, 0x79, 0xa7, 0xff}, // purple
-}
+// Palette is the colours of series: those of the report's pages on light paper.
+var Palette = []color.NRGBA{shade("c0"), shade("c1"), shade("c2"), shade("c3")}
 
 // A Series is values with a name.
 type Series struct {

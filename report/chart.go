@@ -1,0 +1,268 @@
+package report
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"mlrbfn/metrics"
+)
+
+// The page draws its charts with Chart.js (MIT licence, maintained by a team since
+// 2013), from the npm package. uPlot is a quarter of its size (51 of 210 KB), but
+// has one maintainer and neither scatter plots with tooltips nor legends that wrap,
+// which maps of images need.
+//
+//go:generate python3 ../scripts/fetch.py npm --name chart.js --version 4.6.1 --integrity sha512-hJyniucsFmq//EvXYvJ6c6mahPoI3kaxdjVH8awTaJ/fDNWeSqqqArixMJWkWNN6fcYvPU3HneSANFNYtRi61g== --take package/dist/chart.umd.min.js --take package/LICENSE.md --into chartjs
+//go:embed chartjs/chart.umd.min.js
+var chartJS string
+
+// Chart is a chart with two axes. The page draws it with Chart.js in the
+// reader's colours; Report.Draw makes a static picture of it for files and for
+// readers without JavaScript.
+type Chart struct {
+	Name    string   `json:"-"` // of its files, without an extension
+	Caption string   `json:"-"`
+	Text    string   `json:"-"` // says what the chart shows, for readers who cannot see it
+	X       Axis     `json:"x"`
+	Y       Axis     `json:"y"`
+	Series  []Series `json:"series"` // the first is drawn on top
+}
+
+// Axis is an axis of a Chart.
+type Axis struct {
+	Label    string  `json:"label"`
+	Min, Max float64 `json:"-"`
+	// Percent says that values are shares: their ticks are in per cent.
+	Percent bool `json:"percent,omitempty"`
+	// Names are the ticks at 0, 1, 2, …; nil is for numbers.
+	Names []string `json:"names,omitempty"`
+}
+
+// MarshalJSON keeps all digits of the range, which both renderers share.
+func (a Axis) MarshalJSON() ([]byte, error) {
+	type plain Axis
+	return json.Marshal(struct {
+		plain
+		Min float64 `json:"min"`
+		Max float64 `json:"max"`
+	}{plain(a), a.Min, a.Max})
+}
+
+// Series is points of a Chart in one style.
+type Series struct {
+	Name   string          `json:"name"`
+	Hidden bool            `json:"hidden,omitempty"` // from the legend
+	Points []metrics.Point `json:"-"`
+	// Bars are the heights of the bars of a histogram in the place of Points: bars
+	// of equal width over the whole X axis.
+	Bars []float64 `json:"-"`
+	// Deviations are the lengths of whiskers on either side of each point, along
+	// the axis that has no names; nil draws none.
+	Deviations []float64 `json:"-"`
+
+	Colour string    `json:"colour"`           // its name in Palette
+	Width  float64   `json:"width,omitempty"`  // of the line; 0 draws none
+	Dashes []float64 `json:"dashes,omitempty"` // of the line
+	Fill   float64   `json:"fill,omitempty"`   // opacity below the line
+	Marker string    `json:"marker,omitempty"` // "circle" or "square" at each point
+}
+
+// MarshalJSON writes points as pairs of numbers, to six digits.
+func (s Series) MarshalJSON() ([]byte, error) {
+	type plain Series
+	var points compact
+	for _, p := range s.Points {
+		points = append(points, p.X, p.Y)
+	}
+	return json.Marshal(struct {
+		plain
+		Points     compact `json:"points,omitempty"`
+		Bars       compact `json:"bars,omitempty"`
+		Deviations compact `json:"deviations,omitempty"`
+	}{plain(s), points, s.Bars, s.Deviations})
+}
+
+// compact is numbers to six digits, of which curves have thousands.
+type compact []float64
+
+func (c compact) MarshalJSON() ([]byte, error) {
+	text := []byte{'['}
+	for i, v := range c {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendFloat(text, v, 'g', 6, 64)
+	}
+	return append(text, ']'), nil
+}
+
+// A Colour has a shade for light paper and one for dark.
+type Colour struct{ Name, Light, Dark string }
+
+// Palette is the colours of the page and its charts. Those of series, c0 to c5,
+// are told apart by colour-blind eyes too (Okabe and Ito 2008, darker or lighter
+// where the contrast asked for it).
+var Palette = []Colour{
+	{"paper", "#ffffff", "#15181c"},
+	{"ink", "#1b1f24", "#e8eaed"},
+	{"faint", "#5a636e", "#a3acb8"},
+	{"grid", "#d9dde2", "#383f47"},
+	{"panel", "#f3f5f7", "#1f242a"},
+	{"mark", "#dcecfa", "#1d3a55"},
+	{"link", "#0062a3", "#7cc0f5"},
+	{"c0", "#0072b2", "#56b4e9"},
+	{"c1", "#c24e00", "#ff9a4d"},
+	{"c2", "#007a58", "#3ecfa3"},
+	{"c3", "#a8498a", "#f0a3d6"},
+	{"c4", "#8a6a00", "#e6c229"},
+	{"c5", "#b3123a", "#ff8fa3"},
+}
+
+// pageColours declares the palette as CSS variables, dark where the reader asks.
+func pageColours() string {
+	var light, dark strings.Builder
+	for _, c := range Palette {
+		fmt.Fprintf(&light, "--%s:%s;", c.Name, c.Light)
+		fmt.Fprintf(&dark, "--%s:%s;", c.Name, c.Dark)
+	}
+	return ":root{color-scheme:light dark;" + light.String() + "}\n@media(prefers-color-scheme:dark){:root{" + dark.String() + "}}\n"
+}
+
+// lineStyles tell series apart without colours too.
+var lineStyles = []Series{
+	{Colour: "c0", Width: 1.8},
+	{Colour: "c1", Width: 1.8, Dashes: []float64{7, 3}},
+	{Colour: "c2", Width: 1.8, Dashes: []float64{2, 2}},
+	{Colour: "c3", Width: 1.8, Dashes: []float64{9, 3, 2, 3}},
+	{Colour: "c4", Width: 1.8, Dashes: []float64{4, 4}},
+	{Colour: "c5", Width: 1.8, Dashes: []float64{12, 4}},
+}
+
+// others is the style of methods without one of their own.
+var others = Series{Colour: "faint", Width: 0.6}
+
+// styled returns a series in a style.
+func styled(style Series, name string, points []metrics.Point) Series {
+	style.Name, style.Points = name, points
+	return style
+}
+
+// figure is a chart on the page.
+type figure struct {
+	Chart
+	svg []byte // static picture; nil where there is none
+}
+
+var (
+	svgSize   = regexp.MustCompile(`(?s)^.*?<svg[^>]*viewBox="0 0 ([0-9.]+) ([0-9.]+)"[^>]*>`)
+	svgText   = regexp.MustCompile(`style="font-family:[^"]*?font-size:([0-9.]+)px;?([^"]*)"`)
+	svgColour = regexp.MustCompile(`#[0-9A-Fa-f]{6}\b`)
+	svgDigits = regexp.MustCompile(`([0-9]\.[0-9])[0-9]+`)
+	svgPath   = regexp.MustCompile(`<path d="([^"]*)" style="([^"]*)"/>`)
+)
+
+// Static returns the static picture as a part of the page: its text and colours
+// follow the page's.
+func (f figure) Static() template.HTML {
+	size := svgSize.FindSubmatchIndex(f.svg)
+	if size == nil {
+		return ""
+	}
+	width, height := f.svg[size[2]:size[3]], f.svg[size[4]:size[5]]
+	rest := strings.NewReplacer("\n", " ", "\t", "", " />", "/>").Replace(string(f.svg[size[1]:]))
+	rest = svgText.ReplaceAllString(rest, `font-size="$1" style="$2"`)
+	rest = svgColour.ReplaceAllStringFunc(rest, variable)
+	rest = smaller(rest)
+	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %s %s" aria-hidden="true">%s`, width, height, strings.TrimSpace(rest)))
+}
+
+// smaller rounds the paths of a picture to a tenth of a pixel, and makes one of an
+// area and the line around it.
+func smaller(svg string) string {
+	var b strings.Builder
+	done := 0
+	paths := svgPath.FindAllStringSubmatchIndex(svg, -1)
+	part := func(path []int, i int) string { return svg[path[2*i]:path[2*i+1]] }
+	for i := 0; i < len(paths); i++ {
+		path := paths[i]
+		outline, style := part(path, 1), part(path, 2)
+		b.WriteString(svg[done:path[0]])
+		done = path[1]
+		if i+1 < len(paths) && part(paths[i+1], 1)+"Z" == outline {
+			if stroke, ok := strings.CutPrefix(part(paths[i+1], 2), "fill:none;"); ok {
+				i++
+				style, done = style+";"+stroke, paths[i][1]
+			}
+		}
+		fmt.Fprintf(&b, `<path d="%s" style="%s"/>`, svgDigits.ReplaceAllString(outline, "$1"), style)
+	}
+	return b.String() + svg[done:]
+}
+
+// variable returns the CSS variable of a colour of the palette. Colours with an
+// opacity may be off by one after they were multiplied by it.
+func variable(colour string) string {
+	for _, c := range Palette {
+		near := true
+		for i := 1; i < 7; i += 2 {
+			a, _ := strconv.ParseInt(colour[i:i+2], 16, 16)
+			b, _ := strconv.ParseInt(c.Light[i:i+2], 16, 16)
+			near = near && a-b <= 4 && b-a <= 4
+		}
+		if near {
+			return "var(--" + c.Name + ")"
+		}
+	}
+	return colour
+}
+
+// Data is the chart as the page's script reads it. (The encoder escapes what
+// could end a script element.)
+func (f figure) Data() (template.JS, error) {
+	var b bytes.Buffer
+	err := json.NewEncoder(&b).Encode(f.Chart)
+	return template.JS(bytes.TrimSpace(b.Bytes())), err
+}
+
+// number prints a value without the noise of binary fractions.
+func number(v float64) string {
+	return strings.Replace(strconv.FormatFloat(v, 'g', 6, 64), "-", "−", 1)
+}
+
+// bins is how many a histogram has.
+const bins = 40
+
+// Outline returns the points of a series, which for Bars are those of their
+// outline over the X axis.
+func (s Series) Outline(x Axis) []metrics.Point {
+	if s.Bars == nil {
+		return s.Points
+	}
+	edge := func(i int) float64 { return x.Min + (x.Max-x.Min)*float64(i)/float64(len(s.Bars)) }
+	points := []metrics.Point{{X: x.Min}}
+	for i, height := range s.Bars {
+		points = append(points, metrics.Point{X: edge(i), Y: height}, metrics.Point{X: edge(i + 1), Y: height})
+	}
+	return append(points, metrics.Point{X: x.Max})
+}
+
+// histogram is the share of scores in each of equal bins; the outermost hold
+// everything beyond. NaN is in none.
+func histogram(scores []float64, low, high float64) []float64 {
+	shares := make([]float64, bins)
+	for _, s := range scores {
+		if math.IsNaN(s) {
+			continue
+		}
+		at := (s - low) / (high - low) * bins
+		shares[int(min(max(at, 0), bins-1))] += 1 / float64(len(scores))
+	}
+	return shares
+}

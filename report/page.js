@@ -1,0 +1,162 @@
+// Makes the tables of results sortable by a click on a column's name.
+for (const table of document.querySelectorAll("table.figures")) {
+  const body = table.tBodies[0];
+  const original = [...body.rows];
+  const heads = [...table.tHead.rows[1].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const next = { none: "descending", descending: "ascending", ascending: "none" };
+      const order = next[head.getAttribute("aria-sort") || "none"];
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      if (order === "none") return body.replaceChildren(...original);
+      head.setAttribute("aria-sort", order);
+      const sign = order === "descending" ? -1 : 1;
+      const key = (row) => row.cells[column + 1].dataset.sort;
+      body.replaceChildren(...[...original].sort((a, b) =>
+        (key(a) === "") - (key(b) === "") || sign * (key(a) - key(b))));
+    });
+  });
+}
+
+// Draws the charts with Chart.js as they come into view. Until then, and where
+// anything fails, their static pictures stay.
+(() => {
+  if (typeof Chart === "undefined" || typeof IntersectionObserver === "undefined") return;
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  const number = (v) => String(Number(v.toPrecision(6))).replace("-", "−");
+  const drawn = new Map(); // place of a chart → Chart
+
+  // Whiskers of points with deviations.
+  const whiskers = {
+    id: "whiskers",
+    afterDatasetsDraw(chart) {
+      const { ctx, scales: { x, y } } = chart;
+      chart.data.datasets.forEach((set, i) => {
+        if (!set.deviations || !chart.isDatasetVisible(i)) return;
+        ctx.save();
+        ctx.strokeStyle = set.borderColor;
+        ctx.lineWidth = 1.2;
+        set.data.forEach((p, k) => {
+          const d = set.deviations[k];
+          ctx.beginPath();
+          if (set.along === "x") {
+            ctx.moveTo(x.getPixelForValue(p.x - d), y.getPixelForValue(p.y));
+            ctx.lineTo(x.getPixelForValue(p.x + d), y.getPixelForValue(p.y));
+          } else {
+            ctx.moveTo(x.getPixelForValue(p.x), y.getPixelForValue(p.y - d));
+            ctx.lineTo(x.getPixelForValue(p.x), y.getPixelForValue(p.y + d));
+          }
+          ctx.stroke();
+        });
+        ctx.restore();
+      });
+    },
+  };
+
+  function dataset(s, spec) {
+    const data = [];
+    for (let i = 0; i < (s.points || []).length; i += 2) data.push({ x: s.points[i], y: s.points[i + 1] });
+    if (s.bars) {
+      const edge = (i) => spec.x.min + (spec.x.max - spec.x.min) * i / s.bars.length;
+      data.push({ x: edge(0), y: 0 });
+      s.bars.forEach((y, i) => data.push({ x: edge(i), y }, { x: edge(i + 1), y }));
+      data.push({ x: spec.x.max, y: 0 });
+    }
+    const line = colour(s.colour);
+    return {
+      label: s.name, data, hiddenFromLegend: s.hidden,
+      deviations: s.deviations, along: spec.y.names ? "x" : "y",
+      showLine: Boolean(s.width), borderColor: line, borderWidth: s.width || 0, borderDash: s.dashes || [],
+      borderJoinStyle: "round",
+      backgroundColor: s.fill ? line + Math.round(255 * s.fill).toString(16).padStart(2, "0") : colour("paper"),
+      fill: s.fill ? "origin" : false,
+      pointStyle: s.marker === "square" ? "rect" : "circle", pointRadius: s.marker ? 4 : 0, pointBorderWidth: 1.8,
+      pointHoverRadius: 4, pointHitRadius: 6, pointBorderColor: line,
+      pointBackgroundColor: s.marker ? line : colour("paper"),
+    };
+  }
+
+  function scale(axis) {
+    const times = axis.percent ? 100 : 1;
+    return {
+      type: "linear", min: axis.min, max: axis.max,
+      title: { display: Boolean(axis.label), text: axis.label, color: colour("faint"), padding: 2 },
+      grid: { color: axis.names ? "transparent" : colour("grid"), drawTicks: false },
+      border: { display: false },
+      afterBuildTicks: axis.names ? (s) => { s.ticks = axis.names.map((_, value) => ({ value })); } : undefined,
+      ticks: {
+        color: colour("faint"), padding: 4, maxTicksLimit: 7, includeBounds: false, maxRotation: 0, autoSkip: !axis.names,
+        callback: (v) => axis.names ? axis.names[v] : number(times * v),
+      },
+    };
+  }
+
+  const show = (axis, v) => axis.names ? axis.names[v] : axis.percent ? (100 * v).toFixed(2) + "%" : number(v);
+
+  function draw(place) {
+    const spec = JSON.parse(place.querySelector("script").textContent);
+    const before = drawn.get(place);
+    if (before) before.destroy();
+    let canvas = place.querySelector("canvas");
+    const picture = place.querySelector("svg");
+    if (!canvas) {
+      canvas = document.createElement("canvas");
+      const { width, height } = place.getBoundingClientRect();
+      place.style.aspectRatio = picture && height ? width + "/" + height : "4/3";
+      place.append(canvas);
+    }
+    if (picture) picture.style.display = "none";
+    try {
+      drawn.set(place, new Chart(canvas, {
+        type: "scatter",
+        data: { datasets: spec.series.map((s) => dataset(s, spec)) },
+        plugins: [whiskers],
+        options: {
+          animation: false, maintainAspectRatio: false, responsive: true,
+          font: { family: getComputedStyle(document.body).fontFamily },
+          interaction: { mode: "nearest", intersect: false },
+          scales: { x: scale(spec.x), y: scale(spec.y) },
+          plugins: {
+            legend: {
+              position: "bottom", align: "start",
+              labels: {
+                color: colour("ink"), usePointStyle: true, pointStyle: "line", pointStyleWidth: 26, boxHeight: 6, padding: 8, font: { size: 11 },
+                generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart)
+                  .map((item) => [item, chart.data.datasets[item.datasetIndex]])
+                  .filter(([, set]) => !set.hiddenFromLegend)
+                  .map(([item, set]) => ({ ...item, lineDash: set.borderDash, lineWidth: Math.max(set.borderWidth, 1), pointStyle: set.showLine ? "line" : set.pointStyle })),
+              },
+            },
+            tooltip: {
+              displayColors: false,
+              callbacks: {
+                title: (items) => items.length ? items[0].dataset.label : "",
+                label: (item) => [[spec.x, item.parsed.x], [spec.y, item.parsed.y]]
+                  .map(([axis, v]) => (axis.label ? axis.label.replace(/, %$/, "") + ": " : "") + show(axis, v)),
+              },
+            },
+          },
+        },
+      }));
+    } catch (error) {
+      console.error(error);
+      canvas.remove();
+      place.style.aspectRatio = "";
+      if (picture) picture.style.display = "";
+    }
+  }
+
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      seen.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }, { rootMargin: "400px" });
+  document.querySelectorAll(".chart").forEach((place) => seen.observe(place));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn.keys()].forEach(draw));
+})();
