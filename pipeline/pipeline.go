@@ -2,12 +2,12 @@ package pipeline
 
 import (
 	"context"
-	"io"
 
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/evaluation"
 	"mlrbfn/pipeline/export"
 	"mlrbfn/pipeline/training"
+	"mlrbfn/report"
 )
 
 // The parts of a pipeline are packages of their own; these are their names here.
@@ -27,6 +27,8 @@ type (
 	TrainOptions = training.Options
 	// TrainResult tells how a training went.
 	TrainResult = training.Result
+	// ClassRecall says how many validation images of a class are given it.
+	ClassRecall = training.ClassRecall
 	// Share is a part of the training images to set aside.
 	Share = training.Share
 	// Resume is what [Train] does about a checkpoint that is there.
@@ -38,8 +40,8 @@ type (
 	AblateOptions = evaluation.AblateOptions
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
-	// Figures is one row of results.csv.
-	Figures = evaluation.Figures
+	// EvaluateResult is a row of results.csv.
+	EvaluateResult = report.Result
 
 	// ExportOptions says what [Export] writes.
 	ExportOptions = export.Options
@@ -88,20 +90,17 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 
 // Evaluate measures how well methods tell out-of-distribution images from the
 // training classes; see [evaluation.Evaluate].
-func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Figures, error) {
+func Evaluate(ctx context.Context, opts EvaluateOptions) ([]EvaluateResult, error) {
 	return evaluation.Evaluate(ctx, opts)
 }
 
 // Ablate measures what depth and the paper's steps add; see [evaluation.Ablate].
-func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
+func Ablate(ctx context.Context, opts AblateOptions) ([]EvaluateResult, error) {
 	return evaluation.Ablate(ctx, opts)
 }
 
 // Export writes a detector as an ONNX graph; see [export.Export].
 func Export(ctx context.Context, opts ExportOptions) error { return export.Export(ctx, opts) }
-
-// WriteTable writes the paper's tables; see [evaluation.WriteTable].
-func WriteTable(w io.Writer, figures []Figures) error { return evaluation.WriteTable(w, figures) }
 
 // SplitScores divides a list of names of scores at its commas; see
 // [detector.SplitScores].

@@ -15,10 +15,34 @@ var flagOf = map[string]string{
 	"Model":        "model",
 	"Memory":       "memory",
 	"Features":     "features",
+
+	"Validation":     "val",
+	"Calibration":    "calibration",
+	"Scores":         "scores",
+	"TargetTPR":      "target-tpr",
+	"MaxFalseAlarms": "max-false-alarms",
+	"WithBackbone":   "with-backbone",
+	"Out":            "out",
+	"Detector":       "detector",
+	"Methods":        "methods",
+	"Layers":         "layers",
+	"Centroids":      "centroids",
+	"Projection":     "projection",
+	"Norm":           "norm",
+	"Recovery":       "recovery",
+	"Head":           "head",
+	"Runtime":        "onnxruntime",
 }
 
+// inWarnings puts flags in the place of the options that the warnings of a
+// training name.
+var inWarnings = strings.NewReplacer(
+	"Train.Balance", "--balance sample", "Train.LR", "--lr", "Train.Epochs", "--epochs", `paper.Presets["mnist"]`, "--preset mnist",
+	"(Conditioning)", "(--conditioning)", "(Calibration)", "(--calibration)", "(TargetTPR)", "(--max-false-alarms)", "(Scores)", "(--scores)", "(Memory)", "(--memory)",
+)
+
 // notAFlag are options that no flag sets.
-var notAFlag = []string{}
+var notAFlag = []string{"OOD"}
 
 // flagIn names the flags of a command that differ from flagOf.
 var flagIn = map[string]map[string]string{

@@ -152,9 +152,9 @@ const mostMethods = 32
 
 // printResults prints the methods with their means over the near and the far
 // sets, and the file with the rest.
-func printResults(w io.Writer, results []pipeline.Figures, rest string) error {
+func printResults(w io.Writer, results []report.Result, rest string) error {
 	type key struct{ method, group string }
-	means, deviations := map[key]pipeline.Figures{}, map[key]pipeline.Figures{}
+	means, deviations := map[key]report.Result{}, map[key]report.Result{}
 	var methods []string
 	var groups []string
 	for _, r := range results {

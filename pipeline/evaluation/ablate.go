@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/pipeline/internal/files"
 	"mlrbfn/pipeline/training"
+	"mlrbfn/report"
 )
 
 // AblateOptions says which heads to compare on what. A zero field takes its
@@ -35,8 +37,12 @@ type AblateOptions struct {
 
 	Out string // folder of the report
 
+	// Draw makes the pictures, in "png" and "svg"; nil leaves them out. The
+	// package report/figures has one.
+	Draw func(c report.Chart, format string) ([]byte, error)
+
 	// Warn, where set, is told what is odd about the training features, and of
-	// heads whose training diverged, for which there are no figures.
+	// heads whose training diverged, for which there are no results.
 	Warn func(string)
 
 	// Progress, where set, is told which head is being trained, and how many of
@@ -146,11 +152,11 @@ func (o AblateOptions) contenders(train training.Options) ([]contender, error) {
 
 // Ablate compares MLRBFNs with ReLU networks of as many layers (paper, figure
 // 6) and with MLRBFNs that lack one of the paper's steps. It trains each, once
-// per seed, and writes the figures of all as Evaluate does to ablation.csv
+// per seed, and writes the results of all as Evaluate does to ablation.csv
 // under opts.Out, with the methods mlrbfn-1 (max log φ of one layer), relu-1
 // (MSP of one layer), …, and the names of the steps, and draws them as
 // figures/depth and figures/steps, PNG and SVG.
-func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
+func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
@@ -159,11 +165,11 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 		return nil, err
 	}
 	defer e.close()
-	results := filepath.Join(opts.Out, "ablation.csv")
-	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), clearAblation(opts.Out, results)); err != nil {
+	file := filepath.Join(opts.Out, "ablation.csv")
+	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), opts.clear(file)); err != nil {
 		return nil, err
 	}
-	var figures []Figures
+	var results []report.Result
 	contenders, err := opts.contenders(e.train.Options)
 	if err != nil {
 		return nil, err
@@ -176,7 +182,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 				opts.Progress(c.name, n, total)
 			}
 		}
-		rows, err := e.figures(ctx, c)
+		rows, err := e.results(ctx, c)
 		switch {
 		case errors.Is(err, head.ErrDiverged):
 			if opts.Warn != nil {
@@ -185,28 +191,65 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Figures, error) {
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
-		figures = append(figures, rows...)
+		results = append(results, rows...)
 	}
-	if err := writeResults(results, figures); err != nil {
+	if err := report.WriteResults(file, results); err != nil {
 		return nil, err
 	}
-	return figures, drawAblation(filepath.Join(opts.Out, figuresDir), figures, opts, e.train.Options.Head.Settings().Layers)
+	return results, opts.draw(results, e.train.Options.Head.Settings().Layers)
 }
 
+// Names of the pictures of an ablation, in the folder figures.
 const (
-	figuresDir  = "figures"
-	depthFigure = "depth"
-	stepsFigure = "steps"
+	layersPicture = "depth"
+	stepsPicture  = "steps"
 )
 
-// clearAblation removes what an earlier run has left in dir, and nothing else.
-func clearAblation(dir, results string) error {
-	if err := clearResults(results); err != nil {
+// pictureFormats are the formats that every picture is written in.
+var pictureFormats = []string{"png", "svg"}
+
+func pictureFile(dir, name, format string) string {
+	return filepath.Join(dir, "figures", name+"."+format)
+}
+
+// draw writes the pictures that there are results for, if somebody draws.
+func (o AblateOptions) draw(results []report.Result, layers int) error {
+	charts := map[string]*report.Chart{}
+	if len(o.Depths) > 0 {
+		charts[layersPicture] = report.LayersChart(results)
+	}
+	if len(o.Steps) > 0 {
+		c := report.StepsChart(results, append([]string{mlrbfnName(layers)}, o.Steps...))
+		charts[stepsPicture] = &c
+	}
+	for name, c := range charts {
+		for _, format := range pictureFormats {
+			if c == nil || o.Draw == nil {
+				continue
+			}
+			picture, err := o.Draw(*c, format)
+			if err != nil {
+				return err
+			}
+			file := pictureFile(o.Out, name, format)
+			write := func(w io.Writer) error { _, err := w.Write(picture); return err }
+			if err := errors.Join(files.MkdirFor(file), atomicfile.Write(file, write)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// clear removes what an earlier run has left in the folder of the report, and
+// nothing else.
+func (o AblateOptions) clear(results string) error {
+	if err := removeResults(results); err != nil {
 		return err
 	}
-	for _, name := range []string{depthFigure, stepsFigure} {
-		for _, format := range figureFormats {
-			if err := os.Remove(filepath.Join(dir, figuresDir, name+"."+format)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, name := range []string{layersPicture, stepsPicture} {
+		for _, format := range pictureFormats {
+			if err := os.Remove(pictureFile(o.Out, name, format)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("report folder: %w", err)
 			}
 		}

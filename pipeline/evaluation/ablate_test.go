@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"mlrbfn/pipeline/internal/pipetest"
+	"mlrbfn/report"
+	"mlrbfn/report/figures"
 )
 
 func ablateOptions(t *testing.T) AblateOptions {
@@ -17,7 +19,7 @@ func ablateOptions(t *testing.T) AblateOptions {
 	train := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
 	train.Head, train.Seeds, train.Calibration.None = pipetest.SmallPaper, []uint64{0, 1}, true
 	return AblateOptions{
-		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(),
+		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(), Draw: figures.Draw,
 		OOD: []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
 	}
 }
@@ -56,7 +58,7 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 			t.Errorf("no %+v", f)
 		}
 	}
-	methods, _ := overview(got)
+	methods := methodsOf(got)
 	if wantMethods := []string{"mlrbfn-2", "mlrbfn-1", "relu-2", "relu-1", "no-ratio", "no-depression"}; !slices.Equal(methods, wantMethods) {
 		t.Errorf("%v, want %v", methods, wantMethods)
 	}
@@ -67,11 +69,11 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 func TestAblateBase(t *testing.T) {
 	opts := ablateOptions(t)
 	opts.Depths, opts.Steps, opts.Train.Train.Epochs = []int{1}, []string{"no-ratio"}, 1
-	figures, err := Ablate(context.Background(), opts)
+	results, err := Ablate(context.Background(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if methods, _ := overview(figures); !slices.Equal(methods, []string{"mlrbfn-1", "relu-1", "mlrbfn-2", "no-ratio"}) {
+	if methods := methodsOf(results); !slices.Equal(methods, []string{"mlrbfn-1", "relu-1", "mlrbfn-2", "no-ratio"}) {
 		t.Errorf("%v", methods)
 	}
 }
@@ -81,11 +83,11 @@ func TestAblateLeavesOutWhatDiverges(t *testing.T) {
 	opts.Depths, opts.Steps, opts.Train.Train.LR = []int{4}, Steps, 1e30
 	var warnings []string
 	opts.Warn = func(text string) { warnings = append(warnings, text) }
-	figures, err := Ablate(context.Background(), opts)
+	results, err := Ablate(context.Background(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	methods, _ := overview(figures)
+	methods := methodsOf(results)
 	if len(warnings) == 0 || len(warnings)+len(methods) != 2+1+len(Steps) { // and the head of two layers
 		t.Errorf("%v and %v", methods, warnings)
 	}
@@ -129,4 +131,14 @@ func TestAblateRefuses(t *testing.T) {
 	if _, err := Ablate(ctx, opts); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
+}
+
+// methodsOf returns the methods of results in the order of their first.
+func methodsOf(results []report.Result) (methods []string) {
+	for _, r := range results {
+		if !slices.Contains(methods, r.Method) {
+			methods = append(methods, r.Method)
+		}
+	}
+	return methods
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/npy"
 	"mlrbfn/metrics"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/files"
 	"mlrbfn/pipeline/internal/fitting"
@@ -33,8 +33,8 @@ import (
 // Groups of out-of-distribution sets, by how near to the training classes they
 // are.
 const (
-	Near = "near"
-	Far  = "far"
+	Near = report.Near
+	Far  = report.Far
 )
 
 // BackboneHead is the head of a feature set's own logits.
@@ -90,55 +90,32 @@ type Options struct {
 	Progress func(what string, done, total int)
 }
 
-// Figures is one row of results.csv: how a method tells one set of strangers
-// from the in-distribution test set, all in [0, 1]. NaN stands for nothing to
-// measure.
-type Figures struct {
-	Method  string
-	Seed    string // a seed, or "mean" or "std" over them
-	Group   string // Near or Far
-	Dataset string // a set's name, or "mean" over the group
-	NID     int
-	NOOD    int
-	AUROC   float64
-	AUPROut float64
-	AUPRIn  float64
-	FPR95   float64 // share of in-distribution images flagged where 95% of strangers are caught
-	FPR95ID float64 // share of strangers accepted where 95% of in-distribution images are kept
-	IDAcc   float64 // accuracy on the in-distribution test set
-}
-
-// values lists the figures that are averaged.
-func (f *Figures) values() []*float64 {
-	return []*float64{&f.AUROC, &f.AUPROut, &f.AUPRIn, &f.FPR95, &f.FPR95ID, &f.IDAcc}
-}
-
 // Evaluate trains the heads that the methods need, once per seed, fits scores,
-// scores the in-distribution test set and all sets of strangers, and writes
+// scores the in-distribution test set and all sets of OOD images, and writes
 // results.csv, the scores, scores/METHOD/SEED/DATASET.npy, report.html with its
-// figures, and the paper's tables, tables.md and tables.tex, under opts.Out.
+// pictures, and the paper's tables, tables.md and tables.tex, under opts.Out.
 //
 // A post-hoc score is fitted on all labelled training rows, ReAct's and KLM's
 // on the validation features where these are a set of their own. The parts of an
 // ensemble are fitted on the rows that heads train on: the validation rows, which
-// put them on one scale, must be new to all. Figures of a score that no seed
+// put them on one scale, must be new to all. Metrics of a score that no seed
 // changes are the same for every seed; the accuracy is that of the seed's
 // softmax network.
-func Evaluate(ctx context.Context, opts Options) ([]Figures, error) {
+func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	e, err := openEvaluation(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer e.close()
-	results := filepath.Join(opts.Out, "results.csv")
+	file := filepath.Join(opts.Out, "results.csv")
 	// Nothing is cleared before all is known to be writable.
-	if err := errors.Join(files.MkdirFor(results), atomicfile.Check(results), report.Check(opts.Out)); err != nil {
+	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), report.Check(opts.Out)); err != nil {
 		return nil, err
 	}
 	if err := clearReport(opts.Out); err != nil {
 		return nil, err
 	}
-	var figures []Figures
+	var results []report.Result
 	var measured []string
 	for _, method := range e.opts.Methods {
 		runs, err := e.prepare(ctx, method)
@@ -154,10 +131,10 @@ func Evaluate(ctx context.Context, opts Options) ([]Figures, error) {
 			return nil, err
 		}
 		delete(e.prepared, method) // with what it keeps
-		measured, figures = append(measured, method), append(figures, rows...)
+		measured, results = append(measured, method), append(results, rows...)
 	}
 	e.opts.Methods = measured
-	return figures, errors.Join(writeResults(results, figures), e.writePage(ctx, figures))
+	return results, errors.Join(report.WriteResults(file, results), e.writePage(ctx, results))
 }
 
 // contender is a kind of head that is trained with every seed and measured.
@@ -172,8 +149,8 @@ type contender struct {
 	progress func(head.Epoch)
 }
 
-// figures returns what a contender comes to with each seed and over them.
-func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error) {
+// results returns what a contender comes to with each seed and over them.
+func (e *evaluation) results(ctx context.Context, c contender) ([]report.Result, error) {
 	all, err := e.trainAll(ctx, c)
 	if err != nil {
 		return nil, err
@@ -193,16 +170,16 @@ func (e *evaluation) figures(ctx context.Context, c contender) ([]Figures, error
 }
 
 // measureAll returns what a method comes to with each seed and over them.
-func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]Figures, error) {
-	var perSeed []Figures
+func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]report.Result, error) {
+	var single []report.Result
 	for _, r := range runs {
 		rows, err := e.measure(ctx, method, r)
 		if err != nil {
 			return nil, err
 		}
-		perSeed = append(perSeed, rows...)
+		single = append(single, rows...)
 	}
-	return append(perSeed, overSeeds(perSeed)...), nil
+	return report.Summarise(single), nil
 }
 
 // evaluation is the open feature sets.
@@ -227,22 +204,22 @@ type evaluation struct {
 func (o Options) Check() error {
 	for i, m := range o.Methods {
 		if _, _, err := detector.ScoreParts(m); err != nil {
-			return fmt.Errorf("method %s: %w", m, err)
+			return options.Errorf("Methods", "%w", err)
 		}
 		if slices.Contains(o.Methods[:i], m) {
-			return fmt.Errorf("method %s is named twice", m)
+			return options.Errorf("Methods", "%s is named twice", m)
 		}
 	}
 	if !slices.Contains([]string{"", BackboneHead, detector.OwnScore}, o.Head) {
-		return fmt.Errorf("head %q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
+		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
 	}
 	if len(o.OOD) == 0 {
-		return errors.New("no features of strangers to evaluate on")
+		return options.Errorf("OOD", "no feature sets of out-of-distribution images are named")
 	}
 	for i, set := range o.OOD {
 		reserved := set.Name == "id" || set.Name == "mean" || set.Name == "" || strings.ContainsAny(set.Name, `/\`) || strings.HasPrefix(set.Name, ".")
 		if reserved || slices.ContainsFunc(o.OOD[:i], func(other OODSet) bool { return other.Name == set.Name }) {
-			return fmt.Errorf("set name %q: names are distinct file names, and not id or mean", set.Name)
+			return options.Errorf("OOD", "set name %q: names are distinct file names, and not id or mean", set.Name)
 		}
 	}
 	return nil
@@ -328,7 +305,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		e.warn(w)
 	}
 	if n := e.train.Repeated(e.id); n > 0 {
-		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all figures flatter", n, e.id.Sets[0].N))
+		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all metrics flatter", n, e.id.Sets[0].N))
 	}
 	return e, nil
 }
@@ -418,8 +395,8 @@ func (e *evaluation) tell(what string, done, total int) {
 }
 
 // measure scores all sets, writes the scores where there is a folder for them,
-// and returns the figures of each set and of the groups' means.
-func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figures, error) {
+// and returns the result of each OOD set.
+func (e *evaluation) measure(ctx context.Context, method string, r run) ([]report.Result, error) {
 	var meanwhile errgroup.Group            // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }() // where scoring fails
 	scored := 0
@@ -442,7 +419,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 		return scores, err
 	}})
 	accuracy := e.accuracy(predicted)
-	figures := make([]Figures, len(e.ood))
+	results := make([]report.Result, len(e.ood))
 	for i, set := range e.opts.OOD {
 		ood, classes, err := score(set.Name, e.ood[i])
 		if err != nil {
@@ -450,26 +427,16 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]Figur
 		}
 		allPredicted[set.Name] = classes
 		meanwhile.Go(func() error {
-			m := metrics.Evaluate(id, ood)
-			figures[i] = Figures{
-				Method: method, Seed: r.seed, Group: set.Group, Dataset: set.Name, NID: len(id), NOOD: len(ood),
-				AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: accuracy,
-			}
+			result := report.Measure(id, ood)
+			result.Method, result.Seed, result.Group, result.Dataset, result.IDAcc = method, r.seed, set.Group, set.Name, accuracy
+			results[i] = result
 			return nil
 		})
 	}
 	if err := meanwhile.Wait(); err != nil {
 		return nil, err
 	}
-	for _, group := range []string{Near, Far} {
-		members := slices.DeleteFunc(slices.Clone(figures), func(f Figures) bool { return f.Group != group })
-		if len(members) > 0 {
-			mean := average(members, false)
-			mean.Dataset = "mean"
-			figures = append(figures, mean)
-		}
-	}
-	return figures, nil
+	return results, nil
 }
 
 // accuracy is the share of labelled test images whose class is right; NaN
@@ -482,58 +449,6 @@ func (e *evaluation) accuracy(predicted []int) float64 {
 		}
 	}
 	return metrics.Accuracy(pred, labels)
-}
-
-// overSeeds returns the mean and the standard deviation (ddof 0) over the seeds
-// for each data set, in the order in which these appear.
-func overSeeds(perSeed []Figures) []Figures {
-	type key struct{ group, dataset string }
-	var order []key
-	byKey := map[key][]Figures{}
-	for _, f := range perSeed {
-		k := key{f.Group, f.Dataset}
-		if byKey[k] == nil {
-			order = append(order, k)
-		}
-		byKey[k] = append(byKey[k], f)
-	}
-	var out []Figures
-	for _, name := range []string{"mean", "std"} {
-		for _, k := range order {
-			f := average(byKey[k], name == "std")
-			f.Seed, f.Dataset = name, k.dataset
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-// average returns the mean, or the standard deviation, of each figure, with the
-// counts of images added up over data sets and kept over seeds.
-func average(members []Figures, deviation bool) Figures {
-	out := members[0]
-	n := float64(len(members))
-	if members[0].Dataset != members[len(members)-1].Dataset {
-		out.NOOD = 0
-		for _, f := range members {
-			out.NOOD += f.NOOD
-		}
-	}
-	for i, to := range out.values() {
-		var sum, squares float64
-		for _, f := range members {
-			sum += *f.values()[i]
-		}
-		mean := sum / n
-		for _, f := range members {
-			squares += (*f.values()[i] - mean) * (*f.values()[i] - mean)
-		}
-		*to = mean
-		if deviation {
-			*to = math.Sqrt(squares / n)
-		}
-	}
-	return out
 }
 
 func (e *evaluation) scoresFile(method, seed, dataset string) string {

@@ -18,6 +18,7 @@ import (
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/pipetest"
 	"mlrbfn/pipeline/training"
+	"mlrbfn/report"
 )
 
 // TestEvaluateFigures checks results.csv against the scores that are written
@@ -43,7 +44,7 @@ func TestEvaluateFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	methods, _ := overview(figures)
+	methods := methodsOf(figures)
 	for _, m := range detector.ScoreNames {
 		if slices.Contains(methods, m) == (left[m] != "") {
 			t.Errorf("%s: not either measured or left out: %q", m, left[m])
@@ -52,8 +53,8 @@ func TestEvaluateFigures(t *testing.T) {
 	if len(left) != 1 || !strings.Contains(left["temperature"], "classified right") { // the classes are far apart
 		t.Errorf("left out: %v", left)
 	}
-	find := func(method, seed, group, dataset string) Figures {
-		i := slices.IndexFunc(figures, func(f Figures) bool {
+	find := func(method, seed, group, dataset string) report.Result {
+		i := slices.IndexFunc(figures, func(f report.Result) bool {
 			return f.Method == method && f.Seed == seed && f.Group == group && f.Dataset == dataset
 		})
 		if i < 0 {
@@ -149,7 +150,7 @@ func TestEvaluateFigures(t *testing.T) {
 	}
 	defer file.Close()
 	records, err := csv.NewReader(file).ReadAll()
-	if err != nil || len(records) != len(figures)+1 || !slices.Equal(records[0], resultColumns) {
+	if err != nil || len(records) != len(figures)+1 || !slices.Equal(records[0], strings.Split("method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc", ",")) {
 		t.Fatalf("%d rows, %v", len(records), err)
 	}
 	for i, f := range figures {

@@ -103,7 +103,7 @@ func TestEvaluateHeads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	methods, _ := overview(figures)
+	methods := methodsOf(figures)
 	if !left["vim"] || !left["react"] || !left["ensemble"] || !slices.Contains(methods, "knn") || !slices.Contains(methods, "msp") || len(left)+len(methods) != len(detector.ScoreNames) {
 		t.Errorf("measured %v, left out %v", methods, left)
 	}

@@ -13,9 +13,9 @@ import (
 	"mlrbfn/report"
 )
 
-// writePage writes report.html and its figures, with the ablation where there is
+// writePage writes report.html and its pictures, with the ablation where there is
 // one in the folder, and the paper's tables.
-func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
+func (e *evaluation) writePage(ctx context.Context, results []report.Result) error {
 	id := e.id.Sets[0]
 	r := report.Report{
 		Published: e.opts.Published, Classes: e.train.Classes, Draw: e.opts.Draw,
@@ -30,9 +30,7 @@ func (e *evaluation) writePage(ctx context.Context, figures []Figures) error {
 			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
 			report.Fact{Name: "SHA-256 of the backbone", Value: id.ModelSHA256})
 	}
-	for _, f := range figures {
-		r.Results = append(r.Results, report.Result(f))
-	}
+	r.Results = results
 	var err error
 	r.Ablation, err = report.ReadResults(filepath.Join(e.opts.Out, "ablation.csv"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
