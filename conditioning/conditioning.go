@@ -25,6 +25,7 @@ import (
 	"mlrbfn/internal/moments"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/internal/symmetric"
+	"mlrbfn/options"
 )
 
 // Kind says what W is made of.
@@ -61,6 +62,12 @@ type Options struct {
 	L2        bool    `json:"l2"`        // divide each row by its length first
 	Shrinkage float64 `json:"shrinkage"` // s of Whiten, > 0; 0 means that of Shrinkages which fits the validation rows
 	Dims      int     `json:"dims"`      // E of PCA; 0 means D
+
+	// Memory is how many bytes fitting may take, about; 0 means any number. Where
+	// D×D matrices do not fit, PCA and whitening work in the span of as many
+	// training rows as do, at most 4096, and give no more than so many
+	// coordinates. A fitted map has none.
+	Memory int64 `json:"-"`
 }
 
 // WithDefaults fills in the zero fields and refuses what cannot be.
@@ -73,6 +80,8 @@ func (o Options) WithDefaults() (Options, error) {
 		return o, fmt.Errorf("conditioning %q: it is one of %q", o.Kind, Kinds)
 	case !(o.Shrinkage >= 0) || math.IsInf(o.Shrinkage, 1):
 		return o, fmt.Errorf("shrinkage %g: it must be finite and not negative", o.Shrinkage)
+	case o.Memory < 0:
+		return o, options.Errorf("Memory", "%d is negative", o.Memory)
 	case o.Dims < 0:
 		return o, fmt.Errorf("%d principal axes: it cannot be negative", o.Dims)
 	}
@@ -100,8 +109,16 @@ func Fit(ctx context.Context, train, validation dataset.Rows, classes int, o Opt
 	if err != nil {
 		return nil, err
 	}
+	if o.Kind != None && o.Kind != Standardise && !o.fits(train.D) {
+		if train.Len() < 2 {
+			return nil, tooFew(train)
+		}
+		return fitReduced(ctx, train, validation, classes, o)
+	}
+	o.Memory = 0
 	if o.Kind == Auto {
-		if o, err = choose(ctx, train, validation, classes, o); err != nil {
+		rows := func(l2 bool) (dataset.Rows, dataset.Rows, bool) { return train, validation, l2 }
+		if o, err = choose(ctx, rows, classes, o); err != nil {
 			return nil, err
 		}
 	}
@@ -109,7 +126,7 @@ func Fit(ctx context.Context, train, validation dataset.Rows, classes int, o Opt
 		return nil, nil
 	}
 	if train.Len() < 2 {
-		return nil, fmt.Errorf("the conditioning is fitted on at least 2 labelled training rows, and there are %d", train.Len())
+		return nil, tooFew(train)
 	}
 	c := &Conditioning{Options: o, Mean: make([]float32, train.D)}
 	if o.Kind == None {
@@ -138,6 +155,10 @@ func Fit(ctx context.Context, train, validation dataset.Rows, classes int, o Opt
 		}
 	}
 	return c, c.whiten(ctx, rows, m)
+}
+
+func tooFew(train dataset.Rows) error {
+	return fmt.Errorf("the conditioning is fitted on at least 2 labelled training rows, and there are %d", train.Len())
 }
 
 // momentRows gives the rows in float64, divided by their lengths if l2.
@@ -265,7 +286,7 @@ func (c *Conditioning) Rows(ctx context.Context, x []float32, index []int) ([]fl
 // of index[at], from several goroutines. do keeps none of them.
 func (c *Conditioning) Each(ctx context.Context, x []float32, index []int, do func(at int, rows []float32) error) error {
 	d, e := c.In(), c.Out()
-	const block = 256
+	block := min(256, max(16, 1<<21/d))
 	return parallel.Ranges(ctx, len(index), block, func() func(from, to int) error {
 		wide, out, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
 		return func(from, to int) error {

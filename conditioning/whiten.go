@@ -14,6 +14,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/dataset"
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/moments"
 )
 
@@ -165,16 +166,19 @@ func (g *classGaussians) wrong(s float64) (rows int, err error) {
 // dimension, in which a stranger may lie far out.
 const fewFeatures = 32
 
-// choose decides what Auto leaves open.
-func choose(ctx context.Context, train, validation dataset.Rows, classes int, o Options) (Options, error) {
-	few := train.D < fewFeatures
+// choose decides what Auto leaves open. rows gives those to try with and without
+// L2, and whether they are still to be divided by their lengths.
+func choose(ctx context.Context, rows func(l2 bool) (train, validation dataset.Rows, divide bool), classes int, o Options) (Options, error) {
+	train, _, divide := rows(true)
+	few := divide && train.D < fewFeatures
 	var s [2]float64
 	var wrong [2]int
 	for i, l2 := range []bool{true, false} {
 		if few && l2 {
 			continue
 		}
-		g, err := gaussians(ctx, train, validation, classes, l2)
+		train, validation, divide := rows(l2)
+		g, err := gaussians(ctx, train, validation, classes, divide)
 		if err != nil {
 			return o, err
 		}
@@ -259,6 +263,7 @@ func rotate(w, axes *mat.Dense) {
 
 // shrunk factorises Σ + s·(tr Σ/D)·I.
 func shrunk(sigma *mat.SymDense, s float64) (*mat.Cholesky, error) {
+	kernels.UseBLAS()
 	d := sigma.SymmetricDim()
 	mean := mat.Trace(sigma) / float64(d)
 	if !(mean > 0) {

@@ -373,12 +373,12 @@ func TestExtractBoundsPixels(t *testing.T) {
 // TestExtractBoundsBatches: one of more images than there are is one of all,
 // and one that there is no memory for is an error.
 func TestExtractBoundsBatches(t *testing.T) {
-	items := goldenItems(t)[:1]
-	pixels, err := NewPixels(&preprocess.Spec{Resize: preprocess.Squash, ResizeWidth: 32, ResizeHeight: 32, Width: 32, Height: 32, Filter: preprocess.Bicubic, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, false)
+	items := greys(t, 1)
+	raw, err := NewPixels(&preprocess.Spec{Resize: preprocess.Squash, ResizeWidth: 32, ResizeHeight: 32, Width: 32, Height: 32, Filter: preprocess.Bicubic, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, m := range map[string]model{"pixels": pixels, "onnx": openTest(t, testenv.Shared(t, "models", "resnet20-cifar10"), ModelOptions{})} {
+	for name, m := range map[string]model{"pixels": raw, "onnx": openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})} {
 		if stats, err := extract(t.Context(), m, items, ExtractOptions{Batch: math.MaxInt}, func(r Result) error { return r.Err }); err != nil || stats.Done != 1 {
 			t.Errorf("%s: %+v, %v", name, stats, err)
 		}
@@ -472,13 +472,16 @@ func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
 			mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"), node("Add", "rows,mean", "features"))),
 		"failing": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3)},
 			mean(3, "image", "columns"), mean(2, "columns", "colours"), mean(1, "colours", "mean"), node("Add", "colours,mean", "features"))),
-		"dynamically quantised": testenv.Shared(t, "models", "vit-tiny-p16-int8"),
+		"dynamically quantised": "", // the shared one
 		// Too little to see in any two images.
 		"quantised finely": testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3, 1, 1)},
 			field(1, message(field(1, []byte("image")), field(2, []byte("levels")), field(2, []byte("scale")), field(2, []byte("zero")), field(4, []byte("DynamicQuantizeLinear")))),
 			node("DequantizeLinear", "levels,scale,zero", "values"), node("Sigmoid", "values", "1"), node("Sigmoid", "1", "2"), node("GlobalAveragePool", "2", "features"))),
 	} {
 		t.Run(name, func(t *testing.T) {
+			if dir == "" {
+				dir = testenv.Shared(t, "models", "vit-tiny-p16-int8")
+			}
 			m := openTest(t, dir, ModelOptions{})
 			items := greys(t, 9)
 			all, stats := collect(t, m, items, ExtractOptions{Batch: 4})

@@ -20,14 +20,8 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-var (
-	// ErrNoImages is what [List] wraps when there is not one image.
-	ErrNoImages = errors.New("no images")
-	// ErrEmptyClass is what [List] wraps when a class folder has no images.
-	// The listing that comes with it is whole but for that class, so a caller
-	// may go on.
-	ErrEmptyClass = errors.New("class folder without images")
-)
+// ErrNoImages is what [List] wraps when there is not one image.
+var ErrNoImages = errors.New("no images")
 
 // ListOptions says what to list.
 type ListOptions struct {
@@ -139,6 +133,11 @@ type Listing struct {
 	// Skipped counts the files that are an image neither by name nor by
 	// content.
 	Skipped int
+	// Hidden counts the folders that were not looked into because they are
+	// hidden (.git) or a system's (@eaDir, __MACOSX, lost+found).
+	Hidden int
+	// Empty are the folders that would be a class if there were an image in them.
+	Empty []string
 	// Errors tell of folders and files that could not be looked into.
 	Errors []ListError
 }
@@ -191,10 +190,9 @@ func List(opts ListOptions) (*Listing, error) { return ListContext(context.Backg
 // or by its first bytes, and counted in Skipped otherwise. Links are followed,
 // out of the folder too; see [Item.Locate] for who wants to change what lies in
 // it. Each folder is looked into once: of several links to it, and of those that
-// lead back to a folder that they lie in, all but the first are passed over. A class folder
-// without images is an [ErrEmptyClass] that comes with the listing; it is none
-// where no folder has images (photographs with a folder of notes) and none
-// where its name begins with a dot.
+// lead back to a folder that they lie in, all but the first are passed over. Hidden folders and those that systems make
+// are not looked into, and counted in Hidden. Folders without images are listed
+// in Empty, unless no folder has images (photographs with a folder of notes).
 //
 // With a list file the labels are its integers, −1 for none. A class is named
 // after the deepest folder name that is in the path of all images of its label
@@ -242,10 +240,10 @@ func ListContext(ctx context.Context, opts ListOptions) (*Listing, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	if err != nil && !errors.Is(err, ErrEmptyClass) {
+	if err != nil {
 		return nil, err
 	}
-	return l.Listing, err
+	return l.Listing, nil
 }
 
 // readIDX lists an idx file.
@@ -268,7 +266,6 @@ func (l *lister) walkRoot() error {
 	if err != nil {
 		return fmt.Errorf("images: %w; make the folder readable", err)
 	}
-	var empty []string
 	for _, entry := range inOrder(l.Root, entries) {
 		before, errorsBefore := len(l.Items), len(l.Errors)
 		isDir := l.visit(entry, "", len(l.Classes))
@@ -276,8 +273,8 @@ func (l *lister) walkRoot() error {
 		case !isDir:
 		case len(l.Items) > before:
 			l.Classes = append(l.Classes, entry.Name())
-		case len(l.Errors) == errorsBefore && !strings.HasPrefix(entry.Name(), "."):
-			empty = append(empty, entry.Name())
+		case len(l.Errors) == errorsBefore:
+			l.Empty = append(l.Empty, entry.Name())
 		}
 	}
 	l.sortClasses()
@@ -287,8 +284,8 @@ func (l *lister) walkRoot() error {
 		}
 		return fmt.Errorf("%w in %s; a folder of images was expected, or of one folder of images per class", ErrNoImages, l.Root)
 	}
-	if len(l.Classes) > 0 && len(empty) > 0 {
-		return fmt.Errorf("%w: %q in %s; remove it or put images into it", ErrEmptyClass, empty, l.Root)
+	if len(l.Classes) == 0 {
+		l.Empty = nil
 	}
 	return nil
 }
@@ -341,6 +338,9 @@ func (l *lister) visit(entry fs.DirEntry, rel string, label int) (isDir bool) {
 	switch {
 	case err != nil:
 		fail(err)
+	case info.IsDir() && isHidden(entry.Name()):
+		l.Hidden++
+		return false
 	case info.IsDir():
 		if id := identify(file, info); l.seen[id] {
 			return false
@@ -375,6 +375,15 @@ func (l *lister) visit(entry fs.DirEntry, rel string, label int) (isDir bool) {
 		}
 	}
 	return false
+}
+
+// privateFolders are made by systems and programs for themselves: thumbnails, what
+// archives of macOS carry, what a file system check found, deleted files.
+var privateFolders = []string{"@eadir", "#recycle", "__macosx", "lost+found", "$recycle.bin", "system volume information", "__pycache__"}
+
+// isHidden tells whether a folder of that name holds nothing for people.
+func isHidden(name string) bool {
+	return strings.HasPrefix(name, ".") || slices.Contains(privateFolders, strings.ToLower(name))
 }
 
 // isImage tells whether the file is an image by its name or else its content.

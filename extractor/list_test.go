@@ -55,31 +55,35 @@ func TestListTree(t *testing.T) {
 		files   []string
 		want    []string
 		skipped int
+		hidden  int
 	}{
 		{"classes, deep and shallow",
 			[]string{"dog/1.png", "cat/sub/2.jpg", "cat/1.png"},
-			[]string{"cat/1.png cat", "cat/sub/2.jpg cat", "dog/1.png dog"}, 0},
+			[]string{"cat/1.png cat", "cat/sub/2.jpg cat", "dog/1.png dog"}, 0, 0},
 		{"flat",
 			[]string{"b.png", "a.jpg"},
-			[]string{"a.jpg -", "b.png -"}, 0},
+			[]string{"a.jpg -", "b.png -"}, 0, 0},
 		{"flat with a folder of notes",
 			[]string{"a.png", "notes/readme.txt"},
-			[]string{"a.png -"}, 1},
+			[]string{"a.png -"}, 1, 0},
 		{"mixed",
 			[]string{"b.png", "a/1.png", "c/1.png"},
-			[]string{"a/1.png a", "b.png -", "c/1.png c"}, 0},
+			[]string{"a/1.png a", "b.png -", "c/1.png c"}, 0, 0},
 		{"what is no image is skipped",
 			[]string{".DS_Store", "labels.csv", "a/1.png", "a/.DS_Store", "a/b/notes.txt", ".git/config"},
-			[]string{"a/1.png a"}, 5},
+			[]string{"a/1.png a"}, 4, 1},
+		{"hidden and system folders are no classes",
+			[]string{".hidden/1.png", "@eaDir/1.png", "__MACOSX/a/1.png", "lost+found/1.png", "$RECYCLE.BIN/1.png", ".ipynb_checkpoints/1.png", "a/1.png", "a/@eaDir/2.png", "a/b/.thumbs/3.png", "a/b/4.png", "lost/5.png"},
+			[]string{"a/1.png a", "a/b/4.png a", "lost/5.png lost"}, 0, 8},
 		{"an image by its content",
 			[]string{"a/image", "a/image.txt", "a/empty.dat"},
-			[]string{"a/image a", "a/image.txt a"}, 1},
+			[]string{"a/image a", "a/image.txt a"}, 1, 0},
 		{"odd names",
 			[]string{"a b/c d.png", "a b/new\nline.png", "a b/100%.png", "a b/%20.png", "ü/é.png"},
-			[]string{"a b/%20.png a b", "a b/100%.png a b", "a b/c d.png a b", "a b/new\nline.png a b", "ü/é.png ü"}, 0},
+			[]string{"a b/%20.png a b", "a b/100%.png a b", "a b/c d.png a b", "a b/new\nline.png a b", "ü/é.png ü"}, 0, 0},
 		{"bytes that are not UTF-8",
 			[]string{"\xff/\xfe.png", "%/1.png", "z/1.png"},
-			[]string{"%/1.png %", "z/1.png z", "\xff/\xfe.png \xff"}, 0},
+			[]string{"%/1.png %", "z/1.png z", "\xff/\xfe.png \xff"}, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := tree(t, test.files...)
@@ -90,8 +94,8 @@ func TestListTree(t *testing.T) {
 			if got := show(l); !slices.Equal(got, test.want) {
 				t.Errorf("got %q\nwant %q", got, test.want)
 			}
-			if l.Skipped != test.skipped || len(l.Errors) != 0 {
-				t.Errorf("%d skipped, errors %v; want %d and none", l.Skipped, l.Errors, test.skipped)
+			if l.Skipped != test.skipped || l.Hidden != test.hidden || len(l.Errors) != 0 {
+				t.Errorf("%d skipped, %d hidden, errors %v; want %d, %d and none", l.Skipped, l.Hidden, l.Errors, test.skipped, test.hidden)
 			}
 			if !slices.IsSorted(l.Classes) {
 				t.Errorf("classes %q are not sorted", l.Classes)
@@ -123,24 +127,30 @@ func TestListErrors(t *testing.T) {
 		{"root is a file", ListOptions{Root: filepath.Join(root, "class", "1.png")}, nil, []string{"1.png is a file"}},
 		{"no images", ListOptions{Root: filepath.Join(root, "empty")}, ErrNoImages, []string{"empty"}},
 		{"only empty classes", ListOptions{Root: tree(t, "a/", "b/x.txt")}, ErrNoImages, []string{"no images"}},
-		{"a class without images", ListOptions{Root: root}, ErrEmptyClass, []string{`"empty" "void"`, root, "remove it"}},
 		{"missing list", ListOptions{Root: root, ListFile: filepath.Join(root, "absent.txt")}, fs.ErrNotExist, []string{"absent.txt"}},
 		{"list of another root", ListOptions{Root: root, ListFile: listFile(t, "a/1.png 0\n")}, ErrNoImages, []string{root, `"a/1.png"`}},
 		{"empty list", ListOptions{Root: root, ListFile: listFile(t, "\n")}, ErrNoImages, []string{"path label"}},
 		{"wrong line", ListOptions{Root: root, ListFile: listFile(t, "\nclass/1.png\n")}, nil, []string{"list.txt", "line 2", "class/1.png"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l, err := List(test.opts)
+			_, err := List(test.opts)
 			wantError(t, err, test.texts...)
 			if test.is != nil && !errors.Is(err, test.is) {
 				t.Errorf("%v is not %v", err, test.is)
 			}
-			if errors.Is(err, ErrEmptyClass) {
-				if got, want := show(l), []string{"class/1.png class"}; !slices.Equal(got, want) {
-					t.Errorf("the listing beside the error is %q, want %q", got, want)
-				}
-			}
 		})
+	}
+}
+
+func TestListEmptyClasses(t *testing.T) {
+	for _, test := range []struct{ files, items, empty []string }{
+		{[]string{"class/1.png", "empty/readme.txt", "void/", ".git/"}, []string{"class/1.png class"}, []string{"empty", "void"}},
+		{[]string{"1.png", "notes/readme.txt"}, []string{"1.png -"}, nil},
+	} {
+		l, err := List(ListOptions{Root: tree(t, test.files...)})
+		if err != nil || !slices.Equal(show(l), test.items) || !slices.Equal(l.Empty, test.empty) {
+			t.Errorf("%q: %+v, %v", test.files, l, err)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 	}
 	for _, name := range models {
 		dir := testenv.Shared(t, "models", name)
-		items := goldenItems(t)[:24]
+		items := goldenItems(t)[:10]
 		m := openTest(t, dir, ModelOptions{})
 		want, _ := collect(t, m, items, ExtractOptions{Workers: 1})
 		check := func(what string, got []Result) {

@@ -17,6 +17,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/disk"
 	"mlrbfn/internal/npy"
+	"mlrbfn/internal/pathtext"
 	"mlrbfn/internal/regular"
 )
 
@@ -44,7 +45,7 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if err := disk.Mkdir(dir); err != nil {
 		return err
 	}
-	b.meta.Version, b.meta.Files = Version, map[string]Sum{}
+	b.meta.Version, b.meta.Files = max(needsVersion(b.meta.Root), needsVersion(b.meta.Model)), map[string]Sum{}
 	file := func(name string, fill func(w io.Writer) error) (err error) {
 		b.meta.Files[name], err = create(ctx, filepath.Join(dir, name), fill)
 		return err
@@ -56,7 +57,7 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 		err = file(logitsFile, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns) })
 	}
 	if err == nil {
-		err = file(imagesFile, func(w io.Writer) error { return writeLines(w, b.images, Image.encoded) })
+		err = file(imagesFile, func(w io.Writer) error { return writeLines(w, b.images, b.imageLine) })
 	}
 	if err == nil {
 		err = file(labelsFile, func(w io.Writer) error { return writeNumbers(w, b.labels, b.meta.N) })
@@ -65,7 +66,7 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 		err = file(placesFile, func(w io.Writer) error { return writeNumbers(w, b.places, b.meta.N) })
 	}
 	if err == nil {
-		err = file(errorsFile, func(w io.Writer) error { return writeLines(w, each(b.failed), Failure.encoded) })
+		err = file(errorsFile, func(w io.Writer) error { return writeLines(w, each(b.failed), b.failureLine) })
 	}
 	if err == nil && old != nil {
 		err = errors.Join(copyFile(filepath.Join(dir, weightFile), old.path(weightFile)), copyFile(filepath.Join(dir, biasFile), old.path(biasFile)))
@@ -109,20 +110,20 @@ func sortFailures(failed []Failure) {
 	})
 }
 
-// encoded returns what is written of an image.
-func (img Image) encoded() Image {
-	img.Path = EncodePath(img.Path)
+// imageLine returns what is written of an image.
+func (b *build) imageLine(img Image) any {
+	b.meta.Version = max(b.meta.Version, needsVersion(img.Path))
 	if img.Label != nil {
 		label := readable(*img.Label)
 		img.Label = &label
 	}
-	return img
+	return imageLine{pathtext.Encode(img.Path), pathtext.Bytes(img.Path), img.Label, img.Bytes, img.MTime, img.SHA256}
 }
 
-// encoded returns what is written of a failure.
-func (f Failure) encoded() Failure {
-	f.Path = EncodePath(f.Path)
-	return f
+// failureLine returns what is written of a failure.
+func (b *build) failureLine(f Failure) any {
+	b.meta.Version = max(b.meta.Version, needsVersion(f.Path))
+	return failureLine{pathtext.Encode(f.Path), pathtext.Bytes(f.Path), f.Error}
 }
 
 // readable makes a name UTF-8 that is a folder's and may be anything.
@@ -130,7 +131,7 @@ func readable(name string) string {
 	if utf8.ValidString(name) {
 		return name
 	}
-	return EncodePath(name)
+	return pathtext.EncodePercent(name)
 }
 
 // writeRows writes a matrix [n, columns].
@@ -169,12 +170,12 @@ func writeNumbers(w io.Writer, numbers iter.Seq2[int64, error], n int) error {
 }
 
 // writeLines writes one JSON object a line.
-func writeLines[T any](w io.Writer, all iter.Seq2[T, error], encoded func(T) T) error {
+func writeLines[T any](w io.Writer, all iter.Seq2[T, error], line func(T) any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	for v, err := range all {
 		if err == nil {
-			err = enc.Encode(encoded(v))
+			err = enc.Encode(line(v))
 		}
 		if err != nil {
 			return err

@@ -6,8 +6,8 @@
 //	features.npy   float32 [N, D]
 //	labels.npy     int64 [N], −1 where there is no label
 //	logits.npy     float32 [N, C], where the backbone has a classifier
-//	images.jsonl   one [Image] a line, in the order of the rows
-//	errors.jsonl   one [Failure] a line: images that could not be read
+//	images.jsonl   one [Image] a line (path, label, bytes, mtime, sha256), in the order of the rows
+//	errors.jsonl   one [Failure] a line (path, error): images that could not be read
 //	positions.npy  int64 [N], of a shard alone: each row's place in the whole
 //	features.json  the [Meta], with the checksums of all these
 //
@@ -27,13 +27,20 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"mlrbfn/internal/pathtext"
 )
 
-// Version is the version of the format that this package writes, and the newest
-// that it reads.
+// Version is the newest version of the format that this package writes and reads.
 //
-// Version 1 had no checksums, and no shards.
-const Version = 2
+// Version 1 had no checksums, and no shards. Versions 1 and 2 have %XX in paths
+// for bytes that are not UTF-8, and %25 for a % that would read so. Version 3 has
+// paths as they are, and bytes that are not UTF-8 as NUL and two hexadecimal
+// digits. A set in whose paths this makes no difference is written as version 2.
+const Version = 3
+
+// plainVersion is that of sets whose paths are the same in both versions.
+const plainVersion = 2
 
 // Names of a set's files. The last two hold the weight [C, D] and the bias [C]
 // of the backbone's own classifier; this package reads and keeps them, and does
@@ -135,19 +142,56 @@ type Part struct {
 	Listing string `json:"listing"` // SHA-256 of its paths, which all shards of one whole share
 }
 
-// Image is a line of images.jsonl.
+// Image is what images.jsonl says of an image. Any program can make its path
+// out: it stands there as it is if it is UTF-8; if not, path_bytes has its bytes
+// in base64.
 type Image struct {
-	Path   string  `json:"path"`   // relative to the root, with forward slashes
-	Label  *string `json:"label"`  // name of its class; nil where it has none
-	Bytes  int64   `json:"bytes"`  // size of the file, or of the pixels of an image in an idx file
-	MTime  int64   `json:"mtime"`  // time of the file's last change, in nanoseconds since 1970
-	SHA256 string  `json:"sha256"` // of those bytes, 64 lower-case hexadecimal digits
+	Path   string  // relative to the root, with forward slashes; the bytes that the file system has
+	Label  *string // name of its class; nil where it has none
+	Bytes  int64   // size of the file, or of the pixels of an image in an idx file
+	MTime  int64   // time of the file's last change, in nanoseconds since 1970
+	SHA256 string  // of those bytes, 64 lower-case hexadecimal digits
 }
 
-// Failure is a line of errors.jsonl.
+// Failure is what errors.jsonl says of an image, or anything else, that could
+// not be read.
 type Failure struct {
-	Path  string `json:"path"` // as in Image
-	Error string `json:"error"`
+	Path  string // as in Image
+	Error string
+}
+
+// imageLine is a line of images.jsonl.
+type imageLine struct {
+	Path      string  `json:"path"`
+	PathBytes []byte  `json:"path_bytes,omitempty"`
+	Label     *string `json:"label"`
+	Bytes     int64   `json:"bytes"`
+	MTime     int64   `json:"mtime"`
+	SHA256    string  `json:"sha256"`
+}
+
+// failureLine is a line of errors.jsonl.
+type failureLine struct {
+	Path      string `json:"path"`
+	PathBytes []byte `json:"path_bytes,omitempty"`
+	Error     string `json:"error"`
+}
+
+// decodePath reads a path in a file of a version of the format, 0 for a set that
+// was made elsewhere.
+func decodePath(version int, text string) string {
+	if version == 1 || version == 2 {
+		return pathtext.DecodePercent(text)
+	}
+	return pathtext.Decode(text)
+}
+
+// needsVersion returns the version of the format that a path must be written in.
+func needsVersion(path string) int {
+	if pathtext.EncodePercent(path) != path {
+		return Version
+	}
+	return plainVersion
 }
 
 // parseMeta reads features.json. Errors do not name the file.
@@ -178,14 +222,14 @@ func parseMeta(data []byte) (Meta, error) {
 	if err := json.Compact(&compact, m.Preprocess); err == nil {
 		m.Preprocess = compact.Bytes()
 	}
-	m.Root, m.Model = DecodePath(m.Root), DecodePath(m.Model)
+	m.Root, m.Model = decodePath(m.Version, m.Root), decodePath(m.Version, m.Model)
 	return m, nil
 }
 
 // encode is the inverse of parseMeta; it computes the checksum.
 func (m Meta) encode() ([]byte, error) {
 	m.SHA256 = noSum
-	m.Root, m.Model = EncodePath(m.Root), EncodePath(m.Model)
+	m.Root, m.Model = pathtext.Encode(m.Root), pathtext.Encode(m.Model)
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/disk"
+	"mlrbfn/internal/pathtext"
 	"mlrbfn/internal/regular"
 )
 
@@ -56,7 +57,7 @@ type journalLine struct {
 
 // image returns what the line says about an image.
 func (l journalLine) image() Image {
-	return Image{Path: DecodePath(l.Path), Bytes: l.Bytes, MTime: l.MTime, SHA256: l.SHA256}
+	return Image{Path: pathtext.DecodePercent(l.Path), Bytes: l.Bytes, MTime: l.MTime, SHA256: l.SHA256}
 }
 
 // sum returns the CRC-32C of a row and of what its line says about it.

@@ -254,8 +254,8 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 		}
 		defer f.Close()
 		n, enough := 0, errors.New("enough")
-		err = readLines(f, func(img Image) error {
-			img.Path = DecodePath(img.Path)
+		err = readLines(f, func(l imageLine) error {
+			img := Image{decodePath(s.Version, l.Path), l.Label, l.Bytes, l.MTime, l.SHA256}
 			if n++; n > s.N || !yield(img, nil) {
 				return enough
 			}
@@ -285,9 +285,8 @@ func (s *Set) Errors() ([]Failure, error) {
 	}
 	defer f.Close()
 	var failures []Failure
-	err = readLines(f, func(failure Failure) error {
-		failure.Path = DecodePath(failure.Path)
-		failures = append(failures, failure)
+	err = readLines(f, func(l failureLine) error {
+		failures = append(failures, Failure{decodePath(s.Version, l.Path), l.Error})
 		return nil
 	})
 	if err != nil {

@@ -17,9 +17,10 @@ import (
 //
 //   - version1, as of commit b7fb900, without checksums;
 //   - version2, the first with them;
-//   - version2-shard1 and -shard2, the same images with --shard 1/2 and 2/2.
+//   - version2-shard1 and -shard2, the same images with --shard 1/2 and 2/2;
+//   - version3, these two merged, with paths as they are.
 func TestSetsOfAllVersions(t *testing.T) {
-	for _, name := range []string{"version1", "version2"} {
+	for _, name := range []string{"version1", "version2", "version3"} {
 		s := open(t, filepath.Join("testdata", name))
 		if s.N != 6 || s.D != 64 || s.Root != "/fixture/images" || s.Model != "/fixture/model" || s.Output != "features" ||
 			!slices.Equal(s.Classes, []string{"cat", "dog"}) || !slices.Equal(s.Labels(), []int64{-1, 0, 0, 0, 1, 1}) {
@@ -53,7 +54,7 @@ func TestSetsOfAllVersions(t *testing.T) {
 	merged := filepath.Join(t.TempDir(), "merged")
 	_, err := features.Merge(t.Context(), merged, []string{"testdata/version2-shard2", "testdata/version2-shard1"}, features.Options{})
 	check(t, err)
-	sameContents(t, "testdata/version2", merged)
+	sameContents(t, "testdata/version3", merged)
 }
 
 func sum(values []float32) (s float64) {
@@ -65,7 +66,7 @@ func sum(values []float32) (s float64) {
 
 // TestFixturesGoOn: an extraction onto a set of every version uses its rows.
 func TestFixturesGoOn(t *testing.T) {
-	for _, name := range []string{"version1", "version2"} {
+	for _, name := range []string{"version1", "version2", "version3"} {
 		dir := filepath.Join(t.TempDir(), name)
 		check(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))))
 		s := open(t, dir)
@@ -85,6 +86,6 @@ func TestFixturesGoOn(t *testing.T) {
 		}
 		_, err = w.Commit(t.Context(), features.Contents{Images: images, Labels: s.Labels(), Classes: s.Classes, Failed: failed})
 		check(t, err)
-		sameContents(t, "testdata/version2", dir)
+		sameContents(t, "testdata/version3", dir)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/disk"
+	"mlrbfn/internal/pathtext"
 )
 
 // Header is what is known of a set before the first image: what all rows have
@@ -106,7 +107,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err := w.readOld(ctx); err != nil {
 		return nil, err
 	}
-	head := journalHead{journalVersion, header.Fingerprint, EncodePath(header.Root), header.D, header.LogitsDim}
+	head := journalHead{journalVersion, header.Fingerprint, pathtext.EncodePercent(header.Root), header.D, header.LogitsDim}
 	row := 0
 	w.journal, err = openJournal(w.partial(""), head, options.Force, func(line journalLine) (err error) {
 		img := line.image()
@@ -329,7 +330,7 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 	if len(features) != w.header.D || len(logits) != w.header.LogitsDim {
 		return fmt.Errorf("features: %d features and %d logits of %s, want %d and %d", len(features), len(logits), img.Path, w.header.D, w.header.LogitsDim)
 	}
-	line := journalLine{Path: EncodePath(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
+	line := journalLine{Path: pathtext.EncodePercent(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
 	l, err := locate(img, w.journal.n)
 	if err != nil {
 		return fmt.Errorf("features: %w", err)

@@ -49,7 +49,7 @@ type DetectOptions struct {
 
 // Judgement is what became of one image: a verdict, or an error.
 type Judgement struct {
-	Path string // as the image was named, or folder and path within, with forward slashes; features.EncodePath makes it UTF-8
+	Path string // as the image was named, or folder and path within, with forward slashes; its bytes are the file system's and need not be UTF-8
 	detector.Verdict
 	Err error // why there is no verdict
 
@@ -324,7 +324,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 			items = append(items, item)
 		default:
 			listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: p, Except: apart})
-			if err != nil && !errors.Is(err, extractor.ErrEmptyClass) && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
+			if err != nil && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
 				return nil, err
 			}
 			if listing == nil {

@@ -49,7 +49,16 @@ type ExtractResult struct {
 	New     int                // rows extracted now
 	Reused  int                // rows that an earlier run had made
 	Skipped int                // files that are no images
+	Hidden  int                // hidden and system folders, which are not looked into
+	Classes []ClassCount       // of Meta, in its order
+	Empty   []string           // folders that would be a class if there were an image in them
 	Failed  []features.Failure // images that could not be read
+}
+
+// ClassCount is a class and the number of its images that have features.
+type ClassCount struct {
+	Name   string `json:"name"`
+	Images int    `json:"images"`
 }
 
 const (
@@ -254,7 +263,7 @@ func (e *extraction) total(left int) int {
 func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	_, all := e.found.look()
 	shard, lost := e.opts.Shard, len(e.result.Failed)
-	e.result.Skipped = all.Skipped
+	e.result.Skipped, e.result.Hidden, e.result.Empty = all.Skipped, all.Hidden, all.Empty
 	for _, failure := range all.Errors {
 		if shard.Holds(failure.Path) {
 			e.result.Failed = append(e.result.Failed, features.Failure{Path: failure.Path, Error: failure.Err.Error()})
@@ -296,6 +305,19 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	var err error
 	if e.result.Meta, err = e.w.Commit(ctx, set); err != nil {
 		return nil, err
+	}
+	e.result.Classes = []ClassCount{}
+	for _, name := range e.result.Meta.Classes {
+		e.result.Classes = append(e.result.Classes, ClassCount{Name: name})
+	}
+	left := make(map[string]bool, len(set.Failed))
+	for _, f := range set.Failed {
+		left[f.Path] = true
+	}
+	for i, label := range set.Labels {
+		if label >= 0 && !left[set.Images[i].Path] {
+			e.result.Classes[label].Images++
+		}
 	}
 	e.result.Reused = e.result.Meta.N - e.result.New
 	return &e.result, nil

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -271,17 +272,23 @@ func TestExtractWhileListing(t *testing.T) {
 	}
 	sameFiles(t, once.Out, merged)
 
-	// What is wrong with the folder may be found last, and stops all the same.
+	// An empty folder is no class, and told of.
 	if err := os.Mkdir(filepath.Join(images, "hollow"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	opts := tiles(images, filepath.Join(dir, "none"))
-	if _, err := Extract(t.Context(), opts); !errors.Is(err, extractor.ErrEmptyClass) {
-		t.Errorf("got %v", err)
+	opts := tiles(images, filepath.Join(dir, "hollow"))
+	result, err := Extract(t.Context(), opts)
+	if err != nil || !slices.Equal(result.Empty, []string{"hollow"}) || len(result.Classes) != len(result.Meta.Classes) {
+		t.Errorf("%+v, %v", result, err)
 	}
-	if _, err := os.Stat(opts.Out); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it left a set: %v", err)
+	sum := 0
+	for _, class := range result.Classes {
+		sum += class.Images
 	}
+	if sum == 0 || sum > result.Meta.N {
+		t.Errorf("the classes %v have %d images", result.Classes, sum)
+	}
+	sameFiles(t, once.Out, opts.Out)
 	if err := os.Remove(filepath.Join(images, "hollow")); err != nil {
 		t.Fatal(err)
 	}

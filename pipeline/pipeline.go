@@ -40,8 +40,8 @@ type (
 	AblateOptions = evaluation.AblateOptions
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
-	// EvaluateResult is a row of results.csv.
-	EvaluateResult = report.Result
+	// Result is one row of results.csv.
+	Result = report.Result
 
 	// ExportOptions says what [Export] writes.
 	ExportOptions = export.Options
@@ -90,12 +90,12 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 
 // Evaluate measures how well methods tell out-of-distribution images from the
 // training classes; see [evaluation.Evaluate].
-func Evaluate(ctx context.Context, opts EvaluateOptions) ([]EvaluateResult, error) {
+func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Result, error) {
 	return evaluation.Evaluate(ctx, opts)
 }
 
 // Ablate measures what depth and the paper's steps add; see [evaluation.Ablate].
-func Ablate(ctx context.Context, opts AblateOptions) ([]EvaluateResult, error) {
+func Ablate(ctx context.Context, opts AblateOptions) ([]Result, error) {
 	return evaluation.Ablate(ctx, opts)
 }
 

@@ -47,6 +47,7 @@ func (r *right) times(n, k int, a, b, c []float64) {
 func newGaussian(ctx context.Context, mean []float64, sigma *mat.SymDense) (*Gaussian, error) {
 	d := len(mean)
 	g := &Gaussian{Mean: mean}
+	kernels.UseBLAS()
 	var factor mat.Cholesky
 	// The condition number in the 1-norm, which Cond bounds from below by
 	// no more than a small factor, is never less than that in the 2-norm.

@@ -8,6 +8,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/parallel"
 )
 
@@ -122,6 +123,7 @@ func principal(d int) int {
 
 // origin returns −pinv(W)b.
 func origin(ctx context.Context, head *Linear) ([]float64, error) {
+	kernels.UseBLAS()
 	var svd mat.SVD
 	ok, err := await(ctx, func() bool {
 		return svd.Factorize(mat.NewDense(head.Out, head.In, head.Weights), mat.SVDThin)

@@ -31,14 +31,6 @@ var accuracy = Metric{Name: "ID accuracy", of: func(r Result) float64 { return r
 // single seed.
 type Value struct{ Mean, Std float64 }
 
-// String returns the value in per cent, with its deviation where it has one.
-func (v Value) String() string {
-	if math.IsNaN(v.Mean) || math.IsNaN(v.Std) {
-		return percent(v.Mean)
-	}
-	return percent(v.Mean) + " ± " + percent(v.Std)
-}
-
 // none is a value that was not measured.
 var none = Value{math.NaN(), math.NaN()}
 

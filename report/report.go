@@ -1,8 +1,8 @@
 // Package report has the results of an evaluation: [Result] is a row of
 // results.csv, [Summarise] adds the means over groups and seeds, [WriteResults] and
 // [ReadResults] keep them on disk. [Write] makes an HTML page of them that a
-// browser opens without a network, [WriteTables] tables in the layout of the
-// paper's in Markdown and LaTeX, and [Text] a summary for a terminal.
+// browser opens without a network, and [WriteTables] tables in the layout of the
+// paper's in Markdown and LaTeX.
 //
 // The page is the same for the same input: dates, versions and commands are
 // whatever the caller says they are. Its charts are drawn by Chart.js, which is

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/metrics"
@@ -201,28 +200,6 @@ func RemoveResults(file string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("results: %w", err)
-	}
-	return nil
-}
-
-// Text writes a summary for a terminal: for AUROC, AUPR-Out and both conventions
-// of FPR@95 a line per method with the means over the near- and far-OOD sets, each
-// as mean ± standard deviation over the seeds in per cent, and the accuracy.
-func Text(w io.Writer, results []Result) error {
-	found, methods := index(results), order(results, func(r Result) string { return r.Method })
-	for i, m := range []Metric{AUROC, AUPROut, FPR95, FPR95ID} {
-		if i > 0 {
-			fmt.Fprintln(w)
-		}
-		out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(out, "%s\tNear-OOD\tFar-OOD\tID Acc.\t\n", m.Name)
-		for _, method := range methods {
-			fmt.Fprintf(out, "%s\t%v\t%v\t%v\t\n", method,
-				found.value(m, method, Near, "mean"), found.value(m, method, Far, "mean"), found.accuracy(method))
-		}
-		if err := out.Flush(); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"image/png"
 	"io"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"mlrbfn/features"
+	"mlrbfn/internal/command"
 	"mlrbfn/internal/testenv"
 )
 
@@ -154,7 +156,8 @@ func TestFigureOfConfidencesOfZero(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"--detector", "d", "--train", "f", "--test", "f", "--ood", "f"}, {"--detector", "d", "--train", "f", "--test", "f", "--ood", "n=f", "x"}} {
-		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "--help") {
+		err := run(t.Context(), args, io.Discard, io.Discard)
+		if usage := new(command.UsageError); !errors.As(err, &usage) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

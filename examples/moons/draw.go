@@ -13,14 +13,14 @@ import (
 )
 
 // drawFigure writes the paper's figure to files: the background in the colour
-// of the predicted class, the darker the more confident, the data on top.
-func drawFigure(n *network, points []point, labels []int64, title string, files ...string) error {
-	const pixels = 440
+// of the predicted class, the darker the more confident, the data on top. The
+// background is pixels wide and high.
+func drawFigure(n *network, pixels int, points []point, labels []int64, title string, files ...string) error {
 	background := image.NewNRGBA(image.Rect(0, 0, pixels, pixels))
 	for row := range pixels {
 		for column := range pixels {
-			x := left + (right-left)*(float64(column)+0.5)/pixels
-			y := top - (top-bottom)*(float64(row)+0.5)/pixels
+			x := left + (right-left)*(float64(column)+0.5)/float64(pixels)
+			y := top - (top-bottom)*(float64(row)+0.5)/float64(pixels)
 			class, confidence := n.judge(point{x, y})
 			background.SetNRGBA(column, row, shade(figures.Palette[class], 0.75*confidence))
 		}

@@ -72,7 +72,7 @@ func experiment(ctx context.Context, noise float64, seed uint64, out string, w i
 		fmt.Fprintf(w, "  %-18s  accuracy: train %.3f, test %.3f; farther than 1 from the data: confidence at most %.4f, on average %.4f, above 0.5 on %.1f%% of the area\n",
 			title, share(points, labels, predict), share(testPoints, testLabels, predict), far.largest, far.mean, 100*far.confident)
 		file := filepath.Join(out, fmt.Sprintf("moons-%g-%s", noise, name))
-		if err := drawFigure(net, points, labels, fmt.Sprintf("Four moons, noise %g, %s", noise, title), file+".png", file+".svg"); err != nil {
+		if err := drawFigure(net, 440, points, labels, fmt.Sprintf("Four moons, noise %g, %s", noise, title), file+".png", file+".svg"); err != nil {
 			return err
 		}
 	}

@@ -68,7 +68,7 @@ func TestPaper(t *testing.T) {
 			t.Errorf("naive %v: far from the data %+v", naive, f)
 		}
 		files := []string{filepath.Join(dir, "moons.png"), filepath.Join(dir, "moons.svg")}
-		if err := drawFigure(net, points, labels, "title", files...); err != nil {
+		if err := drawFigure(net, 40, points, labels, "title", files...); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(files[0])

@@ -144,6 +144,18 @@ func (net *network[T]) forward(x []T, b int) {
 		last.Limit[i] -= norm
 	}
 	net.LogPhi(last.Weights[:size], last.Dist[:size], last.Width, last.Limit[:b])
+	// Far from all class means l_c and log Σ e^l are large and cancel: their float32
+	// rounding can lift log φ above 0, where the loss is NaN.
+	for i, norm := range net.norm[:b] {
+		if norm > -4 {
+			continue
+		}
+		for c := range last.N {
+			if v := &last.Weights[c*b+i]; *v >= numeric.LogShift {
+				*v = 0
+			}
+		}
+	}
 }
 
 // outputLogits returns the l [b, C] of the last forward pass. It is the

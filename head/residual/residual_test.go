@@ -143,6 +143,36 @@ func TestConfidenceIsBounded(t *testing.T) {
 	})
 }
 
+// TestFarRowsHaveALoss: log φ of rows that are far from all class means stays below
+// what the loss has a value for, however float32 rounds the large numbers that
+// cancel in it.
+func TestFarRowsHaveALoss(t *testing.T) {
+	const e, rows = 5, 256
+	m := newNetwork(Config{Layers: 1, Recovery: 1.1}, e, 3)
+	rng := rand.New(rand.NewPCG(3, 4))
+	for i := range m.Layers[0].Centroids {
+		m.Layers[0].Centroids[i] = float32(rng.NormFloat64())
+	}
+	net := compute[float32](m, rows)
+	net.Refresh()
+	x, labels := make([]float32, rows*(e+1)), make([]int, rows)
+	for i := range rows {
+		for j := range e {
+			x[i*(e+1)+j] = float32(rng.NormFloat64() * math.Pow(10, float64(i%5)))
+		}
+		labels[i] = rng.IntN(3)
+	}
+	net.forward(x, rows)
+	for i, v := range net.Last().Weights[:3*rows] {
+		if !(v < numeric.LogShift) {
+			t.Errorf("log φ of class %d and row %d is %v", i/rows, i%rows, v)
+		}
+	}
+	if loss := net.Step(x, labels); math.IsNaN(loss) || math.IsInf(loss, 0) {
+		t.Errorf("the loss is %v", loss)
+	}
+}
+
 // TestOddRows feeds NaN and infinities: it must neither spoil the rows
 // beside it nor pass for in-distribution.
 func TestOddRows(t *testing.T) {

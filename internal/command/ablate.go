@@ -72,6 +72,7 @@ func newAblate() *command {
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", text) }
+		opts.Draw = figures.Draw
 		results, err := pipeline.Ablate(ctx, opts)
 		progress.Close()
 		if err != nil {

@@ -10,28 +10,22 @@ import (
 // flagOf names the flag of each option that the packages below report an error
 // of. Commands that name it otherwise are in flagIn.
 var flagOf = map[string]string{
-	"MaxPixels":    "max-pixels",
-	"ImageTimeout": "image-timeout",
-	"Model":        "model",
-	"Memory":       "memory",
-	"Features":     "features",
-
-	"Validation":     "val",
-	"Calibration":    "calibration",
-	"Scores":         "scores",
-	"TargetTPR":      "target-tpr",
-	"MaxFalseAlarms": "max-false-alarms",
-	"WithBackbone":   "with-backbone",
-	"Out":            "out",
-	"Detector":       "detector",
-	"Methods":        "methods",
-	"Layers":         "layers",
-	"Centroids":      "centroids",
-	"Projection":     "projection",
-	"Norm":           "norm",
-	"Recovery":       "recovery",
-	"Head":           "head",
-	"Runtime":        "onnxruntime",
+	// Of networks and training.
+	"Layers": "layers", "Centroids": "centroids", "Projection": "projection", "Norm": "norm", "Recovery": "recovery",
+	"Epochs": "epochs", "Batch": "batch", "LR": "lr", "Schedule": "schedule", "Patience": "patience", "Balance": "balance", "Seeds": "seeds",
+	"Conditioning": "conditioning", "Shrinkage": "shrinkage", "Dims": "pca-dims",
+	"Features": "features", "Validation": "val", "Calibration": "calibration", "Scores": "scores",
+	"TargetTPR": "target-tpr", "MaxFalseAlarms": "max-false-alarms",
+	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
+	// Of images and models.
+	"Images": "images", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "Out": "out",
+	"Model": "model", "Output": "output", "Pool": "pool", "Size": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
+	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "Runtime": "onnxruntime",
+	"MaxPixels": "max-pixels", "ImageTimeout": "image-timeout",
+	// Of detectors and comparisons.
+	"Detector": "detector", "Threshold": "threshold", "SetAside": "move-ood",
+	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
+	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }
 
 // inWarnings puts flags in the place of the options that the warnings of a
@@ -42,12 +36,13 @@ var inWarnings = strings.NewReplacer(
 )
 
 // notAFlag are options that no flag sets.
-var notAFlag = []string{"OOD"}
+var notAFlag = []string{"Scratch", "Checkpoint"}
 
 // flagIn names the flags of a command that differ from flagOf.
 var flagIn = map[string]map[string]string{
 	"evaluate": {"Features": "train"},
 	"ablate":   {"Features": "train"},
+	"train":    {"Head": "network"},
 }
 
 // usage says that err, which may name options, is about the command line.

@@ -36,7 +36,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, ApplyEXIF: opts.Backbone.ApplyEXIF}}
 	if opts.Images != "" {
 		listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
-		if err != nil && !errors.Is(err, extractor.ErrEmptyClass) {
+		if err != nil {
 			return err
 		}
 		o.Images = check.Sample(listing.Items, c.images)

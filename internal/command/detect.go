@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/features"
+	"mlrbfn/internal/pathtext"
 	"mlrbfn/pipeline"
 )
 
@@ -107,7 +107,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			if label := labelOf(j.Path, folders); *labels && j.Err == nil && label != "" {
 				truth.add(label, j.Verdict)
 			}
-			j.Path, j.SetAside = features.EncodePath(j.Path), features.EncodePath(filepath.ToSlash(j.SetAside))
+			j.SetAside = filepath.ToSlash(j.SetAside)
 			return show(j)
 		})
 		progress.Close()
@@ -249,20 +249,24 @@ func newPrinter(format string, aside, raw bool, w io.Writer) func(pipeline.Judge
 		return func(j pipeline.Judgement) error {
 			if j.Err != nil {
 				return writeJSON(w, struct {
-					Path  string `json:"path"`
-					Error string `json:"error"`
-				}{j.Path, j.Err.Error()})
+					Path      string `json:"path"`
+					PathBytes []byte `json:"path_bytes,omitempty"`
+					Error     string `json:"error"`
+				}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Err.Error()})
 			}
 			return writeJSON(w, struct {
 				Path       string  `json:"path"`
+				PathBytes  []byte  `json:"path_bytes,omitempty"`
 				Class      string  `json:"class"`
 				Confidence float64 `json:"confidence"`
 				Score      float64 `json:"score"`
 				OOD        bool    `json:"ood"`
 				PValue     float64 `json:"p_value"`
 				SetAside   string  `json:"set_aside,omitempty"`
+				AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
 				Error      string  `json:"set_aside_error,omitempty"`
-			}{j.Path, j.Class, j.Confidence, j.Score, j.OOD, j.PValue, j.SetAside, text(j.SetAsideErr)})
+			}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
+				pathtext.Encode(j.SetAside), pathtext.Bytes(j.SetAside), text(j.SetAsideErr)})
 		}
 	case "csv":
 		if IsTerminal(w) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -135,12 +136,18 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			Reused  int    `json:"reused"`
 			Failed  int    `json:"failed"`
 			Skipped int    `json:"skipped"`
+			Hidden  int    `json:"hidden"`
 
-			Plan *extractor.Plan `json:"plan,omitempty"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, plan})
+			Classes []pipeline.ClassCount `json:"classes"`
+			Empty   []string              `json:"empty,omitempty"`
+			Plan    *extractor.Plan       `json:"plan,omitempty"`
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Classes, result.Empty, plan})
 	} else {
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
 			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
+		if !quiet {
+			tellClasses(ForPeople(s.Err), result)
+		}
 	}
 	if err != nil {
 		return err
@@ -154,6 +161,42 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
 	}
 	return nil
+}
+
+// tellClasses says how many images each class has, and what was passed over.
+func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
+	const tiny, most = 5, 50 // images of a class, classes that are printed
+	var few []string
+	for i, class := range result.Classes {
+		if i < most {
+			fmt.Fprintf(w, "  %-30s %d\n", Printable(class.Name), class.Images)
+		}
+		if class.Images < tiny {
+			few = append(few, Printable(class.Name))
+		}
+	}
+	if n := len(result.Classes); n > most {
+		fmt.Fprintf(w, "  and %d more\n", n-most)
+	}
+	some := func(names []string) string {
+		if len(names) > 10 {
+			return strings.Join(names[:10], ", ") + fmt.Sprintf(" and %d more", len(names)-10)
+		}
+		return strings.Join(names, ", ")
+	}
+	if len(few) > 0 {
+		fmt.Fprintf(w, "extract: warning: fewer than %d images in %s: %s\n", tiny, count(len(few), "class"), some(few))
+	}
+	if len(result.Empty) > 0 {
+		var names []string
+		for _, name := range result.Empty {
+			names = append(names, Printable(name))
+		}
+		fmt.Fprintf(w, "extract: warning: no images in %s, which are no classes: %s\n", count(len(names), "folder"), some(names))
+	}
+	if result.Hidden > 0 {
+		fmt.Fprintf(w, "extract: %s passed over (hidden, or a system's)\n", count(result.Hidden, "folder"))
+	}
 }
 
 // planText says how an extraction uses the machine.

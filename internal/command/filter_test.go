@@ -50,7 +50,7 @@ func TestDetectFollowsItsInput(t *testing.T) {
 	}
 }
 
-// TestDetectSetsAside: strangers are moved and copied, nothing is ever lost.
+// TestDetectSetsAside: OOD images are moved and copied, nothing is ever lost.
 func TestDetectSetsAside(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()

@@ -1,7 +1,10 @@
 package command
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,24 +28,31 @@ type HeadFlags struct {
 	seeds                            Seeds
 }
 
-// paperFlags returns the settings of the paper's for one of its experiments, ""
-// being the usual ones, as values of flags.
-func paperFlags(preset string) (map[string]string, error) {
-	p := paper.Presets[preset]
-	c, err := p.Config.WithDefaults()
+// flagValues returns the settings of a network as values of flags; zero fields
+// have the network's defaults.
+func flagValues(network string, c head.Config, o head.TrainOptions) (map[string]string, error) {
+	c, err := c.WithDefaults()
 	if err != nil {
 		return nil, err
 	}
-	o, err := c.TrainOptions(p.Train)
-	if err != nil {
+	if o, err = c.TrainOptions(o); err != nil {
 		return nil, err
 	}
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	shape := c.Settings()
 	return map[string]string{
-		"network": "paper", "conditioning": string(c.Conditioning().Kind), "schedule": string(o.Schedule),
+		"network": network, "conditioning": string(c.Conditioning().Kind), "schedule": string(o.Schedule),
 		"layers": strconv.Itoa(shape.Layers), "centroids": strconv.Itoa(shape.Centroids), "projection": strconv.Itoa(shape.Projection),
-		"epochs": strconv.Itoa(o.Epochs), "batch": strconv.Itoa(o.Batch), "lr": strconv.FormatFloat(o.LR, 'g', -1, 64),
+		"norm": number(shape.Norm), "recovery": number(shape.Recovery),
+		"epochs": strconv.Itoa(o.Epochs), "batch": strconv.Itoa(o.Batch), "lr": number(o.LR), "patience": strconv.Itoa(o.Patience),
 	}, nil
+}
+
+// paperValues returns the paper's settings for one of its experiments, "" being
+// the usual ones.
+func paperValues(preset string) (map[string]string, error) {
+	p := paper.Presets[preset]
+	return flagValues("paper", p.Config, p.Train)
 }
 
 // AddHeadFlags adds the flags; seeds are the default ones.
@@ -50,25 +60,25 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	h := &HeadFlags{flags: f, seeds: seeds}
 	o := &h.options
 	f.BoolVar(&h.paper, "paper", false, "the paper's head and settings; other flags still apply")
-	Choice(f, &h.preset, "preset", "", "imagenet1k|mnist|moons", "the paper's settings for a data set; other flags still apply")
-	Choice(f, &h.network, "network", "residual", "residual|paper", "kind of head (paper: paper)")
+	Choice(f, &h.preset, "preset", "", strings.Join(slices.Sorted(maps.Keys(paper.Presets)), "|"), "the paper's settings for a data set; other flags still apply")
+	Choice(f, &h.network, "network", "", "residual|paper", "kind of head")
 	also(f, "network", "open", "residual")
 	f.StringVar(&h.val, "val", "0.1", "`SHARE` of the training images, or feature set, to validate on; 0: none")
-	f.StringVar(&h.conditioning, "conditioning", "auto", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three (paper: none)")
+	f.StringVar(&h.conditioning, "conditioning", "", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three")
 	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
 	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca leaves; 0: all")
-	f.IntVar(&h.shape.Layers, "layers", 2, "RBF layers (paper: 4)")
-	f.IntVar(&h.shape.Centroids, "centroids", 50, "centroids of each hidden layer")
-	f.IntVar(&h.shape.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 if that is more (paper: 100, the outputs of each hidden layer)")
-	f.Float64Var(&h.shape.Norm, "norm", 2, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
-	f.Float64Var(&h.shape.Recovery, "recovery", 1.1, "how fast depression recovers from layer to layer, ≥ 1")
+	f.IntVar(&h.shape.Layers, "layers", 0, "RBF layers")
+	f.IntVar(&h.shape.Centroids, "centroids", 0, "centroids of each hidden layer")
+	f.IntVar(&h.shape.Projection, "projection", 0, "features that the layers read; 0: 50, or classes − 1 if that is more; for the paper's network the outputs of each hidden layer")
+	f.Float64Var(&h.shape.Norm, "norm", 0, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
+	f.Float64Var(&h.shape.Recovery, "recovery", 0, "how fast depression recovers from layer to layer, ≥ 1")
 	Choice(f, &h.depression, "depression", "paper", "paper|none", "depression mechanism")
-	f.IntVar(&o.Train.Epochs, "epochs", 20, "passes over the training images (paper: 500)")
-	f.IntVar(&o.Train.Batch, "batch", 128, "images per training step; the first batch also initialises the paper's network")
-	f.Float64Var(&o.Train.LR, "lr", 0.003, "learning rate of Adam (paper: 0.001)")
-	Choice(f, &h.schedule, "schedule", "cosine", "cosine|plateau", "how the learning rate falls (paper: plateau)")
-	f.IntVar(&o.Train.Patience, "patience", 50, "epochs without improvement before plateau halves the learning rate")
+	f.IntVar(&o.Train.Epochs, "epochs", 0, "passes over the training images")
+	f.IntVar(&o.Train.Batch, "batch", 0, "images per training step; the first batch also initialises the paper's network")
+	f.Float64Var(&o.Train.LR, "lr", 0, "learning rate of Adam")
+	Choice(f, &h.schedule, "schedule", "", "cosine|plateau", "how the learning rate falls")
+	f.IntVar(&o.Train.Patience, "patience", 0, "epochs without improvement before plateau halves the learning rate")
 	Choice(f, &h.balance, "balance", "none", "none|sample", "an epoch shows each image once, or each class equally often")
 	usage := "train one head per seed"
 	if h.seeds.String() == "0" { // which is taken for no default
@@ -77,6 +87,17 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.Var(&h.seeds, "seeds", usage)
 	f.Var(&h.seeds, "seed", "")
 	f.Lookup("seed").Hidden = true
+	ours, err := flagValues("residual", residual.Config{}, head.TrainOptions{})
+	papers, paperErr := paperValues("")
+	if err := errors.Join(err, paperErr); err != nil {
+		panic(err) // defaults that are refused
+	}
+	h.setDefaults(ours)
+	for name, value := range papers {
+		if value != ours[name] {
+			f.Lookup(name).Usage += " (paper: " + value + ")"
+		}
+	}
 	return h
 }
 
@@ -85,10 +106,17 @@ var rareHeadFlags = []string{"network", "layers", "lr", "val", "shrinkage", "pca
 
 // PaperByDefault makes the paper's settings the defaults.
 func (h *HeadFlags) PaperByDefault() *HeadFlags {
-	settings, err := paperFlags("")
+	settings, err := paperValues("")
 	if err != nil {
 		panic(err)
 	}
+	h.setDefaults(settings)
+	h.flags.Lookup("paper").DefValue = "true"
+	return h
+}
+
+// setDefaults gives flags the defaults of settings.
+func (h *HeadFlags) setDefaults(settings map[string]string) {
 	for name, value := range settings {
 		flag := h.flags.Lookup(name)
 		flag.DefValue = value
@@ -96,8 +124,6 @@ func (h *HeadFlags) PaperByDefault() *HeadFlags {
 			panic(err)
 		}
 	}
-	h.flags.Lookup("paper").DefValue = "true"
-	return h
 }
 
 // settle gives the flags that were not given the values of settings.
@@ -116,7 +142,7 @@ func (h *HeadFlags) settle(settings map[string]string) error {
 // Options returns what the flags say, after Parse.
 func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	if h.preset != "" || h.paper {
-		settings, err := paperFlags(h.preset)
+		settings, err := paperValues(h.preset)
 		if err != nil {
 			return h.options, err
 		}
@@ -145,13 +171,15 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	}
 	o.Train.Balance = h.balance == "sample"
 	// A zero would mean the default further on, not what was asked for.
-	for name, value := range map[string]float64{
-		"layers": float64(h.shape.Layers), "centroids": float64(h.shape.Centroids),
-		"norm": h.shape.Norm, "recovery": h.shape.Recovery,
-		"epochs": float64(o.Train.Epochs), "batch": float64(o.Train.Batch), "lr": o.Train.LR, "patience": float64(o.Train.Patience),
+	for _, flag := range []struct {
+		name  string
+		value float64
+	}{
+		{"layers", float64(h.shape.Layers)}, {"centroids", float64(h.shape.Centroids)}, {"norm", h.shape.Norm}, {"recovery", h.shape.Recovery},
+		{"epochs", float64(o.Train.Epochs)}, {"batch", float64(o.Train.Batch)}, {"lr", o.Train.LR}, {"patience", float64(o.Train.Patience)},
 	} {
-		if !(value > 0) {
-			return o, Usagef("--%s %g: it is positive", name, value)
+		if !(flag.value > 0) {
+			return o, Usagef("--%s %g: it must be positive", flag.name, flag.value)
 		}
 	}
 	switch shape := h.shape; {

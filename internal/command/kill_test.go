@@ -33,7 +33,7 @@ func sameSet(t *testing.T, a, b string) {
 }
 
 // TestKilledExtraction kills extractions at random moments, three times of four
-// by SIGKILL and else by Ctrl-C. The next run goes on; when one ends, its set is
+// by SIGKILL and else by Ctrl-C. The next run continues; when one ends, its set is
 // that of a run that was never interrupted, and some images are changed, so that
 // the runs to come update a set. Whenever there is a set it is whole.
 func TestKilledExtraction(t *testing.T) {

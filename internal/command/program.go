@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"mlrbfn/internal/kernels"
 )
 
 // Exit codes of all commands.
@@ -91,6 +92,9 @@ func execute(ctx context.Context, cmd *cobra.Command, args []string, s Streams) 
 	cmd.SetIn(s.In)
 	cmd.SetOut(s.Out)
 	cmd.SetErr(ForPeople(s.Err))
+	if err := kernels.Check(); err != nil {
+		return cmd, &UsageError{err}
+	}
 	return cmd.ExecuteContextC(ctx)
 }
 

@@ -1,20 +1,25 @@
 package kernels
 
 import (
+	"sync"
+
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas64"
 	"gonum.org/v1/gonum/blas/gonum"
+
+	"mlrbfn/internal/parallel"
 )
 
 // BLAS is gonum's, with the matrix products of float64 computed by the chosen
 // kernels and, where they are large, on all cores. What an element of a result
 // is does not depend on how many there are, nor on the other elements.
-// Importing this package makes it the one that gonum's factorisations use.
 type BLAS struct {
 	gonum.Implementation
 }
 
-func init() { blas64.Use(BLAS{}) }
+// UseBLAS makes BLAS the one that gonum's factorisations use. It is to be called
+// before one of a large matrix, and acts once.
+var UseBLAS = sync.OnceFunc(func() { blas64.Use(BLAS{}) })
 
 // scale multiplies the wanted part of C by beta and reports whether anything is
 // left to add to.
@@ -44,7 +49,7 @@ func (b BLAS) Dgemm(tA, tB blas.Transpose, m, n, k int, alpha float64, x []float
 		return
 	}
 	add := scale(m, n, beta, c, ldc, all)
-	chosenWide.contract(m, n, k, alpha, viewOf(tA, x, ldx), viewOf(tB, y, ldy), add, c, ldc, all, workersFor(m*n*k))
+	chosen().wide.contract(m, n, k, alpha, viewOf(tA, x, ldx), viewOf(tB, y, ldy), add, c, ldc, all, workersFor(m*n*k))
 }
 
 func partOf(ul blas.Uplo) part {
@@ -62,7 +67,7 @@ func (b BLAS) Dsyrk(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x [
 	}
 	a := viewOf(t, x, ldx)
 	add := scale(n, n, beta, c, ldc, partOf(ul))
-	chosenWide.contract(n, n, k, alpha, a, a.turned(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
+	chosen().wide.contract(n, n, k, alpha, a, a.turned(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
 }
 
 // Dsyr2k computes a triangle of C = alpha·op(A)·op(B)ᵀ + alpha·op(B)·op(A)ᵀ +
@@ -75,8 +80,8 @@ func (b BLAS) Dsyr2k(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x 
 	p, q := viewOf(t, x, ldx), viewOf(t, y, ldy)
 	add := scale(n, n, beta, c, ldc, partOf(ul))
 	workers := workersFor(n * n * k)
-	chosenWide.contract(n, n, k, alpha, p, q.turned(), add, c, ldc, partOf(ul), workers)
-	chosenWide.contract(n, n, k, alpha, q, p.turned(), true, c, ldc, partOf(ul), workers)
+	chosen().wide.contract(n, n, k, alpha, p, q.turned(), add, c, ldc, partOf(ul), workers)
+	chosen().wide.contract(n, n, k, alpha, q, p.turned(), true, c, ldc, partOf(ul), workers)
 }
 
 // Dtrsm solves op(A)·X = alpha·B or X·op(A) = alpha·B for a triangular A, in
@@ -129,13 +134,13 @@ func (b BLAS) Dtrsm(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m
 func (b BLAS) leaf(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m, n int, alpha float64, a []float64, lda int, x []float64, ldx int) {
 	const columns = 64
 	if s == blas.Left {
-		inParallel(workersFor(8*m*m*n), (n+columns-1)/columns, func(at int) {
+		parallel.Each(workersFor(8*m*m*n), (n+columns-1)/columns, func(at int) {
 			j := at * columns
 			b.Implementation.Dtrsm(s, ul, tA, d, m, min(columns, n-j), alpha, a, lda, x[j:], ldx)
 		})
 		return
 	}
-	inParallel(workersFor(8*m*n*n), (m+columns-1)/columns, func(at int) {
+	parallel.Each(workersFor(8*m*n*n), (m+columns-1)/columns, func(at int) {
 		i := at * columns
 		b.Implementation.Dtrsm(s, ul, tA, d, min(columns, m-i), n, alpha, a, lda, x[i*ldx:], ldx)
 	})
@@ -160,7 +165,7 @@ func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x 
 		}
 		own := a[i*lda+i] * v
 		if fours := len(row) / 4; fours > 0 {
-			own += chosenWide.symmetricRow(&row[0], &from[j], &sum[j], v, fours)
+			own += chosen().wide.symmetricRow(&row[0], &from[j], &sum[j], v, fours)
 		}
 		for p := len(row) &^ 3; p < len(row); p++ {
 			own += row[p] * from[j+p]
@@ -184,11 +189,11 @@ func Dot[T Real](x, y []T) (sum float64) {
 	switch x := any(x).(type) {
 	case []float32:
 		if whole > 0 {
-			sum = chosenWide.dot32(&x[0], &any(y).([]float32)[0], whole)
+			sum = chosen().wide.dot32(&x[0], &any(y).([]float32)[0], whole)
 		}
 	case []float64:
 		if whole > 0 {
-			sum = chosenWide.dot64(&x[0], &any(y).([]float64)[0], whole)
+			sum = chosen().wide.dot64(&x[0], &any(y).([]float64)[0], whole)
 		}
 	}
 	for i := 32 * whole; i < len(x); i++ {
@@ -209,7 +214,7 @@ func Below(x []float32, p []float64, ld int, q []float64, low, high, band float6
 	if n == 0 || n%Rows != 0 || len(q) == 0 || len(p) < (len(q)-1)*ld+n || len(near) < n/8 {
 		panic("kernels: a matrix is too short for its sizes")
 	}
-	return chosenWide.below(&x[0], &p[0], &q[0], len(q), ld, n, low, high, band, &near[0])
+	return chosen().wide.below(&x[0], &p[0], &q[0], len(q), ld, n, low, high, band, &near[0])
 }
 
 // AtLeast sets the bit i%8 of bits[i/8] where x[i] is no less than floor, and
@@ -218,5 +223,5 @@ func AtLeast(x []float32, floor float32, bits []byte) {
 	if len(x) == 0 || len(x)%Rows != 0 || len(bits) < len(x)/8 {
 		panic("kernels: a matrix is too short for its sizes")
 	}
-	chosenWide.atLeast(&x[0], floor, &bits[0], len(x))
+	chosen().wide.atLeast(&x[0], floor, &bits[0], len(x))
 }

@@ -6,8 +6,8 @@
 // where the processor has them, and by NEON on arm64, by assembly that asm
 // generates; everything else by plain Go, which is also what the build tag noasm
 // leaves. The environment variable MLRBFN_KERNELS=avx512|avx2|neon|go chooses one
-// of them; the program panics at its start where the processor or the build lacks
-// it.
+// of them. It is read when a kernel is first needed; Check reports a value that the
+// processor or the build does not have, in whose place the fastest are used.
 //
 // Results of one set of kernels are the same on every machine and in every
 // run. Those of two sets differ by rounding, and in that the assembly of amd64,
@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 )
 
 // Real is the arithmetic: float32 to train, float64 to score and to be held
@@ -118,22 +119,22 @@ type Vectors[T Real] interface {
 
 // NewProducts returns products for one goroutine.
 func NewProducts[T Real]() Products[T] {
-	if p, ok := any(chosen.products()).(Products[T]); ok {
+	if p, ok := any(chosen().products()).(Products[T]); ok {
 		return p
 	}
-	return any(wideProducts{wideKernels: &chosenWide}).(Products[T])
+	return any(wideProducts{wideKernels: &chosen().wide}).(Products[T])
 }
 
 // VectorsOf returns the vector kernels of T.
 func VectorsOf[T Real]() Vectors[T] {
-	if v, ok := any(chosen.vectors).(Vectors[T]); ok {
+	if v, ok := any(chosen().vectors).(Vectors[T]); ok {
 		return v
 	}
 	return plainVectors[T]{}
 }
 
 // Name says which kernels float32 uses: avx512, avx2, neon or go.
-func Name() string { return chosen.name }
+func Name() string { return chosen().name }
 
 // Names lists the kernels that this machine and build have, the fastest first.
 func Names() []string {
@@ -161,16 +162,33 @@ var plain = set{
 // available lists the sets that this machine can run, the fastest first.
 func available() []set { return append(assembled(), plain) }
 
-var chosen = choose(os.Getenv("MLRBFN_KERNELS"))
+// Variable is the name of the environment variable that chooses kernels.
+const Variable = "MLRBFN_KERNELS"
 
-func choose(name string) set {
-	for _, s := range available() {
+// choice is the kernels of a process.
+type choice struct {
+	set
+	wide wideKernels
+	err  error // what is wrong with the environment variable
+}
+
+// chosen returns the kernels to use, which the first call chooses.
+var chosen = sync.OnceValue(func() *choice { return choose(os.Getenv(Variable)) })
+
+func choose(name string) *choice {
+	sets := available()
+	for _, s := range sets {
 		if name == "" || name == s.name {
-			return s
+			return &choice{s, wideOf(s.name), nil}
 		}
 	}
-	panic(fmt.Sprintf("MLRBFN_KERNELS=%s: this machine and build have %s", name, strings.Join(Names(), ", ")))
+	err := fmt.Errorf("%s=%s: this machine and build have %s", Variable, name, strings.Join(Names(), ", "))
+	return &choice{sets[0], wideOf(sets[0].name), err}
 }
+
+// Check reports a value of the environment variable MLRBFN_KERNELS that this
+// machine or build does not have.
+func Check() error { return chosen().err }
 
 // fits reports whether there is anything to contract, and panics where a
 // matrix is too short for its sizes. Without anything to sum up it scales c.

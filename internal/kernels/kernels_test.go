@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -478,23 +477,6 @@ func TestAdam(t *testing.T) {
 			t.Errorf("after gradients of %g: %v", g[0], p)
 		}
 	})
-}
-
-func TestChoose(t *testing.T) {
-	for _, s := range available() {
-		if got := choose(s.name).name; got != s.name {
-			t.Errorf("%s gives %s", s.name, got)
-		}
-	}
-	if got := choose("").name; got != available()[0].name {
-		t.Errorf("by default %s", got)
-	}
-	defer func() {
-		if said := fmt.Sprint(recover()); !strings.Contains(said, "abacus") || !strings.Contains(said, "go") {
-			t.Errorf("an unknown name gives %q", said)
-		}
-	}()
-	choose("abacus")
 }
 
 // TestShortArguments: a kernel must not be let loose on memory that is not its

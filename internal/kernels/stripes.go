@@ -1,6 +1,10 @@
 package kernels
 
-import "runtime"
+import (
+	"runtime"
+
+	"mlrbfn/internal/parallel"
+)
 
 // A Sweep is a sequence of rotations of neighbouring rows, from the last of
 // those that it names to the first: row i+1 becomes s_i·z_i + c_i·z_{i+1}, and
@@ -19,7 +23,7 @@ type Stripes struct {
 
 // NewStripes returns zeros.
 func NewStripes(n, cols int) *Stripes {
-	w := chosenWide.stripe
+	w := chosen().wide.stripe
 	return &Stripes{n, cols, w, make([]float64, (cols+w-1)/w*w*n)}
 }
 
@@ -30,12 +34,12 @@ func (z *Stripes) At(i, j int) *float64 {
 
 // Rotate applies the sweeps one after the other, on all cores.
 func (z *Stripes) Rotate(sweeps []Sweep) {
-	size := z.N * z.Width
-	inParallel(runtime.GOMAXPROCS(0), len(z.Data)/size, func(at int) {
+	size, wide := z.N*z.Width, &chosen().wide
+	parallel.Each(runtime.GOMAXPROCS(0), len(z.Data)/size, func(at int) {
 		stripe := z.Data[at*size : (at+1)*size]
 		for _, s := range sweeps {
 			if n := len(s.C); n > 0 {
-				chosenWide.sweep(&stripe[(s.First+n)*z.Width], z.Width, &s.C[n-1], &s.S[n-1], n)
+				wide.sweep(&stripe[(s.First+n)*z.Width], z.Width, &s.C[n-1], &s.S[n-1], n)
 			}
 		}
 	})

@@ -3,9 +3,10 @@ package kernels
 import (
 	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"gonum.org/v1/gonum/blas"
+
+	"mlrbfn/internal/parallel"
 )
 
 // wideKernels contract packed matrices of float64 in tiles of rows by up to
@@ -42,8 +43,6 @@ func tilesOf[T Real](w *wideKernels) *[wideVectors + 1]tileOf[T] {
 	}
 	return any(&w.narrow).(*[wideVectors + 1]tileOf[T])
 }
-
-var chosenWide = wideOf(chosen.name)
 
 // view is a matrix whose element i, p is data[i·row + p·col].
 type view struct {
@@ -109,7 +108,7 @@ func (w *wideKernels) pack(to *panels[float64], x view, n, k, rows, unit, worker
 	}
 	*to = panels[float64]{to.data[:padded*k], n, k, rows, padded}
 	count := (n + rows - 1) / rows
-	inParallel(workers, count, func(at int) {
+	parallel.Each(workers, count, func(at int) {
 		i := at * rows
 		for p := 0; p < k; p += depth {
 			panel, rows, padded := to.panel(i, p)
@@ -177,7 +176,7 @@ func contractRight[T Real](w *wideKernels, room *contraction, b *panels[T], m in
 	_ = c[(m-1)*ldc+n-1]
 	w.pack(&room.a, a, m, k, w.rows, w.rows, workers)
 	rows, cols := (m+blockRows-1)/blockRows, (n+blockCols-1)/blockCols
-	inParallel(workers, rows*cols, func(at int) {
+	parallel.Each(workers, rows*cols, func(at int) {
 		i, j := at/cols*blockRows, at%cols*blockCols
 		i1, j1 := min(i+blockRows, m), min(j+blockCols, n)
 		if _, any := wanted.holds(i, j, i1-i, j1-j); any {
@@ -226,26 +225,6 @@ func multiplyBlock[T Real](w *wideKernels, left *panels[float64], right *panels[
 			}
 		}
 	}
-}
-
-// inParallel calls do for 0 … n−1 on as many goroutines as workers.
-func inParallel(workers, n int, do func(int)) {
-	if workers = min(workers, n); workers <= 1 {
-		for i := range n {
-			do(i)
-		}
-		return
-	}
-	var next atomic.Int64
-	var group sync.WaitGroup
-	for range workers {
-		group.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				do(i)
-			}
-		})
-	}
-	group.Wait()
 }
 
 // workersFor is how many goroutines a product of so many multiplications is
@@ -310,7 +289,7 @@ func NewRightTransposed(n, k int, b []float64) *Right[float64] {
 }
 
 func newRight(n, k int, b view) *Right[float64] {
-	r := &Right[float64]{kernels: chosenWide}
+	r := &Right[float64]{kernels: chosen().wide}
 	r.kernels.packRight(&r.packed, b, n, k, 1)
 	return r
 }

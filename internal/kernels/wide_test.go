@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"gonum.org/v1/gonum/blas"
@@ -15,9 +16,9 @@ import (
 
 // forEachWide runs a test with every set of kernels that this machine has.
 func forEachWide(t *testing.T, test func(*testing.T)) {
-	defer func(w wideKernels) { chosenWide = w }(chosenWide)
+	defer func(w wideKernels) { chosen().wide = w }(chosen().wide)
 	for _, name := range Names() {
-		chosenWide = wideOf(name)
+		chosen().wide = wideOf(name)
 		t.Run(name, test)
 	}
 }
@@ -253,7 +254,7 @@ func TestRight(t *testing.T) {
 				b[i] = float64(narrow[i])
 			}
 			want, got, row := make([]float64, m*n), make([]float64, m*n), make([]float64, n)
-			wideProducts{wideKernels: &chosenWide}.NN(m, n, k, 1, a, b, 0, want)
+			wideProducts{wideKernels: &chosen().wide}.NN(m, n, k, 1, a, b, 0, want)
 			right := NewRight(n, k, narrow)
 			right.NN(m, a, got)
 			if !slices.Equal(got, want) {
@@ -333,4 +334,16 @@ func TestAtLeast(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestChoose(t *testing.T) {
+	for _, name := range Names() {
+		if c := choose(name); c.name != name || c.err != nil {
+			t.Errorf("%s: chose %s, %v", name, c.name, c.err)
+		}
+	}
+	c := choose("sse9")
+	if c.name != Names()[0] || c.err == nil || !strings.Contains(c.err.Error(), strings.Join(Names(), ", ")) {
+		t.Errorf("unknown kernels: chose %s, %v", c.name, c.err)
+	}
 }

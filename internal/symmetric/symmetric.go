@@ -24,6 +24,7 @@ import (
 // many steps are kept and done to the vectors at once, a stripe of these at a
 // time that stays in the cache.
 func Eigen(a mat.Symmetric) (values []float64, vectors *mat.Dense, err error) {
+	kernels.UseBLAS()
 	n := a.SymmetricDim()
 	if n == 0 {
 		return nil, nil, errors.New("a matrix without elements has no eigenvalues")

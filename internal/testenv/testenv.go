@@ -4,14 +4,11 @@
 //
 // A test that needs something skips with Missing where it is absent. With
 // MLRBFN_REQUIRE set to a list such as "shared,setup,python" the test fails
-// instead, which is how .ci/run makes sure that no test was skipped. Where
-// MLRBFN_SKIPPED names a file, each skipped test adds a line to it, from which
-// `make test` counts.
+// instead, which is how .ci/run makes sure that no test was skipped.
 package testenv
 
 import (
 	"archive/zip"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -130,31 +127,19 @@ func Python(tb testing.TB, program string, args ...string) string {
 func need(tb testing.TB, what, path, remedy string) string {
 	tb.Helper()
 	if _, err := os.Stat(path); err != nil {
-		Missing(tb, what, remedy, path)
+		Missing(tb, what, remedy, err)
 	}
 	return path
 }
 
 // Missing ends a test that cannot run without what, in one or two words such as
-// "gzip", because of reason: it is skipped, and counted at the end of `make test`,
-// or fails where what is required. The remedy, which may be empty, says how to get
-// what is missing.
+// "gzip", because of reason: it is skipped, or fails where what is required. The
+// remedy says how to get what is missing. `make test` counts skipped tests by the
+// text before the first colon.
 func Missing(tb testing.TB, what, remedy string, reason any) {
 	tb.Helper()
 	if slices.Contains(strings.Split(os.Getenv("MLRBFN_REQUIRE"), ","), what) {
-		tb.Fatalf("%s is required: %v; %s", what, reason, remedy)
+		tb.Fatalf("%s is required; %s: %v", what, remedy, reason)
 	}
-	if file := os.Getenv("MLRBFN_SKIPPED"); file != "" {
-		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
-		if err == nil { // one write, so that lines of several packages do not mix
-			_, err = fmt.Fprintf(f, "%s\t%s\t%s\n", what, remedy, tb.Name())
-		}
-		if err == nil {
-			err = f.Close()
-		}
-		if err != nil {
-			tb.Fatal(err)
-		}
-	}
-	tb.Skipf("%s is absent: %v; %s", what, reason, remedy)
+	tb.Skipf("%s is absent; %s: %v", what, remedy, reason)
 }

@@ -2,12 +2,16 @@ package testenv_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
+	"go/parser"
+	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"mlrbfn/internal/testenv"
@@ -64,27 +68,36 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestMissing: a skipped test is noted in the file that MLRBFN_SKIPPED names.
-func TestMissing(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "skipped")
-	t.Setenv("MLRBFN_SKIPPED", file)
-	t.Setenv("MLRBFN_REQUIRE", "other")
-	for _, name := range []string{"one", "two"} {
-		t.Run(name, func(t *testing.T) {
-			defer func() {
-				if !t.Skipped() {
-					t.Error("the test was not skipped")
-				}
-			}()
-			_, err := os.Stat(filepath.Join(t.TempDir(), "absent"))
-			if !errors.Is(err, fs.ErrNotExist) {
-				t.Fatal(err)
+// TestFixedSeed: every package with property tests draws the same cases in every
+// run.
+func TestFixedSeed(t *testing.T) {
+	root := testenv.Root(t)
+	random, fixed := map[string]bool{}, map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root {
+			return cmp.Or(err, filepath.SkipDir)
+		}
+		if d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range file.Imports {
+			switch spec.Path.Value {
+			case `"pgregory.net/rapid"`:
+				random[filepath.Dir(path)] = true
+			case `"mlrbfn/internal/testenv/fixedseed"`:
+				fixed[filepath.Dir(path)] = true
 			}
-			testenv.Missing(t, "a thing", "make it", err)
-		})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	got, err := os.ReadFile(file)
-	if want := "a thing\tmake it\tTestMissing/one\na thing\tmake it\tTestMissing/two\n"; err != nil || string(got) != want {
-		t.Errorf("%q, %v", got, err)
+	if len(random) == 0 || !maps.Equal(random, fixed) {
+		t.Errorf("%v have property tests, %v import fixedseed", random, fixed)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"strconv"
 
 	"mlrbfn/conditioning"
-	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/pathtext"
 	"mlrbfn/internal/regular"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/pipeline/internal/files"
@@ -89,7 +89,7 @@ func (d *Detector) Save(path string) error {
 	if scores != nil {
 		meta.Version = detectorVersion
 	}
-	meta.Model = features.EncodePath(meta.Model)
+	meta.Model = pathtext.EncodePercent(meta.Model)
 	if settings.NoDepression {
 		meta.Depression = "none"
 	}
@@ -220,7 +220,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
 		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{},
 	}
-	d.Source.Model = features.DecodePath(meta.Model)
+	d.Source.Model = pathtext.DecodePercent(meta.Model)
 	for _, records := range meta.History {
 		d.History = append(d.History, files.HeadEpochs(records))
 	}

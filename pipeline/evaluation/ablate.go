@@ -16,6 +16,7 @@ import (
 	"mlrbfn/head/paper"
 	"mlrbfn/head/residual"
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/internal/files"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/report"
@@ -36,13 +37,11 @@ type AblateOptions struct {
 	Hidden int      // outputs of the ReLU networks' hidden layers; 0 means 100
 
 	Out string // folder of the report
-
-	// Draw makes the pictures, in "png" and "svg"; nil leaves them out. The
-	// package report/figures has one.
+	// Draw makes the pictures; see [report.Report]. nil leaves them out.
 	Draw func(c report.Chart, format string) ([]byte, error)
 
 	// Warn, where set, is told what is odd about the training features, and of
-	// heads whose training diverged, for which there are no results.
+	// heads whose training diverged, which have no results.
 	Warn func(string)
 
 	// Progress, where set, is told which head is being trained, and how many of
@@ -103,16 +102,16 @@ func withLayers(c head.Config, layers int) head.Config {
 // sets.
 func (o AblateOptions) Check() error {
 	if len(o.Depths)+len(o.Steps) == 0 {
-		return errors.New("neither depths nor steps to compare")
+		return options.Errorf("Depths", "neither depths nor steps are named")
 	}
 	for i, d := range o.Depths {
 		if d < 1 || d > 100 || slices.Contains(o.Depths[:i], d) {
-			return fmt.Errorf("depth %d: each once, from 1 to 100 layers", d)
+			return options.Errorf("Depths", "depth %d: each once, from 1 to 100 layers", d)
 		}
 	}
 	for i, s := range o.Steps {
 		if !slices.Contains(Steps, s) || slices.Contains(o.Steps[:i], s) {
-			return fmt.Errorf("step %q: each once, of %s", s, strings.Join(Steps, ", "))
+			return options.Errorf("Steps", "step %q: each once, of %s", s, strings.Join(Steps, ", "))
 		}
 	}
 	return Options{OOD: o.OOD}.Check()
@@ -166,7 +165,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 	}
 	defer e.close()
 	file := filepath.Join(opts.Out, "ablation.csv")
-	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), opts.clear(file)); err != nil {
+	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), clearAblation(opts.Out, file)); err != nil {
 		return nil, err
 	}
 	var results []report.Result
@@ -182,7 +181,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 				opts.Progress(c.name, n, total)
 			}
 		}
-		rows, err := e.results(ctx, c)
+		rows, err := e.contend(ctx, c)
 		switch {
 		case errors.Is(err, head.ErrDiverged):
 			if opts.Warn != nil {
@@ -199,41 +198,35 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 	return results, opts.draw(results, e.train.Options.Head.Settings().Layers)
 }
 
-// Names of the pictures of an ablation, in the folder figures.
-const (
-	layersPicture = "depth"
-	stepsPicture  = "steps"
-)
-
-// pictureFormats are the formats that every picture is written in.
-var pictureFormats = []string{"png", "svg"}
-
-func pictureFile(dir, name, format string) string {
-	return filepath.Join(dir, "figures", name+"."+format)
-}
-
-// draw writes the pictures that there are results for, if somebody draws.
+// draw writes the pictures that there is something for.
 func (o AblateOptions) draw(results []report.Result, layers int) error {
-	charts := map[string]*report.Chart{}
-	if len(o.Depths) > 0 {
-		charts[layersPicture] = report.LayersChart(results)
+	if o.Draw == nil {
+		return nil
+	}
+	charts := map[string]report.Chart{}
+	if len(o.Depths) > 1 {
+		if c := report.LayersChart(results); c != nil {
+			charts[depthFigure] = *c
+		}
 	}
 	if len(o.Steps) > 0 {
-		c := report.StepsChart(results, append([]string{mlrbfnName(layers)}, o.Steps...))
-		charts[stepsPicture] = &c
+		charts[stepsFigure] = report.StepsChart(results, append([]string{mlrbfnName(layers)}, o.Steps...))
 	}
-	for name, c := range charts {
-		for _, format := range pictureFormats {
-			if c == nil || o.Draw == nil {
-				continue
-			}
-			picture, err := o.Draw(*c, format)
+	for name, chart := range charts {
+		for _, format := range figureFormats {
+			picture, err := o.Draw(chart, format)
 			if err != nil {
 				return err
 			}
-			file := pictureFile(o.Out, name, format)
-			write := func(w io.Writer) error { _, err := w.Write(picture); return err }
-			if err := errors.Join(files.MkdirFor(file), atomicfile.Write(file, write)); err != nil {
+			file := filepath.Join(o.Out, figuresDir, name+"."+format)
+			if err := files.MkdirFor(file); err != nil {
+				return err
+			}
+			err = atomicfile.Write(file, func(w io.Writer) error {
+				_, err := w.Write(picture)
+				return err
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -241,15 +234,23 @@ func (o AblateOptions) draw(results []report.Result, layers int) error {
 	return nil
 }
 
-// clear removes what an earlier run has left in the folder of the report, and
-// nothing else.
-func (o AblateOptions) clear(results string) error {
-	if err := removeResults(results); err != nil {
+// figureFormats are the formats of every picture.
+var figureFormats = []string{"png", "svg"}
+
+const (
+	figuresDir  = "figures"
+	depthFigure = "depth"
+	stepsFigure = "steps"
+)
+
+// clearAblation removes what an earlier run has left in dir, and nothing else.
+func clearAblation(dir, results string) error {
+	if err := report.RemoveResults(results); err != nil {
 		return err
 	}
-	for _, name := range []string{layersPicture, stepsPicture} {
-		for _, format := range pictureFormats {
-			if err := os.Remove(pictureFile(o.Out, name, format)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, name := range []string{depthFigure, stepsFigure} {
+		for _, format := range figureFormats {
+			if err := os.Remove(filepath.Join(dir, figuresDir, name+"."+format)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("report folder: %w", err)
 			}
 		}

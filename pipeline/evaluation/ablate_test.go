@@ -19,12 +19,23 @@ func ablateOptions(t *testing.T) AblateOptions {
 	train := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
 	train.Head, train.Seeds, train.Calibration.None = pipetest.SmallPaper, []uint64{0, 1}, true
 	return AblateOptions{
-		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(), Draw: figures.Draw,
-		OOD: []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
+		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(),
+		Draw: figures.Draw,
+		OOD:  []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
 	}
 }
 
-// TestAblateAgreesWithEvaluate: the heads that both know have the same figures.
+// methodsOf lists the methods of results in their order.
+func methodsOf(results []report.Result) (methods []string) {
+	for _, r := range results {
+		if !slices.Contains(methods, r.Method) {
+			methods = append(methods, r.Method)
+		}
+	}
+	return methods
+}
+
+// TestAblateAgreesWithEvaluate: the heads that both know have the same results.
 func TestAblateAgreesWithEvaluate(t *testing.T) {
 	opts := ablateOptions(t)
 	opts.Depths, opts.Steps = []int{2, 1}, []string{"no-ratio", "no-depression"}
@@ -131,14 +142,4 @@ func TestAblateRefuses(t *testing.T) {
 	if _, err := Ablate(ctx, opts); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-}
-
-// methodsOf returns the methods of results in the order of their first.
-func methodsOf(results []report.Result) (methods []string) {
-	for _, r := range results {
-		if !slices.Contains(methods, r.Method) {
-			methods = append(methods, r.Method)
-		}
-	}
-	return methods
 }

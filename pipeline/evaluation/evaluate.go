@@ -98,7 +98,7 @@ type Options struct {
 // A post-hoc score is fitted on all labelled training rows, ReAct's and KLM's
 // on the validation features where these are a set of their own. The parts of an
 // ensemble are fitted on the rows that heads train on: the validation rows, which
-// put them on one scale, must be new to all. Metrics of a score that no seed
+// put them on one scale, must be new to all. Results of a score that no seed
 // changes are the same for every seed; the accuracy is that of the seed's
 // softmax network.
 func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
@@ -149,8 +149,8 @@ type contender struct {
 	progress func(head.Epoch)
 }
 
-// results returns what a contender comes to with each seed and over them.
-func (e *evaluation) results(ctx context.Context, c contender) ([]report.Result, error) {
+// contend returns the results of a contender with each seed and over them.
+func (e *evaluation) contend(ctx context.Context, c contender) ([]report.Result, error) {
 	all, err := e.trainAll(ctx, c)
 	if err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (e *evaluation) results(ctx context.Context, c contender) ([]report.Result,
 	return e.measureAll(ctx, c.name, runs)
 }
 
-// measureAll returns what a method comes to with each seed and over them.
+// measureAll returns the results of a method with each seed and over them.
 func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]report.Result, error) {
 	var single []report.Result
 	for _, r := range runs {
@@ -395,7 +395,7 @@ func (e *evaluation) tell(what string, done, total int) {
 }
 
 // measure scores all sets, writes the scores where there is a folder for them,
-// and returns the result of each OOD set.
+// and returns the results on each.
 func (e *evaluation) measure(ctx context.Context, method string, r run) ([]report.Result, error) {
 	var meanwhile errgroup.Group            // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }() // where scoring fails
@@ -418,7 +418,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
 		return scores, err
 	}})
-	accuracy := e.accuracy(predicted)
+	accuracy, seed := e.accuracy(predicted), r.seed
 	results := make([]report.Result, len(e.ood))
 	for i, set := range e.opts.OOD {
 		ood, classes, err := score(set.Name, e.ood[i])
@@ -427,9 +427,9 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 		}
 		allPredicted[set.Name] = classes
 		meanwhile.Go(func() error {
-			result := report.Measure(id, ood)
-			result.Method, result.Seed, result.Group, result.Dataset, result.IDAcc = method, r.seed, set.Group, set.Name, accuracy
-			results[i] = result
+			r := report.Measure(id, ood)
+			r.Method, r.Seed, r.Group, r.Dataset, r.IDAcc = method, seed, set.Group, set.Name, accuracy
+			results[i] = r
 			return nil
 		})
 	}

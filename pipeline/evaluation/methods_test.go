@@ -43,6 +43,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	scores := testenv.OpenOOD(t)
 	for method, name := range golden {
 		var file struct {
 			Clean     map[string]json.RawMessage `json:"clean_float64"`
@@ -50,7 +51,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 				Float64 float64 `json:"float64_abs"`
 			} `json:"tolerance"`
 		}
-		text, err := os.ReadFile(filepath.Join(testenv.OpenOOD(t), name+".json"))
+		text, err := os.ReadFile(filepath.Join(scores, name+".json"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 func (e *evaluation) writePage(ctx context.Context, results []report.Result) error {
 	id := e.id.Sets[0]
 	r := report.Report{
-		Published: e.opts.Published, Classes: e.train.Classes, Draw: e.opts.Draw,
+		Results: results, Published: e.opts.Published, Classes: e.train.Classes, Draw: e.opts.Draw,
 		Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
 		Facts: append(slices.Clone(e.opts.Facts),
 			report.Fact{Name: "training features", Value: strings.Join(e.train.Dirs, ", ")},
@@ -30,7 +30,6 @@ func (e *evaluation) writePage(ctx context.Context, results []report.Result) err
 			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
 			report.Fact{Name: "SHA-256 of the backbone", Value: id.ModelSHA256})
 	}
-	r.Results = results
 	var err error
 	r.Ablation, err = report.ReadResults(filepath.Join(e.opts.Out, "ablation.csv"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/report"
 )
@@ -16,7 +15,7 @@ import (
 // which must not stand beside what this one writes, and nothing else. Results
 // that Evaluate did not write are an error.
 func clearReport(dir string) error {
-	if err := removeResults(filepath.Join(dir, "results.csv")); err != nil {
+	if err := report.RemoveResults(filepath.Join(dir, "results.csv")); err != nil {
 		return err
 	}
 	methods, err := os.ReadDir(filepath.Join(dir, "scores"))
@@ -39,13 +38,4 @@ func clearReport(dir string) error {
 		}
 	}
 	return nil
-}
-
-// removeResults removes the results of an earlier run.
-func removeResults(file string) error {
-	err := report.RemoveResults(file)
-	if errors.Is(err, report.ErrForeign) {
-		return options.Errorf("Out", "%w", err)
-	}
-	return err
 }

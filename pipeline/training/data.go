@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -124,7 +125,9 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // copies in the place of the training and validation rows, until release. It
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
-	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), t.Options.Conditioning)
+	o := t.Options.Conditioning
+	o.Memory = cmp.Or(o.Memory, t.Options.Memory)
+	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
 		return nil, err
 	}

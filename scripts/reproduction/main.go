@@ -23,6 +23,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/command"
@@ -433,14 +434,18 @@ const settings = "settings.json"
 
 // hold evaluates a contest, unless its report is there.
 func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipeline.EvaluateOptions, prints map[string]string) error {
+	t := opts.Train
 	made, err := json.MarshalIndent(struct {
-		Methods    []string
-		Softmax    head.MLPConfig
-		Train      pipeline.TrainOptions
-		Validation pipeline.Share
-		Bootstrap  int
-		Sets       map[string]string
-	}{opts.Methods, opts.Softmax, opts.Train, opts.Train.Validation, opts.Bootstrap, prints}, "", "  ")
+		Methods      []string
+		Softmax      head.MLPConfig
+		Network      head.Settings
+		Conditioning conditioning.Options
+		Train        head.TrainOptions
+		Seeds        []uint64
+		Validation   pipeline.Share
+		Bootstrap    int
+		Sets         map[string]string
+	}{opts.Methods, opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
 	if err != nil {
 		return err
 	}

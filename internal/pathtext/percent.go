@@ -1,4 +1,4 @@
-package features
+package pathtext
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// EncodePath makes a path UTF-8, as it is written in a set's files: bytes that
-// are not become %XX, and a % that would then read as one becomes %25. Nearly
-// all paths stay as they are.
-func EncodePath(path string) string {
+// EncodePercent makes a path UTF-8 as detectors, and feature sets of versions 1
+// and 2, have it: bytes that are not become %XX, and a % that would then read as
+// one becomes %25. Nearly all paths stay as they are.
+func EncodePercent(path string) string {
 	if utf8.ValidString(path) && !strings.Contains(path, "%") {
 		return path
 	}
@@ -29,8 +29,8 @@ func EncodePath(path string) string {
 	return b.String()
 }
 
-// DecodePath is the inverse of EncodePath.
-func DecodePath(path string) string {
+// DecodePercent is the inverse of EncodePercent.
+func DecodePercent(path string) string {
 	var b strings.Builder
 	for {
 		before, _, found := strings.Cut(path, "%")

@@ -1,0 +1,114 @@
+package conditioning_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
+	"mlrbfn/options"
+)
+
+// wide makes n rows of d features of three classes, which differ in a few
+// directions.
+func wide(n, d int) dataset.Rows {
+	rng := rand.New(rand.NewPCG(3, 4))
+	means := make([]float64, 3*d)
+	for i := range means {
+		means[i] = 0.2 * rng.NormFloat64()
+	}
+	labels := make([]int64, n)
+	x := make([]float32, n*d)
+	for i := range n {
+		labels[i] = int64(i % 3)
+		for j := range d {
+			x[i*d+j] = float32(1 + means[i%3*d+j] + (0.1+1/float64(j+1))*rng.NormFloat64())
+		}
+	}
+	return dataset.All(x, d, labels)
+}
+
+// TestReducedPCA: with less memory than D×D matrices take, the principal axes are
+// the same, as far as the rows have a spread, but for their signs.
+func TestReducedPCA(t *testing.T) {
+	data := wide(40, 300)
+	for _, l2 := range []bool{false, true} {
+		o := conditioning.Options{Kind: conditioning.PCA, L2: l2, Dims: 12}
+		want, err := conditioning.Fit(t.Context(), data, dataset.Rows{}, 3, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Memory = 1 << 20 // of 3.6 MB
+		got, err := conditioning.Fit(t.Context(), data, dataset.Rows{}, 3, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.In() != 300 || got.Out() != 12 || got.Memory != 0 {
+			t.Fatalf("a map from %d to %d with %d bytes", got.In(), got.Out(), got.Memory)
+		}
+		for e := range 12 {
+			var dot float64
+			for j := range 300 {
+				dot += float64(got.Matrix[j*12+e]) * float64(want.Matrix[j*12+e])
+			}
+			if math.Abs(math.Abs(dot)-1) > 1e-3 {
+				t.Errorf("L2 %v: axis %d is at an angle of %g to what it should be", l2, e, math.Acos(min(1, math.Abs(dot))))
+			}
+		}
+	}
+}
+
+// TestReducedWhitening: rows of a class have unit variance in every coordinate
+// that is left, but for the shrinkage, and the classes stay apart.
+func TestReducedWhitening(t *testing.T) {
+	data := wide(330, 2000)
+	train, validation := data.With(data.Index[:300]), data.With(data.Index[300:])
+	for _, kind := range []conditioning.Kind{conditioning.Auto, conditioning.Whiten} {
+		c, err := conditioning.Fit(t.Context(), train, validation, 3, conditioning.Options{Kind: kind, Memory: 64 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Kind != conditioning.Whiten || c.Out() >= 300 || !(c.Shrinkage > 0) || c.Memory != 0 {
+			t.Fatalf("%s: %+v with %d coordinates", kind, c.Options, c.Out())
+		}
+		z, err := c.Rows(t.Context(), data.X, data.Index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := c.Out()
+		means := make([]float64, 3*e)
+		for _, i := range train.Index {
+			for j, v := range z[i*e : (i+1)*e] {
+				means[int(data.Labels[i])*e+j] += float64(v) / 100
+			}
+		}
+		right := 0
+		for _, i := range validation.Index {
+			best, least := -1, math.Inf(1)
+			for class := range 3 {
+				var sum float64
+				for j, v := range z[i*e : (i+1)*e] {
+					sum += (float64(v) - means[class*e+j]) * (float64(v) - means[class*e+j])
+				}
+				if sum < least {
+					best, least = class, sum
+				}
+			}
+			if best == int(data.Labels[i]) {
+				right++
+			}
+		}
+		if right < 28 {
+			t.Errorf("%s: the nearest class mean is right for %d of 30 rows", kind, right)
+		}
+	}
+}
+
+func TestTooLittleMemory(t *testing.T) {
+	_, err := conditioning.Fit(t.Context(), wide(10, 2000), dataset.Rows{}, 3, conditioning.Options{Kind: conditioning.Whiten, Memory: 1000})
+	if wrong := (*options.Error)(nil); !errors.As(err, &wrong) || wrong.Option != "Memory" {
+		t.Errorf("got %v", err)
+	}
+}

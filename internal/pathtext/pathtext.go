@@ -1,0 +1,57 @@
+// Package pathtext writes paths, which may have any bytes but NUL, where only
+// UTF-8 can stand, as in JSON.
+package pathtext
+
+import (
+	"encoding/hex"
+	"strings"
+	"unicode/utf8"
+)
+
+// Encode returns the path as it is if it is UTF-8. Of any other, every byte that
+// is not becomes a NUL and two hexadecimal digits: no path has a NUL, so that
+// nothing else reads so.
+func Encode(path string) string {
+	if utf8.ValidString(path) {
+		return path
+	}
+	var b strings.Builder
+	for len(path) > 0 {
+		r, size := utf8.DecodeRuneInString(path)
+		if r == utf8.RuneError && size == 1 {
+			b.WriteByte(0)
+			b.WriteString(hex.EncodeToString([]byte{path[0]}))
+		} else {
+			b.WriteString(path[:size])
+		}
+		path = path[size:]
+	}
+	return b.String()
+}
+
+// Decode is the inverse of Encode.
+func Decode(text string) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "\x00")
+		if b.WriteString(before); !found {
+			return b.String()
+		}
+		if c, err := hex.DecodeString(after[:min(2, len(after))]); err == nil && len(c) == 1 {
+			b.WriteByte(c[0])
+			after = after[2:]
+		} else {
+			b.WriteByte(0) // which Encode never wrote
+		}
+		text = after
+	}
+}
+
+// Bytes returns the bytes of a path that Encode changes, and nil of any other,
+// for programs that would rather read those.
+func Bytes(path string) []byte {
+	if utf8.ValidString(path) {
+		return nil
+	}
+	return []byte(path)
+}

@@ -1,0 +1,21 @@
+package report_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestNoPlotting: programs that use the library do not contain the modules that
+// draw, which bring PDF and LaTeX with them.
+func TestNoPlotting(t *testing.T) {
+	imports, err := exec.Command("go", "list", "-deps", "mlrbfn/pipeline", "mlrbfn/report").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, imports)
+	}
+	for _, module := range []string{"gonum.org/v1/plot", "codeberg.org/go-pdf", "codeberg.org/go-latex", "mlrbfn/report/figures"} {
+		if strings.Contains(string(imports), module) {
+			t.Errorf("the library imports %s", module)
+		}
+	}
+}
