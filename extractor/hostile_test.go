@@ -160,3 +160,13 @@ func TestLinksThatMultiply(t *testing.T) {
 		t.Errorf("%+v, %v", l, err)
 	}
 }
+
+func TestQuantised(t *testing.T) {
+	plain := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	scaled := openTest(t, testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3, 6, 8)},
+		constant("scale", message(varint(2, 1), field(9, []byte{0, 0, 0x80, 0x3f}))), constant("zero", message(varint(2, 2), field(9, []byte{0}))),
+		node("QuantizeLinear", "image,scale,zero", "bytes"), node("DequantizeLinear", "bytes,scale,zero", "features"))), ModelOptions{})
+	if plain.Quantised() || !scaled.Quantised() {
+		t.Errorf("%v and %v", plain.Quantised(), scaled.Quantised())
+	}
+}

@@ -610,6 +610,21 @@ func (m *Model) needsToBeAlone() bool {
 	return r.Run(ctx, 2) != nil || !agree(r.Features(0), alone, false)
 }
 
+// quantisedOps begin the names of the operators that 8-bit graphs have.
+var quantisedOps = []string{"QLinear", "MatMulInteger", "ConvInteger", "DynamicQuantize", "DequantizeLinear"}
+
+// Quantised tells whether the graph computes in 8 bits somewhere. The products of
+// such graphs saturate on x86-64 processors without VNNI, so that their features
+// depend on the processor.
+func (m *Model) Quantised() bool {
+	data, unmap, err := mapFile(m.File)
+	if err != nil {
+		return false
+	}
+	found := slices.ContainsFunc(quantisedOps, func(op string) bool { return bytes.Contains(data, []byte(op)) })
+	return unmap() == nil && found
+}
+
 // Batch is how many images a run has where batch are wanted: that many, or the
 // number that the graph takes, or 1 where it does not leave the images of a batch
 // independent of each other. To learn that, three made-up images are run when

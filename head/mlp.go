@@ -13,7 +13,7 @@ import (
 // MLPConfig is the shape of an MLP. A zero field takes its default.
 type MLPConfig struct {
 	Layers int // linear layers, the last one included; 0 means 1, a linear classifier
-	Hidden int // outputs of each hidden layer; 0 means 100, as many as an MLRBFN's have
+	Hidden int // outputs of each hidden layer; 0 means 100, as many as the paper's network has
 }
 
 // WithDefaults fills in the zero fields and refuses what cannot be.
@@ -28,7 +28,7 @@ func (c MLPConfig) WithDefaults() (MLPConfig, error) {
 
 // MLP is a softmax classifier of linear layers with ReLU between them: with one
 // layer what most backbones end in, with more the network that the paper
-// compares the MLRBFN with. With h₀ = x it computes
+// compares its own with. With h₀ = x it computes
 //
 //	h_ℓ = max(W_ℓ·h_{ℓ−1} + b_ℓ, 0)
 //

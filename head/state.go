@@ -10,11 +10,11 @@ import (
 )
 
 // State is a training run between two of its steps: all that it takes, beside
-// the data and the options, to go on from there to the bit.
+// the data and the options, to continue with bit-identical results.
 //
 // Its JSON leaves the arrays out.
 type State struct {
-	Params    [][]float32 `json:"-"`          // the arrays that training changes; of an MLRBFN's layers in turn the centroids, β and the projections
+	Params    [][]float32 `json:"-"`          // the arrays that training changes; of the layers of radial basis functions in turn the centroids, β and the projections
 	M, V      [][]float32 `json:"-"`          // Adam's moments of each
 	Constants []float64   `json:"constants"`  // what initialisation set and no step changes: β_init of each layer
 	Order     []int       `json:"-"`          // the rows of the epoch under way, or of the last

@@ -46,13 +46,16 @@ type ExtractOptions struct {
 // ExtractResult tells what an extraction came to.
 type ExtractResult struct {
 	Meta    features.Meta
-	New     int                // rows extracted now
-	Reused  int                // rows that an earlier run had made
-	Skipped int                // files that are no images
-	Hidden  int                // hidden and system folders, which are not looked into
-	Classes []ClassCount       // of Meta, in its order
-	Empty   []string           // folders that would be a class if there were an image in them
-	Failed  []features.Failure // images that could not be read
+	New     int          // rows extracted now
+	Reused  int          // rows that an earlier run had made
+	Skipped int          // files that are no images
+	Hidden  int          // hidden and system folders, which are not looked into
+	Classes []ClassCount // of Meta, in its order
+	// Quantised says that the features depend on the processor; see
+	// [extractor.Model.Quantised].
+	Quantised bool
+	Empty     []string           // folders that would be a class if there were an image in them
+	Failed    []features.Failure // images that could not be read
 }
 
 // ClassCount is a class and the number of its images that have features.
@@ -108,6 +111,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]extractor.Item)}
+	if m, ok := model.(*extractor.Model); ok {
+		e.result.Quantised = m.Quantised()
+	}
 	if err := e.run(ctx); err != nil {
 		return nil, err
 	}

@@ -183,7 +183,7 @@ func ReadResults(file string) ([]Result, error) {
 
 // ErrForeign says that a file is in the way that this program did not write. It
 // is never replaced.
-var ErrForeign = errors.New("not written by this program")
+var ErrForeign = errors.New("not written by this program; choose another folder")
 
 // RemoveResults removes a CSV that WriteResults wrote; none is fine. Any other
 // file is left as it is, and the error wraps ErrForeign.

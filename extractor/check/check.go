@@ -6,10 +6,12 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"image"
+	"maps"
 	"math"
 	"slices"
 
@@ -532,14 +534,36 @@ func finite(values []float64) bool {
 	return !slices.ContainsFunc(values, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 }
 
-// Sample returns up to n items, evenly spaced over all.
+// Sample returns up to n items, evenly spaced over all, but for one of each class
+// that would be missed so, as long as there is room. Classes take turns, so that
+// the first of the sample show as many of them as they can.
 func Sample(items []extractor.Item, n int) []extractor.Item {
-	if len(items) <= n {
-		return items
+	n = min(n, len(items))
+	chosen, all := map[int][]extractor.Item{}, map[int][]extractor.Item{}
+	for _, item := range items {
+		all[item.Label] = append(all[item.Label], item)
 	}
-	some := make([]extractor.Item, n)
-	for i := range some {
-		some[i] = items[i*len(items)/n]
+	for i := range n {
+		item := items[i*len(items)/n]
+		chosen[item.Label] = append(chosen[item.Label], item)
+	}
+	labels := slices.Sorted(maps.Keys(all))
+	for _, label := range labels {
+		if len(chosen[label]) > 0 {
+			continue
+		}
+		most := slices.MaxFunc(labels, func(a, b int) int { return cmp.Compare(len(chosen[a]), len(chosen[b])) })
+		if last := len(chosen[most]) - 1; last > 0 {
+			chosen[most], chosen[label] = chosen[most][:last], all[label][:1]
+		}
+	}
+	some := make([]extractor.Item, 0, n)
+	for i := 0; len(some) < n; i++ {
+		for _, label := range labels {
+			if i < len(chosen[label]) {
+				some = append(some, chosen[label][i])
+			}
+		}
 	}
 	return some
 }

@@ -147,3 +147,28 @@ func TestSmallModels(t *testing.T) {
 		})
 	}
 }
+
+// The first of a sample are of all classes, and all of it is when there is no more.
+func TestSample(t *testing.T) {
+	var items []extractor.Item
+	for i := range 30 {
+		label := 0
+		if i >= 25 {
+			label = i - 24
+		}
+		items = append(items, extractor.Item{Label: label, Bytes: int64(i)})
+	}
+	for _, n := range []int{6, 12, 30, 40} {
+		some := Sample(items, n)
+		seen, labels := map[int64]bool{}, map[int]bool{}
+		for i, item := range some {
+			seen[item.Bytes] = true
+			if i < 6 {
+				labels[item.Label] = true
+			}
+		}
+		if len(some) != min(n, 30) || len(seen) != len(some) || len(labels) != 6 {
+			t.Errorf("%d: %d images, %d of them different, the first of %d classes", n, len(some), len(seen), len(labels))
+		}
+	}
+}

@@ -5,8 +5,10 @@
 // the same to the bit, but for the exceptions that [Decode] names and the last
 // bit of a float32.
 //
-//	bytes ──Decode──▶ RGB image ──Spec.Crop──▶ H×W uint8 ──Spec.Tensor──▶ float32
+//	bytes ──Decode──▶ RGB image ──Spec.Tensor──▶ float32, normalised
+//	                            └─Spec.Crop────▶ H×W uint8, to look at
 //
+// Tensor resizes and crops: it takes what Decode returns, never what Crop does.
 // [Load] reads which steps a model wants from the configuration beside it and
 // returns them as a [Spec], one canonical description of the whole pipeline.
 // Nothing is guessed: a configuration that this package does not know to the

@@ -108,6 +108,9 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 		line("logits\tof %s, written beside the features", count(n, "class"))
 	}
 	line("images are\t%s", m.Spec)
+	if m.Quantised() {
+		line("note\t%s", quantisedText)
+	}
 	if len(r.Images)+len(r.Failed) == 0 {
 		line("\nno images were looked at; --images DIR shows what the model makes of some")
 		return w.Flush()

@@ -138,10 +138,12 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			Skipped int    `json:"skipped"`
 			Hidden  int    `json:"hidden"`
 
+			Quantised bool `json:"quantised"`
+
 			Classes []pipeline.ClassCount `json:"classes"`
 			Empty   []string              `json:"empty,omitempty"`
 			Plan    *extractor.Plan       `json:"plan,omitempty"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Classes, result.Empty, plan})
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Quantised, result.Classes, result.Empty, plan})
 	} else {
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
 			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
@@ -162,6 +164,9 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	}
 	return nil
 }
+
+// quantisedText warns of models that compute in 8 bits.
+const quantisedText = "the model is quantised: its features depend on the processor (with or without VNNI); train and detect on processors of one kind"
 
 // tellClasses says how many images each class has, and what was passed over.
 func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
@@ -193,6 +198,9 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 			names = append(names, Printable(name))
 		}
 		fmt.Fprintf(w, "extract: warning: no images in %s, which are no classes: %s\n", count(len(names), "folder"), some(names))
+	}
+	if result.Quantised {
+		fmt.Fprintf(w, "extract: warning: %s\n", quantisedText)
 	}
 	if result.Hidden > 0 {
 		fmt.Fprintf(w, "extract: %s passed over (hidden, or a system's)\n", count(result.Hidden, "folder"))

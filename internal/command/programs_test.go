@@ -473,7 +473,7 @@ func TestAblate(t *testing.T) {
 		t.Errorf("the depths of an earlier run were left: %v", err)
 	}
 	write(t, filepath.Join(report, "ablation.csv"), "a,b\n")
-	if _, stderr := call(t, 1, append(append([]string{"ablate"}, args...), "--quiet")...); !strings.Contains(stderr, "ablation.csv: not written by this program") {
+	if _, stderr := call(t, 1, append(append([]string{"ablate"}, args...), "--quiet")...); !strings.Contains(stderr, "ablation.csv: not written by this program; choose another folder") {
 		t.Error(stderr)
 	}
 	refused(t, "--depths", append(append([]string{"ablate"}, args...), "--depths", "one")...)
