@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 
 	"mlrbfn/options"
@@ -61,6 +62,19 @@ func (c *command) advise(err error) error {
 		return err
 	}
 	return &advice{text, err}
+}
+
+// bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
+var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)
+
+// adviseText names the flags of the options that a warning has in brackets.
+func (c *command) adviseText(warning string) string {
+	return bracketed.ReplaceAllStringFunc(warning, func(option string) string {
+		if name := flagOf[bracketed.FindStringSubmatch(option)[1]]; name != "" && c.Lookup(name) != nil {
+			return "(--" + name + ")"
+		}
+		return option
+	})
 }
 
 // advice is an error in other words.

@@ -135,7 +135,9 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 				return err
 			}
 		}
-		for _, w := range result.Warnings {
+		for i, w := range result.Warnings {
+			w = c.adviseText(w)
+			result.Warnings[i] = w
 			fmt.Fprintf(s.Err, "train: warning: %s\n", w)
 		}
 		if *asJSON {
