@@ -18,6 +18,7 @@
 //	she-ip she-e -cos  features and logits  features, logits, labels      SHE
 //	nnguide relation   features and logits  features, logits              NNGuide Relation
 //	fdbd nci           features and logits  features; head                FDBD NCI
+//	neco               features and logits  features                      NECO
 //
 // The logits may come from any head. An MLRBFN's log-confidences serve as logits,
 // and its last representation may serve as features. Scores that need a linear

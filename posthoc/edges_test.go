@@ -255,7 +255,7 @@ func TestNaN(t *testing.T) {
 	b.Features = slices.Clone(b.Features)
 	b.Features[1] = float32(math.NaN())
 	want := score(t, fit(t, "knn", in), 30, whole(in.Train))
-	for _, name := range []string{"knn", "nnguide", "mds", "mds++", "rmds", "vim", "react", "she-e", "fdbd"} {
+	for _, name := range []string{"knn", "nnguide", "mds", "mds++", "rmds", "vim", "react", "she-e", "fdbd", "neco"} {
 		if s := score(t, fit(t, name, in), 30, b)[0]; !math.IsNaN(s) {
 			t.Errorf("%s: a row with NaN scores %g", name, s)
 		}
@@ -319,7 +319,7 @@ func TestCancelled(t *testing.T) {
 	}
 	fresh := testInput{problem(60, 4, 3, 3)}
 	fresh.relabel()
-	for _, name := range []string{"temperature", "klm", "mds", "rmds++", "vim", "residual", "react", "vra", "dice", "she-ip", "nnguide", "fdbd", "nci"} {
+	for _, name := range []string{"temperature", "klm", "mds", "rmds++", "vim", "residual", "react", "vra", "dice", "she-ip", "nnguide", "fdbd", "nci", "neco"} {
 		if _, err := posthoc.Fit(ctx, name, fresh.Input); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s fits on: %v", name, err)
 		}
@@ -358,5 +358,37 @@ func TestDetach(t *testing.T) {
 		if got := score(t, s, 5, posthoc.Batch{Features: x, Logits: logits}); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
+	}
+}
+
+// TestNECOOfFeaturesThatDoNotVary: they are divided by 1, as by scikit-learn's
+// StandardScaler, and lie outside of the principal space. Where none varies
+// there is no such space.
+func TestNECOOfFeaturesThatDoNotVary(t *testing.T) {
+	// Two features that are the same but for their signs: one axis has all of the
+	// variance. The third is constant.
+	x := []float32{1, -1, 0.1, 3, -3, 0.1, 5, -5, 0.1}
+	s, err := posthoc.FitNECO(t.Context(), posthoc.NewData(x, 3, nil, 2), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Axes) != 3 {
+		t.Errorf("the axes are %v, want one of 3 features", s.Axes)
+	}
+	deviation := math.Sqrt(8. / 3)
+	b := posthoc.Batch{
+		Features: []float32{5, -5, 0.1, 5, 1, 0.1, 3, -3, 4.1, 3, -3, 0.1, 5, -5, 0.1},
+		Logits:   []float64{2, 7, 2, 7, 2, 7, 2, 7, math.Inf(-1), math.Inf(-1)},
+	}
+	got := score(t, s, 5, b)
+	across := math.Hypot(2/deviation, 4/deviation) // the second row's length; half of 2−4 lies on the axis
+	for i, want := range []float64{7, 7 * (1 / deviation * math.Sqrt2) / across, 0, 0, math.Inf(-1)} {
+		if !(math.Abs(got[i]-want) < 1e-6 || got[i] == want) {
+			t.Errorf("row %d scores %g, want %g", i, got[i], want)
+		}
+	}
+	same := posthoc.NewData([]float32{1, 0.3, 1, 0.3, 1, 0.3}, 2, nil, 2)
+	if s, err := posthoc.FitNECO(t.Context(), same, 0); err == nil {
+		t.Errorf("features that do not vary have the axes %v", s.Axes)
 	}
 }

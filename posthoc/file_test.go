@@ -114,6 +114,7 @@ func TestTensorsThatDoNotFit(t *testing.T) {
 		"rmds":    {"mds.within.mean", "mds.within.whiten", "mds.means", "whole.mean", "whole.whiten"},
 		"vim":     {"head.in", "head.weights", "residual.origin", "residual.basis"},
 		"nci":     {"head.in", "head.weights", "mean"},
+		"neco":    {"mean", "deviation", "axes"},
 		"fdbd":    {"classes", "distances"},
 		"klm":     {"classes", "logmeans"},
 		"she-e":   {"d", "patterns"},
@@ -164,6 +165,7 @@ mds++: MDS l2 means within.mean within.whiten
 mls: MaxLogit
 msp: MaxSoftmax temperature
 nci: NCI alpha head.bias head.in head.out head.weights mean
+neco: NECO axes deviation mean
 nnguide: NNGuide bank.features energies k
 odin: ODIN epsilon network.0.bias network.0.in network.0.out network.0.weights network.1.bias network.1.in network.1.out network.1.weights temperature
 react: Clip head.bias head.in head.out head.weights high low

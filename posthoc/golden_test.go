@@ -145,6 +145,7 @@ func TestOpenOOD(t *testing.T) {
 		"fdbd_distance": func() (posthoc.Scorer, error) { return posthoc.FitFDBD(ctx, g.train, g.head) },
 		"fdbd_norm":     func() (posthoc.Scorer, error) { return posthoc.FitFDBD(ctx, nil, g.head) },
 		"nci_a0.0001":   nci(0), "nci_a0.01": nci(0.01),
+		"neco":          func() (posthoc.Scorer, error) { return posthoc.FitNECO(ctx, g.train, 0) },
 		"gradnorm":      plain(posthoc.GradNorm{Head: g.head}),
 		"relation_pow1": func() (posthoc.Scorer, error) { return posthoc.FitRelation(g.train) },
 	}

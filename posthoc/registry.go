@@ -37,6 +37,7 @@ var kinds = []kind{
 	kindRelation,
 	kindFDBD,
 	kindNCI,
+	kindNECO,
 }
 
 // kind is a type of scores.

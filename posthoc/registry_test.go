@@ -94,7 +94,7 @@ func TestMemory(t *testing.T) {
 	manyHead := &posthoc.Linear{In: 1, Out: classes, Weights: make([]float64, classes), Bias: make([]float64, classes)}
 	for name, in := range map[string]posthoc.Input{
 		"mds": {Train: wide}, "mds++": {Train: wide}, "rmds": {Train: wide}, "rmds++": {Train: wide},
-		"residual": {Train: wide, Head: head}, "vim": {Train: wide, Head: head},
+		"neco": {Train: wide}, "residual": {Train: wide, Head: head}, "vim": {Train: wide, Head: head},
 		"klm": {Train: many}, "fdbd": {Train: many, Head: manyHead},
 	} {
 		_, err := posthoc.Fit(t.Context(), name, in)

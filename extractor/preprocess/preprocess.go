@@ -282,7 +282,7 @@ func (s *Spec) String() string {
 	case Contain:
 		fmt.Fprintf(&b, "resized to fit into %d×%d (%s), ", s.ResizeWidth, s.ResizeHeight, s.Filter)
 	}
-	fmt.Fprintf(&b, "cropped or padded in the centre to %d×%d, times %.6g, minus %v, divided by %v", s.Width, s.Height, s.Scale, s.Mean, s.Std)
+	fmt.Fprintf(&b, "cropped or padded in the centre to %d×%d, times %.6g, minus %.6g, divided by %.6g", s.Width, s.Height, s.Scale, s.Mean, s.Std)
 	return b.String()
 }
 

@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 
 	"mlrbfn/options"
@@ -27,13 +28,6 @@ var flagOf = map[string]string{
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }
-
-// inWarnings puts flags in the place of the options that the warnings of a
-// training name.
-var inWarnings = strings.NewReplacer(
-	"Train.Balance", "--balance sample", "Train.LR", "--lr", "Train.Epochs", "--epochs", `paper.Presets["mnist"]`, "--preset mnist",
-	"(Conditioning)", "(--conditioning)", "(Calibration)", "(--calibration)", "(TargetTPR)", "(--max-false-alarms)", "(Scores)", "(--scores)", "(Memory)", "(--memory)",
-)
 
 // notAFlag are options that no flag sets.
 var notAFlag = []string{"Scratch", "Checkpoint"}
@@ -68,6 +62,23 @@ func (c *command) advise(err error) error {
 		return err
 	}
 	return &advice{text, err}
+}
+
+// inWarnings puts flags in the place of what warnings of a training name without
+// brackets.
+var inWarnings = strings.NewReplacer("Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist")
+
+// bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
+var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)
+
+// adviseText names the flags of the options that a warning names.
+func (c *command) adviseText(warning string) string {
+	return bracketed.ReplaceAllStringFunc(inWarnings.Replace(warning), func(option string) string {
+		if name := flagOf[bracketed.FindStringSubmatch(option)[1]]; name != "" && c.Lookup(name) != nil {
+			return "(--" + name + ")"
+		}
+		return option
+	})
 }
 
 // advice is an error in other words.

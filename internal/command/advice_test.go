@@ -125,3 +125,17 @@ func TestAdvise(t *testing.T) {
 		t.Error("an error that is about no option is changed")
 	}
 }
+
+// TestAdviseText: a warning names flags, where the command has them.
+func TestAdviseText(t *testing.T) {
+	c := newTrain()
+	for warning, want := range map[string]string{
+		"set aside 0.14 of the images (Calibration), or name others": "set aside 0.14 of the images (--calibration), or name others",
+		"try more epochs (Train.Epochs)":                             "try more epochs (--epochs)",
+		"(Opset) and (Nonsense) are no flags of it (95%)":            "(Opset) and (Nonsense) are no flags of it (95%)",
+	} {
+		if got := c.adviseText(warning); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -172,13 +172,39 @@ func newRoot() *cobra.Command {
 	for _, name := range order {
 		root.AddCommand(commands[name]().cmd)
 	}
+	root.SetHelpCommand(&cobra.Command{
+		Use: "help [COMMAND]", Hidden: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return root.RunE(root, args)
+			}
+			return cmd.Help()
+		},
+	})
 	return root
+}
+
+// addCompletion adds the command that prints scripts for shells. They go to what
+// is root's output now.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil || completion == root {
+		return // a program of one command
+	}
+	completion.Short, completion.Args = "Print a completion script for bash, zsh or fish", cobra.ArbitraryArgs
+	completion.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return Usagef("name a shell: bash, zsh, fish or powershell")
+		}
+		return Usagef("there is no script for %q, only for bash, zsh, fish and powershell", args[0])
+	}
 }
 
 // printCommands lists the commands.
 func printCommands(w io.Writer, root *cobra.Command) {
 	fmt.Fprintf(w, "usage: mlrbfn COMMAND [flags]\n\n%s\n\ncommands:\n", root.Long)
-	root.InitDefaultCompletionCmd()
 	for _, name := range append(slices.Clone(order), "completion") {
 		cmd, _, err := root.Find([]string{name})
 		if err == nil {

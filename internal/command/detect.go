@@ -81,7 +81,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 				return err
 			}
 		case math.IsInf(opts.Detector.Threshold, -1):
-			fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold sets one")
+			fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold or a larger --max-false-alarms sets one")
 		}
 		if err := images.LoadRuntime(); err != nil {
 			return err

@@ -92,6 +92,9 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: %v\n%s", shell, err, out)
 		}
 	}
+	refused(t, "\"tcsh\"", "completion", "tcsh")
+	refused(t, "bash", "completion")
+	refused(t, "\"nonsense\"", "help", "nonsense")
 	for _, tt := range []struct {
 		args []string
 		want []string // among the answers

@@ -92,6 +92,7 @@ func execute(ctx context.Context, cmd *cobra.Command, args []string, s Streams) 
 	cmd.SetIn(s.In)
 	cmd.SetOut(s.Out)
 	cmd.SetErr(ForPeople(s.Err))
+	addCompletion(cmd)
 	if err := kernels.Check(); err != nil {
 		return cmd, &UsageError{err}
 	}

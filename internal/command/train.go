@@ -136,8 +136,10 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 				return err
 			}
 		}
-		for _, w := range result.Warnings {
-			fmt.Fprintf(s.Err, "train: warning: %s\n", inWarnings.Replace(w))
+		for i, w := range result.Warnings {
+			w = c.adviseText(w)
+			result.Warnings[i] = w
+			fmt.Fprintf(s.Err, "train: warning: %s\n", w)
 		}
 		if *asJSON {
 			return writeJSON(s.Out, result)

@@ -55,7 +55,10 @@ func Parse(data []byte) (*File, error) {
 		return nil, formatErrorf("it has %d bytes, too few for a header", len(data))
 	}
 	length, rest := binary.LittleEndian.Uint64(data), data[8:]
-	if length > maxHeader || length > uint64(len(rest)) {
+	if length > maxHeader {
+		return nil, formatErrorf("it begins like a file of another format")
+	}
+	if length > uint64(len(rest)) {
 		return nil, formatErrorf("its header should have %d bytes, %d follow: it is cut short or of another format", length, len(rest))
 	}
 	h, err := parseHeader(rest[:length])

@@ -223,7 +223,7 @@ func TestParseRefuses(t *testing.T) {
 		{"nothing", nil, "0 bytes"},
 		{"a length alone", raw("")[:7], "7 bytes"},
 		{"length beyond the file", raw("{}")[:9], "1 follow"},
-		{"length beyond all bounds", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "cut short"},
+		{"length beyond all bounds", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "another format"},
 		{"no header", raw(""), "no JSON object"},
 		{"a list", raw("[]"), "no JSON object"},
 		{"space first", raw(" {}"), "no JSON object"},

@@ -31,6 +31,11 @@ func TestGoldens(t *testing.T) {
 			if ext := filepath.Ext(file); ext != ".json" && ext != ".npy" {
 				continue
 			}
+			// What a script beside openood.zip makes is not in the shared folder.
+			name := strings.TrimSuffix(filepath.Base(file), ".json")
+			if _, err := os.Stat(testenv.Golden(t, filepath.Join("openood", "generate_"+name+".py"))); err == nil {
+				continue
+			}
 			want, err := os.ReadFile(filepath.Join(original, filepath.Base(file)))
 			if err != nil {
 				t.Fatal(err)

@@ -63,8 +63,11 @@ func ScoreParts(name string) (parts []string, ensemble bool, err error) {
 		}
 	}
 	for i, p := range parts {
-		if p != OwnScore && !slices.Contains(posthoc.Names(), p) || slices.Contains(parts[:i], p) {
-			return nil, false, fmt.Errorf("score %q: each once, of %s, ensemble and ensemble(A,B,…) of these", p, strings.Join(ScoreNames[:len(ScoreNames)-1], ", "))
+		if p != OwnScore && !slices.Contains(posthoc.Names(), p) {
+			return nil, false, fmt.Errorf("there is no score %q; there are %s, ensemble and ensemble(A,B,…) of these", p, strings.Join(ScoreNames[:len(ScoreNames)-1], ", "))
+		}
+		if slices.Contains(parts[:i], p) {
+			return nil, false, fmt.Errorf("score %q: an ensemble has each part once", p)
 		}
 	}
 	return parts, ensemble, nil

@@ -27,7 +27,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	golden := map[string]string{
 		"msp": "msp", "mls": "mls", "energy": "ebo", "gen": "gen_g0.1_M100", "odin": "odin", "she-ip": "she_inner_product", "she-e": "she_euclidean",
 		"knn": "knn_K50", "mds": "mds", "rmds": "rmds", "mds++": "mds_pp", "rmds++": "rmds_pp", "vim": "vim_dim32",
-		"react": "react_p90_fit_val", "klm": "klm_fit_val", "fdbd": "fdbd_distance",
+		"react": "react_p90_fit_val", "klm": "klm_fit_val", "fdbd": "fdbd_distance", "neco": "neco",
 	}
 	methods := []string{}
 	for m := range golden {

@@ -295,10 +295,10 @@ func (t *Data) warn() {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d classes have no images to train on, the first of them %q", empty, len(counts), first))
 	}
 	if least >= 0 && counts[most] >= imbalance*counts[least] && !t.Options.Train.Balance {
-		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; Train.Balance shows every class equally often", counts[most], t.Classes[most], counts[least], t.Classes[least]))
+		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; they can be shown equally often (Train.Balance)", counts[most], t.Classes[most], counts[least], t.Classes[least]))
 	}
 	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Open {
-		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head (paper.Presets[\"mnist\"]) learns their classes better, the residual one tells out-of-distribution images better")
+		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST learns their classes better, the residual one tells out-of-distribution images better")
 	}
 	if len(counts) == 1 && t.Options.Scores == detector.OwnScore {
 		t.Warnings = append(t.Warnings, "there is only one class: the detector says whether an image is of it; the score knn (Scores) often does so better than the head's own")

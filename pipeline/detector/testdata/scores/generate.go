@@ -1,24 +1,43 @@
 //go:build ignore
 
-// Generate writes the detectors of this folder: one for each post-hoc score, and
-// ensembles, trained on 150 rows of 6 random features in 3 classes.
+// Generate writes detectors of this folder, and what they say of the rows below
+// into verdicts.json: one for each post-hoc score, and ensembles, trained on 150
+// rows of 6 random features in 3 classes.
 //
 //	go run ./pipeline/detector/testdata/scores/generate.go TRAIN NAME...
 //
 // TRAIN is the program `train` of the version whose files are wanted. The
-// detectors here are of format 3, by the `train` of commit c08d7a4. They stay as
-// they are: what was written once is read for ever.
+// detectors here are by the `train` of commit c08d7a4, neco's by that of the commit
+// that added it. They stay as they are, and so do their verdicts: what was written
+// once is read for ever.
 package main
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"log"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"mlrbfn/internal/npy"
+	"mlrbfn/pipeline/detector"
 )
+
+// rows are scoredRows of pipeline/detector/scores_test.go.
+var rows = []float32{
+	0.5, 1, 0, 0, 2, 1,
+	3, 0, 1, 0.5, 0, 0,
+	0, 2, 0, 1.5, 1, 4,
+	1, 1, 1, 1, 1, 1,
+	20, 0, 10, 0, 5, 40,
+	0, 0, 0, 0, 0, 0,
+}
 
 func main() {
 	train, err := filepath.Abs(os.Args[1])
@@ -42,6 +61,14 @@ func main() {
 	}
 	check(npy.WriteFile(filepath.Join(folder, "features.npy"), x, n, d))
 	check(npy.WriteFile(filepath.Join(folder, "labels.npy"), labels, n))
+	verdicts := filepath.Join("pipeline", "detector", "testdata", "scores", "verdicts.json")
+	text, err := os.ReadFile(verdicts)
+	check(err)
+	all := map[string]struct {
+		Threshold json.RawMessage
+		Verdicts  []json.RawMessage
+	}{}
+	check(json.Unmarshal(text, &all))
 	for _, name := range names {
 		out := filepath.Join(folder, "detector")
 		c := exec.Command(train, "--features", ".", "--out", "detector", "--scores", name, "--centroids", "3", "--epochs", "2", "--checkpoint-every", "0", "--calibration", "0.2", "--quiet")
@@ -50,9 +77,40 @@ func main() {
 		check(c.Run())
 		text, err := os.ReadFile(out)
 		check(err)
-		check(os.WriteFile(filepath.Join("pipeline", "detector", "testdata", "scores", name+".safetensors"), text, 0o666))
+		file := filepath.Join(filepath.Dir(verdicts), name+".safetensors")
+		check(os.WriteFile(file, text, 0o666))
 		check(os.Remove(out))
+		d, err := detector.Load(file)
+		check(err)
+		entry := all[name]
+		entry.Threshold, entry.Verdicts = marshal(d.Threshold), nil
+		for _, v := range d.Verdicts(rows) {
+			entry.Verdicts = append(entry.Verdicts, marshal(v))
+		}
+		all[name] = entry
 	}
+	var entries []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		entries = append(entries, fmt.Sprintf(" %q: {\"Threshold\": %s, \"Verdicts\": [\n  %s\n ]}",
+			name, all[name].Threshold, bytes.Join(raw(all[name].Verdicts), []byte(",\n  "))))
+	}
+	check(os.WriteFile(verdicts, []byte("{\n"+strings.Join(entries, ",\n")+"\n}\n"), 0o666))
+}
+
+// marshal returns a value as JSON in the style of verdicts.json.
+func marshal(v any) json.RawMessage {
+	text, err := json.Marshal(v)
+	check(err)
+	text = bytes.ReplaceAll(text, []byte(`,"`), []byte(`, "`))
+	return bytes.ReplaceAll(text, []byte(`":`), []byte(`": `))
+}
+
+func raw(values []json.RawMessage) [][]byte {
+	lines := make([][]byte, len(values))
+	for i, v := range values {
+		lines[i] = v
+	}
+	return lines
 }
 
 func check(err error) {

@@ -1,0 +1,132 @@
+package posthoc
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"gonum.org/v1/gonum/mat"
+)
+
+var kindNECO = kindOf[NECO]("NECO", method{
+	name: "neco", reads: features | logits, needs: features, memory: residualMemory,
+	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitNECO(ctx, in.Train, 0) },
+})
+
+func (s *NECO) fields(f *fields) {
+	f.vector("mean", &s.Mean, -1)
+	f.vector("deviation", &s.Deviation, len(s.Mean))
+	f.matrix("axes", &s.Axes, -1, len(s.Mean))
+}
+
+// NECO is the share of the features' length that lies in the principal space of
+// the training features, times the largest logit:
+//
+//	‖Px‖/‖x‖ · max_c z_c, x = (f − μ)/σ for each feature
+//
+// with the mean μ and the deviation σ (divisor N) of the training features, and
+// the rows of P the principal axes of the standardised training features, the
+// fewest that have a share of the variance. Reads features and logits. A feature
+// that is the same in all training rows is divided by 1. Where f = μ, the score
+// is 0, and where all logits are −Inf, it is −Inf. Negative logits, such as an
+// MLRBFN's log-confidences, turn the meaning of the share around.
+//
+// Source: Ben Ammar et al., 2024, with the dimensions chosen as Müller and Hein,
+// 2025, do (github.com/mueller-mp/maha-norm: evaluate_neco).
+type NECO struct {
+	Mean      []float64 // [D], μ
+	Deviation []float64 // [D], σ
+	Axes      []float64 // [R, D], P
+
+	packed right
+}
+
+// FitNECO fits NECO with the fewest axes that have at least a share of the
+// variance; 0 means 0.9.
+func FitNECO(ctx context.Context, data *Data, share float64) (*NECO, error) {
+	if err := data.need(features); err != nil {
+		return nil, err
+	}
+	if share == 0 {
+		share = 0.9
+	}
+	data = data.source()
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	sigma, m, err := data.covariance(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
+		return nil, err
+	}
+	s := &NECO{Mean: m.Mean, Deviation: make([]float64, data.D)}
+	varies := false
+	for j, mu := range m.Mean {
+		s.Deviation[j] = 1
+		// No more than rounding leaves of a feature that does not vary, as
+		// scikit-learn's StandardScaler has it.
+		rounding := float64(data.N) * 0x1p-52
+		if v := sigma.At(j, j); v > rounding*v+rounding*mu*rounding*mu {
+			s.Deviation[j], varies = math.Sqrt(v), true
+		} else {
+			for k := range data.D {
+				sigma.SetSym(j, k, 0)
+			}
+		}
+	}
+	if !varies {
+		return nil, errors.New("the training features do not vary")
+	}
+	correlate(sigma, s.Deviation)
+	values, vectors, err := eigen(ctx, sigma)
+	if err != nil {
+		return nil, err
+	}
+	var have float64
+	for whole, k := sum(values), data.D-1; k >= 0 && have < share*whole; k-- {
+		have += values[k]
+		s.Axes = append(s.Axes, vectors.RawRowView(k)...)
+	}
+	return s, nil
+}
+
+// correlate turns the covariance, in place, into that of features divided by
+// their deviations.
+func correlate(sigma *mat.SymDense, deviation []float64) {
+	for i, a := range deviation {
+		for j, b := range deviation[i:] {
+			sigma.SetSym(i, i+j, sigma.At(i, i+j)/(a*b))
+		}
+	}
+}
+
+// Score implements [Scorer].
+func (s *NECO) Score(ctx context.Context, dst []float64, b Batch) error {
+	d := len(s.Mean)
+	c, err := b.classes(len(dst), 0)
+	if err != nil {
+		return err
+	}
+	axes := len(s.Axes) / max(d, 1)
+	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, at int) {
+		for i := range scores {
+			row := x[i*d : (i+1)*d]
+			for j, mu := range s.Mean {
+				row[j] = (row[j] - mu) / s.Deviation[j]
+			}
+		}
+		inside, done := scratch(len(scores) * axes)
+		defer done()
+		s.packed.times(axes, d, x, s.Axes, inside)
+		for i := range scores {
+			z := b.Logits[(at+i)*c : (at+i+1)*c]
+			top := z[argmax(z)]
+			if math.IsInf(top, -1) {
+				scores[i] = top
+				continue
+			}
+			scores[i] = over(norm(inside[i*axes:(i+1)*axes]), norm(x[i*d:(i+1)*d])) * top
+		}
+	})
+}
