@@ -6,6 +6,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"mlrbfn/dataset"
 	"mlrbfn/internal/moments"
 )
 
@@ -31,7 +32,7 @@ func (data *Data) rows(l2 bool) moments.Rows {
 	r.Read = func(dst []float64, row int) {
 		widen(dst, data.Features(row, row+1))
 		if l2 {
-			normaliseRows(dst, data.D)
+			dataset.Normalise(dst)
 		}
 	}
 	return r
