@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
-	"mlrbfn/internal/products"
 	"mlrbfn/options"
 )
 
@@ -189,7 +189,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
-			products.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
+			linalg.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
 			for _, r := range s.relations {
 				r.relate(&rows, room, scaled[i*d:to*d], length[i:to], i)
 			}

@@ -1,7 +1,4 @@
-// Package moments computes class means and covariances of feature rows in
-// float64, a block of rows at a time, so that no second copy of the rows is
-// held.
-package moments
+package linalg
 
 import (
 	"context"
@@ -11,10 +8,10 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/parallel"
-	"mlrbfn/internal/products"
 )
 
-// Rows are feature rows to take moments of.
+// Rows are feature rows to take moments of. They are read into float64 a block of
+// rows at a time, so that no second copy of them is held.
 type Rows struct {
 	D       int
 	Index   []int                        // the rows to use
@@ -94,7 +91,7 @@ func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.Sy
 			offsets = append(offsets, math.Sqrt(float64(n)/float64(m.N))*(m.Means[c][j]-m.Mean[j]))
 		}
 	}
-	products.AddGram(len(offsets)/d, d, offsets, within.RawSymmetric().Data)
+	addGram(len(offsets)/d, d, offsets, within.RawSymmetric().Data)
 	return within, ctx.Err()
 }
 
@@ -108,7 +105,7 @@ func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*m
 		if err := r.read(ctx, x, part, centre); err != nil {
 			return nil, err
 		}
-		products.AddGram(len(part), r.D, x, sum)
+		addGram(len(part), r.D, x, sum)
 	}
 	for i := range sum {
 		sum[i] /= float64(len(r.Index))
