@@ -35,8 +35,9 @@ func Means(ctx context.Context, r Rows) (*Moments, error) {
 	for c := range m.Means {
 		m.Means[c] = zeros
 	}
-	x := make([]float64, min(block, len(r.Index))*r.D)
-	for part := range slices.Chunk(r.Index, block) {
+	rows := max(1, min(block, blockBytes/8/max(1, r.D)))
+	x := make([]float64, min(rows, len(r.Index))*r.D)
+	for part := range slices.Chunk(r.Index, rows) {
 		if err := r.read(ctx, x, part, nil); err != nil {
 			return nil, err
 		}
@@ -95,8 +96,15 @@ func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.Sy
 	return within, ctx.Err()
 }
 
-// block is how many rows are in float64 at once.
-const block = 1024
+const (
+	// block is how many rows are in float64 at once. The order of a covariance's
+	// sums depends on it, so it is the same for rows of any length; there the
+	// matrix itself takes more memory than a block of long rows.
+	block = 1024
+	// blockBytes bounds the block of means, whose sums are in the order of the
+	// rows in any case.
+	blockBytes = 32 << 20
+)
 
 func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*mat.SymDense, error) {
 	sum := make([]float64, r.D*r.D)
