@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"math"
@@ -57,7 +58,7 @@ func searchOf(t *together, bank *Data, memory int64) *search {
 // leastMemory returns the smaller one of the memory found so far, 0 if there is
 // none yet, and an option.
 func leastMemory(sofar, option int64) int64 {
-	if option = orGibibyte(option); sofar == 0 {
+	if option = cmp.Or(option, DefaultMemory); sofar == 0 {
 		return option
 	}
 	return min(sofar, option)
