@@ -21,7 +21,7 @@ build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
 count = .setup/counted .setup/counts
 
 # Every run takes place, also after one that failed.
-test: setup lint counted  ## check the sources and run the tests
+test: lint counted  ## check the sources and run the tests
 	@rm -f .setup/counts; status=0; \
 	$(count) go test ./... || status=1; \
 	echo 'the tests of what has assembly, without it:'; \
@@ -60,12 +60,16 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	  $(count) missing 'the tests on an emulated Haswell, as qemu-x86_64 is not installed (Debian: qemu-user)'; \
 	fi; exit $$status
 
-lint:
+# Names in the sources that codespell takes for mistakes.
+spelt = fpr,atleast,atmost,paeth,plantext,testin,trian
+
+lint: setup  ## check formatting, spelling and the sources
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	GOARCH=arm64 go vet ./internal/kernels
 	go tool staticcheck ./...
+	git ls-files '*.go' '*.md' '*.py' | xargs env PYTHONPATH=.setup/python python3 -m codespell_lib --ignore-words-list $(spelt) --ignore-regex "want's"
 
 race: setup  ## run the short tests under the race detector
 	go test -race -short ./...

@@ -263,7 +263,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	if err != nil {
 		return err
 	}
-	if r.Item.idx == nil && len(data) <= maxIdle {
+	if r.Item.fromFile() && len(data) <= maxIdle {
 		w.file = data
 	}
 	if !w.opts.NoHash {
@@ -290,7 +290,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 		}
 		return err
 	}
-	if r.Item.idx == nil && cap(img.Pix) <= maxIdle {
+	if r.Item.fromFile() && cap(img.Pix) <= maxIdle {
 		w.decode.Reuse = img
 	}
 	return w.model.prepare(dst, img)
@@ -314,12 +314,19 @@ func (item *Item) size(data []byte) (width, height int, err error) {
 	if item.idx != nil {
 		return item.idx.Cols, item.idx.Rows, nil
 	}
+	if item.decoded() {
+		size := item.memory.pixels.Bounds()
+		return size.Dx(), size.Dy(), nil
+	}
 	return preprocess.Size(data)
 }
 
 // decode returns the image, given what read returned.
 func (item *Item) decode(ctx context.Context, data []byte, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
-	if item.idx == nil {
+	switch {
+	case item.decoded():
+		return fromPixels(item.memory.pixels, opts.MaxPixels)
+	case item.idx == nil:
 		return preprocess.Decode(ctx, data, opts)
 	}
 	if item.Bytes > opts.MaxPixels { // which for it is its pixels
@@ -344,6 +351,9 @@ func (item Item) SHA256() (string, Item, error) {
 func read(item *Item, room []byte) ([]byte, error) {
 	if item.idx != nil {
 		return item.idx.At(item.number), nil
+	}
+	if item.InMemory() {
+		return item.memory.data, nil
 	}
 	f, err := regular.Open(item.File, maxFileBytes)
 	if err != nil {

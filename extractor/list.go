@@ -62,6 +62,7 @@ type Item struct {
 	folder *folder     // that it was found in; nil where nobody says
 	idx    *idx.Images // nil for a file
 	number int         // of the image in it
+	memory *inMemory   // nil for what lies on the disk
 }
 
 // folder is a folder that somebody named, as it was then.

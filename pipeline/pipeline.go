@@ -27,6 +27,8 @@ type (
 	TrainOptions = training.Options
 	// TrainResult tells how a training went.
 	TrainResult = training.Result
+	// ClassRecall says how many validation images of a class are given it.
+	ClassRecall = training.ClassRecall
 	// Share is a part of the training images to set aside.
 	Share = training.Share
 	// Resume is what [Train] does about a checkpoint that is there.

@@ -15,7 +15,7 @@ import (
 func newAblate() *command {
 	c := newCommand("ablate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Measure what depth and each step of the paper's head are worth",
 		`Trains MLRBFNs and ReLU networks (scored by MSP) of several depths, as in the paper's figure 6, and MLRBFNs without one of the paper's steps, all on the same features for the same number of epochs. Writes REPORT/ablation.csv and figures. The defaults are the paper's settings.`)
-	var opts pipeline.AblateOptions
+	opts := pipeline.AblateOptions{Draw: figures.Draw}
 	c.section("input")
 	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")

@@ -28,6 +28,13 @@ var flagOf = map[string]string{
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }
 
+// inWarnings puts flags in the place of the options that the warnings of a
+// training name.
+var inWarnings = strings.NewReplacer(
+	"Train.Balance", "--balance sample", "Train.LR", "--lr", "Train.Epochs", "--epochs", `paper.Presets["mnist"]`, "--preset mnist",
+	"(Conditioning)", "(--conditioning)", "(Calibration)", "(--calibration)", "(TargetTPR)", "(--max-false-alarms)", "(Scores)", "(--scores)", "(Memory)", "(--memory)",
+)
+
 // notAFlag are options that no flag sets.
 var notAFlag = []string{"Scratch", "Checkpoint"}
 

@@ -143,20 +143,13 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	return c.done()
 }
 
-// setFalseAlarms sets the threshold anew, so that at most a share of
-// in-distribution images is flagged.
+// setFalseAlarms is [pipeline.Detector.SetMaxFalseAlarms] for a share from the
+// command line.
 func setFalseAlarms(d *pipeline.Detector, share float64) error {
 	if !(share > 0 && share < 1) {
 		return Usagef("--max-false-alarms %g: a share lies between 0 and 1", share)
 	}
-	const rounding = 1e-9 // as a share like 0.1 is not quite that number
-	n := len(d.Scores)
-	rank := int(math.Floor(share*float64(n+1) + rounding))
-	if rank < 1 {
-		return fmt.Errorf("--max-false-alarms %g: the detector has %s, too few to promise that (%d would do)", share, count(n, "calibration image"), int(math.Ceil(1/share-rounding))-1)
-	}
-	d.Threshold, d.TargetTPR = d.Scores[min(rank, n)-1], 1-share
-	return nil
+	return d.SetMaxFalseAlarms(share)
 }
 
 // labelOf returns the name of the folder below one of these folders that an

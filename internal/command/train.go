@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,7 +137,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 			}
 		}
 		for _, w := range result.Warnings {
-			fmt.Fprintf(s.Err, "train: warning: %s\n", w)
+			fmt.Fprintf(s.Err, "train: warning: %s\n", inWarnings.Replace(w))
 		}
 		if *asJSON {
 			return writeJSON(s.Out, result)
@@ -269,7 +270,8 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		count(len(d.Classes), "class"), count(len(d.Heads), "head"), count(d.Heads[0].Network.Settings().Layers, "layer"), count(r.Rows.Train, "image"), count(r.Epochs, "epoch"), r.Seconds, r.StepsPerSecond)
 	text += fmt.Sprintf("loss %.4f, validation loss %.4f", r.TrainLoss, r.ValLoss)
 	if r.ValAccuracy != nil {
-		text += fmt.Sprintf(", validation accuracy %.4f (%s)", *r.ValAccuracy, count(r.Rows.Validation, "image"))
+		text += fmt.Sprintf(", validation accuracy %.4f, balanced %.4f (%s)", *r.ValAccuracy, *r.ValBalancedAccuracy, count(r.Rows.Validation, "image"))
+		text += worstClasses(r.ValClasses)
 	}
 	if r.Threshold != nil {
 		text += fmt.Sprintf("\nthreshold %.4f of the score %s, set by %s to flag at most %.4g%% of in-distribution images",
@@ -277,4 +279,19 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		text += fmt.Sprintf("\nlong-run false alarms of this threshold: %.2g%% to %.2g%% of in-distribution images (95%% confidence interval)", 100*r.FalseAlarms[0], 100*r.FalseAlarms[1])
 	}
 	return text
+}
+
+// worstClasses names the classes, three at most, whose validation images the
+// detector gives another class more often than not.
+func worstClasses(classes []pipeline.ClassRecall) string {
+	bad := slices.DeleteFunc(slices.Clone(classes), func(c pipeline.ClassRecall) bool { return 2*c.Right >= c.Images })
+	slices.SortStableFunc(bad, func(a, b pipeline.ClassRecall) int { return cmp.Compare(a.Recall(), b.Recall()) })
+	if len(bad) == 0 {
+		return ""
+	}
+	var names []string
+	for _, c := range bad[:min(len(bad), 3)] {
+		names = append(names, fmt.Sprintf("%s (%d of %d right)", Printable(c.Class), c.Right, c.Images))
+	}
+	return "\nworst classes: " + strings.Join(names, ", ")
 }

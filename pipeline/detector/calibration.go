@@ -42,7 +42,7 @@ func (d *Detector) SetMaxFalseAlarms(share float64) error {
 	}
 	tpr := 1 - share
 	if n := len(d.Scores); Rank(n, tpr) < 1 {
-		return options.Errorf("MaxFalseAlarms", "%g: the detector has %d calibration images, and that needs %d", share, n, ScoresNeeded(tpr))
+		return options.Errorf("MaxFalseAlarms", "%g: the detector has %d calibration images, too few to promise that (%d would do)", share, n, ScoresNeeded(tpr))
 	}
 	d.Threshold, d.TargetTPR = Threshold(d.Scores, tpr), tpr
 	return nil

@@ -16,6 +16,7 @@ import (
 	"mlrbfn/head/paper"
 	"mlrbfn/head/residual"
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/internal/files"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/report"
@@ -101,16 +102,16 @@ func withLayers(c head.Config, layers int) head.Config {
 // sets.
 func (o AblateOptions) Check() error {
 	if len(o.Depths)+len(o.Steps) == 0 {
-		return errors.New("neither depths nor steps to compare")
+		return options.Errorf("Depths", "neither depths nor steps are named")
 	}
 	for i, d := range o.Depths {
 		if d < 1 || d > 100 || slices.Contains(o.Depths[:i], d) {
-			return fmt.Errorf("depth %d: each once, from 1 to 100 layers", d)
+			return options.Errorf("Depths", "depth %d: each once, from 1 to 100 layers", d)
 		}
 	}
 	for i, s := range o.Steps {
 		if !slices.Contains(Steps, s) || slices.Contains(o.Steps[:i], s) {
-			return fmt.Errorf("step %q: each once, of %s", s, strings.Join(Steps, ", "))
+			return options.Errorf("Steps", "step %q: each once, of %s", s, strings.Join(Steps, ", "))
 		}
 	}
 	return Options{OOD: o.OOD}.Check()

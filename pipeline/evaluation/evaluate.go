@@ -20,6 +20,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/npy"
 	"mlrbfn/metrics"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/files"
 	"mlrbfn/pipeline/internal/fitting"
@@ -92,7 +93,7 @@ type Options struct {
 // Evaluate trains the heads that the methods need, once per seed, fits scores,
 // scores the in-distribution test set and all sets of OOD images, and writes
 // results.csv, the scores, scores/METHOD/SEED/DATASET.npy, report.html with its
-// figures, and the paper's tables, tables.md and tables.tex, under opts.Out.
+// pictures, and the paper's tables, tables.md and tables.tex, under opts.Out.
 //
 // A post-hoc score is fitted on all labelled training rows, ReAct's and KLM's
 // on the validation features where these are a set of their own. The parts of an
@@ -203,22 +204,22 @@ type evaluation struct {
 func (o Options) Check() error {
 	for i, m := range o.Methods {
 		if _, _, err := detector.ScoreParts(m); err != nil {
-			return fmt.Errorf("method %s: %w", m, err)
+			return options.Errorf("Methods", "%w", err)
 		}
 		if slices.Contains(o.Methods[:i], m) {
-			return fmt.Errorf("method %s is named twice", m)
+			return options.Errorf("Methods", "%s is named twice", m)
 		}
 	}
 	if !slices.Contains([]string{"", BackboneHead, detector.OwnScore}, o.Head) {
-		return fmt.Errorf("head %q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
+		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
 	}
 	if len(o.OOD) == 0 {
-		return errors.New("no features of strangers to evaluate on")
+		return options.Errorf("OOD", "no feature sets of out-of-distribution images are named")
 	}
 	for i, set := range o.OOD {
 		reserved := set.Name == "id" || set.Name == "mean" || set.Name == "" || strings.ContainsAny(set.Name, `/\`) || strings.HasPrefix(set.Name, ".")
 		if reserved || slices.ContainsFunc(o.OOD[:i], func(other OODSet) bool { return other.Name == set.Name }) {
-			return fmt.Errorf("set name %q: names are distinct file names, and not id or mean", set.Name)
+			return options.Errorf("OOD", "set name %q: names are distinct file names, and not id or mean", set.Name)
 		}
 	}
 	return nil
@@ -304,7 +305,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		e.warn(w)
 	}
 	if n := e.train.Repeated(e.id); n > 0 {
-		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all figures flatter", n, e.id.Sets[0].N))
+		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all metrics flatter", n, e.id.Sets[0].N))
 	}
 	return e, nil
 }

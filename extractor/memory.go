@@ -1,0 +1,56 @@
+package extractor
+
+import (
+	"fmt"
+	"image"
+	"image/draw"
+)
+
+// inMemory is an image in memory: the bytes of a file, or pixels.
+type inMemory struct {
+	data   []byte
+	pixels image.Image
+}
+
+// EncodedItem is an image in memory, in the form of a file: what is in it must
+// not change while it is in use. Errors name it.
+func EncodedItem(name string, data []byte) Item {
+	return Item{Path: name, Label: -1, Bytes: int64(len(data)), memory: &inMemory{data: data}}
+}
+
+// PixelsItem is an image in memory that is decoded already. Its alpha is dropped,
+// as that of files is, and nothing is known of an EXIF orientation.
+func PixelsItem(name string, img image.Image) Item {
+	return Item{Path: name, Label: -1, memory: &inMemory{pixels: img}}
+}
+
+// InMemory tells whether the item is no file.
+func (item *Item) InMemory() bool { return item.memory != nil }
+
+// fromPixels returns an image in memory as decoders give it.
+func fromPixels(img image.Image, maxPixels int64) (*image.NRGBA, error) {
+	size := img.Bounds()
+	if size.Empty() {
+		return nil, fmt.Errorf("image of %d×%d pixels is empty", size.Dx(), size.Dy())
+	}
+	if int64(size.Dx())*int64(size.Dy()) > maxPixels {
+		return nil, fmt.Errorf("image of %d×%d pixels is above the limit of %d", size.Dx(), size.Dy(), maxPixels)
+	}
+	out := image.NewNRGBA(image.Rect(0, 0, size.Dx(), size.Dy()))
+	if n, ok := img.(*image.NRGBA); ok { // exact where it is transparent, too
+		for y := range size.Dy() {
+			copy(out.Pix[y*out.Stride:][:4*size.Dx()], n.Pix[n.PixOffset(size.Min.X, size.Min.Y+y):])
+		}
+	} else {
+		draw.Draw(out, out.Rect, img, size.Min, draw.Src)
+	}
+	for i := 3; i < len(out.Pix); i += 4 {
+		out.Pix[i] = 255
+	}
+	return out, nil
+}
+
+func (item *Item) decoded() bool { return item.memory != nil && item.memory.pixels != nil }
+
+// fromFile tells whether the item is a file of its own.
+func (item *Item) fromFile() bool { return item.idx == nil && !item.InMemory() }

@@ -1,0 +1,155 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"io"
+
+	"mlrbfn/extractor"
+	"mlrbfn/options"
+	"mlrbfn/pipeline/detector"
+)
+
+// JudgeOptions says how a [Judge] works. The zero value is the usual way.
+type JudgeOptions struct {
+	// Runtime is the onnxruntime library to load; "" has it found as
+	// [extractor.FindRuntime] says. A program loads one library.
+	Runtime string
+	// Model is the folder of the backbone; "" has the detector's own found.
+	Model string
+	// Backbone says where the backbone runs: only Device, Provider and
+	// IntraOpThreads count, the rest is the detector's.
+	Backbone extractor.ModelOptions
+	// Run bounds what an image may take: only Workers, Batch, MaxPixels and
+	// ImageTimeout count.
+	Run extractor.ExtractOptions
+}
+
+// Judge is a detector with its backbone, open: it judges images from anywhere,
+// one or many at a time. Any number of goroutines may use it. Close it when none
+// does any more.
+type Judge struct {
+	detector *detector.Detector
+	backbone detector.Backbone
+	run      extractor.ExtractOptions
+}
+
+// OpenJudge opens a detector file and the backbone that its features come from.
+func OpenJudge(ctx context.Context, file string, opts JudgeOptions) (*Judge, error) {
+	d, err := detector.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	return NewJudge(ctx, d, opts)
+}
+
+// NewJudge opens the backbone of a detector.
+func NewJudge(ctx context.Context, d *Detector, opts JudgeOptions) (*Judge, error) {
+	if d.Source.Model != extractor.PixelsName {
+		err := extractor.InitRuntime(opts.Runtime)
+		if opts.Runtime == "" && errors.Is(err, extractor.ErrNoRuntime) {
+			err = options.Errorf("Runtime", "%w: name its file, or set ONNXRUNTIME_SHARED_LIBRARY_PATH to it", extractor.ErrNoRuntime)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	backbone, err := d.OpenBackbone(ctx, opts.Model, opts.Backbone)
+	if err != nil {
+		return nil, err
+	}
+	run := extractor.ExtractOptions{
+		Workers: opts.Run.Workers, Batch: opts.Run.Batch, MaxPixels: opts.Run.MaxPixels, ImageTimeout: opts.Run.ImageTimeout, NoHash: true,
+	}
+	return &Judge{d, backbone, run}, nil
+}
+
+// Detector returns the detector that judges. It must not be changed.
+func (j *Judge) Detector() *Detector { return j.detector }
+
+// Close lets go of the backbone.
+func (j *Judge) Close() error { return j.backbone.Close() }
+
+// Picture is an image to judge, made by [File], [Encoded], [Reader] or [Decoded].
+type Picture struct {
+	item extractor.Item
+	err  error
+}
+
+// File is the image in a file.
+func File(path string) Picture {
+	return Picture{item: extractor.Item{Path: path, File: path, Label: -1}}
+}
+
+// Encoded is an image in the form of a file, such as the bytes of a JPEG, which
+// must not change before it is judged.
+func Encoded(data []byte) Picture { return Picture{item: extractor.EncodedItem("image", data)} }
+
+// mostEncoded bounds what Reader reads, as files are bounded.
+const mostEncoded = 1 << 30
+
+// Reader is [Encoded] of all that r gives.
+func Reader(r io.Reader) Picture {
+	data, err := io.ReadAll(io.LimitReader(r, mostEncoded+1))
+	if len(data) > mostEncoded {
+		err = fmt.Errorf("the image has more than %d bytes", mostEncoded)
+	}
+	p := Encoded(data)
+	p.err = err
+	return p
+}
+
+// Decoded is an image that is decoded already. Detectors are trained on what this
+// module's decoders give; those of other packages may differ from them, by the
+// last bits of a JPEG's pixels for example. Encoded and File leave decoding to
+// this module.
+func Decoded(img image.Image) Picture { return Picture{item: extractor.PixelsItem("image", img)} }
+
+// Image judges one image.
+func (j *Judge) Image(ctx context.Context, p Picture) (Verdict, error) {
+	answers, err := j.Images(ctx, p)
+	if err != nil {
+		return Verdict{}, err
+	}
+	return answers[0].Verdict, answers[0].Err
+}
+
+// Answer is what became of one image: a verdict, or an error that says why there
+// is none.
+type Answer struct {
+	Verdict
+	Err error
+}
+
+// Images judges many images, which is faster than one after the other. Its
+// answers are in their order. An image that cannot be read is an answer with an
+// error and disturbs no other.
+func (j *Judge) Images(ctx context.Context, pictures ...Picture) ([]Answer, error) {
+	answers := make([]Answer, len(pictures))
+	var items []extractor.Item
+	var at []int // which picture an item is
+	for i, p := range pictures {
+		if p.err != nil {
+			answers[i].Err = p.err
+			continue
+		}
+		items, at = append(items, p.item), append(at, i)
+	}
+	if len(items) == 0 {
+		return answers, ctx.Err()
+	}
+	judging := newJudging(ctx, j.detector, func(r extractor.Result, v Verdict) error {
+		answers[at[r.Index]] = Answer{v, r.Err}
+		return nil
+	})
+	err := judging.wait(func(ctx context.Context) error {
+		_, err := j.backbone.Extract(ctx, items, j.run, func(r extractor.Result) error { return judging.judge(ctx, r) })
+		return errors.Join(err, judging.flush(ctx))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answers, nil
+}
