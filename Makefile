@@ -25,7 +25,7 @@ test: lint counted  ## check the sources and run the tests
 	@rm -f .setup/counts; status=0; \
 	$(count) go test ./... || status=1; \
 	echo 'the tests of what has assembly, without it:'; \
-	$(count) go test -tags noasm ./head/... ./internal/kernels ./internal/symmetric ./posthoc ./internal/jpeg ./extractor/preprocess || status=1; \
+	$(count) go test -tags noasm ./head/... ./internal/kernels ./internal/linalg ./posthoc ./internal/jpeg ./extractor/preprocess || status=1; \
 	$(MAKE) --no-print-directory emulated || status=1; \
 	$(count); exit $$status
 
@@ -43,7 +43,7 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	  echo 'on an emulated arm64:'; \
 	  export GOARCH=arm64 CGO_ENABLED=0; \
 	  MLRBFN_KERNELS=neon $(count) go test -short -run ^Test -skip '^Test(ScoreAll|OpenOOD)$$' -exec "$$emulator" \
-	    ./internal/kernels ./internal/symmetric ./conditioning ./head/... ./posthoc || status=1; \
+	    ./internal/kernels ./internal/linalg ./conditioning ./head/... ./posthoc || status=1; \
 	  MLRBFN_KERNELS=go $(count) go test -short -run ^TestGolden -exec "$$emulator" ./head/... || status=1; \
 	  unset GOARCH CGO_ENABLED; \
 	else \

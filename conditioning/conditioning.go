@@ -22,9 +22,8 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/moments"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
-	"mlrbfn/internal/symmetric"
 	"mlrbfn/options"
 )
 
@@ -134,7 +133,7 @@ func Fit(ctx context.Context, train, validation dataset.Rows, classes int, o Opt
 		return c, nil
 	}
 	rows := momentRows(train, classes, o.L2)
-	m, err := moments.Means(ctx, rows)
+	m, err := linalg.Means(ctx, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -162,8 +161,8 @@ func tooFew(train dataset.Rows) error {
 }
 
 // momentRows gives the rows in float64, divided by their lengths if l2.
-func momentRows(data dataset.Rows, classes int, l2 bool) moments.Rows {
-	return moments.Rows{
+func momentRows(data dataset.Rows, classes int, l2 bool) linalg.Rows {
+	return linalg.Rows{
 		D: data.D, Index: data.Index, Classes: classes,
 		Label: func(row int) int { return int(data.Labels[row]) },
 		Read: func(dst []float64, row int) {
@@ -177,7 +176,7 @@ func momentRows(data dataset.Rows, classes int, l2 bool) moments.Rows {
 	}
 }
 
-func (c *Conditioning) standardise(ctx context.Context, rows moments.Rows, m *moments.Moments) error {
+func (c *Conditioning) standardise(ctx context.Context, rows linalg.Rows, m *linalg.Moments) error {
 	variance := make([]float64, rows.D)
 	x := make([]float64, rows.D)
 	for i, at := range rows.Index {
@@ -199,12 +198,12 @@ func (c *Conditioning) standardise(ctx context.Context, rows moments.Rows, m *mo
 	return c.Validate()
 }
 
-func (c *Conditioning) principal(ctx context.Context, rows moments.Rows, m *moments.Moments) error {
+func (c *Conditioning) principal(ctx context.Context, rows linalg.Rows, m *linalg.Moments) error {
 	sigma, err := m.Total(ctx, rows)
 	if err != nil {
 		return err
 	}
-	_, axes, err := symmetric.Eigen(sigma) // in rows, eigenvalues ascend
+	_, axes, err := linalg.Eigen(sigma) // in rows, eigenvalues ascend
 	if err != nil {
 		return fmt.Errorf("the principal axes of the features: %w", err)
 	}

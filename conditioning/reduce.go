@@ -9,9 +9,8 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
-	"mlrbfn/internal/products"
-	"mlrbfn/internal/symmetric"
 	"mlrbfn/options"
 )
 
@@ -73,8 +72,8 @@ func reduce(ctx context.Context, train dataset.Rows, classes int, l2 bool, memor
 		x[i] -= r.mean[i%d]
 	}
 	gram := make([]float64, n*n)
-	products.NT(n, n, d, x, x, gram)
-	values, vectors, err := symmetric.Eigen(mat.NewSymDense(n, gram))
+	linalg.NT(n, n, d, x, x, gram)
+	values, vectors, err := linalg.Eigen(mat.NewSymDense(n, gram))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +88,7 @@ func reduce(ctx context.Context, train dataset.Rows, classes int, l2 bool, memor
 		return nil, errors.New("the features of all rows are the same: there is nothing to condition by")
 	}
 	r.axes = make([]float64, r.r*d)
-	products.NN(r.r, d, n, scaled, x, r.axes)
+	linalg.NN(r.r, d, n, scaled, x, r.axes)
 	return r, ctx.Err()
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/moments"
+	"mlrbfn/internal/linalg"
 )
 
 // Shrinkages are what whitening chooses from.
@@ -58,7 +58,7 @@ func gaussians(ctx context.Context, train, validation dataset.Rows, classes int,
 	}
 	train.Index = dataset.Every(train.Index, mostTrain)
 	rows := momentRows(train, classes, l2)
-	m, err := moments.Means(ctx, rows)
+	m, err := linalg.Means(ctx, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func choose(ctx context.Context, rows func(l2 bool) (train, validation dataset.R
 // whiten takes W = L⁻ᵀ Q from Σ + s·t·I = L Lᵀ: all W with the same W Wᵀ give
 // the same distances, and this one is cheap to find. The rotation Q begins with
 // the principal axes of the whitened class means.
-func (c *Conditioning) whiten(ctx context.Context, rows moments.Rows, m *moments.Moments) error {
+func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.Moments) error {
 	sigma, err := m.Within(ctx, rows)
 	if err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
+
+	"mlrbfn/internal/parallel"
 )
 
 // BootstrapOptions says how to resample. A field that is zero takes its default.
@@ -75,7 +75,6 @@ func (b *Bootstrap) Add(runs ...Scores) {
 		runs = distinct // seeds change nothing
 	}
 	ranked := make([]ranking, len(runs))
-	var ranking sync.WaitGroup
 	for i, r := range runs {
 		var ood []int
 		for _, scores := range r.OOD {
@@ -87,9 +86,8 @@ func (b *Bootstrap) Add(runs ...Scores) {
 		if b.id != len(r.ID) || !slices.Equal(b.ood, ood) {
 			panic(fmt.Sprintf("metrics: a run of %d ID and %d OOD images after one of %d and %d", len(r.ID), ood, b.id, b.ood))
 		}
-		ranking.Go(func() { ranked[i] = rank(r) })
 	}
-	ranking.Wait()
+	parallel.Each(runtime.GOMAXPROCS(0), len(runs), func(i int) { ranked[i] = rank(runs[i]) })
 	b.methods = append(b.methods, ranked)
 }
 
@@ -101,23 +99,18 @@ func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 	for m := range results {
 		results[m] = make([][]Result, b.o.Resamples)
 	}
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), (b.o.Resamples+lanes-1)/lanes) {
-		workers.Go(func() {
-			drawn := b.room()
-			for k := int(next.Add(lanes)) - lanes; k < b.o.Resamples && ctx.Err() == nil; k = int(next.Add(lanes)) - lanes {
-				some := min(lanes, b.o.Resamples-k)
-				drawn.draw(b.o.Seed, k, some)
-				for m, runs := range b.methods {
-					of := resample(drawn, runs)
-					copy(results[m][k:k+some], of[:])
-				}
+	err := parallel.Ranges(ctx, b.o.Resamples, lanes, func() func(from, to int) error {
+		drawn := b.room()
+		return func(from, to int) error {
+			drawn.draw(b.o.Seed, from, to-from)
+			for m, runs := range b.methods {
+				of := resample(drawn, runs)
+				copy(results[m][from:to], of[:])
 			}
-		})
-	}
-	workers.Wait()
-	if err := ctx.Err(); err != nil {
+			return nil
+		}
+	})
+	if err != nil {
 		return nil, err
 	}
 	all := make([]Estimate, len(b.methods))

@@ -84,7 +84,7 @@ func BenchmarkScore(b *testing.B) {
 	head.Logits(logits, x)
 	data.Logits = posthoc.Matrix(logits, 100)
 	dst := make([]float64, n)
-	for _, name := range []string{"msp", "gen", "klm", "odin", "react", "scale", "she-ip", "fdbd", "mds", "rmds++", "vim", "nnguide"} {
+	for _, name := range []string{"msp", "gen", "klm", "odin", "react", "scale", "she-ip", "fdbd", "mds", "mds++", "rmds++", "vim", "nnguide"} {
 		s := fit(b, name, posthoc.Input{Train: data, Head: head})
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

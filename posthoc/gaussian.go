@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/symmetric"
+	"mlrbfn/internal/linalg"
 )
 
 // Gaussian is a mean and a covariance Σ, stored as a whitening matrix W, by which
@@ -91,7 +91,7 @@ func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors 
 		err     error
 	}
 	a, err := await(ctx, func() answer {
-		values, vectors, err := symmetric.Eigen(sigma)
+		values, vectors, err := linalg.Eigen(sigma)
 		return answer{values, vectors, err}
 	})
 	if err == nil {

@@ -3,7 +3,7 @@ package posthoc
 import (
 	"fmt"
 
-	"mlrbfn/internal/products"
+	"mlrbfn/internal/linalg"
 )
 
 // Linear is a linear head: the logits of features x are W·x + b.
@@ -38,7 +38,7 @@ func (h *Linear) row(c int) []float64 { return h.Weights[c*h.In : (c+1)*h.In] }
 
 // Logits puts the logits of the rows x [n, D] into dst [n, C].
 func (h *Linear) Logits(dst, x []float64) {
-	products.NT(len(x)/h.In, h.Out, h.In, x, h.Weights, dst)
+	linalg.NT(len(x)/h.In, h.Out, h.In, x, h.Weights, dst)
 	for i := range dst {
 		dst[i] += h.Bias[i%h.Out]
 	}
@@ -62,7 +62,7 @@ func (h *Linear) Size() (d, classes int) { return h.In, h.Out }
 
 // InputGradient puts gᵀW into dst.
 func (h *Linear) InputGradient(dst, _, g []float64) {
-	products.NN(len(g)/h.Out, h.In, h.Out, g, h.Weights, dst)
+	linalg.NN(len(g)/h.Out, h.In, h.Out, g, h.Weights, dst)
 }
 
 // MLP is a network of linear layers with ReLU between them.

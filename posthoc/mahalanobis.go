@@ -3,7 +3,7 @@ package posthoc
 import (
 	"context"
 
-	"mlrbfn/internal/products"
+	"mlrbfn/internal/linalg"
 )
 
 const (
@@ -169,7 +169,7 @@ func (s *MDS) score(scores, x []float64) {
 	s.Within.apply(z, x)
 	classes := len(s.Means) / r
 	inner := make([]float64, len(scores)*classes)
-	products.NT(len(scores), classes, r, z, s.Means, inner)
+	linalg.NT(len(scores), classes, r, z, s.Means, inner)
 	half := make([]float64, classes) // ½‖m_c‖²
 	for c := range half {
 		half[c] = dot(s.Means[c*r:(c+1)*r], s.Means[c*r:(c+1)*r]) / 2

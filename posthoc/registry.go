@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/bits"
@@ -213,19 +214,14 @@ func (m method) check(in Input) error {
 	if in.Head != nil {
 		d, c = max(d, in.Head.In), max(c, in.Head.Out)
 	}
-	if need, have := m.memory(d, c), orGibibyte(in.Memory); need > have {
+	if need, have := m.memory(d, c), cmp.Or(in.Memory, DefaultMemory); need > have {
 		return options.Errorf("Memory", "%d bytes are too few: %d features in %d classes need %d", have, d, c, need)
 	}
 	return nil
 }
 
-// orGibibyte returns the memory that an option stands for.
-func orGibibyte(memory int64) int64 {
-	if memory == 0 {
-		return 1 << 30
-	}
-	return memory
-}
+// DefaultMemory is how many bytes a score takes, about, where nothing else is said.
+const DefaultMemory = 1 << 30
 
 // matrices returns the bytes of n matrices of float64 with so many rows and
 // columns, or the largest number if these are too many to count.

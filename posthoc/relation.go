@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
-	"mlrbfn/internal/products"
 )
 
 var kindRelation = kindOf[Relation]("Relation", method{
@@ -185,7 +185,7 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 				wide[i*d+j] = float64(v) * p.scale[from+i]
 			}
 		}
-		products.NN(c, d, r.segment, r.rows[from*c:(from+r.segment)*c], wide, sums[g*c*d:(g+1)*c*d])
+		linalg.NN(c, d, r.segment, r.rows[from*c:(from+r.segment)*c], wide, sums[g*c*d:(g+1)*c*d])
 	})
 	for i, v := range sums {
 		r.total[i%len(r.total)] += v
@@ -259,7 +259,7 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 	wide, done := scratch(len(x))
 	defer done()
 	widen(wide, x)
-	products.NT(n, c, r.bank.D, wide, r.total, whole)
+	linalg.NT(n, c, r.bank.D, wide, r.total, whole)
 	for i, l := range length {
 		r.scores[at+i] += over(dot(whole[i*c:(i+1)*c], r.p[(at+i)*c:(at+i+1)*c]), l)
 		if r.scores[at+i] < relationThreshold/2 { // one that counts is more: it is rounding

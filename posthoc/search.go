@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"math"
@@ -9,8 +10,8 @@ import (
 	"slices"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
-	"mlrbfn/internal/products"
 	"mlrbfn/options"
 )
 
@@ -57,7 +58,7 @@ func searchOf(t *together, bank *Data, memory int64) *search {
 // leastMemory returns the smaller one of the memory found so far, 0 if there is
 // none yet, and an option.
 func leastMemory(sofar, option int64) int64 {
-	if option = orGibibyte(option); sofar == 0 {
+	if option = cmp.Or(option, DefaultMemory); sofar == 0 {
 		return option
 	}
 	return min(sofar, option)
@@ -189,7 +190,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
-			products.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
+			linalg.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
 			for _, r := range s.relations {
 				r.relate(&rows, room, scaled[i*d:to*d], length[i:to], i)
 			}

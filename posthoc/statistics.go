@@ -6,32 +6,33 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/moments"
+	"mlrbfn/dataset"
+	"mlrbfn/internal/linalg"
 )
 
 // statistics are computed from features once, for several scores.
 type statistics struct {
-	moments *moments.Moments
+	moments *linalg.Moments
 	within  *mat.SymDense
 	mds     *MDS
 	whole   *Gaussian
 }
 
-// rows returns the features, divided by their lengths if l2, for package moments.
+// rows returns the features, divided by their lengths if l2, as package linalg reads them.
 // Without labels all rows are in one class.
-func (data *Data) rows(l2 bool) moments.Rows {
+func (data *Data) rows(l2 bool) linalg.Rows {
 	index := make([]int, data.N)
 	for i := range index {
 		index[i] = i
 	}
-	r := moments.Rows{D: data.D, Index: index, Classes: 1, Label: func(int) int { return 0 }}
+	r := linalg.Rows{D: data.D, Index: index, Classes: 1, Label: func(int) int { return 0 }}
 	if data.Labels != nil {
 		r.Classes, r.Label = data.Classes, func(row int) int { return int(data.Labels[row]) }
 	}
 	r.Read = func(dst []float64, row int) {
 		widen(dst, data.Features(row, row+1))
 		if l2 {
-			normaliseRows(dst, data.D)
+			dataset.Normalise(dst)
 		}
 	}
 	return r
@@ -48,17 +49,17 @@ func (data *Data) of(l2 bool) *statistics {
 
 // means returns the means of the features, divided by their lengths if l2, and
 // of their classes.
-func (data *Data) means(ctx context.Context, l2 bool) (*moments.Moments, error) {
+func (data *Data) means(ctx context.Context, l2 bool) (*linalg.Moments, error) {
 	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	return data.meansLocked(ctx, l2)
 }
 
-func (data *Data) meansLocked(ctx context.Context, l2 bool) (*moments.Moments, error) {
+func (data *Data) meansLocked(ctx context.Context, l2 bool) (*linalg.Moments, error) {
 	s := data.of(l2)
 	if s.moments == nil {
-		m, err := moments.Means(ctx, data.rows(l2))
+		m, err := linalg.Means(ctx, data.rows(l2))
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +69,7 @@ func (data *Data) meansLocked(ctx context.Context, l2 bool) (*moments.Moments, e
 }
 
 // covariance returns that within the classes. The caller may change it.
-func (data *Data) covariance(ctx context.Context, l2 bool) (*mat.SymDense, *moments.Moments, error) {
+func (data *Data) covariance(ctx context.Context, l2 bool) (*mat.SymDense, *linalg.Moments, error) {
 	m, err := data.meansLocked(ctx, l2)
 	if err != nil {
 		return nil, nil, err

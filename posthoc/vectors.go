@@ -1,6 +1,11 @@
 package posthoc
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"mlrbfn/dataset"
+)
 
 func widen(dst []float64, src []float32) {
 	for i, v := range src {
@@ -10,13 +15,8 @@ func widen(dst []float64, src []float32) {
 
 // normaliseRows divides each row by its length; a row of zeros stays one.
 func normaliseRows(x []float64, d int) {
-	for i := 0; i < len(x); i += d {
-		row := x[i : i+d]
-		if length := norm(row); length != 0 {
-			for j := range row {
-				row[j] /= length
-			}
-		}
+	for row := range slices.Chunk(x, d) {
+		dataset.Normalise(row)
 	}
 }
 

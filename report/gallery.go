@@ -12,11 +12,11 @@ import (
 	"math"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/image/draw"
 	"gonum.org/v1/gonum/blas/blas32"
+
+	"mlrbfn/internal/parallel"
 )
 
 // gallery is the most extreme images of a set.
@@ -137,26 +137,19 @@ func nearest(train *Set, items []*galleryItem, k int, thumbnails thumbnails) {
 		for i := from; i < to; i++ {
 			rowNorms[i-from] = math.Sqrt(dot(train.Row(i), train.Row(i)))
 		}
-		var next atomic.Int64
-		var workers sync.WaitGroup
-		for range min(runtime.GOMAXPROCS(0), len(items)) {
-			workers.Go(func() {
-				for q := int(next.Add(1)) - 1; q < len(items); q = int(next.Add(1)) - 1 {
-					for i := from; i < to; i++ {
-						row := train.Row(i)
-						if len(items[q].row) != len(row) {
-							continue
-						}
-						f := found{row: i}
-						if scale := rowNorms[i-from] * norms[q]; scale > 0 {
-							f.cosine = dot(items[q].row, row) / scale
-						}
-						best[q] = keep(best[q], f, k)
-					}
+		parallel.Each(runtime.GOMAXPROCS(0), len(items), func(q int) {
+			for i := from; i < to; i++ {
+				row := train.Row(i)
+				if len(items[q].row) != len(row) {
+					continue
 				}
-			})
-		}
-		workers.Wait()
+				f := found{row: i}
+				if scale := rowNorms[i-from] * norms[q]; scale > 0 {
+					f.cosine = dot(items[q].row, row) / scale
+				}
+				best[q] = keep(best[q], f, k)
+			}
+		})
 	}
 	for q, item := range items {
 		for _, f := range best[q] {

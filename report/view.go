@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"html/template"
 	"io"
@@ -10,14 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/metrics"
 )
 
@@ -231,17 +230,13 @@ type runDrawing struct {
 // drawRuns draws what needs scores, on all cores.
 func (v *view) drawRuns() error {
 	drawings := make([]runDrawing, len(v.methods))
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i, method := range v.methods {
-		if run, ok := v.firstRun(method); ok {
-			group.Go(func() (err error) {
-				drawings[i], err = v.drawRun(run)
-				return err
-			})
+	err := onCores(len(v.methods), func(i int) (err error) {
+		if run, ok := v.firstRun(v.methods[i]); ok {
+			drawings[i], err = v.drawRun(run)
 		}
-	}
-	if err := group.Wait(); err != nil {
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	roc, pr := make([][]drawn, len(v.OOD)), make([][]drawn, len(v.OOD))
@@ -425,18 +420,22 @@ func (v *view) writeFigures(dir string) error {
 	if v.Draw == nil {
 		return nil
 	}
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for _, f := range v.figures() {
-		group.Go(func() (err error) {
-			if f.svg, err = v.Draw(f.Chart, "svg"); err != nil {
-				return err
-			}
-			return atomicfile.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {
-				_, err := w.Write(f.svg)
-				return err
-			})
+	figures := v.figures()
+	return onCores(len(figures), func(i int) (err error) {
+		f := figures[i]
+		if f.svg, err = v.Draw(f.Chart, "svg"); err != nil {
+			return err
+		}
+		return atomicfile.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {
+			_, err := w.Write(f.svg)
+			return err
 		})
-	}
-	return group.Wait()
+	})
+}
+
+// onCores calls do for 0 … n−1 on all cores, up to the first error.
+func onCores(n int, do func(i int) error) error {
+	return parallel.Ranges(context.Background(), n, 1, func() func(i, _ int) error {
+		return func(i, _ int) error { return do(i) }
+	})
 }

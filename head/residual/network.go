@@ -26,7 +26,7 @@ func newNetwork(cfg Config, d, classes int) *Network {
 	n := &Network{Recovery: cfg.Recovery}
 	e := cfg.Projection
 	if e == 0 {
-		e = max(50, classes-1)
+		e = max(LeastProjection, classes-1)
 	}
 	e = min(e, d)
 	for range cfg.Layers - 1 {

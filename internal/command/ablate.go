@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mlrbfn/head"
 	"mlrbfn/pipeline"
 	"mlrbfn/report/figures"
 )
@@ -22,7 +23,7 @@ func newAblate() *command {
 	c.section("what is compared")
 	depths := c.String("depths", "1,2,3,4", "`numbers` of layers, or none")
 	steps := c.String("steps", "all", "`steps` to leave out: all, none or some of "+strings.Join(pipeline.Steps, ","))
-	c.IntVar(&opts.Hidden, "hidden", 100, "outputs of each hidden layer of the ReLU networks")
+	c.IntVar(&opts.Hidden, "hidden", head.DefaultHidden, "outputs of each hidden layer of the ReLU networks")
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0, 1, 2).PaperByDefault()
 	c.rare(rareHeadFlags...)

@@ -1,6 +1,6 @@
-// Package disk holds the operations that change what lies on disk, for code
-// that must survive being killed in the middle of any of them, or seeing it
-// fail. They are those of package os, and a test can make each fail.
+// Package disk has the operations of package os that change files and folders,
+// in a form that a test can make fail. Code uses it whose files must stay whole
+// when any operation fails, or the program is killed in the middle of one.
 package disk
 
 import (

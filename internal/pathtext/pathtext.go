@@ -1,5 +1,6 @@
-// Package pathtext writes paths, which may have any bytes but NUL, where only
-// UTF-8 can stand, as in JSON.
+// Package pathtext writes paths, which may have any bytes but NUL, as UTF-8 text,
+// for JSON. [Encode] is for what is written now; [EncodePercent] is the form that
+// detectors and old feature sets have.
 package pathtext
 
 import (
@@ -8,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Encode returns the path as it is if it is UTF-8. Of any other, every byte that
-// is not becomes a NUL and two hexadecimal digits: no path has a NUL, so that
-// nothing else reads so.
+// Encode returns the path as it is if it is UTF-8. In any other path, each byte
+// that is not UTF-8 becomes a NUL and two hexadecimal digits. No path has a NUL,
+// so the text is unambiguous.
 func Encode(path string) string {
 	if utf8.ValidString(path) {
 		return path

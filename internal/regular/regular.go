@@ -1,6 +1,6 @@
-// Package regular opens files that others name. What is not a regular file (a
-// pipe, which would wait for its writer; a device, which may never end) or is
-// larger than its kind can be is refused.
+// Package regular opens files for reading whose names or contents are not trusted.
+// It refuses what is not a regular file (a pipe, which would wait for its writer;
+// a device, which may never end) and files that are larger than their kind can be.
 package regular
 
 import (

@@ -1,8 +1,9 @@
-// Package ycbcr converts luma and chroma to colours in fixed-point arithmetic.
+// Package ycbcr converts pixels from YCbCr to RGBA in fixed-point arithmetic. Each
+// decoder brings its own tables, as their rounding differs.
 package ycbcr
 
-// Matrix is what each value of a component adds to each colour, with 16 bits
-// after the point.
+// Matrix has the tables of a conversion: how much each value of a component adds
+// to each colour, with 16 bits after the point.
 type Matrix struct {
 	Y, CrR, CbG, CrG, CbB [256]int32
 }

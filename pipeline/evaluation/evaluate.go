@@ -236,7 +236,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		return nil, err
 	}
 	if opts.Memory == 0 {
-		opts.Memory = 1 << 30
+		opts.Memory = posthoc.DefaultMemory
 	}
 	e := &evaluation{opts: opts, room: opts.Memory / 4, prepared: map[string]prepared{}}
 	defer func() {

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"mlrbfn/internal/parallel"
 )
 
 const perFolder = 1000
@@ -94,10 +94,8 @@ func (p *pool) Put(b *png.EncoderBuffer) { p.buffer = b }
 
 // draw makes n images, each of its own.
 func draw(images string, n int) error {
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for from := 0; from < n; from += perFolder {
-		group.Go(func() error {
+	return parallel.Ranges(context.Background(), n, perFolder, func() func(from, to int) error {
+		return func(from, to int) error {
 			dir := filepath.Join(images, fmt.Sprintf("class%05d", from/perFolder))
 			if err := os.MkdirAll(dir, 0o777); err != nil {
 				return err
@@ -105,7 +103,7 @@ func draw(images string, n int) error {
 			img := image.NewNRGBA(image.Rect(0, 0, 4, 4))
 			var b bytes.Buffer
 			encoder := png.Encoder{CompressionLevel: png.NoCompression, BufferPool: &pool{}}
-			for i := from; i < min(from+perFolder, n); i++ {
+			for i := from; i < to; i++ {
 				for p := range 16 {
 					img.Set(p%4, p/4, color.NRGBA{uint8(i >> (p % 8)), uint8(i>>8) + uint8(p), uint8(i >> 16), 255})
 				}
@@ -118,9 +116,8 @@ func draw(images string, n int) error {
 				}
 			}
 			return nil
-		})
-	}
-	return group.Wait()
+		}
+	})
 }
 
 // watch runs a program and prints how its memory grew; of an extraction onto out

@@ -21,7 +21,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/command"
-	"mlrbfn/internal/moments"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/npy"
 	"mlrbfn/posthoc"
 )
@@ -203,7 +203,7 @@ func (o *scoring) write(ctx context.Context, path string, n int) (err error) {
 
 // covariance is the one within the classes.
 func covariance(ctx context.Context, data *posthoc.Data) (*mat.SymDense, error) {
-	r := moments.Rows{
+	r := linalg.Rows{
 		D: data.D, Index: make([]int, data.N), Classes: data.Classes,
 		Label: func(row int) int { return int(data.Labels[row]) },
 		Read: func(dst []float64, row int) {
@@ -215,7 +215,7 @@ func covariance(ctx context.Context, data *posthoc.Data) (*mat.SymDense, error) 
 	for i := range r.Index {
 		r.Index[i] = i
 	}
-	m, err := moments.Means(ctx, r)
+	m, err := linalg.Means(ctx, r)
 	if err != nil {
 		return nil, err
 	}

@@ -16,8 +16,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/npy"
-	"mlrbfn/internal/symmetric"
 	"mlrbfn/posthoc"
 )
 
@@ -157,7 +157,7 @@ func (o *scoring) measureOne(ctx context.Context, stdout io.Writer) (err error) 
 			return err
 		}
 		do = func() error {
-			_, _, err := symmetric.Eigen(sigma)
+			_, _, err := linalg.Eigen(sigma)
 			return err
 		}
 	default:

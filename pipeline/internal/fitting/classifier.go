@@ -3,13 +3,12 @@ package fitting
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/floats"
 
 	"mlrbfn/head"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/posthoc"
 )
@@ -115,20 +114,13 @@ func (c *Classifier) Keep(ctx context.Context, t *tables.Table, room *int64) err
 
 // each calls do for the logits of blocks of the rows from … to−1, on all cores.
 func (c *Classifier) each(ctx context.Context, t *tables.Table, from, to int, do func(at int, logits []float64)) error {
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for at := from; at < to && ctx.Err() == nil; at += tables.BlockRows {
-		group.Go(func() error {
-			rows := make([]int, min(tables.BlockRows, to-at))
-			for i := range rows {
-				rows[i] = at + i
-			}
-			do(at, c.Logits(t, rows))
-			return nil
-		})
-	}
-	_ = group.Wait() // do does not fail
-	return ctx.Err()
+	return parallel.Blocks(ctx, to-from, tables.BlockRows, func(at, end int) {
+		rows := make([]int, end-at)
+		for i := range rows {
+			rows[i] = from + at + i
+		}
+		do(from+at, c.Logits(t, rows))
+	})
 }
 
 // Logits returns those [n, C] of rows of a table, ascending.

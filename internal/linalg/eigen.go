@@ -1,7 +1,4 @@
-// Package symmetric finds the eigenvalues and eigenvectors of symmetric
-// matrices, with the products and rotations of the package kernels on all
-// cores. What it finds does not depend on how many there are.
-package symmetric
+package linalg
 
 import (
 	"cmp"
@@ -86,8 +83,8 @@ func tridiagonal(a []float64, n int) (d, e, q []float64) {
 	return d, e, a
 }
 
-// many is how many rotations are kept before they are done.
-const many = 1 << 18
+// manyRotations is how many are kept before they are done.
+const manyRotations = 1 << 18
 
 // diagonal turns d into the eigenvalues and rotates the rows of z along.
 func diagonal(d, e []float64, z *kernels.Stripes) error {
@@ -106,9 +103,9 @@ func diagonal(d, e []float64, z *kernels.Stripes) error {
 			if steps == 50 {
 				return errors.New("the eigenvalues do not converge")
 			}
-			s := step(d, e, l, m)
+			s := stepQL(d, e, l, m)
 			sweeps, kept = append(sweeps, s), kept+len(s.C)
-			if kept >= many {
+			if kept >= manyRotations {
 				z.Rotate(sweeps)
 				sweeps, kept = sweeps[:0], 0
 			}
@@ -118,9 +115,9 @@ func diagonal(d, e []float64, z *kernels.Stripes) error {
 	return nil
 }
 
-// step is one of QL with Wilkinson's shift on the block l … m. It returns its
+// stepQL is one step of QL with Wilkinson's shift on the block l … m. It returns its
 // rotations.
-func step(d, e []float64, l, m int) kernels.Sweep {
+func stepQL(d, e []float64, l, m int) kernels.Sweep {
 	cosines, sines := make([]float64, m-l), make([]float64, m-l)
 	g := (d[l+1] - d[l]) / (2 * e[l])
 	g = d[m] - d[l] + e[l]/(g+math.Copysign(math.Hypot(g, 1), g))

@@ -1,4 +1,4 @@
-package moments
+package linalg
 
 import (
 	"context"
@@ -74,5 +74,37 @@ func TestCovariances(t *testing.T) {
 	cancel()
 	if _, err := m.Within(cancelled, r); err == nil {
 		t.Error("a cancelled context did not stop the sums")
+	}
+}
+
+// TestMeansOfLongRows: blocks of fewer rows change no bit of the means.
+func TestMeansOfLongRows(t *testing.T) {
+	const n, d, classes = 900, blockBytes/8/700 + 1, 3
+	if n*d*8 < blockBytes {
+		t.Fatal("all rows are in one block")
+	}
+	value := func(row, j int) float64 { return math.Sin(float64(row*d + j)) }
+	r := Rows{D: d, Classes: classes, Label: func(row int) int { return row % classes }, Read: func(dst []float64, row int) {
+		for j := range dst {
+			dst[j] = value(row, j)
+		}
+	}}
+	for i := range n {
+		r.Index = append(r.Index, i)
+	}
+	m, err := Means(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for j := 0; j < d; j += 101 {
+		for c := range classes {
+			var sum float64
+			for row := c; row < n; row += classes {
+				sum += value(row, j)
+			}
+			if want := sum / (n / classes); m.Means[c][j] != want {
+				t.Fatalf("mean %d of class %d is %v, want %v", j, c, m.Means[c][j], want)
+			}
+		}
 	}
 }

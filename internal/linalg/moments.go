@@ -1,7 +1,4 @@
-// Package moments computes class means and covariances of feature rows in
-// float64, a block of rows at a time, so that no second copy of the rows is
-// held.
-package moments
+package linalg
 
 import (
 	"context"
@@ -11,10 +8,10 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/parallel"
-	"mlrbfn/internal/products"
 )
 
-// Rows are feature rows to take moments of.
+// Rows are feature rows to take moments of. They are read into float64 a block of
+// rows at a time, so that no second copy of them is held.
 type Rows struct {
 	D       int
 	Index   []int                        // the rows to use
@@ -38,8 +35,9 @@ func Means(ctx context.Context, r Rows) (*Moments, error) {
 	for c := range m.Means {
 		m.Means[c] = zeros
 	}
-	x := make([]float64, min(block, len(r.Index))*r.D)
-	for part := range slices.Chunk(r.Index, block) {
+	rows := max(1, min(block, blockBytes/8/max(1, r.D)))
+	x := make([]float64, min(rows, len(r.Index))*r.D)
+	for part := range slices.Chunk(r.Index, rows) {
 		if err := r.read(ctx, x, part, nil); err != nil {
 			return nil, err
 		}
@@ -94,12 +92,19 @@ func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.Sy
 			offsets = append(offsets, math.Sqrt(float64(n)/float64(m.N))*(m.Means[c][j]-m.Mean[j]))
 		}
 	}
-	products.AddGram(len(offsets)/d, d, offsets, within.RawSymmetric().Data)
+	addGram(len(offsets)/d, d, offsets, within.RawSymmetric().Data)
 	return within, ctx.Err()
 }
 
-// block is how many rows are in float64 at once.
-const block = 1024
+const (
+	// block is how many rows are in float64 at once. The order of a covariance's
+	// sums depends on it, so it is the same for rows of any length; there the
+	// matrix itself takes more memory than a block of long rows.
+	block = 1024
+	// blockBytes bounds the block of means, whose sums are in the order of the
+	// rows in any case.
+	blockBytes = 32 << 20
+)
 
 func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*mat.SymDense, error) {
 	sum := make([]float64, r.D*r.D)
@@ -108,7 +113,7 @@ func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*m
 		if err := r.read(ctx, x, part, centre); err != nil {
 			return nil, err
 		}
-		products.AddGram(len(part), r.D, x, sum)
+		addGram(len(part), r.D, x, sum)
 	}
 	for i := range sum {
 		sum[i] /= float64(len(r.Index))

@@ -1,4 +1,4 @@
-package symmetric
+package linalg
 
 import (
 	"fmt"
@@ -89,8 +89,8 @@ func TestEigenOfNoNumbers(t *testing.T) {
 	}
 }
 
-// TestCores asks for the same bits on any number of cores.
-func TestCores(t *testing.T) {
+// TestEigenOnCores asks for the same bits on any number of cores.
+func TestEigenOnCores(t *testing.T) {
 	a := random(200, 300)
 	_, want, err := Eigen(a)
 	if err != nil {

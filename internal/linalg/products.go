@@ -1,7 +1,8 @@
-// Package products is where the scores' and the moments' matrix products
-// happen: those of the package kernels, for any number of goroutines. Matrices
-// are row-major and dense.
-package products
+// Package linalg is the linear algebra that conditionings and scores need:
+// products of matrices, means and covariances of feature rows, and eigenvectors
+// of symmetric matrices. It works on all cores with the arithmetic of package
+// kernels; what it computes does not depend on how many cores there are.
+package linalg
 
 import (
 	"sync"
@@ -14,7 +15,8 @@ import (
 // Real is a type that products are computed in.
 type Real = kernels.Real
 
-// NT sets C = A·Bᵀ with A [m,k], B [n,k], C [m,n].
+// NT sets C = A·Bᵀ with A [m,k], B [n,k], C [m,n]. Matrices are row-major and
+// dense. Any number of goroutines may call it and NN.
 func NT[T Real](m, n, k int, a, b, c []T) {
 	borrow(func(p kernels.Products[T]) { p.NT(m, n, k, 1, a, b, 0, c) })
 }
@@ -41,8 +43,8 @@ func borrow[T Real](do func(kernels.Products[T])) {
 	do(p)
 }
 
-// AddGram adds the upper triangle of XᵀX, X [n,d], to sum [d,d], on all cores;
+// addGram adds the upper triangle of XᵀX, X [n,d], to sum [d,d], on all cores;
 // the result does not depend on how many there are.
-func AddGram(n, d int, x, sum []float64) {
+func addGram(n, d int, x, sum []float64) {
 	kernels.BLAS{}.Dsyrk(blas.Upper, blas.Trans, d, n, 1, x, d, 1, sum, d)
 }

@@ -1,4 +1,4 @@
-package products
+package linalg
 
 import (
 	"math"
@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// TestAgainstTheirDefinitions takes sizes around those of a slab.
-func TestAgainstTheirDefinitions(t *testing.T) {
-	testIn[float32](t, 1e-4)
-	testIn[float64](t, 1e-12)
+// TestProducts takes sizes around those of a slab.
+func TestProducts(t *testing.T) {
+	testProducts[float32](t, 1e-4)
+	testProducts[float64](t, 1e-12)
 }
 
-func testIn[T Real](t *testing.T, tolerance float64) {
+func testProducts[T Real](t *testing.T, tolerance float64) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, size := range [][3]int{{1, 1, 1}, {64, 192, 5}, {65, 193, 7}, {130, 3, 70}} {
 		m, n, k := size[0], size[1], size[2]
@@ -53,7 +53,7 @@ func TestAddGram(t *testing.T) {
 		x[i] = rng.NormFloat64()
 	}
 	for range 2 {
-		AddGram(n, d, x, sum)
+		addGram(n, d, x, sum)
 	}
 	for i := range d {
 		for j := i; j < d; j++ {

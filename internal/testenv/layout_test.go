@@ -1,0 +1,158 @@
+package testenv_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/testenv"
+)
+
+// layers are the rooms of the tree, those at the bottom first. A package imports
+// packages of lower layers, and of its own room. A folder belongs to the longest
+// name here that it is or lies in.
+var layers = [][]string{
+	{"internal", "options"},
+	{"metrics", "features"},
+	{"dataset"},
+	{"conditioning", "posthoc", "extractor"},
+	{"head"},
+	{"report"},
+	{"pipeline/internal/files", "pipeline/internal/tables"},
+	{"pipeline/detector"},
+	{"pipeline/internal"},
+	{"pipeline/training"},
+	{"pipeline/evaluation", "pipeline/export"},
+	{"pipeline"},
+	{"internal/command"},
+	{"cmd", "docs", "examples", "models", "scripts"},
+}
+
+// roomOf returns the room that a folder belongs to and its layer, −1 for none.
+func roomOf(folder string) (room string, layer int) {
+	layer = -1
+	for i, rooms := range layers {
+		for _, r := range rooms {
+			if len(r) > len(room) && (folder == r || strings.HasPrefix(folder, r+"/")) {
+				room, layer = r, i
+			}
+		}
+	}
+	return room, layer
+}
+
+// sources calls do for each Go file of the program, without tests.
+func sources(t *testing.T, do func(file string, parsed *ast.File)) {
+	t.Helper()
+	root := testenv.Root(t)
+	files := 0
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := d.Name()
+		if d.IsDir() {
+			if name != root && (strings.HasPrefix(base, ".") || base == "testdata") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(base, ".go") || strings.HasSuffix(base, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		file, err := filepath.Rel(root, name)
+		files++
+		do(filepath.ToSlash(file), parsed)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 100 {
+		t.Errorf("%d files were found", files)
+	}
+}
+
+// TestImportsPointDownwards also says that only the commands parse flags.
+func TestImportsPointDownwards(t *testing.T) {
+	_, commands := roomOf("internal/command")
+	sources(t, func(file string, parsed *ast.File) {
+		room, layer := roomOf(path.Dir(file))
+		if layer < 0 {
+			t.Errorf("%s is in no layer", file)
+			return
+		}
+		for _, spec := range parsed.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if layer < commands && strings.HasPrefix(imported, "github.com/spf13/") {
+				t.Errorf("%s imports %s, which only internal/command and programs may", file, imported)
+			}
+			folder, ours := strings.CutPrefix(imported, "mlrbfn/")
+			if !ours {
+				continue
+			}
+			if to, below := roomOf(folder); to != room && (below < 0 || below >= layer) {
+				t.Errorf("%s imports %s, which is not below it", file, folder)
+			}
+		}
+	})
+}
+
+// speakOfFlags are rooms whose errors still name flags.
+var speakOfFlags = map[string]bool{"extractor": true, "features": true}
+
+var flagName = regexp.MustCompile(`(^|[^\w-])--[a-z]`)
+
+// TestErrorsNameNoFlags: an error below the commands names the field of a Go
+// struct, as a program that imports the library has no flags.
+func TestErrorsNameNoFlags(t *testing.T) {
+	_, commands := roomOf("internal/command")
+	found := map[string]bool{}
+	sources(t, func(file string, parsed *ast.File) {
+		room, layer := roomOf(path.Dir(file))
+		if layer >= commands {
+			return
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			function, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || function.Sel.Name != "Errorf" && function.Sel.Name != "New" {
+				return true
+			}
+			for _, arg := range call.Args {
+				ast.Inspect(arg, func(n ast.Node) bool {
+					text, ok := n.(*ast.BasicLit)
+					if ok && text.Kind == token.STRING && flagName.MatchString(text.Value) {
+						if found[room] = true; !speakOfFlags[room] {
+							t.Errorf("%s: an error names a flag: %s", file, text.Value)
+						}
+					}
+					return true
+				})
+			}
+			return true
+		})
+	})
+	for room := range speakOfFlags {
+		if !found[room] {
+			t.Logf("the errors of %s name no flags any more: take it out of speakOfFlags", room)
+		}
+	}
+}
