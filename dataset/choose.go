@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Spread returns n of the rows, or all where there are fewer, evenly spaced:
-// rows often come class by class.
+// Spread returns n evenly spaced rows, or all if there are fewer. It suits rows
+// that are sorted by class.
 func Spread(rows []int, n int) []int {
 	if len(rows) <= n {
 		return rows
@@ -20,7 +20,7 @@ func Spread(rows []int, n int) []int {
 	return out
 }
 
-// Every returns at most n of the rows, each as far from the one before.
+// Every returns every k-th of the rows, at most n of them.
 func Every(rows []int, n int) []int {
 	step := (len(rows) + n - 1) / n
 	if step < 2 {
@@ -33,7 +33,7 @@ func Every(rows []int, n int) []int {
 	return some
 }
 
-// Sample draws up to n of the rows, without repetition. uniform gives random
+// Sample draws up to n of the rows, without repetition. uniform returns random
 // numbers in [0, 1).
 func Sample(rows []int, n int, uniform func() float64) []int {
 	rows = slices.Clone(rows)
@@ -45,14 +45,13 @@ func Sample(rows []int, n int, uniform func() float64) []int {
 	return rows[:n]
 }
 
-// Parts are the labelled rows of a training set in three disjoint parts, each
-// ascending.
+// Parts divides the labelled rows of a training set into three disjoint lists,
+// each ascending.
 type Parts struct{ Train, Validation, Calibration []int }
 
-// Split divides the rows with a label ≥ 0. Each class gives its share to
-// validation and to calibration, at most one row more, and leaves at least one
-// row for training, so that a class of one row gives none. The same seed gives
-// the same parts.
+// Split divides the rows with a label ≥ 0. Validation and calibration get their
+// shares of each class, rounded down or up. At least one row of each class is for
+// training. The same seed gives the same parts.
 func Split(labels []int64, classes int, validation, calibration float64, seed uint64) (Parts, error) {
 	if !(validation >= 0 && calibration >= 0 && validation+calibration < 1) {
 		return Parts{}, fmt.Errorf("cannot set aside %g of the rows for validation and %g for calibration: nothing is left to train on", validation, calibration)
@@ -65,9 +64,9 @@ func Split(labels []int64, classes int, validation, calibration float64, seed ui
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x73706c6974))
 	var s Parts
-	// due tells how many rows each part is owed so far. What a class gives too
-	// little, for want of whole rows, the next makes up for, by one row at
-	// most; random order and start let that hit any class.
+	// due is how many rows each part should have so far. If rounding gives a part
+	// too few rows of a class, the next class adds one row. The order of the
+	// classes and the start are random, so that this may happen to any class.
 	dueValidation, dueCalibration := rng.Float64(), rng.Float64()
 	for _, class := range rng.Perm(classes) {
 		rows := byClass[class]
@@ -90,7 +89,7 @@ func Split(labels []int64, classes int, validation, calibration float64, seed ui
 	return s, nil
 }
 
-// Normalise divides a row by its length; a row of zeros stays one.
+// Normalise divides a row by its length. A row of zeros does not change.
 func Normalise(row []float64) {
 	var largest float64
 	for _, v := range row {
@@ -99,7 +98,7 @@ func Normalise(row []float64) {
 	if largest == 0 {
 		return
 	}
-	var sum float64 // of squares that neither overflow nor vanish
+	var sum float64 // of scaled squares, which neither overflow nor underflow
 	for _, v := range row {
 		sum += (v / largest) * (v / largest)
 	}
