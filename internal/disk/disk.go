@@ -1,6 +1,6 @@
-// Package disk holds the operations that change what lies on disk, for code
-// that must survive being killed in the middle of any of them, or seeing it
-// fail. They are those of package os, and a test can make each fail.
+// Package disk wraps the operations of package os that change the disk, so that
+// tests can make each of them fail. It is for code that must survive a crash or an
+// error in any of them.
 package disk
 
 import (
@@ -10,17 +10,16 @@ import (
 	"sync/atomic"
 )
 
-// A Fault is asked before every operation whether it fails: op is its name, as
-// in an fs.PathError, and path what it changes. An error makes the operation
-// fail with it, torn as a crash would tear it: half of the bytes are written,
-// one file of a folder is removed. While a Fault is in force nothing is really
-// synced, since what dies of it is a process and not the machine. It may be called
-// from several goroutines.
+// A Fault is called before every operation: op is its name, as in an fs.PathError,
+// and path is what it changes. If it returns an error, the operation fails with it
+// and is half done, as after a crash: half of the bytes are written, one file of a
+// folder is removed. While a Fault is set nothing is synced, because tests kill
+// processes, not machines. It may be called from several goroutines.
 type Fault func(op, path string) error
 
 var fault atomic.Pointer[Fault]
 
-// SetFault puts a Fault in force, for tests; nil takes it away.
+// SetFault sets a Fault, for tests; nil removes it.
 func SetFault(f Fault) {
 	if f == nil {
 		fault.Store(nil)
@@ -109,8 +108,8 @@ func Rename(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// Exchange lets two names change places in one step, where the operating system
-// can do it; elsewhere the error wraps errors.ErrUnsupported.
+// Exchange swaps two names in one step. If the operating system cannot, the error
+// wraps errors.ErrUnsupported.
 func Exchange(a, b string) error {
 	if err := fails("exchange", b); err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package symmetric finds the eigenvalues and eigenvectors of symmetric
-// matrices, with the products and rotations of the package kernels on all
-// cores. What it finds does not depend on how many there are.
+// Package symmetric computes the eigenvalues and eigenvectors of symmetric
+// matrices, with the kernels' products and rotations on all cores. The results do
+// not depend on the number of cores.
 package symmetric
 
 import (
@@ -20,9 +20,9 @@ import (
 // 1, as the rows of a matrix [n, n].
 //
 // Householder's reflections make a tridiagonal, and implicit QL steps that
-// diagonal (Golub and Van Loan, 8.3), as LAPACK's dsyev does. The rotations of
-// many steps are kept and done to the vectors at once, a stripe of these at a
-// time that stays in the cache.
+// diagonal (Golub and Van Loan, 8.3), as LAPACK's dsyev does. The rotations of many
+// steps are collected and then applied to a stripe of the vectors at a time, which
+// stays in the cache.
 func Eigen(a mat.Symmetric) (values []float64, vectors *mat.Dense, err error) {
 	kernels.UseBLAS()
 	n := a.SymmetricDim()
@@ -86,7 +86,7 @@ func tridiagonal(a []float64, n int) (d, e, q []float64) {
 	return d, e, a
 }
 
-// many is how many rotations are kept before they are done.
+// many is how many rotations are collected before they are applied.
 const many = 1 << 18
 
 // diagonal turns d into the eigenvalues and rotates the rows of z along.
