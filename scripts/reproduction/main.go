@@ -332,7 +332,7 @@ func (e *experiment) findSets() error {
 		return fmt.Errorf("%s: all sets of OOD images are missing; %s", e.title, remedy)
 	}
 	if len(e.near)+len(e.far) < wanted {
-		e.note("near and far are means over the available sets, the paper's over all; %s", remedy)
+		e.note("near and far are means over the sets that are there, the paper's over all; %s", remedy)
 	}
 	return nil
 }
