@@ -1,15 +1,14 @@
-// Package conditioning changes the geometry of features before a head reads
-// them. A head of radial basis functions sees features through distances
-// alone, so what a distance means matters more than the head's depth: on
-// features of a backbone that was trained for something else, most of ‖x−c‖²
-// comes from directions in which the classes do not differ.
+// Package conditioning transforms features before a head reads them. A head of
+// radial basis functions depends on distances alone, and in the features of a
+// backbone that was trained for another task most of ‖x−c‖² comes from directions
+// in which the classes do not differ.
 //
 // A conditioning is one affine map, after an optional division by the length:
 //
 //	z = (x/‖x‖ − μ) W,  W [D, E] or a diagonal
 //
-// It is fitted on training rows, stored in the detector and part of the head's
-// graph.
+// It is fitted on training rows, and is stored in the detector and exported with
+// the head.
 package conditioning
 
 import (
@@ -27,28 +26,26 @@ import (
 	"mlrbfn/options"
 )
 
-// Kind says what W is made of.
+// Kind says how W is computed.
 type Kind string
 
 const (
-	// None leaves the features as they are, but for L2.
+	// None has no μ and no W: features change by L2 only.
 	None Kind = "none"
 	// Standardise divides each feature by its standard deviation.
 	Standardise Kind = "standardise"
-	// PCA turns the features onto their principal axes, keeping the first.
+	// PCA projects the features onto their first principal axes.
 	PCA Kind = "pca"
 	// Whiten gives the features of a class unit covariance: W Wᵀ = (Σ + s·t·I)⁻¹
 	// with the covariance Σ within the classes, t = tr Σ/D the mean of its
 	// eigenvalues, and the shrinkage s. Squared distances become Mahalanobis
-	// distances. The first coordinates are those that tell the class means
-	// apart, the best first.
+	// distances. The first coordinates separate the class means, the best first.
 	Whiten Kind = "whiten"
-	// Auto is Whiten, after L2 unless that costs: it is done without where
-	// there are fewer than 32 features, or nearest class means in the whitened
-	// features err less often on the validation rows then, by more than two
-	// standard deviations of the difference. Classes of one image each, repeated
-	// or not, have no spread to whiten: then it is L2 alone, or nothing where
-	// there are fewer than 32 features.
+	// Auto is Whiten, with L2 unless there are fewer than 32 features, or the
+	// nearest class mean is the right one significantly more often without L2: on
+	// the validation rows, by more than two standard deviations of the
+	// difference. If all rows of each class are equal, nothing can be whitened;
+	// then Auto is L2 alone, or None with fewer than 32 features.
 	Auto Kind = "auto"
 )
 
@@ -62,14 +59,14 @@ type Options struct {
 	Shrinkage float64 `json:"shrinkage"` // s of Whiten, > 0; 0 means that of Shrinkages which fits the validation rows
 	Dims      int     `json:"dims"`      // E of PCA; 0 means D
 
-	// Memory is how many bytes fitting may take, about; 0 means any number. Where
-	// D×D matrices do not fit, PCA and whitening work in the span of as many
-	// training rows as do, at most 4096, and give no more than so many
-	// coordinates. A fitted map has none.
+	// Memory is about how many bytes fitting may take; 0 means no limit. If D×D
+	// matrices do not fit, PCA and whitening work in the span of as many training
+	// rows as fit, at most 4096, and return at most as many coordinates. It is 0
+	// in a fitted map.
 	Memory int64 `json:"-"`
 }
 
-// WithDefaults fills in the zero fields and refuses what cannot be.
+// WithDefaults fills in the zero fields and refuses invalid values.
 func (o Options) WithDefaults() (Options, error) {
 	if o.Kind == "" {
 		o.Kind = None
@@ -87,22 +84,22 @@ func (o Options) WithDefaults() (Options, error) {
 	return o, nil
 }
 
-// Conditioning is a fitted map. A nil Conditioning leaves features as they
-// are. It does not change once made, so any number of goroutines may use it.
+// Conditioning is a fitted map. A nil Conditioning does not change features. Any
+// number of goroutines may use it.
 type Conditioning struct {
 	Options
 	Mean   []float32 // [D], μ
-	Scale  []float32 // [D], the diagonal of W; nil where there is Matrix
-	Matrix []float32 // [D, E], W; nil where there is Scale
+	Scale  []float32 // [D], the diagonal of W; nil if Matrix is set
+	Matrix []float32 // [D, E], W; nil if Scale is set
 
 	pack   sync.Once
 	packed *kernels.Right[float32] // Matrix, for Apply
 }
 
-// Fit finds the map on the rows of train: moments and factorisations in
-// float64, the result rounded to float32. It returns nil where nothing is to
-// be done. The validation rows choose the shrinkage; where there are none,
-// every tenth training row, class by class, stands in for them.
+// Fit fits the map to the rows of train. It computes moments and factorisations
+// in float64 and rounds the result to float32. It returns nil for a map that
+// changes nothing. The validation rows choose the shrinkage; if there are none,
+// every tenth training row, class by class, replaces them.
 func Fit(ctx context.Context, train, validation dataset.Rows, classes int, o Options) (*Conditioning, error) {
 	o, err := o.WithDefaults()
 	if err != nil {
@@ -160,7 +157,7 @@ func tooFew(train dataset.Rows) error {
 	return fmt.Errorf("the conditioning is fitted on at least 2 labelled training rows, and there are %d", train.Len())
 }
 
-// momentRows gives the rows in float64, divided by their lengths if l2.
+// momentRows returns the rows in float64, divided by their lengths if l2.
 func momentRows(data dataset.Rows, classes int, l2 bool) linalg.Rows {
 	return linalg.Rows{
 		D: data.D, Index: data.Index, Classes: classes,
@@ -190,7 +187,7 @@ func (c *Conditioning) standardise(ctx context.Context, rows linalg.Rows, m *lin
 	}
 	c.Scale = make([]float32, rows.D)
 	for j, v := range variance {
-		// A feature that never changes says nothing, whatever it becomes later.
+		// A constant feature carries no information, even if it changes later.
 		if deviation := math.Sqrt(v); deviation > 1e-12*math.Abs(m.Mean[j]) {
 			c.Scale[j] = float32(1 / deviation)
 		}
@@ -220,10 +217,10 @@ func (c *Conditioning) principal(ctx context.Context, rows linalg.Rows, m *linal
 	return c.Validate()
 }
 
-// In returns D, the length of the rows that the map reads.
+// In returns D, the length of the input rows.
 func (c *Conditioning) In() int { return len(c.Mean) }
 
-// Out returns E, the length of the rows that it gives.
+// Out returns E, the length of the output rows.
 func (c *Conditioning) Out() int {
 	if c.Scale != nil {
 		return len(c.Scale)
@@ -231,8 +228,8 @@ func (c *Conditioning) Out() int {
 	return len(c.Matrix) / len(c.Mean)
 }
 
-// Validate reports whether the arrays fit together and all numbers are finite;
-// Apply relies on it for a map that comes from outside.
+// Validate checks that the arrays fit together and that all numbers are finite.
+// Call it before Apply on a map from a file.
 func (c *Conditioning) Validate() error {
 	d := len(c.Mean)
 	fits := len(c.Scale) == d && c.Matrix == nil || c.Scale == nil && len(c.Matrix) > 0 && len(c.Matrix)%max(d, 1) == 0
@@ -247,8 +244,8 @@ func (c *Conditioning) Validate() error {
 	return nil
 }
 
-// Apply fills dst [n, E] with the rows x [n, D] conditioned, in float64. dst
-// and x do not overlap, and x is changed. It serves any number of goroutines.
+// Apply fills dst [n, E] with the conditioned rows x [n, D], in float64. It
+// changes x. dst and x must not overlap.
 func (c *Conditioning) Apply(dst, x []float64) {
 	d, e := c.In(), c.Out()
 	n := len(x) / d
@@ -270,8 +267,8 @@ func (c *Conditioning) Apply(dst, x []float64) {
 	c.packed.NN(n, x, dst)
 }
 
-// Rows returns the rows of x [N, D] that index names, conditioned and rounded
-// to float32, [len(index), E]; the work is shared out over all cores.
+// Rows returns the rows of x [N, D] listed in index, conditioned and rounded to
+// float32, [len(index), E]. It computes on all cores.
 func (c *Conditioning) Rows(ctx context.Context, x []float32, index []int) ([]float32, error) {
 	e := c.Out()
 	out := make([]float32, len(index)*e)
@@ -281,21 +278,21 @@ func (c *Conditioning) Rows(ctx context.Context, x []float32, index []int) ([]fl
 	})
 }
 
-// Each calls do with blocks of the rows that Rows returns, the first being that
-// of index[at], from several goroutines. do keeps none of them.
+// Each calls do, from several goroutines, with blocks of the rows that Rows would
+// return. A block begins with the row index[at]. do must not hold on to it.
 func (c *Conditioning) Each(ctx context.Context, x []float32, index []int, do func(at int, rows []float32) error) error {
 	d, e := c.In(), c.Out()
 	block := min(256, max(16, 1<<21/d))
 	return parallel.Ranges(ctx, len(index), block, func() func(from, to int) error {
-		wide, out, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
+		in, out, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
 		return func(from, to int) error {
 			for i, r := range index[from:to] {
 				for j, v := range x[r*d : (r+1)*d] {
-					wide[i*d+j] = float64(v)
+					in[i*d+j] = float64(v)
 				}
 			}
 			n := to - from
-			c.Apply(out[:n*e], wide[:n*d])
+			c.Apply(out[:n*e], in[:n*d])
 			copyTo(rows, out[:n*e])
 			return do(from, rows[:n*e])
 		}

@@ -17,7 +17,7 @@ import (
 	"mlrbfn/dataset"
 )
 
-// TestGolden holds the distances after each conditioning against numpy's
+// TestGolden compares the distances after each conditioning with numpy's
 // (testdata/generate_golden.py).
 func TestGolden(t *testing.T) {
 	text, err := os.ReadFile("testdata/golden.json")
@@ -75,8 +75,8 @@ func upTo(n int) []int {
 	return rows
 }
 
-// TestWhitenedClassesAreRound says what whitening is for: without shrinkage to
-// speak of, the covariance within the classes becomes the identity.
+// TestWhitenedClassesAreRound: with almost no shrinkage, the covariance within
+// the classes becomes the identity.
 func TestWhitenedClassesAreRound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := rapid.IntRange(1, 6).Draw(t, "d")
@@ -150,8 +150,8 @@ func TestFitRefuses(t *testing.T) {
 	}
 }
 
-// TestOddRows conditions what training rows do not show: no row may become a
-// NaN, and a constant feature says nothing.
+// TestOddRows conditions rows unlike the training rows: none becomes NaN, and a
+// feature that was constant in training has no effect.
 func TestOddRows(t *testing.T) {
 	data := dataset.Rows{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Index: upTo(3)}
 	c, err := conditioning.Fit(context.Background(), data, dataset.Rows{}, 1, conditioning.Options{Kind: conditioning.Standardise})

@@ -14,23 +14,23 @@ import (
 	"mlrbfn/options"
 )
 
-// squares is how many bytes whitening, and the axes of PCA, take for each of the
-// D² elements of a covariance: four float64 matrices and the result at a time.
+// squares is how many bytes whitening and PCA take for each of the D² elements of
+// a covariance: four float64 matrices and the result.
 const squares = 40
 
-// fits tells whether matrices of D×D fit into the memory.
+// fits reports whether matrices of D×D fit into the memory.
 func (o Options) fits(d int) bool {
 	return o.Memory == 0 || float64(squares)*float64(d)*float64(d) <= float64(o.Memory)
 }
 
-// mostAxes is how many rows, at most, the axes of a reduction come from.
+// mostAxes is the largest number of rows to compute the axes of a reduction from.
 const mostAxes = 4096
 
 // reduction projects rows, divided by their lengths if l2, onto the principal
-// axes of some of the training rows: z = (x − μ)V, V [D, R] with orthogonal
-// columns of length 1, the widest axis first. It is for features that are so many
-// that their covariance does not fit into memory. Where all training rows give
-// the axes, nothing of their spread is lost.
+// axes of some of the training rows: z = (x − μ)V, V [D, R] with orthonormal
+// columns, the axis of the largest variance first. It is for features whose
+// covariance does not fit into memory. With axes from all training rows no
+// variance of these is lost.
 type reduction struct {
 	l2   bool
 	mean []float64 // [D], μ
@@ -38,8 +38,8 @@ type reduction struct {
 	d, r int
 }
 
-// reduce finds the axes from as many training rows as there is memory for, by
-// way of the products of these rows with each other [n, n].
+// reduce computes the axes from as many training rows as fit into memory, from
+// the products of these rows with each other [n, n].
 func reduce(ctx context.Context, train dataset.Rows, classes int, l2 bool, memory int64) (*reduction, error) {
 	// The rows and the axes in float64, and n×n matrices.
 	n := min(train.Len(), mostAxes)
@@ -77,7 +77,7 @@ func reduce(ctx context.Context, train dataset.Rows, classes int, l2 bool, memor
 	if err != nil {
 		return nil, err
 	}
-	var scaled []float64 // [R, n], the eigenvectors over the roots of their eigenvalues, the widest first
+	var scaled []float64 // [R, n], the eigenvectors over the roots of their eigenvalues, the largest first
 	for i := n - 1; i >= 0 && values[i] > 1e-10*values[n-1]; i-- {
 		for _, v := range vectors.RawRowView(i) {
 			scaled = append(scaled, v/math.Sqrt(values[i]))
@@ -85,14 +85,14 @@ func reduce(ctx context.Context, train dataset.Rows, classes int, l2 bool, memor
 		r.r++
 	}
 	if r.r == 0 {
-		return nil, errors.New("the features of all rows are the same: there is nothing to condition by")
+		return nil, errors.New("the features of all rows are the same: a conditioning cannot be fitted")
 	}
 	r.axes = make([]float64, r.r*d)
 	linalg.NN(r.r, d, n, scaled, x, r.axes)
 	return r, ctx.Err()
 }
 
-// rows returns as many of the rows as there is memory for, reduced.
+// rows reduces as many of the rows as fit into memory.
 func (r *reduction) rows(ctx context.Context, data dataset.Rows, memory int64) (dataset.Rows, error) {
 	most := max(1000, int(memory/int64(16*r.r)))
 	some := dataset.Every(data.Index, most)
@@ -115,7 +115,7 @@ func (r *reduction) rows(ctx context.Context, data dataset.Rows, memory int64) (
 }
 
 // fitReduced is Fit for features whose covariance does not fit into memory: it
-// conditions the reduced rows, and joins the two maps into one of D×R.
+// fits the conditioning to reduced rows, and combines both maps into one of D×R.
 func fitReduced(ctx context.Context, train, validation dataset.Rows, classes int, o Options) (*Conditioning, error) {
 	candidates := []bool{o.L2}
 	if o.Kind == Auto {
@@ -198,5 +198,5 @@ func fitReduced(ctx context.Context, train, validation dataset.Rows, classes int
 	return c, c.Validate()
 }
 
-// reduced is rows that a reduction gives.
+// reduced holds the rows after a reduction.
 type reduced struct{ train, validation dataset.Rows }

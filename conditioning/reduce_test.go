@@ -11,9 +11,9 @@ import (
 	"mlrbfn/options"
 )
 
-// wide makes n rows of d features of three classes, which differ in a few
+// rowsOf makes n rows of d features of three classes, which differ in a few
 // directions.
-func wide(n, d int) dataset.Rows {
+func rowsOf(n, d int) dataset.Rows {
 	rng := rand.New(rand.NewPCG(3, 4))
 	means := make([]float64, 3*d)
 	for i := range means {
@@ -30,10 +30,10 @@ func wide(n, d int) dataset.Rows {
 	return dataset.All(x, d, labels)
 }
 
-// TestReducedPCA: with less memory than D×D matrices take, the principal axes are
-// the same, as far as the rows have a spread, but for their signs.
+// TestReducedPCA: with less memory than D×D matrices take, the principal axes of
+// the rows are the same, up to their signs.
 func TestReducedPCA(t *testing.T) {
-	data := wide(40, 300)
+	data := rowsOf(40, 300)
 	for _, l2 := range []bool{false, true} {
 		o := conditioning.Options{Kind: conditioning.PCA, L2: l2, Dims: 12}
 		want, err := conditioning.Fit(t.Context(), data, dataset.Rows{}, 3, o)
@@ -60,10 +60,10 @@ func TestReducedPCA(t *testing.T) {
 	}
 }
 
-// TestReducedWhitening: rows of a class have unit variance in every coordinate
-// that is left, but for the shrinkage, and the classes stay apart.
+// TestReducedWhitening: rows of a class have unit variance in every coordinate,
+// up to the shrinkage, and the classes stay separable.
 func TestReducedWhitening(t *testing.T) {
-	data := wide(330, 2000)
+	data := rowsOf(330, 2000)
 	train, validation := data.With(data.Index[:300]), data.With(data.Index[300:])
 	for _, kind := range []conditioning.Kind{conditioning.Auto, conditioning.Whiten} {
 		c, err := conditioning.Fit(t.Context(), train, validation, 3, conditioning.Options{Kind: kind, Memory: 64 << 20})
@@ -107,7 +107,7 @@ func TestReducedWhitening(t *testing.T) {
 }
 
 func TestTooLittleMemory(t *testing.T) {
-	_, err := conditioning.Fit(t.Context(), wide(10, 2000), dataset.Rows{}, 3, conditioning.Options{Kind: conditioning.Whiten, Memory: 1000})
+	_, err := conditioning.Fit(t.Context(), rowsOf(10, 2000), dataset.Rows{}, 3, conditioning.Options{Kind: conditioning.Whiten, Memory: 1000})
 	if wrong := (*options.Error)(nil); !errors.As(err, &wrong) || wrong.Option != "Memory" {
 		t.Errorf("got %v", err)
 	}

@@ -18,10 +18,10 @@ import (
 	"mlrbfn/internal/linalg"
 )
 
-// Shrinkages are what whitening chooses from.
+// Shrinkages are the values that whitening chooses from.
 var Shrinkages = []float64{0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10}
 
-// mostTrain and mostRows are how many rows are enough to choose by.
+// mostTrain and mostRows are the largest numbers of rows used for the choice.
 const (
 	mostTrain = 10000
 	mostRows  = 1000
@@ -37,11 +37,11 @@ type classGaussians struct {
 	labels []int     // [n]
 }
 
-// gaussians fits them to up to mostTrain of the training rows. Where there are
-// no validation rows, every tenth training row stands in for them.
+// gaussians fits them to up to mostTrain of the training rows. If there are no
+// validation rows, every tenth training row replaces them.
 func gaussians(ctx context.Context, train, validation dataset.Rows, classes int, l2 bool) (*classGaussians, error) {
 	if len(validation.Index) == 0 {
-		// In the order of the classes, so that each gives its share.
+		// In the order of the classes, so that all are represented.
 		rows := slices.Clone(train.Index)
 		slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(train.Labels[a], train.Labels[b]) })
 		validation = train
@@ -68,7 +68,7 @@ func gaussians(ctx context.Context, train, validation dataset.Rows, classes int,
 	}
 	for c, mean := range m.Means {
 		if m.Counts[c] == 0 {
-			mean = slices.Repeat([]float64{math.Inf(1)}, train.D) // nearest to nothing
+			mean = slices.Repeat([]float64{math.Inf(1)}, train.D) // never the nearest
 		}
 		g.means = append(g.means, mean...)
 	}
@@ -95,16 +95,16 @@ func whitened(factor *mat.Cholesky, x []float64) []float64 {
 	return y.Data
 }
 
-// shrinkage returns the s of Shrinkages under which the validation rows are
-// most likely:
+// shrinkage returns the s of Shrinkages with the largest likelihood of the
+// validation rows:
 //
 //	L(s) = −½ log|Σ_s| − ½ mean_i (x_i−μ_{y_i})ᵀ Σ_s⁻¹ (x_i−μ_{y_i})
 //
-// Accuracy could not choose: a backbone that was itself trained on the training
-// images knows all of them.
+// Accuracy would not do: a backbone that was trained on the same images
+// classifies all of them correctly.
 func (g *classGaussians) shrinkage(ctx context.Context) (float64, error) {
 	n := len(g.labels)
-	if n == 0 { // fewer than ten rows: too few to tell
+	if n == 0 { // fewer than ten rows: too few to choose by
 		return slices.Max(Shrinkages), nil
 	}
 	centred := slices.Clone(g.x)
@@ -136,8 +136,7 @@ func (g *classGaussians) shrinkage(ctx context.Context) (float64, error) {
 	return best, nil
 }
 
-// wrong returns how many of the validation rows have another class's mean
-// nearest.
+// wrong counts the validation rows whose nearest mean is that of another class.
 func (g *classGaussians) wrong(s float64) (rows int, err error) {
 	factor, err := shrunk(g.sigma, s)
 	if err != nil {
@@ -162,12 +161,12 @@ func (g *classGaussians) wrong(s float64) (rows int, err error) {
 	return rows, nil
 }
 
-// fewFeatures is below how many of them L2 loses too much: it takes one
-// dimension, in which a stranger may lie far out.
+// fewFeatures is the number of features below which Auto does not use L2. L2
+// removes one dimension, the length, which may separate OOD images.
 const fewFeatures = 32
 
-// choose decides what Auto leaves open. rows gives those to try with and without
-// L2, and whether they are still to be divided by their lengths.
+// choose returns the options that Auto stands for. rows returns the rows to try
+// with and without L2, and whether they must still be divided by their lengths.
 func choose(ctx context.Context, rows func(l2 bool) (train, validation dataset.Rows, divide bool), classes int, o Options) (Options, error) {
 	train, _, divide := rows(true)
 	few := divide && train.D < fewFeatures
@@ -206,9 +205,9 @@ func choose(ctx context.Context, rows func(l2 bool) (train, validation dataset.R
 	return o, nil
 }
 
-// whiten takes W = L⁻ᵀ Q from Σ + s·t·I = L Lᵀ: all W with the same W Wᵀ give
-// the same distances, and this one is cheap to find. The rotation Q begins with
-// the principal axes of the whitened class means.
+// whiten computes W = L⁻ᵀ Q from Σ + s·t·I = L Lᵀ. All W with the same W Wᵀ give
+// the same distances, and this one is cheap. The rotation Q begins with the
+// principal axes of the whitened class means.
 func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.Moments) error {
 	sigma, err := m.Within(ctx, rows)
 	if err != nil {
@@ -226,7 +225,7 @@ func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.M
 	}
 	blas64.Trsm(blas.Left, blas.Trans, 1, lower.RawTriangular(), w.RawMatrix()) // L⁻ᵀ
 
-	// The class means as columns, each as much as it has rows.
+	// The class means as columns, weighted by their numbers of rows.
 	means := mat.NewDense(rows.D, rows.Classes, nil)
 	for class, mean := range m.Means {
 		share := math.Sqrt(float64(m.Counts[class]) / float64(m.N))
@@ -247,8 +246,8 @@ func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.M
 	return c.Validate()
 }
 
-// rotate multiplies w [D, D] by an orthogonal matrix that begins with the
-// columns of axes [D, e], but for their signs.
+// rotate multiplies w [D, D] by an orthogonal matrix that begins with the columns
+// of axes [D, e], up to their signs.
 func rotate(w, axes *mat.Dense) {
 	a := axes.RawMatrix()
 	tau := make([]float64, min(a.Rows, a.Cols))
@@ -276,7 +275,7 @@ func shrunk(sigma *mat.SymDense, s float64) (*mat.Cholesky, error) {
 	}
 	var factor mat.Cholesky
 	if !factor.Factorize(ridged) {
-		return nil, fmt.Errorf("the features' covariance is singular at shrinkage %g: take more", s)
+		return nil, fmt.Errorf("the features' covariance is singular at shrinkage %g: choose a larger one", s)
 	}
 	return &factor, nil
 }

@@ -14,7 +14,7 @@ import (
 	"mlrbfn/dataset"
 )
 
-// TestGoldenShrinkage holds the chosen shrinkage against numpy's choice.
+// TestGoldenShrinkage compares the chosen shrinkage with numpy's choice.
 func TestGoldenShrinkage(t *testing.T) {
 	text, err := os.ReadFile("testdata/golden.json")
 	if err != nil {
@@ -86,10 +86,9 @@ func drawClasses(t *rapid.T, least int) (data dataset.Rows, classes int) {
 	return data, classes
 }
 
-// TestWhitenBeginsWithTheClassMeans: nothing of what tells the class means
-// apart lies beyond the first C−1 coordinates, the first of them tells most,
-// and the matrix is the root of the inverse covariance also where there are
-// fewer rows than features.
+// TestWhitenBeginsWithTheClassMeans: the class means differ in the first C−1
+// coordinates only, most in the first, and the matrix is the root of the inverse
+// covariance also with fewer rows than features.
 func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data, classes := drawClasses(t, 10)
@@ -175,8 +174,8 @@ func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 	})
 }
 
-// TestWhitenWithoutValidation: every tenth training row, class by class, stands
-// in, and where there are none of these the most shrinkage is taken.
+// TestWhitenWithoutValidation: every tenth training row, class by class, replaces
+// validation rows, and without any of these the largest shrinkage is chosen.
 func TestWhitenWithoutValidation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data, classes := drawClasses(t, 2)
@@ -220,8 +219,8 @@ func TestWhitenWithoutValidation(t *testing.T) {
 	})
 }
 
-// TestWhitenInterleaved: rows of ten classes in turn, where every tenth row as
-// they come is all of one class.
+// TestWhitenInterleaved: the classes of rows cycle through ten, so that every
+// tenth row is of the same class.
 func TestWhitenInterleaved(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	data := dataset.Rows{D: 4}

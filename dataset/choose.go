@@ -53,14 +53,13 @@ func Sample(rows []int, n int, uniform func() float64) []int {
 	return rows[:n]
 }
 
-// Parts are the labelled rows of a training set in three disjoint parts, each
-// ascending.
+// Parts divides the labelled rows of a training set into three disjoint lists,
+// each ascending.
 type Parts struct{ Train, Validation, Calibration []int }
 
-// Split divides the rows with a label ≥ 0. Each class gives its share to
-// validation and to calibration, at most one row more, and leaves at least one
-// row for training, so that a class of one row gives none. The same seed gives
-// the same parts.
+// Split divides the rows with a label ≥ 0. Validation and calibration get their
+// shares of each class, rounded down or up. At least one row of each class is for
+// training. The same seed gives the same parts.
 func Split(labels []int64, classes int, validation, calibration float64, seed uint64) (Parts, error) {
 	if !(validation >= 0 && calibration >= 0 && validation+calibration < 1) {
 		return Parts{}, fmt.Errorf("cannot set aside %g of the rows for validation and %g for calibration: nothing is left to train on", validation, calibration)
@@ -73,9 +72,9 @@ func Split(labels []int64, classes int, validation, calibration float64, seed ui
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x73706c6974))
 	var s Parts
-	// due tells how many rows each part is owed so far. What a class gives too
-	// little, for want of whole rows, the next makes up for, by one row at
-	// most; random order and start let that hit any class.
+	// due is how many rows each part should have so far. If rounding gives a part
+	// too few rows of a class, the next class adds one row. The order of the
+	// classes and the start are random, so that this may happen to any class.
 	dueValidation, dueCalibration := rng.Float64(), rng.Float64()
 	for _, class := range rng.Perm(classes) {
 		rows := byClass[class]
@@ -98,7 +97,7 @@ func Split(labels []int64, classes int, validation, calibration float64, seed ui
 	return s, nil
 }
 
-// Normalise divides a row by its length; a row of zeros stays one.
+// Normalise divides a row by its length. A row of zeros does not change.
 func Normalise(row []float64) {
 	// The bits of numbers that are not negative are in the order of the numbers,
 	// with NaN above all, and are compared faster.
@@ -110,7 +109,7 @@ func Normalise(row []float64) {
 	if largest == 0 {
 		return
 	}
-	var sum float64 // of squares that neither overflow nor vanish
+	var sum float64 // of scaled squares, which neither overflow nor underflow
 	for _, v := range row {
 		sum += (v / largest) * (v / largest)
 	}

@@ -1,6 +1,6 @@
-// Package dataset holds labelled rows of features in the form that everything
-// that learns reads, chooses among them, and keeps what does not fit into
-// memory in temporary files.
+// Package dataset holds labelled rows of features for training and fitting. It
+// splits and samples rows, and moves rows that do not fit into memory to temporary
+// files.
 package dataset
 
 import (
@@ -11,18 +11,17 @@ import (
 	"mlrbfn/internal/spill"
 )
 
-// Rows are some of the rows of a matrix, with their labels. The zero value has
-// none.
+// Rows selects rows of a matrix, with their labels. The zero value has no rows.
 type Rows struct {
 	X      []float32 // [N, D] row-major; read only, so it may be a memory map
 	D      int       // features of a row
 	Labels []int64   // [N], the class of each row
-	Index  []int     // the rows to use, each with a label in [0, C); nil means none
+	Index  []int     // the selected rows, each with a label in [0, C); nil means none
 
-	pages *spill.Matrix // what X are the rows of, where these may be in a file
+	pages *spill.Matrix // that X belongs to, if the rows may be in a file
 }
 
-// All returns all rows of x, which is read only, for rows of d features.
+// All returns all rows of x [N, d], which it does not change.
 func All(x []float32, d int, labels []int64) Rows {
 	r := Rows{X: x, D: d, Labels: labels, Index: make([]int, len(labels))}
 	for i := range r.Index {
@@ -31,7 +30,7 @@ func All(x []float32, d int, labels []int64) Rows {
 	return r
 }
 
-// Len returns how many rows are to be used.
+// Len returns the number of selected rows.
 func (r Rows) Len() int { return len(r.Index) }
 
 // Row returns row i of the matrix.
@@ -43,14 +42,14 @@ func (r Rows) With(index []int) Rows {
 	return r
 }
 
-// Check reports what would take a reader of the rows out of its arrays, or a
-// label that is none of the classes. what names the rows in the error.
+// Check returns an error if the arrays do not fit together, or if an index or a
+// label is out of range. what names the rows in the error.
 func (r Rows) Check(what string, classes int) error {
 	if len(r.Index) == 0 {
 		return nil
 	}
 	if r.D < 1 || len(r.X)%r.D != 0 || len(r.X)/r.D != len(r.Labels) {
-		return fmt.Errorf("%s data: %d values and %d labels do not make rows of %d features", what, len(r.X), len(r.Labels), r.D)
+		return fmt.Errorf("%s data: %d values and %d labels do not fit rows of %d features", what, len(r.X), len(r.Labels), r.D)
 	}
 	for _, i := range r.Index {
 		if i < 0 || i >= len(r.Labels) {
@@ -63,8 +62,8 @@ func (r Rows) Check(what string, classes int) error {
 	return nil
 }
 
-// Gather copies the rows that index names, and their labels, to the beginning
-// of x and labels.
+// Gather copies the rows listed in index, and their labels, to the beginning of x
+// and labels.
 func (r Rows) Gather(x []float32, labels []int, index []int) error {
 	paged := r.Window() > 0
 	for i, at := range index {
@@ -79,7 +78,7 @@ func (r Rows) Gather(x []float32, labels []int, index []int) error {
 	return nil
 }
 
-// ByClass lists the rows of each class that has any, in the order of the
+// ByClass lists the selected rows of each class that has any, in the order of the
 // classes.
 func (r Rows) ByClass() [][]int {
 	classes := make(map[int64][]int)
@@ -93,15 +92,14 @@ func (r Rows) ByClass() [][]int {
 	return lists
 }
 
-// Window returns how many rows there is memory for at a time where they lie in
-// a file that is larger than memory, and 0 where they do not: so many rows
-// should be read before others are begun with.
+// Window returns how many rows fit into memory at a time if they lie in a file
+// that is larger than memory, else 0. A caller should finish with one window of
+// rows before it reads the next.
 func (r Rows) Window() int { return r.pages.Window() }
 
-// Prefetch tells the system that the rows from … to−1 of the matrix will be
-// read soon.
+// Prefetch asks the system to read ahead the rows from … to−1 of the matrix.
 func (r Rows) Prefetch(from, to int) { r.pages.Need(from, to) }
 
-// Close frees what a Space holds of the rows, which must not be read any more.
-// Rows of no Space have nothing to free.
+// Close frees rows that a Space made. They must not be read afterwards. For other
+// rows it does nothing.
 func (r Rows) Close() error { return r.pages.Close() }

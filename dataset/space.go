@@ -7,19 +7,19 @@ import (
 	"mlrbfn/internal/spill"
 )
 
-// DefaultMemory returns the memory to use by default, in bytes: half of the
-// machine's, or of the control group's where that has less.
+// DefaultMemory returns the default memory in bytes: half of the machine's, or of
+// the control group's if that has less.
 func DefaultMemory() int64 { return spill.Default() }
 
-// Space is where rows are kept that are made of others: in memory while there
-// is room, in temporary files beyond that. It serves any number of goroutines.
-// A nil Space keeps everything in memory, and has no limit.
+// Space stores computed rows: in memory while they fit, then in temporary files.
+// Any number of goroutines may use it. A nil Space stores everything in memory,
+// without a limit.
 type Space struct{ spill *spill.Space }
 
-// NewSpace returns a Space of so many bytes, about, of rows in memory and, apart
-// from these, of rows that are read from files at a time, which so many users
-// share. Files go to the folder dir; "" means the system's for temporary files.
-// Close it in the end.
+// NewSpace returns a Space with about memory bytes for rows in memory, and as many
+// again, divided among the given number of users, for rows being read from files.
+// Files go to the folder dir; "" means the system's folder for temporary files.
+// Close the Space after its rows.
 func NewSpace(memory int64, dir string, users int) *Space {
 	return &Space{spill.New(memory, dir, users)}
 }
@@ -31,13 +31,12 @@ func (s *Space) space() *spill.Space {
 	return s.spill
 }
 
-// Close frees the Space. Its rows are closed before.
+// Close frees the Space. Close its rows first.
 func (s *Space) Close() error { return s.space().Close() }
 
-// Make returns n rows of d values, which fill writes, with these labels: all of
-// them are to be used. write puts rows into their place, the first being row at;
-// fill may call it from several goroutines, for different rows. Close the rows
-// in the end.
+// Make returns rows of d values, one for each label, all selected. fill computes
+// them and passes them to write in blocks that begin with the row at; it may call
+// write from several goroutines, for different rows. Close the rows after use.
 func (s *Space) Make(d int, labels []int64, fill func(write func(at int, rows []float32) error) error) (Rows, error) {
 	m, err := s.space().Matrix(len(labels), d)
 	if err != nil {
@@ -54,9 +53,9 @@ func (s *Space) Make(d int, labels []int64, fill func(write func(at int, rows []
 	return rows, nil
 }
 
-// Features returns all rows of a feature set, as its own memory map. They take
-// nothing of the Space. Those without a label have the label −1. Close them
-// before the set.
+// Features returns all rows of a feature set, in the set's own memory map, so that
+// they take no memory of the Space. Rows without a label have the label −1. Close
+// them before the set.
 func (s *Space) Features(set *features.Set) Rows {
 	m := s.space().File(set.Map(), set.D)
 	rows := All(m.X, set.D, set.Labels())

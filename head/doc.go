@@ -1,12 +1,11 @@
 // Package head trains classification heads on features and computes their
-// outputs: for each class how confident the head is that an input is of it.
+// outputs: for each class, the confidence that an input belongs to it.
 //
 // There are two networks, each in a package of its own, with its shape, its
 // defaults and its equations: mlrbfn/head/residual, the default one, and
 // mlrbfn/head/paper, the published one. This package has what both share: [Train]
-// and its options, the [Head] that training gives, and the interfaces [Config] and
-// [Network] that the two implement. [MLP], a softmax network of one linear layer or
-// of several with ReLU between them, is there to be compared with.
+// and its options, the trained [Head], and the interfaces [Config] and [Network].
+// [MLP], a softmax network of linear layers with ReLU between them, is a baseline.
 //
 // # Training
 //

@@ -12,64 +12,61 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// Config says which network to train, and its shape. Those of mlrbfn/head/paper
-// and mlrbfn/head/residual implement it; their zero values have defaults for
-// everything.
+// Config says which network to train, and its shape. paper.Config and
+// residual.Config implement it; zero fields take their defaults.
 type Config interface {
-	// WithDefaults fills in the zero fields and refuses what cannot be.
+	// WithDefaults fills in the zero fields and refuses invalid values.
 	WithDefaults() (Config, error)
 	// Settings describe the network.
 	Settings() Settings
-	// TrainOptions fills in the zero fields with what suits the network, and
-	// refuses what cannot be.
+	// TrainOptions fills in the zero fields with the network's defaults and
+	// refuses invalid values.
 	TrainOptions(TrainOptions) (TrainOptions, error)
-	// Conditioning is what suits the network.
+	// Conditioning returns the network's default.
 	Conditioning() conditioning.Options
-	// Prepare makes rows ready to train networks on. What it makes of them is
-	// kept in space; nil means in memory.
+	// Prepare makes rows ready to train networks on. The prepared rows are
+	// stored in space; nil means in memory.
 	Prepare(ctx context.Context, train, val dataset.Rows, classes int, space *dataset.Space) (Prepared, error)
 }
 
-// Prepared is rows to train networks of one kind on, one per seed: what these
-// have in common is computed once. Any number of goroutines may train on it.
+// Prepared holds rows to train networks of one kind on, one per seed, so that
+// shared work is done once. Any number of goroutines may train on it.
 type Prepared interface {
 	// Train trains a head as the function Train does.
 	Train(ctx context.Context, opts TrainOptions) (*Head, []Epoch, error)
 	// Window returns how many rows are shuffled together, 0 where all are.
 	Window(batch int) int
-	// Close frees what Prepare made, when no head is in training any more.
+	// Close frees the prepared rows. Call it after all training has ended.
 	Close() error
 }
 
-// Settings describe a network of either kind, in one form for files and for
-// export. Fields that a network does not have are as if it had the paper's.
+// Settings describe a network of either kind, for files and for export. A field
+// that does not apply to a network has the paper's value.
 type Settings struct {
 	Layers     int // the last one included
 	Centroids  int // of a config, as is the next; 0 for a trained network
 	Projection int
 	Norm       float64
 	Recovery   float64
-	Open       bool // the residual network; else the paper's, which the rest is of
+	Open       bool // the residual network; else the paper's, whose settings follow
 
 	NoDepression, NoRatio, NoProjections bool
 	SumLoss                              bool // of a config
 }
 
-// Network is a trained network. It does not change once made, so any number of
-// goroutines may use it. Those of mlrbfn/head/paper and mlrbfn/head/residual
-// implement it.
+// Network is a trained network. It does not change, so any number of goroutines
+// may use it. paper.Network and residual.Network implement it.
 type Network interface {
 	Settings() Settings
 	Dim() int     // values of a row that it reads
 	Classes() int // C
 	Width() int   // values that its last layer reads
-	// HasScore tells whether the network's score is a number of its own. The
-	// score of several such networks is the mean of theirs. Otherwise it is the
-	// logarithm of the largest confidence.
+	// HasScore reports whether the network computes a score of its own. Several
+	// such networks are combined by the mean of their scores. The score of other
+	// networks is the logarithm of the largest confidence.
 	HasScore() bool
-	// Validate reports whether the arrays fit together and all numbers are
-	// finite. Every other method relies on it for a network that comes from a
-	// file.
+	// Validate checks that the arrays fit together and that all numbers are
+	// finite. Call it first on a network from a file.
 	Validate() error
 	NewEvaluator() Evaluator
 }
@@ -84,37 +81,35 @@ type Evaluator interface {
 	// Outputs fills logConfidences [b, C] and, unless nil, scores [b] for the
 	// rows z [b, d]; b is at most BatchRows.
 	Outputs(logConfidences, scores, z []float64)
-	// Represent fills dst [b, Width] with what the last layer reads of the rows
-	// z [b, d].
+	// Represent fills dst [b, Width] with the inputs of the last layer for the
+	// rows z [b, d].
 	Represent(dst []float32, z []float64)
 }
 
-// Head is a trained network with what is done to features before it: what
-// training gives and a detector file holds. Any number of goroutines may use it.
+// Head is a trained network and the conditioning of its features, as a detector
+// file holds it. Any number of goroutines may use it.
 type Head struct {
 	Network Network
 
-	// Conditioning is what is done to features before the first layer; nil means
-	// nothing. Train leaves it to the caller, who has trained on conditioned
-	// features, to set.
+	// Conditioning is applied to features before the first layer; nil means none.
+	// Train does not set it: a caller who trained on conditioned features does.
 	Conditioning *conditioning.Conditioning
 }
 
 // Train trains a network on train for the given number of classes (paper,
 // algorithm 1): initialisation, then Adam on mini-batches of shuffled rows, with
-// a learning rate that falls as opts.Schedule says. Without rows in val the
-// training loss steers instead of theirs. It computes in float32 on the calling
-// goroutine, and the same seed on the same machine gives the same head.
+// a learning rate that falls as opts.Schedule says. Without rows in val, the
+// training loss replaces the validation loss. It computes in float32 on the
+// calling goroutine. The same seed on the same machine gives the same head.
 //
-// Where the training rows do not fit into memory, an epoch brings blocks of
-// consecutive rows, of 256 KiB, into random order, and shuffles as many rows at a
-// time as there is memory for: State.Window. While these are trained on the next
-// are read.
+// If the training rows do not fit into memory, an epoch visits blocks of 256 KiB
+// of consecutive rows in random order, and shuffles the State.Window rows that fit
+// into memory at a time. The next window is read during training.
 //
-// The returned epochs are all that were completed. A run that ends early, with
-// ctx.Err() when ctx is cancelled or with ErrDiverged when the loss becomes NaN
-// or an epoch's is ten times that of the first step, gives a *StoppedError from
-// the first step on.
+// The returned epochs are those that were completed. A run ends early with
+// ctx.Err() when ctx is cancelled, or with ErrDiverged when the loss becomes NaN
+// or the loss of an epoch is ten times that of the first step. After the first
+// step the error is a *StoppedError.
 func Train(ctx context.Context, cfg Config, train, val dataset.Rows, classes int, opts TrainOptions) (_ *Head, _ []Epoch, err error) {
 	p, err := cfg.Prepare(ctx, train, val, classes, nil)
 	if err != nil {
@@ -138,8 +133,8 @@ func (h *Head) Classes() int { return h.Network.Classes() }
 // Width returns R, the number of values that the last layer reads.
 func (h *Head) Width() int { return h.Network.Width() }
 
-// Validate reports whether the parts of a head that comes from a file fit
-// together and all numbers are finite.
+// Validate checks that the parts of a head from a file fit together and that
+// all numbers are finite.
 func (h *Head) Validate() error {
 	if err := h.Network.Validate(); err != nil {
 		return err
@@ -166,7 +161,7 @@ type Predictor struct {
 	width      int       // of a row of z
 }
 
-// NewPredictor returns a Predictor of its own for the calling goroutine.
+// NewPredictor returns a Predictor for one goroutine.
 func (h *Head) NewPredictor() *Predictor {
 	p := &Predictor{
 		evaluator: h.Network.NewEvaluator(), d: h.Dim(), classes: h.Classes(),
@@ -179,7 +174,7 @@ func (h *Head) NewPredictor() *Predictor {
 	return p
 }
 
-// read returns a batch of rows as the network reads it.
+// read converts and conditions a batch of rows for the network.
 func (p *Predictor) read(x []float32) []float64 {
 	z := p.z[:len(x)/p.d*p.width]
 	if p.condition == nil {
@@ -191,14 +186,14 @@ func (p *Predictor) read(x []float32) []float64 {
 	return z
 }
 
-// Outputs fills logConfidences [n, C] with log φ_c and scores [n], unless nil,
-// with how in-distribution each of the rows x [n, d] is, higher being more so:
-// max_c log φ_c, or the network's own score. It panics where the lengths do not
-// fit.
+// Outputs fills logConfidences [n, C] with log φ_c and, unless nil, scores [n]
+// with the head score of each of the rows x [n, d]: max_c log φ_c, or the
+// network's own score. A higher score means more in-distribution. It panics if
+// the lengths do not fit.
 func (p *Predictor) Outputs(logConfidences, scores []float64, x []float32) {
 	n := len(x) / p.d
 	if len(x) != n*p.d || len(logConfidences) != n*p.classes || scores != nil && len(scores) != n {
-		panic("head: Outputs: the rows and what to fill do not fit the head")
+		panic("head: Outputs: the lengths of the rows or of the results do not fit the head")
 	}
 	for len(x) > 0 {
 		b := min(BatchRows, len(x)/p.d)
@@ -224,7 +219,7 @@ func (h *Head) Outputs(x []float32) (logConfidences, scores []float64) {
 	d, classes := h.Dim(), h.Classes()
 	n := len(x) / d
 	logConfidences, scores = make([]float64, n*classes), make([]float64, n)
-	// Whole batches each, so that any number of workers gives the same bits.
+	// Whole batches each, so that results do not depend on the number of workers.
 	_ = parallel.Ranges(context.Background(), n, BatchRows, func() func(from, to int) error { // which cannot fail
 		p := h.NewPredictor()
 		return func(from, to int) error {
@@ -235,8 +230,8 @@ func (h *Head) Outputs(x []float32) (logConfidences, scores []float64) {
 	return logConfidences, scores
 }
 
-// Representations returns what the last layer reads of the rows x [n, d],
-// [n, R] with R = Width.
+// Representations returns the inputs of the last layer [n, R], R = Width, for
+// the rows x [n, d].
 func (h *Head) Representations(x []float32) []float32 {
 	d, width := h.Dim(), h.Width()
 	p := h.NewPredictor()

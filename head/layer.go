@@ -8,18 +8,17 @@ import (
 )
 
 // Layer is one layer of radial basis functions, with N centroids for inputs of
-// length d. A hidden layer has projections of length o, or none where it gives
-// the N weights of its centroids as they are; the last layer has one centroid
-// per class.
+// length d. A hidden layer has projections of length o, or none and then outputs
+// the N weights of its centroids; the last layer has one centroid per class.
 type Layer struct {
 	In, N, Out  int       // d, N and o; Out is N without projections, and 0 in the last layer
 	Centroids   []float32 // [N, d]
-	Beta        []float32 // [N], β; the inverse-width is β⁺ = softplus(β)
+	Beta        []float32 // [N], β; the inverse width is β⁺ = softplus(β)
 	InitBeta    float32   // β of the whole layer before training
 	Projections []float32 // [N, o]; empty in the last layer and without
 }
 
-// NewLayer returns a layer whose parameters are all zero, out being 0 for a last
+// NewLayer returns a layer whose parameters are all zero. out is 0 for a last
 // layer.
 func NewLayer(in, n, out int, projects bool) Layer {
 	l := Layer{In: in, N: n, Out: out, Centroids: make([]float32, n*in), Beta: make([]float32, n)}
@@ -38,11 +37,11 @@ func (l *Layer) Widths() (widths []float64, initial float64) {
 	return widths, numeric.Softplus(float64(l.InitBeta))
 }
 
-// mostLayers is how many layers a network of any kind has at most.
+// mostLayers is the largest number of layers of any network.
 const mostLayers = 100
 
-// CheckLayers reports whether layers fit together and all numbers are finite;
-// hidden ones have projections, or none at all.
+// CheckLayers checks that layers fit together and that all numbers are finite.
+// Either all hidden layers have projections or none.
 func CheckLayers(layers []Layer, projects bool) error {
 	if n := len(layers); n < 1 || n > mostLayers {
 		return fmt.Errorf("%d layers: a head has 1 to %d", n, mostLayers)

@@ -20,7 +20,7 @@ type MLPConfig struct {
 	Hidden int // outputs of each hidden layer; 0 means DefaultHidden
 }
 
-// WithDefaults fills in the zero fields and refuses what cannot be.
+// WithDefaults fills in the zero fields and refuses invalid values.
 func (c MLPConfig) WithDefaults() (MLPConfig, error) {
 	c.Layers = cmp.Or(c.Layers, 1)
 	c.Hidden = cmp.Or(c.Hidden, DefaultHidden)
@@ -30,14 +30,14 @@ func (c MLPConfig) WithDefaults() (MLPConfig, error) {
 	return c, nil
 }
 
-// MLP is a softmax classifier of linear layers with ReLU between them: with one
-// layer what most backbones end in, with more the network that the paper
-// compares its own with. With h₀ = x it computes
+// MLP is a softmax classifier of linear layers with ReLU between them. With one
+// layer it is the usual last layer of a backbone; with more, the network that the
+// paper compares with. With h₀ = x it computes
 //
 //	h_ℓ = max(W_ℓ·h_{ℓ−1} + b_ℓ, 0)
 //
-// and the logits of the classes in the last layer, without the maximum. It does
-// not change once made, so any number of goroutines may use it.
+// and, in the last layer, the logits without the maximum. It does not change, so
+// any number of goroutines may use it.
 type MLP struct {
 	Layers []Dense
 }
@@ -51,7 +51,7 @@ type Dense struct {
 
 // TrainMLP trains an MLP by softmax cross-entropy, in the same loop as Train:
 // Adam on shuffled mini-batches, the learning rate halved on a plateau. Weights
-// and biases of a layer begin uniform in ±1/√In, as torch.nn.Linear has them.
+// and biases of a layer begin uniform in ±1/√In, as in torch.nn.Linear.
 func TrainMLP(ctx context.Context, cfg MLPConfig, train, val dataset.Rows, classes int, opts TrainOptions) (*MLP, []Epoch, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil {
@@ -106,16 +106,16 @@ func (m *MLP) Logits(x []float32) []float64 {
 	d, classes := m.Layers[0].In, m.Classes()
 	n := len(x) / d
 	out := make([]float64, n*classes)
-	t, wide := mlpOf[float64](m, BatchRows), make([]float64, BatchRows*d)
+	t, rows := mlpOf[float64](m, BatchRows), make([]float64, BatchRows*d)
 	for from := 0; from < n; from += BatchRows {
 		b := min(BatchRows, n-from)
-		numeric.Convert(wide, x[from*d:(from+b)*d])
-		copy(out[from*classes:], t.Logits(wide, b))
+		numeric.Convert(rows, x[from*d:(from+b)*d])
+		copy(out[from*classes:], t.Logits(rows, b))
 	}
 	return out
 }
 
-// mlp is an MLP with room to compute in.
+// mlp is an MLP with buffers to compute in.
 type mlp[T numeric.Real] struct {
 	numeric.Arithmetic[T]
 	layers []*dense[T]
@@ -175,7 +175,7 @@ func (t *mlp[T]) Logits(x []T, b int) []T {
 	return x
 }
 
-// Loss is that of the rows that Logits was last asked for.
+// Loss returns the mean loss of the rows of the last call of Logits.
 func (t *mlp[T]) Loss(labels []int) float64 {
 	return numeric.CrossEntropy(t.last().y[:len(labels)*t.last().out], labels, t.last().out, nil)
 }

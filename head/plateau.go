@@ -2,9 +2,9 @@ package head
 
 import "math"
 
-// plateau halves the learning rate when the loss has not improved by a
-// relative 1e-4 for more than patience epochs: torch's ReduceLROnPlateau with
-// mode min and factor 0.5. A NaN counts as no improvement.
+// plateau halves the learning rate when the loss has not improved by a relative
+// 1e-4 for more than patience epochs, as torch's ReduceLROnPlateau with mode min
+// and factor 0.5. NaN is not an improvement.
 type plateau struct {
 	lr       float64
 	patience int

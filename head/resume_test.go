@@ -47,8 +47,8 @@ func bytesOf(h *head.Head) []byte {
 	return b.Bytes()
 }
 
-// TestResumeBitIdentical stops runs after any of their steps and lets them go on:
-// each ends in the same bytes with the same history.
+// TestResumeBitIdentical stops runs after any of their steps and resumes them:
+// each ends with a bit-identical head and the same history.
 func TestResumeBitIdentical(t *testing.T) {
 	train, val := headtest.Blobs(90, 5, 3, 1), headtest.Blobs(40, 5, 3, 2)
 	rapid.Check(t, func(t *rapid.T) {
@@ -134,8 +134,8 @@ func TestResumeBitIdentical(t *testing.T) {
 	})
 }
 
-// TestDivergedKeepsWhatWasGood lets a good state go on with a rate that is far
-// too large, and then with a sound one again.
+// TestDivergedKeepsWhatWasGood continues a good state with a far too large
+// learning rate, and then with a sensible one.
 func TestDivergedKeepsWhatWasGood(t *testing.T) {
 	train, val := headtest.Blobs(90, 5, 3, 1), headtest.Blobs(40, 5, 3, 2)
 	cfg, opts := paper.Config{Layers: 2, Centroids: 6, Projection: 4}, head.TrainOptions{Epochs: 8, Batch: 30, LR: 0.01}
@@ -160,15 +160,15 @@ func TestDivergedKeepsWhatWasGood(t *testing.T) {
 	}
 	for _, array := range slices.Concat(stopped.State.Params, stopped.State.M, stopped.State.V) {
 		if slices.ContainsFunc(array, numeric.NotFinite[float32]) {
-			t.Error("what is kept is not finite")
+			t.Error("the saved state is not finite")
 		}
 	}
 	opts.Resume = stopped.State
 	m, epochs, err := head.Train(t.Context(), cfg, train, val, 3, opts)
 	if err != nil || len(epochs) != 8 || m.Validate() != nil || !(epochs[7].TrainLoss < epochs[0].TrainLoss) {
-		t.Errorf("going on with a sound rate: %+v, %v", epochs, err)
+		t.Errorf("continued with a sensible learning rate: %+v, %v", epochs, err)
 	}
-	// With nothing good to keep there is no state.
+	// Without a good epoch there is no state.
 	opts.Resume, opts.LR = nil, 1e3
 	if _, _, err := head.Train(t.Context(), cfg, train, val, 3, opts); !errors.Is(err, head.ErrDiverged) || errors.As(err, new(*head.StoppedError)) {
 		t.Errorf("in the first epoch: %v", err)
@@ -226,7 +226,7 @@ func TestWhatDiverges(t *testing.T) {
 				t.Errorf("%d good epochs, %v; want %d, %q", len(epochs), err, tt.good, tt.says)
 			}
 			if stopped := (*head.StoppedError)(nil); errors.As(err, &stopped) != (tt.good > 0 && err != nil) || stopped != nil && stopped.State.Steps != 2*tt.good {
-				t.Errorf("it keeps %+v", stopped)
+				t.Errorf("the saved state is %+v", stopped)
 			}
 		})
 	}
@@ -269,8 +269,7 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// TestStepsAllocateNothing compares one epoch with four, which have no more to
-// allocate than that they begin.
+// TestStepsAllocateNothing checks that one epoch and four allocate equally often.
 func TestStepsAllocateNothing(t *testing.T) {
 	const rows, batch, perEpoch = 2000, 10, 20
 	allocations := func(cfg head.Config, epochs int) float64 {
@@ -289,7 +288,7 @@ func TestStepsAllocateNothing(t *testing.T) {
 	}
 }
 
-// A training that is cancelled goes on as if nothing had happened.
+// A cancelled training continues as if it had not been cancelled.
 func ExampleStoppedError() {
 	data := headtest.Blobs(90, 5, 3, 1)
 	opts := head.TrainOptions{Epochs: 20, LR: 0.01}
@@ -312,8 +311,8 @@ func ExampleStoppedError() {
 	// 20 epochs <nil>
 }
 
-// TestTrainPaged: of rows in a file the same seed gives bit-identical heads,
-// whether or not it was interrupted, and with whatever memory it goes on.
+// TestTrainPaged: with rows in a file the same seed gives bit-identical heads,
+// even if training was interrupted and resumed with another amount of memory.
 func TestTrainPaged(t *testing.T) {
 	data, val := headtest.Blobs(900, 6, 3, 1), headtest.Blobs(90, 6, 3, 2)
 	for _, cfg := range []head.Config{paper.Config{Layers: 2, Centroids: 6}, residual.Config{Layers: 2, Centroids: 6}} {
@@ -378,7 +377,7 @@ func TestTrainPaged(t *testing.T) {
 			resumed := opts
 			resumed.Resume = stopped.State
 			if !bytes.Equal(small1, run(memory, resumed)) {
-				t.Errorf("residual %v: going on with %d bytes gave another head", open, memory)
+				t.Errorf("residual %v: continuing with %d bytes gave another head", open, memory)
 			}
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"mlrbfn/head/internal/numeric"
 )
 
-// Scale is the mean and the standard deviation of a number. It puts scores of
-// different kinds on one scale.
+// Scale standardises a score with its mean and its standard deviation, so that
+// different scores can be added.
 type Scale struct{ Mean, Deviation float64 }
 
 // ScaleOf returns the mean and the standard deviation (ddof 0) of v. Values
-// that do not differ have the deviation 1.
+// that are all equal have the deviation 1.
 func ScaleOf(v []float64) Scale {
 	var s Scale
 	for _, a := range v {
@@ -29,7 +29,7 @@ func ScaleOf(v []float64) Scale {
 // Of returns (v − mean) / deviation.
 func (s Scale) Of(v float64) float64 { return (v - s.Mean) / s.Deviation }
 
-// Valid tells whether both are finite and the deviation is positive.
+// Valid reports whether both are finite and the deviation is positive.
 func (s Scale) Valid() bool {
 	return !numeric.NotFinite(s.Mean) && !numeric.NotFinite(s.Deviation) && s.Deviation > 0
 }

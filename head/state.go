@@ -9,10 +9,8 @@ import (
 	"mlrbfn/head/internal/numeric"
 )
 
-// State is a training run between two of its steps: all that it takes, beside
-// the data and the options, to continue with bit-identical results.
-//
-// Its JSON leaves the arrays out.
+// State is a training run between two steps. With the same data and options it
+// is enough to continue with bit-identical results. Its JSON has no arrays.
 type State struct {
 	Params    [][]float32 `json:"-"`          // the arrays that training changes; of the layers of radial basis functions in turn the centroids, β and the projections
 	M, V      [][]float32 `json:"-"`          // Adam's moments of each
@@ -26,13 +24,13 @@ type State struct {
 	Epochs    []Epoch     `json:"epochs"`     // that are complete; they also tell the learning rate
 }
 
-// StoppedError is the error of a run that ended before its time and could go on.
+// StoppedError is the error of a run that ended early and can be continued.
 type StoppedError struct {
 	State *State // as it was when ctx was cancelled; after the last good epoch, or as resumed, when the run diverged
 	Err   error
 }
 
-// Error is that of Err.
+// Error returns the text of Err.
 func (e *StoppedError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
@@ -45,12 +43,12 @@ type fitting struct {
 	opts  TrainOptions
 	order []int
 	windows
-	classes [][]int // rows per class, to draw from; nil without Balance
+	classes [][]int // rows of each class; nil without Balance
 	rng     random
 	first   float64 // loss of the first step
 	sum     float64 // of the losses of the epoch's rows so far
 	epochs  []Epoch
-	take    func() *State // made once, as it is handed out at every step
+	take    func() *State // allocated once, as every step passes it on
 }
 
 func newFitting(m Trainable, train dataset.Rows, opts TrainOptions, rng random) *fitting {
@@ -66,8 +64,8 @@ func newFitting(m Trainable, train dataset.Rows, opts TrainOptions, rng random) 
 	return f
 }
 
-// at is how many rows of the epoch under way are done: all of them until it is
-// validated, none from there to the next step.
+// at returns how many rows of the current epoch are done: all until it is
+// validated, then none.
 func (f *fitting) at() int {
 	steps := f.adam.Steps
 	if n := len(f.epochs); n > 0 {
@@ -88,10 +86,10 @@ func (f *fitting) reorder() {
 	f.shuffle(f.order, f.rng)
 }
 
-// fetch has the rows read ahead of which the epoch under way will soon be.
+// fetch reads ahead the rows that the current epoch needs next.
 func (f *fitting) fetch(at int) { f.windows.fetch(f.order, at, f.opts.Batch) }
 
-// offer shows the run to whoever keeps checkpoints.
+// offer calls Checkpoint, if there is one.
 func (f *fitting) offer() error {
 	if f.opts.Checkpoint == nil {
 		return nil
@@ -99,7 +97,7 @@ func (f *fitting) offer() error {
 	return f.opts.Checkpoint(len(f.epochs), f.take)
 }
 
-// stopped is the error of a run that ends here by err.
+// stopped returns the error of a run that err ends here.
 func (f *fitting) stopped(err error) error {
 	if f.adam.Steps == 0 {
 		return err
@@ -107,8 +105,8 @@ func (f *fitting) stopped(err error) error {
 	return &StoppedError{f.take(), err}
 }
 
-// copyTo fills s, with the arrays that it has where they are large enough, and
-// returns it.
+// copyTo fills s and returns it. It reuses the arrays of s if they are large
+// enough.
 func (f *fitting) copyTo(s *State) *State {
 	n := len(f.adam.Params)
 	s.Params, s.M, s.V = slices.Grow(s.Params, n)[:n], slices.Grow(s.M, n)[:n], slices.Grow(s.V, n)[:n]
@@ -122,12 +120,12 @@ func (f *fitting) copyTo(s *State) *State {
 		s.Constants = append(s.Constants, *c)
 	}
 	s.Order = append(s.Order[:0], f.order...)
-	s.Random, _ = f.rng.source.AppendBinary(s.Random[:0]) // which cannot fail
+	s.Random, _ = f.rng.source.AppendBinary(s.Random[:0]) // cannot fail
 	s.Window, s.Steps, s.FirstLoss, s.LossSum, s.Epochs = f.window, f.adam.Steps, f.first, f.sum, f.epochs
 	return s
 }
 
-// restore is the inverse of copyTo. It refuses what is no state of such a run.
+// restore is the inverse of copyTo. It refuses a state that does not fit the run.
 func (f *fitting) restore(s *State, train dataset.Rows, classes int) error {
 	train.Index = s.Order
 	if err := train.Check("resumed", classes); err != nil {

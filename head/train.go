@@ -12,12 +12,12 @@ import (
 	"mlrbfn/head/internal/numeric"
 )
 
-// ErrDiverged is wrapped by the error of a training run whose loss stopped
-// being a number or grew past all bounds.
+// ErrDiverged is wrapped by the error of a training run whose loss became NaN or
+// too large.
 var ErrDiverged = errors.New("training diverged")
 
 // TrainOptions says how to train. A zero field takes the paper's value, except
-// Seed, where 0 is a seed like any other.
+// Seed: 0 is an ordinary seed.
 type TrainOptions struct {
 	Epochs   int     // passes over the data; 0 means 500
 	Batch    int     // rows of a step, the first of which also initialise; 0 means 128
@@ -26,29 +26,27 @@ type TrainOptions struct {
 	Schedule Schedule
 	Seed     uint64 // of the projections, the centroids and the order of the rows
 
-	// Balance shows every class equally often: an epoch draws as many rows as
-	// there are, each of a class in turn, at random among the class's rows.
+	// Balance shows all classes equally often: an epoch draws as many rows as
+	// there are, cycling through the classes, at random from the rows of each.
 	// Without it an epoch shows each row once, as in the paper.
 	Balance bool
 
-	// Window is how many rows are shuffled together: 0 means as many as there is
-	// room for, −1 all. A state that is resumed has its own.
+	// Window is how many rows are shuffled together: 0 means as many as fit into
+	// memory, −1 all. Resume replaces it by the window of the state.
 	Window int `json:"-"`
 
-	// Progress, where set, is called after each epoch on the training
-	// goroutine.
+	// Progress, if set, is called after each epoch on the training goroutine.
 	Progress func(Epoch) `json:"-"`
 
-	// Checkpoint, where set, is called on the training goroutine after each
-	// step and each epoch, with the epochs that are complete. take copies the
-	// state, which is what costs; how often is the caller's choice. An error
-	// ends the run.
+	// Checkpoint, if set, is called on the training goroutine after each step and
+	// each epoch, with the complete epochs. take copies the state, which costs
+	// time; call it only when needed. An error ends the run.
 	Checkpoint func(epochs int, take func() *State) error `json:"-"`
 
-	// Resume, where set, is a state of a run on the same data with the same
-	// options, which goes on from there and ends as it would have done. LR
-	// alone may differ: a state that diverged can go on with a smaller one.
-	// The state is not changed.
+	// Resume, if set, is the state to continue from, of a run on the same data
+	// with the same options. The result is that of an uninterrupted run. Only LR
+	// may differ: a run that diverged can continue with a smaller one. The state
+	// is not changed.
 	Resume *State `json:"-"`
 }
 
@@ -59,12 +57,12 @@ const (
 	// Plateau halves the rate when the validation loss has not improved for
 	// Patience epochs, as the paper does.
 	Plateau Schedule = "plateau"
-	// Cosine lets it fall to 0 with the share of steps done,
-	// LR·(1 + cos(π·done))/2.
+	// Cosine lets the rate fall to 0: LR·(1 + cos(π·done))/2, where done is the
+	// share of steps done.
 	Cosine Schedule = "cosine"
 )
 
-// WithDefaults fills in the zero fields and refuses what cannot be.
+// WithDefaults fills in the zero fields and refuses invalid values.
 func (o TrainOptions) WithDefaults() (TrainOptions, error) {
 	o.Epochs = cmp.Or(o.Epochs, 500)
 	o.Batch = cmp.Or(o.Batch, 128)
@@ -84,13 +82,13 @@ func (o TrainOptions) WithDefaults() (TrainOptions, error) {
 	return o, nil
 }
 
-// Epoch is what one pass over the data came to.
+// Epoch holds the results of one pass over the data.
 type Epoch struct {
 	Epoch       int     `json:"epoch"`        // from 1
 	Steps       int     `json:"steps"`        // since the start
 	LR          float64 `json:"lr"`           // at its end
-	TrainLoss   float64 `json:"train_loss"`   // mean over the rows, each as its step saw it
-	ValLoss     float64 `json:"val_loss"`     // after the epoch; the training loss where there are no validation rows
+	TrainLoss   float64 `json:"train_loss"`   // mean over the rows, each before its step
+	ValLoss     float64 `json:"val_loss"`     // after the epoch; the training loss if there are no validation rows
 	ValAccuracy float64 `json:"val_accuracy"` // in [0, 1]; 0 where there are none
 }
 
@@ -105,40 +103,41 @@ func newRand(seed uint64) random {
 	return random{rand.New(source), source}
 }
 
-// Random is where a network gets the random numbers that it begins with.
+// Random is the source of random numbers for a network's initialisation.
 type Random interface {
 	Float64() float64     // uniform in [0, 1)
 	NormFloat64() float64 // standard normal
 }
 
-// Trainable is a network in training: what Fit asks of it. Rows come as x [b, D]
-// with b labels, b at most TrainOptions.Batch.
+// Trainable is a network that Fit can train. Rows come as x [b, D] with b labels,
+// b at most TrainOptions.Batch.
 type Trainable interface {
-	// Params returns the arrays that training changes, and those of their
-	// gradients. They stay the same arrays.
+	// Params returns the arrays that training changes, and the arrays of their
+	// gradients. Every call returns the same arrays.
 	Params() (params, gradients [][]float32)
-	// Constants lists what Start sets and no step changes.
+	// Constants lists the values that Start sets and no step changes.
 	Constants() []*float64
-	// Draw sets what does not depend on the rows. It comes first.
+	// Draw draws the initial parameters that do not depend on the rows. Fit calls
+	// it first.
 	Draw(rng Random)
-	// Start initialises on the first batch x [b, D], or on all rows. It may take
-	// long and stops with ctx.
+	// Start initialises on the first batch x [b, D], or on all rows. It stops with
+	// ctx.
 	Start(ctx context.Context, x []float32, b int, train dataset.Rows, rng Random) error
 	// Step returns the mean loss and puts the gradients into their arrays.
 	Step(x []float32, labels []int) (loss float64)
-	// Logits returns [b, C], of which the largest is the class.
+	// Logits returns [b, C]; the largest of a row is its predicted class.
 	Logits(x []float32, b int) (perClass []float32)
-	// Loss is that of the rows that Logits was last asked for.
+	// Loss returns the mean loss of the rows of the last call of Logits.
 	Loss(labels []int) float64
 }
 
-// exploded is how many times the loss of the first step that of an epoch may
-// be, if it is above 1. Healthy runs stay below that loss; only rates that are
-// too large by far come to a multiple of it, mostly in the first epoch.
+// exploded is the largest allowed ratio of an epoch's loss to the loss of the
+// first step, for a loss above 1. Healthy runs stay below 1 times; only far too
+// large learning rates reach a multiple, mostly in the first epoch.
 const exploded = 10
 
-// Fit is the training loop of every network; see Train. The options have their
-// defaults.
+// Fit is the training loop of every network; see Train. The options are those
+// that WithDefaults returns.
 func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int, opts TrainOptions) ([]Epoch, error) {
 	if err := CheckRows(train, val, classes); err != nil {
 		return nil, err
@@ -151,7 +150,7 @@ func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int,
 			return nil, fmt.Errorf("resume: %w", err)
 		}
 	}
-	good := opts.Resume // what a run that diverges goes back to
+	good := opts.Resume // the last good state
 	var afterEpoch State
 	diverged := func(loss float64) error {
 		err := fmt.Errorf("%w: the loss was %.4g in epoch %d; try a smaller learning rate, or conditioned features", ErrDiverged, loss, len(f.epochs)+1)
@@ -230,8 +229,8 @@ func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int,
 	return f.epochs, nil
 }
 
-// validate returns the mean loss and the accuracy on the rows of val, using
-// batch and labels as room; both 0 where there are no rows.
+// validate returns the mean loss and the accuracy on the rows of val, with batch
+// and labels as buffers. Both are 0 if there are no rows.
 func validate(ctx context.Context, m Trainable, val dataset.Rows, batch []float32, labels []int) (loss, accuracy float64, err error) {
 	room := len(labels)
 	for from := 0; from < len(val.Index); from += room {

@@ -7,26 +7,25 @@ import (
 	"mlrbfn/dataset"
 )
 
-// windows is the order of rows that do not fit into memory: blocks of
-// consecutive rows come in random order, and the rows of a window, which is many
-// blocks, are shuffled. While one window is read the next is fetched, a block at a
-// time.
+// windows orders rows that do not fit into memory: blocks of consecutive rows
+// come in random order, and the rows of a window of many blocks are shuffled.
+// While one window is read, the next is fetched block by block.
 type windows struct {
 	data   dataset.Rows
 	window int // rows; 0 means that all rows are one window, which fits
 	block  int // rows
 
-	current int   // the window that is read; −1 for none
+	current int   // the window being read; −1 for none
 	next    []int // the blocks of the one after it
-	asked   int   // how many of them are on their way
+	asked   int   // how many of these were requested
 }
 
 // blockBytes is large enough for a disk to read at full speed, and small enough
-// for a window to have rows from everywhere.
+// for a window to mix rows from many places.
 const blockBytes = 256 << 10
 
-// Window returns how many of the rows are shuffled together where they do not
-// fit into memory, and 0 where all are.
+// Window returns how many rows are shuffled together if they do not fit into
+// memory, and 0 if they do.
 func Window(data dataset.Rows, batch int) int { return newWindows(data, batch).window }
 
 func newWindows(data dataset.Rows, batch int) windows {
@@ -37,7 +36,7 @@ func newWindows(data dataset.Rows, batch int) windows {
 	return w
 }
 
-// shuffle puts rows into the order of an epoch.
+// shuffle orders the rows for an epoch.
 func (w *windows) shuffle(rows []int, rng random) {
 	window := len(rows)
 	if w.window > 0 {
@@ -51,8 +50,8 @@ func (w *windows) shuffle(rows []int, rng random) {
 	}
 }
 
-// fetch has as much of the next window read as will be done of this one after
-// the batch at.
+// fetch requests blocks of the next window, in proportion to the rows of this
+// window that are done after the batch at.
 func (w *windows) fetch(rows []int, at, batch int) {
 	if w.window == 0 {
 		return
@@ -74,7 +73,7 @@ func (w *windows) need(blocks []int) {
 	}
 }
 
-// blocks lists those of a window's rows, ascending.
+// blocks lists the blocks of a window's rows, ascending.
 func (w *windows) blocks(rows []int, window int) []int {
 	from := min(window*w.window, len(rows))
 	var all []int

@@ -195,8 +195,8 @@ func (c curve) counts(i int) bool {
 	return passes(p.pos, all.pos) && differ(c[i+1].neg, p.neg, all.neg) || passes(all.neg-p.neg, all.neg) && differ(p.pos, c[i-1].pos, all.pos)
 }
 
-// order returns the places of scores in ascending order of these, and the scores
-// in that order.
+// order returns the indices that sort the scores in ascending order, and the sorted
+// scores.
 func order(scores []float64) (places []int32, sorted []float64) {
 	places, sorted = make([]int32, len(scores)), make([]float64, len(scores))
 	for i := range places {
@@ -209,13 +209,13 @@ func order(scores []float64) (places []int32, sorted []float64) {
 	return places, sorted
 }
 
-// lanes is how many resamples are computed at once.
+// lanes is the number of resamples that are computed at once.
 const lanes = 32
 
 // times counts how often an image is drawn in each of these, a byte for each.
 type times [lanes / 8]uint64
 
-// drawn is the images of some resamples.
+// drawn holds the drawn images of some resamples.
 type drawn struct {
 	id  []times
 	ood [][]times
@@ -247,7 +247,7 @@ func (d drawn) draw(seed uint64, first, n int) {
 // never 256 times, which has a probability of 10⁻⁵⁰⁷.
 func draw(random *rand.Rand, to []times, lane int) {
 	n, word, one := uint64(len(to)), lane/8, uint64(1)<<(lane%8*8)
-	// Two draws of a number, which favour none by more than n/2³².
+	// Two draws from one random number, with a bias below n/2³².
 	for i := 0; i < len(to); i += 2 {
 		bits := random.Uint64()
 		to[bits>>32*n>>32][word] += one
@@ -281,7 +281,7 @@ func resample(d drawn, runs []ranking) [lanes][]Result {
 	return results
 }
 
-// count sets sum to how many of the images are drawn in each resample.
+// count sets sum to the number of draws of the images in each resample.
 func count(sum *[lanes]float64, drawn []times, images []int32) {
 	clear(sum[:])
 	const even = 0x00ff00ff00ff00ff

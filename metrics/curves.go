@@ -33,9 +33,8 @@ func Curves(id, ood []float64) (roc, pr []Point) {
 // Selective returns the selective-classification curve, accuracy against coverage:
 // for every distinct score, from the highest down, X is the share of images that
 // score at least this, and Y is the accuracy on these. The last point has coverage 1
-// and [Accuracy]. Rows with a label below zero are skipped. With a NaN among the
-// other scores, or without other rows, the result is nil. It panics if the lengths
-// differ.
+// and [Accuracy]. Rows with a label below zero are skipped. If another score is NaN,
+// or there are no other rows, the result is nil. It panics if the lengths differ.
 func Selective[P, L ~int | ~int32 | ~int64](scores []float64, pred []P, labels []L) []Point {
 	if len(scores) != len(pred) || len(pred) != len(labels) {
 		panic(fmt.Sprintf("metrics: %d scores and %d predictions for %d labels", len(scores), len(pred), len(labels)))

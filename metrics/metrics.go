@@ -58,9 +58,9 @@ func AUPRIn(id, ood []float64) float64 { return newCurve(id, ood).mirror().aupr(
 // threshold that catches at least 95% of the OOD images: OpenOOD's FPR@95.
 func FPR95(id, ood []float64) float64 { return FPRAtTPR(id, ood, 0.95) }
 
-// FPR95ID returns the FPR of the other convention, which most papers before 2023
-// have: the share of OOD images that are accepted at the highest threshold at which
-// at least 95% of the ID images are accepted.
+// FPR95ID returns the FPR by the convention of most papers before 2023: the share of
+// OOD images that are accepted at the highest threshold at which at least 95% of the
+// ID images are accepted.
 func FPR95ID(id, ood []float64) float64 { return newCurve(id, ood).mirror().fprAt(0.95) }
 
 // FPRAtTPR returns the share of ID images that are flagged at the first

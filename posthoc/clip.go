@@ -48,7 +48,7 @@ func FitVRA(ctx context.Context, data *Data, head *Linear, low, high float64) (*
 	return fitClip(ctx, data, head, orDefault(low, 60), orDefault(high, 95))
 }
 
-// fitClip puts the first percentile into Low and the last into High.
+// fitClip sets Low to the first percentile and High to the last.
 func fitClip(ctx context.Context, data *Data, head *Linear, percentiles ...float64) (*Clip, error) {
 	if err := data.fits(head); err != nil {
 		return nil, err

@@ -11,9 +11,9 @@ import (
 // so that there may be more than memory holds: features may be mapped from a file,
 // and logits computed by a head when they are read.
 //
-// Several goroutines may call the readers at once. What these return is not
-// written to, and no reference to it is held; but KNN, NNGuide and Relation read
-// the features again whenever they score.
+// Several goroutines may call the readers at once. Callers neither change the
+// results nor hold on to them. KNN, NNGuide and Relation read the features again
+// whenever they score.
 //
 // Class means, covariances and their factors are computed once for all scores that
 // are fitted on the same Data, or on the same rows with other logits.
@@ -112,7 +112,7 @@ func (data *Data) inMemory(logits bool) *Data {
 	return own
 }
 
-// need reports what the data lack of the features, logits and labels that a score
+// need returns an error if the data lack features, logits or labels that a score
 // needs.
 func (data *Data) need(n needs) error {
 	switch {

@@ -218,7 +218,7 @@ func wide(x []float32) []float64 {
 }
 
 // TestLogitsFarApart is what saturated softmax ties: the surer of two rows must
-// score higher, as far as float64 reaches, and impossible classes are no NaN.
+// score higher, up to the precision of float64, and impossible classes do not give NaN.
 func TestLogitsFarApart(t *testing.T) {
 	inf := math.Inf(-1)
 	in := problem(30, 4, 3, 3)

@@ -151,8 +151,8 @@ func (f *fields) within(name string, more func(f *fields)) {
 	f.prefix = prefix
 }
 
-// bank is the training rows that a score goes on reading: their features and, if
-// they are asked for, logits.
+// bank is the training rows that a score still reads when it scores: their features
+// and, if wanted, logits.
 func (f *fields) bank(name string, v **Data, logits bool) {
 	data := *v
 	if f.find != nil {

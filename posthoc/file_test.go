@@ -76,7 +76,7 @@ func TestStored(t *testing.T) {
 		t.Error("an unknown kind was loaded")
 	}
 	if kind, _ := stored(t, posthoc.MaxLogit{}); kind != "MaxLogit" {
-		t.Errorf("a score that is no pointer is stored as %q", kind)
+		t.Errorf("a score that is not a pointer is stored as %q", kind)
 	}
 }
 

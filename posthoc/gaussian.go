@@ -39,11 +39,11 @@ func (r *right) times(n, k int, a, b, c []float64) {
 	r.matrix.NN(len(a)/k, a, c)
 }
 
-// newGaussian inverts a covariance. Where no eigenvalue is so small that the
-// pseudo-inverse drops it, that is the inverse, and W comes from Cholesky's
-// factor, W = L⁻¹: far quicker, and scaling a feature costs it no accuracy.
-// Otherwise W = Λ^−½Eᵀ of the eigenpairs with λ > D·ε·max λ, ε = 2.2e-16, as
-// numpy.linalg.pinv(hermitian=True) and scipy.linalg.pinvh have it.
+// newGaussian inverts a covariance. If the pseudo-inverse would drop no eigenvalue,
+// W comes from Cholesky's factor, W = L⁻¹, which is much faster and does not lose
+// accuracy when features differ in scale. Otherwise W = Λ^−½Eᵀ of the eigenpairs
+// with λ > D·ε·max λ, ε = 2.2e-16, as in numpy.linalg.pinv(hermitian=True) and
+// scipy.linalg.pinvh.
 func newGaussian(ctx context.Context, mean []float64, sigma *mat.SymDense) (*Gaussian, error) {
 	d := len(mean)
 	g := &Gaussian{Mean: mean}
@@ -103,8 +103,8 @@ func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors 
 	return a.values, a.vectors, err
 }
 
-// await returns do's answer, or the error of the context as soon as that is
-// cancelled: a factorisation, which takes up to minutes, does not look at it.
+// await returns the error of do, or that of the context as soon as it is cancelled:
+// a factorisation takes up to minutes and cannot be cancelled.
 func await[T any](ctx context.Context, do func() T) (answer T, err error) {
 	done := make(chan T, 1)
 	go func() { done <- do() }()

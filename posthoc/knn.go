@@ -26,7 +26,7 @@ func (s *KNN) detach() { s.Bank = s.Bank.inMemory(false) }
 
 // KNN is the distance to the K-th nearest training row: −‖f/‖f‖ − g/‖g‖‖²,
 // squared. Reads features. It is exact; K above the number of rows means the
-// furthest of them. Training rows of zeros are nobody's neighbours; features of
+// furthest of them. Training rows of zeros are never neighbours; features of
 // zeros score −1, their squared distance from any row of length 1 (OpenOOD's is
 // −3.4e38).
 //

@@ -25,7 +25,7 @@ func NewLinear(weights, bias []float32) (*Linear, error) {
 	return h, nil
 }
 
-// need returns an error if there is no head.
+// need returns an error if the head is nil.
 func (h *Linear) need() error {
 	if h == nil {
 		return fmt.Errorf("weights of a linear head: %w", ErrMissing)

@@ -123,7 +123,7 @@ func (s *RMDS) join(t *together, dst []float64, _ Batch) error {
 	return nil
 }
 
-// distances is the work of an MDS and of the RMDS that are made of it.
+// distances computes an MDS and the RMDS that are based on it.
 type distances struct {
 	mds   *MDS
 	dst   [][]float64
@@ -139,7 +139,7 @@ func (w *distances) run(ctx context.Context, n int, b Batch) error {
 	return eachFeatures(ctx, w.dst[0][:n], b, d, w.mds.L2, func(scores, x []float64, at int) {
 		w.mds.score(scores, x)
 		within := scores
-		if len(w.dst) > 1 { // they are wanted again
+		if len(w.dst) > 1 { // they are needed again
 			copied, done := scratch(len(scores))
 			defer done()
 			within = copied

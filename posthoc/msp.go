@@ -90,7 +90,7 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 			gradient, curvature = gradient+of[0], curvature+of[1]
 		}
 		step := gradient / curvature
-		if !(math.Abs(step) <= inverse/2) { // not a number either
+		if !(math.Abs(step) <= inverse/2) { // also NaN
 			step = math.Copysign(inverse/2, gradient)
 		}
 		inverse -= step
@@ -98,5 +98,5 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 			return &MaxSoftmax{Temperature: 1 / inverse}, nil
 		}
 	}
-	return nil, errors.New("there is no best temperature: all rows that it is fitted on are classified right, or no more than by chance")
+	return nil, errors.New("there is no best temperature: all rows for the fit are classified correctly, or no more than by chance")
 }

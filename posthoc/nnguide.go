@@ -87,7 +87,7 @@ func (s *NNGuide) join(t *together, dst []float64, b Batch) error {
 	return nil
 }
 
-// guidance is the work of NNGuides with the same bank.
+// guidance computes NNGuides with the same bank.
 type guidance struct {
 	bank   *Data
 	guides []guide

@@ -65,8 +65,8 @@ func (s ODIN) Score(ctx context.Context, dst []float64, b Batch) error {
 }
 
 // crossEntropyGradient replaces logits z by (softmax(z/t) − onehot(argmax z)):
-// the gradient of the cross-entropy but for a factor 1/t. The entry of the
-// largest is minus the sum of the others, without cancellation.
+// the gradient of the cross-entropy without the factor 1/t. The entry of the
+// largest is minus the sum of the others, which avoids cancellation.
 func crossEntropyGradient(z []float64, t float64) {
 	sum, top := logSumExp(z, t)
 	var others float64

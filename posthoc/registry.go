@@ -71,7 +71,7 @@ const (
 	features   needs = 1 << iota
 	logits           // of any classifier
 	labels           // of training images
-	validation       // what is needed of training images is better had of others
+	validation       // its needs are better met by images that were not trained on
 	lastLayer        // of the classifier, a linear head on the features
 	network          // the whole classifier on the features, to differentiate
 
@@ -137,8 +137,8 @@ func methodOf(name string) (m method, found bool) {
 	return method{}, false
 }
 
-// Headless tells whether the score called name needs features and labels alone,
-// and no classifier.
+// Headless reports whether the score called name needs only features and labels, no
+// classifier.
 func Headless(name string) bool {
 	m, found := methodOf(name)
 	return found && (m.reads|m.needs)&classifier == 0
@@ -245,8 +245,8 @@ func plus(sizes ...int64) int64 {
 	return sum
 }
 
-// Detach copies into memory the training rows that a score goes on reading when
-// it scores, so that what they were read from may be closed.
+// Detach copies the training rows that a score still reads into memory, so that
+// their source can be closed.
 func Detach(s Scorer) {
 	if s, ok := s.(interface{ detach() }); ok {
 		s.detach()

@@ -77,7 +77,7 @@ const (
 	mostSummed = 64
 )
 
-// relation is the work on one [Relation]: of some queries to a block of the bank.
+// relation computes one [Relation], of some queries to a block of the bank.
 //
 // The cosines come in float32. Relations too near the threshold for that are
 // computed again in float64. With few classes, the sum of all cosines·⟨p, p_j⟩,
@@ -113,7 +113,7 @@ type related struct {
 	value float64
 }
 
-// ask begins with n queries.
+// ask begins the work on n queries.
 func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 	r.scores, r.total = r.all[from:from+n], nil
 	if r.classes <= mostSummed {
@@ -132,7 +132,7 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	r.block, err = softmaxAll(ctx, r.bank.Logits(from, to), r.classes)
 	for i, v := range r.block {
-		if math.IsNaN(v) { // like no other
+		if math.IsNaN(v) { // NaN equals nothing
 			r.block[i] = 0
 		}
 	}

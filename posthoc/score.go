@@ -10,8 +10,8 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// Scorer is a fitted score. It does not change once made, so any number of
-// goroutines may use it. A single image is a batch of one row.
+// Scorer is a fitted score. It does not change, so any number of goroutines may use
+// it. A single image is a batch of one row.
 type Scorer interface {
 	// Score puts the score of each row of b into dst [n]; higher is more
 	// in-distribution. It returns an error if the context is cancelled, if the
@@ -27,8 +27,8 @@ type Batch struct {
 	Logits   []float64 // [n, C], of any head; an MLRBFN's log-confidences too
 }
 
-// ErrMissing says that a score cannot be fitted or computed: it needs features,
-// logits, labels or the weights of a linear head, and there are none.
+// ErrMissing means that a score cannot be fitted or computed because the features,
+// logits, labels or weights of a linear head that it needs are missing.
 var ErrMissing = errors.New("missing")
 
 // dim checks that there are n rows of d features.
@@ -51,7 +51,7 @@ func (b Batch) classes(n, want int) (int, error) {
 	case len(b.Logits) == 0:
 		return 0, fmt.Errorf("logits of %d rows to score: %w", n, ErrMissing)
 	case len(b.Logits)%n != 0:
-		return 0, fmt.Errorf("%d rows to score have %d logits: it is no multiple", n, len(b.Logits))
+		return 0, fmt.Errorf("%d rows to score have %d logits, which is not a multiple", n, len(b.Logits))
 	case want != 0 && len(b.Logits) != n*want:
 		return 0, fmt.Errorf("rows to score have %d logits each: the score was fitted on %d classes", len(b.Logits)/n, want)
 	}
@@ -93,7 +93,7 @@ func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, s
 // blockRows is how many rows a goroutine scores at once.
 const blockRows = 256
 
-// scratches are buffers to use again.
+// scratches are buffers to reuse.
 var scratches = sync.Pool{New: func() any { return new([]float64) }}
 
 // scratch returns a buffer of n numbers of any values. done gives it back.

@@ -23,8 +23,8 @@ import (
 // K-th largest than rounding reaches. Only these are computed in float64. The bank
 // is read once for as many queries as the memory holds.
 //
-// The same products serve the relations of the queries to the bank. A search is the
-// work of KNNs and Relations with the same bank.
+// The same products serve the relations of the queries to the bank. A search
+// computes all KNNs and Relations with the same bank.
 type search struct {
 	bank       *Data
 	memory     int64 // bytes for queries and blocks
@@ -171,7 +171,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	if err != nil {
 		return err
 	}
-	// Tiles borrow the products' room from each other.
+	// Tiles share the buffers of the products.
 	rooms := make(chan []float32, workers)
 	for range workers {
 		rooms <- make([]float32, min(tileRows, n)*block+mostSegment) // relations read beyond the products
@@ -223,7 +223,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	})
 }
 
-// packed is a block of the bank's rows but those of zeros.
+// packed is a block of the bank's rows without those of zeros.
 type packed struct {
 	features []float32 // [·, D], all rows, as they are in the bank
 	at       []int     // [m], where the rows are in features
@@ -232,8 +232,7 @@ type packed struct {
 	slack    float64   // how far a product can be from its exact value, with a query of length 1
 }
 
-// pack puts the bank's rows from … to−1 into p, in the room that those before
-// had.
+// pack puts the bank's rows from … to−1 into p and reuses its buffers.
 func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	d := s.bank.D
 	p.features, p.at, p.scale = s.bank.Features(from, to), p.at[:0], p.scale[:0]

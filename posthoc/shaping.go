@@ -18,8 +18,8 @@ const (
 	clip Shape = "clip"
 )
 
-// shaped is the work of scores that change features in the same way: energies of
-// heads' logits on what they become.
+// shaped computes scores that change features in the same way: energies of heads'
+// logits on the changed features.
 type shaped struct {
 	how   shape
 	heads []*Linear

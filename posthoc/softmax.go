@@ -8,8 +8,8 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// logSumExp returns log Σ exp(x/t), and its largest term's place. It is −Inf if
-// all terms are.
+// logSumExp returns log Σ exp(x/t), and the index of the largest term. It is −Inf if
+// all x are.
 func logSumExp(x []float64, t float64) (sum float64, top int) {
 	top = argmax(x)
 	if math.IsInf(x[top], 0) {

@@ -2,9 +2,9 @@ package posthoc
 
 import "context"
 
-// ScoreAll puts into each dst [n] what the score gives its batch. All batches have
-// the same features. What several scores need is computed once; each result is
-// bit-identical to that of the score alone, whatever the order of the scores.
+// ScoreAll puts each score of its batch into its dst [n]. All batches have the same
+// features. Shared work is done once. Each result is bit-identical to that of the
+// score alone, in any order of the scores.
 func ScoreAll(ctx context.Context, dst [][]float64, scores []Scorer, batches []Batch) error {
 	t := together{begun: map[any]work{}}
 	for i, s := range scores {
@@ -62,7 +62,7 @@ func workOn[W any, P interface {
 		return w.(P)
 	}
 	w := P(new(W))
-	t.begun[key], t.works = w, append(t.works, w) // a key with NaN is found by nobody
+	t.begun[key], t.works = w, append(t.works, w) // a key with NaN is never found again
 	return w
 }
 

@@ -20,7 +20,7 @@ func normaliseRows(x []float64, d int) {
 	}
 }
 
-// norm returns ‖x‖₂. Squares of float32 values cannot overflow nor vanish in
+// norm returns ‖x‖₂. Squares of float32 values neither overflow nor underflow in
 // float64.
 func norm[T float32 | float64](x []T) float64 {
 	var sums [4]float64 // several sums, for speed
@@ -85,7 +85,7 @@ func over(a, b float64) float64 {
 
 func finite(v float64) bool { return v-v == 0 }
 
-// argmax returns the place of the largest value; of equal ones the first.
+// argmax returns the index of the first largest value.
 func argmax(x []float64) int {
 	best := 0
 	for i, v := range x {

@@ -136,7 +136,7 @@ func origin(ctx context.Context, head *Linear) ([]float64, error) {
 	}
 	u := make([]float64, head.In)
 	rank := svd.Rank(1e-15)
-	if rank == 0 { // no weights at all: every feature is as good
+	if rank == 0 { // all weights are 0: any u will do
 		return u, nil
 	}
 	var x mat.Dense
@@ -177,7 +177,7 @@ func (s *Residual) score(scores, x []float64) {
 // ViM is virtual-logit matching: log Σ_c exp(z_c) − α‖Rᵀ(f−u)‖ with z = Wf + b,
 // the norm of [Residual], and α = mean max_c z_c / mean ‖Rᵀ(f−u)‖ over the
 // training rows. Reads features. If all training features lie in the principal
-// space but for rounding, as fewer rows than it has dimensions do, α is 0.
+// space up to rounding, as with fewer rows than dimensions of the space, α is 0.
 //
 // Source: Wang et al., 2022 (OpenOOD: VIMPostprocessor).
 type ViM struct {
@@ -228,7 +228,7 @@ func (s *ViM) join(t *together, dst []float64, _ Batch) error {
 	return nil
 }
 
-// lengths is the work of a Residual and of the ViMs that are made of it.
+// lengths computes a Residual and the ViMs that are based on it.
 type lengths struct {
 	residual *Residual
 	dst      [][]float64

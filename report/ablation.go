@@ -12,18 +12,18 @@ import (
 	"mlrbfn/metrics"
 )
 
-// groupStyles tell near from far, whatever the colour.
+// groupStyles distinguish near from far without colour.
 var groupStyles = map[string]Series{
 	Near: {Width: 1.8, Marker: "circle"},
 	Far:  {Width: 1.8, Marker: "square", Dashes: []float64{6, 4}},
 }
 
-// numbered is the name of a method that differs from others in a number.
+// numbered matches the names of methods that differ only in a number.
 var numbered = regexp.MustCompile(`^(.+)-(\d+)$`)
 
-// LayersChart is the paper's figure of AUROC over the number of layers: a curve
-// NAME for each group of the methods NAME-1, NAME-2, …, with the standard
-// deviations over the seeds. It is nil where no two methods differ in a number.
+// LayersChart returns the paper's figure of AUROC over the number of layers: for
+// each group a curve NAME of the methods NAME-1, NAME-2, …, with the standard
+// deviations over the seeds. It is nil if no two methods differ only in a number.
 func LayersChart(results []Result) *Chart {
 	type at struct {
 		method string
@@ -83,8 +83,8 @@ func LayersChart(results []Result) *Chart {
 	return &c
 }
 
-// StepsChart compares the AUROC of methods, from top to bottom: heads that lack a
-// step with the first, which has all.
+// StepsChart compares the AUROC of methods, from top to bottom: the first is the
+// whole head, and each other one lacks a step.
 func StepsChart(results []Result, methods []string) Chart {
 	const title = "AUROC of heads that lack one step"
 	c := Chart{Name: "steps", Caption: title + "; whiskers are standard deviations over the seeds.",

@@ -60,8 +60,8 @@ type Series struct {
 	Name   string          `json:"name"`
 	Hidden bool            `json:"hidden,omitempty"` // from the legend
 	Points []metrics.Point `json:"-"`
-	// Bars are the heights of the bars of a histogram in the place of Points: bars
-	// of equal width over the whole X axis.
+	// Bars are the heights of a histogram's bars, instead of Points. They have
+	// equal widths and cover the X axis.
 	Bars []float64 `json:"-"`
 	// Deviations are the lengths of whiskers on either side of each point, along
 	// the axis that has no names; nil draws none.
@@ -89,7 +89,7 @@ func (s Series) MarshalJSON() ([]byte, error) {
 	}{plain(s), points, s.Bars, s.Deviations})
 }
 
-// compact is numbers to six digits, of which curves have thousands.
+// compact holds numbers that JSON writes with six digits, to save space.
 type compact []float64
 
 func (c compact) MarshalJSON() ([]byte, error) {
@@ -135,7 +135,7 @@ func pageColours() string {
 	return ":root{color-scheme:light dark;" + light.String() + "}\n@media(prefers-color-scheme:dark){:root{" + dark.String() + "}}\n"
 }
 
-// lineStyles tell series apart without colours too.
+// lineStyles distinguish series without colour.
 var lineStyles = []Series{
 	{Colour: "c0", Width: 1.8},
 	{Colour: "c1", Width: 1.8, Dashes: []float64{7, 3}},
@@ -145,7 +145,7 @@ var lineStyles = []Series{
 	{Colour: "c5", Width: 1.8, Dashes: []float64{12, 4}},
 }
 
-// others is the style of methods without one of their own.
+// others is the style of all other methods.
 var others = Series{Colour: "faint", Width: 0.6}
 
 // styled returns a series in a style.
@@ -168,8 +168,8 @@ var (
 	svgPath   = regexp.MustCompile(`<path d="([^"]*)" style="([^"]*)"/>`)
 )
 
-// Static returns the static picture as a part of the page: its text and colours
-// follow the page's.
+// Static returns the static picture for the page, with the page's font and
+// colours.
 func (f figure) Static() template.HTML {
 	size := svgSize.FindSubmatchIndex(f.svg)
 	if size == nil {
@@ -183,8 +183,8 @@ func (f figure) Static() template.HTML {
 	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %s %s" aria-hidden="true">%s`, width, height, strings.TrimSpace(rest)))
 }
 
-// smaller rounds the paths of a picture to a tenth of a pixel, and makes one of an
-// area and the line around it.
+// smaller makes a picture smaller: it rounds paths to a tenth of a pixel, and
+// joins an area and its outline into one path.
 func smaller(svg string) string {
 	var b strings.Builder
 	done := 0
@@ -223,7 +223,7 @@ func variable(colour string) string {
 	return colour
 }
 
-// Data is the chart as the page's script reads it. (The encoder escapes what
+// Data returns the chart for the page's script. (The encoder escapes text that
 // could end a script element.)
 func (f figure) Data() (template.JS, error) {
 	var b bytes.Buffer
@@ -236,11 +236,11 @@ func number(v float64) string {
 	return strings.Replace(strconv.FormatFloat(v, 'g', 6, 64), "-", "−", 1)
 }
 
-// bins is how many a histogram has.
+// bins is the number of bins of a histogram.
 const bins = 40
 
-// Outline returns the points of a series, which for Bars are those of their
-// outline over the X axis.
+// Outline returns the points of a series, or the outline of its Bars over the X
+// axis.
 func (s Series) Outline(x Axis) []metrics.Point {
 	if s.Bars == nil {
 		return s.Points
@@ -253,8 +253,8 @@ func (s Series) Outline(x Axis) []metrics.Point {
 	return append(points, metrics.Point{X: x.Max})
 }
 
-// histogram is the share of scores in each of equal bins; the outermost hold
-// everything beyond. NaN is in none.
+// histogram returns the share of scores in each of equal bins. The outermost bins
+// include all scores beyond them. NaN is in no bin.
 func histogram(scores []float64, low, high float64) []float64 {
 	shares := make([]float64, bins)
 	for _, s := range scores {

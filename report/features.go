@@ -22,17 +22,16 @@ import (
 	"mlrbfn/internal/idx"
 )
 
-// FeatureSet describes feature sets as one set of images, row after row. They must
+// FeatureSet makes one set of images from feature sets, row after row. These must
 // stay open while the report is written. A set without images.jsonl has features
-// alone.
+// only.
 //
-// Roots are folders that the user names: only images below them are read, whether
-// the set records one of them (or a folder in it) as its root or the images have
-// been moved there. Without roots images are looked for below the folder that the
-// set records, and are shown only if the set records the SHA-256 of their content:
-// a set from somebody else may name any folder, and so can show only images that
-// its maker had. In either case a file whose content has changed is not shown, and
-// neither a link nor ".." leads out of a root.
+// Roots are folders that the user names. Only images below them are read, even if
+// the images were moved there from the root that the set records. Without roots,
+// images are read from the recorded root, and only if the set has the SHA-256 of
+// their content: a set from somebody else may name any folder, but can then show
+// only images that its author had. A file whose content has changed is never shown,
+// and neither links nor ".." lead out of a root.
 func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set, error) {
 	s := Set{Name: name, Group: group}
 	var images []Image
@@ -74,7 +73,7 @@ const (
 	imageTimeout   = 20 * time.Second // to decode an image
 )
 
-var errOtherImage = errors.New("it is not the image that the features are of")
+var errOtherImage = errors.New("the features are of another image")
 
 // files reads images of feature sets.
 type files struct {
@@ -86,7 +85,7 @@ type files struct {
 	}
 }
 
-// decode reads an image of a set, from the first place where it is.
+// decode reads an image of a set from the first place where it exists.
 func (f *files) decode(recorded string, img features.Image) (image.Image, error) {
 	name := filepath.FromSlash(img.Path)
 	if !filepath.IsLocal(name) {
@@ -111,7 +110,7 @@ func (f *files) decode(recorded string, img features.Image) (image.Image, error)
 	return nil, errors.Join(errs...)
 }
 
-// below lists where an image may be under a root that the user names.
+// below lists the places of an image under a root that the user named.
 func below(root, recorded, name string) (names []string) {
 	if absolute, err := filepath.Abs(root); err == nil {
 		if rel, err := filepath.Rel(absolute, recorded); err == nil && filepath.IsLocal(rel) {
@@ -121,8 +120,7 @@ func below(root, recorded, name string) (names []string) {
 	return append(names, name)
 }
 
-// read decodes the file name below root, or the part #NUMBER of it where it is an
-// idx file.
+// read decodes the file name below root, or image #NUMBER of an idx file.
 func (f *files) read(root, name string, img features.Image) (image.Image, error) {
 	if at := strings.LastIndexByte(name, '#'); at > 0 && !preprocess.IsImage(name, nil) {
 		if number, err := strconv.Atoi(name[at+1:]); err == nil {
@@ -192,7 +190,7 @@ func open(root, name string) (*os.File, error) {
 	return file, nil
 }
 
-// sameContent compares data with a hash, if there is one.
+// sameContent returns an error if data do not have the hash want; "" fits any.
 func sameContent(data []byte, want string) error {
 	if sum := sha256.Sum256(data); want != "" && hex.EncodeToString(sum[:]) != want {
 		return errOtherImage

@@ -19,7 +19,7 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// gallery is the most extreme images of a set.
+// gallery holds the most extreme images of a set.
 type gallery struct {
 	Title, Caption string
 	Items          []*galleryItem
@@ -47,8 +47,8 @@ type picture struct {
 	Thumbnail template.URL // "" where the image could not be read
 }
 
-// extremes returns the places of the n lowest scores, or highest, in order.
-// NaNs are passed over, equal scores come in the order of the images.
+// extremes returns the indices of the n lowest or highest scores, in order. It
+// skips NaN. Equal scores are in the order of the images.
 func extremes(scores []float64, n int, highest bool) []int {
 	var places []int
 	for i, s := range scores {
@@ -130,7 +130,7 @@ func nearest(train *Set, items []*galleryItem, k int, thumbnails thumbnails) {
 	for q, item := range items {
 		norms[q] = math.Sqrt(dot(item.row, item.row))
 	}
-	const block = 256 // rows that stay in the cache while all items meet them
+	const block = 256 // rows that stay in the cache while all items are compared with them
 	rowNorms := make([]float64, block)
 	for from := 0; from < train.N; from += block {
 		to := min(from+block, train.N)
@@ -164,7 +164,7 @@ type found struct {
 	cosine float64
 }
 
-// keep adds f to the best k, which come in order, equal ones as they came.
+// keep inserts f into the best k, sorted; equal ones stay in the order of arrival.
 func keep(best []found, f found, k int) []found {
 	if len(best) == k && f.cosine <= best[k-1].cosine {
 		return best
@@ -177,13 +177,12 @@ func keep(best []found, f found, k int) []found {
 	return best[:min(k, len(best))]
 }
 
-// dot sums in float64, which keeps the order of neighbours that differ little.
+// dot sums in float64, so that neighbours that differ little are ordered right.
 func dot(a, b []float32) float64 {
 	return blas32.DDot(blas32.Vector{N: len(a), Inc: 1, Data: a}, blas32.Vector{N: len(b), Inc: 1, Data: b})
 }
 
-// thumbnails are pictures by set and row: several images may have the same
-// neighbours.
+// thumbnails caches pictures by set and row, as images may share neighbours.
 type thumbnails map[place]picture
 
 type place struct {
@@ -208,8 +207,8 @@ const (
 	thumbnailQuality = 80
 )
 
-// thumbnail returns an image as a small JPEG in a URL, or "" for one that cannot be
-// read: a report is made whatever became of the images.
+// thumbnail returns an image as a small JPEG in a URL, or "" if it cannot be read:
+// missing images do not prevent a report.
 func thumbnail(decode func() (image.Image, error)) (url template.URL) {
 	defer func() {
 		if recover() != nil { // decoders of odd formats have panicked before

@@ -124,7 +124,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestThumbnails reads files of every sort; what is no image has no thumbnail.
+// TestThumbnails reads files of every kind; one that is not an image has no
+// thumbnail.
 func TestThumbnails(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {

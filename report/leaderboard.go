@@ -15,14 +15,14 @@ import (
 // Kinds of methods, as the OpenOOD v1.5 study and the paper's first table group
 // them.
 const (
-	PostHoc  = "Post-hoc"      // a score of a network that was trained as ever
-	Training = "Mod. Training" // a network trained for it, without outliers
-	Outliers = "Outlier Exp."  // a network trained with images of outliers
+	PostHoc  = "Post-hoc"      // a score of an ordinary network
+	Training = "Mod. Training" // a network trained for OOD detection, without outliers
+	Outliers = "Outlier Exp."  // a network trained with outlier images
 )
 
 var kinds = []string{PostHoc, Training, Outliers}
 
-// Entry is a line of OpenOOD's leaderboard, figures in [0, 1].
+// Entry is a line of OpenOOD's leaderboard, with metrics in [0, 1].
 type Entry struct {
 	Training      string // how the network was trained
 	Postprocessor string // the score
@@ -31,8 +31,8 @@ type Entry struct {
 	Cell
 }
 
-// The methods of the OpenOOD v1.5 study. The leaderboard has grown since; GEN is
-// on it and was not in the averages of the paper.
+// The methods of the OpenOOD v1.5 study. The leaderboard has more methods now; GEN
+// is among them and was not in the paper's averages.
 var (
 	studied = map[string][]string{
 		PostHoc: {"OpenMax", "MSP", "TempScale", "ODIN", "MDS", "MDSEns", "RMDS", "Gram", "EBO", "OpenGAN", "GradNorm",
@@ -43,8 +43,8 @@ var (
 	augmentations = []string{"StyleAugment", "RandAugment", "AugMix", "DeepAugment", "PixMix", "RegMixup", "Cutout"}
 )
 
-// InStudy reports whether the entry is of a method of the OpenOOD v1.5 study, on
-// one of its networks, which are those that the paper compares with.
+// InStudy reports whether the entry is a method of the OpenOOD v1.5 study on one
+// of its networks. The paper compares with these.
 func (e Entry) InStudy() bool {
 	name := e.Training
 	if e.Kind == PostHoc {
@@ -55,8 +55,8 @@ func (e Entry) InStudy() bool {
 
 // ReadLeaderboard reads a file of OpenOOD's leaderboard: CSV with the columns
 // Training, Postprocessor, Near-OOD_AUROC, Far-OOD_AUROC, ID_Accuracy,
-// Outlier_Data and Arch, figures in per cent as 87.62 or 87.62 ± 0.29; a figure
-// of "/" is none.
+// Outlier_Data and Arch. Metrics are in per cent, as 87.62 or 87.62 ± 0.29; "/"
+// means none.
 func ReadLeaderboard(file string) (entries []Entry, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -122,7 +122,7 @@ func kind(training, outliers string) string {
 	return Training
 }
 
-// parseValue reads a figure in per cent, with its deviation or without.
+// parseValue reads a number in per cent, with or without a deviation.
 func parseValue(text string) (Value, error) {
 	if text == "/" || text == "" {
 		return none, nil
@@ -139,19 +139,19 @@ func parseValue(text string) (Value, error) {
 func parsePercent(text string) (float64, error) {
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || !(v >= 0 && v <= 100) {
-		return 0, fmt.Errorf("%q is no figure in per cent", text)
+		return 0, fmt.Errorf("%q is not a number in per cent", text)
 	}
 	return v / 100, nil
 }
 
-// Benchmarks returns the lines of the paper's first table: for each kind of
-// method the best entry of every column, with the deviation that this has, and
-// then the averages, without. Boards are leaderboards, one for each benchmark.
+// Benchmarks returns the lines of the paper's first table: for each kind of method
+// the best entry of every column with its deviation, then the averages without
+// deviations. Boards are leaderboards, one for each benchmark.
 //
-// Of the boards' entries only those that keep reports true for count; nil
-// stands for [Entry.InStudy]. With it the boards give the paper's figures within
-// a hundredth of a point, except the averages of post-hoc methods on ImageNet,
-// whose boards have changed since: those are up to 0.4 points away.
+// Only entries for which keep returns true count; nil means [Entry.InStudy], which
+// reproduces the paper's numbers within a hundredth of a point. The averages of
+// post-hoc methods on ImageNet differ by up to 0.4 points, because these boards
+// have changed.
 func Benchmarks(keep func(Entry) bool, boards ...[]Entry) (lines []Line) {
 	if keep == nil {
 		keep = Entry.InStudy
@@ -196,5 +196,5 @@ func average(values []Value) Value {
 	for _, v := range values {
 		sum += v.Mean
 	}
-	return Value{sum / float64(len(values)), math.NaN()} // of none NaN
+	return Value{sum / float64(len(values)), math.NaN()} // NaN without values
 }

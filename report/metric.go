@@ -15,7 +15,7 @@ type Metric struct {
 	interval func(metrics.Intervals) metrics.Interval
 }
 
-// The metrics of the paper's tables, and the other convention of the last.
+// The metrics of the paper's tables, and the other convention of FPR@95.
 var (
 	AUROC   = Metric{"AUROC", false, func(r Result) float64 { return r.AUROC }, func(i metrics.Intervals) metrics.Interval { return i.AUROC }}
 	AUPROut = Metric{"AUPR-Out", false, func(r Result) float64 { return r.AUPROut }, func(i metrics.Intervals) metrics.Interval { return i.AUPROut }}
@@ -26,9 +26,8 @@ var (
 
 var accuracy = Metric{Name: "ID accuracy", of: func(r Result) float64 { return r.IDAcc }}
 
-// Value is a mean over seeds with its standard deviation, both in [0, 1]. A NaN
-// mean stands for a value that was not measured, a NaN deviation for one of a
-// single seed.
+// Value is a mean over seeds with its standard deviation, both in [0, 1]. The mean
+// is NaN if the value was not measured. The deviation is NaN for a single seed.
 type Value struct{ Mean, Std float64 }
 
 // none is a value that was not measured.
@@ -47,7 +46,7 @@ func index(all []Result) results {
 	}
 	for _, r := range all {
 		if r.Seed == "std" && len(seeds[r.Method]) == 1 {
-			continue // one seed deviates from nothing
+			continue // one seed has no deviation
 		}
 		found[[4]string{r.Method, r.Seed, r.Group, r.Dataset}] = r
 	}
@@ -67,7 +66,7 @@ func (rs results) value(m Metric, method, group, dataset string) Value {
 	return v
 }
 
-// accuracy is that of whichever group a method has.
+// accuracy returns a method's accuracy, which is the same in every group.
 func (rs results) accuracy(method string) Value {
 	if v := rs.value(accuracy, method, Near, "mean"); !math.IsNaN(v.Mean) {
 		return v
@@ -75,8 +74,8 @@ func (rs results) accuracy(method string) Value {
 	return rs.value(accuracy, method, Far, "mean")
 }
 
-// percent prints a share, with two digits behind the point as the paper does;
-// none is a dash.
+// percent prints a share in per cent with two decimals, as the paper does, or a
+// dash for none.
 func percent(v float64) string {
 	if math.IsNaN(v) {
 		return "–"
@@ -84,12 +83,12 @@ func percent(v float64) string {
 	return fmt.Sprintf("%.2f", 100*v)
 }
 
-// mostTied is how many values may share the mark of the best one. The scores of one
-// network have its accuracy in common: that all of them are best says nothing.
+// mostTied is how many values may be marked as the best. All scores of one network
+// have the same accuracy, so marking all of them would be useless.
 const mostTied = 3
 
-// best reports for each value whether to mark it as the best: whether it is, to
-// the digits printed, and at most mostTied and not all of the others are too.
+// best reports for each value whether to mark it as the best: if it is the best to
+// the digits printed, together with at most mostTied values and not with all.
 func best(values []Value, lower bool) []bool {
 	marks := make([]bool, len(values))
 	top := math.NaN()

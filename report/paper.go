@@ -17,13 +17,13 @@ import (
 // of lines.
 type Table struct {
 	Caption    string
-	Label      string   // that LaTeX refers to it by; "" leaves it out
+	Label      string   // for references in LaTeX; "" omits it
 	Benchmarks []string // in-distribution data sets
-	Lower      bool     // lower near- and far-OOD figures are better
+	Lower      bool     // lower near- and far-OOD values are better
 	Sections   []Section
 }
 
-// Section is lines under a heading.
+// Section holds lines under a heading.
 type Section struct {
 	Title string
 	Lines []Line
@@ -43,10 +43,10 @@ func (l Line) name() string {
 	return l.Method + ", " + l.Backbone
 }
 
-// Cell is the three figures of a line on a benchmark.
+// Cell holds the three values of a line on a benchmark.
 type Cell struct{ Near, Far, Acc Value }
 
-// ours heads the lines of methods named mlrbfn….
+// ours is the heading of methods named mlrbfn….
 const ours = "Multi-layer Radial Basis Function Networks"
 
 // Study is an evaluation on one benchmark with one backbone.
@@ -55,9 +55,9 @@ type Study struct {
 	Results             []Result
 }
 
-// PaperTable lays studies out as the paper's tables 2 to 4 do: MLRBFNs first,
-// then the other methods, each with a line for every backbone. Benchmarks,
-// methods and backbones keep the order in which they first appear.
+// PaperTable makes a table of studies like the paper's tables 2 to 4: MLRBFNs
+// first, then the other methods, each with a line for every backbone. Benchmarks,
+// methods and backbones are in the order of their first appearance.
 func PaperTable(m Metric, studies []Study) Table {
 	t := Table{Lower: m.Lower}
 	var methods, backbones []string
@@ -101,18 +101,18 @@ func PaperTable(m Metric, studies []Study) Table {
 	return t
 }
 
-// PublishedTable lays studies out as the paper's first table does: the AUROC of
+// PublishedTable makes a table of studies like the paper's first: the AUROC of
 // MLRBFNs, a line for each backbone, above published lines. These have a cell for
-// each benchmark of the studies, in the order in which they first appear.
+// each benchmark of the studies, in the order of first appearance.
 func PublishedTable(studies []Study, published []Line) Table {
 	t := PaperTable(AUROC, studies)
 	t.Sections = slices.DeleteFunc(t.Sections, func(s Section) bool { return s.Title != ours })
 	return Table{Benchmarks: t.Benchmarks, Sections: append(t.Sections, Section{Title: "OpenOOD v1.5 Benchmarks", Lines: published})}
 }
 
-// WriteTables writes the paper's tables of studies to tables.md and tables.tex
-// under dir: the first, unless nothing is published, then those of AUROC,
-// AUPR-Out and FPR@95.
+// WriteTables writes tables of studies like the paper's to tables.md and
+// tables.tex in dir: the first table if there are published lines, then those of
+// AUROC, AUPR-Out and FPR@95.
 func WriteTables(dir string, studies []Study, published []Line) error {
 	const caption = " and accuracy in per cent, mean and standard deviation over the seeds."
 	var tables []Table
@@ -147,7 +147,7 @@ func WriteTables(dir string, studies []Study, published []Line) error {
 	return nil
 }
 
-// bold marks the best figure of every column of all lines, in their order.
+// bold marks the best values of every column, for all lines in their order.
 func (t Table) bold() (marks [][3]bool) {
 	var lines []Line
 	for _, s := range t.Sections {
@@ -213,9 +213,9 @@ func Markdown(w io.Writer, t Table) error {
 
 var escapeMarkdown = strings.NewReplacer(`\`, `\\`, `|`, `\|`, `*`, `\*`, `_`, `\_`, "`", "\\`", `<`, `\<`, "\n", " ").Replace
 
-// LaTeX writes a table as the paper has them, with the packages booktabs,
-// multirow and graphicx, in per cent, deviations as subscripts, the best of each
-// column bold.
+// LaTeX writes a table in the paper's style, with the packages booktabs, multirow
+// and graphicx, in per cent, deviations as subscripts, the best of each column
+// bold.
 func LaTeX(w io.Writer, t Table) error {
 	var b strings.Builder
 	b.WriteString("\\begin{table*}[!ht]\n")
@@ -298,8 +298,8 @@ func latexValue(v Value, bold bool) string {
 	return text
 }
 
-// escapeLaTeX makes a text one that LaTeX prints as it is, on one line and without
-// control characters.
+// escapeLaTeX escapes a text so that LaTeX prints it unchanged, on one line and
+// without control characters.
 func escapeLaTeX(text string) string {
 	return commands.Replace(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -312,7 +312,7 @@ func escapeLaTeX(text string) string {
 var commands = strings.NewReplacer(`\`, `\textbackslash{}`, `{`, `\{`, `}`, `\}`, `&`, `\&`, `%`, `\%`, `$`, `\$`,
 	`#`, `\#`, `_`, `\_`, `~`, `\textasciitilde{}`, `^`, `\textasciicircum{}`, `"`, `\textquotedbl{}`, `<`, `\textless{}`, `>`, `\textgreater{}`)
 
-// label keeps of a LaTeX label what cannot end it.
+// label drops the characters that would end a LaTeX label.
 func label(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune(":-+. ", r) {

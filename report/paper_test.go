@@ -31,7 +31,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// study has the figures of a method on one benchmark: near and far AUROC and
+// study has the results of a method on one benchmark: near and far AUROC and
 // accuracy, and their deviations.
 func study(method string, means, stds [3]float64) (rows []report.Result) {
 	for i, group := range []string{report.Near, report.Far} {
@@ -43,7 +43,7 @@ func study(method string, means, stds [3]float64) (rows []report.Result) {
 	return rows
 }
 
-// TestPaperTables prints figures of the paper's second table.
+// TestPaperTables prints numbers of the paper's second table.
 func TestPaperTables(t *testing.T) {
 	studies := []report.Study{
 		{Benchmark: "CIFAR10", Backbone: "DINOv2", Results: append(
@@ -99,7 +99,7 @@ func TestWriteTables(t *testing.T) {
 }
 
 // TestPaperTable1 makes the paper's first table of OpenOOD's leaderboards, and
-// holds it against the paper's figures.
+// compares it with the paper's numbers.
 func TestPaperTable1(t *testing.T) {
 	var boards [][]report.Entry
 	for _, name := range []string{"cifar10.csv", "cifar100.csv", "imagenet200_ood.csv", "imagenet1k_ood.csv"} {

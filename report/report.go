@@ -1,16 +1,15 @@
-// Package report has the results of an evaluation: [Result] is a row of
+// Package report presents the results of an evaluation: [Result] is a row of
 // results.csv, [Summarise] adds the means over groups and seeds, [WriteResults] and
-// [ReadResults] keep them on disk. [Write] makes an HTML page of them that a
-// browser opens without a network, and [WriteTables] tables in the layout of the
-// paper's in Markdown and LaTeX.
+// [ReadResults] write and read the file. [Write] makes an HTML page that a browser
+// shows without a network, and [WriteTables] makes tables in the paper's layout, in
+// Markdown and LaTeX.
 //
-// The page is the same for the same input: dates, versions and commands are
-// whatever the caller says they are. Its charts are drawn by Chart.js, which is
-// part of the page; without JavaScript static pictures take their place. These are
-// made by Report.Draw, for which package report/figures has a function, so that
-// programs that need no pictures do without the plotting modules. The size of the
-// page does not depend on the number of scores: histograms are binned, curves
-// thinned out, galleries short.
+// The same input gives the same page: the caller supplies dates, versions and
+// commands. Chart.js, which is part of the page, draws the charts; without
+// JavaScript static pictures replace them. Report.Draw makes these, so that
+// programs without pictures do not need the plotting modules; package
+// report/figures has such a function. The size of the page does not depend on the
+// number of scores: histograms are binned, curves thinned, galleries short.
 package report
 
 import (
@@ -29,14 +28,14 @@ import (
 	"mlrbfn/metrics"
 )
 
-// Report is everything that the page shows. Of all fields Results alone is
-// needed: a section without anything to show is left out.
+// Report holds all that the page shows. Only Results is required: a section with
+// nothing to show is left out.
 type Report struct {
 	Title string // "" means "Out-of-distribution detection"
 
-	// Results has for every method those of the seed "mean" and, where there are
-	// several seeds, "std". Methods, groups and sets appear in the order of their
-	// first result.
+	// Results are those that Summarise returns: for every method also the seed
+	// "mean" and, with several seeds, "std". Methods, groups and sets appear in
+	// the order of their first result.
 	Results []Result
 	// Intervals are confidence intervals to print below the means.
 	Intervals []Interval
@@ -45,13 +44,13 @@ type Report struct {
 
 	ID  Set   // the in-distribution test images
 	OOD []Set // the OOD images, with the names that Results has
-	// Labels [ID.N] are the classes of the test images, −1 where there is none;
-	// nil leaves accuracy against coverage out.
+	// Labels [ID.N] are the classes of the test images, −1 for none; nil omits
+	// the chart of accuracy against coverage.
 	Labels []int64
-	// Classes are the names of the training classes, for the galleries; nil leaves
-	// predictions out there.
+	// Classes are the names of the training classes, for the galleries; nil omits
+	// predictions there.
 	Classes []string
-	// Runs are the scores. Of each method the first run alone is drawn.
+	// Runs are the scores. Only the first run of each method is drawn.
 	Runs []Run
 
 	// Gallery is the method whose extreme images are shown; "" means the one
@@ -59,25 +58,24 @@ type Report struct {
 	Gallery string
 	// GallerySize is how many images of each set are shown; 0 means 6.
 	GallerySize int
-	// Train is the training set, searched for the nearest images, by the cosine
-	// of features, to those of the gallery. It needs Row; nil shows none.
+	// Train is the training set, searched for the images nearest to those of the
+	// gallery by the cosine of their features. It needs Row; nil shows none.
 	Train *Set
-	// Neighbours is how many of those are shown; 0 means 3.
+	// Neighbours is how many nearest training images are shown; 0 means 3.
 	Neighbours int
 
 	// Ablation is like Results. Methods named NAME-1, NAME-2, … are drawn
 	// as a curve NAME over that number (of layers).
 	Ablation []Result
-	// Published are lines of a table to compare with, such as those that
-	// [Benchmarks] gives, each with one cell.
+	// Published are lines of a table to compare with, such as those of
+	// [Benchmarks], each with one cell.
 	Published []Line
 
-	// Draw makes the static picture of a chart in a format, "svg" or "png". nil
-	// leaves the pictures out: charts are then seen with JavaScript only, and there
-	// are no files figures/*.svg.
+	// Draw makes the static picture of a chart, as "svg" or "png". With nil, charts
+	// need JavaScript and there are no files figures/*.svg.
 	Draw func(c Chart, format string) ([]byte, error)
 
-	Commands []string // that repeat the evaluation
+	Commands []string // to repeat the evaluation
 	Facts    []Fact   // versions, seeds, fingerprints, dates, …
 }
 
@@ -88,9 +86,9 @@ type Set struct {
 	N     int    // images; 0 if unknown
 	// Fingerprint is of the model and preprocessing; "" if unknown.
 	Fingerprint string
-	// Image says what is known of image i; nil shows none of the set's images.
+	// Image describes image i; nil shows none of the set's images.
 	Image func(i int) Image
-	// Row gives the D features of image i; nil shows no nearest images.
+	// Row returns the D features of image i; nil shows no nearest images.
 	Row func(i int) []float32
 }
 
@@ -98,25 +96,25 @@ type Set struct {
 type Image struct {
 	Path  string // to show
 	Label string // the name of its class; "" if unknown
-	// Decode reads the image; where it is nil or fails Path is shown alone.
+	// Decode reads the image; if it is nil or fails, only Path is shown.
 	Decode func() (image.Image, error)
 }
 
-// Run is the scores of a method with one seed.
+// Run holds the scores of a method with one seed.
 type Run struct {
 	Method, Seed string
-	// Scores gives the scores of a set of OOD images, or of the in-distribution
-	// test set where dataset is "id", one for each image. It is called
-	// several times, so that a caller need not keep all scores in memory, and
-	// from several goroutines.
+	// Scores returns the scores of a set of OOD images, or of the in-distribution
+	// test set for the dataset "id", one for each image. It is called several
+	// times, so that a caller can read them from files, and from several
+	// goroutines.
 	Scores func(dataset string) ([]float64, error)
 	// Predicted is the class of each image of the sets that Scores knows: an index
 	// into Classes. Sets may be missing.
 	Predicted map[string][]int
 }
 
-// Interval is the confidence intervals of a method's metrics; zero ones are not
-// shown.
+// Interval holds the confidence intervals of a method's metrics. Zero intervals
+// are not shown.
 type Interval struct {
 	Method, Group string
 	Dataset       string // a set's name, or "mean" over the group
@@ -134,9 +132,9 @@ var page = template.Must(template.New("page.html").ParseFS(assets, "page.html"))
 // generator is in the head of every page that Write makes.
 const generator = `<meta name="generator" content="mlrbfn report">`
 
-// Check reports whether Write could write to dir, for a program that will have
-// something to report after long work: a report.html that this package did not
-// make is never replaced. Dir need not be there yet.
+// Check returns an error if Write could not write to dir. Call it before long
+// work. A report.html that this package did not make is never replaced. Dir need
+// not exist yet.
 func Check(dir string) error {
 	file := filepath.Join(dir, "report.html")
 	text, err := os.ReadFile(file)
@@ -155,9 +153,9 @@ func Check(dir string) error {
 	return nil
 }
 
-// Write writes report.html, and its static pictures as figures/*.svg, under dir,
-// and makes dir if it is not there. It removes the pictures of an earlier report
-// that this one does not have.
+// Write writes report.html, and its static pictures as figures/*.svg, to the
+// folder dir, which it makes if necessary. It removes pictures of an earlier
+// report that this one does not have.
 func Write(dir string, r Report) error {
 	if len(r.Results) == 0 {
 		return errors.New("report: no results")

@@ -24,9 +24,9 @@ const (
 	Far  = "far"
 )
 
-// Result is a row of results.csv: how well a method tells one set of
-// out-of-distribution (OOD) images from the in-distribution test set. Metrics
-// are in [0, 1]; NaN stands for one that was not measured.
+// Result is a row of results.csv: how well a method separates one set of
+// out-of-distribution (OOD) images from the in-distribution test set. Metrics are
+// in [0, 1]; NaN means not measured.
 type Result struct {
 	Method  string
 	Seed    string // a seed, or "mean" or "std" over the seeds
@@ -42,7 +42,7 @@ type Result struct {
 	IDAcc   float64 // accuracy on the in-distribution test set
 }
 
-// Measure returns the result of the scores of in-distribution and OOD images.
+// Measure computes the metrics from the scores of in-distribution and OOD images.
 // The caller adds the names and the accuracy.
 func Measure(id, ood []float64) Result {
 	m := metrics.Evaluate(id, ood)
@@ -54,10 +54,9 @@ func (r *Result) metrics() []*float64 {
 	return []*float64{&r.AUROC, &r.AUPROut, &r.AUPRIn, &r.FPR95, &r.FPR95ID, &r.IDAcc}
 }
 
-// Summarise returns the results of one method on single sets followed by what
-// results.csv has besides: after the sets of each seed the unweighted means over
-// the sets of each group, and at the end the means and the standard deviations
-// (ddof 0) over the seeds.
+// Summarise adds means to the results of one method on single sets: after the sets
+// of each seed the unweighted means over the sets of each group, and at the end the
+// means and the standard deviations (ddof 0) over the seeds.
 func Summarise(single []Result) []Result {
 	var all []Result
 	for _, seed := range order(single, func(r Result) string { return r.Seed }) {
@@ -146,7 +145,7 @@ func WriteResults(file string, results []Result) error {
 	})
 }
 
-// ReadResults reads what WriteResults wrote.
+// ReadResults reads a file of WriteResults.
 func ReadResults(file string) ([]Result, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -181,12 +180,12 @@ func ReadResults(file string) ([]Result, error) {
 	return results, nil
 }
 
-// ErrForeign says that a file is in the way that this program did not write. It
-// is never replaced.
+// ErrForeign means that a file with the wanted name was not written by this
+// program. Such a file is never replaced.
 var ErrForeign = errors.New("not written by this program; choose another folder")
 
-// RemoveResults removes a CSV that WriteResults wrote; none is fine. Any other
-// file is left as it is, and the error wraps ErrForeign.
+// RemoveResults removes a CSV of WriteResults, if it exists. Any other file is not
+// touched, and the error wraps ErrForeign.
 func RemoveResults(file string) error {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +213,7 @@ func filter(results []Result, keep func(Result) bool) (kept []Result) {
 	return kept
 }
 
-// order returns the distinct keys of results in the order of their first.
+// order returns the distinct keys of results in the order of their first result.
 func order(results []Result, key func(Result) string) (keys []string) {
 	for _, r := range results {
 		keys = add(keys, key(r))
@@ -222,7 +221,7 @@ func order(results []Result, key func(Result) string) (keys []string) {
 	return keys
 }
 
-// add appends what is not there yet.
+// add appends the values that are missing.
 func add(list []string, more ...string) []string {
 	for _, m := range more {
 		if !slices.Contains(list, m) {

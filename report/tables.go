@@ -30,7 +30,7 @@ type tableRow struct {
 type tableCell struct {
 	Mean, Std, Interval string // as printed
 	Best                bool
-	Sort                string // what the column is sorted by; "" is last
+	Sort                string // the sort key of the cell; "" is last
 }
 
 // addColumn adds a column of values, one for each row, under the last group.
@@ -61,7 +61,7 @@ func newTable(caption string, heads []string) table {
 	return t
 }
 
-// arrow says which way is better.
+// arrow shows whether higher or lower is better.
 func (m Metric) arrow() string {
 	if m.Lower {
 		return m.Name + " ↓"

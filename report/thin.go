@@ -7,9 +7,9 @@ import (
 	"mlrbfn/metrics"
 )
 
-// thin leaves out points of a curve until at most n are left, ever the one
-// whose triangle with its neighbours is smallest (Visvalingam and Whyatt 1993),
-// so that corners stay and the area under the curve hardly changes.
+// thin removes points of a curve until at most n are left, always the one with
+// the smallest triangle with its neighbours (Visvalingam and Whyatt 1993), so that
+// corners stay and the area under the curve hardly changes.
 func thin(points []metrics.Point, n int) []metrics.Point {
 	if len(points) <= n {
 		return points
@@ -24,8 +24,8 @@ func thin(points []metrics.Point, n int) []metrics.Point {
 	return t.left()
 }
 
-// corners leaves out what lies on the line between its neighbours, which is most
-// of a large curve and would be the first to go.
+// corners removes the points that lie on the line between their neighbours: most
+// points of a large curve.
 func corners(points []metrics.Point) []metrics.Point {
 	left := points[:1:1]
 	for i := 1; i < len(points)-1; i++ {
@@ -76,8 +76,8 @@ func (t *triangles) dropSmallest() {
 	t.next[before], t.prev[after] = after, before
 	for _, j := range []int{before, after} {
 		if t.at[j] >= 0 {
-			// Never smaller than what was dropped: else a curve is eaten up
-			// from one of its corners.
+			// Never smaller than the removed triangle: else a curve would be
+			// removed point by point from a corner.
 			t.area[j] = max(dropped, t.triangle(j))
 			heap.Fix(t, t.at[j])
 		}
@@ -104,7 +104,7 @@ func (t *triangles) Swap(a, b int) {
 }
 
 // Push is never called: the heap only shrinks.
-func (t *triangles) Push(any) { panic("report: no point comes back") }
+func (t *triangles) Push(any) { panic("report: a removed point is never added again") }
 
 func (t *triangles) Pop() any {
 	last := t.heap[len(t.heap)-1]

@@ -58,7 +58,7 @@ func newView(r Report) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // a file that is not there
+	library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // that file is not part of the page
 	r.Title = cmp.Or(r.Title, "Out-of-distribution detection")
 	v := &view{
 		Report: r, Style: template.CSS(pageColours() + string(css)), Library: template.JS(library), Script: template.JS(script),
@@ -94,8 +94,8 @@ func (v *view) overall(method string) float64 {
 	return sum / float64(n)
 }
 
-// chooseStyles gives the first method, whom the report is about, and those with
-// the highest AUROC a style each; all others are drawn in grey.
+// chooseStyles gives a style of its own to the first method, which the report is
+// about, and to those with the highest AUROC. All others are grey.
 func (v *view) chooseStyles() {
 	ranked := slices.Clone(v.methods)
 	slices.SortStableFunc(ranked, func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) }) // NaN is last
@@ -112,7 +112,7 @@ func (v *view) chooseStyles() {
 
 func (v *view) idName() string { return cmp.Or(v.ID.Name, "the in-distribution test set") }
 
-// groups are those that the results have, near first.
+// groups lists the groups of the results, near first.
 func groups(rows []Result) []string {
 	found := order(rows, func(r Result) string { return r.Group })
 	slices.SortFunc(found, func(a, b string) int { return strings.Compare(b, a) })
@@ -126,7 +126,7 @@ func sets(rows []Result, group string) []string {
 	}), func(r Result) string { return r.Dataset })
 }
 
-// lead says what the page asks and what came out.
+// lead writes the question and the answer at the top of the page.
 func (v *view) lead() {
 	var sought, answers []string
 	for _, group := range groups(v.Results) {
@@ -198,14 +198,13 @@ func (v *view) scores(r Run, dataset string) ([]float64, error) {
 	return scores, nil
 }
 
-// How many points of a curve are drawn, at most: of those in colour, and of those
-// in grey.
+// The largest numbers of points of a curve in colour and of one in grey.
 const (
 	curvePoints = 120
 	otherPoints = 40
 )
 
-// thin leaves out points of a method's curve.
+// thin thins a method's curve.
 func (v *view) thin(method string, points []metrics.Point) []metrics.Point {
 	if _, ok := v.style[method]; ok {
 		return thin(points, curvePoints)
@@ -216,11 +215,11 @@ func (v *view) thin(method string, points []metrics.Point) []metrics.Point {
 // drawn is a method's curve in a chart with others.
 type drawn struct {
 	method string
-	area   float64 // under all of its points
+	area   float64 // under the curve before it was thinned
 	points []metrics.Point
 }
 
-// runDrawing is what one method's scores give.
+// runDrawing holds the charts of one method's scores.
 type runDrawing struct {
 	selective  *drawn
 	roc, pr    []drawn // of each set
@@ -305,8 +304,8 @@ func area(points []metrics.Point) float64 {
 	return sum
 }
 
-// lines draws curves of all methods in one chart; the y axis begins at 0 unless
-// all of the curves lie high.
+// lines draws the curves of all methods in one chart. The y axis begins at 0
+// unless all curves lie high.
 func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metrics.Point, curves []drawn) *figure {
 	slices.SortStableFunc(curves, func(a, b drawn) int { return cmp.Compare(b.area, a.area) })
 	c := Chart{Name: fileName(name), Caption: fmt.Sprintf("%s; in the legend %s in per cent.", title, areaName),
@@ -343,7 +342,7 @@ func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metr
 	return &figure{Chart: c}
 }
 
-// histogram draws how the scores of both sets are spread.
+// histogram draws the distributions of the scores of both sets.
 func (v *view) histogram(method string, set Set, id, ood []float64, auroc float64) *figure {
 	title := fmt.Sprintf("%s on %s (%s-OOD), AUROC %s%%", method, set.Name, set.Group, percent(auroc))
 	low, high, ok := scoreRange(id, ood)
@@ -363,8 +362,8 @@ func (v *view) histogram(method string, set Set, id, ood []float64, auroc float6
 	return &figure{Chart: c}
 }
 
-// scoreRange is where nearly all finite scores lie: all but the lowest and
-// highest half of a per cent of either set, at least a little wide.
+// scoreRange returns a range of nearly all finite scores, without the lowest and
+// the highest half per cent of either set. It is never empty.
 func scoreRange(sets ...[]float64) (low, high float64, ok bool) {
 	low, high = math.Inf(1), math.Inf(-1)
 	for _, scores := range sets {
@@ -387,10 +386,10 @@ func scoreRange(sets ...[]float64) (low, high float64, ok bool) {
 	return low, high, true
 }
 
-// fileName makes a file's name of names that may hold anything.
+// fileName makes a file name from names with any characters.
 func fileName(name string) string { return url.PathEscape(name) }
 
-// figureFile matches the names that writeFigures gives, and hardly any other.
+// figureFile matches the file names of writeFigures.
 var figureFile = regexp.MustCompile(`^(roc-.+|pr-.+|histogram-.+|selective|ablation-layers)\.svg$`)
 
 // figures lists every chart of the page.

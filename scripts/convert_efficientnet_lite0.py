@@ -97,7 +97,7 @@ class Unpickler(pickle.Unpickler):
 def read_checkpoint(file: IO[bytes]) -> dict[str, np.ndarray]:
     """Reads a state dict in PyTorch's old format."""
     if Unpickler(file).load() != MAGIC or Unpickler(file).load() != PROTOCOL:
-        raise ValueError("this is no PyTorch checkpoint of the old (pre-zip) format")
+        raise ValueError("this is not a PyTorch checkpoint of the old (pre-zip) format")
     if not Unpickler(file).load()["little_endian"]:
         raise ValueError("the checkpoint is big-endian")
     views: dict[str, View] = Unpickler(file).load()
@@ -112,7 +112,7 @@ def read_checkpoint(file: IO[bytes]) -> dict[str, np.ndarray]:
             raise ValueError(f"storage {key}: the checkpoint ends early")
         storages[key] = np.frombuffer(raw, dtypes[key])
     if file.read(1):
-        raise ValueError("the checkpoint goes on after its last storage")
+        raise ValueError("the checkpoint has data after its last storage")
     return {name: view.read(storages) for name, view in views.items()}
 
 

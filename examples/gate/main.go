@@ -1,6 +1,6 @@
-// Gate is the whole job as a Go program: it learns from a folder of images, one
-// subfolder per class, and says of other images whether they are anything like
-// them.
+// Gate shows the library in use. It trains a detector on a folder of images, one
+// subfolder per class, and prints for other images their class and whether they
+// are out of distribution.
 //
 //	gate MODEL TRAINING-IMAGES NEW-IMAGE…
 package main

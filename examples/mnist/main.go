@@ -1,6 +1,6 @@
-// Mnist measures a detector as the paper does on MNIST (section 4.1): accuracy
-// on the images that it was trained on and on others, how well its score tells
-// strangers from those, and the paper's figure 4, how confident it is of either.
+// Mnist measures a detector as the paper does on MNIST (section 4.1): accuracy on
+// training and test images, how well its score separates out-of-distribution (OOD)
+// images from the test images, and the paper's figure 4, the confidence on each.
 //
 //	mnist --detector D --train F --test F --ood NAME=F [--ood NAME=F …] [--out figures]
 //
@@ -35,11 +35,11 @@ func main() { command.Program("mnist", run) }
 
 func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	f := command.Flags("mnist", "--detector D --train F --test F --ood NAME=F [flags]",
-		"Measures each head of a detector on images like those it was trained on and on strangers,\nand draws how confident the first head is of them.", stdout)
+		"Measures each head of a detector on in-distribution and out-of-distribution (OOD) images,\nand draws how confident the first head is of them.", stdout)
 	file := f.String("detector", "", "the `DETECTOR` to measure")
 	train := f.String("train", "", "`FEATURES` that it was trained on")
 	test := f.String("test", "", "`FEATURES` of other images of its classes")
-	strangers := f.StringArray("ood", nil, "`NAME=FEATURES` of strangers (repeat for several)")
+	ood := f.StringArray("ood", nil, "`NAME=FEATURES` of OOD images (repeat for several)")
 	out := f.String("out", "figures", "folder of the figure")
 	if err := command.Parse(f, args, "detector", "train", "test", "ood"); err != nil {
 		return err
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 		return command.Usagef("unexpected argument %q", f.Arg(0))
 	}
 	names, folders := []string{"train", "test"}, []string{*train, *test}
-	for _, s := range *strangers {
+	for _, s := range *ood {
 		name, dir, ok := strings.Cut(s, "=")
 		if !ok || name == "" || dir == "" {
 			return command.Usagef("--ood %s: it is NAME=FEATURES", s)
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 		names, folders = append(names, name), append(folders, dir)
 	}
 	if len(names) > 1+len(figures.Palette) {
-		return command.Usagef("the figure has colours for %d sets of strangers", len(figures.Palette)-1)
+		return command.Usagef("the figure has colours for %d sets of OOD images", len(figures.Palette)-1)
 	}
 	detector, err := pipeline.LoadDetector(*file)
 	if err != nil {
@@ -94,9 +94,9 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	return drawFigure(names[1:], results[0].scores[1:], filepath.Join(*out, "mnist.png"), filepath.Join(*out, "mnist.svg"))
 }
 
-// result is what one head makes of the sets.
+// result holds the metrics and scores of one head.
 type result struct {
-	figures []float64   // accuracy on train and test; AUROC and FPR@95 for each set of strangers
+	metrics []float64   // accuracy on train and test; AUROC and FPR@95 for each set of OOD images
 	scores  [][]float64 // of each set
 }
 
@@ -127,24 +127,24 @@ func measure(ctx context.Context, d *pipeline.Detector, h int, sets []*features.
 			if labelled == 0 {
 				return r, errors.New("the sets to measure accuracy on have no labels")
 			}
-			r.figures = append(r.figures, float64(right)/float64(labelled))
+			r.metrics = append(r.metrics, float64(right)/float64(labelled))
 			continue
 		}
 		m := metrics.Evaluate(r.scores[1], scores)
-		r.figures = append(r.figures, m.AUROC, m.FPR95)
+		r.metrics = append(r.metrics, m.AUROC, m.FPR95)
 	}
 	return r, nil
 }
 
-// published are what the paper's table and text, and a PyTorch version of it with
-// three seeds, have for train, test, and AUROC and FPR@95 for Fashion-MNIST and
-// KMNIST.
+// published are the results of the paper's table and text, and of a PyTorch version
+// with three seeds: accuracy on train and test, and AUROC and FPR@95 for
+// Fashion-MNIST and KMNIST.
 var published = map[string][]string{
 	"paper":   {">.995", ">.975", ".95", ".32", ".95", ".35"},
 	"PyTorch": {".995–.998", ".977–.979", ".903–.934", ".31–.46", ".944–.977", ".09–.19"},
 }
 
-// writeTable writes a line per seed, mean and deviation, and what others have.
+// writeTable writes a line per seed, mean and deviation, and the published results.
 func writeTable(w io.Writer, seeds []uint64, names []string, results []result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "seed\ttrain\ttest\t")
@@ -154,20 +154,20 @@ func writeTable(w io.Writer, seeds []uint64, names []string, results []result) e
 	fmt.Fprintln(t)
 	for i, r := range results {
 		fmt.Fprint(t, seeds[i])
-		for _, v := range r.figures {
+		for _, v := range r.metrics {
 			fmt.Fprintf(t, "\t%.4f", v)
 		}
 		fmt.Fprintln(t, "\t")
 	}
 	fmt.Fprint(t, "mean ± std")
-	for c := range results[0].figures {
+	for c := range results[0].metrics {
 		var sum, squares float64
 		for _, r := range results {
-			sum += r.figures[c]
+			sum += r.metrics[c]
 		}
 		mean := sum / float64(len(results))
 		for _, r := range results {
-			squares += (r.figures[c] - mean) * (r.figures[c] - mean)
+			squares += (r.metrics[c] - mean) * (r.metrics[c] - mean)
 		}
 		fmt.Fprintf(t, "\t%.4f ± %.4f", mean, math.Sqrt(squares/float64(len(results))))
 	}
@@ -180,8 +180,8 @@ func writeTable(w io.Writer, seeds []uint64, names []string, results []result) e
 	return t.Flush()
 }
 
-// drawFigure draws how confident a head is of each set, and the logarithm of
-// that, its score, which shows what the confidences near 0 are.
+// drawFigure draws a head's confidence on each set, and the logarithm of it, the
+// score, which shows the differences between confidences near 0.
 func drawFigure(names []string, scores [][]float64, files ...string) error {
 	const bins, lowest = 50, -6
 	confidences, logs := make([]figures.Series, len(names)), make([]figures.Series, len(names))

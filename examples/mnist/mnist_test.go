@@ -29,7 +29,7 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// TestScriptOnMNIST does so on 2,000 of the real digits.
+// TestScriptOnMNIST runs it on 2,000 of the real digits.
 func TestScriptOnMNIST(t *testing.T) {
 	from, dir := testenv.Shared(t, "data", "idx"), t.TempDir()
 	for name, n := range map[string]uint32{"mnist/train": 2000, "mnist/t10k": 500, "fashion_mnist/t10k": 500, "kmnist/t10k": 500} {
@@ -65,7 +65,7 @@ func shorten(t *testing.T, from, to string, n uint32) {
 }
 
 // reproduce runs the script with three seeds on dir, whose images have d pixels,
-// checks what it leaves and returns the figures of each seed that it prints.
+// checks its output files and returns the printed metrics of each seed.
 func reproduce(t *testing.T, dir string, epochs, d int) [][]float64 {
 	t.Helper()
 	if testing.Short() {
@@ -134,7 +134,7 @@ func reproduce(t *testing.T, dir string, epochs, d int) [][]float64 {
 // TestTable: the mean and the deviation are over the seeds.
 func TestTable(t *testing.T) {
 	var b bytes.Buffer
-	results := []result{{figures: []float64{1, 0.5, 0.25, 0}}, {figures: []float64{0.5, 0.5, 0.75, 1}}}
+	results := []result{{metrics: []float64{1, 0.5, 0.25, 0}}, {metrics: []float64{0.5, 0.5, 0.75, 1}}}
 	if err := writeTable(&b, []uint64{4, 9}, []string{"train", "test", "zoo"}, results); err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// shift is by how much the third and the fourth moon are moved in either
-// direction: they are the first two again (paper, appendix B).
+// shift is the distance in both coordinates between the first two moons and their
+// copies, the third and the fourth (paper, appendix B).
 const shift = 2
 
 // classes is the number of moons.
@@ -15,9 +15,9 @@ const classes = 4
 // point is a point of the plane.
 type point struct{ x, y float64 }
 
-// arc returns the point of a class's moon at the angle t in [0, π], as
-// scikit-learn's make_moons has it: the outer half circle (cos t, sin t), the
-// inner one (1 − cos t, 1 − sin t − 0.5), and both moved by (shift, shift).
+// arc returns the point of a class's moon at the angle t in [0, π], as in
+// scikit-learn's make_moons: the outer half circle (cos t, sin t), the inner one
+// (1 − cos t, 1 − sin t − 0.5), and both shifted by (shift, shift).
 func arc(class int, t float64) point {
 	p := point{math.Cos(t), math.Sin(t)}
 	if class%2 == 1 {
@@ -65,9 +65,8 @@ func bayes(noise float64, p point) (class int, top float64) {
 	return class, top
 }
 
-// bayesLimit returns the accuracy of whoever knows the densities of the classes,
-// ∫ max_c p(c) p(x|c) dx, by the midpoint rule on a grid that is fine against
-// the noise and reaches far beyond it.
+// bayesLimit returns the best possible accuracy, ∫ max_c p(c) p(x|c) dx, by the
+// midpoint rule on a grid that is finer than the noise and extends far beyond it.
 func bayesLimit(noise float64) float64 {
 	step, margin := noise/3, 5*noise
 	var sum float64

@@ -1,12 +1,11 @@
 // Moons repeats the paper's experiment on the four-class moons (appendix B,
-// figures 1 and 5): an MLRBFN with the depression mechanism is confident near
-// the moons and nowhere else; one without is confident of some class far away
-// from all of them.
+// figures 1 and 5). An MLRBFN with the depression mechanism is confident near the
+// moons only. One without it is also confident far away from all of them.
 //
 //	moons [--noise 0.2,0.05] [--seed 0] [--out figures]
 //
-// It prints accuracies beside the best that any classifier could reach, and
-// the confidence far from the data, and draws both networks, as PNG and SVG.
+// It prints accuracies beside the best possible one, and the confidence far from
+// the data, and draws both networks, as PNG and SVG.
 package main
 
 import (
@@ -118,7 +117,7 @@ func (n *network) normalise(p point) []float32 {
 	return []float32{float32((p.x - n.mean.x) / n.deviation.x), float32((p.y - n.mean.y) / n.deviation.y)}
 }
 
-// judge returns the most confident class at p and its confidence.
+// judge returns the class with the highest confidence at p, and that confidence.
 func (n *network) judge(p point) (class int, confidence float64) {
 	var log [classes]float64
 	n.Outputs(log[:], nil, n.normalise(p))
@@ -130,7 +129,7 @@ func (n *network) judge(p point) (class int, confidence float64) {
 	return class, math.Exp(log[class])
 }
 
-// share returns the share of points whose class predict says.
+// share returns the share of points that predict classifies correctly.
 func share(points []point, labels []int64, predict func(point) int) float64 {
 	right := 0
 	for i, p := range points {
@@ -141,14 +140,14 @@ func share(points []point, labels []int64, predict func(point) int) float64 {
 	return float64(right) / float64(len(points))
 }
 
-// far is the confidence of a network far from its data.
+// far summarises the confidence of a network far from its data.
 type far struct{ largest, mean, confident float64 }
 
-// The window that figures show and that far is taken in.
+// The window that the figures show and that far is computed in.
 const left, right, bottom, top = -4.0, 7.0, -4.0, 7.0
 
-// farFrom looks at a grid of points in the window that are farther than one
-// unit from all of the data.
+// farFrom evaluates a network on a grid of points in the window that are farther
+// than one unit from all data.
 func (n *network) farFrom(data []point) far {
 	const step = 0.1
 	var f far

@@ -20,23 +20,22 @@ type Config struct {
 	Norm       float64 // k ≥ 1 of the distance ‖x−c‖_k^k; 0 means 2
 	Recovery   float64 // rec ≥ 1; 0 means 1.1
 
-	// The steps that the paper took, each of which can be taken back by itself;
-	// see the package's text.
+	// Each of these removes one of the paper's steps; see the package comment.
 
 	NoDepression  bool // neither cap nor β ratio: the paper's naive network
 	NoRatio       bool // depression without the ratio β⁺_c/β⁺_init
-	NoProjections bool // a hidden layer gives (n_1, …, n_N), and Projection is not read
+	NoProjections bool // a hidden layer outputs (n_1, …, n_N), and Projection is ignored
 	SumLoss       bool // the loss is the sum over the entries instead of the mean
 }
 
-// Preset is settings that the paper names for one of its experiments.
+// Preset holds the settings of one of the paper's experiments.
 type Preset struct {
 	Config
 	Train head.TrainOptions
 }
 
-// Presets are the paper's settings for its experiments, by name. Zero fields
-// have the paper's usual values.
+// Presets holds the settings of the paper's experiments, by name. Zero fields
+// take the defaults.
 var Presets = map[string]Preset{
 	"imagenet1k": {Config{Layers: 5}, head.TrainOptions{Epochs: 1000}},
 	"mnist":      {Config{Centroids: 200}, head.TrainOptions{Epochs: 200, Batch: 256}},
@@ -82,8 +81,8 @@ func (c Config) Settings() head.Settings {
 	}
 }
 
-// TrainOptions implements head.Config: the defaults are the paper's, which are
-// those of head.TrainOptions.
+// TrainOptions implements head.Config. The paper's defaults are those of
+// head.TrainOptions.
 func (c Config) TrainOptions(o head.TrainOptions) (head.TrainOptions, error) { return o.WithDefaults() }
 
 // Conditioning implements head.Config: the paper has none.
@@ -103,7 +102,7 @@ func (c Config) Prepare(_ context.Context, train, val dataset.Rows, classes int,
 	return &prepared{c, train, val, classes}, nil
 }
 
-// prepared is rows to train on, which are the caller's.
+// prepared holds the caller's rows unchanged.
 type prepared struct {
 	cfg        Config
 	train, val dataset.Rows

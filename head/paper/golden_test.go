@@ -65,11 +65,11 @@ func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
 			logDep[i] = T(math.Log(float64(d)))
 		}
 		input := headtest.Values[T](g.Input.Flat())
-		net.forwardLayer(l, headtest.Turned(input, b), input, logDep, b)
+		net.forwardLayer(l, headtest.Transpose(input, b), input, logDep, b)
 		if g.Last {
-			headtest.Near(t, "output", headtest.Turned(l.Weights, l.N), g.Output.Flat(), tol)
+			headtest.Near(t, "output", headtest.Transpose(l.Weights, l.N), g.Output.Flat(), tol)
 		} else {
-			headtest.Near(t, "output", headtest.Turned(l.Out, l.O), g.Output.Flat(), tol)
+			headtest.Near(t, "output", headtest.Transpose(l.Out, l.O), g.Output.Flat(), tol)
 			dep := make([]T, b)
 			for i, v := range l.LogDep {
 				dep[i] = T(math.Exp(float64(v)))
@@ -80,7 +80,7 @@ func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
 			return
 		}
 		// The goldens' upstream is the sum of the outputs (1 for each) and,
-		// but for the last layer, of dep' = exp(log dep').
+		// except in the last layer, of dep' = exp(log dep').
 		for i := range l.GOut {
 			l.GOut[i] = 1
 		}
@@ -103,11 +103,11 @@ func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
 		}
 		if g.GradProjections != nil {
 			headtest.Near(t, "gradient by projections", l.GProjections, g.GradProjections.Flat(), tol)
-			headtest.Near(t, "gradient by input", headtest.Turned(gIn, l.D), g.GradInput.Flat(), tol)
+			headtest.Near(t, "gradient by input", headtest.Transpose(gIn, l.D), g.GradInput.Flat(), tol)
 		}
 		for i, want := range g.GradDepression {
 			if _, single := any(T(0)).(float32); single && i == 0 {
-				continue // 1/1.1 is no tie once rounded to float32
+				continue // 1/1.1 rounded to float32 is not a tie
 			}
 			got := gLogDep[i] / T(g.Depression[i])
 			headtest.Near(t, fmt.Sprintf("gradient by depression %d", i), []T{got}, headtest.Vector{want}, tol)
@@ -200,7 +200,7 @@ func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
 		headtest.Near(t, "log φ", net.Output(len(g.Input)), g.LogPred.Flat(), tol)
 		loss := net.Step(x, g.Labels)
 		for i, l := range net.Layers[:len(net.Layers)-1] {
-			headtest.Near(t, "output", headtest.Turned(l.Out, l.O), g.Layers[i].Output.Flat(), tol)
+			headtest.Near(t, "output", headtest.Transpose(l.Out, l.O), g.Layers[i].Output.Flat(), tol)
 			dep := make([]T, len(g.Input))
 			for j, v := range l.LogDep {
 				dep[j] = T(math.Exp(float64(v)))
@@ -209,7 +209,7 @@ func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
 		}
 		headtest.Near(t, "loss", []float64{loss}, headtest.Vector{g.Loss}, tol)
 		rbftest.Near(t, "gradient", net.Network, true, g.Grads, tol)
-		headtest.Near(t, "gradient by input", headtest.Turned(net.GInput, len(x)/len(g.Input)), g.GradInput.Flat(), tol)
+		headtest.Near(t, "gradient by input", headtest.Transpose(net.GInput, len(x)/len(g.Input)), g.GradInput.Flat(), tol)
 
 		adam := numeric.NewAdam(net.Params())
 		adam.Step(g.Adam.LR)
@@ -224,8 +224,8 @@ func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
 	}
 }
 
-// TestGoldenAblations holds networks without one of the paper's steps against
-// PyTorch's answers (testdata/generate_ablations.py).
+// TestGoldenAblations compares networks without one of the paper's steps with
+// PyTorch's results (testdata/generate_ablations.py).
 func TestGoldenAblations(t *testing.T) {
 	var all struct{ Heads []goldenNetwork }
 	headtest.ReadGolden(t, filepath.Join("..", "testdata", "ablations.json"), &all)

@@ -37,8 +37,8 @@ func newNetwork(cfg Config, d, classes int) *Network {
 	return n
 }
 
-// FromSettings returns a network of these settings without layers, to read
-// layers from a file into. Validate tells whether these fit.
+// FromSettings returns a network with these settings and without layers, for a
+// caller that reads the layers from a file. Validate then checks them.
 func FromSettings(s head.Settings) *Network {
 	return &Network{
 		Norm: s.Norm, Recovery: s.Recovery,
@@ -74,19 +74,19 @@ func (n *Network) Validate() error {
 	return head.CheckLayers(n.Layers, !n.NoProjections)
 }
 
-// network is a Network with room to compute in. It serves one goroutine.
+// network is a Network with buffers to compute in. It serves one goroutine.
 type network[T numeric.Real] struct {
 	*rbf.Network[T]
 	first []T // [B], log dep before the first layer: 0
 }
 
-// compute copies a network's parameters into one with room for batches of up to
-// batch rows.
+// compute copies a network's parameters into one with buffers for batches of up
+// to batch rows.
 func compute[T numeric.Real](n *Network, batch int) *network[T] {
 	return &network[T]{rbf.New[T](n.Settings(), n.Layers, batch), make([]T, batch)}
 }
 
-// forward computes log φ for the rows x [b, d]. Refresh comes before it.
+// forward computes log φ for the rows x [b, d]. Call Refresh first.
 func (net *network[T]) forward(x []T, b int) {
 	d := net.Layers[0].D
 	in, logDep := []T(nil), net.first
@@ -124,7 +124,7 @@ func (net *network[T]) backward(b int) {
 	}
 }
 
-// Step computes the loss on labelled rows x [b, d], a mean, and all gradients.
+// Step computes the mean loss on labelled rows x [b, d] and all gradients.
 func (net *network[T]) Step(x []T, labels []int) float64 {
 	net.Refresh()
 	net.forward(x, len(labels))
@@ -136,11 +136,10 @@ func (net *network[T]) Step(x []T, labels []int) float64 {
 // kmeansPasses is how often web-scale k-means goes over the rows.
 const kmeansPasses = 100
 
-// initialise places the centroids and sets the inverse-widths of every layer
-// by the rows x [b, d], b ≥ 2, each layer on what the layers before it make of
-// them (paper, appendix A): the first half of the rows places the centroids,
-// the second half sets β. Projections must be drawn before.
-// It stops when ctx is cancelled, and returns ctx.Err().
+// initialise places the centroids and sets the inverse widths of every layer from
+// the rows x [b, d], b ≥ 2, as the layers before transform them (paper, appendix
+// A): the first half of the rows places the centroids, the second half sets β.
+// Projections must be drawn before. It returns ctx.Err() when ctx is cancelled.
 func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng rbf.Random) error {
 	logDep, d := net.first, net.Layers[0].D
 	in := net.In[:d*b]
@@ -181,17 +180,16 @@ func (t *trainer) Draw(rng head.Random) {
 	t.CopyFrom(t.model.Layers)
 }
 
-// Start implements head.Trainable. It computes in float64: k-means and the
-// widths are found once, and what float32 loses in a distance ends up in an
-// exponent.
+// Start implements head.Trainable. It computes in float64: it runs only once, and
+// rounding errors of distances end up in exponents.
 func (t *trainer) Start(ctx context.Context, x []float32, b int, _ dataset.Rows, rng head.Random) error {
-	wide := compute[float64](t.model, b)
+	network := compute[float64](t.model, b)
 	rows := make([]float64, b*t.model.Dim())
 	numeric.Convert(rows, x[:len(rows)])
-	if err := wide.initialise(ctx, rows, b, rng); err != nil {
+	if err := network.initialise(ctx, rows, b, rng); err != nil {
 		return err
 	}
-	wide.CopyTo(t.model.Layers)
+	network.CopyTo(t.model.Layers)
 	t.CopyFrom(t.model.Layers)
 	return nil
 }
@@ -218,7 +216,7 @@ func (e *evaluator) Outputs(logConfidences, scores, z []float64) {
 	b := len(z) / e.d
 	e.forward(z, b)
 	for i, v := range e.Output(b) {
-		logConfidences[i] = min(v, 0) // which rounding may take it above
+		logConfidences[i] = min(v, 0) // rounding may lift v above 0
 	}
 	for i := range scores {
 		scores[i] = slices.Max(logConfidences[i*e.classes : (i+1)*e.classes])

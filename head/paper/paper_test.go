@@ -69,7 +69,7 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 		}
 		net.Step(x, labels)
 		params, gradients := net.Params()
-		headtest.CheckGradients(t, append(params, x), append(gradients, headtest.Turned(net.GInput, m.Dim())), func() float64 {
+		headtest.CheckGradients(t, append(params, x), append(gradients, headtest.Transpose(net.GInput, m.Dim())), func() float64 {
 			net.Refresh()
 			net.forward(x, n)
 			return entries * numeric.LogBCE(net.Last().Weights, labels, nil)
@@ -77,8 +77,8 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 	})
 }
 
-// TestConfidenceIsBounded states the head's promise: confidences lie in [0, 1]
-// and no input far from everything is confident of anything.
+// TestConfidenceIsBounded: confidences lie in [0, 1], and far from all centroids
+// they are low for every class.
 func TestConfidenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1, 2, 3)
@@ -226,8 +226,8 @@ func TestTrainRefuses(t *testing.T) {
 	}
 }
 
-// TestTrainCopiesOfOneRow has nothing to tell widths or classes by; it must
-// still end in numbers.
+// TestTrainCopiesOfOneRow: identical rows give neither widths nor classes, but
+// the results must still be finite.
 func TestTrainCopiesOfOneRow(t *testing.T) {
 	data := dataset.Rows{X: make([]float32, 40*3), D: 3, Labels: make([]int64, 40)}
 	for i := range 40 {

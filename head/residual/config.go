@@ -26,8 +26,8 @@ type Config struct {
 	SumLoss    bool    // the loss is the sum over the entries instead of the mean
 }
 
-// WithDefaults implements head.Config. Projection stays 0 where it depends on
-// the number of classes.
+// WithDefaults implements head.Config. A Projection of 0 stays 0, as its default
+// depends on the number of classes.
 func (c Config) WithDefaults() (head.Config, error) { return c.withDefaults() }
 
 func (c Config) withDefaults() (Config, error) {
@@ -60,8 +60,8 @@ func (c Config) Settings() head.Settings {
 	}
 }
 
-// TrainOptions implements head.Config: the defaults are 20 epochs with a
-// learning rate of 0.003 that falls with the cosine.
+// TrainOptions implements head.Config. The defaults are 20 epochs and a learning
+// rate of 0.003 with the cosine schedule.
 func (c Config) TrainOptions(o head.TrainOptions) (head.TrainOptions, error) {
 	o.Epochs = cmp.Or(o.Epochs, 20)
 	o.LR = cmp.Or(o.LR, 0.003)
@@ -74,8 +74,8 @@ func (c Config) Conditioning() conditioning.Options {
 	return conditioning.Options{Kind: conditioning.Auto}
 }
 
-// Prepare implements head.Config. It finds the density of the training rows, and
-// reduces each row to what the layers read.
+// Prepare implements head.Config. It fits the density to the training rows and
+// reduces each row to the values that the layers read.
 func (c Config) Prepare(ctx context.Context, train, val dataset.Rows, classes int, space *dataset.Space) (head.Prepared, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -101,7 +101,7 @@ func (c Config) Prepare(ctx context.Context, train, val dataset.Rows, classes in
 	return p, nil
 }
 
-// prepared is rows to train on.
+// prepared holds rows to train on.
 type prepared struct {
 	cfg        Config
 	train, val dataset.Rows // reduced
@@ -128,7 +128,7 @@ func (p *prepared) Train(ctx context.Context, opts head.TrainOptions) (*head.Hea
 		return nil, epochs, err
 	}
 	t.CopyTo(n.Layers)
-	// A trained network is not given up for the sake of this moment.
+	// Training is complete: finish even if ctx is cancelled now.
 	if n.Score, err = n.fitScore(context.WithoutCancel(ctx), p.given); err != nil {
 		return nil, epochs, err
 	}

@@ -12,13 +12,13 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// Density says how far a row is from where the training rows lie. With
-// m(z) = min_c ‖z−μ_c‖² over the class means the depression begins with
+// Density measures how far a row is from the training rows. With
+// m(z) = min_c ‖z−μ_c‖² over the class means, the depression begins with
 //
 //	log dep₀ = −log(1 + exp(4·(m − r)/(r − r₅₀)))
 //
-// which is all but 0 for most training rows, log ½ at the radius r, and falls
-// in proportion to −m from there on, in whatever direction.
+// which is almost 0 for most training rows, log ½ at the radius r, and beyond it
+// falls in proportion to −m in every direction.
 type Density struct {
 	D      int       // length of a conditioned row
 	Means  []float32 // [K, D], of the classes with training rows
@@ -26,8 +26,8 @@ type Density struct {
 	Radius float64   // r, the 0.99 quantile
 }
 
-// fitDensity finds the density of conditioned rows. Without validation rows the
-// training rows stand in.
+// fitDensity fits the density to conditioned rows. Without validation rows it
+// takes the quantiles of the training rows.
 func fitDensity(ctx context.Context, train, val dataset.Rows, classes int) (*Density, error) {
 	d, counts := train.D, make([]int, classes)
 	means := make([]float64, classes*d)
@@ -69,9 +69,10 @@ func (d *Density) valid() bool {
 		0 <= d.Middle && d.Middle <= d.Radius && !math.IsInf(d.Radius, 1)
 }
 
-// Reach returns what log dep₀ divides by: r − r₅₀, kept from 0.
+// Reach returns the divisor r − r₅₀ of log dep₀, or a small positive value if it
+// is 0.
 func (d *Density) Reach() float64 {
-	// Rows that are all their class's mean leave no scale but rounding's.
+	// If every row equals its class mean, r − r₅₀ is only rounding.
 	return max(d.Radius-d.Middle, 1e-6*(1+d.Radius))
 }
 
@@ -81,7 +82,7 @@ func (d *Density) logDep(m float64) float64 {
 	return -(max(t, 0) + math.Log1p(math.Exp(-math.Abs(t))))
 }
 
-// measure is a Density with room to compute in. It serves one goroutine.
+// measure is a Density with buffers to compute in. It serves one goroutine.
 type measure struct {
 	numeric.Arithmetic[float64]
 	d         int
@@ -109,8 +110,9 @@ func (m *measure) distances(dst, z []float64, b int) {
 	}
 }
 
-// measureAll calls what worker makes, once for each core, with m of blocks of the
-// rows of data, conditioned, the first being data.Index[at].
+// measureAll computes m for blocks of the conditioned rows of data, on all cores.
+// It calls worker once per core, and the function that worker returns for each
+// block, which begins with the row data.Index[at].
 func (d *Density) measureAll(ctx context.Context, data dataset.Rows, worker func() func(at int, m []float64) error) error {
 	return parallel.Ranges(ctx, len(data.Index), head.BatchRows, func() func(from, to int) error {
 		do, m, distances := worker(), d.measure(), make([]float64, head.BatchRows)
@@ -137,8 +139,8 @@ func (d *Density) distances(ctx context.Context, data dataset.Rows) ([]float64, 
 	return out, err
 }
 
-// reduce turns conditioned rows into what the layers read: the first e features,
-// and log dep₀ [n, e+1], kept in space.
+// reduce converts conditioned rows to the values that the layers read, [n, e+1]:
+// the first e features and log dep₀. They are stored in space.
 func (d *Density) reduce(ctx context.Context, data dataset.Rows, e int, space *dataset.Space) (dataset.Rows, error) {
 	labels := make([]int64, len(data.Index))
 	for i, r := range data.Index {
@@ -158,9 +160,9 @@ func (d *Density) reduce(ctx context.Context, data dataset.Rows, e int, space *d
 	})
 }
 
-// eachRow calls do for the columns from … to−1 of each row data.Index[i] in turn,
-// the first e columns being shared out over all cores: sums over rows do not
-// depend on how many there are.
+// eachRow calls do for the columns from … to−1 of each row data.Index[i], in
+// order. The first e columns are divided among the cores, so that sums over rows
+// do not depend on the number of cores.
 func eachRow(ctx context.Context, data dataset.Rows, e int, do func(i, from, to int)) error {
 	const columns = 64
 	return parallel.Ranges(ctx, e, columns, func() func(from, to int) error {

@@ -1,81 +1,76 @@
 // Package residual implements the default network: an MLRBFN whose hidden layers
-// add to what they read, with a density before the layers and a closed form to
-// start from. Package paper has the network that it goes out from; see there for
-// the symbols.
+// add to their inputs, with a density before the layers and a closed-form start.
+// It is based on the network of package paper, which explains the symbols.
 //
 // # Why not the paper's network
 //
-// Two things hold the paper's head back on the features of a backbone. It sees
-// them through distances alone, and most of ‖x−c‖² comes from directions in
-// which the classes do not differ: what a distance means matters more than how
-// many layers follow. And exp(−β⁺d) over hundreds of coordinates cannot be near
-// 1 for the rows of a class and near 0 for all others: these are hardly farther
-// from its mean than its own are. The residual network therefore reads conditioned
-// features, has a density apart from the decision, and starts from a closed form
-// that already classifies well.
+// Two things limit the paper's head on the features of a backbone. First, it
+// depends on distances alone, and most of ‖x−c‖² comes from directions in which
+// the classes do not differ. Second, exp(−β⁺d) over hundreds of coordinates
+// cannot be near 1 for the rows of a class and near 0 for other rows, because
+// these are hardly farther from the class mean. The residual network therefore
+// reads conditioned features, separates the density from the decision, and starts
+// from a closed form that already classifies well.
 //
 // # The network
 //
-// Features should come divided by their length and whitened within the classes
+// Features should be divided by their length and whitened within the classes
 // (package conditioning). Whitening makes squared distances Mahalanobis
-// distances, which detect out-of-distribution (OOD) rows [LLLS]; they do so better
-// after the division by the length [MH]. Let z be such a row, of length D. Its first coordinates are
-// those that tell the class means apart; the layers read u, the first e of
-// them: Config.Projection, by default 50, or C − 1 where that is more, but at
-// most D.
+// distances, which detect out-of-distribution (OOD) rows [LLLS], and more of them
+// after the division by the length [MH]. Let z be such a row, of length D. Its
+// first coordinates separate the class means best. The layers read u, the first e
+// of them: e is Config.Projection, by default max(50, C − 1), at most D.
 //
-// The density has no parameters that are trained. With the class means μ_c of
-// the training rows, and the 0.5 and 0.99 quantiles r₅₀ and r of m over the
-// validation rows (over the training rows where there are none),
+// The density has no trained parameters. With the class means μ_c of the training
+// rows, and the 0.5 and 0.99 quantiles r₅₀ and r of m over the validation rows (or
+// the training rows if there are none),
 //
 //	m = min_c ‖z − μ_c‖²
 //	log dep₀ = −log(1 + exp(4·(m − r)/(r − r₅₀)))
 //
-// so that dep₀ is 0.98 where m = r₅₀ and ½ where m = r. The hidden layers are
-// the paper's, but begin with this depression and add to what they read:
+// so that dep₀ is 0.98 at m = r₅₀ and ½ at m = r. The hidden layers are the
+// paper's, but begin with this depression and add to their inputs:
 //
 //	log n_c = log(β⁺_c/β⁺_init) − β⁺_c ‖u − c_c‖² + min(log dep + log rec, 0)
 //	dep′ = max_c n_c
 //	u′ = u + Σ_c a_c n_c
 //
-// The last layer shares out what certainty is left among the classes:
+// The last layer divides the remaining confidence among the classes:
 //
 //	l_c = −β⁺_c ‖u − w_c‖²
 //	log φ_c = l_c − log Σ_j exp(l_j) + min(log dep + log rec, 0)
 //
 // where the last term is log dep₀ itself if there are no hidden layers.
 //
-// Before the first step the projections a_c are 0, the w_c are the class means
-// and all β⁺_c of the last layer are one number, the one of a grid under which
-// softmax(l) has the least cross-entropy on the validation rows. So training
-// departs from a closed form, whose classes are those of linear discriminant
-// analysis with equal priors in the first e coordinates. The hidden layers begin
-// as the paper's do, but on up to 2,000 rows, by 20 passes, and with β⁺ = ¼/d
-// where the paper has 4/d, at most 4. A class without training rows gets a
-// centroid too narrow for any row. The loss and the optimiser are the paper's,
-// and they change the layers alone: neither conditioning nor density.
+// Before the first step the projections a_c are 0 and the w_c are the class
+// means. All β⁺_c of the last layer are the one number of a grid for which
+// softmax(l) has the least cross-entropy on the validation rows. Training thus
+// starts from a closed form, which classifies like linear discriminant analysis
+// with equal priors in the first e coordinates. The hidden layers are initialised
+// like the paper's, but on up to 2,000 rows, with 20 passes, and with β⁺ = ¼/d, at
+// most 4, instead of 4/d. A class without training rows gets a centroid too narrow
+// for any row. The loss and the optimiser are the paper's. They change the layers
+// only, not the conditioning or the density.
 //
-// Its [Score] is not max_c log φ_c but the sum of two numbers, put on one scale
-// by the validation rows: −m, which finds OOD rows that are far from all
-// classes, and the generalised entropy of softmax(l), GEN [LLZ], which finds
-// those that lie between them. Why the first is not enough, Ren et al. [RFLRPL]
-// show: most of m comes from coordinates in which near-OOD rows are like rows
-// of the classes.
+// The [Score] is not max_c log φ_c but the sum of two terms, each standardised on
+// the validation rows: −m, which finds OOD rows far from all classes, and the
+// generalised entropy of softmax(l), GEN [LLZ], which finds OOD rows between the
+// classes. The first term is not enough: most of m comes from coordinates in which
+// near-OOD rows are like rows of the classes (Ren et al. [RFLRPL]).
 //
 // # The bound far from the data
 //
-// With e^slack the product, over the hidden layers, of rec·max_c β⁺_c/β⁺_init,
-// and one factor rec more for the last layer if there are any, the network has
+// Let e^slack be the product of rec·max_c β⁺_c/β⁺_init over the hidden layers,
+// times rec for the last layer if there are hidden layers. Then
 //
 //	Σ_c φ_c ≤ min(1, dep₀·e^slack) and dep₀ ≤ exp(−4·(m − r)/(r − r₅₀))
 //
-// as no layer raises the depression by more than that, and softmax sums to 1.
-// So confidence in all classes together goes to 0, exponentially in the squared
-// distance from the nearest class mean, in whatever direction z leaves the
-// data; of this bound, training changes the slack alone. The score falls with −m
-// without bound, because GEN has one. This does not hold for OOD images that the
-// backbone itself puts among the rows of a class, nor for the length of a row
-// where the conditioning divides by it: x and 10x are the same row then.
+// because no layer raises the depression by more than that, and softmax sums to
+// 1. So the total confidence goes to 0 exponentially in the squared distance from
+// the nearest class mean, in every direction. Training changes only the slack. The
+// score falls with −m without bound, because GEN is bounded. The bound does not
+// help with OOD images whose features lie among the rows of a class, or with the
+// length of a row if the conditioning divides by it: x and 10x are then the same.
 //
 // # References
 //

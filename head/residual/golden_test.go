@@ -92,7 +92,7 @@ func (g *golden) data(x headtest.Matrix, labels []int64) dataset.Rows {
 	return data
 }
 
-// TestGoldenConditioning holds what a residual network reads, but for the
+// TestGoldenConditioning holds what a residual network reads, except for the
 // rotation: W Wᵀ says all of the distances.
 func TestGoldenConditioning(t *testing.T) {
 	g := readGolden(t)
@@ -211,7 +211,7 @@ func checkNetwork[T numeric.Real](g golden) func(*testing.T, float64) {
 		rbftest.Near(t, "gradient", net.Network, true, rbftest.Params{
 			{Centroids: d.C0, Beta: d.B0, Projections: d.A0}, {Centroids: d.C1, Beta: d.B1, Projections: d.A1}, {Centroids: d.M, Beta: d.B},
 		}, tol)
-		headtest.Near(t, "gradient by u", headtest.Turned(net.GInput, g.O), d.U.Flat(), tol)
+		headtest.Near(t, "gradient by u", headtest.Transpose(net.GInput, g.O), d.U.Flat(), tol)
 	}
 }
 

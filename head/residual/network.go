@@ -20,7 +20,7 @@ type Network struct {
 	Score    *Score // nil means max_c log φ_c
 }
 
-// newNetwork returns cfg's network for d features, all parameters zero and
+// newNetwork returns cfg's network for d features, with all parameters zero and
 // without a density.
 func newNetwork(cfg Config, d, classes int) *Network {
 	n := &Network{Recovery: cfg.Recovery}
@@ -36,12 +36,12 @@ func newNetwork(cfg Config, d, classes int) *Network {
 	return n
 }
 
-// FromSettings returns a network of these settings without layers, density and
-// score, to read these from a file into. Validate tells whether they fit. It
-// refuses settings that the residual network does not have.
+// FromSettings returns a network with these settings and without layers, density
+// and score, for a caller that reads these from a file. Validate then checks them.
+// Settings that only the paper's network has are an error.
 func FromSettings(s head.Settings) (*Network, error) {
 	if s.Norm != 2 || s.NoDepression || s.NoRatio || s.NoProjections {
-		return nil, errors.New("the residual network has norm 2 and none of the paper's steps taken back")
+		return nil, errors.New("the residual network has norm 2, and none of the paper's steps can be removed")
 	}
 	return &Network{Recovery: s.Recovery}, nil
 }
@@ -74,7 +74,7 @@ func (n *Network) Validate() error {
 		}
 	}
 	if n.Density == nil || !n.Density.valid() || n.Density.D < n.Layers[0].In {
-		return errors.New("a residual network without a density that fits its layers")
+		return errors.New("the residual network's density is missing or does not fit its layers")
 	}
 	if s := n.Score; s != nil && !s.valid() {
 		return fmt.Errorf("the head holds the score %+v", *s)
@@ -82,7 +82,7 @@ func (n *Network) Validate() error {
 	return nil
 }
 
-// network is a Network's layers with room to compute in. It serves one
+// network holds a Network's layers with buffers to compute in. It serves one
 // goroutine.
 type network[T numeric.Real] struct {
 	*rbf.Network[T]
@@ -95,8 +95,8 @@ type network[T numeric.Real] struct {
 	zero   []T // [B]
 }
 
-// compute copies a network's parameters into one with room for batches of up to
-// batch rows.
+// compute copies a network's parameters into one with buffers for batches of up
+// to batch rows.
 func compute[T numeric.Real](n *Network, batch int) *network[T] {
 	vector := func(n int) []T { return make([]T, n) }
 	e, classes := n.Width(), n.Classes()
@@ -107,13 +107,13 @@ func compute[T numeric.Real](n *Network, batch int) *network[T] {
 	}
 }
 
-// forward computes log φ for the rows x [b, E+1] as reduce makes them. The
-// hidden layers are the paper's, but add to what they read; the last is
+// forward computes log φ for rows x [b, E+1] of reduce. The hidden layers are the
+// paper's, but add to their inputs; the last is
 //
 //	l_c = −β⁺_c ‖u−c_c‖²,  log φ_c = l_c − log Σ_j e^{l_j} + min(log dep + log rec, 0)
 //
-// where the cap is log dep₀ itself if there are no hidden layers. Refresh comes
-// before it.
+// where the cap is log dep₀ itself if there are no hidden layers. Call Refresh
+// first.
 func (net *network[T]) forward(x []T, b int) {
 	last := net.Last()
 	e := last.D
@@ -158,8 +158,8 @@ func (net *network[T]) forward(x []T, b int) {
 	}
 }
 
-// outputLogits returns the l [b, C] of the last forward pass. It is the
-// network's own until the next call.
+// outputLogits returns the l [b, C] of the last forward pass. The next call
+// overwrites it.
 func (net *network[T]) outputLogits(b int) []T {
 	return net.PerRow(net.l, net.logits, b)
 }
@@ -169,7 +169,7 @@ func (net *network[T]) outputLogits(b int) []T {
 // the last forward pass.
 func (net *network[T]) backward(b int) {
 	last, hidden := net.Last(), net.Hidden()
-	gIn, gCap := net.GInput, net.norm[:b] // beside −log Σ e^l there is the cap in log φ
+	gIn, gCap := net.GInput, net.norm[:b] // log φ also contains the cap
 	if len(hidden) > 0 {
 		l := hidden[len(hidden)-1]
 		gIn, gCap = l.GOut, l.GLogDep[:b]
@@ -190,7 +190,7 @@ func (net *network[T]) backward(b int) {
 	}
 }
 
-// Step computes the loss on labelled rows x [b, E+1], a mean, and all gradients.
+// Step computes the mean loss on labelled rows x [b, E+1] and all gradients.
 func (net *network[T]) Step(x []T, labels []int) float64 {
 	net.Refresh()
 	net.forward(x, len(labels))
@@ -206,18 +206,17 @@ type trainer struct {
 	val   dataset.Rows // reduced
 }
 
-// Draw implements head.Trainable. Nothing is drawn before the rows are seen.
+// Draw implements head.Trainable. There is nothing to draw.
 func (t *trainer) Draw(head.Random) {}
 
-// Start implements head.Trainable. It computes in float64: k-means and the
-// widths are found once, and what float32 loses in a distance ends up in an
-// exponent.
+// Start implements head.Trainable. It computes in float64: it runs only once, and
+// rounding errors of distances end up in exponents.
 func (t *trainer) Start(ctx context.Context, _ []float32, b int, train dataset.Rows, rng head.Random) error {
-	wide := compute[float64](t.model, b)
-	if err := wide.start(ctx, train, t.val, t.model.Classes(), rng); err != nil {
+	network := compute[float64](t.model, b)
+	if err := network.start(ctx, train, t.val, t.model.Classes(), rng); err != nil {
 		return err
 	}
-	wide.CopyTo(t.model.Layers)
+	network.CopyTo(t.model.Layers)
 	t.CopyFrom(t.model.Layers)
 	return nil
 }
@@ -248,7 +247,7 @@ type evaluator struct {
 	density  *Density
 	measure  *measure
 	distance []float64 // of a batch from the nearest class mean
-	reduced  []float64 // what the layers read
+	reduced  []float64 // inputs of the layers
 }
 
 // forward computes the conditioned rows z [b, D] and returns their l_c [b, C].
@@ -269,7 +268,7 @@ func (e *evaluator) forward(z []float64) (logits []float64) {
 func (e *evaluator) Outputs(logConfidences, scores, z []float64) {
 	logits := e.forward(z)
 	for i, v := range e.Output(len(z) / e.measure.d) {
-		logConfidences[i] = min(v, 0) // which rounding may take it above
+		logConfidences[i] = min(v, 0) // rounding may lift v above 0
 	}
 	for i := range scores {
 		from, to := i*e.classes, (i+1)*e.classes
@@ -281,8 +280,8 @@ func (e *evaluator) Outputs(logConfidences, scores, z []float64) {
 	}
 }
 
-// Represent implements head.Evaluator: the first features as the hidden layers
-// have moved them.
+// Represent implements head.Evaluator: the first features after the hidden
+// layers.
 func (e *evaluator) Represent(dst []float32, z []float64) {
 	e.forward(z)
 	numeric.Convert(dst, e.Inputs(e.Last(), len(z)/e.measure.d))

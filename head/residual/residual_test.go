@@ -81,7 +81,7 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 		net.GInput = make([]float64, n*e)
 		net.Step(rows(), labels)
 		params, gradients := net.Params()
-		headtest.CheckGradients(t, append(params, u), append(gradients, headtest.Turned(net.GInput, e)), func() float64 {
+		headtest.CheckGradients(t, append(params, u), append(gradients, headtest.Transpose(net.GInput, e)), func() float64 {
 			net.Refresh()
 			net.forward(rows(), n)
 			return numeric.LogBCE(net.Last().Weights, labels, nil)

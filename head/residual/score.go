@@ -18,15 +18,15 @@ import (
 //	s = (−m − m₁)/σ₁ + (G − m₂)/σ₂,  G = −Σ_c p_c^γ (1−p_c)^γ
 //
 // with p = softmax(l) and γ = [DecisionPower], over the [DecisionClasses]
-// largest p. The first part finds out-of-distribution rows that are far from all classes; the
-// second, the generalised entropy of Liu et al. (GEN, CVPR 2023), those that lie
-// between classes. Means and standard deviations of in-distribution rows put the
-// two on one scale.
+// largest p. The first term finds out-of-distribution rows far from all classes;
+// the second, the generalised entropy of Liu et al. (GEN, CVPR 2023), those between
+// classes. Both are standardised with the mean and the standard deviation of
+// in-distribution rows.
 type Score struct {
 	Nearness, Decision head.Scale // of −m and of G
 }
 
-// What G of a [Score] is made of.
+// The parameters of G of a [Score].
 const (
 	DecisionPower   = 0.1 // γ
 	DecisionClasses = 100 // how many p it sums over at most
@@ -39,7 +39,7 @@ func (s *Score) of(m float64, l []float64) float64 {
 	return s.Nearness.Of(-m) + s.Decision.Of(decision(l))
 }
 
-// fitScore returns the score that conditioned in-distribution rows scale.
+// fitScore returns the score standardised on conditioned in-distribution rows.
 func (n *Network) fitScore(ctx context.Context, data dataset.Rows) (*Score, error) {
 	rows, classes := dataset.Spread(data.Index, mostRows), n.Classes()
 	nearness, decisions := make([]float64, len(rows)), make([]float64, len(rows))
@@ -66,11 +66,11 @@ func (n *Network) fitScore(ctx context.Context, data dataset.Rows) (*Score, erro
 	return score, nil
 }
 
-// decision returns G of l. Each 1−p is the sum of the other p, as it would be
-// lost in rounding where p is all but 1.
+// decision returns G of l. It computes 1−p as the sum of the other p, because
+// rounding would lose it for p near 1.
 func decision(l []float64) float64 {
 	top, largest := slices.Max(l), numeric.Argmax(l)
-	var others float64 // Σ e^{l−top} but for the largest
+	var others float64 // Σ e^{l−top} without the largest
 	for c, v := range l {
 		if c != largest {
 			others += math.Exp(v - top)

@@ -13,26 +13,25 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// mostRows is how many rows are enough for one width, or for two means and
-// deviations.
+// mostRows is the largest number of rows that the width, or the two means and
+// standard deviations, are fitted on.
 const mostRows = 10000
 
 const (
 	startRows   = 2000 // rows that the hidden layers start from
 	startPasses = 20   // of k-means over them
 	startReach  = 0.25 // β⁺ of a hidden layer times the distance d of rbf.InitialBeta
-	startMost   = 4    // β of a hidden layer: copies of few rows would make it so narrow that a step leads out of it
+	startMost   = 4    // the largest β of a hidden layer: copies of few rows would make it too narrow
 	narrow      = 1e4  // β of a class without training rows: too narrow for any row
 )
 
-// start initialises the network as the closed form that it departs from:
-// Gaussians at the class means with one width. The hidden layers' projections
-// are 0, so that these change nothing yet. Their centroids come from k-means on
-// one half of up to 2,000 rows and their widths from the other. The last
-// layer's width is the one of a grid under which softmax(l) has the least
-// cross-entropy on val, where there are rows: the training rows' distances are
-// too small. A class without training rows gets no row. The data are as reduce
-// makes them.
+// start initialises the network with the closed form: Gaussians at the class
+// means with one width. The projections of the hidden layers are 0, so these have
+// no effect yet. Their centroids come from k-means on one half of up to 2,000 rows
+// and their widths from the other. The last layer's width is the one of a grid for
+// which softmax(l) has the least cross-entropy on val, if it has rows: the
+// training rows are too near to the means. A class without training rows gets a
+// centroid too narrow for any row. The data are rows of reduce.
 func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, classes int, rng rbf.Random) error {
 	last := net.Last()
 	e := last.D
@@ -91,9 +90,9 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 
 // firstWidth returns the width of a grid from 0.0005 to 0.125 with the least
 // cross-entropy of softmax(−width·d), over the classes that have counts, on up
-// to mostRows rows of such classes. Without a bound, rows that are told apart
-// without an error (the images that a backbone was trained on) would make it
-// infinite.
+// to mostRows rows of such classes. The bound matters: rows that are classified
+// without an error (the images that a backbone was trained on) would make the
+// width infinite.
 func firstWidth[T numeric.Real](ctx context.Context, centroids, counts []T, data dataset.Rows) (float64, error) {
 	data.Index = dataset.Spread(data.Index, mostRows)
 	rows, classes := data.Index, len(counts)

@@ -44,11 +44,11 @@ func replaceable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil || info.Mode().IsRegular():
-		return nil // what Stat cannot see, Create and Rename will tell
+		return nil // Create or Rename reports other errors
 	case info.IsDir():
 		return errors.New("it is a folder")
 	}
-	return errors.New("it is no regular file")
+	return errors.New("it is not a regular file")
 }
 
 func tempName(path string) string {
@@ -56,9 +56,8 @@ func tempName(path string) string {
 	return filepath.Join(dir, "."+base+"."+rand.Text()[:10]+".tmp")
 }
 
-// Check reports whether Write could create or replace the file at path, for a
-// program that will have something to write after long work. Its errors name
-// path.
+// Check returns an error, which names path, if Write could not create or replace
+// the file. Call it before long work.
 func Check(path string) error {
 	if err := replaceable(path); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -69,7 +68,7 @@ func Check(path string) error {
 		err = removeErr
 	}
 	if pathErr := (*os.PathError)(nil); errors.As(err, &pathErr) {
-		err = pathErr.Err // the temporary name says nothing to anybody
+		err = pathErr.Err // without the temporary name
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -77,10 +76,10 @@ func Check(path string) error {
 	return nil
 }
 
-// Create writes a new file at path, buffered, and syncs it, but not the folder.
-// It is for files that nobody looks at yet, such as those of a folder that takes
-// its place whole. An existing file is an error; what a failure leaves behind is
-// not removed.
+// Create writes a new file at path, buffered, and syncs it, but not the folder. It
+// is for files that nobody reads yet, such as those of a folder that is renamed
+// when complete. An existing file is an error. After a failure, an incomplete file
+// may remain.
 func Create(path string, fill func(io.Writer) error) (err error) {
 	f, err := disk.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {

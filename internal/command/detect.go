@@ -143,8 +143,8 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	return c.done()
 }
 
-// setFalseAlarms is [pipeline.Detector.SetMaxFalseAlarms] for a share from the
-// command line.
+// setFalseAlarms sets another threshold, so that at most a share of in-distribution
+// images is flagged.
 func setFalseAlarms(d *pipeline.Detector, share float64) error {
 	if !(share > 0 && share < 1) {
 		return Usagef("--max-false-alarms %g: a share lies between 0 and 1", share)
@@ -229,7 +229,7 @@ func readPaths(r io.Reader, null bool) func(context.Context) ([]string, error) {
 	}
 }
 
-// splitNull is a [bufio.SplitFunc] for what ends with a NUL byte.
+// splitNull is a [bufio.SplitFunc] for paths that end with a NUL byte.
 func splitNull(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	if at := bytes.IndexByte(data, 0); at >= 0 {
 		return at + 1, data[:at], nil

@@ -98,7 +98,7 @@ Running it again processes only images that are new or whose size or modificatio
 	return c.done()
 }
 
-// runExtract extracts features and tells what came of it.
+// runExtract extracts features and prints the result.
 func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet bool, s Streams) error {
 	progress := NewProgress(s.Err, "images", quiet)
 	opts.Run.Progress = func(done, failed, total int) {
@@ -168,7 +168,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 // quantisedText warns of models that compute in 8 bits.
 const quantisedText = "the model is quantised: its features depend on the processor (with or without VNNI); train and detect on processors of one kind"
 
-// tellClasses says how many images each class has, and what was passed over.
+// tellClasses prints how many images each class has, and what was skipped.
 func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 	const tiny, most = 5, 50 // images of a class, classes that are printed
 	var few []string
@@ -207,7 +207,7 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 	}
 }
 
-// planText says how an extraction uses the machine.
+// planText describes how an extraction uses the machine.
 func planText(p extractor.Plan) string {
 	text := fmt.Sprintf("%s, %s per batch, %s of the model each", count(p.Workers, "worker"), count(p.Batch, "image"), count(max(1, p.Threads), "thread"))
 	if p.Measured {
@@ -216,7 +216,7 @@ func planText(p extractor.Plan) string {
 	return text
 }
 
-// checkModelFlags refuses flags that are of no use to the kind of model.
+// checkModelFlags refuses flags that do not apply to the kind of model.
 func checkModelFlags(changed func(string) bool, pixels bool) error {
 	names, kind := []string{"size", "channels", "mean", "std"}, "needs --model pixels"
 	if pixels {

@@ -139,7 +139,7 @@ func (h *HeadFlags) settle(settings map[string]string) error {
 	return nil
 }
 
-// Options returns what the flags say, after Parse.
+// Options returns the options that the flags stand for. Call it after Parse.
 func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	if h.preset != "" || h.paper {
 		settings, err := paperValues(h.preset)

@@ -29,7 +29,7 @@ const (
 	interrupted = 130
 )
 
-// Errors with which a command that did its work tells what was special.
+// Errors of a command that did its work, with an exit code of their own.
 var (
 	ErrPartial     = errors.New("some images could not be read")
 	ErrNotSetAside = errors.New("some images could not be set aside")
@@ -99,8 +99,7 @@ func execute(ctx context.Context, cmd *cobra.Command, args []string, s Streams) 
 	return cmd.ExecuteContextC(ctx)
 }
 
-// tell prints an error with which the program name ends, and returns the exit
-// code.
+// tell prints the error that ends the program name, and returns its exit code.
 func tell(stderr io.Writer, name string, err error) int {
 	code := exitCode(err)
 	stderr = ForPeople(stderr)
@@ -199,9 +198,9 @@ func flagError(f *pflag.FlagSet, err error) error {
 	return Usagef("%w", err)
 }
 
-// nearest returns the flag whose name is most like name, or "".
+// nearest returns the flag with the most similar name, or "".
 func nearest(f *pflag.FlagSet, name string) string {
-	all := &cobra.Command{} // which knows how to find what is alike
+	all := &cobra.Command{} // its search for similar names is used
 	f.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Hidden {
 			all.AddCommand(&cobra.Command{Use: flag.Name, Run: func(*cobra.Command, []string) {}})

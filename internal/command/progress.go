@@ -11,9 +11,9 @@ import (
 	"golang.org/x/term"
 )
 
-// Progress tells a person how far a command is: by a bar on a terminal, and else
-// by a line every few seconds. It may be used from several goroutines; a nil
-// Progress tells nothing.
+// Progress shows the progress of a command: as a bar on a terminal, otherwise as a
+// line every few seconds. Several goroutines may use it. A nil Progress shows
+// nothing.
 type Progress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -40,7 +40,7 @@ func NewProgress(w io.Writer, unit string, quiet bool) *Progress {
 	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now()}
 }
 
-// Begin says that done units were done before, and the time starts now.
+// Begin starts the clock. done units were done before.
 func (p *Progress) Begin(done int) {
 	if p == nil {
 		return
@@ -59,8 +59,8 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Update says that done of total units are done, with a note on them. A total
-// below 0 is one that is not known yet.
+// Update shows that done of total units are done, with a note. A total below 0 is
+// not known yet.
 func (p *Progress) Update(done, total int, note string) {
 	if p == nil {
 		return
@@ -80,7 +80,7 @@ func (p *Progress) Update(done, total int, note string) {
 	}
 }
 
-// Say shows a line that stays, above the bar.
+// Say prints a line above the bar.
 func (p *Progress) Say(line string) {
 	if p == nil {
 		return

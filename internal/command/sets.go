@@ -19,7 +19,7 @@ func AddSetFlags(f *pflag.FlagSet) *SetFlags {
 	}
 }
 
-// Sets returns what the flags say, after Parse.
+// Sets returns the sets that the flags name. Call it after Parse.
 func (s *SetFlags) Sets() ([]pipeline.OODSet, error) {
 	var all []pipeline.OODSet
 	for _, group := range []struct {

@@ -18,9 +18,9 @@ func Printable(name string) string {
 	return name
 }
 
-// ForPeople returns a writer of text that a person reads: what is not printable
-// is escaped, but for line ends and tabs, so that no name, label or error text
-// can send commands to a terminal. Each call of Write takes whole runes.
+// ForPeople returns a writer of text for a terminal. It escapes characters that are
+// not printable, except line ends and tabs, so that no name, label or error text can
+// send commands to the terminal. Each call of Write takes whole runes.
 func ForPeople(w io.Writer) io.Writer {
 	if p, ok := w.(people); ok {
 		return p
@@ -37,8 +37,8 @@ func (p people) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// escape returns text with what is not printable escaped as Go does it, but for
-// line ends and tabs.
+// escape returns text with characters that are not printable escaped as in Go,
+// except line ends and tabs.
 func escape(text string) string {
 	plain := func(r rune) bool { return r == '\n' || r == '\t' || strconv.IsPrint(r) }
 	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {

@@ -164,8 +164,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// mayReplace refuses to replace a file that is no detector of the classes of
-// these feature sets, and says so where it is one.
+// mayReplace refuses to replace a file that is not a detector of the classes of
+// these feature sets. If it is one, it prints that it will be replaced.
 func mayReplace(stderr io.Writer, out string, sets []string) error {
 	if !exists(out) {
 		return nil

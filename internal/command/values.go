@@ -82,7 +82,7 @@ type choice struct {
 	aliases map[string]string // other words that are still understood
 }
 
-// Choice adds a flag that takes one of words, which are joined by |.
+// Choice adds a flag that takes one of words, a list separated by |.
 func Choice(f *pflag.FlagSet, to *string, name, value, words, text string) {
 	*to = value
 	f.Var(&choice{value: to, words: strings.Split(words, "|")}, name, text)

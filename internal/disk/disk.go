@@ -1,6 +1,6 @@
-// Package disk has the operations of package os that change files and folders,
-// in a form that a test can make fail. Code uses it whose files must stay whole
-// when any operation fails, or the program is killed in the middle of one.
+// Package disk wraps the operations of package os that change the disk, so that
+// tests can make each of them fail. It is for code that must survive a crash or an
+// error in any of them.
 package disk
 
 import (
@@ -10,17 +10,16 @@ import (
 	"sync/atomic"
 )
 
-// A Fault is asked before every operation whether it fails: op is its name, as
-// in an fs.PathError, and path what it changes. An error makes the operation
-// fail with it, torn as a crash would tear it: half of the bytes are written,
-// one file of a folder is removed. While a Fault is in force nothing is really
-// synced, since what dies of it is a process and not the machine. It may be called
-// from several goroutines.
+// A Fault is called before every operation: op is its name, as in an fs.PathError,
+// and path is what it changes. If it returns an error, the operation fails with it
+// and is half done, as after a crash: half of the bytes are written, one file of a
+// folder is removed. While a Fault is set nothing is synced, because tests kill
+// processes, not machines. It may be called from several goroutines.
 type Fault func(op, path string) error
 
 var fault atomic.Pointer[Fault]
 
-// SetFault puts a Fault in force, for tests; nil takes it away.
+// SetFault sets a Fault, for tests; nil removes it.
 func SetFault(f Fault) {
 	if f == nil {
 		fault.Store(nil)
@@ -109,8 +108,8 @@ func Rename(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// Exchange lets two names change places in one step, where the operating system
-// can do it; elsewhere the error wraps errors.ErrUnsupported.
+// Exchange swaps two names in one step. If the operating system cannot, the error
+// wraps errors.ErrUnsupported.
 func Exchange(a, b string) error {
 	if err := fails("exchange", b); err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package idx reads the files that MNIST and its kin come in: grey images
-// (idx3-ubyte) and their labels (idx1-ubyte), plain or gzipped, whatever their
-// names say.
+// Package idx reads idx files, the format of MNIST and similar data sets: grey
+// images (idx3-ubyte) and their labels (idx1-ubyte), plain or gzipped under any
+// name.
 //
 // A file is the magic 00 00 08 D, where 08 stands for bytes and D is the number
 // of dimensions, then D big-endian uint32 sizes, then the values (Y. LeCun,
@@ -22,8 +22,8 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// ErrFormat is wrapped by the error of a file that is not what it should be, or
-// is cut short or too long.
+// ErrFormat is wrapped by the error of a file of another format, or one that is
+// truncated or too long.
 var ErrFormat = errors.New("malformed idx file")
 
 // MaxBytes bounds the values of a file: MNIST has 47 million.
@@ -51,8 +51,8 @@ func (m *Images) At(i int) []byte {
 	return m.Pixels[i*size : (i+1)*size : (i+1)*size]
 }
 
-// ReadImages reads a file of images. Memory is taken as values arrive, not as
-// the header promises them.
+// ReadImages reads a file of images. It allocates memory for the values that it
+// reads, whatever size the header states.
 func ReadImages(r io.Reader) (*Images, error) {
 	sizes, values, err := read(r, imagesMagic)
 	if err != nil {
@@ -85,8 +85,8 @@ func open[T any](path string, read func(io.Reader) (T, error)) (v T, err error) 
 	return v, err
 }
 
-// IsImages tells whether the regular file at path is one of images, by its name
-// or, failing that, by its first bytes.
+// IsImages reports whether the regular file at path is an idx file of images, by
+// its name or its first bytes.
 func IsImages(path string) bool {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return false
@@ -135,7 +135,7 @@ func LabelsOf(images string) string {
 func plain(r io.Reader) (io.Reader, error) {
 	buffered := bufio.NewReader(r)
 	if head, err := buffered.Peek(2); err != nil || string(head) != "\x1f\x8b" {
-		return buffered, nil // what is too short is found out later
+		return buffered, nil // the caller finds out if it is too short
 	}
 	inflated, err := gzip.NewReader(buffered)
 	if err != nil {
@@ -184,7 +184,7 @@ func read(r io.Reader, magic string) (sizes []int, values []byte, err error) {
 	return sizes, b.Bytes(), nil
 }
 
-// short says of a file that ends early that it does.
+// short replaces io.EOF and io.ErrUnexpectedEOF by a clear text.
 func short(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return errors.New("the file is cut short")

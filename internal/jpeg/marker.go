@@ -297,7 +297,7 @@ func (m *markers) readScan(s *segment) error {
 		}
 		var c *component
 		for j := len(m.scan); j < len(m.components) && c == nil; j++ {
-			// An id that several components share means them in turn.
+			// An id that several components share means each of them, in order.
 			if m.components[j].id == b[0] {
 				c = &m.components[j]
 			}

@@ -64,7 +64,7 @@ func (c *component) widen(d *decoder, mcuRow, y int) {
 	case right == 1:
 		blend(line, near, far, 1+y%2)
 	case down == 1:
-		// Rounded down and up in turn where libjpeg does, in sixteenths.
+		// Rounded alternately down and up, as in libjpeg, in sixteenths.
 		interpolate(line, near, far, 4, 8)
 	default:
 		interpolate(line, near, far, 8, 7)

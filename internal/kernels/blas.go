@@ -11,14 +11,14 @@ import (
 )
 
 // BLAS is gonum's, with the matrix products of float64 computed by the chosen
-// kernels and, where they are large, on all cores. What an element of a result
-// is does not depend on how many there are, nor on the other elements.
+// kernels and, if they are large, on all cores. An element of a result depends
+// neither on the number of cores nor on other elements.
 type BLAS struct {
 	gonum.Implementation
 }
 
-// UseBLAS makes BLAS the one that gonum's factorisations use. It is to be called
-// before one of a large matrix, and acts once.
+// UseBLAS makes gonum's factorisations use BLAS. Call it before one of a large
+// matrix; later calls do nothing.
 var UseBLAS = sync.OnceFunc(func() { blas64.Use(BLAS{}) })
 
 // scale multiplies the wanted part of C by beta and reports whether anything is
@@ -67,7 +67,7 @@ func (b BLAS) Dsyrk(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x [
 	}
 	a := viewOf(t, x, ldx)
 	add := scale(n, n, beta, c, ldc, partOf(ul))
-	chosen().wide.contract(n, n, k, alpha, a, a.turned(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
+	chosen().wide.contract(n, n, k, alpha, a, a.transposed(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
 }
 
 // Dsyr2k computes a triangle of C = alpha·op(A)·op(B)ᵀ + alpha·op(B)·op(A)ᵀ +
@@ -80,8 +80,8 @@ func (b BLAS) Dsyr2k(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x 
 	p, q := viewOf(t, x, ldx), viewOf(t, y, ldy)
 	add := scale(n, n, beta, c, ldc, partOf(ul))
 	workers := workersFor(n * n * k)
-	chosen().wide.contract(n, n, k, alpha, p, q.turned(), add, c, ldc, partOf(ul), workers)
-	chosen().wide.contract(n, n, k, alpha, q, p.turned(), true, c, ldc, partOf(ul), workers)
+	chosen().wide.contract(n, n, k, alpha, p, q.transposed(), add, c, ldc, partOf(ul), workers)
+	chosen().wide.contract(n, n, k, alpha, q, p.transposed(), true, c, ldc, partOf(ul), workers)
 }
 
 // Dtrsm solves op(A)·X = alpha·B or X·op(A) = alpha·B for a triangular A, in
@@ -181,8 +181,8 @@ func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x 
 	}
 }
 
-// Dot returns Σ x·y in float64, where no product of two float32s is rounded; that
-// of the same numbers is the same in either type.
+// Dot returns Σ x·y in float64, in which products of two float32s are exact. The
+// same numbers give the same result in both types.
 func Dot[T Real](x, y []T) (sum float64) {
 	y = y[:len(x)]
 	whole := len(x) / 32
@@ -207,8 +207,8 @@ const Rows = 32
 
 // Below weighs x [n] by w_j = Σ_c q_c·p_cj, with q [C] and p [C, ·] whose rows
 // are ld apart. It returns the sum of the x_j·w_j that are less than
-// low − band·w_j. The bit j%8 of near[j/8] tells of the others whether they are at
-// most high + band·w_j; a NaN is neither.
+// low − band·w_j. For the others, the bit j%8 of near[j/8] is set if they are at
+// most high + band·w_j. NaN counts for neither.
 func Below(x []float32, p []float64, ld int, q []float64, low, high, band float64, near []byte) (sum float64) {
 	n := len(x)
 	if n == 0 || n%Rows != 0 || len(q) == 0 || len(p) < (len(q)-1)*ld+n || len(near) < n/8 {
@@ -217,8 +217,8 @@ func Below(x []float32, p []float64, ld int, q []float64, low, high, band float6
 	return chosen().wide.below(&x[0], &p[0], &q[0], len(q), ld, n, low, high, band, &near[0])
 }
 
-// AtLeast sets the bit i%8 of bits[i/8] where x[i] is no less than floor, and
-// clears it where it is or is NaN.
+// AtLeast sets the bit i%8 of bits[i/8] if x[i] ≥ floor, and clears it otherwise,
+// also for NaN.
 func AtLeast(x []float32, floor float32, bits []byte) {
 	if len(x) == 0 || len(x)%Rows != 0 || len(bits) < len(x)/8 {
 		panic("kernels: a matrix is too short for its sizes")

@@ -1,17 +1,17 @@
-// Package kernels does the arithmetic of a head in training, matrix products
-// and what happens to each element between them, and the products of scores.
-// All matrices are row-major.
+// Package kernels does the arithmetic of training a head (matrix products and
+// elementwise operations) and the matrix products of scores. All matrices are
+// row-major.
 //
-// float32, and the products of float64, are computed by AVX-512 or AVX2 with FMA
-// where the processor has them, and by NEON on arm64, by assembly that asm
-// generates; everything else by plain Go, which is also what the build tag noasm
-// leaves. The environment variable MLRBFN_KERNELS=avx512|avx2|neon|go chooses one
-// of them. It is read when a kernel is first needed; Check reports a value that the
-// processor or the build does not have, in whose place the fastest are used.
+// Assembly that asm generates computes float32, and matrix products of float64,
+// with AVX-512 or AVX2 and FMA if the processor has them, and with NEON on arm64.
+// Plain Go computes everything else, and everything with the build tag noasm. The
+// environment variable MLRBFN_KERNELS=avx512|avx2|neon|go chooses a set of kernels.
+// It is read when a kernel is first needed. Check reports a value that the
+// processor or the build does not have; the fastest kernels are then used.
 //
-// Results of one set of kernels are the same on every machine and in every
-// run. Those of two sets differ by rounding, and in that the assembly of amd64,
-// but for the elementary functions, takes numbers below 2⁻¹²⁶ for 0.
+// One set of kernels gives the same results on every machine and in every run. Two
+// sets differ by rounding. Also, the assembly of amd64, except the elementary
+// functions, treats numbers below 2⁻¹²⁶ as 0.
 package kernels
 
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
@@ -26,13 +26,13 @@ import (
 	"sync"
 )
 
-// Real is the arithmetic: float32 to train, float64 to score and to be held
-// against finite differences.
+// Real is the type to compute in: float32 for training, float64 for scoring and for
+// tests against finite differences.
 type Real interface{ float32 | float64 }
 
-// Products are the kernels that contract two matrices. They keep room to work
-// in, so that after the first call of a size they do not allocate, and serve
-// one goroutine. A matrix that is too short for its sizes makes them panic.
+// Products are the kernels that contract two matrices. They reuse buffers, so that
+// only the first call of a size allocates, and serve one goroutine. They panic if a
+// matrix is too short for its sizes.
 type Products[T Real] interface {
 	// NN computes C = alpha·A·B + beta·C with A [m,k], B [k,n], C [m,n].
 	// With beta = 0 it does not read C.
@@ -42,28 +42,26 @@ type Products[T Real] interface {
 	// TN computes C = alpha·Aᵀ·B + beta·C with A [k,m], B [k,n], C [m,n].
 	TN(m, n, k int, alpha T, a, b []T, beta T, c []T)
 
-	// SquaredDistancesGradient computes what W [n,b], the gradient by the
-	// squared distances of the rows of C [n,d] from the columns of X [d,b],
-	// makes of it: gC = 2(byC∘C − W·Xᵀ) [n,d] and, unless nil, gX =
-	// 2(X∘byX − Cᵀ·W) [d,b], byC [n] and byX [b] being the sums of W's rows and
-	// columns. rows [b,d] is Xᵀ where that is at hand, else nil; X may be nil
-	// where rows and no gX is.
+	// SquaredDistancesGradient computes gradients from W [n,b], the gradient by
+	// the squared distances of the rows of C [n,d] from the columns of X [d,b]:
+	// gC = 2(byC∘C − W·Xᵀ) [n,d] and, unless nil, gX = 2(X∘byX − Cᵀ·W) [d,b].
+	// byC [n] and byX [b] are the sums of W's rows and columns. rows [b,d] is Xᵀ
+	// or nil; X may be nil if rows is given and gX is nil.
 	SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []T)
 
 	// Distances fills dist [m,n] with Σ_j |x_j−c_j| for the rows x of X [m,k]
 	// and c of C [n,k].
 	Distances(m, n, k int, x, c, dist []T)
-	// DistancesGradient computes what the gradient by Distances' result, g
-	// [m,n], makes of it: gX [m,k] and, unless nil, gC [n,k]. |x−c| has the
+	// DistancesGradient computes, from the gradient g [m,n] by the result of
+	// Distances, the gradients gX [m,k] and, unless nil, gC [n,k]. |x−c| has the
 	// slope 0 at x = c.
 	DistancesGradient(m, n, k int, x, c, g, gX, gC []T)
 }
 
-// Vectors are the kernels that go through their arguments element by element.
-// Those of a layer take [n,b]: a row for each centroid, or class, and a column
-// for each row of the batch, so that vectors are full whatever n is. They are
-// accurate to 2 units in the last place. Arguments of the wrong length make
-// them panic; only where it says so may dst be a source.
+// Vectors are the elementwise kernels. Those of a layer take [n,b]: a row for each
+// centroid, or class, and a column for each row of the batch, so that vectors are
+// full for any n. They are accurate to 2 units in the last place. They panic if
+// lengths do not fit. dst may be a source only where the comment says so.
 type Vectors[T Real] interface {
 	// Exp, Log, Softplus and Sigmoid set dst [n] to eˣ, log x, log(1+eˣ) and
 	// 1/(1+e⁻ˣ) of src [n], which may be dst.
@@ -82,8 +80,8 @@ type Vectors[T Real] interface {
 	SumSquares(dst, x []T)
 	SumSquaresOfColumns(dst, x []T)
 
-	// SquaredDistances turns products −2c·x in dist [n,b] into ‖x−c‖², by
-	// adding csq [n] and xsq [b]; what rounding makes negative becomes 0.
+	// SquaredDistances adds csq [n] and xsq [b] to the products −2c·x in dist
+	// [n,b], which gives ‖x−c‖². Negative results of rounding become 0.
 	SquaredDistances(dist, csq, xsq []T)
 	// LogPhi sets dst [n,b] to limit − width·dist, with dist [n,b], width [n]
 	// and limit [b].
@@ -93,26 +91,26 @@ type Vectors[T Real] interface {
 	// [b] to the first row where it is, with logRatio and width [n] and limit
 	// [b].
 	Activate(dst, top []T, largest []int32, dist, logRatio, width, limit []T)
-	// Backward goes from g [n,b], the gradient by limit − width·dist +
-	// log(width), to gDist = −width·g [n,b], which may be g; it sets gWidth to
+	// Backward computes gDist = −width·g [n,b], which may be g, from g [n,b], the
+	// gradient by limit − width·dist + log(width). It sets gWidth to
 	// Σ_b g·(inverse − dist) and sumDist to Σ_b gDist, all [n], and gLimit and
-	// perColumn [b] to the columns' sums of g and gDist. inverse [n] is
-	// 1/width, or 0 where there is no log(width).
+	// perColumn [b] to the columns' sums of g and gDist. inverse [n] is 1/width,
+	// or 0 without the term log(width).
 	Backward(gDist, gWidth, sumDist, gLimit, perColumn, g, dist, width, inverse []T)
 
 	// Softmax sets dst [n,b] to e^{l−norm} with norm [b] = log Σ_c e^l, a
 	// softmax of each column of l [n,b], which may be dst.
 	Softmax(dst, norm, l []T)
-	// SoftmaxBackward turns g [n,b], the gradient by l − norm, into the one by
-	// l, g − share·Σ_c g, share [n,b] being their softmax, and sets sum [b] to
-	// that Σ_c g.
+	// SoftmaxBackward replaces g [n,b], the gradient by l − norm, by the gradient
+	// by l, g − share·Σ_c g, where share [n,b] is the softmax. It sets sum [b] to
+	// Σ_c g.
 	SoftmaxBackward(g, sum, share []T)
 	// LogBCE returns Σ −l for each column's label and Σ −log(1−eˡ) for the
 	// other rows, with l = logY − shift < 0, logY [n,b]. grad [n,b], which may
 	// be logY, receives the derivatives times scale unless it is nil.
 	LogBCE(grad, logY []T, labels []int, shift, scale T) float64
 	// Adam takes one step of Adam with β₁ = 0.9, β₂ = 0.999 and ε = 1e-8 on
-	// the parameters p [n] by their gradients g, moving the moments m and v:
+	// the parameters p [n] with their gradients g, and updates the moments m and v:
 	// p −= size·m/(√v·scale + ε).
 	Adam(p, g, m, v []T, size, scale T)
 }
@@ -133,7 +131,7 @@ func VectorsOf[T Real]() Vectors[T] {
 	return plainVectors[T]{}
 }
 
-// Name says which kernels float32 uses: avx512, avx2, neon or go.
+// Name returns the kernels that float32 uses: avx512, avx2, neon or go.
 func Name() string { return chosen().name }
 
 // Names lists the kernels that this machine and build have, the fastest first.
@@ -165,7 +163,7 @@ func available() []set { return append(assembled(), plain) }
 // Variable is the name of the environment variable that chooses kernels.
 const Variable = "MLRBFN_KERNELS"
 
-// choice is the kernels of a process.
+// choice holds the kernels of a process.
 type choice struct {
 	set
 	wide wideKernels
@@ -190,8 +188,8 @@ func choose(name string) *choice {
 // machine or build does not have.
 func Check() error { return chosen().err }
 
-// fits reports whether there is anything to contract, and panics where a
-// matrix is too short for its sizes. Without anything to sum up it scales c.
+// fits reports whether there is anything to contract, and panics if a matrix is too
+// short for its sizes. If k is 0 it scales c.
 func fits[T Real](m, n, k int, beta T, a, b, c []T) bool {
 	if len(a) < m*k || len(b) < n*k || len(c) < m*n {
 		panic("kernels: a matrix is too short for its sizes")

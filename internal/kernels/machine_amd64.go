@@ -21,9 +21,9 @@ var (
 	}
 )
 
-// turn sets dst [cols,rows] to the transpose of src [rows,cols], in strips of
+// transpose sets dst [cols,rows] to the transpose of src [rows,cols], in strips of
 // rows; the last ones overlap those before.
-func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
+func transpose(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
 	const high = 16
 	side, strip := 8, transposeStrip

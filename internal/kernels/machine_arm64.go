@@ -10,9 +10,9 @@ var machineNEON = machine{
 	signs:    microKernels{whole: signsNEON[:]},
 }
 
-// turn sets dst [cols,rows] to the transpose of src [rows,cols], in strips of
+// transpose sets dst [cols,rows] to the transpose of src [rows,cols], in strips of
 // rows; the last ones overlap those before.
-func turn(dst []float32, ldd int, src []float32, lds, rows, cols int) {
+func transpose(dst []float32, ldd int, src []float32, lds, rows, cols int) {
 	_, _ = dst[(cols-1)*ldd+rows-1], src[(rows-1)*lds+cols-1]
 	const side = 4
 	high, strip := 16, transposeStrip16

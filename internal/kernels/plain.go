@@ -169,7 +169,7 @@ func (v plainVectors[T]) Log(dst, src []T)      { v.each(dst, src, math.Log) }
 func (v plainVectors[T]) Softplus(dst, src []T) { v.each(dst, src, softplus) }
 func (v plainVectors[T]) Sigmoid(dst, src []T)  { v.each(dst, src, sigmoid) }
 
-// softplus is x itself above 20, as torch has it; so is its derivative 1.
+// softplus is x itself above 20, as in torch, with the derivative 1.
 func softplus(x float64) float64 {
 	if x > 20 {
 		return x

@@ -47,10 +47,10 @@ type machine struct {
 type products struct {
 	machine
 	tile
-	packed, turned []float32
-	edge           []float32 // of contractEdge
-	beta           [1]float32
-	twice          []float32
+	packed, transposed []float32
+	edge               []float32 // of contractEdge
+	beta               [1]float32
+	twice              []float32
 }
 
 // matrix is a part of a row-major matrix: its first element, and the steps
@@ -117,7 +117,7 @@ func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b ma
 		}
 		p.b = b.from(0, j)
 		tiles = (m + len(kernels) - 2) / (len(kernels) - 1)
-		rows, higher := m/tiles, m%tiles // of even heights, but for one row more in some
+		rows, higher := m/tiles, m%tiles // of equal heights, some with one row more
 		below := higher * (rows + 1)
 		if higher > 0 {
 			p.run(kernels[rows+1], higher, a.from(0, 0), c.from(0, j), s.from(0, j), d.from(0, j))
@@ -128,9 +128,8 @@ func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b ma
 	p.a, p.b, p.c, p.s, p.d = nil, nil, nil, nil, nil
 }
 
-// contractEdge is contract for less than a vector of columns without a mask: by
-// way of matrices that have a whole one. What is in its other columns is of no
-// meaning.
+// contractEdge is contract for less than a vector of columns, without a mask. It
+// computes with copies that have a whole vector; the other columns are ignored.
 func (p *products) contractEdge(by microKernels, m, n, k int, alpha float32, a, b matrix, plus addend, c matrix) {
 	need := (k + 2*m + 1) * p.width
 	p.edge = slices.Grow(p.edge[:0], need)[:need]
@@ -234,10 +233,10 @@ func (p *products) Distances(m, n, k int, x, c, dist []float32) {
 
 var one = [1]float32{1}
 
-// contractRows contracts rows of A [m,k] with rows of B [n,k], one of which it
-// has to turn around. With B turned vectors lie along n. With A turned they lie
-// along the batch, which fills them where the n of a head, 50 or 10, does not,
-// but the result has to be turned back.
+// contractRows contracts rows of A [m,k] with rows of B [n,k], one of which it has
+// to transpose. If it transposes B, vectors lie along n. If it transposes A, they
+// lie along the batch and are full even for the n of a head, 50 or 10, but then the
+// result must be transposed back.
 func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, plus addend, c []float32) {
 	const turning = 8 // multiplications take as long as an element's turn
 	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
@@ -259,7 +258,7 @@ func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, 
 			p.contract(p.fours, m, few, k/4, alpha, matrix{a, k, 4}, matrix{p.packed, 16, 1}, addend{plus.s.right(from), plus.d.right(from)}, c.right(from))
 		}
 		// A panel is so small that it stays in the first-level cache together
-		// with the part of B that it is turned from. Its width is one or two of
+		// with the part of B that it is the transpose of. Its width is one or two of
 		// the widest tiles.
 		wide, depth := 48, k
 		if by.adds {
@@ -273,7 +272,7 @@ func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, 
 			plus := addend{plus.s.right(j), plus.d.right(j)}
 			for q := 0; q < k; q += depth {
 				deep := min(depth, k-q)
-				turn(p.packed, ld, b[j*k+q:], k, cols, deep)
+				transpose(p.packed, ld, b[j*k+q:], k, cols, deep)
 				p.contract(by, m, cols, deep, alpha, matrix{a[q:], k, 1}, dense(p.packed, ld), plus, c.right(j))
 				plus = addend{matrix{data: one[:]}, c.right(j)}
 			}
@@ -283,17 +282,17 @@ func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, 
 	const slab = 128 // rows of B at once
 	cols := min(n, slab)
 	p.packed = slices.Grow(p.packed[:0], k*m)[:k*m]
-	p.turned = slices.Grow(p.turned[:0], cols*m)[:cols*m]
-	turn(p.packed, m, a, k, m, k)
+	p.transposed = slices.Grow(p.transposed[:0], cols*m)[:cols*m]
+	transpose(p.packed, m, a, k, m, k)
 	for j := 0; j < n; j += slab {
 		cols := min(slab, n-j)
 		plus := addend{plus.s.right(j).transposed(), plus.d.right(j)}
 		if plus.d.data != nil {
-			turn(p.turned, m, plus.d.data, plus.d.row, m, cols)
-			plus.d = dense(p.turned, m)
+			transpose(p.transposed, m, plus.d.data, plus.d.row, m, cols)
+			plus.d = dense(p.transposed, m)
 		}
-		p.contract(by, cols, m, k, alpha, dense(b[j*k:], k), dense(p.packed, m), plus, dense(p.turned, m))
-		turn(c[j:], n, p.turned, m, cols, m)
+		p.contract(by, cols, m, k, alpha, dense(b[j*k:], k), dense(p.packed, m), plus, dense(p.transposed, m))
+		transpose(c[j:], n, p.transposed, m, cols, m)
 	}
 }
 

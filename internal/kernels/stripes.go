@@ -6,9 +6,8 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// A Sweep is a sequence of rotations of neighbouring rows, from the last of
-// those that it names to the first: row i+1 becomes s_i·z_i + c_i·z_{i+1}, and
-// row i c_i·z_i − s_i·z_{i+1}.
+// A Sweep is a sequence of rotations of neighbouring rows, from its last row to its
+// first: row i+1 becomes s_i·z_i + c_i·z_{i+1}, and row i c_i·z_i − s_i·z_{i+1}.
 type Sweep struct {
 	First int       // the row that the last rotation ends at
 	C, S  []float64 // [n]; rotation i is that of the rows First+i and First+i+1
@@ -21,7 +20,7 @@ type Stripes struct {
 	Data           []float64
 }
 
-// NewStripes returns zeros.
+// NewStripes returns a matrix of zeros.
 func NewStripes(n, cols int) *Stripes {
 	w := chosen().wide.stripe
 	return &Stripes{n, cols, w, make([]float64, (cols+w-1)/w*w*n)}

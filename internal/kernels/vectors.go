@@ -58,7 +58,7 @@ func (v *vectorKernels) SumSquaresOfColumns(dst, x []float32) {
 
 func (v *vectorKernels) Transpose(dst, src []float32, rows, cols int) {
 	if rows*cols > 0 {
-		turn(dst, rows, src, cols, rows, cols)
+		transpose(dst, rows, src, cols, rows, cols)
 	}
 }
 

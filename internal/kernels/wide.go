@@ -50,7 +50,7 @@ type view struct {
 	row, col int
 }
 
-func (v view) turned() view { return view{v.data, v.col, v.row} }
+func (v view) transposed() view { return view{v.data, v.col, v.row} }
 
 func viewOf(t blas.Transpose, data []float64, stride int) view {
 	if t == blas.NoTrans {
@@ -68,7 +68,7 @@ const (
 	lower
 )
 
-// holds says whether all and whether any elements of a tile are wanted.
+// holds reports whether all and whether any elements of a tile are wanted.
 func (p part) holds(i, j, rows, cols int) (every, any bool) {
 	switch p {
 	case upper:
@@ -167,7 +167,7 @@ func (w *wideKernels) contract(m, n, k int, alpha float64, a, b view, add bool, 
 }
 
 func (w *wideKernels) packRight(to *panels[float64], b view, n, k, workers int) {
-	w.pack(to, b.turned(), n, k, wideVectors*w.width, w.width, workers)
+	w.pack(to, b.transposed(), n, k, wideVectors*w.width, w.width, workers)
 }
 
 // contractRight is contract for a packed B.
@@ -227,8 +227,8 @@ func multiplyBlock[T Real](w *wideKernels, left *panels[float64], right *panels[
 	}
 }
 
-// workersFor is how many goroutines a product of so many multiplications is
-// worth.
+// workersFor returns how many goroutines a product of so many multiplications
+// should use.
 func workersFor(multiplications int) int {
 	return min(runtime.GOMAXPROCS(0), 1+multiplications>>21)
 }
@@ -261,15 +261,15 @@ func (p wideProducts) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, 
 	squaredDistancesGradient[float64](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
 }
 
-// Right is a matrix on the right of many products in float64, packed once for
-// all. It serves any number of goroutines.
+// Right is the right matrix of many products in float64, packed once. Any number of
+// goroutines may use it.
 type Right[T Real] struct {
 	kernels wideKernels
 	packed  panels[T]
 }
 
-// NewRight packs B [k,n], k and n above 0. For a few rows reading it is what takes
-// the time, so it stays in float32.
+// NewRight packs B [k,n], k and n above 0. It stays in float32, because for a few
+// rows most time is spent on reading it.
 func NewRight(n, k int, b []float32) *Right[float32] {
 	wide := make([]float64, n*k)
 	for i, v := range b[:n*k] {
@@ -294,9 +294,9 @@ func newRight(n, k int, b view) *Right[float64] {
 	return r
 }
 
-// NN computes C = A·B with A [m,k], C [m,n], to the bits of [Products], on the
-// calling goroutine but for few rows. What a row becomes does not depend on the
-// others.
+// NN computes C = A·B with A [m,k], C [m,n], bit-identical to [Products], on the
+// calling goroutine unless there are few rows. A row's result does not depend on
+// the others.
 func (r *Right[T]) NN(m int, a, c []float64) {
 	if m == 0 {
 		return

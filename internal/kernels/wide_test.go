@@ -100,7 +100,7 @@ func TestBLAS(t *testing.T) {
 }
 
 // TestWideProducts holds them against sums, and a row alone against the same
-// row among others: to the bit.
+// row among others: bit-identical.
 func TestWideProducts(t *testing.T) {
 	forEachWide(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {

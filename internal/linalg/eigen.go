@@ -17,9 +17,9 @@ import (
 // 1, as the rows of a matrix [n, n].
 //
 // Householder's reflections make a tridiagonal, and implicit QL steps that
-// diagonal (Golub and Van Loan, 8.3), as LAPACK's dsyev does. The rotations of
-// many steps are kept and done to the vectors at once, a stripe of these at a
-// time that stays in the cache.
+// diagonal (Golub and Van Loan, 8.3), as LAPACK's dsyev does. The rotations of many
+// steps are collected and then applied to a stripe of the vectors at a time, which
+// stays in the cache.
 func Eigen(a mat.Symmetric) (values []float64, vectors *mat.Dense, err error) {
 	kernels.UseBLAS()
 	n := a.SymmetricDim()

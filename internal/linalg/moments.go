@@ -81,9 +81,10 @@ func (m *Moments) Total(ctx context.Context, r Rows) (*mat.SymDense, error) {
 	return covariance(ctx, r, func(int) []float64 { return m.Mean })
 }
 
-// AddBetween turns the within-class covariance, in place, into that about the
-// mean of all rows, which it returns: Σ + 1/N Σ_c n_c (μ_c−μ)(μ_c−μ)ᵀ. It
-// spares a second pass over the rows where both are wanted.
+// AddBetween adds the covariance of the class means to the within-class covariance,
+// in place, which gives the covariance about the mean of all rows:
+// Σ + 1/N Σ_c n_c (μ_c−μ)(μ_c−μ)ᵀ. It saves a second pass over the rows if both
+// are wanted.
 func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.SymDense, error) {
 	d := len(m.Mean)
 	var offsets []float64 // [classes with rows, D], √(n_c/N)·(μ_c−μ)

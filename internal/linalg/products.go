@@ -26,8 +26,8 @@ func NN[T Real](m, n, k int, a, b, c []T) {
 	borrow(func(p kernels.Products[T]) { p.NN(m, n, k, 1, a, b, 0, c) })
 }
 
-// idle32 and idle64 hold products between calls, as each serves one
-// goroutine and keeps room to work in.
+// idle32 and idle64 hold kernels between calls: each serves one goroutine at a time
+// and has buffers to reuse.
 var idle32, idle64 sync.Pool
 
 func borrow[T Real](do func(kernels.Products[T])) {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// need and release are advice: a system that cannot follow it loses nothing but
-// time or memory, so that there is no error to report.
+// need and release are advice: ignoring it costs only time or memory, so errors are
+// not reported.
 
 func need(mem []byte, from, to int) {
 	from -= from % os.Getpagesize()

@@ -120,7 +120,7 @@ func decode[T Element](dst []T, src []byte, dtype DType) error {
 			f = math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:]))
 		}
 		if whole && (f != math.Trunc(f) || math.Abs(f) > 1<<53) {
-			return formatErrorf("its value %v is no whole number", f)
+			return formatErrorf("its value %v is not a whole number", f)
 		}
 		dst[i] = T(f)
 	}
@@ -168,9 +168,9 @@ func Map(path string) (*Mapped, error) {
 	return m, nil
 }
 
-// Read copies values from on, as many as dst takes. It serves rows from all over a
-// file that is larger than memory better than Data does, of which the system may
-// map megabytes for one value.
+// Read copies len(dst) values from the index from on. For single rows of a file that
+// is larger than memory it is better than Data, of which the system may map
+// megabytes for one value.
 func (m *Mapped) Read(dst []float32, from int) error {
 	if m.mem == nil || len(dst) == 0 {
 		copy(dst, m.Data[from:])
@@ -181,8 +181,8 @@ func (m *Mapped) Read(dst []float32, from int) error {
 	return err
 }
 
-// Scatter tells the system that Read will take values from all over the file, and
-// that what follows them is not worth reading too unless Need says so.
+// Scatter tells the system that Read will read values at random places, so that it
+// should not read ahead except as Need says.
 func (m *Mapped) Scatter() {
 	if m.mem != nil {
 		scatter(m.file)
@@ -198,17 +198,15 @@ func (m *Mapped) Need(from, to int) {
 	}
 }
 
-// Release gives back the memory that holds what was read of the file; reading
-// goes on from the system's cache, or from the disk where that was too small.
-// Any goroutine may read Data meanwhile.
+// Release frees the memory of the pages read so far. Later reads take them from the
+// system's cache or from the disk. Any goroutine may read Data meanwhile.
 func (m *Mapped) Release() {
 	if m.mem != nil {
 		release(m.mem)
 	}
 }
 
-// Close releases the mapping; Data is nil from then on. It is not needed a second
-// time, and does nothing then.
+// Close releases the mapping and sets Data to nil. A second call does nothing.
 func (m *Mapped) Close() error {
 	m.Data = nil
 	if m.mem == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/edsrzf/mmap-go"
 )
 
-// Temp is a float32 matrix that is being written to a file of its own, which
-// has no name where the system allows that, and goes when it is closed or the
-// program ends. It has no header.
+// Temp is a float32 matrix that is being written to a temporary file without a
+// header. The file disappears when it is closed; if the system allows files without
+// a name, also when the program ends.
 type Temp struct {
 	f    *os.File
 	name string // where the file still has one
@@ -43,8 +43,8 @@ func (t *Temp) Write(at int, rows []float32) error {
 	return err
 }
 
-// Map maps the matrix when all rows are written. The file is the Mapped's from
-// then on, and goes with it; after an error it is gone.
+// Map maps the matrix when all rows are written. The Mapped then owns the file and
+// removes it on Close. After an error the file is removed.
 func (t *Temp) Map() (*Mapped, error) {
 	info, err := t.f.Stat()
 	if want := int64(4 * t.n * t.d); err == nil && info.Size() != want {
@@ -61,7 +61,7 @@ func (t *Temp) Map() (*Mapped, error) {
 	return m, nil
 }
 
-// Close removes the file of a matrix that is not to be mapped.
+// Close removes the file of a matrix that will not be mapped.
 func (t *Temp) Close() error {
 	err := t.f.Close()
 	if t.name != "" {

@@ -2,16 +2,16 @@ package onnx
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// Declaration is what a graph says of one of its inputs or outputs.
+// Declaration is a graph's declaration of one of its inputs or outputs.
 type Declaration struct {
 	Name    string
 	Element Element
 	Shape   []int64 // −1 where a dimension is free
 }
 
-// Declarations returns the inputs that a model wants at every run, which those
-// with initial values are not, and its outputs. ok is false where the model does
-// not declare the type and the number of dimensions of each, or is none.
+// Declarations returns a model's outputs and its required inputs, that is those
+// without initial values. ok is false if the data are not a model, or the model does
+// not declare the type and the number of dimensions of each.
 func Declarations(model []byte) (inputs, outputs []Declaration, ok bool) {
 	fields, err := split(model)
 	if err != nil {

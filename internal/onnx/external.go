@@ -12,7 +12,7 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// inliner brings weights that lie in files beside a graph into it.
+// inliner moves weights from files beside a graph into the graph.
 type inliner struct {
 	dir  string
 	size int64 // of all that was read so far, the graph included
@@ -89,9 +89,8 @@ func (in *inliner) read(where map[string]string) (_ []byte, err error) {
 	return data, err
 }
 
-// ExternalFiles returns the names, sorted and relative to its folder, of the
-// files that a model says weights lie in. What is no model has none as far as
-// can be told.
+// ExternalFiles returns the names, sorted and relative to the model's folder, of
+// the files with a model's weights. It returns none if the data are not a model.
 func ExternalFiles(model []byte) []string {
 	found := map[string]bool{}
 	collect := edits{tensor: func(tensor []byte) ([]byte, error) {

@@ -1,6 +1,6 @@
-// Package onnx writes ONNX graphs in protobuf's encoding, from nothing ([New])
-// or onto the graph of an existing file ([Parse]), of which all that it has no
-// reason to change stays as it was, byte for byte.
+// Package onnx writes ONNX graphs in protobuf's encoding: new ones ([New]) or
+// additions to the graph of an existing file ([Parse]), whose other parts stay
+// unchanged, byte for byte.
 //
 // The numbers of fields are those of onnx.proto.
 package onnx
@@ -89,9 +89,8 @@ func checkOpset(opset int) error {
 	return nil
 }
 
-// Parse reads a model, whose weights may lie in files in dir and are brought in.
-// Values of its graph that have a reserved name get another. data is kept and
-// must not change.
+// Parse reads a model and, from files in dir, its external weights. Values with a
+// reserved name are renamed. The Model refers to data, which must not change.
 func Parse(data []byte, dir string, reserved ...string) (*Model, error) {
 	fields, err := split(data)
 	if err != nil {
@@ -257,8 +256,8 @@ func (m *Model) Cast(v Value, e Element) Value {
 	return m.Node("Cast", []Value{v}, Int("to", int64(e)))
 }
 
-// Reduce adds ReduceSum, ReduceMax or ReduceMean over axes, which stay with
-// size 1 if keep is set.
+// Reduce adds ReduceSum, ReduceMax or ReduceMean over axes, which get the size 1 if
+// keep is set and are removed otherwise.
 func (m *Model) Reduce(op string, v Value, keep bool, axes ...int64) Value {
 	keepDims := Int("keepdims", 0)
 	if keep {
@@ -284,7 +283,7 @@ func (m *Model) TopK(v Value, k int) Value {
 	return Value(name)
 }
 
-// AtLeast tells whether a ≥ b, element by element; NaNs are not. b must not be
+// AtLeast returns a ≥ b, element by element, and false for NaN in a. b must not be
 // NaN.
 func (m *Model) AtLeast(a, b Value) Value {
 	if m.opset >= 12 {
@@ -326,7 +325,7 @@ func (m *Model) constant(e Element, raw []byte, shape []int) Value {
 	return Value(name)
 }
 
-// SetMetadata sets a metadata property, in the place of one that has the key.
+// SetMetadata sets a metadata property and replaces one with the same key.
 func (m *Model) SetMetadata(key, value string) {
 	m.fields = slices.DeleteFunc(m.fields, func(f field) bool {
 		return f.number == modelMetadata && text(f.parts(), 1) == key
@@ -334,14 +333,14 @@ func (m *Model) SetMetadata(key, value string) {
 	m.fields = append(m.fields, bytesField(modelMetadata, entry(key, value)))
 }
 
-// DropOutputs takes back the declarations of all outputs so far; what they name
-// can still be used.
+// DropOutputs removes the declarations of all outputs so far. The values can still
+// be used.
 func (m *Model) DropOutputs() {
 	m.graph = slices.DeleteFunc(m.graph, func(f field) bool { return f.number == graphOutput })
 }
 
-// Prune removes what no output needs: nodes, constants and what is said about
-// them. Inputs stay, but for those that a removed constant gave a default.
+// Prune removes nodes, constants and descriptions that no output needs. Inputs
+// stay, except those whose default was a removed constant.
 func (m *Model) Prune() {
 	needed := m.needed()
 	gone := map[string]bool{} // constants

@@ -19,7 +19,7 @@ type field struct {
 	value  uint64 // its value where it is a varint
 }
 
-var errMalformed = errors.New("it is no ONNX file, or was cut short")
+var errMalformed = errors.New("it is not an ONNX file, or was cut short")
 
 // split takes a message apart.
 func split(data []byte) ([]field, error) {
@@ -46,8 +46,7 @@ func split(data []byte) ([]field, error) {
 	return fields, nil
 }
 
-// parts takes the message in a field apart, of which it is known that it is
-// whole.
+// parts splits the message in a field that is known to be well-formed.
 func (f field) parts() []field {
 	fields, _ := split(f.body)
 	return fields

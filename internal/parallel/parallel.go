@@ -1,5 +1,5 @@
-// Package parallel shares loops out over the processor's cores. What a loop
-// computes must not depend on how many there are.
+// Package parallel divides loops among the processor's cores. The results must not
+// depend on the number of cores.
 package parallel
 
 import (
@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Ranges calls the functions that worker makes, one for each core, for parts of
-// the range 0 … n−1 that begin at multiples of size. worker makes what one
-// goroutine needs for itself. The first error ends the loop, as does ctx.
+// Ranges divides 0 … n−1 into parts that begin at multiples of size, and processes
+// them on all cores. It calls worker once per core; the function that worker
+// returns processes the parts of one goroutine. The first error, or ctx, ends the
+// loop.
 func Ranges(ctx context.Context, n, size int, worker func() func(from, to int) error) error {
 	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
@@ -48,7 +49,7 @@ func Blocks(ctx context.Context, n, size int, do func(from, to int)) error {
 	})
 }
 
-// Each calls do for 0 … n−1 on so many goroutines.
+// Each calls do for 0 … n−1, on the given number of goroutines.
 func Each(workers, n int, do func(i int)) {
 	if workers = min(workers, n); workers <= 1 {
 		for i := range n {

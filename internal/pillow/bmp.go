@@ -320,7 +320,7 @@ func (b *bmp) runs(ctx context.Context) (*image.NRGBA, error) {
 	return img, nil
 }
 
-// half is pixel i of a run: of 4 bits each, the high and the low in turn.
+// half is pixel i of a run of 4-bit pixels, alternately the high and the low bits.
 func (b *bmp) half(value uint8, i int) uint8 {
 	switch {
 	case b.compression != bmpRLE4:

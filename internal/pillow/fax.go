@@ -92,7 +92,7 @@ type fax struct {
 	end   int // of all bits, with zeros that were taken for such
 	codes *faxTables
 	width int
-	cur   []int // runs of this row, white and black in turn
+	cur   []int // runs of this row, alternately white and black
 	ref   []int // of the row above
 	a0    int   // pixels of this row so far
 	run   int   // pixels of a run that is not at its end
@@ -221,7 +221,7 @@ func (f *fax) value(n int) {
 	f.run = 0
 }
 
-// fit makes a row as long as the image is wide.
+// fit extends or cuts a row to the width of the image.
 func (f *fax) fit() {
 	if f.run != 0 {
 		f.value(0)

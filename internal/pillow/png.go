@@ -91,7 +91,7 @@ func (p *png) next() (chunk, error) {
 	c := chunk{kind: string(p.data[p.at+4 : p.at+8]), length: int(binary.BigEndian.Uint32(p.data[p.at:]))}
 	for _, letter := range []byte(c.kind) {
 		if letter != '_' && (letter < '0' || letter > '9') && (letter|0x20 < 'a' || letter|0x20 > 'z') {
-			return chunk{}, fmt.Errorf("%q is no kind of chunk", c.kind)
+			return chunk{}, fmt.Errorf("%q is not a kind of chunk", c.kind)
 		}
 	}
 	from := p.at + 8

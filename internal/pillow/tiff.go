@@ -90,7 +90,7 @@ func OpenTIFF(data []byte) (*TIFF, error) {
 		case tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFillOrder, tagStripOffsets, tagSamples, tagRowsPerStrip,
 			tagPlanar, tagTileWidth, tagTileHeight, tagTileOffsets, tagExtraSamples, tagSampleFormat:
 			if len(dir.ints(tag)) == 0 {
-				return nil, fmt.Errorf("tag %d is no whole number", tag)
+				return nil, fmt.Errorf("tag %d is not a whole number", tag)
 			}
 		}
 	}
@@ -275,10 +275,10 @@ func (t *TIFF) mapped() (size int, direct bool) {
 	return size, direct
 }
 
-// Size returns the width and height as stored; an orientation may turn them.
+// Size returns the width and height as stored, before the orientation is applied.
 func (t *TIFF) Size() (width, height int) { return t.width, t.height }
 
-// Orientation is how the image is to be turned: see EXIF. 1 is not at all.
+// Orientation is the EXIF orientation of the image; 1 is upright.
 func (t *TIFF) Orientation() int { return t.orientation() }
 
 // Pixels decodes the image as it is stored.

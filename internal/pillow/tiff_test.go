@@ -37,7 +37,7 @@ func TestTIFFUnsupported(t *testing.T) {
 		{"premultiplied grey", grey, tags{tagBits: {8, 8}, tagSamples: {2}, tagExtraSamples: {1}}, "extra samples [1]", ""},
 		{"bits of too few", colour, tags{tagBits: {8, 8}}, "the bits of 2", ""},
 		{"many samples", grey, tags{tagSamples: {60000}}, "60000 samples", ""},
-		{"no strips", grey, tags{tagStripOffsets: nil}, "tag 273 is no whole number", ""},
+		{"no strips", grey, tags{tagStripOffsets: nil}, "tag 273 is not a whole number", ""},
 		{"no palette", grey, tags{tagPhotometric: {tiffPalette}}, "no palette", ""},
 		{"tiles wider than sense", tiled, tags{tagTileWidth: {1 << 30}}, "tiles of 1073741824×16", ""},
 		{"tiles that take memory for many", tiled, tags{tagWidth: {1}, tagHeight: {1 << 20}, tagTileWidth: {1 << 16}, tagTileHeight: {1 << 20}}, "tiles of 65536×", ""},

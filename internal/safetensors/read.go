@@ -43,13 +43,13 @@ func Read(path string) (*File, error) {
 	return file, nil
 }
 
-// Parse reads a safetensors file from its bytes, which it does not keep.
+// Parse reads a safetensors file from its bytes, which it copies.
 //
 // It checks that the header is well-formed and names nothing twice, that the
 // tensors cover the data exactly, without holes or overlaps, that each has the
-// bytes that its shape and type take, and the checksum. The error wraps
-// ErrFormat, ErrChecksum or ErrNoChecksum; with the last, and only then, the
-// File is there as well, for a caller who has other reasons to trust it.
+// bytes that its shape and type take, and the checksum. The error wraps ErrFormat,
+// ErrChecksum or ErrNoChecksum. With ErrNoChecksum, and only then, the File is
+// returned too, for a caller who has other reasons to trust it.
 func Parse(data []byte) (*File, error) {
 	if len(data) < 8 {
 		return nil, formatErrorf("it has %d bytes, too few for a header", len(data))
@@ -120,7 +120,7 @@ type entry struct {
 // names appear twice, null stand for zero, and unknown fields pass.
 func parseHeader(text []byte) (*header, error) {
 	if len(text) == 0 || text[0] != '{' || !utf8.Valid(text) || !json.Valid(text) {
-		return nil, formatErrorf("its header is no JSON object")
+		return nil, formatErrorf("its header is not a JSON object")
 	}
 	h := &header{metadata: make(map[string]string)}
 	dec := json.NewDecoder(bytes.NewReader(text))

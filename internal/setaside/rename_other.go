@@ -12,6 +12,6 @@ const nonblock = 0
 // syncFolder does nothing: not every system can.
 func syncFolder(*os.File) error { return nil }
 
-// rename leaves it to copying: there is no way to rename from one open folder to
-// another.
+// rename always fails, so that the caller copies: this system cannot rename between
+// open folders.
 func (p *place) rename(*source) (string, error) { return "", errors.ErrUnsupported }

@@ -1,7 +1,6 @@
-// Package setaside moves and copies files into a folder without ever writing
-// over one that is there, and without ever touching a file outside the two
-// folders that it was given: each is opened once, and every name is looked up
-// below it.
+// Package setaside moves and copies files into a folder. It never overwrites a
+// file, and never touches a file outside the two given folders: each is opened
+// once, and every name is looked up below it.
 package setaside
 
 import (
@@ -17,8 +16,8 @@ import (
 	"strings"
 )
 
-// ErrOutside is wrapped by the error of a file that a symbolic link leads to
-// and that lies outside the folder that was named.
+// ErrOutside is wrapped by the error of a symbolic link to a file outside the given
+// folder.
 var ErrOutside = errors.New("a link leads to it, and it lies outside")
 
 // ErrChanged is wrapped by the error of a file that is not the expected one.
@@ -55,11 +54,10 @@ func Open(dir string) (*Target, error) {
 // Close closes the folder.
 func (t *Target) Close() error { return t.root.Close() }
 
-// Move moves a file into the target under the relative name, of which folders
-// are made as needed, and returns where it is then. If the name is taken, the
-// file gets the next free one, "name (2).png" and so on. The file is in at
-// least one of the two places at any time. A symbolic link, which may mean
-// nothing elsewhere, is not moved.
+// Move moves a file to the relative name in the target, makes folders as needed,
+// and returns the new path. If the name is taken, the file gets the next free one,
+// "name (2).png" and so on. At any time the file exists in at least one of the two
+// places. A symbolic link is an error, because it may not work elsewhere.
 func (t *Target) Move(file File, name string) (to string, err error) {
 	defer wrap(&err, "move", file)
 	from, err := file.open()
@@ -90,8 +88,8 @@ func (t *Target) Move(file File, name string) (to string, err error) {
 
 // Copy copies a file into the target as Move moves it; it follows symbolic
 // links within the folder of the file. The mode and the modification time are
-// preserved. If there is a file of the name, numbered or not, that has the same
-// content already, that is the copy.
+// preserved. If a file of the name, numbered or not, has the same content already,
+// nothing is copied.
 func (t *Target) Copy(file File, name string) (to string, err error) {
 	defer wrap(&err, "copy", file)
 	from, err := file.open()
@@ -158,8 +156,8 @@ func (f File) open() (*source, error) {
 	return s, nil
 }
 
-// outside tells apart the error of a file that is there and that only a link out
-// of the root leads to.
+// outside returns ErrOutside for the error of a file that exists behind a link out
+// of the root.
 func (f File) outside(err error) error {
 	if errors.Is(err, ErrChanged) || errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -240,7 +238,7 @@ func (p *place) path(base string) string {
 	return filepath.Join(p.dir, base)
 }
 
-// give gives a file that is in the folder the first free name.
+// give renames a file in the folder to the first free name.
 func (p *place) give(from string) (base string, err error) {
 	for n := 1; ; n++ {
 		base = numbered(p.base, n)

@@ -1,6 +1,5 @@
-// Package spill keeps matrices that are made of others: in memory while there is
-// room, in temporary files beyond that. It also keeps small what the program holds
-// in memory of files that are larger than that.
+// Package spill stores computed matrices: in memory while they fit, then in
+// temporary files. It also limits the memory that maps of large files take.
 package spill
 
 import (
@@ -13,8 +12,8 @@ import (
 	"mlrbfn/internal/npy"
 )
 
-// Default returns the memory to use by default: half of the machine's, or of the
-// control group's where that has less; 2 GiB where neither can be told.
+// Default returns the default memory: half of the machine's, or of the control
+// group's if that has less; 2 GiB if neither is known.
 func Default() int64 {
 	limit, err := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)()
 	if system, systemErr := memlimit.FromSystem(); err == nil && systemErr == nil {
@@ -26,8 +25,8 @@ func Default() int64 {
 	return int64(limit / 2)
 }
 
-// Space is where matrices are kept, for any number of goroutines. A nil Space
-// keeps all in memory, and has no bound.
+// Space stores matrices, for any number of goroutines. A nil Space stores all in
+// memory, without a limit.
 type Space struct {
 	memory int64 // bytes, about, of matrices in memory, and again of what is read from files at a time
 	dir    string
@@ -40,9 +39,9 @@ type Space struct {
 	stopped sync.WaitGroup
 }
 
-// New returns a Space of so many bytes of memory, with files in the folder dir,
-// "" being the system's for temporary files. The memory for rows that are read
-// from files is shared by so many users. Close it in the end.
+// New returns a Space with so many bytes of memory and files in the folder dir; ""
+// means the system's folder for temporary files. The memory for rows read from
+// files is divided among so many users. Close the Space after use.
 func New(memory int64, dir string, users int) *Space {
 	return &Space{memory: memory, dir: dir, users: max(users, 1), left: memory}
 }
@@ -102,8 +101,8 @@ func (m *Matrix) Done() error {
 	return nil
 }
 
-// File returns the rows of d values that mapped has. It takes nothing of the
-// memory. The caller closes mapped, after the matrix.
+// File returns the rows of d values in mapped, which take no memory of the Space.
+// The caller closes mapped, after the matrix.
 func (s *Space) File(mapped *npy.Mapped, d int) *Matrix {
 	m := &Matrix{X: mapped.Data, D: d}
 	if s != nil && 4*int64(len(m.X)) > s.memory {
@@ -113,9 +112,9 @@ func (s *Space) File(mapped *npy.Mapped, d int) *Matrix {
 	return m
 }
 
-// Window returns how many rows of a matrix that does not fit into memory should
-// be read before others are begun with, so that these can be fetched in the
-// meantime. It is 0 for one in memory.
+// Window returns how many rows of a matrix that does not fit into memory should be
+// processed together, while the next ones are fetched. It is 0 for a matrix in
+// memory.
 func (m *Matrix) Window() int {
 	if m == nil || m.mapped == nil {
 		return 0
@@ -164,13 +163,13 @@ func (m *Matrix) Close() error {
 	return err
 }
 
-// trimEvery is how often what was read of files through their maps is let go of.
-// A pass over a file comes through some ten megabytes in between.
+// trimEvery is how often the pages read through maps of files are released. A pass
+// over a file reads some ten megabytes in between.
 const trimEvery = 10 * time.Millisecond
 
-// watch has what is read of a file through its map let go of from time to time.
-// It would otherwise grow to the whole file, and count as the program's, though
-// the system could take it back.
+// watch releases the pages of a mapped file from time to time. Otherwise they would
+// grow to the whole file and count as the program's memory, although the system
+// could reclaim them.
 func (s *Space) watch(m *npy.Mapped) {
 	m.Scatter()
 	s.mu.Lock()
@@ -199,7 +198,7 @@ func (s *Space) watch(m *npy.Mapped) {
 	})
 }
 
-// Close ends the watch over files. Matrices are closed before.
+// Close stops watching files. Close the matrices first.
 func (s *Space) Close() error {
 	if s == nil {
 		return nil

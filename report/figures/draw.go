@@ -24,8 +24,8 @@ const (
 	legendKey    = 24  // width of the line or mark before a name
 )
 
-// Draw makes a static picture of a chart, as "svg" or "png", on white. It is meant
-// for report.Report.Draw.
+// Draw makes a static picture of a chart, as "svg" or "png", on white, for
+// report.Report.Draw.
 func Draw(c report.Chart, format string) ([]byte, error) {
 	p := plot.New()
 	p.BackgroundColor = shade("paper")
@@ -53,7 +53,7 @@ func Draw(c report.Chart, format string) ([]byte, error) {
 			return nil, fmt.Errorf("chart %s, %s: %w", c.Name, c.Series[i].Name, err)
 		}
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = c.X.Min, c.X.Max, c.Y.Min, c.Y.Max // whatever the series have
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = c.X.Min, c.X.Max, c.Y.Min, c.Y.Max // replaces the range of the series
 
 	var listed []report.Series
 	for _, s := range c.Series {
@@ -138,7 +138,7 @@ func add(p *plot.Plot, s report.Series, c report.Chart) error {
 	return nil
 }
 
-// drawKey draws what stands before a name in the legend.
+// drawKey draws the line or mark before a name in the legend.
 func drawKey(c draw.Canvas, s report.Series, at vg.Point) {
 	if s.Fill > 0 {
 		c.FillPolygon(faintly(shade(s.Colour), s.Fill), []vg.Point{{X: at.X, Y: at.Y - 4}, {X: at.X, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y - 4}})
@@ -167,7 +167,7 @@ func glyph(s report.Series) draw.GlyphStyle {
 	return style
 }
 
-// spread is points with their deviations, along one of the axes.
+// spread holds points with their deviations along one axis.
 type spread struct {
 	plotter.XYs
 	deviations []float64
@@ -176,7 +176,7 @@ type spread struct {
 func (s spread) XError(i int) (low, high float64) { return s.deviations[i], s.deviations[i] }
 func (s spread) YError(i int) (low, high float64) { return s.deviations[i], s.deviations[i] }
 
-// ticks are those of an axis.
+// ticks returns the ticks of an axis.
 func ticks(a report.Axis) plot.Ticker {
 	if a.Names != nil {
 		var named plot.ConstantTicks
@@ -197,7 +197,7 @@ func ticks(a report.Axis) plot.Ticker {
 				step *= times
 			}
 		}
-		for n := range 8 { // never endless, however narrow a range of large numbers is
+		for n := range 8 { // bounded even for a narrow range of large numbers
 			v := (math.Ceil(low/step-1e-9) + float64(n)) * step
 			if v > high+1e-9*step {
 				break
@@ -209,7 +209,7 @@ func ticks(a report.Axis) plot.Ticker {
 	})
 }
 
-// shade is a colour of the report's palette on light paper.
+// shade returns a colour of the report's palette in light mode.
 func shade(name string) color.NRGBA {
 	for _, c := range report.Palette {
 		if c.Name == name {

@@ -1,5 +1,5 @@
-// Package figures draws static pictures with gonum/plot: [Draw] those of a report's
-// charts, [Histogram] and [Save] those of the examples.
+// Package figures draws static pictures with gonum/plot: [Draw] a chart of a
+// report, [Histogram] and [Save] the figures of the examples.
 package figures
 
 import (
@@ -19,10 +19,10 @@ import (
 	"mlrbfn/internal/atomicfile"
 )
 
-// Palette is the colours of series: those of the report's pages on light paper.
+// Palette holds the colours of series, as in the report in light mode.
 var Palette = []color.NRGBA{shade("c0"), shade("c1"), shade("c2"), shade("c3")}
 
-// A Series is values with a name.
+// A Series is a named list of values.
 type Series struct {
 	Name   string
 	Values []float64
@@ -30,8 +30,8 @@ type Series struct {
 
 // Histogram draws the density of each series over bins of equal width between
 // low and high, in the colours of [Palette], one over another. Values outside
-// count as the nearest value inside. It is an error where a series is empty or
-// holds a NaN, where there is no room for bins, or more series than colours.
+// count as the nearest value inside. An empty series, a NaN, an empty range or more
+// series than colours are errors.
 func Histogram(title, label string, low, high float64, bins int, series ...Series) (*plot.Plot, error) {
 	if !(low < high) || bins < 1 || len(series) > len(Palette) {
 		return nil, fmt.Errorf("histogram of %d series in %d bins from %g to %g", len(series), bins, low, high)
@@ -53,7 +53,7 @@ func Histogram(title, label string, low, high float64, bins int, series ...Serie
 	return p, nil
 }
 
-// densities returns the bars of a histogram, which cover an area of 1.
+// densities returns the bars of a histogram with a total area of 1.
 func densities(values []float64, low, high float64, bins int) ([]plotter.HistogramBin, error) {
 	if len(values) == 0 {
 		return nil, errors.New("it is empty")
@@ -67,21 +67,21 @@ func densities(values []float64, low, high float64, bins int) ([]plotter.Histogr
 		if math.IsNaN(v) {
 			return nil, errors.New("it holds a NaN")
 		}
-		// Clipped before it is converted: it may be infinite.
+		// Clip before the conversion: the value may be infinite.
 		at := int(max(0, min(math.Floor((v-low)/width), float64(bins-1))))
 		bars[at].Weight += 1 / (float64(len(values)) * width)
 	}
 	return bars, nil
 }
 
-// faint is a colour that others show through.
+// faint returns a transparent version of a colour.
 func faint(c color.NRGBA) color.NRGBA {
 	c.A = 0x60
 	return c
 }
 
-// Save draws plots side by side, each of the given size, to files whose endings
-// say what kind they are of (.png, .svg, .pdf …), each whole or not at all.
+// Save draws plots side by side, each of the given size, to files in the formats
+// of their extensions (.png, .svg, .pdf …). Each file is written atomically.
 func Save(width, height vg.Length, plots []*plot.Plot, files ...string) error {
 	if len(plots) == 0 {
 		return errors.New("no plots to draw")

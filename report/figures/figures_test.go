@@ -83,7 +83,7 @@ func TestHistogramRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	if err := Save(vg.Centimeter, vg.Centimeter, nil, "a.png"); err == nil {
-		t.Error("no plots are no error")
+		t.Error("no error without plots")
 	}
 }
 
@@ -128,6 +128,6 @@ func TestDraw(t *testing.T) {
 		t.Errorf("an infinite point: %v", err)
 	}
 	if _, err := Draw(report.Chart{X: report.Axis{Max: 1}, Y: report.Axis{Max: 1}}, "odd"); err == nil {
-		t.Error("an unknown format is no error")
+		t.Error("no error for an unknown format")
 	}
 }

@@ -25,9 +25,9 @@ import (
 	"mlrbfn/pipeline"
 )
 
-// detection measures what detection takes, in turn with what it cannot do
-// without: decoding and the model's run for an image, loading the model at the
-// start, extraction for a folder.
+// detection compares the time of detection with the time of its necessary parts:
+// for an image decoding and the model's run, at the start loading the model, for a
+// folder extraction.
 type detection struct {
 	model, program *string
 	rounds, images *int
@@ -111,7 +111,7 @@ func (d *detection) measure(ctx context.Context, dir string) error {
 		log.Printf("round %d of %d", round+1, *d.rounds)
 		features := filepath.Join(dir, "features")
 		err := errors.Join(
-			// In turn, so that a run finds the caches as any does that follows decoding.
+			// Alternately, so that the caches are as after decoding.
 			each(photos, func(photo string) (err error) {
 				return errors.Join(
 					note(round, "decode", len(photos), func() error {
@@ -156,8 +156,8 @@ func (d *detection) measure(ctx context.Context, dir string) error {
 	return w.Flush()
 }
 
-// madeUpDetector makes a detector of made-up features of ten classes, which takes as long
-// to judge by as any.
+// madeUpDetector makes a detector of made-up features of ten classes. It is as fast
+// as a real one.
 func madeUpDetector(ctx context.Context, dir string, d int) (file string, err error) {
 	const n, classes = 2000, 10
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -196,7 +196,7 @@ func each(photos []string, do func(photo string) error) error {
 // a list on standard input.
 type filter struct {
 	paths  chan string
-	judged chan error // of each, and how it ended
+	judged chan error // the error of each, and of the end
 }
 
 func newFilter(ctx context.Context, file, model string) (*filter, error) {
@@ -231,7 +231,7 @@ func (f *filter) judge(photo string) error {
 	select {
 	case f.paths <- photo:
 		return <-f.judged
-	case err := <-f.judged: // it cannot go on
+	case err := <-f.judged: // it cannot continue
 		return err
 	}
 }
@@ -241,7 +241,7 @@ func (f *filter) close() error {
 	return <-f.judged
 }
 
-// load makes a session of the model's graph and nothing else.
+// load only makes a session of the model's graph.
 func load(model *extractor.Model) error {
 	options, err := ort.NewSessionOptions()
 	if err != nil {

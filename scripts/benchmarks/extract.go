@@ -24,8 +24,8 @@ import (
 	"mlrbfn/extractor/preprocess"
 )
 
-// extraction measures images per second from JPEG photographs to features.npy,
-// beside Python's and beside onnxruntime alone on ready tensors.
+// extraction measures images per second from JPEG photographs to features.npy, and
+// compares with Python and with onnxruntime alone on prepared tensors.
 type extraction struct {
 	rounds, images, cores, memory *int
 	seconds                       *float64
@@ -55,7 +55,7 @@ type subject struct {
 	batches      []int // that the peer is given, of which the best counts
 }
 
-// A contender is what is measured once a round.
+// A contender is measured once a round.
 type contender struct {
 	name    string
 	measure func() (speed, error)
@@ -139,8 +139,8 @@ func (e *extraction) measure(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// race measures each contender in every round and prints the medians, and how
-// ours, the first, compares with each and with the best of a kind.
+// race measures each contender in every round. It prints the medians, and the
+// ratios of ours, the first, to each and to the best of a kind.
 func (e *extraction) race(w *tabwriter.Writer, what string, contenders []contender) error {
 	rates, costs := make([][]float64, len(contenders)), make([][]float64, len(contenders))
 	for round := range *e.rounds {
@@ -203,7 +203,7 @@ func (e *extraction) extract(model, images, out string) (took, used time.Duratio
 	return time.Since(start), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
-// peer runs Python's part, which prints a speed.
+// peer runs the Python program, which prints a speed.
 func peer(python string, args ...string) (v speed, err error) {
 	cmd := exec.Command(python, append([]string{"scripts/benchmarks/peer_extract.py"}, args...)...)
 	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
@@ -216,7 +216,7 @@ func peer(python string, args ...string) (v speed, err error) {
 	return v, err
 }
 
-// alone is the speed of the session on all cores when the tensors are ready.
+// alone measures the session on all cores with prepared tensors.
 func (e *extraction) alone(ctx context.Context, s subject, photograph string, batch int) (v speed, err error) {
 	model, err := extractor.OpenModel(s.folder, extractor.ModelOptions{})
 	if err != nil {
@@ -352,7 +352,7 @@ func (e *extraction) showMemory(model, images, out string) error {
 	return cmd.Wait()
 }
 
-// resident is the memory of a process, as Linux tells it.
+// resident returns the resident memory of a process on Linux.
 func resident(pid int) string {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

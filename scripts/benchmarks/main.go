@@ -1,5 +1,5 @@
-// Benchmarks measures the programs beside their peers and prints medians and
-// ratios. Run it by scripts/bench, which brings the peers:
+// Benchmarks compares the speed of mlrbfn and other programs, its peers, and prints
+// medians and ratios. Run it by scripts/bench, which installs the peers:
 //
 //	scripts/bench train [--sections steps,seeds,contention,whole,paged]
 //	scripts/bench extract [--model DIR] [--memory N]
@@ -7,9 +7,9 @@
 //	scripts/bench scores [--evaluate FEATURES | --growth ROWS,…]
 //	scripts/bench million [--images N]
 //
-// What is compared is measured in turn, in several rounds, because other programs
-// disturb a machine for minutes at a time. Peers are programs in Python, which
-// MLRBFN_PEERS_PYTHON names; without them ours is measured alone.
+// The candidates are measured alternately, in several rounds, because other
+// programs disturb a machine for minutes at a time. The peers run in the Python
+// that MLRBFN_PEERS_PYTHON names; without it only mlrbfn is measured.
 package main
 
 import (
@@ -33,8 +33,8 @@ import (
 	"github.com/disintegration/imaging"
 )
 
-// A bench adds its flags and returns what measures. The measurement may leave
-// files in dir.
+// A bench adds its flags and returns the measurement, which may write files to
+// dir.
 type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
 
 var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion}
@@ -56,7 +56,7 @@ func main() {
 	log.SetPrefix("bench " + name + ": ")
 	f := flag.NewFlagSet("scripts/bench "+name, flag.ExitOnError)
 	measure := benches[name](f)
-	_ = f.Parse(os.Args[2:]) // which exits
+	_ = f.Parse(os.Args[2:]) // exits on an error
 	if f.NArg() > 0 {
 		log.Fatalf("unexpected argument %q", f.Arg(0))
 	}
@@ -70,7 +70,7 @@ func main() {
 }
 
 func addRounds(f *flag.FlagSet, usual int) *int {
-	return f.Int("rounds", usual, "times that everything is measured, in turn")
+	return f.Int("rounds", usual, "how often each candidate is measured")
 }
 
 func addProgram(f *flag.FlagSet) *string {
@@ -103,8 +103,8 @@ func output(env []string, name string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// peersPython returns the Python of MLRBFN_PEERS_PYTHON if it has the modules, and
-// else says why there is no peer.
+// peersPython returns the Python of MLRBFN_PEERS_PYTHON if it has the modules.
+// Otherwise it logs why there is no peer.
 func peersPython(modules string) string {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
 	if python == "" {
@@ -126,8 +126,8 @@ func shared(elem ...string) string {
 	return filepath.Join(append([]string{dir}, elem...)...)
 }
 
-// photographs fills a folder with JPEG photographs and returns their files: those
-// of the shared folder or, without it, set-up's, cut to 500×375.
+// photographs copies JPEG photographs to a folder and returns their files: those
+// of the shared folder or, without it, set-up's, cropped to 500×375.
 func photographs(to string) ([]string, error) {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func repeat(photographs []string, dir string, n int) (string, error) {
 	return dir, nil
 }
 
-// median returns the median, or 0 of nothing.
+// median returns the median, or 0 without values.
 func median(x []float64) float64 {
 	if len(x) == 0 {
 		return 0

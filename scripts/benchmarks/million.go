@@ -24,8 +24,8 @@ import (
 
 const perFolder = 1000
 
-// million measures the extraction of many tiny images: in one go, again when
-// nothing has changed, and by shards that it merges, with rate and memory.
+// million measures the extraction of many tiny images: in one run, again without
+// changes, and in shards that it merges, with rate and memory.
 type million struct {
 	program, model, folder *string
 	images                 *int
@@ -120,8 +120,8 @@ func draw(images string, n int) error {
 	})
 }
 
-// watch runs a program and prints how its memory grew; of an extraction onto out
-// also when its first row was there.
+// watch runs a program and prints how its memory grew, and for an extraction to out
+// the time of the first row.
 func (m *million) watch(out string, args ...string) error {
 	cmd := exec.Command(m.file, append(args, "--json")...)
 	cmd.Stderr = io.Discard
@@ -179,6 +179,6 @@ func anonymous(pid int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, after, _ := strings.Cut(string(text), "RssAnon:")
 	var kib int
-	_, _ = fmt.Sscan(after, &kib) // what is no number leaves 0
+	_, _ = fmt.Sscan(after, &kib) // stays 0 if it is not a number
 	return kib >> 10
 }

@@ -50,9 +50,9 @@ func benchScores(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 	f.IntVar(&o.classes, "classes", 100, "classes of the rows")
 	f.IntVar(&o.k, "k", 50, "K of KNN")
 	f.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads and cores, of ours and of numpy")
-	f.IntVar(&o.rounds, "rounds", 3, "times that everything is measured, in turn")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each candidate is measured")
 	f.Var((*command.Bytes)(&o.memory), "memory", "memory that scoring takes, about, in `bytes`")
-	f.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features; they are deleted in the end")
+	f.StringVar(&o.scratch, "scratch", os.TempDir(), "`folder` for the features, which are deleted at the end")
 	f.IntVar(&o.evaluateDim, "evaluate", 0, `instead, measure evaluate of all methods with three seeds on sets of the sizes of
 OpenOOD's CIFAR-10 benchmark, of so many features; the time of relation is in knn's
 line, and most of that of rmds, rmds++ and vim in those of mds, mds++ and residual`)
@@ -149,7 +149,7 @@ func (o *scoring) measure(ctx context.Context, table io.Writer, n int) (err erro
 	if err != nil {
 		return err
 	}
-	// Data of its own: the other keeps the covariances.
+	// A new Data: the other one caches the covariances.
 	knn, err := posthoc.FitKNN(posthoc.NewData(all.Data[:n*o.dim], o.dim, nil, o.classes), o.k)
 	if err != nil {
 		return err
@@ -222,9 +222,9 @@ func covariance(ctx context.Context, data *posthoc.Data) (*mat.SymDense, error) 
 	return m.Within(ctx, r)
 }
 
-// usage is time that passed, and that the program's threads ran in it: where
-// others use the machine too, the second over the cores tells what the first
-// would be.
+// usage is wall-clock time and the processor time of the program's threads. On a
+// busy machine, processor time divided by the cores estimates the wall-clock time
+// of an idle one.
 type usage struct{ wall, cpu time.Duration }
 
 var start = time.Now()
@@ -235,8 +235,8 @@ func used() usage { return usage{time.Since(start), processTime()} }
 func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
 func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }
 
-// watch returns how long do took and the most memory that the program itself
-// held meanwhile; what is mapped from files is not the program's.
+// watch returns how long do took and the peak of the program's memory without
+// mapped files.
 func watch(do func() error) (took time.Duration, peak uint64, err error) {
 	runtime.GC()
 	done := make(chan error)

@@ -24,11 +24,11 @@ import (
 //go:embed peer_scores.py
 var scoresPeer string
 
-// compared are what is measured of ours and in numpy.
+// compared lists the measurements of our program and of numpy.
 var compared = []string{"knn", "mds fit", "mds score", "eigen"}
 
-// compare prints how long ours and numpy take, on the same cores with as many
-// threads, in turn.
+// compare prints the times of our program and of numpy, measured alternately on
+// the same cores with the same number of threads.
 func (o *scoring) compare(ctx context.Context, stdout io.Writer) (err error) {
 	path, remove, err := o.features(ctx, o.train)
 	if err != nil {
@@ -118,8 +118,7 @@ func (o *scoring) pinned(ctx context.Context, command ...string) ([]byte, error)
 	return out, err
 }
 
-// measureOne prints how long one of compared takes, by the clock and of all
-// threads.
+// measureOne prints the wall-clock and the processor time of one measurement.
 func (o *scoring) measureOne(ctx context.Context, stdout io.Writer) (err error) {
 	all, err := npy.Map(o.in)
 	if err != nil {

@@ -94,10 +94,10 @@ func (o *scoring) evaluate(ctx context.Context, stdout io.Writer) (err error) {
 	return errors.Join(err, table.Flush())
 }
 
-// writeSet makes a set of n rows, of ten classes in turn: positive features, as
-// an activation leaves them, around the means of the classes, which all sets
-// without a group share. Near ones lie between two of these, far ones around
-// means of their own.
+// writeSet makes a set of n rows that cycle through ten classes. Features are
+// positive, as after an activation, and lie around the class means, which all sets
+// without a group share. Near rows lie between two of these means, far rows around
+// other means.
 func writeSet(ctx context.Context, dir string, seed uint64, n, d int, group string) error {
 	const classes = 10
 	random := rand.New(rand.NewPCG(0, 1))

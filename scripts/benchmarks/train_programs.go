@@ -21,8 +21,8 @@ import (
 	"mlrbfn/internal/npy"
 )
 
-// makeFeatures writes a feature set of n rows in classes that lie around a mean
-// each, class by class, as extract leaves them, and returns its folder.
+// makeFeatures writes a feature set of n rows around the class means, sorted by
+// class as extract does, and returns its folder.
 func (t *training) makeFeatures(n, d, classes int) (string, error) {
 	dir := filepath.Join(t.dir, fmt.Sprintf("features-%d-%d-%d", n, d, classes))
 	if _, err := os.Stat(filepath.Join(dir, "labels.npy")); err == nil {
@@ -64,7 +64,7 @@ func (t *training) makeFeatures(n, d, classes int) (string, error) {
 // cifar10 makes features of the size of CIFAR-10's.
 func (t *training) cifar10() (string, error) { return t.makeFeatures(50000, 512, 10) }
 
-// outcome says what a run of train took.
+// outcome holds the costs of a run of train.
 type outcome struct {
 	Steps          int     `json:"steps"`
 	Seconds        float64 `json:"seconds"` // of training alone
@@ -72,7 +72,7 @@ type outcome struct {
 
 	wall time.Duration // of the whole program
 	cpu  time.Duration
-	peak int64 // bytes of memory; 0 where that cannot be told
+	peak int64 // bytes of memory; 0 if unknown
 }
 
 // train runs the program on all cores, or on the one that is asked for, with its
@@ -103,7 +103,7 @@ func (t *training) train(features string, onOne bool, args ...string) (outcome, 
 // paper are the flags of the paper's training on all rows.
 var paper = []string{"--paper", "--val", "0", "--calibration", "0"}
 
-// brief are those of one that takes about as long as is asked for.
+// brief returns the flags of a training that takes about the wanted time.
 func (t *training) brief(more ...string) []string {
 	const stepsPerEpoch, usual = 391, 2000 // of 50,000 rows, and steps per second
 	epochs := max(1, int(*t.seconds*usual/stepsPerEpoch))
@@ -246,7 +246,7 @@ func burners(n int) (stop func(), err error) {
 	stop = func() {
 		for _, cmd := range all {
 			_ = cmd.Process.Kill()
-			_ = cmd.Wait() // which says that it was killed
+			_ = cmd.Wait() // the error: it was killed
 		}
 	}
 	for range n {

@@ -1,7 +1,8 @@
 // Check_report opens a report in headless Chromium, on a desk and on a phone, in
-// light and dark mode, with JavaScript and without, and fails if the browser
-// complains, if the page asks for anything but itself, if it is wider than the
-// screen, if sorting a table does not work or if a chart is not drawn. Screenshots are left to look at.
+// light and dark mode, with and without JavaScript. It fails if the browser
+// reports an error, if the page requests anything else, if it is wider than the
+// screen, if sorting a table does not work or if a chart is not drawn. With -out
+// it writes screenshots.
 //
 //	go run ./scripts/check_report -out shots REPORT/report.html
 package main
@@ -208,5 +209,5 @@ func find(browser string) (string, error) {
 			return file, nil
 		}
 	}
-	return "", errors.New("there is no Chromium here; install Debian's package chromium, or name one with -browser")
+	return "", errors.New("no Chromium was found; install Debian's package chromium, or name one with -browser")
 }

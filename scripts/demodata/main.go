@@ -6,8 +6,8 @@
 //	new/clothes/*.png         500 pieces of clothing, where there are any
 //	new/photos/*              photographs
 //
-// The same downloads give the same files. Where the folders are there already
-// it does nothing.
+// The same downloads give the same files. If the folders already exist it does
+// nothing.
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// run makes the folders under to, whole or not at all.
+// run makes the folders under to atomically.
 func run(from, to string) error {
 	clothesFile := filepath.Join(from, "clothes", "t10k-images-idx3-ubyte.gz")
 	_, err := os.Stat(clothesFile)

@@ -29,7 +29,7 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// data is what a backbone is measured on, by names of feature sets.
+// data names the feature sets that a backbone is measured on.
 type data struct {
 	name, train, id string
 	near, far       []string
@@ -51,11 +51,12 @@ var backbones = []struct {
 	{"densenet100-cifar10", []data{cifar}},
 }
 
-// single are the scores that an ensemble is compared with: all, but for one that
-// has often no answer.
+// single are the scores that an ensemble is compared with: all except one that
+// often cannot be fitted.
 var single = slices.DeleteFunc(append([]string{pipeline.OwnScore}, posthoc.Names()...), func(s string) bool { return s == "temperature" })
 
-// ensembles are the parts that were tried; those of the leave-one-out choice.
+// ensembles are the combinations of scores that were tried, for the leave-one-out
+// choice.
 var ensembles = [][]string{
 	{"gen", "rmds++", "mds++"},
 	{"gen", "fdbd", "mds++"},
@@ -107,7 +108,7 @@ var rules = map[string]func(val []float64) func(v float64) float64{
 	},
 }
 
-// measured is the scores of one task with one seed: by method, and for its
+// measured holds the scores of one task with one seed: by method, for the
 // validation rows, the test set and the OOD sets.
 type measured struct {
 	task   string
@@ -119,7 +120,7 @@ const validation, id = "validation", "id"
 
 func taskName(backbone string, on data) string { return backbone + ", " + on.name }
 
-// measure fits and scores all that is tried.
+// measure fits and computes all scores.
 func (m *measured) measure(ctx context.Context, root, backbone string, seed uint64) error {
 	on := m.data
 	dir := func(set string) string { return filepath.Join(root, backbone, set) }
@@ -274,7 +275,7 @@ func over(all []*measured, tasks []string, of func(*measured) aurocs) results {
 	return r
 }
 
-// mean is that over the tasks, but for the one to skip.
+// mean returns the mean over the tasks except the one to skip.
 func (r results) mean(skip int) (f aurocs) {
 	n := 0.0
 	for i, g := range r {
@@ -328,7 +329,7 @@ func main() {
 	print(runs, tasks)
 }
 
-// candidate is a rule and parts, with what they come to.
+// candidate is a rule and parts, with their results.
 type candidate struct {
 	rule  string
 	parts []string

@@ -223,7 +223,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if not args.pictures.is_dir():
-        raise Failure(f"{args.pictures} is no folder of pictures to check the export with; run `make setup`, or name one with --pictures DIR")
+        raise Failure(f"{args.pictures} is not a folder of pictures to check the export with; run `make setup`, or name one with --pictures DIR")
     if args.self_test:
         specs = [spec for word in args.self_test for spec in {"all": ALL, "short": SHORT}.get(word, [word])]
         return 1 if self_test(specs, args.pictures) else 0

@@ -55,8 +55,7 @@ func readPaper(text string) (all []published, err error) {
 	return all, nil
 }
 
-// paperName is what the paper calls a method of ours; contests have none of
-// their own there.
+// paperName returns the paper's name of one of our methods.
 func paperName(method string) string {
 	for _, c := range contests {
 		if c.suffix != "" {
@@ -112,8 +111,8 @@ func (e *experiment) compare(w io.Writer) error {
 	return err
 }
 
-// benchmarkLines returns the lines of the paper's first table that are of no
-// MLRBFN; none where there is no benchmark of the paper's.
+// benchmarkLines returns the lines of the paper's first table that are not about
+// MLRBFNs; none if none of the benchmarks is the paper's.
 func benchmarkLines(paper []published, benchmarks []string) (lines []report.Line) {
 	if !slices.ContainsFunc(benchmarks, func(b string) bool { return b != "" }) {
 		return nil

@@ -35,7 +35,7 @@ import (
 
 func main() { command.Program("reproduce", run) }
 
-// contest is the methods that are compared on the logits of one network.
+// contest lists the methods to compare on the logits of one network.
 type contest struct {
 	name   string // of its folder
 	suffix string // of its methods' names in tables
@@ -44,8 +44,7 @@ type contest struct {
 	takes  func(method string) bool
 }
 
-// readLogits are the scores that the kind of softmax network makes a difference
-// to.
+// readLogits are the scores that depend on the kind of softmax network.
 var readLogits = []string{"msp", "mls", "energy", "gen", "odin", "she-ip", "she-e"}
 
 var (
@@ -65,7 +64,7 @@ type experiment struct {
 	methods        []string
 	contests       []contest
 	train          map[bool]pipeline.TrainOptions // whether as published
-	trained        string                         // what they are trained like, for people
+	trained        string                         // how they are trained, for the report
 	again          bool
 	extraction     pipeline.ExtractOptions
 	evaluation     pipeline.EvaluateOptions
@@ -85,7 +84,7 @@ Logits are those of a linear head, and for MSP, MLS, energy, GEN, ODIN and SHE o
 more of an MLP of four layers; MLRBFNs are trained with our settings, and once more
 with the paper's. heads compares these with all post-hoc scores and the ensemble on
 the stand-ins of CIFAR-10 and ImageNet-200, and prints one table.
-What an earlier run has done, with the same options, is not done again.`, stdout)
+Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
 	subset := f.Bool("subset", false, "run on small stand-ins for the data sets, with small backbones unless --model is given")
@@ -186,7 +185,7 @@ func sharedFolder() string {
 	return filepath.Join(checkout(), "..", "shared")
 }
 
-// checkout is the folder above the one, bin/, that the program lies in.
+// checkout returns the checkout's folder, the parent of the program's folder bin/.
 func checkout() string {
 	program, err := os.Executable()
 	if err != nil {
@@ -262,11 +261,11 @@ func (e *experiment) backbones(models []string) (all []backbone, err error) {
 			}
 		}
 		if !found {
-			e.note("the backbone %s is left out: neither models/ has it nor that of MLRBFN_SHARED", name)
+			e.note("the backbone %s is left out: it is neither in models/ nor in models/ of MLRBFN_SHARED", name)
 		}
 	}
 	if len(all) == 0 {
-		return nil, command.Usagef("no backbone is at hand; name one by --model")
+		return nil, command.Usagef("no backbone was found; name one with --model")
 	}
 	return all, nil
 }
@@ -287,8 +286,7 @@ func (e *experiment) describe() string {
 	return e.title + ": these are not the paper's data. " + strings.ToUpper(e.standIn[:1]) + e.standIn[1:] + "."
 }
 
-// findSets leaves out the sets that are not there, and fails where nothing can
-// be done without them.
+// findSets leaves out missing sets, and fails if a necessary set is missing.
 func (e *experiment) findSets() error {
 	const remedy = "OpenOOD's scripts/download/download.py brings its lists and images (ImageNet's own come from image-net.org); --data says where they are"
 	for _, s := range []set{e.grid.train, e.test} {
@@ -321,7 +319,7 @@ func (e *experiment) findSets() error {
 		}
 		if len(val) == 0 {
 			e.val = nil
-			e.note("a tenth of the training images takes the place of val")
+			e.note("a tenth of the training images replaces val")
 		}
 	}
 	if e.near, err = left(e.near); err != nil {
@@ -331,7 +329,7 @@ func (e *experiment) findSets() error {
 		return err
 	}
 	if len(e.near)+len(e.far) == 0 {
-		return fmt.Errorf("%s: no set of OOD images is there; %s", e.title, remedy)
+		return fmt.Errorf("%s: all sets of OOD images are missing; %s", e.title, remedy)
 	}
 	if len(e.near)+len(e.far) < wanted {
 		e.note("near and far are means over the sets that are there, the paper's over all; %s", remedy)
@@ -339,7 +337,7 @@ func (e *experiment) findSets() error {
 	return nil
 }
 
-// measure extracts all sets with a backbone and holds the contests on them.
+// measure extracts all sets with a backbone and evaluates the contests on them.
 func (e *experiment) measure(ctx context.Context, b backbone) error {
 	dir := filepath.Join(e.out, e.key)
 	prints := map[string]string{} // of what feature sets hold
@@ -432,7 +430,7 @@ func (e *experiment) folder(backbone string, c contest) string {
 // settings is the file beside a finished report that says what it was made of.
 const settings = "settings.json"
 
-// hold evaluates a contest, unless its report is there.
+// hold evaluates a contest, unless its report exists.
 func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipeline.EvaluateOptions, prints map[string]string) error {
 	t := opts.Train
 	made, err := json.MarshalIndent(struct {

@@ -171,7 +171,7 @@ func TestReproduceRefuses(t *testing.T) {
 			}
 		}
 		if _, wrong := errors.AsType[*command.UsageError](err); wrong == strings.Contains(test.texts[0], "images") {
-			t.Errorf("%q: %v: only what is missing on disk is no wrong usage", test.args, err)
+			t.Errorf("%q: %v: a missing file must be a failure, other errors wrong usage", test.args, err)
 		}
 	}
 }

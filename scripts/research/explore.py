@@ -1,6 +1,6 @@
 """Everything tried, over feature sets that `extract` made: python explore.py --features DIR --idx DIR --out FOLDER.
 
-DIR holds MODEL/SET folders (data.py names them). results.jsonl in FOLDER keeps what is done; the same command goes on from
+DIR holds MODEL/SET folders (data.py names them). results.jsonl in FOLDER holds finished results; the same command resumes from
 there. results.csv and results.md are written at the end.
 """
 import argparse

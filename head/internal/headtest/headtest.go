@@ -1,5 +1,5 @@
-// Package headtest is what the tests of the networks share: goldens, rows and
-// checks of gradients.
+// Package headtest holds what the tests of the networks share: goldens, rows and
+// gradient checks.
 package headtest
 
 import (
@@ -76,7 +76,7 @@ func ReadGolden(t *testing.T, path string, into any) {
 	}
 }
 
-// Both runs a test in either arithmetic, with its tolerance.
+// Both runs a test in float32 and in float64, each with its tolerance.
 func Both(t *testing.T, name string, single func(*testing.T, float64), double func(*testing.T, float64)) {
 	t.Run(name+"/float32", func(t *testing.T) { single(t, 1e-5) })
 	t.Run(name+"/float64", func(t *testing.T) { double(t, 1e-9) })
@@ -110,9 +110,8 @@ func Near[T numeric.Real](t *testing.T, what string, got []T, want Vector, tol f
 	}
 }
 
-// Turned returns the transpose of x, which has b columns, or rows, for which
-// the goldens have rows, or columns.
-func Turned[T numeric.Real](x []T, b int) []T {
+// Transpose returns the transpose of x [·, b].
+func Transpose[T numeric.Real](x []T, b int) []T {
 	out := make([]T, len(x))
 	numeric.New[T]().Transpose(out, x, b, len(x)/b)
 	return out
@@ -133,10 +132,10 @@ func (g *Given) NormFloat64() float64 {
 	return float64(v)
 }
 
-// CheckGradients holds gradients against differences of the loss. Where those
-// of two widths disagree they tell nothing: there is a kink between the points
-// (a max, the cap, |x−c|), or a confidence of a wrong class so near to 1 that
-// the loss is all but singular.
+// CheckGradients compares gradients with finite differences of the loss. It skips
+// an entry for which differences of two widths disagree: there is a kink between
+// the points (a max, the cap, |x−c|), or a confidence of a wrong class so near to 1
+// that the loss is almost singular.
 func CheckGradients(t *rapid.T, params, gradients [][]float64, loss func() float64) {
 	for number, p := range params {
 		for i, grad := range gradients[number] {
@@ -183,8 +182,8 @@ func DrawRows(t *rapid.T, d, n int) []float32 {
 	return x
 }
 
-// Paged puts the rows of data, all of its matrix, into a file of which so many
-// bytes are to be in memory at a time.
+// Paged moves all rows of data into a file of which at most memory bytes are in
+// memory at a time.
 func Paged(t *testing.T, data dataset.Rows, memory int64) dataset.Rows {
 	t.Helper()
 	space := dataset.NewSpace(memory, t.TempDir(), 1)

@@ -13,7 +13,7 @@ import (
 //	p = p − lr/(1−β₁ᵗ) · m / (√v/√(1−β₂ᵗ) + ε)
 type Adam[T Real] struct {
 	Params    [][]T // the arrays that training changes
-	gradients [][]T // of each, which every step overwrites
+	gradients [][]T // of each array; every step overwrites them
 	M, V      [][]T // the moments of each
 	Steps     int   // so far
 }

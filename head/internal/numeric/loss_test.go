@@ -25,9 +25,9 @@ func TestGoldenLoss(t *testing.T) {
 	headtest.Golden(t, "loss.json", &g)
 	logY := headtest.Values[float64](g.LogPred.Flat())
 	grad := make([]float64, len(logY))
-	loss := numeric.LogBCE(headtest.Turned(logY, len(g.Labels)), g.Labels, grad)
+	loss := numeric.LogBCE(headtest.Transpose(logY, len(g.Labels)), g.Labels, grad)
 	headtest.Near(t, "loss", []float64{loss}, headtest.Vector{g.Loss}, 1e-9)
-	headtest.Near(t, "gradient", headtest.Turned(grad, g.Classes), g.Grad.Flat(), 1e-9)
+	headtest.Near(t, "gradient", headtest.Transpose(grad, g.Classes), g.Grad.Flat(), 1e-9)
 	for i, row := range g.LogPred {
 		for c := range row {
 			// One entry: a problem of one row whose other entries are −∞.
@@ -43,15 +43,15 @@ func TestGoldenLoss(t *testing.T) {
 			headtest.Near(t, "entry", []float64{got + 1}, headtest.Vector{g.Entries[i][c] + 1}, 1e-9)
 		}
 	}
-	inf := numeric.LogBCE(headtest.Turned(headtest.Values[float64](g.InfCase.LogPred.Flat()), len(g.InfCase.Labels)), g.InfCase.Labels, nil)
+	inf := numeric.LogBCE(headtest.Transpose(headtest.Values[float64](g.InfCase.LogPred.Flat()), len(g.InfCase.Labels)), g.InfCase.Labels, nil)
 	headtest.Near(t, "loss at −∞", []float64{inf}, headtest.Vector{g.InfCase.Limit}, 1e-9)
 
 	single := make([]float32, len(logY))
-	loss = numeric.LogBCE(headtest.Turned(headtest.Float32s(g.LogPred.Flat()), len(g.Labels)), g.Labels, single)
+	loss = numeric.LogBCE(headtest.Transpose(headtest.Float32s(g.LogPred.Flat()), len(g.Labels)), g.Labels, single)
 	headtest.Near(t, "float32 loss", []float64{loss}, headtest.Vector{g.Loss}, 1e-5)
 	// log y = −1e-9 and 0 differ from their shifted values by less than
 	// float32 tells; the slope there is 1/1e-6.
-	headtest.Near(t, "float32 gradient", headtest.Turned(single, g.Classes), g.Grad.Flat(), 1e-5)
+	headtest.Near(t, "float32 gradient", headtest.Transpose(single, g.Classes), g.Grad.Flat(), 1e-5)
 }
 
 func TestWithAllKernels(t *testing.T) { headtest.WithAllKernels(t, "^TestGolden") }

@@ -1,5 +1,5 @@
-// Package numeric is the arithmetic that all networks of the package head
-// share: the kernels, the losses and the optimiser.
+// Package numeric holds the arithmetic that all networks of package head share:
+// the kernels, the losses and the optimiser.
 package numeric
 
 import (
@@ -8,18 +8,17 @@ import (
 	"mlrbfn/internal/kernels"
 )
 
-// Real is the arithmetic that a network is computed in: float32 to train,
-// float64 to score and to be tested against finite differences.
+// Real is the type that a network computes in: float32 for training, float64 for
+// scoring and for tests against finite differences.
 type Real = kernels.Real
 
-// Arithmetic is the kernels: matrix products and what happens to each element
-// between them.
+// Arithmetic holds the kernels: matrix products and elementwise operations.
 type Arithmetic[T Real] struct {
 	kernels.Products[T]
 	kernels.Vectors[T]
 }
 
-// New returns arithmetic for one goroutine.
+// New returns an Arithmetic for one goroutine.
 func New[T Real]() Arithmetic[T] {
 	return Arithmetic[T]{kernels.NewProducts[T](), kernels.VectorsOf[T]()}
 }

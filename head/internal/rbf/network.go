@@ -1,5 +1,5 @@
-// Package rbf computes layers of radial basis functions, forwards and
-// backwards. How layers make a network is for the networks to say.
+// Package rbf computes layers of radial basis functions, forwards and backwards.
+// The packages paper and residual build networks from them.
 package rbf
 
 import (
@@ -10,15 +10,14 @@ import (
 )
 
 // Layer is one RBF layer: its parameters, their gradients and, for up to a
-// batch of B rows, everything that the backward pass needs again. A hidden
-// layer has o > 0 projections per centroid, or gives its n_c as they are (o = n
-// and no projections); the last layer has o = 0. The slices are taken once, so
-// that a step allocates nothing.
+// batch of B rows, all values that the backward pass needs. A hidden layer has
+// o > 0 projections per centroid, or outputs its n_c unchanged (o = n and no
+// projections); the last layer has o = 0. All slices are allocated once.
 //
-// What the batch fills lies with a column for each of its rows, [n, b], so that
-// the kernels' vectors run along the batch, full whatever n is. The first layer
-// reads the batch as it comes, row by row, and so do norms that are no products
-// with the input of every layer: rowsIn and rowsOut are those transposes.
+// The values of a batch have one column per row, [n, b], so that the kernels'
+// vectors run along the batch and are full for any n. The first layer, and
+// distances other than k = 2, read the batch row by row: RowsIn and rowsOut are
+// the transposes for these.
 type Layer[T numeric.Real] struct {
 	D, N, O int
 
@@ -27,7 +26,7 @@ type Layer[T numeric.Real] struct {
 	Projections, GProjections []T // [n, o]; empty without
 	InitBeta                  float64
 
-	// Per centroid, from the parameters as they are in this step.
+	// Per centroid, computed from the parameters of this step.
 	Width    []T // β⁺ = softplus(β)
 	slope    []T // ∂β⁺/∂β = sigmoid(β)
 	logRatio []T // log(β⁺/β⁺_init); 0 without the ratio and in the last layer
@@ -39,7 +38,7 @@ type Layer[T numeric.Real] struct {
 	xsq            []T // [B], ‖x‖², for k = 2
 	Dist           []T // [n, B], ‖x−c‖_k^k
 	Weights        []T // [n, B], n_c; in the last layer log φ_c
-	GWeights       []T // [n, B], gradient by n_c, in the last layer by log φ_c, in whose place it is; then that by the distances
+	GWeights       []T // [n, B], gradient by n_c (in the last layer by log φ_c, and shares memory with it); then the gradient by the distances
 	Out, rowsOut   []T // [o, B] and [B, o]; without projections out is the weights
 	GOut           []T // [o, B]; likewise
 	gLimit         []T // [B], gradient by limit
@@ -82,14 +81,14 @@ func (l *Layer[T]) last() bool { return l.O == 0 }
 
 func (l *Layer[T]) projects() bool { return len(l.Projections) > 0 }
 
-// Network is layers with room to compute in. It serves one goroutine.
+// Network is a list of layers with buffers to compute in. It serves one goroutine.
 type Network[T numeric.Real] struct {
 	numeric.Arithmetic[T]
 	Layers  []*Layer[T]
 	K       Norm
 	SumLoss bool // gradients of the sum over the entries, not of their mean
 	In      []T  // [d, B], room for the transpose of the rows
-	GInput  []T  // [d, B], gradient by the input; nil where nobody asks for it
+	GInput  []T  // [d, B], gradient by the input; nil if not wanted
 
 	depress bool
 	ratio   bool // of β⁺ in the hidden layers
@@ -98,8 +97,8 @@ type Network[T numeric.Real] struct {
 	gRowsIn []T // [B, d], gradient by a layer's input, for k = 1
 }
 
-// New copies layers, which compute as the settings say, into a network with room
-// for batches of up to batch rows.
+// New copies layers into a network with room for batches of up to batch rows,
+// which computes as the settings say.
 func New[T numeric.Real](s head.Settings, layers []head.Layer, batch int) *Network[T] {
 	net := &Network[T]{
 		Arithmetic: numeric.New[T](), K: Norm(s.Norm), SumLoss: s.SumLoss,
@@ -158,8 +157,8 @@ func (net *Network[T]) Params() (params, gradients [][]T) {
 	return params, gradients
 }
 
-// Constants lists what initialisation sets and no step changes: β of each layer
-// before training.
+// Constants lists the values that initialisation sets and no step changes: the
+// initial β of each layer.
 func (net *Network[T]) Constants() []*float64 {
 	var all []*float64
 	for _, l := range net.Layers {
@@ -173,7 +172,7 @@ func (net *Network[T]) Loss(labels []int) float64 {
 	return numeric.LogBCE(net.Last().Weights[:net.Last().N*len(labels)], labels, nil)
 }
 
-// LossGradient is Loss, and puts the gradient by log φ into the last layer.
+// LossGradient returns Loss and puts the gradient by log φ into the last layer.
 func (net *Network[T]) LossGradient(labels []int) float64 {
 	last := net.Last()
 	n := last.N * len(labels)
@@ -186,7 +185,8 @@ func (net *Network[T]) LossGradient(labels []int) float64 {
 	return loss
 }
 
-// Refresh computes what depends on the parameters alone.
+// Refresh computes the values that depend on the parameters alone. Call it after
+// the parameters change.
 func (net *Network[T]) Refresh() {
 	for _, l := range net.Layers {
 		net.RefreshLayer(l)
@@ -216,7 +216,7 @@ func (net *Network[T]) Rows(l *Layer[T], b int) []T {
 	return l.rowsOut[:b*l.O]
 }
 
-// Inputs returns what a layer last read, row by row, [b, d].
+// Inputs returns the last inputs of a layer row by row, [b, d].
 func (net *Network[T]) Inputs(l *Layer[T], b int) []T {
 	if l.RowsIn != nil {
 		return l.RowsIn[:b*l.D]
@@ -226,13 +226,13 @@ func (net *Network[T]) Inputs(l *Layer[T], b int) []T {
 	return rows
 }
 
-// Output returns the log φ [b, C] of the last forward pass. It is the network's
-// own until the next call.
+// Output returns log φ [b, C] of the last forward pass. The next call overwrites
+// it.
 func (net *Network[T]) Output(b int) []T {
 	return net.PerRow(net.phi, net.Last().Weights, b)
 }
 
-// PerRow sets dst [b, C] to the transpose of what the last layer has [C, b].
+// PerRow sets dst [b, C] to the transpose of values [C, b] of the last layer.
 func (net *Network[T]) PerRow(dst, src []T, b int) []T {
 	n := net.Last().N
 	net.Transpose(dst, src, n, b)
@@ -258,8 +258,8 @@ func (net *Network[T]) Weigh(l *Layer[T], in, rows, logDep []T, b int) {
 	net.Activate(weights, l.LogDep[:b], l.largest[:b], dist, l.logRatio, l.Width, limit)
 }
 
-// Project computes φ' = Σ_c a_c n_c + keep·φ' from what Weigh has left; nothing
-// where the layer has no projections.
+// Project computes φ' = Σ_c a_c n_c + keep·φ' from the n_c of Weigh. It does
+// nothing for a layer without projections.
 func (net *Network[T]) Project(l *Layer[T], keep T, b int) {
 	if l.projects() {
 		net.TN(l.O, b, l.N, 1, l.Projections, l.Weights[:l.N*b], keep, l.Out)
@@ -299,9 +299,9 @@ func (net *Network[T]) Measure(l *Layer[T], b int) {
 	}
 }
 
-// tie is how near to 0 log dep + log rec is taken for 0. The paper's code
+// tie is the largest |log dep + log rec| that counts as 0. The paper's code
 // compares dep·rec with 1 in the hidden layers, where 1/1.1·1.1 is a tie, and
-// the logarithms in the last, where it is not.
+// compares logarithms in the last layer, where it is not.
 func (l *Layer[T]) tie() T {
 	if l.last() {
 		return 0
@@ -309,8 +309,8 @@ func (l *Layer[T]) tie() T {
 	return 1e-12
 }
 
-// capped returns min(a, 0) and its derivative: half at a tie, as torch.minimum
-// has it. A NaN stays one.
+// capped returns min(a, 0) and its derivative, which at a tie is ½ as in
+// torch.minimum. NaN gives NaN.
 func capped[T numeric.Real](a, tie T) (value, slope T) {
 	switch {
 	case a > tie:
@@ -321,10 +321,10 @@ func capped[T numeric.Real](a, tie T) (value, slope T) {
 	return a, 1
 }
 
-// BackwardLayer turns the gradients by the layer's outputs (gOut and gLogDep,
-// or gWeights in the last layer) into those by its parameters, by its input
-// (gIn [d, b]) and by the log depression before it (gLogDep [b]); nil leaves
-// the latter two out.
+// BackwardLayer computes, from the gradients by the layer's outputs (GOut and
+// GLogDep, or GWeights in the last layer), the gradients by its parameters, by
+// its input (gIn [d, b]) and by the log depression before it (gLogDep [b]). Pass
+// nil to skip either of the last two.
 func (net *Network[T]) BackwardLayer(l *Layer[T], gIn, gLogDep []T, b int) {
 	weights, gWeights := l.Weights[:l.N*b], l.GWeights[:l.N*b]
 	if l.projects() {
@@ -361,8 +361,8 @@ func (net *Network[T]) BackwardLayer(l *Layer[T], gIn, gLogDep []T, b int) {
 	}
 }
 
-// backwardDistances goes, for any k, from the gradient by the distances to those
-// by the centroids and by the input, term by term.
+// backwardDistances computes, for any k and term by term, the gradients by the
+// centroids and by the input from the gradient by the distances.
 func (net *Network[T]) backwardDistances(l *Layer[T], gIn []T, b int) {
 	clear(l.GCentroids)
 	if gIn != nil {

@@ -9,13 +9,13 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// Random is where initialisation gets its random numbers.
+// Random is the source of random numbers for initialisation.
 type Random interface {
 	Float64() float64     // uniform in [0, 1)
 	NormFloat64() float64 // standard normal
 }
 
-// SetBeta gives all centroids the β that they begin with.
+// SetBeta sets the initial β of all centroids.
 func (l *Layer[T]) SetBeta(beta float64) {
 	l.InitBeta = float64(T(beta))
 	for c := range l.Beta {
@@ -26,8 +26,8 @@ func (l *Layer[T]) SetBeta(beta float64) {
 // PlusPlus fills the centroids [n, d] by k-means++ on the rows x [m, d]
 // (Arthur and Vassilvitskii): the first is the first row; each other is a row
 // drawn with a probability proportional to its distance ‖·‖_k^k from the
-// nearest centroid so far, plus noise of deviation 1e-5, which tells copies
-// apart where there are fewer rows than centroids. It stops with ctx.
+// nearest centroid so far. Noise of deviation 1e-5 is added, which separates
+// copies if there are fewer rows than centroids. It stops with ctx.
 func PlusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, rng Random) error {
 	nearest := make([]float64, len(x)/d)
 	for i := range nearest {
@@ -60,11 +60,10 @@ func PlusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, 
 	return nil
 }
 
-// WebScale improves the centroids by passes of web-scale k-means (Sculley) as
-// the paper's code has it: each pass assigns all rows to their nearest
-// centroids first, then moves the centroids row by row with the step 1/v,
-// where v counts the rows that the centroid has ever been given. It stops with
-// ctx.
+// WebScale improves the centroids by passes of web-scale k-means (Sculley), as
+// the paper's code does. Each pass first assigns all rows to their nearest
+// centroids. Then it moves the centroids row by row with the step 1/v, where v
+// counts the rows assigned to the centroid so far. It stops with ctx.
 func WebScale[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, passes int) error {
 	counts := make([]T, len(centroids)/d)
 	nearest := make([]int, len(x)/d)
@@ -95,14 +94,13 @@ func WebScale[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, 
 	return nil
 }
 
-// InitialBeta returns the β that all centroids of a layer begin with, so that
-// β⁺ = reach/d: d, by analogy to two standard deviations of a Gaussian where
-// reach is 4, is the larger of the 0.95 quantiles of the rows' distances from
-// their nearest centroids and of the centroids' distances from their nearest
-// rows.
+// InitialBeta returns the initial β of all centroids of a layer, with
+// β⁺ = reach/d. Here d is the larger of two 0.95 quantiles: of the rows'
+// distances from their nearest centroids, and of the centroids' distances from
+// their nearest rows. With reach = 4, d corresponds to two standard deviations of
+// a Gaussian.
 //
-// Rows that are all equal tell no width (d = 0); β is 1e4 then. It stops with
-// ctx.
+// If all rows are equal (d = 0), β is 1e4. It stops with ctx.
 func InitialBeta[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k Norm, reach float64) (float64, error) {
 	toCentroid := make([]float64, len(x)/d)
 	toRow := make([]float64, len(centroids)/d)
@@ -122,8 +120,8 @@ func InitialBeta[T numeric.Real](ctx context.Context, centroids []T, d int, x []
 	return InverseSoftplus(reach / max(Quantile(toCentroid, 0.95), Quantile(toRow, 0.95))), nil
 }
 
-// InverseSoftplus returns the β of a width β⁺: from 5 on the width itself, as
-// softplus all but is the identity there.
+// InverseSoftplus returns the β of a width β⁺. From 5 on it is the width itself,
+// as softplus is almost the identity there.
 func InverseSoftplus(width float64) float64 {
 	switch {
 	case width < 5:
@@ -134,8 +132,8 @@ func InverseSoftplus(width float64) float64 {
 	return width
 }
 
-// Quantile returns the q-quantile of x by linear interpolation, as
-// torch.quantile. It sorts x.
+// Quantile returns the q-quantile of x by linear interpolation, as torch.quantile
+// does. It sorts x.
 func Quantile(x []float64, q float64) float64 {
 	slices.Sort(x)
 	at := q * float64(len(x)-1)

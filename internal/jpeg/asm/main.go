@@ -123,7 +123,7 @@ func of(op func(...Op), a, b Op) reg.VecVirtual {
 	return r
 }
 
-// pairs returns the 16-bit values of a and b, eight each, in turn.
+// pairs returns the 16-bit values of a and b, eight each, alternately.
 func pairs(a, b reg.VecVirtual) reg.VecVirtual {
 	low, high := XMM(), XMM()
 	VPUNPCKLWD(b, a, low)

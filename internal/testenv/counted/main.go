@@ -1,7 +1,7 @@
 // Command counted runs commands of `go test` and counts what they tested.
 //
 //	counted COUNTS go test ARGUMENT...   runs it, and adds its counts to the file COUNTS
-//	counted COUNTS missing REASON        notes a run that was skipped for want of something
+//	counted COUNTS missing REASON        notes a run that was skipped, and why
 //	counted COUNTS                       prints what all runs skipped and why, and the counts
 //
 // The output is that of `go test` without -v: a line for each package, and all
@@ -23,7 +23,7 @@ import (
 	"strings"
 )
 
-// counts is what tests came to, in one run or in several.
+// counts holds the results of tests, of one run or of several.
 type counts struct {
 	Passed, Failed int
 	Skipped        map[string]int // tests by reason
@@ -61,7 +61,7 @@ func run(args []string, w io.Writer) error {
 	case len(args) >= 2 && args[1] == "test":
 		failed = total.test(args, w)
 	default:
-		return fmt.Errorf("%q is no command of go test", args)
+		return fmt.Errorf("%q is not a command of go test", args)
 	}
 	if text, err = json.Marshal(total); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (c *counts) read(r io.Reader, w io.Writer) error {
 			}
 		case "pass", "skip", "fail":
 			if e.Test == "" {
-				if e.Action == "fail" { // of tests that did not come to an end
+				if e.Action == "fail" { // tests that did not finish
 					for _, t := range slices.SortedFunc(maps.Keys(output), compare) {
 						if t.Package == e.Package && ended[t] == "" {
 							show(t)
