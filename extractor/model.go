@@ -613,9 +613,8 @@ func (m *Model) needsToBeAlone() bool {
 // quantisedOps begin the names of the operators that 8-bit graphs have.
 var quantisedOps = []string{"QLinear", "MatMulInteger", "ConvInteger", "DynamicQuantize", "DequantizeLinear"}
 
-// Quantised tells whether the graph computes in 8 bits somewhere. The products of
-// such graphs saturate on x86-64 processors without VNNI, so that their features
-// depend on the processor.
+// Quantised tells whether the graph computes in 8 bits somewhere, so that its
+// features depend on the processor; see [Products].
 func (m *Model) Quantised() bool {
 	data, unmap, err := mapFile(m.File)
 	if err != nil {

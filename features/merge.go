@@ -130,13 +130,14 @@ func belongTogether(sets []*Set) error {
 func merged(sets []*Set) (*build, error) {
 	first := sets[0]
 	b := &build{meta: first.Meta}
-	b.meta.N, b.meta.Shard = 0, nil
+	b.meta.N, b.meta.Machines, b.meta.Shard = 0, nil, nil
 	for _, s := range sets {
 		failed, err := s.Errors()
 		if err != nil {
 			return nil, err
 		}
 		b.meta.N += s.N
+		b.meta.Machines = union(b.meta.Machines, s.Machines)
 		b.failed = append(b.failed, failed...)
 	}
 	// Every image has a row or has failed.

@@ -32,7 +32,8 @@ type Header struct {
 	Preprocess  json.RawMessage // nil is written as null
 	Fingerprint string          // must not be empty
 	Tool        string
-	Shard       Shard // zero for a whole set
+	Machine     Machine // zero if unknown
+	Shard       Shard   // zero for a whole set
 }
 
 // Options change what Create puts up with. The zero value is the careful one.
@@ -56,6 +57,8 @@ type Writer struct {
 	journal *journal
 	old     *Set // the set that stands at dir, if its rows can be used
 	known   map[string]location
+	// machines are those of the journal's rows.
+	machines []Machine
 }
 
 // location says where the row of an image is, and of which state of its file.
@@ -116,6 +119,9 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 		return errors.Join(err, ctx.Err())
 	})
 	if err != nil {
+		return nil, err
+	}
+	if w.machines, err = readMachines(w.partial("")); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -334,6 +340,13 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 	l, err := locate(img, w.journal.n)
 	if err != nil {
 		return fmt.Errorf("features: %w", err)
+	}
+	if w.header.Machine != (Machine{}) && !slices.Contains(w.machines, w.header.Machine) {
+		machines := union(w.machines, []Machine{w.header.Machine})
+		if err := writeMachines(w.partial(""), machines); err != nil {
+			return err
+		}
+		w.machines = machines
 	}
 	if err := w.journal.append(line, features, logits); err != nil {
 		return fmt.Errorf("add %s to %s: %w", img.Path, partialDir(w.dir), err)
