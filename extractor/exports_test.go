@@ -140,16 +140,16 @@ func TestExportsThatCannotBeUsed(t *testing.T) {
 		}
 		wantError(t, err, texts...)
 	}
-	refuse(filepath.Join(clip, "onnx", "model.onnx"), ModelOptions{}, "input_ids", "--model "+filepath.Join(clip, "onnx", "vision_model.onnx"), "vision_model_fp16.onnx")
-	refuse(filepath.Join(exports, "optimum-patches"), ModelOptions{Pool: "cls"}, "16 tokens", "--pool mean")
-	refuse(filepath.Join(exports, "optimum-resnet"), ModelOptions{Pool: "cls"}, "last_hidden_state", "--pool mean")
+	refuse(filepath.Join(clip, "onnx", "model.onnx"), ModelOptions{}, "input_ids", filepath.Join(clip, "onnx", "vision_model.onnx"), "vision_model_fp16.onnx")
+	refuse(filepath.Join(exports, "optimum-patches"), ModelOptions{Pool: "cls"}, "16 tokens", "Pool: ")
+	refuse(filepath.Join(exports, "optimum-resnet"), ModelOptions{Pool: "cls"}, "last_hidden_state", "Pool: ")
 
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "preprocessor_config.json"), processor(16, 16))
 	for _, name := range []string{"onnx/vision_model_q4.onnx", "onnx/text_model.onnx"} {
 		write(t, filepath.Join(dir, name), "")
 	}
-	refuse(dir, ModelOptions{}, "choose one", "--model "+filepath.Join(dir, "onnx/vision_model_q4.onnx"))
+	refuse(dir, ModelOptions{}, "choose one", filepath.Join(dir, "onnx/vision_model_q4.onnx"))
 
 	// Weights that did not come along.
 	graph, err := os.ReadFile(filepath.Join(exports, "external", "onnx", "model.onnx"))

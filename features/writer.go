@@ -17,6 +17,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/disk"
 	"mlrbfn/internal/pathtext"
+	"mlrbfn/options"
 )
 
 // Header is what is known of a set before the first image: what all rows have
@@ -157,7 +158,7 @@ func acquire(partial string) (*flock.Flock, error) {
 			return nil, err
 		}
 		if len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockFile }) {
-			return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or choose another --out", partial, ErrNotSet)
+			return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or write to another folder", partial, ErrNotSet)
 		}
 		if err := os.MkdirAll(partial, 0o777); err != nil {
 			return nil, err
@@ -215,7 +216,7 @@ func (w *Writer) readOld(ctx context.Context) error {
 	if old.Root != w.header.Root {
 		err := old.Close()
 		if err == nil && !w.options.Force {
-			err = fmt.Errorf("%s was %w, %s; use --force to replace it or another --out", w.dir, ErrOtherImages, old.Root)
+			err = options.Errorf("Force", "it is needed to replace %s, which was %w, %s; or write to another folder", w.dir, ErrOtherImages, old.Root)
 		}
 		return err
 	}
@@ -256,13 +257,13 @@ func (w *Writer) inspect() (*Set, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is %w, choose another --out: %w", w.dir, ErrNotSet, err)
+		return nil, fmt.Errorf("%s is %w; write to another folder: %w", w.dir, ErrNotSet, err)
 	}
 	for _, e := range entries {
 		switch e.Name() {
 		case featuresFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, metaFile, weightFile, biasFile:
 		default:
-			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; choose another --out", w.dir, ErrNotSet, e.Name())
+			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; write to another folder", w.dir, ErrNotSet, e.Name())
 		}
 	}
 	old, err := Open(w.dir)
@@ -273,7 +274,7 @@ func (w *Writer) inspect() (*Set, error) {
 		return nil, w.unlessForced(err)
 	}
 	if shard := old.shard(); shard != w.header.Shard && !w.options.Force {
-		return nil, errors.Join(fmt.Errorf("%s is %w; use --force to replace it or another --out", w.dir, otherShard(shard)), old.Close())
+		return nil, errors.Join(options.Errorf("Force", "it is needed to replace %s, which is %w; or write to another folder", w.dir, otherShard(shard)), old.Close())
 	}
 	if old.Fingerprint == w.header.Fingerprint {
 		return old, nil
@@ -281,7 +282,7 @@ func (w *Writer) inspect() (*Set, error) {
 	if err := old.Close(); err != nil || w.options.Force {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%s was %w; use --force to replace it or another --out", w.dir, ErrFingerprint)
+	return nil, options.Errorf("Force", "it is needed to replace %s, which was %w; or write to another folder", w.dir, ErrFingerprint)
 }
 
 // shard returns the part of a whole that the set is.
@@ -306,7 +307,7 @@ func (w *Writer) unlessForced(err error) error {
 	if w.options.Force {
 		return nil
 	}
-	return fmt.Errorf("%w; use --force to replace it or another --out", err)
+	return options.Errorf("Force", "it is needed to replace %s: %w; or write to another folder", w.dir, err)
 }
 
 // locate returns the location of an image's row.

@@ -158,7 +158,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	if n := len(result.Failed); n > 0 {
 		if !quiet {
 			for _, fail := range result.Failed[:min(n, 10)] {
-				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
+				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), flagText(fail.Error))
 			}
 		}
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))

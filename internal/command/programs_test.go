@@ -294,7 +294,7 @@ func TestPixels(t *testing.T) {
 	// Without --size the first image tells the size, and others are errors.
 	write(t, at("images", "square", "zz.gif"), "GIF87a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;")
 	out, stderr := call(t, 3, "extract", "--model", "pixels", "--images", at("images"), "--out", at("own size"))
-	if !strings.Contains(out, "41 images × 9216 features") || !strings.Contains(stderr, "square/zz.gif: image of another size: 1×1 pixels, want 64×48; extract with --size") {
+	if !strings.Contains(out, "41 images × 9216 features") || !strings.Contains(stderr, "square/zz.gif: --size: image of another size: 1×1 pixels, want 64×48") {
 		t.Errorf("%s%s", out, stderr)
 	}
 
