@@ -589,7 +589,7 @@ func TestClearErrors(t *testing.T) {
 	refused(t, "cuda:1", "extract", "--model", w.model, "--images", w.images, "--out", out, "--device", "cuda:first")
 	refused(t, "--provider goes with", "extract", "--model", w.model, "--images", w.images, "--out", out, "--provider", "plugin.so")
 	fails(t, "--provider names", "detect", "--detector", w.detector, "--device", "openvino", "--provider", filepath.Join(dir, "absent.so"), w.images)
-	fails(t, "another --out", "extract", "--model", w.model, "--images", filepath.Join(w.images, "disc"), "--out", w.features)
+	fails(t, "--force: it is needed to replace", "extract", "--model", w.model, "--images", filepath.Join(w.images, "disc"), "--out", w.features)
 	fails(t, "folder", "train", "--features", w.features, "--out", dir)
 	fails(t, "twice", "train", "--features", w.features, "--val", w.features, "--out", out)
 	fails(t, "train", "detect", "--detector", w.features, w.images)
