@@ -588,7 +588,7 @@ func TestClearErrors(t *testing.T) {
 	refused(t, "--device", "extract", "--model", w.model, "--images", w.images, "--out", out, "--device", "abacus")
 	refused(t, "cuda:1", "extract", "--model", w.model, "--images", w.images, "--out", out, "--device", "cuda:first")
 	refused(t, "--provider goes with", "extract", "--model", w.model, "--images", w.images, "--out", out, "--provider", "plugin.so")
-	fails(t, "--provider names", "detect", "--detector", w.detector, "--device", "openvino", "--provider", filepath.Join(dir, "absent.so"), w.images)
+	fails(t, "--provider: ", "detect", "--detector", w.detector, "--device", "openvino", "--provider", filepath.Join(dir, "absent.so"), w.images)
 	fails(t, "--force: it is needed to replace", "extract", "--model", w.model, "--images", filepath.Join(w.images, "disc"), "--out", w.features)
 	fails(t, "folder", "train", "--features", w.features, "--out", dir)
 	fails(t, "twice", "train", "--features", w.features, "--val", w.features, "--out", out)
