@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/options"
 )
 
 // A device is a kind of hardware, or of software for it, that a model can run on.
@@ -18,7 +20,7 @@ type device struct {
 	ids *regexp.Regexp
 	// use adds its execution provider, of the onnxruntime library itself, to a
 	// session; id is "" for the default.
-	use func(options *ort.SessionOptions, id string) error
+	use func(session *ort.SessionOptions, id string) error
 	// provider is the name that plug-ins have for it, less ExecutionProvider and
 	// in lower case, and plugin what they are told.
 	provider string
@@ -41,24 +43,24 @@ var devices = []device{
 	},
 	{
 		name: "coreml", ids: regexp.MustCompile(`^(ALL|CPUOnly|CPUAndGPU|CPUAndNeuralEngine)$`), provider: "coreml",
-		use: func(options *ort.SessionOptions, id string) error {
-			return options.AppendExecutionProviderCoreMLV2(settings("MLComputeUnits", id))
+		use: func(session *ort.SessionOptions, id string) error {
+			return session.AppendExecutionProviderCoreMLV2(settings("MLComputeUnits", id))
 		},
 		needs: "onnxruntime's build for macOS",
 	},
 	{
 		name: "openvino", ids: regexp.MustCompile(`^([0-9]{1,3}|[A-Z][A-Z0-9.:,]*)$`), provider: "openvino",
-		use: func(options *ort.SessionOptions, id string) error {
-			return options.AppendExecutionProviderOpenVINO(openVINOSettings(id))
+		use: func(session *ort.SessionOptions, id string) error {
+			return session.AppendExecutionProviderOpenVINO(openVINOSettings(id))
 		},
 		plugin: openVINOPlugin,
-		needs:  "a build of onnxruntime with OpenVINO (package onnxruntime-openvino), or its plug-in (package onnxruntime-ep-openvino) by --provider FILE",
+		needs:  "a build of onnxruntime with OpenVINO (package onnxruntime-openvino), or, as the provider, its plug-in (package onnxruntime-ep-openvino)",
 	},
 	{
 		name: "directml", ids: ordinal, provider: "dml",
-		use: func(options *ort.SessionOptions, id string) error {
+		use: func(session *ort.SessionOptions, id string) error {
 			n, _ := strconv.Atoi(id) // digits, or the default device 0
-			return options.AppendExecutionProviderDirectML(n)
+			return session.AppendExecutionProviderDirectML(n)
 		},
 		needs: "onnxruntime's DirectML build for Windows (package onnxruntime-directml)",
 	},
@@ -109,16 +111,16 @@ func parseDevice(text string) (d device, id string, err error) {
 
 // useDevice adds the execution provider of a device to a session. Onnxruntime
 // leaves what that cannot run to the CPU.
-func useDevice(options *ort.SessionOptions, text, plugin string) error {
+func useDevice(session *ort.SessionOptions, text, plugin string) error {
 	d, id, err := parseDevice(text)
 	if err != nil {
 		return err
 	}
 	if plugin != "" {
-		return usePlugin(options, d, id, plugin)
+		return usePlugin(session, d, id, plugin)
 	}
-	if err := d.use(options, id); err != nil {
-		return fmt.Errorf("onnxruntime library %s cannot use device %s (%s); here it can use %s. %s needs %s; name that library with --onnxruntime FILE",
+	if err := d.use(session, id); err != nil {
+		return options.Errorf("Device", "onnxruntime library %s cannot use %s (%s); here it can use %s. %s needs %s",
 			loadedPath(), text, inOneLine(err), strings.Join(usable(), ", "), d.name, d.needs)
 	}
 	return nil
@@ -129,14 +131,14 @@ func useDevice(options *ort.SessionOptions, text, plugin string) error {
 func usable() []string {
 	var names []string
 	for _, d := range devices {
-		options, err := ort.NewSessionOptions()
+		session, err := ort.NewSessionOptions()
 		if err != nil {
 			continue
 		}
-		if d.use(options, "") == nil {
+		if d.use(session, "") == nil {
 			names = append(names, d.name)
 		}
-		options.Destroy()
+		session.Destroy()
 	}
 	return names
 }
@@ -159,7 +161,7 @@ var openVINOPlugin = map[string]string{
 	"load_config": `{"CPU": {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1"}, "GPU": {"INFERENCE_PRECISION_HINT": "f32"}}`,
 }
 
-func useCUDA(options *ort.SessionOptions, id string) error {
+func useCUDA(session *ort.SessionOptions, id string) error {
 	cuda, err := ort.NewCUDAProviderOptions()
 	if err != nil {
 		return err
@@ -173,11 +175,11 @@ func useCUDA(options *ort.SessionOptions, id string) error {
 	if err := cuda.Update(set); err != nil {
 		return err
 	}
-	return options.AppendExecutionProviderCUDA(cuda)
+	return session.AppendExecutionProviderCUDA(cuda)
 }
 
 // useTensorRT adds CUDA too, for the nodes that TensorRT does not take.
-func useTensorRT(options *ort.SessionOptions, id string) error {
+func useTensorRT(session *ort.SessionOptions, id string) error {
 	tensorRT, err := ort.NewTensorRTProviderOptions()
 	if err != nil {
 		return err
@@ -188,16 +190,16 @@ func useTensorRT(options *ort.SessionOptions, id string) error {
 			return err
 		}
 	}
-	if err := options.AppendExecutionProviderTensorRT(tensorRT); err != nil {
+	if err := session.AppendExecutionProviderTensorRT(tensorRT); err != nil {
 		return err
 	}
-	return useCUDA(options, id)
+	return useCUDA(session, id)
 }
 
 // usePlugin adds the execution provider that a library of its own brings. Such a
 // provider lists its hardware in an order of its own, of which id is the place
 // and the first is the default.
-func usePlugin(options *ort.SessionOptions, d device, id, file string) error {
+func usePlugin(session *ort.SessionOptions, d device, id, file string) error {
 	place := 0
 	if id != "" {
 		var err error
@@ -206,7 +208,7 @@ func usePlugin(options *ort.SessionOptions, d device, id, file string) error {
 		}
 	}
 	if err := registerPlugin(file); err != nil {
-		return fmt.Errorf("provider %s cannot be loaded: %s; --provider names the plug-in's own library, built for an onnxruntime no newer than %s", file, inOneLine(err), ort.GetVersion())
+		return options.Errorf("Provider", "%s cannot be loaded: %s; it is the plug-in's own library, built for an onnxruntime no newer than %s", file, inOneLine(err), ort.GetVersion())
 	}
 	all, err := ort.GetEpDevices()
 	if err != nil {
@@ -220,9 +222,9 @@ func usePlugin(options *ort.SessionOptions, d device, id, file string) error {
 		}
 	}
 	if place >= len(brought) {
-		return fmt.Errorf("provider %s has %d devices for %s on this machine; --device %s is none of them", file, len(brought), d.name, strings.TrimSuffix(d.name+":"+id, ":"))
+		return options.Errorf("Device", "provider %s has %d devices for %s on this machine, and %s is none of them", file, len(brought), d.name, strings.TrimSuffix(d.name+":"+id, ":"))
 	}
-	return options.AppendExecutionProviderV2(brought[place:place+1], d.plugin)
+	return session.AppendExecutionProviderV2(brought[place:place+1], d.plugin)
 }
 
 // registerPlugin makes the providers of a plug-in known to onnxruntime, which

@@ -36,7 +36,7 @@ func TestDevicesThatTheLibraryLacks(t *testing.T) {
 			continue
 		}
 		lacking++
-		wantError(t, err, "cannot use device "+d.name, testenv.Runtime(t), "it can use cpu", d.needs, "--onnxruntime FILE")
+		wantError(t, err, "Device: ", "cannot use "+d.name, testenv.Runtime(t), "it can use cpu", d.needs, "Device: ")
 	}
 	if lacking == 0 {
 		t.Skip("this onnxruntime library can use every device")
@@ -51,7 +51,7 @@ func TestProvidersThatCannotBeLoaded(t *testing.T) {
 		if err == nil {
 			m.Close()
 		}
-		wantError(t, err, append(texts, "--provider")...)
+		wantError(t, err, append(texts, "Provider: ")...)
 	}
 	absent, text := filepath.Join(dir, "absent.so"), filepath.Join(dir, "text.so")
 	write(t, text, "no library")

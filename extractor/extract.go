@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/regular"
+	"mlrbfn/options"
 )
 
 // maxFileBytes bounds what is read of one file into memory.
@@ -286,7 +287,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 			w.file, w.decode.Reuse = nil, nil // a decoder that was left behind may still use them
 		}
 		if timed.Err() != nil && ctx.Err() == nil {
-			return fmt.Errorf("decoding takes more than %v, which --image-timeout can raise: %w", w.opts.ImageTimeout, err)
+			return options.Errorf("ImageTimeout", "decoding takes more than %v: %w", w.opts.ImageTimeout, err)
 		}
 		return err
 	}

@@ -311,7 +311,7 @@ func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
 		t.Errorf("%+v, want 5 failures", stats)
 	}
 	for _, r := range results {
-		wantError(t, r.Err, "--image-timeout", context.DeadlineExceeded.Error())
+		wantError(t, r.Err, "ImageTimeout: ", context.DeadlineExceeded.Error())
 	}
 }
 
@@ -323,7 +323,7 @@ func TestMemoryOfALateDecoderIsNotUsedAgain(t *testing.T) {
 		decode:     preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, Reuse: image.NewNRGBA(image.Rect(0, 0, 9, 9))},
 	}
 	r := Result{Item: greys(t, 1)[0]}
-	wantError(t, w.load(t.Context(), &r, make([]float32, 3*6*8)), "--image-timeout")
+	wantError(t, w.load(t.Context(), &r, make([]float32, 3*6*8)), "ImageTimeout: ")
 	if w.file != nil || w.decode.Reuse != nil {
 		t.Error("memory that a decoder was left behind with is kept")
 	}
@@ -461,7 +461,7 @@ func TestExtractNamesAModelThatFails(t *testing.T) {
 		mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"),
 		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), ModelOptions{})
 	_, err := m.Extract(t.Context(), greys(t, 4), ExtractOptions{Batch: 4}, func(Result) error { return nil })
-	wantError(t, err, m.File, "--batch 1")
+	wantError(t, err, m.File, "Batch: ")
 }
 
 func TestBatchesThatMixImagesAreNotMade(t *testing.T) {

@@ -1,7 +1,6 @@
 package extractor
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/options"
 )
 
 // TensorInfo describes one input or output of a graph.
@@ -98,7 +98,7 @@ func chooseInput(inputs []TensorInfo, vision []string) (imageInput, error) {
 	if len(inputs) != 1 {
 		instead := "export its vision part alone (as onnx/vision_model.onnx, say)"
 		if len(vision) > 0 {
-			instead = "take its vision part alone: --model " + strings.Join(vision, ", or --model ")
+			instead = "take its vision part alone: " + strings.Join(vision, ", or ")
 		}
 		return imageInput{}, fmt.Errorf("takes %d inputs (%s), but there is only an image to give it; %s", len(inputs), list(inputs), instead)
 	}
@@ -142,11 +142,11 @@ func chooseOutput(outputs []TensorInfo, output, pool string) (TensorInfo, error)
 	switch {
 	case output != "":
 		if at = find(output); at < 0 {
-			return TensorInfo{}, fmt.Errorf("has no output %q; choose --output from: %s", output, list(outputs))
+			return TensorInfo{}, options.Errorf("Output", "there is no %q; choose from: %s", output, list(outputs))
 		}
 	case pool != "":
 		if at = find(tokens); at < 0 {
-			return TensorInfo{}, fmt.Errorf("has no output %s, which --pool %s is for; leave --pool out or choose --output from: %s", tokens, pool, list(outputs))
+			return TensorInfo{}, options.Errorf("Pool", "%s is for an output %s, and the model has only: %s", pool, tokens, list(outputs))
 		}
 	default:
 		for _, name := range append(slices.Clone(embeddings), tokens) {
@@ -158,11 +158,11 @@ func chooseOutput(outputs []TensorInfo, output, pool string) (TensorInfo, error)
 			at = 0
 		}
 		if at < 0 {
-			return TensorInfo{}, fmt.Errorf("has no output called %s or %s; choose --output from: %s", strings.Join(embeddings, ", "), tokens, list(outputs))
+			return TensorInfo{}, options.Errorf("Output", "there is none called %s or %s; choose from: %s", strings.Join(embeddings, ", "), tokens, list(outputs))
 		}
 	}
 	if !outputs[at].isFloat() {
-		return TensorInfo{}, fmt.Errorf("output %s is not float32 or float16; choose another with --output from: %s", outputs[at], list(outputs))
+		return TensorInfo{}, options.Errorf("Output", "%s is not float32 or float16; choose another from: %s", outputs[at], list(outputs))
 	}
 	return outputs[at], nil
 }
@@ -171,9 +171,9 @@ func chooseOutput(outputs []TensorInfo, output, pool string) (TensorInfo, error)
 func whyOutput(name string, opts ModelOptions) string {
 	switch {
 	case opts.Output != "":
-		return "as --output says"
+		return "as was asked for"
 	case opts.Pool != "":
-		return "as --pool is for it"
+		return "as the pooling is for it"
 	case name == tokens:
 		return "as there is no " + strings.Join(embeddings, ", ")
 	case slices.Contains(embeddings, name):
@@ -209,20 +209,20 @@ func newPooling(row []int64, pool string, layout preprocess.Layout, height, widt
 	case len(row) == 1 && pool == "":
 		return pooling{"", int(row[0]), 0, 1, 0, 1}, nil
 	case len(row) == 1:
-		return pooling{}, fmt.Errorf("is one vector per image, which leaves nothing to pool; leave --pool out")
+		return pooling{}, options.Errorf("Pool", "it is one vector per image, which leaves nothing to pool")
 	case len(row) == 2:
 		tokens, dim := int(row[0]), int(row[1])
 		leading, known := leadingTokens(tokens, height, width)
 		patchesOnly := known && leading == 0
 		switch {
 		case pool == "cls" && patchesOnly:
-			return pooling{}, fmt.Errorf("has %d tokens, one for each patch of the image and none for the class; use --pool mean", tokens)
+			return pooling{}, options.Errorf("Pool", "it has %d tokens, one for each patch of the image and none for the class; use mean", tokens)
 		case pool == "mean" || pool == "" && patchesOnly:
 			return pooling{"mean", dim, leading, tokens - leading, dim, 1}, nil
 		}
 		return pooling{"cls", dim, 0, 1, 0, 1}, nil
 	case len(row) == 3 && pool == "cls":
-		return pooling{}, errors.New("is a map without a class token; use --pool mean")
+		return pooling{}, options.Errorf("Pool", "it is a map without a class token; use mean")
 	case len(row) == 3:
 		channelsLast := layout == preprocess.NHWC
 		if channelsLast && row[1]*row[2] == 1 || !channelsLast && row[0]*row[1] == 1 {
@@ -234,7 +234,7 @@ func newPooling(row []int64, pool string, layout preprocess.Layout, height, widt
 		area := int(row[1] * row[2])
 		return pooling{"mean", int(row[0]), 0, area, 1, area}, nil
 	}
-	return pooling{}, fmt.Errorf("has %d dimensions, where 2, 3 or 4 are known what to do with; choose another with --output", len(row)+1)
+	return pooling{}, options.Errorf("Output", "it has %d dimensions, where 2, 3 or 4 are known what to do with; choose another", len(row)+1)
 }
 
 // leadingTokens tells how many of the tokens of an image come before those of

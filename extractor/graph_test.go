@@ -36,10 +36,10 @@ func TestChooseOutput(t *testing.T) {
 		{"an explicit output wins over the pool", []TensorInfo{hidden, other, pooled}, "643", "cls", "643", nil},
 		{"the only output whatever its name", []TensorInfo{other}, "", "", "643", nil},
 		{"logits when named", []TensorInfo{scores}, "logits", "", "logits", nil},
-		{"logits alone are not features", []TensorInfo{scores}, "", "", "", []string{"--output", "logits float32[?,10]"}},
-		{"nothing known", []TensorInfo{scores, other}, "", "", "", []string{"--output", "logits float32[?,10], 643 float32[?,64]"}},
-		{"a wrong name", []TensorInfo{scores, features}, "feature", "", "", []string{`"feature"`, "--output", "features float32[?,192]", "logits"}},
-		{"a pool without tokens", []TensorInfo{features}, "", "cls", "", []string{"last_hidden_state", "--pool cls", "features"}},
+		{"logits alone are not features", []TensorInfo{scores}, "", "", "", []string{"Output: ", "logits float32[?,10]"}},
+		{"nothing known", []TensorInfo{scores, other}, "", "", "", []string{"Output: ", "logits float32[?,10], 643 float32[?,64]"}},
+		{"a wrong name", []TensorInfo{scores, features}, "feature", "", "", []string{`"feature"`, "Output: ", "features float32[?,192]", "logits"}},
+		{"a pool without tokens", []TensorInfo{features}, "", "cls", "", []string{"last_hidden_state", "Pool: cls", "features"}},
 		{"an output of integers", []TensorInfo{ids, features}, "ids", "", "", []string{"ids int64[?,8]", "float32 or float16"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestPooling(t *testing.T) {
 		wrong  string
 	}{
 		{"a vector", []int64{3}, "", preprocess.NCHW, []float32{1, 2, 3}, "", ""},
-		{"a vector with a pool", []int64{3}, "mean", preprocess.NCHW, nil, "", "--pool"},
+		{"a vector with a pool", []int64{3}, "mean", preprocess.NCHW, nil, "", "Pool: "},
 		{"first token", []int64{4, 3}, "", preprocess.NCHW, []float32{1, 2, 3}, "cls", ""},
 		{"mean of tokens", []int64{4, 3}, "mean", preprocess.NCHW, []float32{5.5, 6.5, 7.5}, "mean", ""},
 		{"space, channels first", []int64{3, 2, 2}, "", preprocess.NCHW, []float32{2.5, 6.5, 10.5}, "mean", ""},
@@ -108,8 +108,8 @@ func TestPooling(t *testing.T) {
 		{"pooled to 1×1", []int64{3, 1, 1}, "", preprocess.NCHW, []float32{1, 2, 3}, "mean", ""},
 		{"pooled to 1×1, the other way round", []int64{3, 1, 1}, "", preprocess.NHWC, []float32{1, 2, 3}, "mean", ""},
 		{"channels last though they came first", []int64{1, 1, 3}, "", preprocess.NCHW, []float32{1, 2, 3}, "mean", ""},
-		{"space has no class token", []int64{3, 2, 2}, "cls", preprocess.NCHW, nil, "", "--pool mean"},
-		{"five dimensions", []int64{3, 2, 2, 1}, "", preprocess.NCHW, nil, "", "--output"},
+		{"space has no class token", []int64{3, 2, 2}, "cls", preprocess.NCHW, nil, "", "Pool: "},
+		{"five dimensions", []int64{3, 2, 2, 1}, "", preprocess.NCHW, nil, "", "Output: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p, err := newPooling(test.row, test.pool, test.layout, 10, 14)

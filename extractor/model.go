@@ -27,6 +27,7 @@ import (
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/regular"
+	"mlrbfn/options"
 )
 
 // ModelOptions says how to use a model; the zero value is the usual way.
@@ -160,7 +161,7 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 
 func openModel(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
 	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
-		return nil, fmt.Errorf("unknown pooling %q; --pool is cls or mean", opts.Pool)
+		return nil, options.Errorf("Pool", "unknown pooling %q; it is cls or mean", opts.Pool)
 	}
 	m := &Model{options: opts, kept: new(keptRunners)}
 	file, folders, err := findGraph(dir)
@@ -207,7 +208,7 @@ func openModel(ctx context.Context, dir string, opts ModelOptions) (*Model, erro
 func findGraph(dir string) (file string, folders []string, err error) {
 	info, err := os.Stat(dir)
 	if err != nil {
-		return "", nil, fmt.Errorf("model: %w; --model names a folder with model.onnx and its preprocessing, or an .onnx file", err)
+		return "", nil, options.Errorf("Model", "%w; it names a folder with model.onnx and its preprocessing, or an .onnx file", err)
 	}
 	if info.IsDir() {
 		for _, name := range graphs {
@@ -222,7 +223,7 @@ func findGraph(dir string) (file string, folders []string, err error) {
 		case 1:
 			return others[0], []string{dir}, nil
 		default:
-			return "", nil, fmt.Errorf("model folder %s has none of %s; choose one of its graphs: --model %s", dir, strings.Join(graphs, ", "), strings.Join(others, ", --model "))
+			return "", nil, options.Errorf("Model", "folder %s has none of %s; choose one of its graphs: %s", dir, strings.Join(graphs, ", "), strings.Join(others, ", "))
 		}
 	}
 	if filepath.Ext(dir) != ".onnx" {
@@ -351,7 +352,7 @@ func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	}
 	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout, height, width)
 	if err != nil {
-		return fmt.Errorf("output %s %w", embedding, err)
+		return fmt.Errorf("output %s: %w", embedding, err)
 	}
 	m.alone = sync.OnceValue(m.needsToBeAlone)
 	return nil
@@ -455,7 +456,7 @@ func (m *Model) measure(ctx context.Context) error {
 	for tries := 4 * len(shapes); ; tries-- {
 		for i, shape := range shapes {
 			if len(shape) < 2 || shape[0] != int64(n) || slices.Min(shape) < 1 {
-				return fmt.Errorf("output %s has shape %v for %d image(s), but must have a row for each; choose another with --output", m.outputs[i].Name, shape, n)
+				return options.Errorf("Output", "%s has shape %v for %d image(s), but must have a row for each; choose another", m.outputs[i].Name, shape, n)
 			}
 			m.outputs[i].row = shape[1:]
 		}
@@ -613,9 +614,8 @@ func (m *Model) needsToBeAlone() bool {
 // quantisedOps begin the names of the operators that 8-bit graphs have.
 var quantisedOps = []string{"QLinear", "MatMulInteger", "ConvInteger", "DynamicQuantize", "DequantizeLinear"}
 
-// Quantised tells whether the graph computes in 8 bits somewhere. The products of
-// such graphs saturate on x86-64 processors without VNNI, so that their features
-// depend on the processor.
+// Quantised tells whether the graph computes in 8 bits somewhere, so that its
+// features depend on the processor; see [Products].
 func (m *Model) Quantised() bool {
 	data, unmap, err := mapFile(m.File)
 	if err != nil {

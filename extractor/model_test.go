@@ -57,19 +57,19 @@ func TestOpenModelErrors(t *testing.T) {
 		opts  ModelOptions
 		texts []string
 	}{
-		{"wrong output", good, ModelOptions{Output: "embeddings"}, []string{`"embeddings"`, "--output", "features float32[?,3]", "logits"}},
-		{"wrong pool", good, ModelOptions{Pool: "max"}, []string{`"max"`, "--pool", "cls", "mean"}},
-		{"pool without tokens", good, ModelOptions{Pool: "mean"}, []string{"last_hidden_state", "--pool"}},
-		{"pool for a vector", good, ModelOptions{Output: "features", Pool: "mean"}, []string{"features", "leave --pool out"}},
+		{"wrong output", good, ModelOptions{Output: "embeddings"}, []string{`"embeddings"`, "Output: ", "features float32[?,3]", "logits"}},
+		{"wrong pool", good, ModelOptions{Pool: "max"}, []string{`"max"`, "Pool: ", "cls", "mean"}},
+		{"pool without tokens", good, ModelOptions{Pool: "mean"}, []string{"last_hidden_state", "Pool: "}},
+		{"pool for a vector", good, ModelOptions{Output: "features", Pool: "mean"}, []string{"features", "Pool: ", "nothing to pool"}},
 		{"unknown device", good, ModelOptions{Device: "tpu"}, []string{`"tpu"`, "cuda"}},
-		{"device that the library lacks", good, ModelOptions{Device: "openvino:GPU"}, []string{"openvino:GPU", "it can use cpu.", "onnxruntime-openvino", "--onnxruntime FILE"}},
+		{"device that the library lacks", good, ModelOptions{Device: "openvino:GPU"}, []string{"openvino:GPU", "it can use cpu.", "onnxruntime-openvino", "Device: "}},
 		{"not a graph", []byte("no graph"), ModelOptions{}, []string{"cannot be loaded"}},
 		{"size of another model", graph([]TensorInfo{floats("image", -1, 3, 8, 6)}, []TensorInfo{floats("features", -1, 3, 8, 6)}, node("Identity", "image", "features")),
 			ModelOptions{}, []string{"8×6", "6×8"}},
 		{"text too", graph([]TensorInfo{image[0], {"input_ids", "int64", []int64{-1, -1}}}, []TensorInfo{floats("features", -1, 3, 6, 8)}, node("Identity", "image", "features")),
 			ModelOptions{}, []string{"input_ids", "onnx/vision_model.onnx"}},
 		{"logits only", graph(image, []TensorInfo{floats("logits", -1, 3, 6, 8)}, node("Identity", "image", "logits")),
-			ModelOptions{}, []string{"--output", "logits"}},
+			ModelOptions{}, []string{"Output: ", "logits"}},
 		{"one number for all images", graph(image, []TensorInfo{floats("features")}, node("ReduceMean", "image", "features", intAttribute("keepdims", 0))),
 			ModelOptions{}, []string{"features", "a row for each"}},
 		{"no row for each image", graph(image, []TensorInfo{floats("features", 3, -1)}, node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Transpose", "flat", "features")),
@@ -89,7 +89,7 @@ func TestOpenModelErrors(t *testing.T) {
 	}
 
 	_, err := OpenModel(filepath.Join(t.TempDir(), "absent"), ModelOptions{})
-	wantError(t, err, "absent", "--model")
+	wantError(t, err, "absent", "Model: ")
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v does not say that the folder is absent", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/options"
 )
 
 // PixelOptions says how an image's pixels become its features; the zero value
@@ -34,7 +35,7 @@ type PixelOptions struct {
 // or ctx is cancelled.
 func (o PixelOptions) Spec(ctx context.Context, l *Listing) (*preprocess.Spec, error) {
 	if !slices.Contains([]string{"", "grey", "rgb"}, o.Channels) {
-		return nil, fmt.Errorf("unknown channels %q; --channels is grey or rgb", o.Channels)
+		return nil, options.Errorf("Channels", "unknown channels %q; they are grey or rgb", o.Channels)
 	}
 	s := &preprocess.Spec{
 		Grey: o.Channels == "grey" || o.Channels == "" && l.Grey, Resize: preprocess.Squash, ResizeHeight: o.Height, ResizeWidth: o.Width, Filter: preprocess.Bicubic,
@@ -147,7 +148,7 @@ func (p *Pixels) newRunner(batch int) (runner, error) {
 func (p *Pixels) prepare(dst []float32, img *image.NRGBA) error {
 	err := p.spec.Tensor(dst, img, preprocess.NCHW)
 	if errors.Is(err, preprocess.ErrSize) {
-		err = fmt.Errorf("%w; extract with --size makes images of any size alike", err)
+		err = options.Errorf("Width", "%w; where it is set, images of any size are resized", err)
 	}
 	return err
 }

@@ -248,7 +248,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 		if (errs[i] != nil) != wrong {
 			t.Errorf("image %d: %v", i, errs[i])
 		}
-		if i > 2 && (!errors.Is(errs[i], preprocess.ErrSize) || !strings.Contains(errs[i].Error(), "--size")) {
+		if i > 2 && (!errors.Is(errs[i], preprocess.ErrSize) || !strings.Contains(errs[i].Error(), "Width: ")) {
 			t.Errorf("image %d: %v", i, errs[i])
 		}
 	}

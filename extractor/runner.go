@@ -11,6 +11,8 @@ import (
 
 	"github.com/x448/float16"
 	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/options"
 )
 
 // A Runner holds the tensors of one worker: it runs batches of images through
@@ -157,7 +159,7 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 			return ctx.Err()
 		}
 		if rows > 1 && r.model.input.batch < 0 {
-			return fmt.Errorf("model %s: %w; if it can take only one image at a time, use --batch 1", r.model.File, err)
+			return fmt.Errorf("model %s: %w", r.model.File, options.Errorf("Batch", "%w; it must be 1 if the model can take only one image at a time", err))
 		}
 		return fmt.Errorf("model %s: %w", r.model.File, err)
 	}

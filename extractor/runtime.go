@@ -17,18 +17,32 @@ import (
 	"sync"
 
 	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/options"
 )
 
 // ErrNoRuntime is what [FindRuntime] and [InitRuntime] wrap when there is no
 // onnxruntime library anywhere they look.
 var ErrNoRuntime = errors.New("no onnxruntime library found")
 
+// RuntimeError says why an onnxruntime library cannot be used.
+type RuntimeError struct {
+	File string
+	Err  error // such as "is too old for this program"
+}
+
+func (e *RuntimeError) Error() string {
+	return fmt.Sprintf("onnxruntime library %s %v; name another by InitRuntime or the environment variable %s", e.File, e.Err, runtimeEnv)
+}
+
+func (e *RuntimeError) Unwrap() error { return e.Err }
+
 // runtimeEnv is the environment variable that names the library; it is the one
 // that the tests of the Go wrapper read.
 const runtimeEnv = "ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
-// FindRuntime returns the path of the onnxruntime shared library: explicit (the
-// --onnxruntime flag) if not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH
+// FindRuntime returns the path of the onnxruntime shared library: explicit if
+// not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH
 // names; else what set-up put into .setup/onnxruntime of the checkout, searched
 // upward from the working directory and from the executable's folder; else the
 // newest in the system's library folders.
@@ -37,10 +51,18 @@ const runtimeEnv = "ONNXRUNTIME_SHARED_LIBRARY_PATH"
 // one is never taken in its place. Without any the error wraps [ErrNoRuntime].
 func FindRuntime(explicit string) (string, error) {
 	if explicit != "" {
-		return namedRuntime("--onnxruntime", explicit)
+		path, err := namedRuntime(explicit)
+		if err != nil {
+			err = &options.Error{Option: "Runtime", Err: err}
+		}
+		return path, err
 	}
 	if path := os.Getenv(runtimeEnv); path != "" {
-		return namedRuntime(runtimeEnv, path)
+		path, err := namedRuntime(path)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", runtimeEnv, err)
+		}
+		return path, err
 	}
 	return searchRuntime(startFolders(), systemFolders())
 }
@@ -76,14 +98,14 @@ func upward(starts []string) []string {
 	return folders
 }
 
-// namedRuntime checks a path that the user gave by what.
-func namedRuntime(what, path string) (string, error) {
+// namedRuntime checks a path that was given.
+func namedRuntime(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("%s: %w; it must name the onnxruntime library file", what, err)
+		return "", fmt.Errorf("%w; it must name the onnxruntime library file", err)
 	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%s: %s is not a file; it must name the onnxruntime library file itself", what, path)
+		return "", fmt.Errorf("%s is not a file; it must name the onnxruntime library file itself", path)
 	}
 	// Without a slash the dynamic linker would search its own folders instead.
 	return filepath.Abs(path)
@@ -101,7 +123,7 @@ func searchRuntime(starts, system []string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: run `make setup`, or name the library with --onnxruntime FILE or %s", ErrNoRuntime, runtimeEnv)
+	return "", fmt.Errorf("%w: name it by InitRuntime or the environment variable %s, or install it where the system looks for libraries", ErrNoRuntime, runtimeEnv)
 }
 
 var runtimeNames = map[string]*regexp.Regexp{
@@ -213,15 +235,15 @@ func InitRuntime(explicit string) error {
 		return nil
 	}
 	if err := checkLibrary(path); err != nil {
-		return fmt.Errorf("onnxruntime library %s %w; run `make setup`, or name another one with --onnxruntime FILE", path, err)
+		return &RuntimeError{path, err}
 	}
 	ort.SetSharedLibraryPath(path)
 	if err := ort.InitializeEnvironment(ort.WithLogLevelFatal()); err != nil {
 		// The wrapper's only sign of a library that lacks its API version.
 		if strings.Contains(err.Error(), "Error setting ORT API base: 2") {
-			return fmt.Errorf("onnxruntime library %s is too old for this program; run `make setup` for one that fits, or name a newer one with --onnxruntime FILE", path)
+			return &RuntimeError{path, errors.New("is too old for this program")}
 		}
-		return fmt.Errorf("load onnxruntime library %s: %w; run `make setup`, or name another one with --onnxruntime FILE", path, err)
+		return &RuntimeError{path, fmt.Errorf("cannot be loaded: %w", err)}
 	}
 	// Only Windows builds send any; the others answer that there is nothing to
 	// turn off, which is no failure.

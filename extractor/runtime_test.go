@@ -24,12 +24,12 @@ func TestFindRuntimeNeverReplacesWhatWasNamed(t *testing.T) {
 		t.Errorf("the environment's library: %q, %v; want %q", got, err, lib)
 	}
 	_, err := FindRuntime("missing.so")
-	wantError(t, err, "--onnxruntime", "missing.so")
+	wantError(t, err, "Runtime: ", "missing.so")
 	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNoRuntime) {
 		t.Errorf("a missing library that was named is %v", err)
 	}
 	_, err = FindRuntime(filepath.Dir(lib))
-	wantError(t, err, "--onnxruntime", "not a file")
+	wantError(t, err, "Runtime: ", "not a file")
 
 	t.Setenv(runtimeEnv, lib+".1")
 	_, err = FindRuntime("")
@@ -62,7 +62,7 @@ func TestSearchRuntime(t *testing.T) {
 	if !errors.Is(err, ErrNoRuntime) {
 		t.Errorf("without a library: %v", err)
 	}
-	wantError(t, err, "make setup", "--onnxruntime FILE", runtimeEnv)
+	wantError(t, err, "InitRuntime", runtimeEnv)
 
 	write(t, filepath.Join(system, "libonnxruntime_providers_shared.so"), "")
 	for _, name := range []string{"libonnxruntime.so", "libonnxruntime.so.1.9.0", "libonnxruntime.so.1.31.1", "libonnxruntime.so.1.4"} {
@@ -133,17 +133,17 @@ func TestInitRuntimeRefuses(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text.so")
 	write(t, text, "not a library")
-	wantError(t, errors.New(refusal(text)), text, "make setup")
+	wantError(t, errors.New(refusal(text)), text, "InitRuntime")
 	library, err := os.ReadFile(testenv.Runtime(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cut := filepath.Join(dir, "cut.so")
 	write(t, cut, string(library[:len(library)/2]))
-	wantError(t, errors.New(refusal(cut)), cut, "cut short", "make setup")
+	wantError(t, errors.New(refusal(cut)), cut, "cut short", "InitRuntime")
 	named := filepath.Join(dir, "libonnxruntime.so.1.19.2")
 	write(t, named, string(library))
-	wantError(t, errors.New(refusal(named)), named, "too old", "make setup")
+	wantError(t, errors.New(refusal(named)), named, "too old", "InitRuntime")
 
 	// A library that, like an old one, has no API of the version asked for.
 	source, old := filepath.Join(dir, "old.c"), filepath.Join(dir, "old.so")
@@ -156,5 +156,5 @@ void *OrtGetApiBase(void) { return &base; }
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", old, source).CombinedOutput(); err != nil {
 		t.Skipf("no C compiler: %v: %s", err, out)
 	}
-	wantError(t, errors.New(refusal(old)), old, "too old", "make setup")
+	wantError(t, errors.New(refusal(old)), old, "too old", "InitRuntime")
 }

@@ -233,6 +233,7 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 		left[f.Path] = true
 	}
 	n := 0
+	var fromOld, fromJournal bool
 	for i, img := range c.Images {
 		if left[img.Path] {
 			continue
@@ -241,6 +242,11 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 		l, ok := w.known[img.Path]
 		if !ok || l.bytes != img.Bytes || l.mtime != img.MTime {
 			return nil, fmt.Errorf("there is no row of %s as it is now, and it has not failed", img.Path)
+		}
+		if _, old := l.inOld(); old {
+			fromOld = true
+		} else {
+			fromJournal = true
 		}
 		if c.Labels[i] < -1 || c.Labels[i] >= int64(len(c.Classes)) {
 			return nil, fmt.Errorf("label %d of %s is none of the %d classes", c.Labels[i], img.Path, len(c.Classes))
@@ -274,11 +280,18 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 			}
 		}
 	}
+	var machines []Machine
+	if fromOld {
+		machines = union(machines, w.old.Machines)
+	}
+	if fromJournal {
+		machines = union(machines, w.machines)
+	}
 	h := w.header
 	b := &build{
 		meta: Meta{
 			N: n, D: h.D, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
-			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Shard: c.Part,
+			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: machines, Shard: c.Part,
 		},
 		features: matrix(0, h.D),
 		labels:   numbers(c.Labels),

@@ -141,7 +141,7 @@ func TestDamageIsNotHandedOn(t *testing.T) {
 	check(t, err)
 	data[len(data)-1] ^= 1
 	check(t, os.WriteFile(path, data, 0o666))
-	if _, err := features.Create(t.Context(), dir, header, features.Options{}); !errors.Is(err, features.ErrDamaged) || !strings.Contains(err.Error(), "use --force") {
+	if _, err := features.Create(t.Context(), dir, header, features.Options{}); !errors.Is(err, features.ErrDamaged) || !strings.Contains(err.Error(), "Force: ") {
 		t.Errorf("got %v", err)
 	}
 	w := create(t, dir, header, features.Options{Force: true})

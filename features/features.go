@@ -19,12 +19,14 @@ package features
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,20 +82,49 @@ var (
 // Meta is features.json. A set made elsewhere has N, D and Classes alone.
 type Meta struct {
 	Version     int             `json:"version"`
-	N           int             `json:"n"`                // rows
-	D           int             `json:"d"`                // features of a row
-	Classes     []string        `json:"classes"`          // names of the labels 0, 1, …
-	Root        string          `json:"root"`             // folder that images' paths are relative to
-	Model       string          `json:"model"`            // folder of the model; "pixels" for pixels themselves
-	ModelSHA256 string          `json:"model_sha256"`     // of its ONNX file
-	Output      string          `json:"output"`           // output of the model that is the embedding
-	Pool        string          `json:"pool"`             // how the output was pooled; "" if it was not
-	Preprocess  json.RawMessage `json:"preprocess"`       // how images were preprocessed; null if unknown
-	Fingerprint string          `json:"fingerprint"`      // of model, output, pooling and preprocessing together
-	Tool        string          `json:"tool"`             // program and version that made the set
-	Shard       *Part           `json:"shard,omitempty"`  // which part of a whole it is; nil for a whole set
-	Files       map[string]Sum  `json:"files,omitempty"`  // checksums of the other files that it was made with, by name
-	SHA256      string          `json:"sha256,omitempty"` // of features.json itself, with 64 zeros in the place of these digits
+	N           int             `json:"n"`                  // rows
+	D           int             `json:"d"`                  // features of a row
+	Classes     []string        `json:"classes"`            // names of the labels 0, 1, …
+	Root        string          `json:"root"`               // folder that images' paths are relative to
+	Model       string          `json:"model"`              // folder of the model; "pixels" for pixels themselves
+	ModelSHA256 string          `json:"model_sha256"`       // of its ONNX file
+	Output      string          `json:"output"`             // output of the model that is the embedding
+	Pool        string          `json:"pool"`               // how the output was pooled; "" if it was not
+	Preprocess  json.RawMessage `json:"preprocess"`         // how images were preprocessed; null if unknown
+	Fingerprint string          `json:"fingerprint"`        // of model, output, pooling and preprocessing together
+	Tool        string          `json:"tool"`               // program and version that made the set
+	Machines    []Machine       `json:"machines,omitempty"` // what the rows were computed on, each once; none if unknown
+	Shard       *Part           `json:"shard,omitempty"`    // which part of a whole it is; nil for a whole set
+	Files       map[string]Sum  `json:"files,omitempty"`    // checksums of the other files that it was made with, by name
+	SHA256      string          `json:"sha256,omitempty"`   // of features.json itself, with 64 zeros in the place of these digits
+}
+
+// Machine says what features were computed with, as far as they may depend on it.
+// It is no part of the fingerprint: it changes the last bits of features at most,
+// but for those of quantised models.
+type Machine struct {
+	Kernels  string `json:"kernels"`                 // instruction set of the preprocessing
+	Runtime  string `json:"onnxruntime,omitempty"`   // version of the library that ran the model
+	Provider string `json:"provider,omitempty"`      // the device that it ran on
+	Products string `json:"int8_products,omitempty"` // of a quantised model: exact, saturating or unknown
+}
+
+// less orders machines.
+func (m Machine) less(o Machine) int {
+	return cmp.Or(cmp.Compare(m.Kernels, o.Kernels), cmp.Compare(m.Runtime, o.Runtime), cmp.Compare(m.Provider, o.Provider), cmp.Compare(m.Products, o.Products))
+}
+
+// union returns the machines of both, each once, in order.
+func union(a, b []Machine) []Machine {
+	all := slices.Concat(a, b)
+	slices.SortFunc(all, Machine.less)
+	return slices.Compact(all)
+}
+
+// Mixed tells whether rows were computed on machines that differ, by a quantised
+// model, so that some may not be comparable with others.
+func (m Meta) Mixed() bool {
+	return len(m.Machines) > 1 && slices.ContainsFunc(m.Machines, func(m Machine) bool { return m.Products != "" })
 }
 
 // Shard says which of several parts of a listing a set is made of. The zero

@@ -19,14 +19,16 @@ import (
 	"mlrbfn/internal/disk"
 	"mlrbfn/internal/pathtext"
 	"mlrbfn/internal/regular"
+	"mlrbfn/options"
 )
 
 // Names of a journal's files.
 const (
-	journalHeadFile = "journal.json" // what the rows were made with
-	journalRowsFile = "rows.f32"     // rows, one after another
-	journalLineFile = "rows.jsonl"   // one journalLine for each row
-	newSuffix       = ".new"         // of journalHeadFile while it is written
+	journalHeadFile = "journal.json"  // what the rows were made with
+	journalRowsFile = "rows.f32"      // rows, one after another
+	journalLineFile = "rows.jsonl"    // one journalLine for each row
+	journalMachines = "machines.json" // the machines that rows were made on
+	newSuffix       = ".new"          // of a file while it is written
 )
 
 // journalVersion is that of the journal's format, which is not that of a set.
@@ -95,23 +97,12 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 	if !bytes.Equal(have, want) {
 		rows, err := os.Stat(filepath.Join(dir, journalRowsFile))
 		if err == nil && rows.Size() > 0 && !force {
-			return nil, fmt.Errorf("%s holds an unfinished extraction %w or %w; use --force to throw it away or another --out", dir, ErrFingerprint, ErrOtherImages)
+			return nil, options.Errorf("Force", "it is needed to throw away %s, an unfinished extraction %w or %w; or write to another folder", dir, ErrFingerprint, ErrOtherImages)
 		}
 		if err := removeJournal(dir); err != nil {
 			return nil, err
 		}
-		// Under a name that a killed run cannot leave for good.
-		err = atomicfile.Create(headPath+newSuffix, func(w io.Writer) error {
-			_, err := w.Write(want)
-			return err
-		})
-		if err == nil {
-			err = disk.Rename(headPath+newSuffix, headPath)
-		}
-		if err == nil {
-			err = atomicfile.SyncDir(dir)
-		}
-		if err != nil {
+		if err := writeJournalFile(dir, journalHeadFile, want); err != nil {
 			return nil, err
 		}
 	}
@@ -131,6 +122,52 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 		return nil, fmt.Errorf("read the journal in %s: %w", dir, err)
 	}
 	return j, nil
+}
+
+// writeJournalFile writes a file in the folder dir as a whole, or leaves it as it
+// was.
+func writeJournalFile(dir, name string, content []byte) error {
+	path := filepath.Join(dir, name)
+	// Under a name that a killed run cannot leave for good.
+	if err := disk.Remove(path + newSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	err := atomicfile.Create(path+newSuffix, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
+	if err == nil {
+		err = disk.Rename(path+newSuffix, path)
+	}
+	if err == nil {
+		err = atomicfile.SyncDir(dir)
+	}
+	return err
+}
+
+// readMachines returns the machines that the rows of the journal in dir were
+// made on, as far as it says.
+func readMachines(dir string) (machines []Machine, err error) {
+	data, err := regular.ReadFile(filepath.Join(dir, journalMachines), regular.Config)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &machines)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the journal in %s: %w", dir, err)
+	}
+	return machines, nil
+}
+
+// writeMachines is the inverse of readMachines.
+func writeMachines(dir string, machines []Machine) error {
+	data, err := json.Marshal(machines)
+	if err != nil {
+		return err
+	}
+	return writeJournalFile(dir, journalMachines, data)
 }
 
 // recover reads the valid part and cuts off the rest.
@@ -225,7 +262,7 @@ func (j *journal) close() error {
 // removeJournal removes the journal in the folder dir, if there is one.
 func removeJournal(dir string) error {
 	// The head goes last: without rows it does no harm.
-	for _, name := range []string{journalLineFile, journalRowsFile, journalHeadFile + newSuffix, journalHeadFile} {
+	for _, name := range []string{journalLineFile, journalRowsFile, journalMachines + newSuffix, journalMachines, journalHeadFile + newSuffix, journalHeadFile} {
 		if err := disk.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

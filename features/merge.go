@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"mlrbfn/internal/npy"
+	"mlrbfn/options"
 )
 
 // ErrShards says that sets are not all the shards of one whole.
@@ -24,7 +25,7 @@ var ErrShards = errors.New("not all the shards of one set")
 // after an error. The error wraps ErrShards if shards are missing, given twice,
 // or of different listings, ErrFingerprint if they were made by different models,
 // and what Open and Create return.
-func Merge(ctx context.Context, dir string, shards []string, options Options) (_ Meta, err error) {
+func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta, err error) {
 	sets := make([]*Set, 0, len(shards))
 	defer func() {
 		for _, s := range sets {
@@ -54,13 +55,13 @@ func Merge(ctx context.Context, dir string, shards []string, options Options) (_
 		return Meta{}, err
 	}
 	m := sets[0].Meta
-	w, err := begin(dir, Header{D: m.D, Root: m.Root, Fingerprint: m.Fingerprint}, options)
+	w, err := begin(dir, Header{D: m.D, Root: m.Root, Fingerprint: m.Fingerprint}, o)
 	if err != nil {
 		return Meta{}, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	if rows, err := os.Stat(w.partial(journalRowsFile)); err == nil && rows.Size() > 0 && !options.Force {
-		return Meta{}, fmt.Errorf("%s holds an unfinished extraction; finish it, or use --force to throw it away or another --out", w.partial(""))
+	if rows, err := os.Stat(w.partial(journalRowsFile)); err == nil && rows.Size() > 0 && !o.Force {
+		return Meta{}, options.Errorf("Force", "it is needed to throw away %s, an unfinished extraction; or finish that, or write to another folder", w.partial(""))
 	}
 	if old, err := w.inspect(); err != nil {
 		return Meta{}, err
@@ -69,8 +70,8 @@ func Merge(ctx context.Context, dir string, shards []string, options Options) (_
 		if err := old.Close(); err != nil {
 			return Meta{}, err
 		}
-		if other && !options.Force {
-			return Meta{}, fmt.Errorf("%s was %w, %s; use --force to replace it or another --out", w.dir, ErrOtherImages, old.Root)
+		if other && !o.Force {
+			return Meta{}, options.Errorf("Force", "it is needed to replace %s, which was %w, %s; or write to another folder", w.dir, ErrOtherImages, old.Root)
 		}
 	}
 	return w.finish(ctx, set)
@@ -85,7 +86,7 @@ func belongTogether(sets []*Set) error {
 	first := sets[0]
 	for _, s := range sets {
 		if s.Shard == nil {
-			return fmt.Errorf("%w: %s is no shard; `extract --shard i/n` makes them", ErrShards, s.Dir)
+			return fmt.Errorf("%w: %s is no shard of a set", ErrShards, s.Dir)
 		}
 		if err := SameSpace(first, s); err != nil {
 			return err
@@ -130,13 +131,14 @@ func belongTogether(sets []*Set) error {
 func merged(sets []*Set) (*build, error) {
 	first := sets[0]
 	b := &build{meta: first.Meta}
-	b.meta.N, b.meta.Shard = 0, nil
+	b.meta.N, b.meta.Machines, b.meta.Shard = 0, nil, nil
 	for _, s := range sets {
 		failed, err := s.Errors()
 		if err != nil {
 			return nil, err
 		}
 		b.meta.N += s.N
+		b.meta.Machines = union(b.meta.Machines, s.Machines)
 		b.failed = append(b.failed, failed...)
 	}
 	// Every image has a row or has failed.

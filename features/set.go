@@ -82,9 +82,9 @@ func Open(dir string) (_ *Set, err error) {
 
 // checkFolder tells apart what is no feature set, and says how to make one.
 func (s *Set) checkFolder() error {
-	advice := fmt.Sprintf("make one with `extract --model DIR --images DIR --out %s`", s.Dir)
+	advice := "an extraction makes it"
 	if _, err := os.Stat(partialDir(s.Dir)); err == nil {
-		advice = fmt.Sprintf("an extract was interrupted and left %s: run the same command again to finish it", partialDir(s.Dir))
+		advice = fmt.Sprintf("an extraction was interrupted and left %s: run it again to finish it", partialDir(s.Dir))
 	}
 	if _, err := os.Stat(s.Dir); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("feature set %s: %w; %s", s.Dir, fs.ErrNotExist, advice)
@@ -92,7 +92,7 @@ func (s *Set) checkFolder() error {
 		return fmt.Errorf("feature set %s: %w", s.Dir, err)
 	}
 	if _, err := os.Stat(s.path(featuresFile)); err != nil {
-		return fmt.Errorf("%s is %w: it has no %s; make one in another folder with `extract --model DIR --images DIR --out FEATURES`", s.Dir, ErrNotSet, featuresFile)
+		return fmt.Errorf("%s is %w: it has no %s; an extraction makes one", s.Dir, ErrNotSet, featuresFile)
 	}
 	return nil
 }

@@ -142,8 +142,8 @@ func TestOpenRefuses(t *testing.T) {
 		kind  error
 		want  string
 	}{
-		{"no folder", remove("."), fs.ErrNotExist, "extract --model DIR --images DIR --out"},
-		{"no features", remove("features.npy"), features.ErrNotSet, "it has no features.npy; make one in another folder with `extract"},
+		{"no folder", remove("."), fs.ErrNotExist, "an extraction makes it"},
+		{"no features", remove("features.npy"), features.ErrNotSet, "it has no features.npy; an extraction makes one"},
 		{"features cut short", cut("features.npy"), features.ErrDamaged, "cut short"},
 		{"features flat", matrix("features.npy", 6), features.ErrDamaged, "two dimensions"},
 		{"features without columns", matrix("features.npy", 4, 0), features.ErrDamaged, "features.npy"},
@@ -223,7 +223,7 @@ func TestOpenTellsOfAnInterruptedExtract(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	w := create(t, dir, header, features.Options{})
 	check(t, add(w, four[0]), w.Close())
-	if _, err := features.Open(dir + "/"); err == nil || !strings.Contains(err.Error(), "run the same command again") {
+	if _, err := features.Open(dir + "/"); err == nil || !strings.Contains(err.Error(), "run it again") {
 		t.Errorf("got %v", err)
 	}
 }

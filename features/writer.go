@@ -17,6 +17,7 @@ import (
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/disk"
 	"mlrbfn/internal/pathtext"
+	"mlrbfn/options"
 )
 
 // Header is what is known of a set before the first image: what all rows have
@@ -32,7 +33,8 @@ type Header struct {
 	Preprocess  json.RawMessage // nil is written as null
 	Fingerprint string          // must not be empty
 	Tool        string
-	Shard       Shard // zero for a whole set
+	Machine     Machine // zero if unknown
+	Shard       Shard   // zero for a whole set
 }
 
 // Options change what Create puts up with. The zero value is the careful one.
@@ -56,6 +58,8 @@ type Writer struct {
 	journal *journal
 	old     *Set // the set that stands at dir, if its rows can be used
 	known   map[string]location
+	// machines are those of the journal's rows.
+	machines []Machine
 }
 
 // location says where the row of an image is, and of which state of its file.
@@ -118,6 +122,9 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err != nil {
 		return nil, err
 	}
+	if w.machines, err = readMachines(w.partial("")); err != nil {
+		return nil, err
+	}
 	return w, nil
 }
 
@@ -151,7 +158,7 @@ func acquire(partial string) (*flock.Flock, error) {
 			return nil, err
 		}
 		if len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockFile }) {
-			return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or choose another --out", partial, ErrNotSet)
+			return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or write to another folder", partial, ErrNotSet)
 		}
 		if err := os.MkdirAll(partial, 0o777); err != nil {
 			return nil, err
@@ -209,7 +216,7 @@ func (w *Writer) readOld(ctx context.Context) error {
 	if old.Root != w.header.Root {
 		err := old.Close()
 		if err == nil && !w.options.Force {
-			err = fmt.Errorf("%s was %w, %s; use --force to replace it or another --out", w.dir, ErrOtherImages, old.Root)
+			err = options.Errorf("Force", "it is needed to replace %s, which was %w, %s; or write to another folder", w.dir, ErrOtherImages, old.Root)
 		}
 		return err
 	}
@@ -250,13 +257,13 @@ func (w *Writer) inspect() (*Set, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is %w, choose another --out: %w", w.dir, ErrNotSet, err)
+		return nil, fmt.Errorf("%s is %w; write to another folder: %w", w.dir, ErrNotSet, err)
 	}
 	for _, e := range entries {
 		switch e.Name() {
 		case featuresFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, metaFile, weightFile, biasFile:
 		default:
-			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; choose another --out", w.dir, ErrNotSet, e.Name())
+			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; write to another folder", w.dir, ErrNotSet, e.Name())
 		}
 	}
 	old, err := Open(w.dir)
@@ -267,7 +274,7 @@ func (w *Writer) inspect() (*Set, error) {
 		return nil, w.unlessForced(err)
 	}
 	if shard := old.shard(); shard != w.header.Shard && !w.options.Force {
-		return nil, errors.Join(fmt.Errorf("%s is %w; use --force to replace it or another --out", w.dir, otherShard(shard)), old.Close())
+		return nil, errors.Join(options.Errorf("Force", "it is needed to replace %s, which is %w; or write to another folder", w.dir, otherShard(shard)), old.Close())
 	}
 	if old.Fingerprint == w.header.Fingerprint {
 		return old, nil
@@ -275,7 +282,7 @@ func (w *Writer) inspect() (*Set, error) {
 	if err := old.Close(); err != nil || w.options.Force {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%s was %w; use --force to replace it or another --out", w.dir, ErrFingerprint)
+	return nil, options.Errorf("Force", "it is needed to replace %s, which was %w; or write to another folder", w.dir, ErrFingerprint)
 }
 
 // shard returns the part of a whole that the set is.
@@ -300,7 +307,7 @@ func (w *Writer) unlessForced(err error) error {
 	if w.options.Force {
 		return nil
 	}
-	return fmt.Errorf("%w; use --force to replace it or another --out", err)
+	return options.Errorf("Force", "it is needed to replace %s: %w; or write to another folder", w.dir, err)
 }
 
 // locate returns the location of an image's row.
@@ -334,6 +341,13 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 	l, err := locate(img, w.journal.n)
 	if err != nil {
 		return fmt.Errorf("features: %w", err)
+	}
+	if w.header.Machine != (Machine{}) && !slices.Contains(w.machines, w.header.Machine) {
+		machines := union(w.machines, []Machine{w.header.Machine})
+		if err := writeMachines(w.partial(""), machines); err != nil {
+			return err
+		}
+		w.machines = machines
 	}
 	if err := w.journal.append(line, features, logits); err != nil {
 		return fmt.Errorf("add %s to %s: %w", img.Path, partialDir(w.dir), err)

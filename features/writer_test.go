@@ -326,7 +326,7 @@ func TestWhatStandsThereAlready(t *testing.T) {
 				}
 				before := contents(t, filepath.Dir(dir))
 				_, err := features.Create(t.Context(), dir, header, features.Options{Force: force})
-				if !errors.Is(err, want) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "another --out") && want != features.ErrNotSet {
+				if !errors.Is(err, want) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "write to another folder") && want != features.ErrNotSet {
 					t.Errorf("got %v, want %v", err, want)
 				}
 				if after := contents(t, filepath.Dir(dir)); !mapsEqual(before, after) {

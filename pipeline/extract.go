@@ -17,6 +17,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/features"
+	"mlrbfn/internal/kernels"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 )
@@ -51,8 +52,8 @@ type ExtractResult struct {
 	Skipped int          // files that are no images
 	Hidden  int          // hidden and system folders, which are not looked into
 	Classes []ClassCount // of Meta, in its order
-	// Quantised says that the features depend on the processor; see
-	// [extractor.Model.Quantised].
+	// Quantised says that the features depend on the processor, Meta.Machines on
+	// which they were computed; see [extractor.Model.Quantised].
 	Quantised bool
 	Empty     []string           // folders that would be a class if there were an image in them
 	Failed    []features.Failure // images that could not be read
@@ -104,6 +105,14 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		D: model.Dim(), LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
+		Machine: features.Machine{Kernels: kernels.Name()},
+	}
+	quantised := false
+	if m, ok := model.(*extractor.Model); ok {
+		header.Machine.Runtime, header.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
+		if quantised = m.Quantised(); quantised {
+			header.Machine.Products = extractor.Products()
+		}
 	}
 	w, err := features.Create(ctx, opts.Out, header, features.Options{Force: opts.Force})
 	if err != nil {
@@ -111,9 +120,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]extractor.Item)}
-	if m, ok := model.(*extractor.Model); ok {
-		e.result.Quantised = m.Quantised()
-	}
+	e.result.Quantised = quantised
 	if err := e.run(ctx); err != nil {
 		return nil, err
 	}

@@ -264,10 +264,10 @@ func (r *Report) features(ctx context.Context, s seer) ([][]float64, error) {
 	r.Cosine = rangeOf(off)
 	switch d := s.model.Dim(); {
 	case r.Constant == d:
-		r.warn("all images have the same features: the output %s does not depend on the image; choose another with --output", s.model.Output())
+		r.warn("all images have the same features: the output %s does not depend on the image; choose another output", s.model.Output())
 		return nil, nil
 	case r.Cosine.Mean > collapsedCosine:
-		r.warn("the features are nearly the same for all images (mean cosine %.4f): another --output or --pool may say more, or the images do not differ", r.Cosine.Mean)
+		r.warn("the features are nearly the same for all images (mean cosine %.4f): another output or pooling may say more, or the images do not differ", r.Cosine.Mean)
 	}
 	if d := s.model.Dim(); r.Constant > d/2 {
 		r.warn("%d of %d features are the same for all images", r.Constant, d)

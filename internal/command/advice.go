@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"mlrbfn/extractor"
 	"mlrbfn/options"
 )
 
@@ -20,7 +21,7 @@ var flagOf = map[string]string{
 	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
 	// Of images and models.
 	"Images": "images", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "Out": "out",
-	"Model": "model", "Output": "output", "Pool": "pool", "Size": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
+	"Model": "model", "Output": "output", "Pool": "pool", "Width": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
 	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "Runtime": "onnxruntime",
 	"MaxPixels": "max-pixels", "ImageTimeout": "image-timeout",
 	// Of detectors and comparisons.
@@ -42,9 +43,16 @@ var flagIn = map[string]map[string]string{
 // usage says that err, which may name options, is about the command line.
 func (c *command) usage(err error) error { return &UsageError{c.advise(err)} }
 
-// advise names the flags of the options that err is about.
+// runtimeAdvice says how to come by an onnxruntime library.
+const runtimeAdvice = "run `make setup`, or name the library with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
+
+// advise names the flags of the options that err is about, and says what to do
+// about a library that is missing.
 func (c *command) advise(err error) error {
 	text, changed := "", false
+	if _, bad := errors.AsType[*extractor.RuntimeError](err); bad || errors.Is(err, extractor.ErrNoRuntime) {
+		return &advice{withoutAdvice(err) + "; " + runtimeAdvice, err}
+	}
 	for _, e := range optionErrors(err) {
 		name := flagIn[c.cmd.Name()][e.Option]
 		if name == "" {
@@ -79,6 +87,27 @@ func (c *command) adviseText(warning string) string {
 		}
 		return option
 	})
+}
+
+// withoutAdvice is the text of an error about onnxruntime without what it says
+// to a program.
+func withoutAdvice(err error) string {
+	text := err.Error()
+	for _, part := range []string{": name it by InitRuntime", "; name another by InitRuntime"} {
+		if at := strings.Index(text, part); at >= 0 {
+			return text[:at]
+		}
+	}
+	return text
+}
+
+// flagText is the text of an error about an option, with its flag.
+func flagText(text string) string {
+	option, rest, ok := strings.Cut(text, ": ")
+	if name := flagOf[option]; ok && name != "" {
+		return "--" + name + ": " + rest
+	}
+	return text
 }
 
 // advice is an error in other words.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/extractor"
 	"mlrbfn/internal/testenv"
 	"mlrbfn/options"
 )
@@ -120,6 +121,11 @@ func TestAdvise(t *testing.T) {
 	}
 	if err := newEvaluate().advise(options.Errorf("Features", "none")); err.Error() != "--train: none" {
 		t.Errorf("evaluate says %q", err)
+	}
+	for _, err := range []error{fmt.Errorf("%w: name it by InitRuntime", extractor.ErrNoRuntime), &extractor.RuntimeError{File: "x.so", Err: cause}} {
+		if text := detect.advise(err).Error(); !strings.Contains(text, "make setup") || strings.Contains(text, "InitRuntime") {
+			t.Errorf("of a missing library it says %q", text)
+		}
 	}
 	if detect.advise(cause) != cause || detect.advise(nil) != nil {
 		t.Error("an error that is about no option is changed")

@@ -63,6 +63,10 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 		}
 	}
 	if asJSON {
+		quantised, products := m.Quantised(), ""
+		if quantised {
+			products = extractor.Products()
+		}
 		err = writeJSON(s.Out, struct {
 			Model      string                 `json:"model"`
 			SHA256     string                 `json:"model_sha256"`
@@ -75,8 +79,10 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 			Logits     int                    `json:"logits"`
 			Preprocess any                    `json:"preprocess"`
 			Picture    string                 `json:"picture"`
+			Quantised  bool                   `json:"quantised"`
+			Products   string                 `json:"int8_products,omitempty"`
 			*check.Report
-		}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, r})
+		}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, quantised, products, r})
 	} else {
 		err = printCheck(ForPeople(s.Out), m, r, drawn)
 	}
@@ -109,7 +115,7 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	}
 	line("images are\t%s", m.Spec)
 	if m.Quantised() {
-		line("note\t%s", quantisedText)
+		line("warning\t%s", quantisedText(extractor.Products()))
 	}
 	if len(r.Images)+len(r.Failed) == 0 {
 		line("\nno images were looked at; --images DIR shows what the model makes of some")

@@ -138,12 +138,13 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			Skipped int    `json:"skipped"`
 			Hidden  int    `json:"hidden"`
 
-			Quantised bool `json:"quantised"`
+			Quantised bool               `json:"quantised"`
+			Machines  []features.Machine `json:"machines,omitempty"`
 
 			Classes []pipeline.ClassCount `json:"classes"`
 			Empty   []string              `json:"empty,omitempty"`
 			Plan    *extractor.Plan       `json:"plan,omitempty"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Quantised, result.Classes, result.Empty, plan})
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
 	} else {
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
 			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
@@ -157,7 +158,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	if n := len(result.Failed); n > 0 {
 		if !quiet {
 			for _, fail := range result.Failed[:min(n, 10)] {
-				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
+				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), flagText(fail.Error))
 			}
 		}
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
@@ -165,8 +166,23 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	return nil
 }
 
-// quantisedText warns of models that compute in 8 bits.
-const quantisedText = "the model is quantised: its features depend on the processor (with or without VNNI); train and detect on processors of one kind"
+// quantisedText warns of models that compute in 8 bits. Products is what
+// [extractor.Products] says.
+func quantisedText(products string) string {
+	return fmt.Sprintf("the model is quantised: its features depend on the processor (8-bit products are %s here); train and detect on processors of one kind", products)
+}
+
+// warnMixed warns of a feature set of a quantised model whose rows were not all
+// computed on machines of one kind.
+func warnMixed(w io.Writer, command string, meta features.Meta) {
+	if !meta.Mixed() {
+		return
+	}
+	fmt.Fprintf(w, "%s: warning: the model is quantised, and the features were computed on machines that differ:\n", command)
+	for _, m := range meta.Machines {
+		fmt.Fprintf(w, "  onnxruntime %s on %s, kernels %s, 8-bit products %s\n", m.Runtime, m.Provider, m.Kernels, m.Products)
+	}
+}
 
 // tellClasses prints how many images each class has, and what was skipped.
 func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
@@ -200,8 +216,9 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 		fmt.Fprintf(w, "extract: warning: no images in %s, which are no classes: %s\n", count(len(names), "folder"), some(names))
 	}
 	if result.Quantised {
-		fmt.Fprintf(w, "extract: warning: %s\n", quantisedText)
+		fmt.Fprintf(w, "extract: warning: %s\n", quantisedText(extractor.Products()))
 	}
+	warnMixed(w, "extract", result.Meta)
 	if result.Hidden > 0 {
 		fmt.Fprintf(w, "extract: %s passed over (hidden, or a system's)\n", count(result.Hidden, "folder"))
 	}

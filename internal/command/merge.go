@@ -33,14 +33,16 @@ func newMerge() *command {
 		if err = errors.Join(err, set.Close()); err != nil {
 			return err
 		}
+		warnMixed(ForPeople(s.Err), c.cmd.Name(), meta)
 		if *asJSON {
 			err = writeJSON(s.Out, struct {
-				Out    string `json:"out"`
-				N      int    `json:"n"`
-				D      int    `json:"d"`
-				Shards int    `json:"shards"`
-				Failed int    `json:"failed"`
-			}{*out, meta.N, meta.D, c.NArg(), len(failed)})
+				Out      string             `json:"out"`
+				N        int                `json:"n"`
+				D        int                `json:"d"`
+				Shards   int                `json:"shards"`
+				Failed   int                `json:"failed"`
+				Machines []features.Machine `json:"machines,omitempty"`
+			}{*out, meta.N, meta.D, c.NArg(), len(failed), meta.Machines})
 		} else {
 			_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s, of %s (%d unreadable)\n",
 				*out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class"), count(c.NArg(), "shard"), len(failed))

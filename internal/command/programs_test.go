@@ -294,7 +294,7 @@ func TestPixels(t *testing.T) {
 	// Without --size the first image tells the size, and others are errors.
 	write(t, at("images", "square", "zz.gif"), "GIF87a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;")
 	out, stderr := call(t, 3, "extract", "--model", "pixels", "--images", at("images"), "--out", at("own size"))
-	if !strings.Contains(out, "41 images × 9216 features") || !strings.Contains(stderr, "square/zz.gif: image of another size: 1×1 pixels, want 64×48; extract with --size") {
+	if !strings.Contains(out, "41 images × 9216 features") || !strings.Contains(stderr, "square/zz.gif: --size: image of another size: 1×1 pixels, want 64×48") {
 		t.Errorf("%s%s", out, stderr)
 	}
 
@@ -588,8 +588,8 @@ func TestClearErrors(t *testing.T) {
 	refused(t, "--device", "extract", "--model", w.model, "--images", w.images, "--out", out, "--device", "abacus")
 	refused(t, "cuda:1", "extract", "--model", w.model, "--images", w.images, "--out", out, "--device", "cuda:first")
 	refused(t, "--provider goes with", "extract", "--model", w.model, "--images", w.images, "--out", out, "--provider", "plugin.so")
-	fails(t, "--provider names", "detect", "--detector", w.detector, "--device", "openvino", "--provider", filepath.Join(dir, "absent.so"), w.images)
-	fails(t, "another --out", "extract", "--model", w.model, "--images", filepath.Join(w.images, "disc"), "--out", w.features)
+	fails(t, "--provider: ", "detect", "--detector", w.detector, "--device", "openvino", "--provider", filepath.Join(dir, "absent.so"), w.images)
+	fails(t, "--force: it is needed to replace", "extract", "--model", w.model, "--images", filepath.Join(w.images, "disc"), "--out", w.features)
 	fails(t, "folder", "train", "--features", w.features, "--out", dir)
 	fails(t, "twice", "train", "--features", w.features, "--val", w.features, "--out", out)
 	fails(t, "train", "detect", "--detector", w.features, w.images)

@@ -44,6 +44,9 @@ type Element int64
 // The elements, numbered as in TensorProto.
 const (
 	Float  Element = 1
+	Uint8  Element = 2
+	Int8   Element = 3
+	Int32  Element = 6
 	Int64  Element = 7
 	Bool   Element = 9
 	Double Element = 11

@@ -1,0 +1,91 @@
+package extractor
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"sync"
+
+	ort "github.com/yalue/onnxruntime_go"
+
+	"mlrbfn/internal/onnx"
+)
+
+// What [Products] returns.
+const (
+	ExactProducts      = "exact"
+	SaturatingProducts = "saturating"
+	UnknownProducts    = "unknown" // the library does not say
+)
+
+// Products says what the loaded onnxruntime makes of products of 8-bit numbers
+// on this machine's processor. On x86-64 with AVX2 and without VNNI sums of two
+// of them are cut off at 16 bits, so that a quantised model has other features
+// there than elsewhere. The answer is that of a small graph which is run once.
+func Products() string { return products() }
+
+var products = sync.OnceValue(func() string {
+	if err := InitRuntime(""); err != nil {
+		return UnknownProducts
+	}
+	sum, err := sumOfProducts()
+	switch {
+	case err != nil:
+		return UnknownProducts
+	case sum == productsLength*255*127:
+		return ExactProducts
+	case sum == productsLength/2*math.MaxInt16:
+		return SaturatingProducts
+	default:
+		return UnknownProducts
+	}
+})
+
+// productsLength is the number of products that are added up, and the size of
+// the matrices otherwise: what every kernel takes.
+const productsLength = 16
+
+// sumOfProducts multiplies the largest numbers by the largest weights.
+func sumOfProducts() (sum int32, err error) {
+	const n = productsLength
+	g, err := onnx.New(13, "mlrbfn", "")
+	if err != nil {
+		return 0, err
+	}
+	g.Output("sum", g.Op("MatMulInteger", g.Input("x", onnx.Uint8, n, n), g.Input("w", onnx.Int8, n, n)), onnx.Int32, n, n)
+	var graph bytes.Buffer
+	if err := g.Write(&graph); err != nil {
+		return 0, err
+	}
+	var values []ort.Value
+	defer func() {
+		for _, v := range values {
+			err = errors.Join(err, v.Destroy())
+		}
+	}()
+	x, err := ort.NewTensor(ort.NewShape(n, n), bytes.Repeat([]byte{255}, n*n))
+	if err != nil {
+		return 0, err
+	}
+	values = append(values, x)
+	weights := make([]int8, n*n)
+	for i := range weights {
+		weights[i] = 127
+	}
+	w, err := ort.NewTensor(ort.NewShape(n, n), weights)
+	if err != nil {
+		return 0, err
+	}
+	values = append(values, w)
+	out, err := ort.NewEmptyTensor[int32](ort.NewShape(n, n))
+	if err != nil {
+		return 0, err
+	}
+	values = append(values, out)
+	session, err := ort.NewDynamicAdvancedSessionWithONNXData(graph.Bytes(), []string{"x", "w"}, []string{"sum"}, nil)
+	if err != nil {
+		return 0, err
+	}
+	err = session.Run([]ort.Value{x, w}, []ort.Value{out})
+	return out.GetData()[0], errors.Join(err, session.Destroy())
+}

@@ -1,0 +1,67 @@
+package features_test
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"mlrbfn/features"
+)
+
+// TestMachines: a set says on which machines its rows were made, be it in one
+// run, in several or in shards, and another machine is no other fingerprint.
+func TestMachines(t *testing.T) {
+	here, there := header, header
+	here.Machine = features.Machine{Kernels: "avx2", Runtime: "1.31.1", Provider: "cpu", Products: "saturating"}
+	there.Machine = features.Machine{Kernels: "avx512", Runtime: "1.31.1", Provider: "cpu", Products: "exact"}
+	machines := func(dir string, want ...features.Machine) {
+		t.Helper()
+		set, err := features.Open(dir)
+		check(t, err)
+		defer set.Close()
+		if !slices.Equal(set.Machines, want) || set.Mixed() != (len(want) > 1) {
+			t.Errorf("%+v, mixed %v, want %+v", set.Machines, set.Mixed(), want)
+		}
+	}
+
+	dir := filepath.Join(t.TempDir(), "set")
+	commit(t, create(t, dir, here, features.Options{}), four[:2])
+	machines(dir, here.Machine)
+	commit(t, create(t, dir, there, features.Options{}), four[:2])
+	machines(dir, here.Machine) // nothing was made there
+	commit(t, create(t, dir, there, features.Options{}), four)
+	machines(dir, here.Machine, there.Machine)
+	commit(t, create(t, dir, header, features.Options{}), four[2:])
+	machines(dir, here.Machine, there.Machine) // which row is whose is not known
+
+	// An interrupted run goes on elsewhere.
+	dir = filepath.Join(t.TempDir(), "set")
+	w := create(t, dir, there, features.Options{})
+	check(t, add(w, four[0]))
+	check(t, w.Close())
+	commit(t, create(t, dir, here, features.Options{}), four)
+	machines(dir, here.Machine, there.Machine)
+
+	var shards []string
+	for i, h := range []features.Header{here, there} {
+		h.Shard = features.Shard{Index: i + 1, Count: 2}
+		shard := filepath.Join(t.TempDir(), "shard")
+		w := create(t, shard, h, features.Options{})
+		c := features.Contents{Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 2, Listing: "l"}, Places: []int64{int64(i)}}
+		check(t, add(w, four[i]))
+		c.Images, c.Labels = []features.Image{four[i].image()}, []int64{four[i].label}
+		_, err := w.Commit(t.Context(), c)
+		check(t, err)
+		shards = append(shards, shard)
+	}
+	out := filepath.Join(t.TempDir(), "whole")
+	meta, err := features.Merge(t.Context(), out, shards, features.Options{})
+	check(t, err)
+	machines(out, here.Machine, there.Machine)
+	if !meta.Mixed() {
+		t.Error("the merged set is said to be of one machine")
+	}
+	if (features.Meta{Machines: []features.Machine{{Kernels: "avx2"}, {Kernels: "go"}}}).Mixed() {
+		t.Error("other kernels alone change no features, and there is a warning")
+	}
+}
