@@ -37,6 +37,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	alarms := c.Float64("max-false-alarms", 0.05, "`SHARE` of in-distribution images that may be flagged")
 	tpr := c.Float64("target-tpr", 0.95, "the same as --max-false-alarms of 1 − `SHARE`")
 	scores := c.String("scores", pipeline.OwnScore, "`SCORE` to judge by: a method of evaluate, as ensemble(A,B,…)")
+	c.Lookup("scores").DefValue = pipeline.OwnScore + "; knn for one class"
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
 	c.rare("target-tpr")
@@ -90,6 +91,9 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 		}
 		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
+		if !c.Changed("scores") {
+			opts.Scores = "" // which depends on the number of classes
+		}
 		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
@@ -272,6 +276,13 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 	if r.ValAccuracy != nil {
 		text += fmt.Sprintf(", validation accuracy %.4f, balanced %.4f (%s)", *r.ValAccuracy, *r.ValBalancedAccuracy, count(r.Rows.Validation, "image"))
 		text += worstClasses(r.ValClasses)
+	}
+	if len(d.Classes) == 1 {
+		text += fmt.Sprintf("\none class: detect says whether an image is of %s, by the score %s", Printable(d.Classes[0]), r.Scores)
+		if r.Scores == "knn" {
+			text += " (nearest training images)"
+		}
+		text += "; it cannot name what other images show"
 	}
 	if r.Threshold != nil {
 		text += fmt.Sprintf("\nthreshold %.4f of the score %s, set by %s to flag at most %.4g%% of in-distribution images",
