@@ -32,7 +32,7 @@ var flagOf = map[string]string{
 // training name.
 var inWarnings = strings.NewReplacer(
 	"Train.Balance", "--balance sample", "Train.LR", "--lr", "Train.Epochs", "--epochs", `paper.Presets["mnist"]`, "--preset mnist",
-	"(Conditioning)", "(--conditioning)", "(Calibration)", "(--calibration)", "(TargetTPR)", "(--max-false-alarms)", "(Scores)", "(--scores)", "(Memory)", "(--memory)",
+	"(Conditioning)", "(--conditioning)", "(Calibration)", "(--calibration)", "(TargetTPR)", "(--max-false-alarms)", "(Scores)", "(--scores)", "(Memory)", "(--memory)", ": Memory: ", ": --memory: ",
 )
 
 // notAFlag are options that no flag sets.
@@ -63,6 +63,9 @@ func (c *command) advise(err error) error {
 			text, changed = err.Error(), true
 		}
 		text = strings.Replace(text, e.Error(), "--"+name+": "+e.Err.Error(), 1)
+		if e.Option == "Memory" && strings.Contains(text, " features") {
+			text += "; fewer features need less (of pixels, extract --size)"
+		}
 	}
 	if !changed {
 		return err
