@@ -29,6 +29,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
 	c.section("output")
 	out := c.String("out", "", "file `DETECTOR` to write")
+	bundle := c.Bool("bundle", false, "make DETECTOR a folder with the detector and its model, which works on any machine")
 	force := c.Bool("force", false, "replace a detector of other classes")
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
@@ -86,6 +87,9 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		case *restart:
 			opts.Resume = pipeline.ResumeNever
 		}
+		if *bundle {
+			*out = filepath.Join(*out, pipeline.BundleFile)
+		}
 		checkpoint := *out + ".checkpoint"
 		if *every > 0 {
 			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
@@ -138,6 +142,11 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		if opts.Checkpoint != "" {
 			if err := os.Remove(checkpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
+			}
+		}
+		if *bundle {
+			if err := detector.Bundle(ctx, *out); err != nil {
+				return fmt.Errorf("%s is saved, but its model could not be copied beside it: %w", *out, err)
 			}
 		}
 		for _, w := range result.Warnings {
