@@ -32,8 +32,8 @@ import (
 
 // ModelOptions says how to use a model; the zero value is the usual way.
 type ModelOptions struct {
-	// Output names the output that is the embedding; "" chooses it as
-	// DESIGN.md says: image_embeds, pooler_output, features, embedding,
+	// Output names the output that is the embedding; "" chooses the
+	// first there is of image_embeds, pooler_output, features, embedding,
 	// last_hidden_state, or the only one that there is.
 	Output string
 	// Pool says how tokens become one vector: "cls" takes the first, "mean" the

@@ -45,7 +45,7 @@ const runtimeEnv = "ONNXRUNTIME_SHARED_LIBRARY_PATH"
 // not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH
 // names; else what set-up put into .setup/onnxruntime of the checkout, searched
 // upward from the working directory and from the executable's folder; else the
-// newest in the system's library folders.
+// newest beside the executable or in lib there; else the newest in the system's library folders.
 //
 // A library that was asked for by name and is not there is an error: another
 // one is never taken in its place. Without any the error wraps [ErrNoRuntime].
@@ -64,7 +64,7 @@ func FindRuntime(explicit string) (string, error) {
 		}
 		return path, err
 	}
-	return searchRuntime(startFolders(), systemFolders())
+	return searchRuntime(startFolders(), append(besideProgram(), systemFolders()...))
 }
 
 // startFolders are the working directory and the folder of the executable.

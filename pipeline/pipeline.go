@@ -61,6 +61,8 @@ const (
 	BackboneHead = evaluation.BackboneHead
 
 	DefaultOpset = export.DefaultOpset
+
+	BundleFile = detector.BundleFile
 )
 
 // Errors that callers tell from others.

@@ -65,6 +65,9 @@ func (c *command) advise(err error) error {
 			text, changed = err.Error(), true
 		}
 		text = strings.Replace(text, e.Error(), "--"+name+": "+e.Err.Error(), 1)
+		if e.Option == "Memory" && strings.Contains(text, " features") {
+			text += "; fewer features need less (of pixels, extract --size)"
+		}
 	}
 	if !changed {
 		return err
@@ -74,7 +77,7 @@ func (c *command) advise(err error) error {
 
 // inWarnings puts flags in the place of what warnings of a training name without
 // brackets.
-var inWarnings = strings.NewReplacer("Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist")
+var inWarnings = strings.NewReplacer("Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
 
 // bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
 var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)

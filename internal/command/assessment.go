@@ -75,8 +75,11 @@ func (a *assessment) print(w io.Writer) error {
 	}
 	fmt.Fprintln(w)
 	if in.images > 0 {
-		fmt.Fprintf(w, "%s of known classes: right class %s (mean over classes %.1f%%), falsely flagged %s\n",
-			count(in.images, "image"), percent(in.right, in.images), 100*recall/float64(len(known)), percent(in.flagged, in.images))
+		right := ""
+		if len(a.classes) > 1 {
+			right = fmt.Sprintf("right class %s (mean over classes %.1f%%), ", percent(in.right, in.images), 100*recall/float64(len(known)))
+		}
+		fmt.Fprintf(w, "%s of known classes: %sfalsely flagged %s\n", count(in.images, "image"), right, percent(in.flagged, in.images))
 	}
 	if out.images > 0 {
 		fmt.Fprintf(w, "%s of other classes: caught %s\n", count(out.images, "image"), percent(out.flagged, out.images))
@@ -93,7 +96,7 @@ func (a *assessment) print(w io.Writer) error {
 	for _, name := range rows[:min(len(rows), mostRows)] {
 		l := a.labels[name]
 		right := "–"
-		if slices.Contains(known, name) {
+		if len(a.classes) > 1 && slices.Contains(known, name) {
 			right = percent(l.right, l.images)
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t\n", Printable(name), l.images, right, percent(l.flagged, l.images), l.takenFor(name))

@@ -132,7 +132,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		}
 		progress := NewProgress(s.Err, "", *quiet)
 		opts.Progress = progress.Phase
-		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", text) }
+		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", inWarnings.Replace(text)) }
 		results, err := pipeline.Evaluate(ctx, opts)
 		progress.Close()
 		if err != nil {

@@ -152,6 +152,9 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			tellClasses(ForPeople(s.Err), result)
 		}
 	}
+	if d := result.Meta.D; d > manyPixels && opts.Model == extractor.PixelsName && !quiet {
+		fmt.Fprintf(s.Err, "extract: each image has %d features, one for each pixel and channel: training is slow and approximate with so many; --size makes fewer (--size 32: %d for grey images, %d for colour)\n", d, 32*32, 3*32*32)
+	}
 	if err != nil {
 		return err
 	}
@@ -165,6 +168,9 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	}
 	return nil
 }
+
+// manyPixels is from how many features on extract says that fewer do.
+const manyPixels = 10_000
 
 // quantisedText warns of models that compute in 8 bits. Products is what
 // [extractor.Products] says.

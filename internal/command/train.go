@@ -29,6 +29,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
 	c.section("output")
 	out := c.String("out", "", "file `DETECTOR` to write")
+	bundle := c.Bool("bundle", false, "make DETECTOR a folder with the detector and its model, which works on any machine")
 	force := c.Bool("force", false, "replace a detector of other classes")
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
@@ -37,6 +38,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	alarms := c.Float64("max-false-alarms", 0.05, "`SHARE` of in-distribution images that may be flagged")
 	tpr := c.Float64("target-tpr", 0.95, "the same as --max-false-alarms of 1 − `SHARE`")
 	scores := c.String("scores", pipeline.OwnScore, "`SCORE` to judge by: a method of evaluate, as ensemble(A,B,…)")
+	c.Lookup("scores").DefValue = pipeline.OwnScore + "; knn for one class"
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
 	c.rare("target-tpr")
@@ -85,11 +87,17 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		case *restart:
 			opts.Resume = pipeline.ResumeNever
 		}
+		if *bundle {
+			*out = filepath.Join(*out, pipeline.BundleFile)
+		}
 		checkpoint := *out + ".checkpoint"
 		if *every > 0 {
 			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 		}
 		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
+		if !c.Changed("scores") {
+			opts.Scores = "" // which depends on the number of classes
+		}
 		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
@@ -134,6 +142,11 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		if opts.Checkpoint != "" {
 			if err := os.Remove(checkpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
+			}
+		}
+		if *bundle {
+			if err := detector.Bundle(ctx, *out); err != nil {
+				return fmt.Errorf("%s is saved, but its model could not be copied beside it: %w", *out, err)
 			}
 		}
 		for i, w := range result.Warnings {
@@ -274,6 +287,13 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 	if r.ValAccuracy != nil {
 		text += fmt.Sprintf(", validation accuracy %.4f, balanced %.4f (%s)", *r.ValAccuracy, *r.ValBalancedAccuracy, count(r.Rows.Validation, "image"))
 		text += worstClasses(r.ValClasses)
+	}
+	if len(d.Classes) == 1 {
+		text += fmt.Sprintf("\none class: detect says whether an image is of %s, by the score %s", Printable(d.Classes[0]), r.Scores)
+		if r.Scores == "knn" {
+			text += " (nearest training images)"
+		}
+		text += "; it cannot name what other images show"
 	}
 	if r.Threshold != nil {
 		text += fmt.Sprintf("\nthreshold %.4f of the score %s, set by %s to flag at most %.4g%% of in-distribution images",

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -175,7 +176,11 @@ func headPrefix(i, heads int) string {
 // ErrDetector, names the file and says what is wrong.
 func Load(path string) (*Detector, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil, fmt.Errorf("detector %s: %w: it is a folder; `train` makes a file", path, ErrDetector)
+		file := filepath.Join(path, BundleFile)
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("detector %s: %w: it is a folder without %s, so not a bundle", path, ErrDetector, BundleFile)
+		}
+		path = file
 	}
 	if err := regular.Check(path, regular.Weights); err != nil {
 		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -440,8 +441,11 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 }
 
 // accuracy is the share of labelled test images whose class is right; NaN
-// without any.
+// without any, or where there is one class alone.
 func (e *evaluation) accuracy(predicted []int) float64 {
+	if len(e.train.Classes) == 1 {
+		return math.NaN()
+	}
 	var pred, labels []int
 	for i, y := range e.idLabels {
 		if y >= 0 {

@@ -53,10 +53,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
 		return nil, err
 	}
-	if opts.Scores == "" {
-		opts.Scores = detector.OwnScore
-	}
-	_, ensemble, err := detector.ScoreParts(opts.Scores)
+	_, ensemble, err := detector.ScoreParts(cmp.Or(opts.Scores, detector.OwnScore))
 	if err != nil {
 		return nil, options.Errorf("Scores", "%w", err)
 	}
@@ -85,6 +82,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	t, err := tables.Open(ctx, space, opts.Features...)
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
+	}
+	if opts.Scores == "" {
+		opts.Scores = DefaultScores(len(t.Classes))
 	}
 	data := &Data{Table: t, Options: opts, space: space}
 	defer func() {
@@ -299,9 +299,6 @@ func (t *Data) warn() {
 	}
 	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Open {
 		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST learns their classes better, the residual one tells out-of-distribution images better")
-	}
-	if len(counts) == 1 && t.Options.Scores == detector.OwnScore {
-		t.Warnings = append(t.Warnings, "there is only one class: the detector says whether an image is of it; the score knn (Scores) often does so better than the head's own")
 	}
 	if n := t.unlabelled(); n > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("%d images without a label are left out", n))

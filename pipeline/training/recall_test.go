@@ -38,10 +38,10 @@ func TestRecalls(t *testing.T) {
 	}
 }
 
-// TestOneClass: of one class there is no accuracy, and the advice is a score that
-// suits.
+// TestOneClass: of one class there is no accuracy and nothing to warn of, and the
+// score is that of the nearest training images unless another is named.
 func TestOneClass(t *testing.T) {
-	for scores, advises := range map[string]bool{detector.OwnScore: true, "knn": false} {
+	for scores, want := range map[string]string{"": "knn", detector.OwnScore: detector.OwnScore, "mds": "mds"} {
 		o := quick(pipetest.Clouds(t, 1, 300, []int64{0}, [2]float64{4, 0}))
 		o.Scores = scores
 		d, result, err := Train(t.Context(), o)
@@ -49,13 +49,16 @@ func TestOneClass(t *testing.T) {
 			t.Fatal(err)
 		}
 		if result.ValAccuracy != nil || result.ValBalancedAccuracy != nil || result.ValClasses != nil {
-			t.Errorf("%s: accuracy %v", scores, result.ValAccuracy)
+			t.Errorf("%q: accuracy %v", scores, result.ValAccuracy)
 		}
-		if w := strings.Join(result.Warnings, "\n"); strings.Contains(w, "knn") != advises || strings.Contains(w, "nothing teaches") {
-			t.Errorf("%s: warnings %q", scores, w)
+		if len(result.Warnings) > 0 {
+			t.Errorf("%q: warnings %q", scores, result.Warnings)
+		}
+		if d.ScoreName() != want || result.Scores != want {
+			t.Errorf("%q: the detector judges by %s, %s; want %s", scores, d.ScoreName(), result.Scores, want)
 		}
 		if v := d.Verdicts([]float32{4, 0, -9, 6}); v[0].OOD || !v[1].OOD {
-			t.Errorf("%s: verdicts %+v", scores, v)
+			t.Errorf("%q: verdicts %+v", scores, v)
 		}
 	}
 }

@@ -1,0 +1,126 @@
+package extractor
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/regular"
+)
+
+// besideProgram is the folder of the executable, and lib in it, where a library
+// lies that was copied to a machine together with the program.
+func besideProgram() []string {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	if real, err := filepath.EvalSymlinks(exe); err == nil {
+		exe = real
+	}
+	return []string{filepath.Dir(exe), filepath.Join(filepath.Dir(exe), "lib")}
+}
+
+// Copy finds the model, as Find does, and copies its graph, its weights and its
+// configurations into a folder. It checks the copies by their hashes, and writes
+// over no file that is another.
+func (r ModelReference) Copy(ctx context.Context, folder string) error {
+	graph, err := r.Find(ctx)
+	if err != nil {
+		return err
+	}
+	paths, err := graphFiles(graph)
+	if err != nil {
+		return err
+	}
+	root := filepath.Dir(graph)
+	if filepath.Base(root) == "onnx" { // as transformers.js and Optimum lay models out
+		root = filepath.Dir(root)
+	}
+	configs, err := filepath.Glob(filepath.Join(globbed(root), "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(paths, configs...) {
+		name, err := filepath.Rel(root, path)
+		if err != nil || !filepath.IsLocal(name) {
+			return fmt.Errorf("file %s of the model is not in its folder %s", path, root)
+		}
+		if err := errors.Join(ctx.Err(), copyFile(path, filepath.Join(folder, name))); err != nil {
+			return err
+		}
+	}
+	name, err := filepath.Rel(root, graph)
+	if err != nil {
+		return err
+	}
+	hash, err := hashGraph(ctx, filepath.Join(folder, name))
+	if err == nil && hash != r.SHA256 {
+		err = fmt.Errorf("the copy of %s in %s is another model", graph, folder)
+	}
+	return err
+}
+
+// globbed escapes what filepath.Glob would understand.
+func globbed(path string) string {
+	var text []rune
+	for _, c := range path {
+		if c == '*' || c == '?' || c == '[' || c == '\\' && filepath.Separator != '\\' {
+			text = append(text, '\\')
+		}
+		text = append(text, c)
+	}
+	return string(text)
+}
+
+// copyFile copies a file and compares the hashes. A file that is there already
+// must be the same.
+func copyFile(from, to string) error {
+	want, err := hashOf(from)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(to); err == nil {
+		if have, err := hashOf(to); err != nil || have != want {
+			return errors.Join(fmt.Errorf("%s exists and is another file than %s", to, from), err)
+		}
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+		return err
+	}
+	in, err := regular.Open(from, regular.Weights)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	err = atomicfile.Create(to, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if have, err := hashOf(to); err != nil || have != want {
+		return errors.Join(fmt.Errorf("the copy %s of %s is damaged", to, from), err)
+	}
+	return nil
+}
+
+func hashOf(path string) (sum [sha256.Size]byte, err error) {
+	f, err := regular.Open(path, regular.Weights)
+	if err != nil {
+		return sum, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return sum, err
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
