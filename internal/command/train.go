@@ -38,7 +38,6 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	alarms := c.Float64("max-false-alarms", 0.05, "`SHARE` of in-distribution images that may be flagged")
 	tpr := c.Float64("target-tpr", 0.95, "the same as --max-false-alarms of 1 − `SHARE`")
 	scores := c.String("scores", pipeline.OwnScore, "`SCORE` to judge by: a method of evaluate, as ensemble(A,B,…)")
-	c.Lookup("scores").DefValue = pipeline.OwnScore + "; knn for one class"
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
 	c.rare("target-tpr")
@@ -95,9 +94,6 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 		}
 		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
-		if !c.Changed("scores") {
-			opts.Scores = "" // which depends on the number of classes
-		}
 		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)

@@ -83,9 +83,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
 	}
-	if opts.Scores == "" {
-		opts.Scores = DefaultScores(len(t.Classes))
-	}
+	opts.Scores = cmp.Or(opts.Scores, detector.OwnScore)
 	data := &Data{Table: t, Options: opts, space: space}
 	defer func() {
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/head/residual"
 	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
 )
 
 // Options says what to train a detector on, and how. A zero field takes
@@ -33,8 +32,8 @@ type Options struct {
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
 
-	// Scores names the score to judge by: detector.OwnScore is the heads' own, ""
-	// that of DefaultScores; any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
+	// Scores names the score to judge by: "" or detector.OwnScore is the heads' own;
+	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
 	// that the heads are trained on, and an ensemble put on one scale by the
 	// validation rows. Where it reads logits, they are those of a linear head
 	// that is trained as Linear says (Epochs 0 means 100) with the first seed.
@@ -92,16 +91,6 @@ func (s Share) String() string {
 		return s.Features
 	}
 	return fmt.Sprint(s.fraction())
-}
-
-// DefaultScores names the score to judge by where none is named: the heads' own,
-// and with one class, which teaches a head nothing, the distance to the nearest
-// training images.
-func DefaultScores(classes int) string {
-	if classes == 1 {
-		return "knn"
-	}
-	return detector.OwnScore
 }
 
 // withHeadDefaults fills in the zero fields whose defaults depend on the network.
