@@ -26,6 +26,7 @@ import (
 	"strings"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/regular"
 	"mlrbfn/metrics"
 )
 
@@ -139,7 +140,7 @@ const generator = `<meta name="generator" content="mlrbfn report">`
 // make is never replaced. Dir need not be there yet.
 func Check(dir string) error {
 	file := filepath.Join(dir, "report.html")
-	text, err := os.ReadFile(file)
+	text, err := regular.ReadFile(file, regular.Page)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

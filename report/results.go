@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/regular"
 	"mlrbfn/metrics"
 )
 
@@ -148,7 +149,7 @@ func WriteResults(file string, results []Result) error {
 
 // ReadResults reads what WriteResults wrote.
 func ReadResults(file string) ([]Result, error) {
-	f, err := os.Open(file)
+	f, err := regular.Open(file, regular.Table)
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
@@ -188,7 +189,7 @@ var ErrForeign = errors.New("not written by this program; choose another folder"
 // RemoveResults removes a CSV that WriteResults wrote; none is fine. Any other
 // file is left as it is, and the error wraps ErrForeign.
 func RemoveResults(file string) error {
-	text, err := os.ReadFile(file)
+	text, err := regular.ReadFile(file, regular.Table)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
