@@ -14,7 +14,6 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/regular"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/pipeline/internal/files"
 )
@@ -176,9 +175,6 @@ func headPrefix(i, heads int) string {
 func Load(path string) (*Detector, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil, fmt.Errorf("detector %s: %w: it is a folder; `train` makes a file", path, ErrDetector)
-	}
-	if err := regular.Check(path, regular.Weights); err != nil {
-		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
 	}
 	file, err := safetensors.Read(path)
 	if err != nil && !files.IsFormatError(err) {
