@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"mlrbfn/internal/regular"
 )
 
 // Kinds of methods, as the OpenOOD v1.5 study and the paper's first table group
@@ -58,7 +59,7 @@ func (e Entry) InStudy() bool {
 // Outlier_Data and Arch. Metrics are in per cent, as 87.62 or 87.62 ± 0.29; "/"
 // means none.
 func ReadLeaderboard(file string) (entries []Entry, err error) {
-	f, err := os.Open(file)
+	f, err := regular.Open(file, regular.Table)
 	if err != nil {
 		return nil, fmt.Errorf("leaderboard: %w", err)
 	}

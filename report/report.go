@@ -25,6 +25,7 @@ import (
 	"strings"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/regular"
 	"mlrbfn/metrics"
 )
 
@@ -137,7 +138,7 @@ const generator = `<meta name="generator" content="mlrbfn report">`
 // not exist yet.
 func Check(dir string) error {
 	file := filepath.Join(dir, "report.html")
-	text, err := os.ReadFile(file)
+	text, err := regular.ReadFile(file, regular.Page)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/regular"
 	"mlrbfn/metrics"
 )
 
@@ -147,7 +148,7 @@ func WriteResults(file string, results []Result) error {
 
 // ReadResults reads a file of WriteResults.
 func ReadResults(file string) ([]Result, error) {
-	f, err := os.Open(file)
+	f, err := regular.Open(file, regular.Table)
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
@@ -187,7 +188,7 @@ var ErrForeign = errors.New("not written by this program; choose another folder"
 // RemoveResults removes a CSV of WriteResults, if it exists. Any other file is not
 // touched, and the error wraps ErrForeign.
 func RemoveResults(file string) error {
-	text, err := os.ReadFile(file)
+	text, err := regular.ReadFile(file, regular.Table)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

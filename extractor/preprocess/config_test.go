@@ -226,6 +226,8 @@ func FuzzParse(f *testing.F) {
 		`{"architecture": "x", "pretrained_cfg": {"input_size": [3, 20, 30], "interpolation": "lanczos", "crop_pct": 0.9, "crop_mode": "border", "mean": 0.5, "std": 0.5}}`,
 		`{"model_cfg": {"vision_cfg": {"image_size": [9, 8]}}, "preprocess_cfg": {"resize_mode": "longest", "fill_color": 3}}`,
 		`{"size": 224, "resize_mode": "squash"}`,
+		`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 1000000000}, "crop_size": -8, "resample": 99, "image_mean": [1e308, 0, 0], "image_std": [1e-308, 0, -1]}`,
+		`{"image_processor_type": "V\u001b[31m", "size": 9223372036854775807}`,
 	} {
 		f.Add("preprocess_cfg.json", []byte(seed))
 	}

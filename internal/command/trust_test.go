@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"mlrbfn/internal/testenv"
@@ -96,6 +97,60 @@ func TestPrintedPathsArePaths(t *testing.T) {
 	for _, row := range again[1:] {
 		if _, err := os.Stat(filepath.Join(dir, row[0])); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestOnlyRegularFiles: each file that a user names may be a pipe, a device or
+// a folder, and none is waited for or read without end.
+func TestOnlyRegularFiles(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	in := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
+	if err := syscall.Mkfifo(in("pipe"), 0o666); err != nil {
+		t.Skip(err)
+	}
+	evaluate := []string{"evaluate", "--train", w.features, "--id", w.features, "--near", "x=" + w.features}
+	for i, odd := range []string{in("pipe"), "/dev/zero", dir} {
+		says := "not a regular file"
+		if odd == dir {
+			says = "it is a folder"
+		}
+		fails(t, says, "detect", "--detector", odd, w.images)
+		fails(t, says, "export", "--detector", odd, "--out", in("d.onnx"))
+		fails(t, says, append(evaluate, "--out", in("r"), "--detector", odd)...)
+		fails(t, "not a regular file", append(evaluate, "--out", in("r"), "--leaderboard", odd)...)
+		for name, args := range map[string][]string{
+			"report.html":  evaluate,
+			"results.csv":  evaluate,
+			"d.checkpoint": {"train", "--features", w.features, "--resume"},
+		} {
+			at := in(name, string(rune('a'+i)))
+			if err := os.MkdirAll(at, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(odd, filepath.Join(at, name)); err != nil {
+				t.Fatal(err)
+			}
+			if args[0] == "train" {
+				at = filepath.Join(at, "d")
+			}
+			call(t, failed, append(args, "--out", at)...)
+		}
+		for _, name := range []string{"features.npy", "features.json", "images.jsonl", "checksums.json"} {
+			set := in("set", name, string(rune('a'+i)))
+			if err := os.CopyFS(set, os.DirFS(w.features)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(filepath.Join(set, name)); err != nil && name != "checksums.json" {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(odd, filepath.Join(set, name)); err != nil {
+				t.Fatal(err)
+			}
+			if name != "checksums.json" {
+				call(t, failed, "train", "--features", set, "--out", in("d"), "--epochs", "1", "--verify", "--force", "--checkpoint-every", "0")
+			}
 		}
 	}
 }

@@ -149,7 +149,8 @@ func TestFiles(t *testing.T) {
 // ErrFormat, and what is read is what the header says.
 func FuzzRead(f *testing.F) {
 	good := file(imagesMagic, make([]byte, 24), 2, 3, 4)
-	for _, data := range [][]byte{nil, good, good[:20], zip(f, good), file(labelsMagic, []byte{1, 2}, 2), file(imagesMagic, nil, 1<<31, 1<<31, 4)} {
+	for _, data := range [][]byte{nil, good, good[:20], zip(f, good), file(labelsMagic, []byte{1, 2}, 2), file(imagesMagic, nil, 1<<31, 1<<31, 4),
+		file(imagesMagic, nil, 1<<30, 1, 1), zip(f, file(imagesMagic, nil, 1<<24, 1, 1)), file(imagesMagic, nil, 1<<31, 0, 0)} {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -236,3 +236,22 @@ func TestDeclarations(t *testing.T) {
 		}
 	}
 }
+
+// FuzzParse checks that no graph breaks the parser, and that what it accepts can
+// be written.
+func FuzzParse(f *testing.F) {
+	f.Add(file(17, nodeField("Identity", "y", []string{"x"})))
+	f.Add(file(1<<62, nodeField("Expand", "y", []string{"x", "x"})))
+	f.Add(file(17, nodeField("Loop", "y", []string{"x"}, bytesField(5, message(stringField(1, "body"), bytesField(6, message(nodeField("Loop", "y", []string{"y"}))))))))
+	for _, location := range []string{"../w", "/dev/zero", "", "w\x00"} {
+		f.Add(file(17, tensorField("w", intField(tensorDataLocation, 1), bytesField(tensorExternalData, message(stringField(1, "location"), stringField(2, location))),
+			bytesField(tensorExternalData, message(stringField(1, "length"), stringField(2, "9223372036854775807"))))))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := Parse(data, t.TempDir())
+		if err == nil {
+			m.Prune()
+			written(t, m)
+		}
+	})
+}

@@ -27,6 +27,9 @@ const (
 	List    = 1 << 30   // a list of images
 	Graph   = 2 << 30   // an ONNX graph, which protocol buffers bound so
 	Weights = 256 << 30 // a file of weights beside a graph
+	Tensors = 64 << 30  // a detector or a checkpoint
+	Table   = 64 << 20  // results and leaderboards
+	Page    = 1 << 30   // a report
 	Values  = 1 << 50   // arrays, whose header says their size, and lines that are read one by one
 )
 

@@ -10,17 +10,18 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"unicode/utf8"
 
 	"github.com/edsrzf/mmap-go"
+
+	"mlrbfn/internal/regular"
 )
 
 // Read reads the safetensors file at path as Parse does. Errors name the file.
 func Read(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path, regular.Tensors)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}

@@ -383,6 +383,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(write(f, metadata, tensors))
 	f.Add(write(f, nil, nil))
 	f.Add(raw(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 3, 4))
+	f.Add(raw(`{"a":{"dtype":"F64","shape":[0,9223372036854775807,9223372036854775807],"data_offsets":[0,0]}}`))
+	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff{}"))
 	f.Add(raw(`{"a":{"dtype":"F32","shape":[4294967296,1073741824],"data_offsets":[0,0]}}`))
 	f.Add(raw(`{"__metadata__":{"k":"v"},"b":{"dtype":"I64","shape":[],"data_offsets":[0,8]}} `, 1, 2, 3, 4, 5, 6, 7, 8))
 	f.Fuzz(func(t *testing.T, data []byte) {

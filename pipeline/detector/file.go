@@ -15,7 +15,6 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/regular"
 	"mlrbfn/internal/safetensors"
 	"mlrbfn/pipeline/internal/files"
 )
@@ -181,9 +180,6 @@ func Load(path string) (*Detector, error) {
 			return nil, fmt.Errorf("detector %s: %w: it is a folder without %s, so not a bundle", path, ErrDetector, BundleFile)
 		}
 		path = file
-	}
-	if err := regular.Check(path, regular.Weights); err != nil {
-		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
 	}
 	file, err := safetensors.Read(path)
 	if err != nil && !files.IsFormatError(err) {

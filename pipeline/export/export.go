@@ -18,6 +18,7 @@ import (
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/regular"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 )
@@ -108,7 +109,7 @@ func exportWithBackbone(ctx context.Context, opts Options) (_ *onnx.Model, err e
 }
 
 func mergeBackbone(model *extractor.Model, opts Options) (*onnx.Model, error) {
-	data, err := os.ReadFile(model.File)
+	data, err := regular.ReadFile(model.File, regular.Graph)
 	if err != nil {
 		return nil, err
 	}
