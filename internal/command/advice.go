@@ -69,6 +69,11 @@ func (c *command) advise(err error) error {
 			text += "; fewer features need less (of pixels, extract --size)"
 		}
 	}
+	if !changed && err != nil {
+		// What is wrong with one image comes as text alone.
+		text = inWarnings.Replace(err.Error())
+		changed = text != err.Error()
+	}
 	if !changed {
 		return err
 	}
@@ -77,7 +82,7 @@ func (c *command) advise(err error) error {
 
 // inWarnings puts flags in the place of what warnings of a training name without
 // brackets.
-var inWarnings = strings.NewReplacer("Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
+var inWarnings = strings.NewReplacer("Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ", ": ImageTimeout: ", ": --image-timeout: ")
 
 // bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
 var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)

@@ -48,7 +48,7 @@ func TestEvaluateFigures(t *testing.T) {
 			t.Errorf("%s: not either measured or left out: %q", m, left[m])
 		}
 	}
-	if len(left) != 1 || !strings.Contains(left["temperature"], "classified right") { // the classes are far apart
+	if len(left) != 1 || !strings.Contains(left["temperature"], "classified correctly") { // the classes are far apart
 		t.Errorf("left out: %v", left)
 	}
 	find := func(method, seed, group, dataset string) report.Result {
