@@ -38,7 +38,7 @@ type ExtractOptions struct {
 	// processor, or fewer with more threads each where that proves faster.
 	Workers int
 	// Batch is how many images go through the session at once; 0 is one, or
-	// more where that proves faster and the same to the bit. A batch that is
+	// more where that proves faster and bit-identical. A batch that is
 	// asked for may change the last bits of features.
 	Batch int
 	// MaxPixels bounds the size of a decoded image, and of all those that are
@@ -101,7 +101,7 @@ type model interface {
 	withThreads(n int) (model, error)
 	// batchSizes are the sizes of batches that may be worth a try, in order,
 	// and exact whether their features must be the same as those of an image
-	// alone to the bit.
+	// alone, bit by bit.
 	batchSizes() []int
 	exact() bool
 	Close() error

@@ -41,7 +41,7 @@ func tuned(t *testing.T, m *Model, items []Item, workers int) ([]Result, Plan) {
 }
 
 // TestFeaturesDoNotDependOnThePlan: whatever a machine finds the fastest, the
-// features are the same to the bit. On that rests that an extraction which was
+// features are bit-identical. On that rests that an extraction which was
 // interrupted ends as one that was not.
 func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 	models := []string{"resnet20-cifar10", "squeezenet11-fp16io", "vit-tiny-p16", "vit-tiny-p16-int8"}

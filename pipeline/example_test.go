@@ -46,7 +46,7 @@ func ExampleTrain() {
 		3, 4, // of neither
 	}) {
 		if v.OOD {
-			fmt.Println("a stranger")
+			fmt.Println("out of distribution")
 		} else {
 			fmt.Println("class", v.Class)
 		}
@@ -55,5 +55,5 @@ func ExampleTrain() {
 	// 320 rows trained on
 	// class 0
 	// class 1
-	// a stranger
+	// out of distribution
 }

@@ -167,7 +167,7 @@ func (f *format) recover(err *error) {
 // formats only with ApplyEXIF. CMYK is converted as Pillow does without a colour
 // profile.
 //
-// All formats equal Pillow to the bit, but for TIFFs with uncompressed YCbCr,
+// All formats equal Pillow exactly, except for TIFFs with uncompressed YCbCr,
 // which are up to one level off.
 //
 // Files that are cut short or broken are errors where they are for Pillow, also

@@ -84,7 +84,7 @@ func readFile(t testing.TB, path string) []byte {
 }
 
 // TestGolden compares whole pipelines with transformers 5.23, timm 1.0.31 and
-// OpenCLIP 3.3 over Pillow 13: all agree to the bit.
+// OpenCLIP 3.3 over Pillow 13: all agree bit by bit.
 func TestGolden(t *testing.T) {
 	dir := testenv.Shared(t, "oracle/golden/preprocess")
 	var golden struct {

@@ -2,7 +2,7 @@
 // expects, with the arithmetic of the Python libraries that the backbones were
 // trained with: Pillow for decoding and resizing, and for the steps around
 // them Hugging Face transformers, timm (torchvision) and OpenCLIP. Results are
-// the same to the bit, but for the exceptions that [Decode] names and the last
+// bit-identical, except for what [Decode] names and the last
 // bit of a float32.
 //
 //	bytes ──Decode──▶ RGB image ──Spec.Tensor──▶ float32, normalised

@@ -221,7 +221,7 @@ func TestExact(t *testing.T) {
 }
 
 // TestSpecJSON fixes the description that fingerprints are made of: a change of
-// these bytes makes every cached feature set a stranger.
+// these bytes makes every cached feature set unusable.
 func TestSpecJSON(t *testing.T) {
 	spec, err := Parse("x", []byte(`{"image_processor_type": "CLIPImageProcessor"}`))
 	if err != nil {

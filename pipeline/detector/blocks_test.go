@@ -9,7 +9,7 @@ import (
 	"mlrbfn/pipeline/internal/pipetest"
 )
 
-// TestVerdictsOfBlocks: a row's verdict is the same, to the bit, whatever rows
+// TestVerdictsOfBlocks: a row's verdict is bit-identical, whatever rows
 // are judged with it.
 func TestVerdictsOfBlocks(t *testing.T) {
 	const d, e = 70, 50

@@ -199,7 +199,7 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 		})
 		verdicts := make([]Verdict, n)
 		for i := range verdicts {
-			// Not all scores of a block are to the bit those of its rows alone.
+			// Not all scores of a block are bit-identical to those of its rows alone.
 			_ = d.rescore(context.Background(), scores[i:i+1], rows[i*d.Dim():(i+1)*d.Dim()]) // fails only when cancelled
 			verdicts[i] = d.verdict(logConfidences[i*classes:(i+1)*classes], scores[i])
 		}

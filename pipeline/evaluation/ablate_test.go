@@ -119,7 +119,7 @@ func TestAblateRefuses(t *testing.T) {
 		"a depth twice": func(o *AblateOptions) { o.Depths = []int{1, 1} },
 		"a step twice":  func(o *AblateOptions) { o.Steps = []string{"no-ratio", "no-ratio"} },
 		"unknown step":  func(o *AblateOptions) { o.Steps = []string{"magic"} },
-		"no strangers":  func(o *AblateOptions) { o.OOD = nil },
+		"no OOD sets":   func(o *AblateOptions) { o.OOD = nil },
 		"hidden":        func(o *AblateOptions) { o.Depths, o.Hidden = []int{2}, -1 },
 	} {
 		opts := ablateOptions(t)

@@ -153,7 +153,7 @@ func TestEvaluateRefuses(t *testing.T) {
 	set := func(name string) []OODSet { return []OODSet{{Far, name, good}} }
 	tests := map[string]Options{
 		"unknown method": {Methods: []string{"magic"}, OOD: set("a")},
-		"no strangers":   {},
+		"no OOD sets":    {},
 		"a name twice":   {OOD: append(set("a"), OODSet{Near, "a", good})},
 		"the name id":    {OOD: set("id")},
 		"a path":         {OOD: set("../a")},

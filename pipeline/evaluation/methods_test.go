@@ -138,7 +138,7 @@ func TestEvaluateHeads(t *testing.T) {
 	}
 	opts.Head = BackboneHead
 	if _, err := Evaluate(context.Background(), opts); err == nil || !strings.Contains(err.Error(), "logits.npy") {
-		t.Errorf("strangers without logits: %v", err)
+		t.Errorf("OOD images without logits: %v", err)
 	}
 }
 

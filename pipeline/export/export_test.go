@@ -92,7 +92,7 @@ func (o outputs) check(t testing.TB, d *detector.Detector, x []float32, toleranc
 	}
 }
 
-// exact is the tolerance where both have the same rows to the bit: a
+// exact is the tolerance where both have bit-identical rows: a
 // ten-thousandth of what is promised.
 const exact = 1e-9
 

@@ -231,7 +231,7 @@ func (t *Data) rows(calibration int) detector.RowCount {
 	}
 }
 
-// Repeated counts the rows of another table that are, to the bit, also rows of
+// Repeated counts the rows of another table that are bit-identical to rows of
 // this one: copies of images, whatever their folders are called.
 func (t *Data) Repeated(other *tables.Table) int {
 	seed, counts := maphash.MakeSeed(), map[uint64]int{} // hashes, as all rows may not fit into memory

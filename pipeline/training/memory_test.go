@@ -13,7 +13,7 @@ import (
 )
 
 // TestTrainBeyondMemory: of features that do not fit into memory a detector
-// comes out that tells the classes apart, says so, is the same to the bit whether
+// comes out that tells the classes apart, says so, is bit-identical whether
 // or not it was interrupted, and with whatever memory it goes on; no file stays.
 func TestTrainBeyondMemory(t *testing.T) {
 	for name, network := range map[string]head.Config{"residual": pipetest.SmallResidual, "paper": pipetest.SmallPaper} {

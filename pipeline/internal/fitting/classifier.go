@@ -58,7 +58,7 @@ func OfBackbone(t *tables.Table) (*Classifier, error) {
 	}
 	last, err := posthoc.NewLinear(weights, bias)
 	if err == nil && last.Out != c.size {
-		err = fmt.Errorf("features %s have weights (fc_weight.npy) of %d classes, and there are %d classes to tell from strangers", t.Dirs[0], last.Out, c.size)
+		err = fmt.Errorf("features %s have weights (fc_weight.npy) of %d classes, and there are %d in-distribution classes", t.Dirs[0], last.Out, c.size)
 	}
 	c.Network = posthoc.MLP{last}
 	return c, err

@@ -188,7 +188,7 @@ func (t *Table) CheckLogits(classes int) error {
 		case 0:
 			return fmt.Errorf("features %s have no logits of the backbone's (logits.npy)", set.Dir)
 		default:
-			return fmt.Errorf("features %s have logits of %d classes, and there are %d classes to tell from strangers", set.Dir, c, classes)
+			return fmt.Errorf("features %s have logits of %d classes, and there are %d in-distribution classes", set.Dir, c, classes)
 		}
 	}
 	return nil
