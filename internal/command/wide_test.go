@@ -13,6 +13,9 @@ import (
 // command works in the memory that it is given, or is refused with the bytes that
 // it would take and with what helps.
 func TestWideFeatures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector, which short tests run under, takes memory of its own")
+	}
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for i := range 20 {
