@@ -30,7 +30,9 @@
 // fields, which names what a file holds of it, and a declaration by kindOf; add
 // that to kinds in registry.go. Names, commands, detectors, joint scoring and most
 // tests follow from the declaration. A score that can share work with others also
-// has a method join (together.go). Add a golden of its values to the tests.
+// has a method join (together.go). A method graph writes it as an ONNX graph
+// (graph.go); without one, detectors that judge by the score cannot be exported. Add a
+// golden of its values to the tests.
 //
 // # Arithmetic
 //
