@@ -14,6 +14,7 @@ import (
 
 	"mlrbfn/features"
 	"mlrbfn/head"
+	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
@@ -44,7 +45,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	c.rare("preset", "balance")
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
-	c.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals; 0: none")
+	c.IntVar(&opts.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals; 0: none")
 	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
 	c.rare("images")
 	quiet := c.Bool("quiet", false, "show no progress")

@@ -43,7 +43,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scores := testenv.OpenOOD(t)
+	scores := testenv.OpenOODScores(t)
 	for method, name := range golden {
 		var file struct {
 			Clean     map[string]json.RawMessage `json:"clean_float64"`

@@ -42,7 +42,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		opts.Seeds = []uint64{0}
 	}
 	if opts.TargetTPR == 0 {
-		opts.TargetTPR = 0.95
+		opts.TargetTPR = DefaultTargetTPR
 	}
 	if err := opts.withHeadDefaults(); err != nil {
 		return nil, err
