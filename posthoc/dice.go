@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-var kindDICE = kindOf[DICE]("DICE", method{
+var _ = declare[DICE]("DICE", method{
 	name: "dice", reads: features, needs: features | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.Head, 0) },

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-var kindGEN = kindOf[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
+var _ = declare[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
 
 func (s *GEN) fields(f *fields) {
 	f.float("gamma", &s.Gamma)

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-var kindGradNorm = kindOf[GradNorm]("GradNorm", method{
+var _ = declare[GradNorm]("GradNorm", method{
 	name: "gradnorm", reads: features, needs: lastLayer,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
 })

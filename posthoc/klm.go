@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-var kindKLM = kindOf[KLM]("KLM", method{
+var _ = declare[KLM]("KLM", method{
 	name: "klm", reads: logits, needs: logits | validation,
 	memory: func(_, c int) int64 { return matrices(2, c, c) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitKLM(ctx, in.Val) },

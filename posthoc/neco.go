@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-var kindNECO = kindOf[NECO]("NECO", method{
+var _ = declare[NECO]("NECO", method{
 	name: "neco", reads: features | logits, needs: features, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitNECO(ctx, in.Train, 0) },
 })

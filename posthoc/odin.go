@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-var kindODIN = kindOf[ODIN]("ODIN", method{
+var _ = declare[ODIN]("ODIN", method{
 	name: "odin", reads: features, needs: network,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &ODIN{Network: in.Network}, nil },
 })

@@ -13,7 +13,7 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-var kindRelation = kindOf[Relation]("Relation", method{
+var _ = declare[Relation]("Relation", method{
 	name: "relation", reads: features | logits, needs: features | logits, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitRelation(in.Train)
