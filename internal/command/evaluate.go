@@ -135,6 +135,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		progress := NewProgress(s.Err, "", *quiet)
 		opts.Progress = progress.Phase
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", inWarnings.Replace(text)) }
+		opts.Leaked = func(leaks []pipeline.Leak) { printLeaks(s.Err, leaks) }
 		results, err := pipeline.Evaluate(ctx, opts)
 		progress.Close()
 		if err != nil {
@@ -146,6 +147,16 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		return assess(ctx, opts, s)
 	}
 	return c.done()
+}
+
+// printLeaks prints which images are in two sets.
+func printLeaks(w io.Writer, leaks []pipeline.Leak) {
+	fmt.Fprintln(w, "evaluate: warning: sets share images (identical or nearly identical features), so that metrics are wrong, most often too good:")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, l := range leaks {
+		fmt.Fprintf(t, "  %s: %d of %d\t%s: %d of %d\n", Printable(l.A), l.RowsA, l.OfA, Printable(l.B), l.RowsB, l.OfB)
+	}
+	t.Flush()
 }
 
 // mostMethods bounds the rows that printResults prints, so that they fit a

@@ -27,6 +27,13 @@ type Options struct {
 	// labelled rows by default.
 	Validation, Calibration Share
 
+	// GroupBy, where set, is a regular expression that names the group of an image
+	// by its path in the feature set: what the first bracketed part matches, or all
+	// that the expression matches. Images of one group, such as the frames of a
+	// video or the photographs of a patient, stay in one part of the split, as
+	// identical and nearly identical ones do always.
+	GroupBy string
+
 	// Head is the network to train, with its shape: a residual.Config or a
 	// paper.Config. It also has the defaults of the next two fields. nil means
 	// residual.Config{}.
