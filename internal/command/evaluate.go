@@ -50,7 +50,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	c.rare("images")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
-	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scoring, about")
+	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scores, about; where it is given, for features too")
 	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
 	c.rare("verify")
 	c.run = func(ctx context.Context, s Streams) error {
@@ -97,7 +97,9 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		if opts.Bootstrap < 0 {
 			return Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
 		}
-		opts.Train.Features = *train
+		if opts.Train.Features = *train; c.Changed("memory") {
+			opts.Train.Memory = opts.Memory
+		}
 		opts.Train.Calibration.None = true // no threshold is set here
 		if *verify {
 			all := append(slices.Clone(*train), opts.ID)
@@ -134,7 +136,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		}
 		progress := NewProgress(s.Err, "", *quiet)
 		opts.Progress = progress.Phase
-		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", inWarnings.Replace(text)) }
+		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", c.adviseText(text)) }
 		opts.Leaked = func(leaks []pipeline.Leak) { printLeaks(s.Err, leaks) }
 		results, err := pipeline.Evaluate(ctx, opts)
 		progress.Close()

@@ -122,6 +122,9 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	if err := clearReport(opts.Out); err != nil {
 		return nil, err
 	}
+	if err := e.leaveOut(opts.Methods != nil); err != nil {
+		return nil, err
+	}
 	var results []report.Result
 	var measured []string
 	for _, method := range e.opts.Methods {
