@@ -40,6 +40,8 @@ type (
 	AblateOptions = evaluation.AblateOptions
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
+	// Leak is images that are in two sets of an evaluation.
+	Leak = evaluation.Leak
 	// Result is one row of results.csv.
 	Result = report.Result
 

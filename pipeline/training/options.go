@@ -6,6 +6,7 @@ import (
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
+	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
 	"mlrbfn/options"
 )
@@ -26,6 +27,13 @@ type Options struct {
 	// labelled rows by default.
 	Validation, Calibration Share
 
+	// GroupBy, where set, is a regular expression that names the group of an image
+	// by its path in the feature set: what the first bracketed part matches, or all
+	// that the expression matches. Images of one group, such as the frames of a
+	// video or the photographs of a patient, stay in one part of the split, as
+	// identical and nearly identical ones do always.
+	GroupBy string
+
 	// Head is the network to train, with its shape: a residual.Config or a
 	// paper.Config. It also has the defaults of the next two fields. nil means
 	// residual.Config{}.
@@ -42,9 +50,9 @@ type Options struct {
 	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
 	// that the heads are trained on, and an ensemble put on one scale by the
 	// validation rows. Where it reads logits, they are those of a linear head
-	// that is trained as Linear says (Epochs 0 means 100) with the first seed.
+	// that is fitted as Linear says on the rows that the first seed gives.
 	Scores string
-	Linear head.TrainOptions
+	Linear linear.Options
 
 	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
 
