@@ -8,7 +8,7 @@ import (
 	"mlrbfn/options"
 )
 
-var kindASH = kindOf[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))
+var _ = declare[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))
 
 func pruning(name string, how Shape) method {
 	return method{
@@ -94,7 +94,7 @@ func (s shape) prune(f []float64) {
 		factor = math.Exp(min(all/large, maxExp))
 	}
 	for j, v := range f {
-		keep := v > least
+		keep := v > least || math.IsNaN(v)
 		if v == least && ties > 0 {
 			keep = true
 			ties--

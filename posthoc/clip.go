@@ -8,7 +8,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindClip = kindOf[Clip]("Clip",
+var _ = declare[Clip]("Clip",
 	method{name: "react", reads: features, needs: features | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
 		return FitReAct(ctx, in.Val, in.Head, 0)
 	}},

@@ -8,7 +8,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindDICE = kindOf[DICE]("DICE", method{
+var _ = declare[DICE]("DICE", method{
 	name: "dice", reads: features, needs: features | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.Head, 0) },

@@ -7,7 +7,7 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-var kindFDBD = kindOf[FDBD]("FDBD", method{
+var _ = declare[FDBD]("FDBD", method{
 	name: "fdbd", reads: features | logits, needs: features | lastLayer,
 	memory: func(d, c int) int64 { return plus(matrices(1, c, c), matrices(1, c, d)) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitFDBD(ctx, in.Train, in.Head) },

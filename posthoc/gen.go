@@ -9,7 +9,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindGEN = kindOf[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
+var _ = declare[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
 
 func (s *GEN) fields(f *fields) {
 	f.float("gamma", &s.Gamma)

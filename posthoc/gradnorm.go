@@ -7,7 +7,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindGradNorm = kindOf[GradNorm]("GradNorm", method{
+var _ = declare[GradNorm]("GradNorm", method{
 	name: "gradnorm", reads: features, needs: lastLayer,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
 })

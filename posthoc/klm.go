@@ -8,7 +8,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindKLM = kindOf[KLM]("KLM", method{
+var _ = declare[KLM]("KLM", method{
 	name: "klm", reads: logits, needs: logits | validation,
 	memory: func(_, c int) int64 { return matrices(2, c, c) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitKLM(ctx, in.Val) },

@@ -7,7 +7,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindKNN = kindOf[KNN]("KNN", method{
+var _ = declare[KNN]("KNN", method{
 	name: "knn", reads: features, needs: features, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitKNN(in.Train, 0)

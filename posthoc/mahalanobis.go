@@ -13,8 +13,8 @@ const (
 )
 
 var (
-	kindMDS  = kindOf[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)))
-	kindRMDS = kindOf[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, fitRMDS(true)))
+	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)))
+	_ = declare[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, fitRMDS(true)))
 )
 
 // mahalanobis is a method that needs so many matrices [D, D].

@@ -9,7 +9,7 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-var kindMaxSoftmax = kindOf[MaxSoftmax]("MaxSoftmax",
+var _ = declare[MaxSoftmax]("MaxSoftmax",
 	method{name: "msp", reads: logits, fit: plain(&MaxSoftmax{})},
 	method{name: "temperature", reads: logits, needs: logits | labels | validation, fit: func(ctx context.Context, in Input) (Scorer, error) {
 		return FitTemperature(ctx, in.Val)

@@ -10,7 +10,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindNECO = kindOf[NECO]("NECO", method{
+var _ = declare[NECO]("NECO", method{
 	name: "neco", reads: features | logits, needs: features, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitNECO(ctx, in.Train, 0) },
 })

@@ -11,7 +11,7 @@ import (
 	"mlrbfn/options"
 )
 
-var kindNNGuide = kindOf[NNGuide]("NNGuide", method{
+var _ = declare[NNGuide]("NNGuide", method{
 	name: "nnguide", reads: features | logits, needs: features | logits,
 	fit: func(ctx context.Context, in Input) (Scorer, error) {
 		s, err := FitNNGuide(ctx, in.Train, 0, 0)

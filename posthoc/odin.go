@@ -8,7 +8,7 @@ import (
 	"mlrbfn/internal/onnx"
 )
 
-var kindODIN = kindOf[ODIN]("ODIN", method{
+var _ = declare[ODIN]("ODIN", method{
 	name: "odin", reads: features, needs: network,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &ODIN{Network: in.Network}, nil },
 })

@@ -15,7 +15,7 @@ func she(name string, metric Metric) method {
 	}
 }
 
-var kindSHE = kindOf[SHE]("SHE", she("she-ip", InnerProduct), she("she-e", Euclidean), she("she-cos", Cosine))
+var _ = declare[SHE]("SHE", she("she-ip", InnerProduct), she("she-e", Euclidean), she("she-cos", Cosine))
 
 func (s *SHE) fields(f *fields) {
 	text(f, "metric", &s.Metric)

@@ -15,12 +15,12 @@ import (
 
 const groupResidual = "residual"
 
-var kindResidual = kindOf[Residual]("Residual", method{
+var _ = declare[Residual]("Residual", method{
 	name: "residual", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitResidual(ctx, in.Train, in.Head, 0) },
 })
 
-var kindViM = kindOf[ViM]("ViM", method{
+var _ = declare[ViM]("ViM", method{
 	name: "vim", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.Head, 0) },
 })

@@ -101,15 +101,16 @@ func Parse(data []byte, dir string, reserved ...string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{renamed: map[string]string{}}
+	m, whole := &Model{renamed: map[string]string{}}, false
 	in := inliner{dir, int64(len(data))}
 	inline := edits{tensor: in.inline}
 	for _, f := range fields {
 		switch f.number {
 		case modelGraph:
-			if m.graph != nil {
+			if whole {
 				return nil, errMalformed
 			}
+			whole = true // though it may have no fields
 			if m.graph, err = split(f.body); err == nil {
 				_, err = inline.fields(m.graph, graphKind, 0)
 			}
@@ -137,7 +138,7 @@ func Parse(data []byte, dir string, reserved ...string) (*Model, error) {
 		}
 		m.fields = append(m.fields, f)
 	}
-	if m.graph == nil {
+	if !whole {
 		return nil, errMalformed
 	}
 	if err := checkOpset(m.opset); err != nil {
