@@ -39,6 +39,8 @@ var kinds = []kind{
 	kindFDBD,
 	kindNCI,
 	kindNECO,
+	// another score
+	kindStandardised,
 }
 
 // kind is a type of scores.
