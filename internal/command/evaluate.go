@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mlrbfn/features"
+	"mlrbfn/head"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
@@ -34,7 +35,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
 	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
-	c.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
 	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")
@@ -69,14 +70,14 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		}
 		switch network {
 		case "mlp":
-			if opts.Softmax.Layers < 1 || opts.Softmax.Layers > 4 {
-				return Usagef("--mlp-layers %d: it is 1 to 4", opts.Softmax.Layers)
+			if *layers < 1 || *layers > 4 {
+				return Usagef("--mlp-layers %d: it is 1 to 4", *layers)
 			}
+			opts.Softmax = &head.MLPConfig{Layers: *layers}
 		default:
 			if c.Changed("mlp-layers") {
 				return Usagef("--mlp-layers goes with --head mlp")
 			}
-			opts.Softmax.Layers = 1
 			if network != "linear" {
 				opts.Head = network
 			}

@@ -218,7 +218,11 @@ func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
 		}
 		return e.softmax, nil
 	}
-	e.softmax, err = e.trainAll(ctx, contender{name: "softmax head", softmax: &e.opts.Softmax, train: e.train.Options.Linear})
+	c := contender{name: "linear head", linear: true}
+	if e.opts.Softmax != nil {
+		c = contender{name: "softmax head", softmax: e.opts.Softmax, train: e.opts.SoftmaxTrain}
+	}
+	e.softmax, err = e.trainAll(ctx, c)
 	return e.softmax, err
 }
 

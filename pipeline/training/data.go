@@ -47,12 +47,6 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err := opts.withHeadDefaults(); err != nil {
 		return nil, err
 	}
-	if opts.Linear.Epochs == 0 {
-		opts.Linear.Epochs = 100
-	}
-	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
-		return nil, err
-	}
 	_, ensemble, err := detector.ScoreParts(cmp.Or(opts.Scores, detector.OwnScore))
 	if err != nil {
 		return nil, options.Errorf("Scores", "%w", err)

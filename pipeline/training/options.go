@@ -6,6 +6,7 @@ import (
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
+	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
 	"mlrbfn/options"
 )
@@ -36,9 +37,9 @@ type Options struct {
 	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
 	// that the heads are trained on, and an ensemble put on one scale by the
 	// validation rows. Where it reads logits, they are those of a linear head
-	// that is trained as Linear says (Epochs 0 means 100) with the first seed.
+	// that is fitted as Linear says on the rows that the first seed gives.
 	Scores string
-	Linear head.TrainOptions
+	Linear linear.Options
 
 	TargetTPR float64 // share of in-distribution images that the threshold keeps; 0 means 0.95
 

@@ -54,7 +54,6 @@ func (o *scoring) evaluate(ctx context.Context, stdout io.Writer) (err error) {
 	opts.Train.Seeds = []uint64{0, 1, 2}
 	opts.Train.Calibration.None = true
 	opts.Train.Train = head.TrainOptions{Epochs: 1}
-	opts.Train.Linear = head.TrainOptions{Epochs: 1}
 
 	const training = "training"
 	took := map[string]usage{}

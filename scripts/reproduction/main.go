@@ -398,7 +398,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		if val != "" {
 			opts.Train.Validation = pipeline.Share{Features: val}
 		}
-		opts.Softmax = head.MLPConfig{Layers: c.layers}
+		opts.Softmax = &head.MLPConfig{Layers: c.layers}
 		opts.Out = e.folder(b.name, c)
 		// All is for Evaluate to choose from where it is not for the contest.
 		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
@@ -443,7 +443,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		Validation   pipeline.Share
 		Bootstrap    int
 		Sets         map[string]string
-	}{opts.Methods, opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
+	}{opts.Methods, *opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
 	if err != nil {
 		return err
 	}
