@@ -130,6 +130,23 @@ func (d *Detector) Own(x []float32) head.Outputs {
 	return d.outputs(func(h int) head.Outputs { return d.Heads[h].All(x) })
 }
 
+// EachOwn calls do with what Own says of blocks of the rows, in order.
+func (d *Detector) EachOwn(ctx context.Context, x []float32, do func(head.Outputs)) error {
+	for block := range slices.Chunk(x, d.blockRows()*d.Dim()) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		do(d.Own(block))
+	}
+	return nil
+}
+
+// blockRows is how many rows are judged at once.
+func (d *Detector) blockRows() int {
+	const confidences = 1 << 19
+	return max(min(confidences/len(d.Classes), mostVerdicts)/verdictBlock, 1) * verdictBlock
+}
+
 // logAdd returns log(eᵃ + eᵇ).
 func logAdd(a, b float64) float64 {
 	a, b = max(a, b), min(a, b)
@@ -168,9 +185,7 @@ func (d *Detector) Verdicts(x []float32) []Verdict {
 // VerdictsContext is Verdicts that stops with ctx.
 func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict, error) {
 	verdicts := make([]Verdict, 0, len(x)/d.Dim())
-	const confidences = 1 << 19
-	rows := max(min(confidences/len(d.Classes), mostVerdicts)/verdictBlock, 1) * verdictBlock
-	for block := range slices.Chunk(x, rows*d.Dim()) {
+	for block := range slices.Chunk(x, d.blockRows()*d.Dim()) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

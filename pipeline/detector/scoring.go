@@ -17,10 +17,10 @@ import (
 // Names of scores that are not post-hoc scores of one kind.
 const (
 	// JoinedScore joins the parts that class hold-out weighs on the training data
-	// themselves; docs/holdout.md describes it. It is the default of residual heads.
+	// themselves; docs/holdout.md describes it. It is the default. Of the paper's
+	// heads it is their own score.
 	JoinedScore = "mlrbfn"
-	// HeadScore is the score that the heads give themselves, the default of the
-	// paper's heads.
+	// HeadScore is the score that the heads give themselves.
 	HeadScore = "head"
 
 	ensembleName = "ensemble"
@@ -142,7 +142,8 @@ type Guard struct {
 	Weight      float64
 }
 
-func (g *Guard) of(nearness float64) float64 {
+// Of returns what the guard adds to the score of a row with a density.
+func (g *Guard) Of(nearness float64) float64 {
 	return g.Weight * min(0, (nearness-g.Low)/(g.Middle-g.Low))
 }
 
@@ -176,7 +177,7 @@ func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own
 			return errors.New("a guard needs a residual head")
 		}
 		for i, v := range own.Nearness {
-			sum[i] += s.Guard.of(v)
+			sum[i] += s.Guard.Of(v)
 		}
 	}
 	copy(dst, sum)

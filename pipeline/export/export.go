@@ -48,7 +48,7 @@ type Options struct {
 // [detector.ErrOtherModel].
 func Export(ctx context.Context, opts Options) error {
 	if s := opts.Detector.Scoring; s != nil {
-		return options.Errorf("Detector", "its score is %s, and only detectors can be exported that judge by the heads' own score, %s", s.Name, detector.OwnScore)
+		return options.Errorf("Detector", "its score is %s, and only detectors can be exported that judge by the heads' own score, %s", s.Name, detector.HeadScore)
 	}
 	var m *onnx.Model
 	var err error
