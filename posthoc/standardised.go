@@ -9,7 +9,9 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-var kindStandardised = kindOf[Standardised]("Standardised")
+const standardisedKind = "Standardised"
+
+var _ = declare[Standardised](standardisedKind)
 
 func (s *Standardised) fields(f *fields) {
 	f.vector("mean", &s.Mean, -1)
@@ -27,7 +29,7 @@ func (s *Standardised) fields(f *fields) {
 	}
 	text(f, "kind", &name)
 	if f.loading() {
-		at := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name && name != kindStandardised.name })
+		at := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name && name != standardisedKind })
 		if f.refuse(at < 0, "kind", "a score of the kind %q is not known", name); f.err != nil {
 			return
 		}
