@@ -20,7 +20,12 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 3
+const detectorVersion = 4
+
+// scoresVersion is the newest format whose scores have neither guards nor terms of
+// the heads' score as parts. Others are written in it if they have a score that
+// is not the heads' own.
+const scoresVersion = 3
 
 // plainVersion is the newest format that knows of no scores but the heads' own,
 // and what a detector without others is written in.
@@ -53,6 +58,7 @@ type metadata struct {
 	Training     TrainingRecord      `json:"training"`
 	History      [][]files.Epoch     `json:"history"`
 	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
+	Assessment   *Assessment         `json:"assessment,omitempty"`
 }
 
 // conditioningRecord says what a conditioning is.
@@ -85,9 +91,13 @@ func (d *Detector) Save(path string) error {
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
+		Assessment: d.Assessment,
 	}
-	if scores != nil {
+	switch {
+	case d.Scoring.isNew():
 		meta.Version = detectorVersion
+	case scores != nil:
+		meta.Version = scoresVersion
 	}
 	meta.Model = pathtext.EncodePercent(meta.Model)
 	if settings.NoDepression {
@@ -219,7 +229,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{},
+		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{}, Assessment: meta.Assessment,
 	}
 	d.Source.Model = pathtext.DecodePercent(meta.Model)
 	for _, records := range meta.History {
@@ -268,6 +278,6 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	d.Scoring, err = readScoring(file, meta.Scores, d.Dim())
+	d.Scoring, err = readScoring(file, meta.Scores, d.Dim(), d.Own(make([]float32, d.Dim())))
 	return d, err
 }

@@ -39,6 +39,9 @@ type Result struct {
 	Threshold *float64 `json:"threshold"` // null where nothing will be flagged
 	Scores    string   `json:"scores"`    // what the threshold is of
 
+	// Assessment is that of the detector: null without class hold-out.
+	Assessment *detector.Assessment `json:"assessment"`
+
 	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
 	FalseAlarms *[2]float64 `json:"false_alarms"`
 
@@ -103,9 +106,12 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if len(data.split.LeftOut) > 0 {
 		d.Splits["left_out"] = data.split.LeftOut
 	}
-	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
+	joined, err := raw.fitScoring(ctx, d)
+	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
+	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
+	data.Warnings = append(data.Warnings, joined.Notes...)
 	if d.Scores, err = data.calibrate(ctx, d); err != nil {
 		return nil, nil, err
 	}

@@ -51,7 +51,7 @@ var readLogits = []string{"msp", "mls", "energy", "gen", "odin", "she-ip", "she-
 var (
 	linearHead  = contest{"linear", "", 1, false, func(string) bool { return true }}
 	fourLayers  = contest{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }}
-	asPublished = contest{"paper", " (as published)", 1, true, func(m string) bool { return m == pipeline.OwnScore }}
+	asPublished = contest{"paper", " (as published)", 1, true, func(m string) bool { return m == pipeline.JoinedScore }}
 
 	contests = []contest{linearHead, fourLayers, asPublished}
 )
@@ -403,7 +403,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		opts.Out = e.folder(b.name, c)
 		// All is for Evaluate to choose from where it is not for the contest.
 		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
-			opts.Methods = append([]string{pipeline.OwnScore}, posthoc.Names()...)
+			opts.Methods = append([]string{pipeline.JoinedScore}, posthoc.Names()...)
 		}
 		if opts.Methods = keep(opts.Methods, c.takes); opts.Methods == nil && c.name != contests[0].name {
 			continue
