@@ -62,6 +62,13 @@ func TestDetectorsOfAllScores(t *testing.T) {
 				t.Errorf("%s: row %d: %+v, want %+v", name, i, g, w)
 			}
 		}
+		judge := d.NewJudge()
+		block := judge(scoredRows)
+		for i, whole := range block {
+			if alone := judge(scoredRows[i*d.Dim() : (i+1)*d.Dim()])[0]; alone != whole {
+				t.Errorf("%s: row %d: %+v, alone %+v", name, i, whole, alone)
+			}
+		}
 		path := filepath.Join(t.TempDir(), "detector")
 		if err := d.Save(path); err != nil {
 			t.Error(err)
