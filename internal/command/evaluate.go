@@ -35,7 +35,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
 	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
-	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them; 1: the paper's linear head")
 	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")

@@ -112,7 +112,7 @@ func TestReproduce(t *testing.T) {
 		}
 	}
 	// The paper's numbers stand beside those of the backbone of that name, of each head.
-	for _, method := range []string{"mlrbfn", "mlrbfn (as published)", "msp", "msp (MLP)", "knn"} {
+	for _, method := range []string{"mlrbfn", "mlrbfn (as published)", "msp", "msp (plain)", "msp (MLP)", "knn"} {
 		lines := 0
 		for line := range strings.Lines(comparison) {
 			if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| "+method+" | CLIP | ") {
