@@ -85,6 +85,9 @@ type Options struct {
 	Commands   []string      // to repeat the evaluation with
 	Facts      []report.Fact // versions, dates and the like
 
+	// Leaked, where set, is told which images are in two of the sets.
+	Leaked func([]Leak)
+
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
 
@@ -117,6 +120,9 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 		return nil, err
 	}
 	if err := clearReport(opts.Out); err != nil {
+		return nil, err
+	}
+	if err := e.leaveOut(opts.Methods != nil); err != nil {
 		return nil, err
 	}
 	var results []report.Result
@@ -195,7 +201,8 @@ type evaluation struct {
 	idLabels []int64 // in the training classes; −1 where there is none
 	ood      []*tables.Table
 	runs     []report.Run // what was scored
-	room     int64        // bytes that may still be taken to keep logits
+	leaked   []Leak
+	room     int64 // bytes that may still be taken to keep logits
 
 	// Trained when they are first asked for, one per seed.
 	heads, softmax []trained
@@ -314,8 +321,11 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	for _, w := range e.train.Warnings {
 		e.warn(w)
 	}
-	if n := e.train.Repeated(e.id); n > 0 {
-		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all metrics flatter", n, e.id.Sets[0].N))
+	if e.leaked, err = e.leaks(ctx); err != nil {
+		return nil, err
+	}
+	if len(e.leaked) > 0 && opts.Leaked != nil {
+		opts.Leaked(e.leaked)
 	}
 	return e, nil
 }

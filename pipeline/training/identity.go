@@ -24,8 +24,9 @@ type identity map[string]string
 
 // Names that are handled specially.
 const (
-	rateName = "Train.LR" // may be changed on demand
-	kindName = "Conditioning.kind"
+	rateName  = "Train.LR" // may be changed on demand
+	splitName = "Split"    // is missing where rows are on their own
+	kindName  = "Conditioning.kind"
 )
 
 // identifyOptions names the options that the heads depend on. They have their
@@ -92,6 +93,9 @@ func (t *Data) identify(ctx context.Context) (identity, error) {
 	classes, err := json.Marshal(t.Classes)
 	if err != nil {
 		return nil, err
+	}
+	if rule := t.rule(); rule != "" {
+		id[splitName] = rule
 	}
 	id["the classes"] = checksum(ctx, classes)
 	id["the training features"] = checksum(ctx, t.X)
