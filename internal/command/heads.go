@@ -167,7 +167,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	case o.Conditioning.Shrinkage != 0 && !whitens:
 		return o, Usagef("--shrinkage: --conditioning %s does not whiten", h.conditioning)
 	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != conditioning.PCA:
-		return o, Usagef("--pca-dims: --conditioning %s is no pca", h.conditioning)
+		return o, Usagef("--pca-dims goes with --conditioning pca, not with %s", h.conditioning)
 	}
 	o.Train.Balance = h.balance == "sample"
 	// A zero would mean the default further on, not what was asked for.

@@ -334,7 +334,7 @@ func (e *experiment) findSets() error {
 		return fmt.Errorf("%s: all sets of OOD images are missing; %s", e.title, remedy)
 	}
 	if len(e.near)+len(e.far) < wanted {
-		e.note("near and far are means over the sets that are there, the paper's over all; %s", remedy)
+		e.note("near and far are means over the sets that were found, the paper's over all; %s", remedy)
 	}
 	return nil
 }
@@ -457,7 +457,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		return err
 	}
 	if string(before) == string(made) && !e.again {
-		fmt.Fprintf(e.stderr, "reproduce: %s is kept\n", opts.Out)
+		fmt.Fprintf(e.stderr, "reproduce: %s is up to date\n", opts.Out)
 		return nil
 	}
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
