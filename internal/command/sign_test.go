@@ -11,6 +11,22 @@ import (
 	"mlrbfn/pipeline"
 )
 
+// TestForgedHash: a detector whose fingerprint was removed still opens no model but
+// the one whose hash it has.
+func TestForgedHash(t *testing.T) {
+	w := newWorld(t)
+	d, err := pipeline.LoadDetector(w.detector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Source.Fingerprint, d.Source.SHA256 = "", strings.Repeat("0", 64)
+	file := filepath.Join(t.TempDir(), "forged")
+	if err := d.Save(file); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, "its graph is another", "detect", "--detector", file, "--model", w.model, "--quiet", w.images)
+}
+
 // TestSign signs a bundle with a key of minisign's, and judges by it.
 func TestSign(t *testing.T) {
 	w := newWorld(t)
