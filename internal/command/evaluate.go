@@ -33,6 +33,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	sets := AddSetFlags(c.FlagSet)
 	file := c.String("detector", "", "trained `DETECTOR` to use for its scores, instead of training")
 	load := addPublicKeyFlag(c.FlagSet)
+	c.rare("public-key")
 	c.section("what is compared")
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
