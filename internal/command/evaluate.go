@@ -32,6 +32,8 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := AddSetFlags(c.FlagSet)
 	file := c.String("detector", "", "trained `DETECTOR` to use for its scores, instead of training")
+	load := addPublicKeyFlag(c.FlagSet)
+	c.rare("public-key")
 	c.section("what is compared")
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
@@ -114,7 +116,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 			}
 		}
 		if *file != "" {
-			if opts.Detector, err = pipeline.LoadDetector(*file); err != nil {
+			if opts.Detector, err = load(*file); err != nil {
 				return err
 			}
 		}

@@ -33,7 +33,8 @@ type Detector struct {
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
-	file string // that it was read from; "" for a new one
+	file   string // that it was read from; "" for a new one
+	signed bool   // by a key that its user named
 }
 
 // TrainingRecord is the options that heads were trained with and the rows that

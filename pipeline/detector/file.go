@@ -15,7 +15,10 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/pathtext"
+	"mlrbfn/internal/regular"
 	"mlrbfn/internal/safetensors"
+	"mlrbfn/internal/signature"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/internal/files"
 )
 
@@ -29,6 +32,10 @@ const plainVersion = 2
 // ErrDetector is wrapped by the error of a file that is no detector, or not
 // one to be trusted.
 var ErrDetector = errors.New("not a usable detector")
+
+// ErrSignature is wrapped by the error of a file that lacks the signature that it
+// must have.
+var ErrSignature = signature.ErrSignature
 
 // metadata is the JSON object under the key mlrbfn of the file's metadata. Its
 // names, and those within, are those of the format.
@@ -173,7 +180,20 @@ func headPrefix(i, heads int) string {
 // Load reads a detector that Save wrote. A file that is cut short or
 // altered, of a newer version or no detector at all gives an error that wraps
 // ErrDetector, names the file and says what is wrong.
-func Load(path string) (*Detector, error) {
+func Load(path string) (*Detector, error) { return load(path, "") }
+
+// LoadSigned is Load of a file that must have a valid signature beside it, in
+// minisign's format, by publicKey: that key or a file with it. Of a file without,
+// nothing is parsed, and the error wraps ErrSignature. The detector opens no model
+// but the one whose hash it has.
+func LoadSigned(path, publicKey string) (*Detector, error) {
+	if publicKey == "" {
+		return nil, options.Errorf("PublicKey", "none is given")
+	}
+	return load(path, publicKey)
+}
+
+func load(path, publicKey string) (*Detector, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		file := filepath.Join(path, BundleFile)
 		if _, err := os.Stat(file); err != nil {
@@ -181,7 +201,15 @@ func Load(path string) (*Detector, error) {
 		}
 		path = file
 	}
-	file, err := safetensors.Read(path)
+	parse := func() (*safetensors.File, error) { return safetensors.Read(path) }
+	if publicKey != "" {
+		data, err := readSigned(path, publicKey)
+		if err != nil {
+			return nil, fmt.Errorf("detector %s: %w", path, err)
+		}
+		parse = func() (*safetensors.File, error) { return safetensors.Parse(data) } // the very bytes that are signed
+	}
+	file, err := parse()
 	if err != nil && !files.IsFormatError(err) {
 		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
 	}
@@ -192,8 +220,17 @@ func Load(path string) (*Detector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("detector %s: %w: %w", path, ErrDetector, err)
 	}
-	d.file = path
+	d.file, d.signed = path, publicKey != ""
 	return d, nil
+}
+
+// readSigned reads a file that must be signed.
+func readSigned(path, publicKey string) ([]byte, error) {
+	key, err := signature.PublicKey(publicKey)
+	if err != nil {
+		return nil, options.Errorf("PublicKey", "%w", err)
+	}
+	return signature.ReadFile(path, regular.Tensors, key)
 }
 
 func parseDetector(file *safetensors.File) (*Detector, error) {
