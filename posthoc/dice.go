@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"mlrbfn/internal/onnx"
 )
 
 var _ = declare[DICE]("DICE", method{
@@ -59,4 +61,8 @@ func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
 
 func (s *DICE) join(t *together, dst []float64, _ Batch) error {
 	return shape{d: s.Head.In, how: none}.join(t, s.Head, dst)
+}
+
+func (s *DICE) graph(g *graph) (onnx.Value, error) {
+	return g.energy(g.linear(s.Head, g.Features), 1), nil
 }

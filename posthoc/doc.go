@@ -30,8 +30,9 @@
 // Write a file with its type, its function Fit…, its method Score, its method
 // fields, which names what a file holds of it, and a declaration by declare. Names,
 // commands, detectors, joint scoring and the tests follow from the declaration. A
-// score that can share work with others also has a method join (together.go). Add a
-// golden of its values (CONTRIBUTING.md).
+// score that can share work with others also has a method join (together.go). A
+// method graph writes it as an ONNX graph (graph.go); without one, detectors that
+// judge by the score cannot be exported. Add a golden of its values (CONTRIBUTING.md).
 //
 // # Arithmetic
 //

@@ -3,6 +3,7 @@ package posthoc
 import (
 	"context"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
@@ -75,4 +76,13 @@ func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
 			scores[i] = over(sum, distance(x[i*d:(i+1)*d], s.Mean))
 		}
 	})
+}
+
+func (s *FDBD) graph(g *graph) (onnx.Value, error) {
+	inverse := make([]float64, len(s.Distances))
+	for i, v := range s.Distances {
+		inverse[i] = over(1, v)
+	}
+	sum := g.Dot(g.Op("Sub", g.Largest(g.Logits), g.Logits), g.ofPredicted(inverse))
+	return g.Over(sum, g.Length(g.centred(g.Features, s.Mean))), nil
 }

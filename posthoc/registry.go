@@ -179,9 +179,6 @@ func (m method) check(in Input) error {
 	if m.needs&network != 0 && in.Network == nil {
 		return fmt.Errorf("a network to differentiate: %w", ErrMissing)
 	}
-	if m.memory == nil {
-		return nil
-	}
 	d, c := 0, 0
 	if data != nil {
 		d, c = data.D, data.Classes
@@ -189,8 +186,28 @@ func (m method) check(in Input) error {
 	if in.Head != nil {
 		d, c = max(d, in.Head.In), max(c, in.Head.Out)
 	}
-	if need, have := m.memory(d, c), cmp.Or(in.Memory, DefaultMemory); need > have {
+	return m.fits(d, c, in.Memory)
+}
+
+// fits reports that the matrices of features [·, d] in c classes are too large for
+// the memory.
+func (m method) fits(d, c int, memory int64) error {
+	if m.memory == nil {
+		return nil
+	}
+	if need, have := m.memory(d, c), cmp.Or(memory, DefaultMemory); need > have {
 		return options.Errorf("Memory", "%d bytes are too few: %d features in %d classes need %d", have, d, c, need)
+	}
+	return nil
+}
+
+// CheckMemory returns the error that Fit would return for want of memory with
+// features [·, d] in c classes, before anything that Fit needs is trained. 0 means
+// 1 GiB.
+func CheckMemory(name string, d, c int, memory int64) error {
+	m, _ := methodOf(name)
+	if err := m.fits(d, c, memory); err != nil {
+		return fmt.Errorf("score %s: %w", name, err)
 	}
 	return nil
 }

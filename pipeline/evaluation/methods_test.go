@@ -112,7 +112,7 @@ func TestEvaluateHeads(t *testing.T) {
 		t.Errorf("measured %v, left out %v", methods, left)
 	}
 
-	opts.Head, opts.Softmax, opts.Methods = "", head.MLPConfig{Layers: 3, Hidden: 20}, []string{"vim", "odin", "gen", "ensemble"}
+	opts.Head, opts.Softmax, opts.Methods = "", &head.MLPConfig{Layers: 3, Hidden: 20}, []string{"vim", "odin", "gen", "ensemble"}
 	if figures, err = Evaluate(context.Background(), opts); err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +148,6 @@ func TestEvaluateHeads(t *testing.T) {
 // openHead is how the programs train by default, but shorter.
 func openHead(features string) training.Options {
 	return training.Options{
-		Features: []string{features}, Train: head.TrainOptions{Epochs: 5}, Linear: head.TrainOptions{Epochs: 20},
+		Features: []string{features}, Train: head.TrainOptions{Epochs: 5},
 	}
 }
