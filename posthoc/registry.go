@@ -10,36 +10,9 @@ import (
 	"mlrbfn/options"
 )
 
-// kinds lists all scores. Each is declared in the file of its type. A new score
-// needs its file and a line here; staticcheck reports a declaration that is not
-// used.
-var kinds = []kind{
-	// from logits
-	kindMaxSoftmax, // msp, temperature
-	kindMaxLogit,   // mls
-	kindEnergy,
-	kindGEN,
-	kindKLM,
-	// from features
-	kindKNN,
-	kindMDS,  // mds, mds++
-	kindRMDS, // rmds, rmds++
-	// from features, with the last layer of a network
-	kindODIN,
-	kindResidual,
-	kindViM,
-	kindClip, // react, vra
-	kindDICE,
-	kindASH, // ash-b, ash-p, ash-s, scale
-	kindGradNorm,
-	// from features and logits
-	kindSHE, // she-ip, she-e, she-cos
-	kindNNGuide,
-	kindRelation,
-	kindFDBD,
-	kindNCI,
-	kindNECO,
-}
+// kinds are all scores, in the order of their files. Each is declared in the file of
+// its type, by declare.
+var kinds []kind
 
 // kind is a type of scores.
 type kind struct {
@@ -78,12 +51,13 @@ const (
 	classifier = logits | lastLayer | network
 )
 
-// kindOf declares the scores of type T.
-func kindOf[T any, P interface {
+// declare adds the scores of type T to those that there are. It is called once for
+// each type, as the value of a variable of its file. name is the type's in files.
+func declare[T any, P interface {
 	*T
 	stored
-}](name string, methods ...method) kind {
-	return kind{
+}](name string, methods ...method) struct{} {
+	kinds = append(kinds, kind{
 		name: name, methods: methods,
 		empty: func() stored { return P(new(T)) },
 		of: func(s Scorer) (stored, bool) {
@@ -93,7 +67,8 @@ func kindOf[T any, P interface {
 			p, ok := s.(P)
 			return p, ok
 		},
-	}
+	})
+	return struct{}{}
 }
 
 // plain is a method that fits nothing.

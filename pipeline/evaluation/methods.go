@@ -222,7 +222,11 @@ func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 		}
 		return e.softmax, nil
 	}
-	networks, err := e.trainAll(ctx, contender{name: "softmax head", softmax: &e.opts.Softmax, train: e.train.Options.Linear})
+	c := contender{name: "linear head", linear: true}
+	if e.opts.Softmax != nil {
+		c = contender{name: "softmax head", softmax: e.opts.Softmax, train: e.opts.SoftmaxTrain}
+	}
+	networks, err := e.trainAll(ctx, c)
 	if err != nil {
 		return nil, err
 	}
