@@ -216,6 +216,12 @@ func Share(name, text string) (pipeline.Share, error) {
 	switch {
 	case text == "":
 		return pipeline.Share{}, Usagef("--%s is empty", name)
+	case name == "calibration" && strings.HasPrefix(text, "cross:"):
+		folds, err := strconv.Atoi(strings.TrimPrefix(text, "cross:"))
+		if err != nil || folds < 2 {
+			return pipeline.Share{}, Usagef("--calibration %s: cross:K has K folds, at least 2", text)
+		}
+		return pipeline.Share{Folds: folds}, nil
 	case err != nil:
 		return pipeline.Share{Features: text}, nil
 	case v == 0:

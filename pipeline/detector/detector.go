@@ -28,6 +28,11 @@ type Detector struct {
 	TargetTPR float64   // share of in-distribution images that the threshold is to keep
 	Scores    []float64 // of the calibration images, ascending
 
+	// Folds, where there are any, give the p-values and decide what is flagged, as
+	// file folds.go says. Scores are those of all folds together then, and Threshold
+	// is theirs: who sets another threshold for the score drops the folds.
+	Folds []*Detector
+
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head
@@ -170,8 +175,12 @@ func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict,
 		if err := d.rescore(ctx, scores, block); err != nil {
 			return nil, err
 		}
+		first := len(verdicts)
 		for i, score := range scores {
 			verdicts = append(verdicts, d.verdict(logConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
+		}
+		if err := d.crossContext(ctx, verdicts[first:], block); err != nil {
+			return nil, err
 		}
 	}
 	return verdicts, nil
@@ -198,6 +207,10 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	for i, h := range d.Heads {
 		predictors[i], out[i], score[i] = h.NewPredictor(), make([]float64, JudgeRows*classes), make([]float64, JudgeRows)
 	}
+	var folds []func([]float32) []Verdict
+	for _, fold := range d.Folds {
+		folds = append(folds, fold.NewJudge())
+	}
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
 		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) {
@@ -210,6 +223,7 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 			_ = d.rescore(context.Background(), scores[i:i+1], rows[i*d.Dim():(i+1)*d.Dim()]) // fails only when cancelled
 			verdicts[i] = d.verdict(logConfidences[i*classes:(i+1)*classes], scores[i])
 		}
+		_ = d.cross(verdicts, func(k int) ([]Verdict, error) { return folds[k](rows), nil }) // never fails
 		return verdicts
 	}
 }

@@ -23,7 +23,11 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 3
+const detectorVersion = 4
+
+// scoresVersion is the newest format that knows of no folds, in which a detector with
+// other scores than the heads' own is written.
+const scoresVersion = 3
 
 // plainVersion is the newest format that knows of no scores but the heads' own,
 // and what a detector without others is written in.
@@ -60,6 +64,7 @@ type metadata struct {
 	Training     TrainingRecord      `json:"training"`
 	History      [][]files.Epoch     `json:"history"`
 	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
+	Folds        int                 `json:"folds,omitempty"`
 }
 
 // conditioningRecord says what a conditioning is.
@@ -82,11 +87,30 @@ const metadataKey = "mlrbfn"
 
 // Save writes the detector to path, whole or not at all.
 func (d *Detector) Save(path string) error {
+	text, tensors, err := d.encode()
+	metadata := map[string]string{metadataKey: text}
+	if err == nil {
+		tensors, err = d.encodeFolds(metadata, tensors)
+	}
+	if err != nil {
+		return fmt.Errorf("save detector %s: %w", path, err)
+	}
+	err = atomicfile.Write(path, func(w io.Writer) error {
+		return safetensors.Write(w, metadata, tensors)
+	})
+	if err != nil {
+		return fmt.Errorf("save detector: %w", err)
+	}
+	return nil
+}
+
+// encode returns the metadata and the tensors of a detector without its folds.
+func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	first := d.Heads[0]
 	settings := first.Network.Settings()
 	scores, scoreTensors, err := d.Scoring.encode()
 	if err != nil {
-		return fmt.Errorf("save detector %s: %w", path, err)
+		return "", nil, err
 	}
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
@@ -94,7 +118,10 @@ func (d *Detector) Save(path string) error {
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
 	}
 	if scores != nil {
-		meta.Version = detectorVersion
+		meta.Version = scoresVersion
+	}
+	if len(d.Folds) > 0 {
+		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
 	}
 	meta.Model = pathtext.EncodePercent(meta.Model)
 	if settings.NoDepression {
@@ -114,7 +141,7 @@ func (d *Detector) Save(path string) error {
 	}
 	text, err := json.Marshal(meta)
 	if err != nil {
-		return fmt.Errorf("save detector %s: %w", path, err)
+		return "", nil, err
 	}
 	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.Scores)}, Data: append([]float64{}, d.Scores...)}}
 	for name, rows := range d.Splits {
@@ -129,13 +156,7 @@ func (d *Detector) Save(path string) error {
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
 	}
-	err = atomicfile.Write(path, func(w io.Writer) error {
-		return safetensors.Write(w, map[string]string{metadataKey: string(text)}, tensors)
-	})
-	if err != nil {
-		return fmt.Errorf("save detector: %w", err)
-	}
-	return nil
+	return string(text), tensors, nil
 }
 
 // conditioningTensors are conditioning.mean [D] and either conditioning.scale
@@ -305,6 +326,8 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	d.Scoring, err = readScoring(file, meta.Scores, d.Dim())
-	return d, err
+	if d.Scoring, err = readScoring(file, meta.Scores, d.Dim()); err != nil {
+		return nil, err
+	}
+	return d, d.readFolds(file, meta.Folds)
 }
