@@ -3,7 +3,6 @@ package evaluation
 import (
 	"fmt"
 
-	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/posthoc"
 )
