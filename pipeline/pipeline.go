@@ -51,8 +51,9 @@ type (
 
 // Names that options and results use; see the packages that they are from.
 const (
-	OwnScore  = detector.OwnScore
-	OwnWeight = detector.OwnWeight
+	JoinedScore = detector.JoinedScore
+	HeadScore   = detector.HeadScore
+	OwnWeight   = detector.OwnWeight
 
 	ResumeIfAny  = training.ResumeIfAny
 	ResumeAlways = training.ResumeAlways

@@ -25,7 +25,7 @@ func newEvaluate() *command {
 	c := newCommand("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Compare methods of OOD detection",
 		`Trains heads, fits scores, and measures on test sets how well each tells OOD images from in-distribution ones: AUROC, AUPR, FPR@95 and accuracy, in REPORT/report.html and results.csv. With --detector it also says how often that detector is right at its own threshold; then OOD sets are optional.
 
-Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
+Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
 	opts := pipeline.EvaluateOptions{Memory: posthoc.DefaultMemory}
 	c.section("input")
 	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")

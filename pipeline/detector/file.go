@@ -25,8 +25,9 @@ import (
 // detectorVersion is the format that is written, and the newest that is read.
 const detectorVersion = 4
 
-// scoresVersion is the newest format that knows of no folds, in which a detector with
-// other scores than the heads' own is written.
+// scoresVersion is the newest format that knows neither of folds nor of guards and
+// terms of the heads' score as parts of a score. A detector with another score than
+// the heads' own is written in it where it has none of these.
 const scoresVersion = 3
 
 // plainVersion is the newest format that knows of no scores but the heads' own,
@@ -65,6 +66,7 @@ type metadata struct {
 	History      [][]files.Epoch     `json:"history"`
 	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
 	Folds        int                 `json:"folds,omitempty"`
+	Assessment   *Assessment         `json:"assessment,omitempty"`
 }
 
 // conditioningRecord says what a conditioning is.
@@ -116,12 +118,13 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
+		Assessment: d.Assessment,
 	}
-	if scores != nil {
-		meta.Version = scoresVersion
-	}
-	if len(d.Folds) > 0 {
+	switch {
+	case d.Scoring.isNew() || len(d.Folds) > 0:
 		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
+	case scores != nil:
+		meta.Version = scoresVersion
 	}
 	meta.Model = pathtext.EncodePercent(meta.Model)
 	if settings.NoDepression {
@@ -277,7 +280,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{},
+		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{}, Assessment: meta.Assessment,
 	}
 	d.Source.Model = pathtext.DecodePercent(meta.Model)
 	for _, records := range meta.History {
@@ -326,7 +329,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	if d.Scoring, err = readScoring(file, meta.Scores, d.Dim()); err != nil {
+	if d.Scoring, err = readScoring(file, meta.Scores, d.Dim(), d.Own(make([]float32, d.Dim()))); err != nil {
 		return nil, err
 	}
 	return d, d.readFolds(file, meta.Folds)

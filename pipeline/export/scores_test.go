@@ -140,7 +140,7 @@ func scoringOf(t *testing.T, det *detector.Detector, name string, linear *postho
 	x := in.Val.Features(0, in.Val.N)
 	for _, name := range parts {
 		part, scores := detector.Part{Name: name}, make([]float64, in.Val.N)
-		if name == detector.OwnScore {
+		if name == detector.OwnPart {
 			for i, v := range det.Verdicts(x) {
 				scores[i] = v.Score
 			}

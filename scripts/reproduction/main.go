@@ -52,7 +52,7 @@ var (
 	linearHead  = contest{"linear", "", 0, false, func(string) bool { return true }}
 	plainHead   = contest{"plain", " (plain)", 1, false, func(m string) bool { return slices.Contains(readLogits, m) }}
 	fourLayers  = contest{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }}
-	asPublished = contest{"paper", " (as published)", 0, true, func(m string) bool { return m == pipeline.OwnScore }}
+	asPublished = contest{"paper", " (as published)", 0, true, func(m string) bool { return m == pipeline.JoinedScore }}
 
 	contests = []contest{linearHead, plainHead, fourLayers, asPublished}
 )
@@ -406,7 +406,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		opts.Out = e.folder(b.name, c)
 		// All is for Evaluate to choose from where it is not for the contest.
 		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
-			opts.Methods = append([]string{pipeline.OwnScore}, posthoc.Names()...)
+			opts.Methods = append([]string{pipeline.JoinedScore}, posthoc.Names()...)
 		}
 		if opts.Methods = keep(opts.Methods, c.takes); opts.Methods == nil && c.name != contests[0].name {
 			continue
