@@ -31,7 +31,7 @@ type (
 	ClassRecall = training.ClassRecall
 	// Share is a part of the training images to set aside.
 	Share = training.Share
-	// Resume is what [Train] does about a checkpoint that is there.
+	// Resume is what [Train] does about a checkpoint that exists.
 	Resume = training.Resume
 
 	// EvaluateOptions says what [Evaluate] measures on what.
@@ -62,7 +62,9 @@ const (
 	Far          = evaluation.Far
 	BackboneHead = evaluation.BackboneHead
 
-	DefaultOpset = export.DefaultOpset
+	DefaultTargetTPR       = training.DefaultTargetTPR
+	DefaultCheckpointEvery = training.DefaultCheckpointEvery
+	DefaultOpset           = export.DefaultOpset
 
 	BundleFile = detector.BundleFile
 )

@@ -28,7 +28,7 @@ var errCheck = errors.New("the check found something that is probably wrong")
 
 // runCheck says what an extraction would do and whether that is right.
 func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, asJSON bool, s Streams) (err error) {
-	m, err := extractor.OpenModel(opts.Model, opts.Backbone)
+	m, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 	}
 	if c.against != "" {
 		backbone := opts.Backbone
-		if o.Against, err = extractor.OpenModel(c.against, backbone); err != nil {
+		if o.Against, err = extractor.OpenModelContext(ctx, c.against, backbone); err != nil {
 			return fmt.Errorf("--against: %w", err)
 		}
 		defer func() { err = errors.Join(err, o.Against.Close()) }()
@@ -51,6 +51,12 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 	r, err := check.Run(ctx, m, o)
 	if err != nil {
 		return err
+	}
+	for i := range r.Failed {
+		r.Failed[i].Error = inWarnings.Replace(r.Failed[i].Error)
+	}
+	for i, text := range r.Warnings {
+		r.Warnings[i] = inWarnings.Replace(text)
 	}
 	drawn := ""
 	if sheet, err := r.Picture(); err == nil {
@@ -84,7 +90,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 			*check.Report
 		}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, quantised, products, r})
 	} else {
-		err = printCheck(ForPeople(s.Out), m, r, drawn)
+		err = printCheck(ForPeople(s.Out), m, r, drawn, opts.Backbone.ApplyEXIF)
 	}
 	if err == nil && len(r.Warnings) > 0 {
 		err = errCheck
@@ -93,7 +99,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 }
 
 // printCheck prints what was found for a person.
-func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn string) error {
+func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn string, exif bool) error {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) } // what fails does so at Flush
 	line("model\t%s, sha256 %.12s…, onnxruntime %s", m.File, m.SHA256, extractor.RuntimeVersion())
@@ -129,6 +135,11 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if text := oddImages(r.Oriented, r.Enlarged, exif); text != "" {
+		if _, err := fmt.Fprintf(stdout, "\nof %s, %s\n", count(len(r.Images), "image"), text); err != nil {
+			return err
+		}
 	}
 	if len(r.Warnings) == 0 {
 		_, err := fmt.Fprintln(stdout, "\nnothing looks wrong")

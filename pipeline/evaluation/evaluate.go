@@ -3,6 +3,7 @@
 package evaluation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,14 +59,16 @@ type Options struct {
 	// for its heads' own score and for the one that it judges by.
 	Detector *detector.Detector
 
-	// Head says whose logits post-hoc scores read: "" those of Softmax, a
-	// network that is trained as Train.Linear says, with the zero value a
-	// linear layer; BackboneHead those of the backbone's own classifier;
+	// Head says whose logits post-hoc scores read: "" those of a linear head that
+	// is fitted as Train.Linear says, or of Softmax, where it is set, a network
+	// that is trained as SoftmaxTrain says (Epochs 0 means 100) and with one layer
+	// is the paper's linear head; BackboneHead those of the backbone's own classifier;
 	// detector.OwnScore the MLRBFN's log-confidences, with what its last layer reads as
 	// features; there are no weights, so that scores that need these cannot be
 	// fitted.
-	Head    string
-	Softmax head.MLPConfig
+	Head         string
+	Softmax      *head.MLPConfig
+	SoftmaxTrain head.TrainOptions
 
 	Memory int64 // bytes that scoring takes, about; 0 means 1 GiB
 
@@ -119,6 +122,9 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	if err := clearReport(opts.Out); err != nil {
 		return nil, err
 	}
+	if err := e.leaveOut(opts.Methods != nil); err != nil {
+		return nil, err
+	}
 	var results []report.Result
 	var measured []string
 	for _, method := range e.opts.Methods {
@@ -146,6 +152,7 @@ type contender struct {
 	name    string          // in the report
 	head    head.Config     // of an MLRBFN
 	softmax *head.MLPConfig // of a ReLU network in its place, which scores by MSP
+	linear  bool            // the linear head in its place
 	train   head.TrainOptions
 
 	// progress is called after each epoch, from several goroutines; nil means
@@ -237,8 +244,13 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	if opts.Methods == nil {
 		opts.Methods = detector.ScoreNames
 	}
-	if opts.Softmax, err = opts.Softmax.WithDefaults(); err != nil {
-		return nil, err
+	if opts.Softmax != nil {
+		opts.SoftmaxTrain.Epochs = cmp.Or(opts.SoftmaxTrain.Epochs, 100)
+		shape, shapeErr := opts.Softmax.WithDefaults()
+		if opts.SoftmaxTrain, err = opts.SoftmaxTrain.WithDefaults(); errors.Join(shapeErr, err) != nil {
+			return nil, errors.Join(shapeErr, err)
+		}
+		opts.Softmax = &shape
 	}
 	if opts.Memory == 0 {
 		opts.Memory = posthoc.DefaultMemory
@@ -367,6 +379,9 @@ func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, erro
 	for i, seed := range seeds {
 		group.Go(func() (err error) {
 			all[i], err = e.fit(ctx, c, seed)
+			if c.linear {
+				e.tell(c.name+": fitting", int(done.Add(1)), len(seeds))
+			}
 			return err
 		})
 	}
@@ -375,6 +390,10 @@ func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, erro
 
 // fit trains a contender with one seed. Every seed has a split of its own.
 func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained, error) {
+	if c.linear {
+		network, err := e.train.FitLinear(ctx, seed)
+		return trained{classifier: network}, err
+	}
 	o := c.train
 	o.Progress = c.progress
 	if c.softmax != nil {

@@ -23,7 +23,7 @@ import (
 // beside it.
 func TestEvaluateFigures(t *testing.T) {
 	train := quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...))
-	train.Seeds, train.Calibration.None, train.Linear = []uint64{0, 1}, true, train.Train
+	train.Seeds, train.Calibration.None = []uint64{0, 1}, true
 	out := t.TempDir()
 	opts := Options{
 		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: out,

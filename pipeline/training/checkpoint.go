@@ -108,7 +108,7 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 		states: make([]*head.State, heads), fresh: make([]bool, heads), finished: make([]bool, heads),
 	}
 	if c.every == 0 {
-		c.every = 30 * time.Second
+		c.every = DefaultCheckpointEvery
 	}
 	var err error
 	if c.run, err = t.identify(ctx); err != nil {

@@ -42,15 +42,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		opts.Seeds = []uint64{0}
 	}
 	if opts.TargetTPR == 0 {
-		opts.TargetTPR = 0.95
+		opts.TargetTPR = DefaultTargetTPR
 	}
 	if err := opts.withHeadDefaults(); err != nil {
-		return nil, err
-	}
-	if opts.Linear.Epochs == 0 {
-		opts.Linear.Epochs = 100
-	}
-	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
 		return nil, err
 	}
 	_, ensemble, err := detector.ScoreParts(cmp.Or(opts.Scores, detector.OwnScore))

@@ -16,6 +16,7 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/pipeline/internal/tables"
 )
 
@@ -70,6 +71,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	defer data.Close()
 	opts = data.Options
+	if err := fitting.CheckMemory(opts.Scores, data.D, len(data.Classes), opts.Memory); err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
+	}
 	// Before conditioning, which takes long and numbers the rows anew.
 	kept, err := data.openCheckpoint(ctx)
 	if err != nil {

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// float64Kernels writes the kernels of float64.
+func float64Kernels() {
+	for _, v := range []isa{avx2, avx512} {
+		for _, of := range []string{"float64", "float32"} {
+			fmt.Fprintf(&declarations, "\nvar %sTiles%s = [...]tileOf[%s]{nil", of, v.name, of)
+			for nv := 1; nv <= float64Vectors; nv++ {
+				fmt.Fprintf(&declarations, ", %sTile%d%s", of, nv, v.name)
+			}
+			declarations.WriteString("}\n")
+			for nv := 1; nv <= float64Vectors; nv++ {
+				float64Tile(v, nv, of)
+			}
+		}
+		sweep(v)
+		dot(v, 4)
+		dot(v, 8)
+		below(v)
+		atLeast(v)
+	}
+	packRows()
+	symmetricRow()
+}
+
+// float64Vectors is how many vectors of columns a tile has at most. With them it
+// has as many rows as a quarter of the registers, which leaves room for a row
+// of B and values of A.
+const float64Vectors = 3
+
+// ahead is how far before its use a B of float32 is fetched, in bytes: hardware
+// does not look beyond a page of memory.
+const ahead = 4096
+
+// float64Tile writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
+// not 0, for packed A [k, rows] in float64 and B [k, nv vectors] in float64 or float32.
+func float64Tile(v isa, nv int, of string) {
+	params := fmt.Sprintf("a *float64, b *%s, c *float64, k, ldc int, alpha float64, add int", of)
+	function(fmt.Sprintf("%sTile%d%s", of, nv, v.name), params, params)
+	a, b, c := Load(Param("a"), reg.RAX), Load(Param("b"), reg.RBX), Load(Param("c"), reg.RDX)
+	k, ldc := Load(Param("k"), reg.RCX), Load(Param("ldc"), reg.R8)
+	SHLQ(U8(3), ldc)
+	rows, size := v.regs/4, 4*v.width
+	acc := func(i, j int) reg.Register { return v.vector(v.regs - rows*nv + i*nv + j) }
+	broadcasts := min(v.regs-(rows+1)*nv, 4)
+	for i := range rows {
+		for j := range nv {
+			VXORPD(acc(i, j), acc(i, j), acc(i, j))
+		}
+	}
+	Label("loop")
+	for j := range nv {
+		if of == "float32" {
+			VCVTPS2PD(Mem{Base: b, Disp: j * size / 2}, v.vector(j))
+		} else {
+			VMOVUPD(Mem{Base: b, Disp: j * size}, v.vector(j))
+		}
+	}
+	if of == "float32" { // which comes from memory, not from a cache
+		for at := 0; at < nv*size/2; at += 64 {
+			PREFETCHT0(Mem{Base: b, Disp: ahead + at})
+		}
+	}
+	for i := range rows {
+		x := v.vector(nv + i%broadcasts)
+		VBROADCASTSD(Mem{Base: a, Disp: 8 * i}, x)
+		for j := range nv {
+			VFMADD231PD(v.vector(j), x, acc(i, j))
+		}
+	}
+	ADDQ(U32(8*rows), a)
+	if of == "float32" {
+		ADDQ(U32(nv*size/2), b)
+	} else {
+		ADDQ(U32(nv*size), b)
+	}
+	DECQ(k)
+	JNZ(LabelRef("loop"))
+
+	alpha := v.vector(0)
+	VBROADCASTSD(NewParamAddr("alpha", 40), alpha)
+	CMPQ(NewParamAddr("add", 48), U8(0))
+	JNE(LabelRef("add"))
+	for i := range rows {
+		for j := range nv {
+			VMULPD(acc(i, j), alpha, acc(i, j))
+			VMOVUPD(acc(i, j), Mem{Base: c, Disp: j * size})
+		}
+		ADDQ(ldc, c)
+	}
+	finish(nil)
+	Label("add")
+	for i := range rows {
+		for j := range nv {
+			VFMADD213PD(Mem{Base: c, Disp: j * size}, alpha, acc(i, j))
+			VMOVUPD(acc(i, j), Mem{Base: c, Disp: j * size})
+		}
+		ADDQ(ldc, c)
+	}
+	finish(nil)
+}
+
+// packRows writes a transposition of four rows by fours of columns, which AVX2
+// does as well as AVX-512.
+func packRows() {
+	const params = "dst *float64, ldd int, src *float64, lds, n int"
+	function("packFour", params, params)
+	dst, ldd := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64())
+	src, lds, n := Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
+	SHLQ(U8(3), ldd)
+	SHLQ(U8(3), lds)
+	ldd3, lds3 := GP64(), GP64()
+	LEAQ(Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
+	LEAQ(Mem{Base: lds, Index: lds, Scale: 2}, lds3)
+	four := func(base, s1, s3 reg.Register) []Mem {
+		return []Mem{{Base: base}, {Base: base, Index: s1, Scale: 1}, {Base: base, Index: s1, Scale: 2}, {Base: base, Index: s3, Scale: 1}}
+	}
+	Label("block")
+	var r, t, out [4]reg.VecVirtual
+	for i, m := range four(src, lds, lds3) {
+		r[i], t[i], out[i] = YMM(), YMM(), YMM()
+		VMOVUPD(m, r[i])
+	}
+	VUNPCKLPD(r[1], r[0], t[0])
+	VUNPCKHPD(r[1], r[0], t[1])
+	VUNPCKLPD(r[3], r[2], t[2])
+	VUNPCKHPD(r[3], r[2], t[3])
+	VPERM2F128(U8(0x20), t[2], t[0], out[0])
+	VPERM2F128(U8(0x20), t[3], t[1], out[1])
+	VPERM2F128(U8(0x31), t[2], t[0], out[2])
+	VPERM2F128(U8(0x31), t[3], t[1], out[3])
+	for i, m := range four(dst, ldd, ldd3) {
+		VMOVUPD(out[i], m)
+	}
+	ADDQ(U8(32), src)
+	LEAQ(Mem{Base: dst, Index: ldd, Scale: 4}, dst)
+	DECQ(n)
+	JNZ(LabelRef("block"))
+	finish(nil)
+}
+
+// sweep writes a sequence of n rotations of neighbouring rows of z, from the
+// one that z points to upwards: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
+// Each takes the next c and s before those that the pointers name. The row that
+// two rotations share stays in registers, four vectors of columns.
+func sweep(v isa) {
+	const params = "z *float64, ldz int, c, s *float64, n int"
+	function("sweep"+v.name, params, params)
+	z, ldz := Load(Param("z"), GP64()), Load(Param("ldz"), GP64())
+	c, s, n := Load(Param("c"), GP64()), Load(Param("s"), GP64()), Load(Param("n"), GP64())
+	SHLQ(U8(3), ldz)
+	size := 4 * v.width
+	const vectors = 4
+	carry, next := func(j int) reg.Register { return v.vector(j) }, func(j int) reg.Register { return v.vector(4 + j) }
+	cosine, sine, product := v.vector(8), v.vector(9), func(j int) reg.Register { return v.vector(10 + j) }
+	for j := range vectors {
+		VMOVUPD(Mem{Base: z, Disp: j * size}, carry(j))
+	}
+	Label("loop")
+	VBROADCASTSD(Mem{Base: c}, cosine)
+	VBROADCASTSD(Mem{Base: s}, sine)
+	before := GP64()
+	MOVQ(z, before)
+	SUBQ(ldz, before)
+	for j := range vectors {
+		VMOVUPD(Mem{Base: before, Disp: j * size}, next(j))
+		VMULPD(carry(j), sine, product(j))
+		VMULPD(carry(j), cosine, carry(j))
+		VFMADD231PD(next(j), sine, carry(j))
+		VMOVUPD(carry(j), Mem{Base: z, Disp: j * size})
+		VFMSUB213PD(product(j), cosine, next(j))
+		VMOVAPD(next(j), carry(j))
+	}
+	MOVQ(before, z)
+	SUBQ(U8(8), c)
+	SUBQ(U8(8), s)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	for j := range vectors {
+		VMOVUPD(carry(j), Mem{Base: z, Disp: j * size})
+	}
+	finish(nil)
+}
+
+// symmetricRow writes y += v·a, which returns Σ a·x, for four times n elements.
+func symmetricRow() {
+	const params = "a, x, y *float64, v float64, n int) (sum float64)"
+	function("symmetricRow", params, params)
+	a, x, y, n := Load(Param("a"), GP64()), Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
+	v := YMM()
+	VBROADCASTSD(NewParamAddr("v", 24), v)
+	sum, row, out := YMM(), YMM(), YMM()
+	VXORPD(sum, sum, sum)
+	Label("loop")
+	VMOVUPD(Mem{Base: a}, row)
+	VMOVUPD(Mem{Base: y}, out)
+	VFMADD231PD(Mem{Base: x}, row, sum)
+	VFMADD231PD(row, v, out)
+	VMOVUPD(out, Mem{Base: y})
+	ADDQ(U8(32), a)
+	ADDQ(U8(32), x)
+	ADDQ(U8(32), y)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	storeSum(sum)
+}
+
+// dot writes Σ x·y in float64 of 32 times n numbers of so many bytes.
+func dot(v isa, size int) {
+	bits, load := 8*size, VMOVUPD
+	if size == 4 {
+		load = VCVTPS2PD
+	}
+	params := fmt.Sprintf("x, y *float%d, n int) (sum float64)", bits)
+	function(fmt.Sprintf("dot%d%s", bits, v.name), params, params)
+	x, y, n := Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
+	vector, lanes := YMM, v.width/2
+	if lanes == 8 {
+		vector = ZMM
+	}
+	sums := make([]reg.VecVirtual, 32/lanes) // as many as hide how long an addition takes
+	for i := range sums {
+		sums[i] = vector()
+		VXORPD(sums[i], sums[i], sums[i])
+	}
+	Label("loop")
+	for i, sum := range sums {
+		a, b := vector(), vector()
+		load(Mem{Base: x, Disp: size * lanes * i}, a)
+		load(Mem{Base: y, Disp: size * lanes * i}, b)
+		VFMADD231PD(a, b, sum)
+	}
+	ADDQ(U32(32*size), x)
+	ADDQ(U32(32*size), y)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	for half := len(sums) / 2; half > 0; half /= 2 {
+		for i := range half {
+			VADDPD(sums[i+half], sums[i], sums[i])
+		}
+	}
+	sum := sums[0]
+	if lanes == 8 {
+		sum = YMM()
+		VEXTRACTF64X4(U8(1), sums[0], sum)
+		VADDPD(sums[0].AsY(), sum, sum)
+	}
+	storeSum(sum)
+}
+
+// below writes Below for n rows, a multiple of four vectors.
+func below(v isa) {
+	const params = "x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) (sum float64)"
+	function("below"+v.name, params, params)
+	x, p, q, classes := Load(Param("x"), GP64()), Load(Param("p"), GP64()), Load(Param("q"), GP64()), Load(Param("classes"), GP64())
+	ld, n, near := Load(Param("ld"), GP64()), Load(Param("n"), GP64()), Load(Param("near"), GP64())
+	SHLQ(U8(3), ld)
+	const vectors = 4
+	lanes, size := v.width/2, 4*v.width
+	vector := YMM
+	if lanes == 8 {
+		vector = ZMM
+	}
+	low, high, band, sum := vector(), vector(), vector(), vector()
+	for i, bound := range []reg.VecVirtual{low, high, band} {
+		VBROADCASTSD(NewParamAddr([]string{"low", "high", "band"}[i], 48+8*i), bound)
+	}
+	VXORPD(sum, sum, sum)
+	Label("rows")
+	var weights [vectors]reg.VecVirtual
+	for i := range weights {
+		weights[i] = vector()
+		VXORPD(weights[i], weights[i], weights[i])
+	}
+	row, share, left := GP64(), GP64(), GP64()
+	MOVQ(p, row)
+	MOVQ(q, share)
+	MOVQ(classes, left)
+	Label("classes")
+	factor := vector()
+	VBROADCASTSD(Mem{Base: share}, factor)
+	for i, w := range weights {
+		VFMADD231PD(Mem{Base: row, Disp: i * size}, factor, w)
+	}
+	ADDQ(ld, row)
+	ADDQ(U8(8), share)
+	DECQ(left)
+	JNZ(LabelRef("classes"))
+	const less, atMost = 0x11, 0x12 // and no NaN
+	bits := GP64()
+	for i, w := range weights {
+		value, least := vector(), vector()
+		VCVTPS2PD(Mem{Base: x, Disp: 4 * lanes * i}, value)
+		VMULPD(w, value, value)
+		VMOVAPD(low, least)
+		VFNMADD231PD(w, band, least)
+		VFMADD213PD(high, band, w)
+		if lanes == 8 {
+			VCMPPD(U8(less), least, value, reg.K1)
+			VCMPPD(U8(atMost), w, value, reg.K2)
+			VADDPD(value, sum, reg.K1, sum)
+			KANDNW(reg.K2, reg.K1, reg.K2)
+			KMOVB(reg.K2, Mem{Base: near, Disp: i})
+			continue
+		}
+		VCMPPD(U8(less), least, value, least)
+		VCMPPD(U8(atMost), w, value, w)
+		VANDNPD(w, least, w)
+		VANDPD(value, least, least)
+		VADDPD(least, sum, sum)
+		some := GP64()
+		VMOVMSKPD(w, some.As32())
+		if i == 0 {
+			MOVQ(some, bits)
+			continue
+		}
+		SHLQ(U8(lanes*i), some)
+		ORQ(some, bits)
+	}
+	if lanes == 4 {
+		MOVW(bits.As16(), Mem{Base: near})
+	}
+	ADDQ(U32(4*lanes*vectors), x)
+	ADDQ(U32(size*vectors), p)
+	ADDQ(U32(lanes*vectors/8), near)
+	SUBQ(U32(lanes*vectors), n)
+	JNZ(LabelRef("rows"))
+	if lanes == 8 {
+		half := YMM()
+		VEXTRACTF64X4(U8(1), sum, half)
+		VADDPD(sum.AsY(), half, half)
+		sum = half
+	}
+	storeSum(sum)
+}
+
+// atLeast writes AtLeast for n numbers, a multiple of 32.
+func atLeast(v isa) {
+	const params = "x *float32, floor float32, bits *byte, n int"
+	function("atLeast"+v.name, params, params)
+	x, bits, n := Load(Param("x"), GP64()), Load(Param("bits"), GP64()), Load(Param("n"), GP64())
+	floor := v.vector(0)
+	VBROADCASTSS(NewParamAddr("floor", 8), floor)
+	const ordered = 0x0d
+	Label("loop")
+	for i := range 32 / v.width {
+		from, to := Mem{Base: x, Disp: 4 * v.width * i}, Mem{Base: bits, Disp: v.width / 8 * i}
+		if v.width == 16 {
+			y := v.vector(1)
+			VMOVUPS(from, y)
+			VCMPPS(U8(ordered), floor, y, reg.K1)
+			KMOVW(reg.K1, to)
+			continue
+		}
+		y, some := YMM(), GP64()
+		VMOVUPS(from, y)
+		VCMPPS(U8(ordered), floor, y, y)
+		VMOVMSKPS(y, some.As32())
+		MOVB(some.As8(), to)
+	}
+	ADDQ(U32(4*32), x)
+	ADDQ(U8(4), bits)
+	SUBQ(U8(32), n)
+	JNZ(LabelRef("loop"))
+	finish(nil)
+}
+
+// storeSum returns the sum of a register's four numbers.
+func storeSum(sum reg.VecVirtual) {
+	half := XMM()
+	VEXTRACTF128(U8(1), sum, half)
+	VADDPD(half, sum.AsX(), sum.AsX())
+	VHADDPD(sum.AsX(), sum.AsX(), sum.AsX())
+	Store(sum.AsX(), ReturnIndex(0))
+	finish(nil)
+}

@@ -1,0 +1,311 @@
+package kernels
+
+import (
+	"runtime"
+	"sync"
+
+	"gonum.org/v1/gonum/blas"
+
+	"mlrbfn/internal/parallel"
+)
+
+// float64Kernels contract packed matrices of float64 in tiles of rows by up to
+// float64Vectors vectors of width columns.
+type float64Kernels struct {
+	rows, width int
+	tiles       [float64Vectors + 1]tileOf[float64] // by the vectors of B
+	tiles32     [float64Vectors + 1]tileOf[float32] // the same for a B that is kept in float32
+	// four transposes four rows of 4·n columns.
+	four func(dst *float64, ldd int, src *float64, lds, n int)
+	// sweep is the step of Sweep for so many columns.
+	sweep  func(z *float64, ldz int, c, s *float64, n int)
+	stripe int
+	// symmetricRow adds v·a to y and returns Σ a·x, of 4·n elements; dot32 and
+	// dot64 return Σ x·y of 32·n.
+	symmetricRow func(a, x, y *float64, v float64, n int) float64
+	dot32        func(x, y *float32, n int) float64
+	dot64        func(x, y *float64, n int) float64
+	// below is Below for n rows, a multiple of 32.
+	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
+	// atLeast is AtLeast for n numbers, a multiple of 32.
+	atLeast func(x *float32, floor float32, bits *byte, n int)
+}
+
+const float64Vectors = 3
+
+// tileOf computes C = alpha·Σ_p A[p]·B[p], with packed A [k, rows] and B [k, ·],
+// k > 0. It adds that to what C [rows, ·] holds if add is not 0.
+type tileOf[T Real] = func(a *float64, b *T, c *float64, k, ldc int, alpha float64, add int)
+
+func tilesOf[T Real](w *float64Kernels) *[float64Vectors + 1]tileOf[T] {
+	if tiles, ok := any(&w.tiles).(*[float64Vectors + 1]tileOf[T]); ok {
+		return tiles
+	}
+	return any(&w.tiles32).(*[float64Vectors + 1]tileOf[T])
+}
+
+// view is a matrix whose element i, p is data[i·row + p·col].
+type view struct {
+	data     []float64
+	row, col int
+}
+
+func (v view) transposed() view { return view{v.data, v.col, v.row} }
+
+func viewOf(t blas.Transpose, data []float64, stride int) view {
+	if t == blas.NoTrans {
+		return view{data, stride, 1}
+	}
+	return view{data, 1, stride}
+}
+
+// part says which elements of a product are wanted.
+type part int
+
+const (
+	all part = iota
+	upper
+	lower
+)
+
+// holds reports whether all and whether any elements of a tile are wanted.
+func (p part) holds(i, j, rows, cols int) (every, any bool) {
+	switch p {
+	case upper:
+		return j >= i+rows-1, j+cols-1 >= i
+	case lower:
+		return j+cols-1 <= i, j <= i+rows-1
+	}
+	return true, true
+}
+
+// panels is a matrix [n, k] packed by depth columns and, within these, by
+// panels of rows: panel after panel, each as [depth, rows], filled up with
+// zeros.
+type panels[T Real] struct {
+	data   []T
+	n, k   int
+	rows   int // of a panel but the last
+	padded int // n, filled up
+}
+
+// depth is how much of the sums one pass adds: two panels of it stay in the
+// first-level cache.
+const depth = 192
+
+// panel returns a panel of the depth columns from p on, and how many rows and
+// rows with zeros it has.
+func (x *panels[T]) panel(i, p int) (data []T, rows, padded int) {
+	rows, padded = min(x.rows, x.n-i), min(x.rows, x.padded-i)
+	return x.data[p*x.padded+i*min(depth, x.k-p):], rows, padded
+}
+
+// pack packs x, whose last panel has rows up to a multiple of unit.
+func (w *float64Kernels) pack(to *panels[float64], x view, n, k, rows, unit, workers int) {
+	padded := (n + unit - 1) / unit * unit
+	if size := padded * k; cap(to.data) < size {
+		to.data = make([]float64, size)
+	}
+	*to = panels[float64]{to.data[:padded*k], n, k, rows, padded}
+	count := (n + rows - 1) / rows
+	parallel.Each(workers, count, func(at int) {
+		i := at * rows
+		for p := 0; p < k; p += depth {
+			panel, rows, padded := to.panel(i, p)
+			w.packPanel(panel, padded, view{x.data[i*x.row+p*x.col:], x.row, x.col}, rows, min(depth, k-p))
+		}
+	})
+}
+
+func (w *float64Kernels) packPanel(panel []float64, padded int, x view, rows, k int) {
+	done := 0 // rows
+	switch {
+	case x.row == 1:
+		for p := range k {
+			copy(panel[p*padded:p*padded+rows], x.data[p*x.col:])
+		}
+		done = rows
+	case x.col == 1 && w.four != nil:
+		for fours := k / 4; fours > 0 && done+4 <= rows; done += 4 {
+			w.four(&panel[done], padded, &x.data[done*x.row], x.row, fours)
+			for i := done; i < done+4; i++ {
+				for p := 4 * fours; p < k; p++ {
+					panel[p*padded+i] = x.data[i*x.row+p]
+				}
+			}
+		}
+	}
+	for i := done; i < padded; i++ {
+		for p := range k {
+			panel[p*padded+i] = 0
+			if i < rows {
+				panel[p*padded+i] = x.data[i*x.row+p*x.col]
+			}
+		}
+	}
+}
+
+// contraction is room for packed matrices.
+type contraction struct{ a, b panels[float64] }
+
+var contractions = sync.Pool{New: func() any { return new(contraction) }}
+
+// blockRows and blockCols are what one goroutine computes at once: with the
+// depth, a block of A stays in the second-level cache.
+const (
+	blockRows = 96
+	blockCols = 192
+)
+
+// contract adds alpha·A·B, A [m,k] and B [k,n], to C [m,n], or sets it, where
+// the part of it is wanted.
+func (w *float64Kernels) contract(m, n, k int, alpha float64, a, b view, add bool, c []float64, ldc int, wanted part, workers int) {
+	room := contractions.Get().(*contraction)
+	defer contractions.Put(room)
+	w.packRight(&room.b, b, n, k, workers)
+	contractRight(w, room, &room.b, m, alpha, a, add, c, ldc, wanted, workers)
+}
+
+func (w *float64Kernels) packRight(to *panels[float64], b view, n, k, workers int) {
+	w.pack(to, b.transposed(), n, k, float64Vectors*w.width, w.width, workers)
+}
+
+// contractRight is contract for a packed B.
+func contractRight[T Real](w *float64Kernels, room *contraction, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
+	n, k := b.n, b.k
+	_ = c[(m-1)*ldc+n-1]
+	w.pack(&room.a, a, m, k, w.rows, w.rows, workers)
+	rows, cols := (m+blockRows-1)/blockRows, (n+blockCols-1)/blockCols
+	parallel.Each(workers, rows*cols, func(at int) {
+		i, j := at/cols*blockRows, at%cols*blockCols
+		i1, j1 := min(i+blockRows, m), min(j+blockCols, n)
+		if _, any := wanted.holds(i, j, i1-i, j1-j); any {
+			multiplyBlock(w, &room.a, b, i, i1, j, j1, alpha, add, c, ldc, wanted)
+		}
+	})
+}
+
+func multiplyBlock[T Real](w *float64Kernels, left *panels[float64], right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
+	var edge [16 * 32]float64
+	tiles := tilesOf[T](w)
+	for p := 0; p < left.k; p += depth {
+		k := min(depth, left.k-p)
+		adding := 0
+		if add || p > 0 {
+			adding = 1
+		}
+		for j := j0; j < j1; j += right.rows {
+			b, cols, padded := right.panel(j, p)
+			tile := tiles[padded/w.width]
+			for i := i0; i < i1; i += w.rows {
+				a, rows, _ := left.panel(i, p)
+				every, any := wanted.holds(i, j, rows, cols)
+				switch {
+				case !any:
+				case every && rows == w.rows && cols == padded:
+					tile(&a[0], &b[0], &c[i*ldc+j], k, ldc, alpha, adding)
+				default: // by way of a whole tile
+					for r := range rows * adding {
+						copy(edge[r*padded:], c[(i+r)*ldc+j:(i+r)*ldc+j+cols])
+					}
+					tile(&a[0], &b[0], &edge[0], k, padded, alpha, adding)
+					for r := range rows {
+						from, to := 0, cols
+						switch wanted {
+						case upper:
+							from = max(i+r-j, 0)
+						case lower:
+							to = min(i+r-j+1, cols)
+						}
+						if from < to {
+							copy(c[(i+r)*ldc+j+from:], edge[r*padded+from:r*padded+to])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// workersFor returns how many goroutines a product of so many multiplications
+// should use.
+func workersFor(multiplications int) int {
+	return min(runtime.GOMAXPROCS(0), 1+multiplications>>21)
+}
+
+// float64Products contracts on the calling goroutine alone. Distances are plain.
+type float64Products struct {
+	plainProducts[float64]
+	*float64Kernels
+}
+
+func (p float64Products) product(m, n, k int, alpha float64, a, b view, beta float64, c []float64, x, y []float64) {
+	if fits(m, n, k, beta, x, y, c) {
+		p.contract(m, n, k, alpha, a, b, scale(m, n, beta, c, n, all), c, n, all, 1)
+	}
+}
+
+func (p float64Products) NN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
+	p.product(m, n, k, alpha, view{a, k, 1}, view{b, n, 1}, beta, c, a, b)
+}
+
+func (p float64Products) NT(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
+	p.product(m, n, k, alpha, view{a, k, 1}, view{b, 1, k}, beta, c, a, b)
+}
+
+func (p float64Products) TN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
+	p.product(m, n, k, alpha, view{a, 1, m}, view{b, n, 1}, beta, c, a, b)
+}
+
+func (p float64Products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float64) {
+	squaredDistancesGradient[float64](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
+}
+
+// Right is the right matrix of many products in float64, packed once. Any number of
+// goroutines may use it.
+type Right[T Real] struct {
+	kernels float64Kernels
+	packed  panels[T]
+}
+
+// NewRight packs B [k,n], k and n above 0. It stays in float32, because for a few
+// rows most time is spent on reading it.
+func NewRight(n, k int, b []float32) *Right[float32] {
+	wide := make([]float64, n*k)
+	for i, v := range b[:n*k] {
+		wide[i] = float64(v)
+	}
+	r := newRight(n, k, view{wide, n, 1})
+	narrow := make([]float32, len(r.packed.data))
+	for i, v := range r.packed.data {
+		narrow[i] = float32(v)
+	}
+	return &Right[float32]{r.kernels, panels[float32]{narrow, n, k, r.packed.rows, r.packed.padded}}
+}
+
+// NewRightTransposed packs Bᵀ for B [n,k], n and k above 0.
+func NewRightTransposed(n, k int, b []float64) *Right[float64] {
+	return newRight(n, k, view{b[:n*k], 1, k})
+}
+
+func newRight(n, k int, b view) *Right[float64] {
+	r := &Right[float64]{kernels: chosen().f64}
+	r.kernels.packRight(&r.packed, b, n, k, 1)
+	return r
+}
+
+// NN computes C = A·B with A [m,k], C [m,n], bit-identical to [Products], on the
+// calling goroutine unless there are few rows. A row's result does not depend on
+// the others.
+func (r *Right[T]) NN(m int, a, c []float64) {
+	if m == 0 {
+		return
+	}
+	room := contractions.Get().(*contraction)
+	defer contractions.Put(room)
+	n, k, workers := r.packed.n, r.packed.k, 1
+	if m <= r.kernels.rows { // several cores read B faster than one
+		workers = workersFor(r.kernels.rows * n * k)
+	}
+	contractRight(&r.kernels, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, workers)
+}

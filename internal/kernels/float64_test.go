@@ -1,0 +1,349 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/gonum"
+	"pgregory.net/rapid"
+)
+
+// forEachFloat64 runs a test with every set of kernels that this machine has.
+func forEachFloat64(t *testing.T, test func(*testing.T)) {
+	defer func(w float64Kernels) { chosen().f64 = w }(chosen().f64)
+	for _, name := range Names() {
+		chosen().f64 = float64Of(name)
+		t.Run(name, test)
+	}
+}
+
+func normals64(rng *rand.Rand, n int) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = rng.NormFloat64()
+	}
+	return x
+}
+
+// TestBLAS holds every routine against gonum's own, on sizes around those of
+// tiles, blocks and passes, with strides wider than the matrices. What lies
+// beside a matrix or in its other triangle stays.
+func TestBLAS(t *testing.T) {
+	var plain gonum.Implementation
+	transposes := []blas.Transpose{blas.NoTrans, blas.Trans}
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			size := rapid.IntRange(1, 130)
+			m, n, k := size.Draw(t, "m"), size.Draw(t, "n"), rapid.IntRange(1, 400).Draw(t, "k")
+			alpha := rapid.SampledFrom([]float64{1, -1, 0.5}).Draw(t, "alpha")
+			beta := rapid.SampledFrom([]float64{0, 1, -2}).Draw(t, "beta")
+			tA, tB := rapid.SampledFrom(transposes).Draw(t, "tA"), rapid.SampledFrom(transposes).Draw(t, "tB")
+			ul := rapid.SampledFrom([]blas.Uplo{blas.Upper, blas.Lower}).Draw(t, "triangle")
+			side := rapid.SampledFrom([]blas.Side{blas.Left, blas.Right}).Draw(t, "side")
+			matrix := func(t blas.Transpose, rows, cols int) (x []float64, stride int) {
+				if t == blas.Trans {
+					rows, cols = cols, rows
+				}
+				return normals64(rng, rows*(cols+3)), cols + 3
+			}
+			compare := func(what string, c []float64, do func(b blas.Float64, c []float64)) {
+				got, want := slices.Clone(c), slices.Clone(c)
+				do(BLAS{}, got)
+				do(plain, want)
+				for i, w := range want {
+					if !(math.Abs(got[i]-w) <= 1e-11*(1+math.Abs(w))) {
+						t.Fatalf("%s: element %d is %g, want %g", what, i, got[i], w)
+					}
+				}
+			}
+			a, lda := matrix(tA, m, k)
+			b, ldb := matrix(tB, k, n)
+			c, ldc := matrix(blas.NoTrans, m, n)
+			compare("Dgemm", c, func(f blas.Float64, c []float64) {
+				f.Dgemm(tA, tB, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+			})
+			s, lds := matrix(blas.NoTrans, m, m)
+			compare("Dsyrk", s, func(f blas.Float64, c []float64) {
+				f.Dsyrk(ul, tA, m, k, alpha, a, lda, beta, c, lds)
+			})
+			a2, _ := matrix(tA, m, k)
+			compare("Dsyr2k", s, func(f blas.Float64, c []float64) {
+				f.Dsyr2k(ul, tA, m, k, alpha, a, lda, a2, lda, beta, c, lds)
+			})
+			x, y := normals64(rng, 2*m), normals64(rng, 3*m)
+			compare("Dsymv", y, func(f blas.Float64, y []float64) {
+				f.Dsymv(ul, m, alpha, s, lds, x, 2, beta, y, 3)
+			})
+			order := m
+			if side == blas.Right {
+				order = n
+			}
+			r, ldr := matrix(blas.NoTrans, order, order)
+			for i := range r { // well conditioned
+				r[i] /= float64(4 * order)
+			}
+			for i := range order {
+				r[i*ldr+i]++
+			}
+			compare("Dtrsm", c, func(f blas.Float64, c []float64) {
+				f.Dtrsm(side, ul, tA, blas.NonUnit, m, n, alpha, r, ldr, c, ldc)
+			})
+		})
+	})
+}
+
+// TestFloat64Products holds them against sums, and a row alone against the same
+// row among others: bit-identical.
+func TestFloat64Products(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng, size := rngOf(t), rapid.IntRange(1, 100)
+			m, n, k := size.Draw(t, "m"), size.Draw(t, "n"), rapid.IntRange(1, 400).Draw(t, "k")
+			p := NewProducts[float64]()
+			a, b := normals64(rng, m*k), normals64(rng, k*n)
+			aT, bT := make([]float64, m*k), make([]float64, k*n)
+			for q := range k {
+				for i := range m {
+					aT[q*m+i] = a[i*k+q]
+				}
+				for j := range n {
+					bT[j*k+q] = b[q*n+j]
+				}
+			}
+			nn, nt, tn, row := make([]float64, m*n), make([]float64, m*n), make([]float64, m*n), make([]float64, n)
+			p.NN(m, n, k, 1, a, b, 0, nn)
+			p.NT(m, n, k, 1, a, bT, 0, nt)
+			p.TN(m, n, k, 1, aT, b, 0, tn)
+			if !slices.Equal(nn, nt) || !slices.Equal(nn, tn) {
+				t.Fatal("NN, NT and TN of the same matrices differ")
+			}
+			for i := range m {
+				p.NN(1, n, k, 1, a[i*k:], b, 0, row)
+				for j, v := range row {
+					var want float64
+					for q := range k {
+						want += a[i*k+q] * b[q*n+j]
+					}
+					if v != nn[i*n+j] || !(math.Abs(v-want) < 1e-11) {
+						t.Fatalf("[%d, %d] is %g alone and %g among others, want %g", i, j, v, nn[i*n+j], want)
+					}
+				}
+			}
+		})
+	})
+}
+
+func TestDgemmOnAnyNumberOfCores(t *testing.T) {
+	const n = 300
+	rng := rand.New(rand.NewPCG(1, 2))
+	a, b := normals64(rng, n*n), normals64(rng, n*n)
+	var want []float64
+	for _, cores := range []int{1, 2, 5} {
+		func() {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(cores))
+			c := make([]float64, n*n)
+			BLAS{}.Dgemm(blas.NoTrans, blas.Trans, n, n, n, 1, a, n, b, n, 0, c, n)
+			if want == nil {
+				want = c
+			}
+			if !slices.Equal(c, want) {
+				t.Errorf("%d cores give other bits", cores)
+			}
+		}()
+	}
+}
+
+func TestRotate(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			n, cols := rapid.IntRange(2, 40).Draw(t, "n"), rapid.IntRange(1, 70).Draw(t, "cols")
+			z, want := NewStripes(n, cols), make([][]float64, n)
+			for i := range want {
+				want[i] = normals64(rng, cols)
+				for j, v := range want[i] {
+					*z.At(i, j) = v
+				}
+			}
+			var sweeps []Sweep
+			for range 3 {
+				s := Sweep{First: rng.IntN(n - 1)}
+				for range rng.IntN(n - s.First) {
+					angle := rng.Float64() * 2 * math.Pi
+					s.C, s.S = append(s.C, math.Cos(angle)), append(s.S, math.Sin(angle))
+				}
+				sweeps = append(sweeps, s)
+				for i := len(s.C) - 1; i >= 0; i-- {
+					above, below := want[s.First+i], want[s.First+i+1]
+					for j, v := range above {
+						above[j], below[j] = s.C[i]*v-s.S[i]*below[j], s.S[i]*v+s.C[i]*below[j]
+					}
+				}
+			}
+			z.Rotate(sweeps)
+			for i := range want {
+				for j, w := range want[i] {
+					if v := *z.At(i, j); !(math.Abs(v-w) < 1e-12) {
+						t.Fatalf("[%d, %d] is %g, want %g", i, j, v, w)
+					}
+				}
+			}
+		})
+	})
+}
+
+func TestDot(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(3, 4))
+		for n := range 70 {
+			x, y := normals(t, rng, n), normals(t, rng, n)
+			var want float64
+			for i, v := range x {
+				want += float64(v) * float64(y[i])
+			}
+			got := Dot(x, y)
+			if !(math.Abs(got-want) < 1e-13) {
+				t.Errorf("of %d: %g, want %g", n, got, want)
+			}
+			var wideX, wideY []float64
+			for i, v := range x {
+				wideX, wideY = append(wideX, float64(v)), append(wideY, float64(y[i]))
+			}
+			if wide := Dot(wideX, wideY); wide != got {
+				t.Errorf("of %d: %g in float64, %g in float32", n, wide, got)
+			}
+			release()
+		}
+	})
+}
+
+func BenchmarkFloat64(b *testing.B) {
+	for _, size := range [][3]int{{256, 768, 768}, {256, 10, 512}, {1024, 1024, 1024}} {
+		m, n, k := size[0], size[1], size[2]
+		rng := rand.New(rand.NewPCG(1, 2))
+		x, y, c := normals64(rng, m*k), normals64(rng, k*n), make([]float64, m*n)
+		p := NewProducts[float64]()
+		for name, product := range map[string]func(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64){"NN": p.NN, "NT": p.NT, "TN": p.TN} {
+			b.Run(fmt.Sprintf("%s/%dx%dx%d", name, m, n, k), func(b *testing.B) {
+				for b.Loop() {
+					product(m, n, k, 1, x, y, 0, c)
+				}
+				b.ReportMetric(2*float64(m*n*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
+	}
+}
+
+// TestRight: a packed matrix gives the bits of the product that packs it, and a
+// row has the same alone as among others.
+func TestRight(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			m, n, k := rapid.IntRange(1, 130).Draw(t, "m"), rapid.IntRange(1, 250).Draw(t, "n"), rapid.IntRange(1, 400).Draw(t, "k")
+			a, b, narrow := normals64(rng, m*k), normals64(rng, k*n), make([]float32, k*n)
+			for i, v := range b {
+				narrow[i] = float32(v)
+				b[i] = float64(narrow[i])
+			}
+			want, got, row := make([]float64, m*n), make([]float64, m*n), make([]float64, n)
+			float64Products{float64Kernels: &chosen().f64}.NN(m, n, k, 1, a, b, 0, want)
+			right := NewRight(n, k, narrow)
+			right.NN(m, a, got)
+			if !slices.Equal(got, want) {
+				t.Fatal("a packed matrix gives another product")
+			}
+			for i := range m {
+				right.NN(1, a[i*k:(i+1)*k], row)
+				if !slices.Equal(row, want[i*n:(i+1)*n]) {
+					t.Fatalf("row %d alone differs", i)
+				}
+			}
+		})
+	})
+}
+
+// TestBelow holds sums and bits against their definition, with NaN among the
+// numbers and bounds that many of them are near.
+func TestBelow(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			n, classes := Rows*rapid.IntRange(1, 5).Draw(t, "n"), rapid.IntRange(1, 12).Draw(t, "classes")
+			ld := n + rapid.IntRange(0, 9).Draw(t, "apart")
+			x, p, q := make([]float32, n), normals64(rng, classes*ld), normals64(rng, classes)
+			for i := range x {
+				x[i] = float32(rng.NormFloat64())
+			}
+			x[rng.IntN(n)] = float32(math.NaN())
+			low, high, band := -0.5, rapid.SampledFrom([]float64{0.5, math.Inf(1)}).Draw(t, "high"), 0.1
+			near := make([]byte, n/8+1)
+			near[n/8] = 77
+			got, want := Below(x, p, ld, q, low, high, band, near), 0.
+			if near[n/8] != 77 {
+				t.Fatal("it writes beyond the rows")
+			}
+			for j, v := range x {
+				var w float64
+				for c, share := range q {
+					w += share * p[c*ld+j]
+				}
+				value := float64(v) * w
+				below := value < low-band*w
+				if below {
+					want += value
+				}
+				if set := near[j/8]>>(j%8)&1 == 1; set != (!below && value <= high+band*w) {
+					t.Fatalf("%d is %g of the weight %g: near is %t", j, value, w, set)
+				}
+			}
+			if !(math.Abs(got-want) <= 1e-11) {
+				t.Fatalf("sum %g, want %g", got, want)
+			}
+		})
+	})
+}
+
+func TestAtLeast(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			x := make([]float32, Rows*rapid.IntRange(1, 4).Draw(t, "n"))
+			for i := range x {
+				x[i] = float32(rng.IntN(5))
+			}
+			x[rng.IntN(len(x))] = float32(math.NaN())
+			floor := rapid.SampledFrom([]float32{2, float32(math.Inf(-1))}).Draw(t, "floor")
+			bits := make([]byte, len(x)/8+1)
+			bits[len(x)/8] = 77
+			AtLeast(x, floor, bits)
+			for i, v := range x {
+				if set := bits[i/8]>>(i%8)&1 == 1; set != (v >= floor) {
+					t.Fatalf("%g at least %g: %t", v, floor, set)
+				}
+			}
+			if bits[len(x)/8] != 77 {
+				t.Fatal("it writes beyond the numbers")
+			}
+		})
+	})
+}
+
+func TestChoose(t *testing.T) {
+	for _, name := range Names() {
+		if c := choose(name); c.name != name || c.err != nil {
+			t.Errorf("%s: chose %s, %v", name, c.name, c.err)
+		}
+	}
+	c := choose("sse9")
+	if c.name != Names()[0] || c.err == nil || !strings.Contains(c.err.Error(), strings.Join(Names(), ", ")) {
+		t.Errorf("unknown kernels: chose %s, %v", c.name, c.err)
+	}
+}

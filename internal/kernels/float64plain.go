@@ -1,0 +1,126 @@
+package kernels
+
+import "unsafe"
+
+// plainFloat64 is what every machine has.
+var plainFloat64 = float64Kernels{
+	rows: plainRows, width: plainWidth,
+	tiles:   [float64Vectors + 1]tileOf[float64]{1: plainTile[float64](1), 2: plainTile[float64](2), 3: plainTile[float64](3)},
+	tiles32: [float64Vectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
+	sweep:   plainSweep, stripe: plainStripe,
+	symmetricRow: plainSymmetricRow, dot32: plainDot[float32], dot64: plainDot[float64],
+	below: plainBelow, atLeast: plainAtLeast,
+}
+
+func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
+	z := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(zAt), -8*n*ldz)), n*ldz+plainStripe)
+	cosines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(c), -8*(n-1))), n)
+	sines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(s), -8*(n-1))), n)
+	for i := n; i > 0; i-- {
+		c, s := cosines[i-1], sines[i-1]
+		above, below := z[(i-1)*ldz:(i-1)*ldz+plainStripe], z[i*ldz:i*ldz+plainStripe]
+		for j, v := range above {
+			w := below[j]
+			below[j], above[j] = s*v+c*w, c*v-s*w
+		}
+	}
+}
+
+func plainSymmetricRow(aAt, xAt, yAt *float64, v float64, n int) (sum float64) {
+	a, x, y := unsafe.Slice(aAt, 4*n), unsafe.Slice(xAt, 4*n), unsafe.Slice(yAt, 4*n)
+	for i, w := range a {
+		sum += w * x[i]
+		y[i] += w * v
+	}
+	return sum
+}
+
+func plainDot[T Real](xAt, yAt *T, n int) float64 {
+	x, y := unsafe.Slice(xAt, 32*n), unsafe.Slice(yAt, 32*n)
+	var sums [4]float64 // several sums, for speed
+	for len(x) >= 4 && len(y) >= 4 {
+		sums[0] += float64(x[0]) * float64(y[0])
+		sums[1] += float64(x[1]) * float64(y[1])
+		sums[2] += float64(x[2]) * float64(y[2])
+		sums[3] += float64(x[3]) * float64(y[3])
+		x, y = x[4:], y[4:]
+	}
+	return sums[0] + sums[1] + sums[2] + sums[3]
+}
+
+func plainBelow(xAt *float32, pAt, qAt *float64, classes, ld, n int, low, high, band float64, nearAt *byte) (sum float64) {
+	x, near := unsafe.Slice(xAt, n), unsafe.Slice(nearAt, n/8)
+	p, q := unsafe.Slice(pAt, (classes-1)*ld+n), unsafe.Slice(qAt, classes)
+	clear(near)
+	var weights [8]float64
+	for j := 0; j < n; j += len(weights) {
+		clear(weights[:])
+		for c, share := range q {
+			for i, v := range p[c*ld+j:][:len(weights)] {
+				weights[i] += share * v
+			}
+		}
+		for i, w := range weights {
+			switch v := float64(x[j+i]) * w; {
+			case v < low-band*w:
+				sum += v
+			case v <= high+band*w:
+				near[j/8] |= 1 << i
+			}
+		}
+	}
+	return sum
+}
+
+func plainAtLeast(xAt *float32, floor float32, bitsAt *byte, n int) {
+	x, bits := unsafe.Slice(xAt, n), unsafe.Slice(bitsAt, n/8)
+	for i := range bits {
+		var some byte
+		for j, v := range x[8*i:][:8] {
+			if v >= floor {
+				some |= 1 << j
+			}
+		}
+		bits[i] = some
+	}
+}
+
+// As many sums as a processor has registers for.
+const (
+	plainRows   = 2
+	plainWidth  = 4
+	plainStripe = 8
+)
+
+func plainTile[T Real](vectors int) tileOf[T] {
+	return func(aAt *float64, bAt *T, cAt *float64, k, ldc int, alpha float64, add int) {
+		cols := vectors * plainWidth
+		c := unsafe.Slice(cAt, ldc+cols)
+		for j := 0; j < cols; j += plainWidth {
+			a, b := unsafe.Slice(aAt, k*plainRows), unsafe.Slice(bAt, k*cols)[j:]
+			var s, t [plainWidth]float64
+			for len(a) > plainRows {
+				x, y := a[0], a[1]
+				s[0] += x * float64(b[0])
+				s[1] += x * float64(b[1])
+				s[2] += x * float64(b[2])
+				s[3] += x * float64(b[3])
+				t[0] += y * float64(b[0])
+				t[1] += y * float64(b[1])
+				t[2] += y * float64(b[2])
+				t[3] += y * float64(b[3])
+				a, b = a[plainRows:], b[cols:]
+			}
+			for i := range plainWidth { // the last, after which there is no B
+				s[i] = alpha * (s[i] + a[0]*float64(b[i]))
+				t[i] = alpha * (t[i] + a[1]*float64(b[i]))
+				if add != 0 {
+					s[i] += c[j+i]
+					t[i] += c[ldc+j+i]
+				}
+			}
+			copy(c[j:], s[:])
+			copy(c[ldc+j:], t[:])
+		}
+	}
+}
