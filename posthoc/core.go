@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
@@ -136,4 +137,14 @@ func (s *CORE) Score(ctx context.Context, dst []float64, b Batch) error {
 			scores[i] = s.Scales[0].apply(energy(z, 1)) + s.Scales[1].apply(s.cosine(x[i*s.D:(i+1)*s.D], argmax(z)))
 		}
 	})
+}
+
+func (s *CORE) graph(g *graph) (onnx.Value, error) {
+	w := g.ofPredicted(s.Directions)
+	r := g.Op("Sub", g.Features, g.Op("Mul", g.Dot(g.Features, w), w))
+	cosine := g.Over(g.Dot(r, g.ofPredicted(s.Residuals)), g.Length(r))
+	standardised := func(v onnx.Value, z ZScore) onnx.Value {
+		return g.Op("Mul", g.Op("Sub", v, g.Number(z.Mean)), g.Number(over(1, z.Deviation)))
+	}
+	return g.Op("Add", standardised(g.energy(g.Logits, 1), s.Scales[0]), standardised(cosine, s.Scales[1])), nil
 }

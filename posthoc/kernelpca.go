@@ -14,6 +14,7 @@ import (
 
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/linalg"
+	"mlrbfn/internal/onnx"
 )
 
 var _ = declare[CoP]("CoP", method{
@@ -309,4 +310,24 @@ func (s *CoRP) Score(ctx context.Context, dst []float64, b Batch) error {
 		s.features(phi, x)
 		s.PCA.score(scores, phi)
 	})
+}
+
+func (s *CoP) graph(g *graph) (onnx.Value, error) { return s.distance(g, g.unit(g.Features)), nil }
+
+// distance adds −‖(I − PᵀP)(x − μ)‖.
+func (s *CoP) distance(g *graph, x onnx.Value) onnx.Value {
+	d := len(s.Mean)
+	axes := len(s.Axes) / d
+	columns := make([]float64, len(s.Axes))
+	for i, v := range s.Axes {
+		columns[i%d*axes+i/d] = v
+	}
+	x = g.centred(x, s.Mean)
+	return g.Neg(g.Length(g.Op("Sub", x, g.Times(g.Times(x, s.Axes, d), columns, axes))))
+}
+
+func (s *CoRP) graph(g *graph) (onnx.Value, error) {
+	angles := g.Op("Add", g.Times(g.unit(g.Features), s.Frequencies, s.D), g.Vector(s.Phases))
+	factor := math.Sqrt(2 / float64(len(s.Phases)))
+	return s.PCA.distance(g, g.Op("Mul", g.Op("Cos", angles), g.Number(factor))), nil
 }
