@@ -36,7 +36,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; 0: none")
 	alarms := c.Float64("max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
 	tpr := c.Float64("target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
-	scores := c.String("scores", pipeline.OwnScore, "`SCORE` to judge by: a method of evaluate, as ensemble(A,B,…)")
+	scores := c.String("scores", pipeline.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+pipeline.HeadScore+" or ensemble(A,B,…)")
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
 	c.rare("target-tpr")

@@ -39,8 +39,12 @@ const (
 	Far  = report.Far
 )
 
-// BackboneHead is the head of a feature set's own logits.
-const BackboneHead = "backbone"
+// Heads that give logits, besides the linear one: that of a feature set's own logits,
+// and the MLRBFN.
+const (
+	BackboneHead = "backbone"
+	OwnHead      = "mlrbfn"
+)
 
 // OODSet is a feature set of images of none of the training classes.
 type OODSet struct{ Group, Name, Features string }
@@ -63,7 +67,7 @@ type Options struct {
 	// is fitted as Train.Linear says, or of Softmax, where it is set, a network
 	// that is trained as SoftmaxTrain says (Epochs 0 means 100) and with one layer
 	// is the paper's linear head; BackboneHead those of the backbone's own classifier;
-	// detector.OwnScore the MLRBFN's log-confidences, with what its last layer reads as
+	// OwnHead the MLRBFN's log-confidences, with what its last layer reads as
 	// features; there are no weights, so that scores that need these cannot be
 	// fitted.
 	Head         string
@@ -209,7 +213,7 @@ type evaluation struct {
 
 	rows     *posthoc.Data       // all labelled training rows, once they are asked for
 	prepared map[string]prepared // methods that are not yet measured
-	verdicts map[*detector.Detector]predictor
+	said     map[*detector.Detector]ownPredictor
 }
 
 // Check reports what is wrong with the methods and the names of the sets.
@@ -222,8 +226,8 @@ func (o Options) Check() error {
 			return options.Errorf("Methods", "%s is named twice", m)
 		}
 	}
-	if !slices.Contains([]string{"", BackboneHead, detector.OwnScore}, o.Head) {
-		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
+	if !slices.Contains([]string{"", BackboneHead, OwnHead}, o.Head) {
+		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, OwnHead)
 	}
 	if len(o.OOD) == 0 {
 		return options.Errorf("OOD", "no feature sets of out-of-distribution images are named")

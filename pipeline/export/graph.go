@@ -236,12 +236,18 @@ func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.
 // below returns what a score is compared with for being at least s: the
 // threshold and the calibration scores are scores of images, and those must
 // reach them though their sums are taken in another order here, from features
-// that another batch may have rounded otherwise. It keeps away from the next lower
-// calibration score, as scores such as softmax probabilities lie very close.
+// that another batch may have rounded otherwise. It is nearer than a thousandth of
+// the distance to the next calibration score, as scores such as softmax
+// probabilities lie very close.
 func below(calibration []float64, s float64) float64 {
 	slack := 1e-6 * max(1, math.Abs(s))
 	if at, _ := slices.BinarySearch(calibration, s); at > 0 {
-		slack = min(slack, 1e-3*(s-calibration[at-1]))
+		return s - min(slack, 1e-3*(s-calibration[at-1]))
+	}
+	for _, next := range calibration {
+		if next > s {
+			return s - min(slack, 1e-3*(next-s))
+		}
 	}
 	return s - slack
 }

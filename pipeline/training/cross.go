@@ -51,9 +51,11 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 		h.Conditioning = condition
 	}
 	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: o.TargetTPR, Source: sourceOf(t.Sets[0])}
-	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
+	joined, err := raw.fitScoring(ctx, d)
+	if err != nil {
 		return nil, err
 	}
+	d.Scoring = joined.Scoring
 	raw.split.Calibration = t.onePerGroup(without)
 	if d.Scores, err = raw.calibrate(ctx, d); err != nil {
 		return nil, err

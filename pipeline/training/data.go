@@ -47,7 +47,8 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err := opts.withHeadDefaults(); err != nil {
 		return nil, err
 	}
-	_, ensemble, err := detector.ScoreParts(cmp.Or(opts.Scores, detector.OwnScore))
+	opts.Scores = cmp.Or(opts.Scores, detector.JoinedScore)
+	_, ensemble, err := detector.ScoreParts(opts.Scores)
 	if err != nil {
 		return nil, options.Errorf("Scores", "%w", err)
 	}
@@ -80,7 +81,6 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
 	}
-	opts.Scores = cmp.Or(opts.Scores, detector.OwnScore)
 	data := &Data{Table: t, Options: opts, space: space}
 	defer func() {
 		if err != nil {

@@ -46,13 +46,19 @@ type Options struct {
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
 
-	// Scores names the score to judge by: "" or detector.OwnScore is the heads' own;
-	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
-	// that the heads are trained on, and an ensemble put on one scale by the
-	// validation rows. Where it reads logits, they are those of a linear head
-	// that is fitted as Linear says on the rows that the first seed gives.
+	// Scores names the score to judge by: detector.JoinedScore, the default, is the one
+	// whose parts class hold-out weighs, and of the paper's heads their own;
+	// detector.HeadScore is the heads' own; any of Methods, or an ensemble
+	// "ensemble(A,B,…)", is fitted on the rows that the heads are trained on, and an
+	// ensemble put on one scale by the validation rows. Where a score reads logits,
+	// they are those of a linear head that is fitted as Linear says on the rows that
+	// the first seed gives.
 	Scores string
 	Linear linear.Options
+
+	// NoHoldOut gives the parts of detector.JoinedScore fixed weights, which takes no
+	// time, and makes no assessment.
+	NoHoldOut bool
 
 	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
 

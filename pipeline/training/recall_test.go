@@ -40,7 +40,7 @@ func TestRecalls(t *testing.T) {
 
 // TestOneClass: of one class there is no accuracy and nothing to warn of.
 func TestOneClass(t *testing.T) {
-	for scores, want := range map[string]string{"": detector.OwnScore, "knn": "knn", detector.OwnScore: detector.OwnScore, "mds": "mds"} {
+	for scores, want := range map[string]string{"": detector.HeadScore, "knn": "knn", detector.HeadScore: detector.HeadScore, "mds": "mds"} {
 		o := quick(pipetest.Clouds(t, 1, 300, []int64{0}, [2]float64{4, 0}))
 		o.Scores = scores
 		d, result, err := Train(t.Context(), o)

@@ -42,6 +42,9 @@ type Result struct {
 	// CrossBound is detector.CrossBound with folds, else null.
 	CrossBound *float64 `json:"cross_bound,omitempty"`
 
+	// Assessment is that of the detector: null without class hold-out.
+	Assessment *detector.Assessment `json:"assessment"`
+
 	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
 	FalseAlarms *[2]float64 `json:"false_alarms"`
 
@@ -106,9 +109,12 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if len(data.split.LeftOut) > 0 {
 		d.Splits["left_out"] = data.split.LeftOut
 	}
-	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
+	joined, err := raw.fitScoring(ctx, d)
+	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
+	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
+	data.Warnings = append(data.Warnings, joined.Notes...)
 	if opts.Calibration.Folds > 0 {
 		err = raw.crossCalibrate(ctx, d)
 	} else if d.Scores, err = data.calibrate(ctx, d); err == nil {
