@@ -74,6 +74,7 @@ const (
 var (
 	ErrDetector      = detector.ErrDetector
 	ErrOtherModel    = detector.ErrOtherModel
+	ErrSignature     = detector.ErrSignature
 	ErrCheckpoint    = training.ErrCheckpoint
 	ErrOtherTraining = training.ErrOtherTraining
 )
@@ -89,6 +90,12 @@ var (
 
 // LoadDetector reads a detector that its Save wrote; see [detector.Load].
 func LoadDetector(path string) (*Detector, error) { return detector.Load(path) }
+
+// LoadSignedDetector reads a detector that must be signed; see
+// [detector.LoadSigned].
+func LoadSignedDetector(path, publicKey string) (*Detector, error) {
+	return detector.LoadSigned(path, publicKey)
+}
 
 // Train trains a detector on feature sets; see [training.Train].
 func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, error) {

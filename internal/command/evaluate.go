@@ -32,11 +32,13 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := AddSetFlags(c.FlagSet)
 	file := c.String("detector", "", "trained `DETECTOR` to use for its scores, instead of training")
+	load := addPublicKeyFlag(c.FlagSet)
+	c.rare("public-key")
 	c.section("what is compared")
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
 	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
-	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them; 1: the paper's linear head")
 	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")
@@ -114,7 +116,7 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 			}
 		}
 		if *file != "" {
-			if opts.Detector, err = pipeline.LoadDetector(*file); err != nil {
+			if opts.Detector, err = load(*file); err != nil {
 				return err
 			}
 		}

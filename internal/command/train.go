@@ -33,7 +33,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("threshold")
-	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; 0: none")
+	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; 0: none")
 	alarms := c.Float64("max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
 	tpr := c.Float64("target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
 	scores := c.String("scores", pipeline.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+pipeline.HeadScore+" or ensemble(A,B,…)")
@@ -290,7 +290,12 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		}
 		text += "; it cannot name what other images show"
 	}
-	if r.Threshold != nil {
+	switch {
+	case r.Threshold == nil:
+	case r.CrossBound != nil:
+		text += fmt.Sprintf("\np-values of the score %s by %s in %s, each judged without its own fold, to flag about %.4g%% of in-distribution images; proven is at most %.3g%%",
+			r.Scores, count(r.Rows.Calibration, "image"), count(len(d.Folds), "fold"), 100*(1-d.TargetTPR), 100**r.CrossBound)
+	default:
 		text += fmt.Sprintf("\nthreshold %.4f of the score %s, set by %s to flag at most %.4g%% of in-distribution images",
 			*r.Threshold, r.Scores, count(r.Rows.Calibration, "calibration image"), 100*(1-d.TargetTPR))
 		text += fmt.Sprintf("\nlong-run false alarms of this threshold: %.2g%% to %.2g%% of in-distribution images (95%% confidence interval)", 100*r.FalseAlarms[0], 100*r.FalseAlarms[1])

@@ -28,6 +28,11 @@ type Detector struct {
 	TargetTPR float64   // share of in-distribution images that the threshold is to keep
 	Scores    []float64 // of the calibration images, ascending
 
+	// Folds, where there are any, give the p-values and decide what is flagged, as
+	// file folds.go says. Scores are those of all folds together then, and Threshold
+	// is theirs: who sets another threshold for the score drops the folds.
+	Folds []*Detector
+
 	// Assessment says how well class hold-out found images of a new class; nil where
 	// there was none.
 	Assessment *Assessment
@@ -37,7 +42,8 @@ type Detector struct {
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
-	file string // that it was read from; "" for a new one
+	file   string // that it was read from; "" for a new one
+	signed bool   // by a key that its user named
 }
 
 // TrainingRecord is the options that heads were trained with and the rows that
@@ -200,8 +206,12 @@ func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict,
 		if err != nil {
 			return nil, err
 		}
+		first := len(verdicts)
 		for i, score := range scores {
 			verdicts = append(verdicts, d.verdict(own.LogConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
+		}
+		if err := d.crossContext(ctx, verdicts[first:], block); err != nil {
+			return nil, err
 		}
 	}
 	return verdicts, nil
@@ -233,6 +243,10 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	if d.Scoring.roundsInBlocks() {
 		step = 1
 	}
+	var folds []func([]float32) []Verdict
+	for _, fold := range d.Folds {
+		folds = append(folds, fold.NewJudge())
+	}
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
 		own := d.outputs(func(h int) head.Outputs {
@@ -248,6 +262,7 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 				verdicts = append(verdicts, d.verdict(part.LogConfidences[i*classes:(i+1)*classes], score))
 			}
 		}
+		_ = d.cross(verdicts, func(k int) ([]Verdict, error) { return folds[k](rows), nil }) // never fails
 		return verdicts
 	}
 }

@@ -55,6 +55,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if ensemble && opts.Validation.None {
 		return nil, errNoScale
 	}
+	if n := opts.Calibration.Folds; opts.Validation.Folds != 0 || n < 0 || n == 1 {
+		return nil, options.Errorf("Calibration", "%d folds: only calibration has folds, at least 2", max(n, opts.Validation.Folds))
+	}
 	if len(opts.Features) == 0 {
 		return nil, options.Errorf("Features", "none are named")
 	}

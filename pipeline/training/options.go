@@ -93,12 +93,16 @@ type Share struct {
 	None     bool    // set nothing aside
 	Fraction float64 // in (0, 1); 0 means 0.1
 	Features string  // folder of a feature set; takes the place of a fraction
+	// Folds, of Calibration alone, is the number of folds of cross-conformal
+	// calibration, at least 2: all rows train and calibrate. It suits few images;
+	// training and judging take so many times longer.
+	Folds int
 }
 
 // fraction returns the part of the training rows that goes to the share.
 func (s Share) fraction() float64 {
 	switch {
-	case s.None || s.Features != "":
+	case s.None || s.Features != "" || s.Folds > 0:
 		return 0
 	case s.Fraction == 0:
 		return 0.1
@@ -109,6 +113,9 @@ func (s Share) fraction() float64 {
 func (s Share) String() string {
 	if s.Features != "" {
 		return s.Features
+	}
+	if s.Folds > 0 {
+		return fmt.Sprintf("cross:%d", s.Folds)
 	}
 	return fmt.Sprint(s.fraction())
 }

@@ -39,6 +39,9 @@ type Result struct {
 	Threshold *float64 `json:"threshold"` // null where nothing will be flagged
 	Scores    string   `json:"scores"`    // what the threshold is of
 
+	// CrossBound is detector.CrossBound with folds, else null.
+	CrossBound *float64 `json:"cross_bound,omitempty"`
+
 	// Assessment is that of the detector: null without class hold-out.
 	Assessment *detector.Assessment `json:"assessment"`
 
@@ -112,10 +115,14 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
 	data.Warnings = append(data.Warnings, joined.Notes...)
-	if d.Scores, err = data.calibrate(ctx, d); err != nil {
-		return nil, nil, err
+	if opts.Calibration.Folds > 0 {
+		err = raw.crossCalibrate(ctx, d)
+	} else if d.Scores, err = data.calibrate(ctx, d); err == nil {
+		d.Threshold = detector.Threshold(d.Scores, opts.TargetTPR)
 	}
-	d.Threshold = detector.Threshold(d.Scores, opts.TargetTPR)
+	if err != nil {
+		return nil, nil, fmt.Errorf("calibrate on %s: %w", data.Dirs[0], err)
+	}
 
 	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -124,6 +131,10 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	} else {
 		result.Threshold = &d.Threshold
 		result.warnOfTies(d)
+		if k := len(d.Folds); k > 0 {
+			bound := detector.CrossBound(1-opts.TargetTPR, len(d.Scores), k)
+			result.CrossBound = &bound
+		}
 	}
 	if result.ValClasses, err = raw.recalls(ctx, d); err != nil {
 		return nil, nil, err
