@@ -303,7 +303,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	if err := w.model.prepare(dst, img); err != nil {
 		return err
 	}
-	r.Orientation, r.Enlarged = r.Item.orientation(data), w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
+	r.Orientation, r.Enlarged = r.Item.orientation(data), w.decode.For != nil && w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
 	return nil
 }
 
