@@ -75,7 +75,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		}
 		switch {
 		case c.Changed("threshold"):
-			opts.Detector.Threshold = *threshold
+			opts.Detector.SetThreshold(*threshold)
 		case c.Changed("max-false-alarms"):
 			if err := setFalseAlarms(opts.Detector, *alarms); err != nil {
 				return err

@@ -20,7 +20,12 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 3
+const detectorVersion = 4
+
+// scoresVersion is the newest format whose scores have neither guards nor terms of
+// the heads' score as parts. Others are written in it if they have a score that
+// is not the heads' own.
+const scoresVersion = 3
 
 // plainVersion is the newest format that knows of no scores but the heads' own,
 // and what a detector without others is written in.
@@ -52,7 +57,8 @@ type metadata struct {
 	Conditioning *conditioningRecord `json:"conditioning"`
 	Training     TrainingRecord      `json:"training"`
 	History      [][]files.Epoch     `json:"history"`
-	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
+	Scores       *scoringRecord      `json:"scores,omitempty"`     // nil: the heads' own
+	Confidence   *Platt              `json:"confidence,omitempty"` // nil: the largest φ
 }
 
 // conditioningRecord says what a conditioning is.
@@ -87,7 +93,10 @@ func (d *Detector) Save(path string) error {
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
 	}
 	if scores != nil {
-		meta.Version = detectorVersion
+		meta.Version = scoresVersion
+	}
+	if meta.Confidence = d.Confidence; d.Confidence != nil || d.ByClass != nil {
+		meta.Version = detectorVersion // others would judge otherwise
 	}
 	meta.Model = pathtext.EncodePercent(meta.Model)
 	if settings.NoDepression {
@@ -117,7 +126,7 @@ func (d *Detector) Save(path string) error {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = append(tensors, scoreTensors...)
+	tensors = append(append(tensors, d.byClassTensors()...), scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -247,6 +256,13 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
 	}
+	if err := d.readByClass(file); err != nil {
+		return nil, err
+	}
+	if p := meta.Confidence; p != nil && !(p.Slope > 0 && p.Slope <= math.MaxFloat64 && math.Abs(p.Offset) <= math.MaxFloat64) {
+		return nil, fmt.Errorf("its confidence has the slope %g and the offset %g", p.Slope, p.Offset)
+	}
+	d.Confidence = meta.Confidence
 	condition, err := readConditioning(file, meta.Conditioning)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,8 @@ type Data struct {
 
 	groups            []int // of the rows, nil where each is one of its own
 	copies            int   // rows that are like others
-	leftOut           int   // calibration rows that are not one of their group's
+	calibrated        []detector.Verdict
+	leftOut           int // calibration rows that are not one of their group's
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space

@@ -110,6 +110,10 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		return nil, nil, err
 	}
 	d.Threshold = detector.Threshold(d.Scores, opts.TargetTPR)
+	data.calibrateByClass(d)
+	if d.Confidence, err = raw.fitConfidence(ctx, d); err != nil {
+		return nil, nil, err
+	}
 
 	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -241,6 +245,7 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		}
 		for _, v := range d.Verdicts(block) {
 			scores = append(scores, v.Score)
+			t.calibrated = append(t.calibrated, v)
 		}
 	}
 	slices.Sort(scores)
