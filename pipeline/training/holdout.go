@@ -60,9 +60,9 @@ const (
 	temperature = 0.03 // AUROC by which a candidate must be worse to get 1/e of the weight
 	leastWeight = 0.1  // of the largest; a candidate with less is left out
 	sumWeights  = 4.
-	always      = 0.3 // weight that the density gets besides
+	always      = 0.6 // weight that the density gets besides
 	guardWeight = 20.
-	guardLow    = 0.01 // the quantile of the density beyond which the guard counts
+	guardLow    = 0.005 // the quantile of the density beyond which the guard counts
 )
 
 // fixedWeights are those of data that are too few for class hold-out.
