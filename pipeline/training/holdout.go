@@ -126,8 +126,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	case !own.Heads[0].HasTerms():
 		return j, nil // the paper's
 	case classes == 1:
-		j.note("with one class, class hold-out is not possible: the detector judges by the head's own score")
-		return j, nil
+		return j, nil // the heads' own score: there is nothing to choose by
 	case len(t.validation.Index) == 0:
 		j.note("without validation images (Validation), the parts of a joined score have no common scale: the detector judges by the head's own score")
 		return j, nil
