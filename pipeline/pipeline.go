@@ -42,6 +42,8 @@ type (
 	OODSet = evaluation.OODSet
 	// Leak is images that are in two sets of an evaluation.
 	Leak = evaluation.Leak
+	// Reliability says how far confidences are probabilities.
+	Reliability = evaluation.Reliability
 	// Result is one row of results.csv.
 	Result = report.Result
 

@@ -16,7 +16,7 @@ var flagOf = map[string]string{
 	"Layers": "layers", "Centroids": "centroids", "Projection": "projection", "Norm": "norm", "Recovery": "recovery",
 	"Epochs": "epochs", "Batch": "batch", "LR": "lr", "Schedule": "schedule", "Patience": "patience", "Balance": "balance", "Seeds": "seeds",
 	"Conditioning": "conditioning", "Shrinkage": "shrinkage", "Dims": "pca-dims",
-	"Features": "features", "Validation": "val", "Calibration": "calibration", "GroupBy": "group-by", "Scores": "scores",
+	"Features": "features", "Validation": "val", "Calibration": "calibration", "GroupBy": "group-by", "PerClass": "per-class", "Scores": "scores",
 	"TargetTPR": "target-tpr", "MaxFalseAlarms": "max-false-alarms",
 	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
 	// Of images and models.
@@ -31,7 +31,7 @@ var flagOf = map[string]string{
 }
 
 // notAFlag are options that no flag sets.
-var notAFlag = []string{"Scratch", "Checkpoint"}
+var notAFlag = []string{"Scratch", "Checkpoint", "C", "Near"}
 
 // flagIn names the flags of a command that differ from flagOf.
 var flagIn = map[string]map[string]string{

@@ -76,7 +76,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		}
 		switch {
 		case c.Changed("threshold"):
-			opts.Detector.Threshold, opts.Detector.Folds = *threshold, nil
+			opts.Detector.SetThreshold(*threshold)
 		case c.Changed("max-false-alarms"):
 			if err := setFalseAlarms(opts.Detector, *alarms); err != nil {
 				return err

@@ -50,6 +50,7 @@ func (d *Detector) SetMaxFalseAlarms(share float64) error {
 		return options.Errorf("MaxFalseAlarms", "%g: the detector has %d calibration images, too few to promise that (%d would do)", share, n, ScoresNeeded(tpr))
 	}
 	d.Threshold, d.TargetTPR = Threshold(d.Scores, tpr), tpr
+	d.setThresholds()
 	return nil
 }
 
@@ -57,10 +58,20 @@ func (d *Detector) SetMaxFalseAlarms(share float64) error {
 // of in-distribution images that the threshold flags. Over the choice of the n
 // calibration images that share is Beta(k, n+1−k) if its rank among their scores
 // is k and no scores tie; its mean is k/(n+1) ≤ 1−TargetTPR. It is nil where
-// nothing is flagged, and of folds, whose promise is [CrossBound]. It speaks of images like those, and of the share in the long
-// run: among few images chance adds its own.
+// nothing is flagged, and of folds, whose promise is [CrossBound]. It speaks of images
+// like those, and of the share in the long run: among few images chance adds its own.
+// With thresholds by class it is the interval of the class with the fewest
+// calibration scores, for images that are given that class; those of the others are
+// narrower.
 func (d *Detector) FalseAlarms() *[2]float64 {
 	n := len(d.Scores)
+	if d.thresholds != nil {
+		for _, scores := range d.perClass {
+			if Rank(len(scores), d.TargetTPR) > 0 {
+				n = min(n, len(scores))
+			}
+		}
+	}
 	k := Rank(n, d.TargetTPR)
 	if k < 1 || k > n || len(d.Folds) > 0 {
 		return nil

@@ -37,6 +37,16 @@ type Detector struct {
 	// there was none.
 	Assessment *Assessment
 
+	// ByClass, unless nil, are the calibration scores by the class that the detector
+	// gives, [C+1]: an empty list is of a class with too few, the last one of these
+	// classes together. CalibrateByClass makes it.
+	ByClass    [][]float64
+	perClass   [][]float64 // what each class compares with
+	thresholds []float64   // of each class; nil: Threshold for all
+
+	// Confidence, unless nil, makes Verdict.Confidence of the largest confidence.
+	Confidence *Platt
+
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head
@@ -172,7 +182,7 @@ func logAdd(a, b float64) float64 {
 type Verdict struct {
 	Class      string  // the most confident class
 	Label      int     // its index
-	Confidence float64 // max_c φ_c in [0, 1]
+	Confidence float64 // the chance that the class is right, made of max_c φ_c, or that itself; in [0, 1]
 	Score      float64 // higher = more in-distribution; log Confidence for the paper's heads
 	OOD        bool    // Score < threshold
 	// PValue is (1 + #{calibration scores ≤ Score}) / (n + 1): the chance
@@ -270,11 +280,15 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 // verdict judges the log φ [C] and the score of one image.
 func (d *Detector) verdict(logConfidences []float64, score float64) Verdict {
 	label, most := best(logConfidences)
-	return Verdict{
+	v := Verdict{
 		Class: d.Classes[label], Label: label,
 		Confidence: math.Exp(most), Score: score,
-		OOD: !(score >= d.Threshold), PValue: pValue(d.Scores, score),
+		OOD: !(score >= d.ThresholdOf(label)), PValue: pValue(d.ScoresOf(label), score),
 	}
+	if d.Confidence != nil {
+		v.Confidence = d.Confidence.chance(most)
+	}
+	return v
 }
 
 // best returns the first largest of a row and where it is.

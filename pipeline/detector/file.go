@@ -67,6 +67,7 @@ type metadata struct {
 	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
 	Folds        int                 `json:"folds,omitempty"`
 	Assessment   *Assessment         `json:"assessment,omitempty"`
+	Confidence   *Platt              `json:"confidence,omitempty"` // nil: the largest φ
 }
 
 // conditioningRecord says what a conditioning is.
@@ -120,8 +121,9 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
 		Assessment: d.Assessment,
 	}
+	meta.Confidence = d.Confidence
 	switch {
-	case d.Scoring.isNew() || len(d.Folds) > 0:
+	case d.Scoring.isNew() || len(d.Folds) > 0 || d.Confidence != nil || d.ByClass != nil: // others would judge otherwise
 		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
 	case scores != nil:
 		meta.Version = scoresVersion
@@ -154,7 +156,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = append(tensors, scoreTensors...)
+	tensors = append(append(tensors, d.byClassTensors()...), scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -308,6 +310,13 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
 	}
+	if err := d.readByClass(file); err != nil {
+		return nil, err
+	}
+	if p := meta.Confidence; p != nil && !(p.Slope > 0 && p.Slope <= math.MaxFloat64 && math.Abs(p.Offset) <= math.MaxFloat64) {
+		return nil, fmt.Errorf("its confidence has the slope %g and the offset %g", p.Slope, p.Offset)
+	}
+	d.Confidence = meta.Confidence
 	condition, err := readConditioning(file, meta.Conditioning)
 	if err != nil {
 		return nil, err
@@ -329,7 +338,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	if d.Scoring, err = readScoring(file, meta.Scores, d.Dim(), d.Own(make([]float32, d.Dim()))); err != nil {
+	if d.Scoring, err = readScoring(file, meta.Scores, d.Dim(), d.Own); err != nil {
 		return nil, err
 	}
 	return d, d.readFolds(file, meta.Folds)

@@ -256,9 +256,9 @@ func (s *Scoring) isNew() bool {
 	return s != nil && (s.Guard != nil || slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Score == nil && p.Name != OwnPart }))
 }
 
-// readScoring is the inverse of encode. It scores a row of d zeros, of which the
-// heads say own, so that parts that do not fit the detector are found out at once.
-func readScoring(file *safetensors.File, r *scoringRecord, d int, own head.Outputs) (*Scoring, error) {
+// readScoring is the inverse of encode. It scores a row of zeros, of which own gives
+// the heads' outputs, so that parts that do not fit the detector are found out at once.
+func readScoring(file *safetensors.File, r *scoringRecord, d int, own func(x []float32) head.Outputs) (*Scoring, error) {
 	if r == nil {
 		return nil, nil
 	}
@@ -307,7 +307,7 @@ func readScoring(file *safetensors.File, r *scoringRecord, d int, own head.Outpu
 		s.Classifier = &posthoc.Linear{In: d, Out: len(bias), Weights: weights, Bias: bias}
 	}
 	row := s.Batch(make([]float32, d))
-	if err := s.Score(context.Background(), make([]float64, 1), row, own); err != nil {
+	if err := s.Score(context.Background(), make([]float64, 1), row, own(row.Features)); err != nil {
 		return nil, err
 	}
 	return s, nil

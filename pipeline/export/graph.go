@@ -25,7 +25,7 @@ var verdictOutputs = map[string]string{
 	"log_confidences": "float64 [batch, C]: natural logarithm of confidences",
 	"confidences":     "float64 [batch, C]: for each class how confident it is, in [0, 1], that the image is of it; they need not add up to 1",
 	"class":           "int64 [batch]: index in classes of the most confident one",
-	"confidence":      "float64 [batch]: the largest of confidences",
+	"confidence":      "float64 [batch]: the chance that class is right, made of the largest of confidences",
 	"score":           "float64 [batch]: higher is more in-distribution",
 	"ood":             "bool [batch]: score is below threshold, the image is of none of the classes",
 	"p_value":         "float64 [batch]: the chance that an image like the training images scores this low",
@@ -254,15 +254,19 @@ func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.
 	confidences := m.Op("Exp", logConfidences)
 	class := m.ArgMax(logConfidences)
 	score = m.Op("Reshape", score, m.Int64s(0))
-	ood := m.Op("Not", m.AtLeast(score, m.Number(below(d.Scores, d.Threshold))))
+	ood := m.Op("Not", m.AtLeast(score, addThreshold(m, d, class)))
+	pValue := addPValue(m, d.Scores, score)
+	if d.ByClass != nil {
+		pValue = addPValueByClass(m, d, score, class)
+	}
 
 	m.Output("log_confidences", logConfidences, onnx.Double, batch, len(d.Classes))
 	m.Output("confidences", confidences, onnx.Double, batch, len(d.Classes))
 	m.Output("class", class, onnx.Int64, batch)
-	m.Output("confidence", m.Reduce("ReduceMax", confidences, false, 1), onnx.Double, batch)
+	m.Output("confidence", addConfidence(m, d.Confidence, logConfidences), onnx.Double, batch)
 	m.Output("score", score, onnx.Double, batch)
 	m.Output("ood", ood, onnx.Bool, batch)
-	m.Output("p_value", addPValue(m, d.Scores, score), onnx.Double, batch)
+	m.Output("p_value", pValue, onnx.Double, batch)
 }
 
 // below returns what a score is compared with for being at least s: the

@@ -60,9 +60,9 @@ const (
 	temperature = 0.03 // AUROC by which a candidate must be worse to get 1/e of the weight
 	leastWeight = 0.1  // of the largest; a candidate with less is left out
 	sumWeights  = 4.
-	always      = 0.3 // weight that the density gets besides
+	always      = 0.6 // weight that the density gets besides
 	guardWeight = 20.
-	guardLow    = 0.01 // the quantile of the density beyond which the guard counts
+	guardLow    = 0.005 // the quantile of the density beyond which the guard counts
 )
 
 // fixedWeights are those of data that are too few for class hold-out.
@@ -126,8 +126,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	case !own.Heads[0].HasTerms():
 		return j, nil // the paper's
 	case classes == 1:
-		j.note("with one class, class hold-out is not possible: the detector judges by the head's own score")
-		return j, nil
+		return j, nil // the heads' own score: there is nothing to choose by
 	case len(t.validation.Index) == 0:
 		j.note("without validation images (Validation), the parts of a joined score have no common scale: the detector judges by the head's own score")
 		return j, nil

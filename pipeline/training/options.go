@@ -62,6 +62,11 @@ type Options struct {
 
 	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
 
+	// PerClass gives each class a threshold and p-values of its own, so that at most
+	// 1 − TargetTPR of the images that the detector gives the class are flagged.
+	// Classes with too few calibration images share a threshold.
+	PerClass bool
+
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
 	// memory. What does not fit goes to temporary files in the folder Scratch, ""

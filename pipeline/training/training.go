@@ -123,6 +123,10 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if err != nil {
 		return nil, nil, fmt.Errorf("calibrate on %s: %w", data.Dirs[0], err)
 	}
+	data.calibrateByClass(d)
+	if d.Confidence, err = raw.fitConfidence(ctx, d); err != nil {
+		return nil, nil, err
+	}
 
 	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -258,6 +262,7 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		}
 		for _, v := range d.Verdicts(block) {
 			scores = append(scores, v.Score)
+			t.calibrated = append(t.calibrated, v)
 		}
 	}
 	slices.Sort(scores)
