@@ -1,0 +1,179 @@
+// Package linear fits a linear head: multinomial logistic regression with an L2
+// penalty on standardised features, as scikit-learn's StandardScaler and
+// LogisticRegression fit it. The strength of the penalty is chosen by the
+// cross-entropy of the validation rows.
+//
+// With z = (x − μ)/σ, where μ and σ are the mean and the deviation of each feature
+// over the training rows, the head minimises over W [C, D] and b [C]
+//
+//	1/N Σ −log softmax(Wz + b)[y] + 1/(2·N·strength) · ‖W‖²
+//
+// where strength is scikit-learn's C. Features that do not vary get no weight. The
+// standardisation is then folded into the weights and biases, so that the head
+// reads features as they are.
+//
+// The solver is L-BFGS. Its first metric is the curvature of the loss along the
+// principal axes of the features, so that ten to twenty steps are enough. All sums
+// are in float64 and in an order that does not depend on the number of cores.
+package linear
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/options"
+	"mlrbfn/posthoc"
+)
+
+// Options says how to fit a head. The zero value is right for most uses.
+type Options struct {
+	// C is the inverse of the penalty's strength, in scikit-learn's meaning: the
+	// sum of the rows' losses is weighed against ‖W‖²/2. (For two classes
+	// scikit-learn penalises the difference of their weights instead; the same
+	// head needs half the C there.) 0 means the value of Grid with the least
+	// cross-entropy on the validation rows.
+	C float64
+
+	// Near is a head that was fitted on nearly the same rows, such as those of one
+	// class more (see [Fitted.Without]). Fitting begins there, which saves most of
+	// the time; the result is the same within Tolerance.
+	Near *Fitted
+
+	// Tolerance is by how much the mean loss may be above its minimum, about; 0
+	// means 1e-6.
+	Tolerance float64
+}
+
+// Grid lists the values of C to choose from, in the order in which they are tried.
+// Each begins at the head of the one before. The first that is worse than the one
+// before ends the search.
+var Grid = []float64{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, .1, .3, 1, 3, 10, 30, 100}
+
+// DefaultC is C where there are too few rows to choose it.
+const DefaultC = 1e-2
+
+// Fitted is a fitted head.
+type Fitted struct {
+	*posthoc.Linear
+	C float64 // that was asked for or chosen
+
+	// Losses are the cross-entropies of the validation rows for the first values
+	// of Grid; nil where C was not chosen.
+	Losses []float64
+
+	axes *axes
+}
+
+// Fit fits the head of so many classes. Without validation rows each tenth row of
+// a class takes their place for the choice of C, and the head is then fitted on
+// all. A class without rows gets no weights and a bias that makes it improbable.
+//
+// The rows may lie in a file that is larger than memory: each step reads them
+// once. Where that would take very long, C is chosen on a part of the rows.
+func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (*Fitted, error) {
+	if err := head.CheckRows(train, val, classes); err != nil {
+		return nil, err
+	}
+	o.Tolerance = cmp.Or(o.Tolerance, 1e-6)
+	if !(o.C >= 0) || math.IsInf(o.C, 1) || !(o.Tolerance > 0) {
+		return nil, options.Errorf("C", "%g: it must be positive and finite", o.C)
+	}
+	if near := o.Near; near != nil && (near.In != train.D || near.Out != classes) {
+		return nil, fmt.Errorf("a head of %d features and %d classes cannot begin at one of %d and %d", train.D, classes, near.In, near.Out)
+	}
+	p, err := newProblem(ctx, train, classes)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fitted{C: o.C}
+	if f.axes, err = p.prepare(ctx, o.Near); err != nil {
+		return nil, err
+	}
+	theta := p.start(o.Near)
+	if f.C == 0 {
+		if theta, err = f.choose(ctx, p, val, theta); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.minimise(ctx, theta, f.C, o.Tolerance, f.axes); err != nil {
+		return nil, err
+	}
+	f.Linear = p.fold(theta)
+	return f, nil
+}
+
+// Without returns the head without a class, for [Options.Near]: the classes above
+// it are numbered one lower.
+func (f *Fitted) Without(class int) *Fitted {
+	l := f.Linear
+	return &Fitted{C: f.C, axes: f.axes, Linear: &posthoc.Linear{
+		In: l.In, Out: l.Out - 1,
+		Weights: slices.Delete(slices.Clone(l.Weights), class*l.In, (class+1)*l.In),
+		Bias:    slices.Delete(slices.Clone(l.Bias), class, class+1),
+	}}
+}
+
+// searchWork is how many multiplications, of rows by weights, one step of the
+// search for C may take.
+const searchWork = 1e11
+
+// searchTolerance is Options.Tolerance during the search.
+const searchTolerance = 1e-5
+
+// choose sets C and returns weights to begin with.
+func (f *Fitted) choose(ctx context.Context, p *problem, val dataset.Rows, theta []float64) ([]float64, error) {
+	search := p
+	rows := int(min(float64(p.rows.Len()), searchWork/float64(len(theta))))
+	if rows < p.rows.Len() {
+		search = p.on(dataset.Spread(p.rows.Index, rows))
+	}
+	held := *p
+	if held.rows = p.known(val); held.rows.Len() == 0 {
+		fitted, apart := apart(search.rows)
+		held.rows, search = search.rows.With(apart), p.on(fitted)
+	}
+	held.rows.Index = dataset.Spread(held.rows.Index, max(rows/2, 1))
+	if len(p.labels) < 2 || held.rows.Len() == 0 {
+		f.C = DefaultC
+		return theta, nil
+	}
+	best := slices.Clone(theta)
+	least := math.Inf(1)
+	for _, c := range Grid {
+		if err := search.minimise(ctx, theta, c, searchTolerance, f.axes); err != nil {
+			return nil, err
+		}
+		loss, err := held.loss(ctx, theta, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		f.Losses = append(f.Losses, loss)
+		if !(loss < least) {
+			break
+		}
+		f.C, least = c, loss
+		copy(best, theta)
+	}
+	return best, nil
+}
+
+// apart divides rows: each tenth of a class, if it has so many, is set apart.
+func apart(rows dataset.Rows) (fitted, apart []int) {
+	for _, class := range rows.ByClass() {
+		for i, r := range class {
+			if i%10 == 9 {
+				apart = append(apart, r)
+			} else {
+				fitted = append(fitted, r)
+			}
+		}
+	}
+	slices.Sort(fitted)
+	slices.Sort(apart)
+	return fitted, apart
+}
