@@ -1,9 +1,7 @@
 package dataset
 
 import (
-	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 )
 
@@ -51,50 +49,6 @@ func Sample(rows []int, n int, uniform func() float64) []int {
 		rows[i], rows[j] = rows[j], rows[i]
 	}
 	return rows[:n]
-}
-
-// Parts divides the labelled rows of a training set into three disjoint lists,
-// each ascending.
-type Parts struct{ Train, Validation, Calibration []int }
-
-// Split divides the rows with a label ≥ 0. Validation and calibration get their
-// shares of each class, rounded down or up. At least one row of each class is for
-// training. The same seed gives the same parts.
-func Split(labels []int64, classes int, validation, calibration float64, seed uint64) (Parts, error) {
-	if !(validation >= 0 && calibration >= 0 && validation+calibration < 1) {
-		return Parts{}, fmt.Errorf("cannot set aside %g of the rows for validation and %g for calibration: nothing is left to train on", validation, calibration)
-	}
-	byClass := make([][]int, classes)
-	for row, y := range labels {
-		if y >= 0 {
-			byClass[y] = append(byClass[y], row)
-		}
-	}
-	rng := rand.New(rand.NewPCG(seed, 0x73706c6974))
-	var s Parts
-	// due is how many rows each part should have so far. If rounding gives a part
-	// too few rows of a class, the next class adds one row. The order of the
-	// classes and the start are random, so that this may happen to any class.
-	dueValidation, dueCalibration := rng.Float64(), rng.Float64()
-	for _, class := range rng.Perm(classes) {
-		rows := byClass[class]
-		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
-		take := func(due *float64, fraction float64, from int) []int {
-			*due += fraction * float64(len(rows))
-			n := max(0, min(int(math.Floor(*due)), len(rows)-1-from))
-			*due = min(*due-float64(n), 1)
-			return rows[from : from+n]
-		}
-		v := take(&dueValidation, validation, 0)
-		c := take(&dueCalibration, calibration, len(v))
-		s.Validation = append(s.Validation, v...)
-		s.Calibration = append(s.Calibration, c...)
-		s.Train = append(s.Train, rows[len(v)+len(c):]...)
-	}
-	for _, part := range [][]int{s.Train, s.Validation, s.Calibration} {
-		slices.Sort(part)
-	}
-	return s, nil
 }
 
 // Normalise divides a row by its length. A row of zeros does not change.

@@ -57,7 +57,7 @@ func (s *Space) Make(d int, labels []int64, fill func(write func(at int, rows []
 // they take no memory of the Space. Rows without a label have the label −1. Close
 // them before the set.
 func (s *Space) Features(set *features.Set) Rows {
-	m := s.space().File(set.Map(), set.D)
+	m := s.space().File(set.Features(), set.Pages(), set.D)
 	rows := All(m.X, set.D, set.Labels())
 	rows.pages = m
 	return rows

@@ -21,7 +21,7 @@ func TestSplitRows(t *testing.T) {
 		val := rapid.Float64Range(0, 0.45).Draw(t, "validation")
 		cal := rapid.Float64Range(0, 0.45).Draw(t, "calibration")
 		seed := rapid.Uint64().Draw(t, "seed")
-		s, err := dataset.Split(labels, classes, val, cal, seed)
+		s, err := dataset.Split(labels, nil, classes, val, cal, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func TestSplitRows(t *testing.T) {
 				}
 			}
 		}
-		again, err := dataset.Split(labels, classes, val, cal, seed)
+		again, err := dataset.Split(labels, nil, classes, val, cal, seed)
 		if err != nil || !slices.Equal(again.Train, s.Train) || !slices.Equal(again.Calibration, s.Calibration) {
 			t.Fatal("the same seed gave another split")
 		}
@@ -72,7 +72,7 @@ func TestSplitRowsExactly(t *testing.T) {
 		labels[i] = int64(i % 10)
 	}
 	for seed := range uint64(20) {
-		s, err := dataset.Split(labels, 10, 0.1, 0.1, seed)
+		s, err := dataset.Split(labels, nil, 10, 0.1, 0.1, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestSplitRowsExactly(t *testing.T) {
 			labels = append(labels, int64(i+1-big))
 		}
 		labels = append(labels, slices.Repeat([]int64{int64(2000 * big)}, 200)...)
-		s, err := dataset.Split(labels, 2001, 0.1, 0.1, 3)
+		s, err := dataset.Split(labels, nil, 2001, 0.1, 0.1, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestSplitRowsExactly(t *testing.T) {
 			t.Errorf("one class of 200 among singletons gives %d and %d rows", v, c)
 		}
 	}
-	if _, err := dataset.Split(labels, 10, 0.5, 0.5, 0); err == nil {
+	if _, err := dataset.Split(labels, nil, 10, 0.5, 0.5, 0); err == nil {
 		t.Error("a split that leaves nothing to train on was accepted")
 	}
 }

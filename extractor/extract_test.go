@@ -25,6 +25,7 @@ import (
 
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/npy"
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/testenv"
 )
 
@@ -382,7 +383,7 @@ func TestExtractBoundsBatches(t *testing.T) {
 		if stats, err := extract(t.Context(), m, items, ExtractOptions{Batch: math.MaxInt}, func(r Result) error { return r.Err }); err != nil || stats.Done != 1 {
 			t.Errorf("%s: %+v, %v", name, stats, err)
 		}
-		if _, err := m.newRunner(1 << 40); !errors.Is(err, errTooLarge) {
+		if _, err := m.newRunner(1 << 40); !errors.Is(err, onnx.ErrTooLarge) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

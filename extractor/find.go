@@ -123,10 +123,7 @@ func (r ModelReference) graphs(place string) []string {
 
 // someEntries returns the first entries of a folder, none where it cannot be read.
 func someEntries(dir string) []fs.DirEntry {
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil
-	}
-	f, err := os.Open(dir)
+	f, err := regular.OpenDir(dir)
 	if err != nil {
 		return nil
 	}

@@ -2,7 +2,6 @@ package extractor
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -55,13 +54,34 @@ type ModelOptions struct {
 	// with fewer workers where a long extraction finds that faster.
 	IntraOpThreads int
 	// OpenTimeout bounds how long opening the model may take, its first run
-	// included; 0 is [DefaultOpenTimeout].
+	// included; 0 is 2 minutes, or one for each 100 MB of a larger model, and at
+	// least 20 minutes on devices other than the CPU, which compile it.
 	OpenTimeout time.Duration
 }
 
-// DefaultOpenTimeout is far more than an honest model needs to open. (An engine
-// that a provider compiles for its device takes minutes.)
-const DefaultOpenTimeout = 20 * time.Minute
+// ErrOpenTimeout is wrapped by the error of a model that took too long to open.
+// onnxruntime may still be at work on it, in threads of its own that end with the
+// program.
+var ErrOpenTimeout = errors.New("it takes too long to open")
+
+// openTimeout is the time that a model in these files has, far more than an
+// honest one needs.
+func (opts *ModelOptions) openTimeout(files []string) time.Duration {
+	if opts.OpenTimeout > 0 {
+		return opts.OpenTimeout
+	}
+	var bytes int64
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil {
+			bytes += info.Size()
+		}
+	}
+	least := 2 * time.Minute
+	if opts.Device != "" && opts.Device != "cpu" {
+		least = 20 * time.Minute
+	}
+	return max(least, time.Duration(bytes/1e8)*time.Minute)
+}
 
 // A Model is an ONNX graph with its preprocessing, ready to run. Its methods
 // may be called from several goroutines; [Model.Close] it when all its runners
@@ -106,9 +126,9 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 //
 // A blank image is run to learn the sizes of the outputs, so a graph that does
 // not fit its configuration fails here. So does one whose tensors for one run
-// would not fit into a gigabyte, and one that is not open after
-// [ModelOptions.OpenTimeout]. A graph is a program all the same, and what
-// onnxruntime takes for values within it has no bound here.
+// would not fit into a gigabyte, one whose constants ask for endless loops or
+// huge values, and one that is not open after [ModelOptions.OpenTimeout]. A graph
+// is a program all the same, and sizes that it computes have no bound here.
 //
 // Errors name the graph file.
 func OpenModel(dir string, opts ModelOptions) (*Model, error) {
@@ -118,7 +138,21 @@ func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 // OpenModelContext is [OpenModel] that ends with the context's error once that
 // is cancelled.
 func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
-	limit := cmp.Or(opts.OpenTimeout, DefaultOpenTimeout)
+	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
+		return nil, options.Errorf("Pool", "unknown pooling %q; it is cls or mean", opts.Pool)
+	}
+	if opts.OpenTimeout < 0 {
+		return nil, options.Errorf("OpenTimeout", "%v: it may not be negative", opts.OpenTimeout)
+	}
+	file, folders, err := findGraph(dir)
+	if err != nil {
+		return nil, err
+	}
+	files, err := graphFiles(file)
+	if err != nil {
+		return nil, err
+	}
+	limit := opts.openTimeout(files)
 	timed, cancel := context.WithTimeout(ctx, limit)
 	type opened struct {
 		*Model
@@ -127,7 +161,7 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 	done := make(chan opened, 1)
 	go func() {
 		defer cancel()
-		m, err := openModel(timed, dir, opts)
+		m, err := openModel(timed, files, folders, opts)
 		done <- opened{m, err}
 	}()
 	finish := func(o opened) (*Model, error) {
@@ -135,7 +169,7 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 			return nil, ctx.Err()
 		}
 		if errors.Is(o.error, context.DeadlineExceeded) {
-			return nil, fmt.Errorf("model %s is not open after %v: %w", dir, limit, context.DeadlineExceeded)
+			return nil, options.Errorf("OpenTimeout", "model %s: %w: more than %v", file, ErrOpenTimeout, limit)
 		}
 		return o.Model, o.error
 	}
@@ -144,7 +178,8 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 		return finish(o)
 	case <-timed.Done():
 	}
-	// A run ends soon. Loading cannot be stopped: it is left behind.
+	// A run ends soon. Loading, which computes what is constant, cannot be
+	// stopped: it is left behind.
 	const grace = 2 * time.Second
 	select {
 	case o := <-done:
@@ -159,16 +194,10 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 	}
 }
 
-func openModel(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
-	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
-		return nil, options.Errorf("Pool", "unknown pooling %q; it is cls or mean", opts.Pool)
-	}
-	m := &Model{options: opts, kept: new(keptRunners)}
-	file, folders, err := findGraph(dir)
-	if err != nil {
-		return nil, err
-	}
-	m.File = file
+// openModel opens the graph in the first of files, whose weights are in the
+// others, with the configuration in the first of folders that has one.
+func openModel(ctx context.Context, files, folders []string, opts ModelOptions) (_ *Model, err error) {
+	m := &Model{File: files[0], options: opts, kept: new(keptRunners)}
 	for _, m.Dir = range folders {
 		if m.Spec, err = preprocess.Load(m.Dir); err == nil {
 			break
@@ -178,10 +207,6 @@ func openModel(ctx context.Context, dir string, opts ModelOptions) (*Model, erro
 		return nil, err
 	}
 	if err := InitRuntime(""); err != nil {
-		return nil, err
-	}
-	files, err := graphFiles(file)
-	if err != nil {
 		return nil, err
 	}
 	// A large file takes about as long to hash as to load.
@@ -198,7 +223,7 @@ func openModel(ctx context.Context, dir string, opts ModelOptions) (*Model, erro
 		err = m.takeFingerprint()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", file, errors.Join(err, m.Close()))
+		return nil, fmt.Errorf("model %s: %w", m.File, errors.Join(err, m.Close()))
 	}
 	return m, nil
 }
@@ -365,7 +390,8 @@ func size(d int64) string {
 	return strconv.FormatInt(d, 10)
 }
 
-// inspect reads the declarations of inputs and outputs. Where the file leaves
+// inspect reads the declarations of inputs and outputs, and refuses a graph that
+// is too large. Where the file leaves
 // some to be inferred onnxruntime is asked, which the wrapper can do only by
 // loading the whole graph a second time.
 func (m *Model) inspect() error {
@@ -389,13 +415,16 @@ func (m *Model) inspect() error {
 }
 
 // readDeclarations takes inputs and outputs from the file, if it declares all of
-// them in full.
+// them in full, and checks what it computes.
 func (m *Model) readDeclarations() (err error) {
 	data, unmap, err := mapFile(m.File)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unmap()) }()
+	if err := onnx.Check(data); err != nil {
+		return err
+	}
 	inputs, outputs, ok := onnx.Declarations(data)
 	if ok {
 		m.Inputs, m.Outputs = declaredInfos(inputs), declaredInfos(outputs)
@@ -467,8 +496,8 @@ func (m *Model) measure(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		learnt := tries > 0 && !errors.Is(err, errTooLarge) && m.learnShape(shapes, err.Error())
-		if !learnt && tries > 0 && !errors.Is(err, errTooLarge) && !tellsShape.MatchString(err.Error()) {
+		learnt := tries > 0 && !errors.Is(err, onnx.ErrTooLarge) && m.learnShape(shapes, err.Error())
+		if !learnt && tries > 0 && !errors.Is(err, onnx.ErrTooLarge) && !tellsShape.MatchString(err.Error()) {
 			// Another version may have other words.
 			if free, freeErr := m.runFree(ctx, n); freeErr == nil {
 				shapes, learnt, tries = free, true, 1
@@ -602,7 +631,7 @@ func (m *Model) needsToBeAlone() bool {
 		v := float32(i%17)/8 - 1
 		r.Input(0)[i], r.Input(1)[i] = v, -10*v
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(m.options.OpenTimeout, DefaultOpenTimeout))
+	ctx, cancel := context.WithTimeout(context.Background(), m.options.openTimeout(nil))
 	defer cancel()
 	if r.Run(ctx, 1) != nil {
 		return true

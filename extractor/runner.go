@@ -12,6 +12,7 @@ import (
 	"github.com/x448/float16"
 	ort "github.com/yalue/onnxruntime_go"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/options"
 )
 
@@ -267,13 +268,11 @@ const (
 	maxRun   = 1 << 30
 )
 
-var errTooLarge = errors.New("too large")
-
 // checkBatch refuses a batch of so many images, of so many values each, that there
 // would hardly be memory for one worker's.
 func checkBatch(batch, values int, limit int64) error {
 	if bytes := 4 * int64(values); int64(batch) > limit/bytes {
-		return fmt.Errorf("%w: a batch of %d image(s) of %d values, and only %d fit into %d GiB", errTooLarge, batch, values, limit/bytes, limit>>30)
+		return fmt.Errorf("%w: a batch of %d image(s) of %d values, and only %d fit into %d GiB", onnx.ErrTooLarge, batch, values, limit/bytes, limit>>30)
 	}
 	return nil
 }

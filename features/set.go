@@ -181,8 +181,23 @@ func (s *Set) readLabels(foreign bool) error {
 // Features returns all features, [N, D] row by row.
 func (s *Set) Features() []float32 { return s.features.Data }
 
-// Map returns the map that Features lies in. The set closes it.
-func (s *Set) Map() *npy.Mapped { return s.features }
+// Pages steers how the system reads the memory map of a file. What it says is
+// advice: values are the same without it. Any goroutine may use it.
+type Pages interface {
+	// Read copies the values from the index from on into dst, past the map. For
+	// single rows of a file larger than memory it is better than the map, of which
+	// the system may read megabytes for one value.
+	Read(dst []float32, from int) error
+	// Scatter says that values will be read at random places.
+	Scatter()
+	// Need says that the values from … to−1 will be read soon.
+	Need(from, to int)
+	// Release frees the memory of the pages that were read so far.
+	Release()
+}
+
+// Pages returns the pages that Features lies in. They end with the set.
+func (s *Set) Pages() Pages { return s.features }
 
 // Row returns the D features of row i. It panics unless 0 ≤ i < N.
 func (s *Set) Row(i int) []float32 { return s.features.Data[i*s.D : (i+1)*s.D : (i+1)*s.D] }

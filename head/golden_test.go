@@ -8,6 +8,7 @@ import (
 
 	"mlrbfn/head/internal/headtest"
 	"mlrbfn/head/internal/numeric"
+	"mlrbfn/posthoc"
 )
 
 func TestGoldenPlateau(t *testing.T) {
@@ -51,17 +52,13 @@ type goldenMLP struct {
 
 func checkMLP[T numeric.Real](g goldenMLP) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
-		m := &MLP{}
+		m := posthoc.MLP{}
 		for _, p := range g.Params {
-			m.Layers = append(m.Layers, Dense{
-				In: len(p.Weight[0]), Out: len(p.Bias), Weights: headtest.Float32s(p.Weight.Flat()), Bias: headtest.Float32s(p.Bias),
+			m = append(m, &posthoc.Linear{
+				In: len(p.Weight[0]), Out: len(p.Bias), Weights: headtest.Values[float64](p.Weight.Flat()), Bias: headtest.Values[float64](p.Bias),
 			})
 		}
 		net := mlpOf[T](m, len(g.Input))
-		for i, p := range g.Params { // not rounded to float32
-			copy(net.layers[i].weights, headtest.Values[T](p.Weight.Flat()))
-			copy(net.layers[i].bias, headtest.Values[T](p.Bias))
-		}
 		nearDense := func(what string, ps [][]T, want goldenDense) {
 			t.Helper()
 			for i, w := range want {

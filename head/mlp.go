@@ -8,6 +8,7 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/head/internal/numeric"
+	"mlrbfn/posthoc"
 )
 
 // DefaultHidden is how many outputs a hidden layer of an MLP has, as many as the
@@ -30,29 +31,12 @@ func (c MLPConfig) WithDefaults() (MLPConfig, error) {
 	return c, nil
 }
 
-// MLP is a softmax classifier of linear layers with ReLU between them. With one
-// layer it is the usual last layer of a backbone; with more, the network that the
-// paper compares with. With h₀ = x it computes
-//
-//	h_ℓ = max(W_ℓ·h_{ℓ−1} + b_ℓ, 0)
-//
-// and, in the last layer, the logits without the maximum. It does not change, so
-// any number of goroutines may use it.
-type MLP struct {
-	Layers []Dense
-}
-
-// Dense is one linear layer.
-type Dense struct {
-	In, Out int
-	Weights []float32 // [Out, In]
-	Bias    []float32 // [Out]
-}
-
-// TrainMLP trains an MLP by softmax cross-entropy, in the same loop as Train:
-// Adam on shuffled mini-batches, the learning rate halved on a plateau. Weights
-// and biases of a layer begin uniform in ±1/√In, as in torch.nn.Linear.
-func TrainMLP(ctx context.Context, cfg MLPConfig, train, val dataset.Rows, classes int, opts TrainOptions) (*MLP, []Epoch, error) {
+// TrainMLP trains an MLP, the network that the paper compares with, by softmax
+// cross-entropy, in the same loop as Train: Adam on shuffled mini-batches, the
+// learning rate halved on a plateau. Weights and biases of a layer begin uniform in
+// ±1/√In, as in torch.nn.Linear. One layer is the paper's linear head; package
+// linear fits a better one.
+func TrainMLP(ctx context.Context, cfg MLPConfig, train, val dataset.Rows, classes int, opts TrainOptions) (posthoc.MLP, []Epoch, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil {
 		return nil, nil, err
@@ -60,13 +44,13 @@ func TrainMLP(ctx context.Context, cfg MLPConfig, train, val dataset.Rows, class
 	if opts, err = opts.WithDefaults(); err != nil {
 		return nil, nil, err
 	}
-	m := &MLP{}
+	var m posthoc.MLP
 	for in, left := train.D, cfg.Layers; left > 0; left-- {
 		out := cfg.Hidden
 		if left == 1 {
 			out = classes
 		}
-		m.Layers = append(m.Layers, Dense{In: in, Out: out, Weights: make([]float32, out*in), Bias: make([]float32, out)})
+		m = append(m, &posthoc.Linear{In: in, Out: out, Weights: make([]float64, out*in), Bias: make([]float64, out)})
 		in = out
 	}
 	t := mlpOf[float32](m, opts.Batch)
@@ -75,7 +59,8 @@ func TrainMLP(ctx context.Context, cfg MLPConfig, train, val dataset.Rows, class
 		return nil, epochs, err
 	}
 	for i, l := range t.layers {
-		m.Layers[i].Weights, m.Layers[i].Bias = l.weights, l.bias
+		numeric.Convert(m[i].Weights, l.weights)
+		numeric.Convert(m[i].Bias, l.bias)
 	}
 	return m, epochs, nil
 }
@@ -98,24 +83,7 @@ func (t mlpTrainer) Draw(rng Random) {
 
 func (t mlpTrainer) Start(context.Context, []float32, int, dataset.Rows, Random) error { return nil }
 
-// Classes returns C, the number of classes.
-func (m *MLP) Classes() int { return m.Layers[len(m.Layers)-1].Out }
-
-// Logits returns the logits [n, C] of the rows x [n, D], computed in float64.
-func (m *MLP) Logits(x []float32) []float64 {
-	d, classes := m.Layers[0].In, m.Classes()
-	n := len(x) / d
-	out := make([]float64, n*classes)
-	t, rows := mlpOf[float64](m, BatchRows), make([]float64, BatchRows*d)
-	for from := 0; from < n; from += BatchRows {
-		b := min(BatchRows, n-from)
-		numeric.Convert(rows, x[from*d:(from+b)*d])
-		copy(out[from*classes:], t.Logits(rows, b))
-	}
-	return out
-}
-
-// mlp is an MLP with buffers to compute in.
+// mlp is an MLP in training, with buffers to compute in.
 type mlp[T numeric.Real] struct {
 	numeric.Arithmetic[T]
 	layers []*dense[T]
@@ -129,9 +97,9 @@ type dense[T numeric.Real] struct {
 	y, gY             []T // [B, out], after the maximum
 }
 
-func mlpOf[T numeric.Real](m *MLP, batch int) *mlp[T] {
+func mlpOf[T numeric.Real](m posthoc.MLP, batch int) *mlp[T] {
 	t := &mlp[T]{Arithmetic: numeric.New[T]()}
-	for _, from := range m.Layers {
+	for _, from := range m {
 		vector := func(n int) []T { return make([]T, n) }
 		l := &dense[T]{
 			in: from.In, out: from.Out,

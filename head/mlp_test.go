@@ -10,6 +10,7 @@ import (
 	"mlrbfn/head/internal/headtest"
 	"mlrbfn/head/internal/numeric"
 	_ "mlrbfn/internal/testenv/fixedseed"
+	"mlrbfn/posthoc"
 )
 
 func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
@@ -17,20 +18,20 @@ func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
 		const n = 3
 		d, classes := rapid.IntRange(1, 5).Draw(t, "d"), rapid.IntRange(1, 4).Draw(t, "C")
-		m, in := &MLP{}, d
+		m, in := posthoc.MLP{}, d
 		for left := rapid.IntRange(1, 4).Draw(t, "layers"); left > 0; left-- {
-			l := Dense{In: in, Out: rapid.IntRange(1, 6).Draw(t, "width")}
+			l := &posthoc.Linear{In: in, Out: rapid.IntRange(1, 6).Draw(t, "width")}
 			if left == 1 {
 				l.Out = classes
 			}
-			l.Weights, l.Bias = make([]float32, l.In*l.Out), make([]float32, l.Out)
+			l.Weights, l.Bias = make([]float64, l.In*l.Out), make([]float64, l.Out)
 			for i := range l.Weights {
-				l.Weights[i] = float32(rng.NormFloat64())
+				l.Weights[i] = rng.NormFloat64()
 			}
 			for i := range l.Bias {
-				l.Bias[i] = float32(rng.NormFloat64())
+				l.Bias[i] = rng.NormFloat64()
 			}
-			m.Layers, in = append(m.Layers, l), l.Out
+			m, in = append(m, l), l.Out
 		}
 		x := make([]float64, n*d)
 		for i := range x {
@@ -55,10 +56,10 @@ func TestTrainMLPLearns(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := epochs[len(epochs)-1]
-		if len(m.Layers) != layers || last.ValAccuracy < 0.98 {
-			t.Errorf("%d layers: %d were made, with accuracy %g", layers, len(m.Layers), last.ValAccuracy)
+		if len(m) != layers || last.ValAccuracy < 0.98 {
+			t.Errorf("%d layers: %d were made, with accuracy %g", layers, len(m), last.ValAccuracy)
 		}
-		logits := m.Logits(val.X)
+		logits := m.OfFeatures(val.X)
 		right := 0
 		for i, y := range val.Labels {
 			if numeric.Argmax(logits[i*4:(i+1)*4]) == int(y) {

@@ -73,7 +73,7 @@ func TestResumeBitIdentical(t *testing.T) {
 				if err != nil {
 					return nil, epochs, err
 				}
-				return bytesOf(&head.Head{Network: &paper.Network{Layers: []head.Layer{{Centroids: m.Layers[0].Weights, Beta: m.Layers[0].Bias}}}}), epochs, nil
+				return bytesOf(&head.Head{Network: &paper.Network{Layers: []head.Layer{{Centroids: m[0].Weights, Beta: m[0].Bias}}}}), epochs, nil
 			}
 			m, epochs, err := head.Train(ctx, cfg, train, val, 3, opts)
 			if err != nil {

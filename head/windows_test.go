@@ -8,6 +8,7 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/head/internal/headtest"
+	"mlrbfn/posthoc"
 )
 
 // TestWindowsOrder: an epoch shows each row once, and those of a window come
@@ -66,7 +67,7 @@ func TestBalance(t *testing.T) {
 		data.Labels, data.X, data.Index = append(data.Labels, y), append(data.X, 0), append(data.Index, i)
 	}
 	opts := TrainOptions{Batch: 10, Balance: true}
-	f := newFitting(mlpTrainer{mlpOf[float32](&MLP{Layers: []Dense{{In: 1, Out: 3}}}, 10)}, data, opts, newRand(1))
+	f := newFitting(mlpTrainer{mlpOf[float32](posthoc.MLP{{In: 1, Out: 3}}, 10)}, data, opts, newRand(1))
 	seen := map[int]int{}
 	for range 20 {
 		f.reorder()

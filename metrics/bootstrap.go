@@ -12,9 +12,12 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
+// DefaultResamples is the default of BootstrapOptions.
+const DefaultResamples = 1000
+
 // BootstrapOptions says how to resample. A field that is zero takes its default.
 type BootstrapOptions struct {
-	Resamples int     // 0 means 1,000
+	Resamples int     // 0 means DefaultResamples
 	Level     float64 // of confidence; 0 means 0.95
 	Seed      uint64  // of random numbers; the same seed gives the same intervals
 }
@@ -61,7 +64,7 @@ type Bootstrap struct {
 
 // NewBootstrap returns a Bootstrap without methods.
 func NewBootstrap(o BootstrapOptions) *Bootstrap {
-	o.Resamples, o.Level = cmp.Or(o.Resamples, 1000), cmp.Or(o.Level, 0.95)
+	o.Resamples, o.Level = cmp.Or(o.Resamples, DefaultResamples), cmp.Or(o.Level, 0.95)
 	return &Bootstrap{o: o}
 }
 

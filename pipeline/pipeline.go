@@ -31,7 +31,7 @@ type (
 	ClassRecall = training.ClassRecall
 	// Share is a part of the training images to set aside.
 	Share = training.Share
-	// Resume is what [Train] does about a checkpoint that is there.
+	// Resume is what [Train] does about a checkpoint that exists.
 	Resume = training.Resume
 
 	// EvaluateOptions says what [Evaluate] measures on what.
@@ -40,6 +40,8 @@ type (
 	AblateOptions = evaluation.AblateOptions
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
+	// Leak is images that are in two sets of an evaluation.
+	Leak = evaluation.Leak
 	// Result is one row of results.csv.
 	Result = report.Result
 
@@ -60,7 +62,9 @@ const (
 	Far          = evaluation.Far
 	BackboneHead = evaluation.BackboneHead
 
-	DefaultOpset = export.DefaultOpset
+	DefaultTargetTPR       = training.DefaultTargetTPR
+	DefaultCheckpointEvery = training.DefaultCheckpointEvery
+	DefaultOpset           = export.DefaultOpset
 
 	BundleFile = detector.BundleFile
 )

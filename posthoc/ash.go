@@ -3,9 +3,12 @@ package posthoc
 import (
 	"context"
 	"math"
+
+	"mlrbfn/internal/onnx"
+	"mlrbfn/options"
 )
 
-var kindASH = kindOf[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))
+var _ = declare[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))
 
 func pruning(name string, how Shape) method {
 	return method{
@@ -50,25 +53,36 @@ type ASH struct {
 // Score implements [Scorer].
 func (s ASH) Score(ctx context.Context, dst []float64, b Batch) error { return alone(ctx, s, dst, b) }
 
-func (s ASH) join(t *together, dst []float64, _ Batch) error {
+func (s ASH) join(t *together, dst []float64, _ Batch) error { return s.shape().join(t, s.Head, dst) }
+
+func (s ASH) shape() shape {
 	percentile := 90.
 	if s.Shape == Scale {
 		percentile = 85
 	}
-	return shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}.join(t, s.Head, dst)
+	return shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}
+}
+
+// largest is k.
+func (s shape) largest() int {
+	return max(s.d-int(math.RoundToEven(float64(s.d)*s.percentile/100)), 1)
 }
 
 // prune changes features as ASH documents it.
 func (s shape) prune(f []float64) {
-	k := max(s.d-int(math.RoundToEven(float64(s.d)*s.percentile/100)), 1)
+	all := sum(f)
+	if math.IsNaN(all) { // NaN has no place in an order
+		f[0] = all
+		return
+	}
+	k := s.largest()
 	room, done := scratch(s.d)
 	defer done()
 	copy(room, f)
 	least := kthLargest(room, k)
-	var sum, large float64 // of all, and of the k largest
-	ties := k              // how many features equal to the least are among the k largest
+	var large float64 // the sum of the k largest
+	ties := k         // how many features equal to the least are among the k largest
 	for _, v := range f {
-		sum += v
 		if v > least {
 			large += v
 			ties--
@@ -77,10 +91,10 @@ func (s shape) prune(f []float64) {
 	large += float64(ties) * least
 	factor := 1.
 	if large > 0 && (s.how == ASHS || s.how == Scale) {
-		factor = math.Exp(min(sum/large, maxExp))
+		factor = math.Exp(min(all/large, maxExp))
 	}
 	for j, v := range f {
-		keep := v > least
+		keep := v > least || math.IsNaN(v)
 		if v == least && ties > 0 {
 			keep = true
 			ties--
@@ -89,7 +103,7 @@ func (s shape) prune(f []float64) {
 		case s.how == Scale || keep && s.how != ASHB:
 			f[j] *= factor
 		case keep:
-			f[j] = sum / float64(k)
+			f[j] = all / float64(k)
 		default:
 			f[j] = 0
 		}
@@ -98,3 +112,28 @@ func (s shape) prune(f []float64) {
 
 // maxExp is the largest exponent of a factor: products with it stay finite.
 const maxExp = 300
+
+// graph needs an operator that ONNX has since opset 11.
+func (s *ASH) graph(g *graph) (onnx.Value, error) {
+	x := g.Features
+	k := s.shape().largest()
+	top, at := g.TopK(x, k)
+	large, all := g.Sum(top), g.Sum(x)
+	positive := g.Positive(large)
+	// log of the factor: Σf/Σ of the k largest, 0 where these are not positive
+	share := g.Op("Min", g.Over(all, g.Op("Mul", large, positive)), g.Number(maxExp))
+	factor := g.Op("Exp", share)
+	switch s.Shape {
+	case Scale:
+		return g.energy(g.linear(s.Head, g.Op("Mul", x, factor)), 1), nil
+	case ASHS:
+		top = g.Op("Mul", top, factor)
+	case ASHB:
+		top = g.Op("Add", g.Op("Mul", top, g.Number(0)), g.Op("Div", all, g.Number(float64(k))))
+	}
+	if opset := g.Opset(); opset < 11 {
+		return "", options.Errorf("Opset", "%d: %s needs 11", opset, s.Shape)
+	}
+	kept := g.Node("ScatterElements", []onnx.Value{g.Op("Mul", x, g.Number(0)), at, top}, onnx.Int("axis", 1))
+	return g.energy(g.linear(s.Head, kept), 1), nil
+}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindClip = kindOf[Clip]("Clip",
+var _ = declare[Clip]("Clip",
 	method{name: "react", reads: features, needs: features | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
 		return FitReAct(ctx, in.Val, in.Head, 0)
 	}},
@@ -74,4 +76,12 @@ func (s *Clip) Score(ctx context.Context, dst []float64, b Batch) error {
 
 func (s *Clip) join(t *together, dst []float64, _ Batch) error {
 	return shape{d: s.Head.In, how: clip, low: s.Low, high: s.High}.join(t, s.Head, dst)
+}
+
+func (s *Clip) graph(g *graph) (onnx.Value, error) {
+	x := g.Op("Min", g.Features, g.Number(s.High))
+	if !math.IsInf(s.Low, -1) {
+		x = g.Op("Max", x, g.Number(s.Low))
+	}
+	return g.energy(g.linear(s.Head, x), 1), nil
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindDICE = kindOf[DICE]("DICE", method{
+var _ = declare[DICE]("DICE", method{
 	name: "dice", reads: features, needs: features | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.Head, 0) },
@@ -59,4 +61,8 @@ func (s *DICE) Score(ctx context.Context, dst []float64, b Batch) error {
 
 func (s *DICE) join(t *together, dst []float64, _ Batch) error {
 	return shape{d: s.Head.In, how: none}.join(t, s.Head, dst)
+}
+
+func (s *DICE) graph(g *graph) (onnx.Value, error) {
+	return g.energy(g.linear(s.Head, g.Features), 1), nil
 }

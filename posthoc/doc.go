@@ -8,7 +8,7 @@
 //	msp mls energy gen logits               nothing                       MaxSoftmax MaxLogit Energy GEN
 //	temperature klm    logits               logits (and labels) of Val    MaxSoftmax KLM
 //	odin               features             nothing; needs a Network      ODIN
-//	knn                features             features                      KNN
+//	knn cop corp       features             features                      KNN CoP CoRP
 //	mds rmds ++        features             features, labels              MDS RMDS
 //	vim residual       features             features; needs a Linear head ViM Residual
 //	react vra          features             features of Val; head         Clip
@@ -19,6 +19,7 @@
 //	nnguide relation   features and logits  features, logits              NNGuide Relation
 //	fdbd nci           features and logits  features; head                FDBD NCI
 //	neco               features and logits  features                      NECO
+//	core               features and logits  features, labels; head        CORE
 //
 // The logits may come from any head. An MLRBFN's log-confidences serve as logits,
 // and its last representation may serve as features. Scores that need a linear
@@ -27,10 +28,11 @@
 // # To add a score
 //
 // Write a file with its type, its function Fit…, its method Score, its method
-// fields, which names what a file holds of it, and a declaration by kindOf; add
-// that to kinds in registry.go. Names, commands, detectors, joint scoring and most
-// tests follow from the declaration. A score that can share work with others also
-// has a method join (together.go). Add a golden of its values to the tests.
+// fields, which names what a file holds of it, and a declaration by declare. Names,
+// commands, detectors, joint scoring and the tests follow from the declaration. A
+// score that can share work with others also has a method join (together.go). A
+// method graph writes it as an ONNX graph (graph.go); without one, detectors that
+// judge by the score cannot be exported. Add a golden of its values (CONTRIBUTING.md).
 //
 // # Arithmetic
 //

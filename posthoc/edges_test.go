@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"mlrbfn/posthoc"
@@ -248,19 +249,24 @@ func TestLogitsFarApart(t *testing.T) {
 	}
 }
 
-// TestNaN is passed on, and not taken for a neighbour.
+// TestNaN is passed on by every score that reads features, and not taken for a
+// neighbour.
 func TestNaN(t *testing.T) {
-	in := problem(30, 4, 3, 3)
+	in := testInput{problem(30, 4, 3, 3)}
+	in.relabel()
 	b := whole(in.Train)
 	b.Features = slices.Clone(b.Features)
 	b.Features[1] = float32(math.NaN())
-	want := score(t, fit(t, "knn", in), 30, whole(in.Train))
-	for _, name := range []string{"knn", "nnguide", "mds", "mds++", "rmds", "vim", "react", "she-e", "fdbd", "neco"} {
-		if s := score(t, fit(t, name, in), 30, b)[0]; !math.IsNaN(s) {
+	want := score(t, fit(t, "knn", in.Input), 30, whole(in.Train))
+	for _, name := range posthoc.Names() {
+		if reads, _ := posthoc.NeedsOf(name); reads&posthoc.Features == 0 {
+			continue
+		}
+		if s := score(t, fit(t, name, in.Input), 30, b)[0]; !math.IsNaN(s) {
 			t.Errorf("%s: a row with NaN scores %g", name, s)
 		}
 	}
-	if got := score(t, fit(t, "knn", in), 30, b); !slices.Equal(got[1:], want[1:]) {
+	if got := score(t, fit(t, "knn", in.Input), 30, b); !slices.Equal(got[1:], want[1:]) {
 		t.Error("a row with NaN changed the scores of others")
 	}
 	if kept := posthoc.Largest([]float64{1, math.NaN(), 2}, 1); len(kept) != 1 || !math.IsNaN(kept[0]) {
@@ -306,24 +312,41 @@ func TestNoTemperature(t *testing.T) {
 	}
 }
 
+// TestCancelled: a score whose context is cancelled neither scores on nor is fitted
+// on, if it reads training rows to be fitted.
 func TestCancelled(t *testing.T) {
-	in := testInput{problem(60, 4, 3, 3)}
-	in.relabel()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, name := range posthoc.Names() {
+		in := testInput{problem(60, 4, 3, 3)}
+		in.relabel()
 		s := fit(t, name, in.Input)
 		if err := s.Score(ctx, make([]float64, 60), whole(in.Train)); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s scores on: %v", name, err)
 		}
-	}
-	fresh := testInput{problem(60, 4, 3, 3)}
-	fresh.relabel()
-	for _, name := range []string{"temperature", "klm", "mds", "rmds++", "vim", "residual", "react", "vra", "dice", "she-ip", "nnguide", "fdbd", "nci", "neco"} {
-		if _, err := posthoc.Fit(ctx, name, fresh.Input); !errors.Is(err, context.Canceled) {
+		if !readsRows(t, name, in.Input) {
+			continue
+		}
+		fresh := posthoc.Input{Head: in.Head}
+		fresh.Train = posthoc.NewData(in.Train.Features(0, 60), 4, in.Train.Labels, 3)
+		fresh.Train.Logits = in.Train.Logits
+		if _, err := posthoc.Fit(ctx, name, fresh); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s fits on: %v", name, err)
 		}
 	}
+}
+
+// readsRows reports whether a score reads the training rows when it is fitted.
+func readsRows(t *testing.T, name string, in posthoc.Input) bool {
+	var read atomic.Bool
+	own := in.Train
+	in.Train = &posthoc.Data{
+		N: own.N, D: own.D, Classes: own.Classes, Labels: own.Labels,
+		Features: func(from, to int) []float32 { read.Store(true); return own.Features(from, to) },
+		Logits:   func(from, to int) []float64 { read.Store(true); return own.Logits(from, to) },
+	}
+	fit(t, name, in)
+	return read.Load()
 }
 
 // A score that reads features alone can be had without a classifier, and no

@@ -1,10 +1,14 @@
 package posthoc
 
-import "context"
+import (
+	"context"
+
+	"mlrbfn/internal/onnx"
+)
 
 var (
-	kindMaxLogit = kindOf[MaxLogit]("MaxLogit", method{name: "mls", reads: logits, fit: plain(&MaxLogit{})})
-	kindEnergy   = kindOf[Energy]("Energy", method{name: "energy", reads: logits, fit: plain(&Energy{})})
+	_ = declare[MaxLogit]("MaxLogit", method{name: "mls", reads: logits, fit: plain(&MaxLogit{})})
+	_ = declare[Energy]("Energy", method{name: "energy", reads: logits, fit: plain(&Energy{})})
 )
 
 // MaxLogit is the largest logit (MLS): max_c z_c. Reads logits.
@@ -37,4 +41,10 @@ func (s *Energy) fields(f *fields) { f.float("temperature", &s.Temperature) }
 func energy(z []float64, t float64) float64 {
 	sum, _ := logSumExp(z, t)
 	return t * sum
+}
+
+func (*MaxLogit) graph(g *graph) (onnx.Value, error) { return g.Largest(g.Logits), nil }
+
+func (s *Energy) graph(g *graph) (onnx.Value, error) {
+	return g.energy(g.Logits, orOne(s.Temperature)), nil
 }

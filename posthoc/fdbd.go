@@ -3,10 +3,11 @@ package posthoc
 import (
 	"context"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
-var kindFDBD = kindOf[FDBD]("FDBD", method{
+var _ = declare[FDBD]("FDBD", method{
 	name: "fdbd", reads: features | logits, needs: features | lastLayer,
 	memory: func(d, c int) int64 { return plus(matrices(1, c, c), matrices(1, c, d)) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitFDBD(ctx, in.Train, in.Head) },
@@ -75,4 +76,13 @@ func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
 			scores[i] = over(sum, distance(x[i*d:(i+1)*d], s.Mean))
 		}
 	})
+}
+
+func (s *FDBD) graph(g *graph) (onnx.Value, error) {
+	inverse := make([]float64, len(s.Distances))
+	for i, v := range s.Distances {
+		inverse[i] = over(1, v)
+	}
+	sum := g.Dot(g.Op("Sub", g.Largest(g.Logits), g.Logits), g.ofPredicted(inverse))
+	return g.Over(sum, g.Length(g.centred(g.Features, s.Mean))), nil
 }

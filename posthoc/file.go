@@ -201,16 +201,9 @@ func (f *fields) layer(name string, v **Linear) {
 
 // network is a linear layer or an MLP; others cannot be stored.
 func (f *fields) network(name string, v *Network) {
-	var m MLP
-	switch n := (*v).(type) {
-	case *Linear:
-		m = MLP{n}
-	case MLP:
-		m = n
-	default:
-		if f.find == nil {
-			f.err = errors.Join(f.err, fmt.Errorf("%s is a %T, which cannot be stored", name, n))
-		}
+	m, err := layersOf(*v)
+	if f.find == nil {
+		f.err = errors.Join(f.err, err)
 	}
 	f.within(name, func(f *fields) {
 		if f.find == nil {
@@ -227,6 +220,17 @@ func (f *fields) network(name string, v *Network) {
 		}
 	})
 	*v = m
+}
+
+// layersOf returns the layers of a linear head or an MLP.
+func layersOf(network Network) (MLP, error) {
+	switch n := network.(type) {
+	case *Linear:
+		return MLP{n}, nil
+	case MLP:
+		return n, nil
+	}
+	return nil, fmt.Errorf("the network is a %T, not of linear layers", network)
 }
 
 // hasLayer reports whether any tensor of a layer is there.

@@ -12,6 +12,7 @@ import (
 
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/linalg"
+	"mlrbfn/internal/onnx"
 )
 
 // Gaussian is a mean and a covariance Σ, stored as a whitening matrix W, by which
@@ -143,4 +144,9 @@ func (g *Gaussian) apply(z, f []float64) {
 		}
 	}
 	g.packed.times(g.rank(), len(g.Mean), centred, g.Whiten, z)
+}
+
+// graph adds W(x−μ).
+func (s *Gaussian) graph(g *graph, x onnx.Value) onnx.Value {
+	return g.Times(g.centred(x, s.Mean), s.Whiten, len(s.Mean))
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"math"
 	"slices"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindGEN = kindOf[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
+var _ = declare[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
 
 func (s *GEN) fields(f *fields) {
 	f.float("gamma", &s.Gamma)
@@ -59,4 +61,27 @@ func (s GEN) row(z []float64) float64 {
 		score -= math.Exp(s.Gamma * (p + math.Log1p(-math.Exp(p))))
 	}
 	return score
+}
+
+// graph computes 1−p of the largest p as the sum of all others, and p itself in the
+// place of its logarithm: where p underflows its term would be below 10⁻³⁰.
+func (s *GEN) graph(g *graph) (onnx.Value, error) {
+	gamma, most := orDefault(s.Gamma, 0.1), s.M
+	if most == 0 {
+		most = 100
+	}
+	first, others := make([]float64, g.Classes), make([]float64, g.Classes)
+	for c := range others {
+		others[c] = 1
+	}
+	first[0], others[0] = 1, 0
+	descending, _ := g.TopK(g.logSoftmax(g.Logits), g.Classes)
+	p := g.Op("Exp", descending)
+	rest := g.Sum(g.Op("Mul", p, g.Vector(others)))
+	rest = g.Op("Add", g.Op("Mul", rest, g.Vector(first)), g.Op("Mul", g.Op("Sub", g.Number(1), p), g.Vector(others)))
+	products := g.Op("Mul", p, rest)
+	if most < g.Classes {
+		products = g.First(products, most)
+	}
+	return g.Neg(g.Sum(g.Op("Pow", products, g.Number(gamma)))), nil
 }

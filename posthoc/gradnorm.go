@@ -3,9 +3,11 @@ package posthoc
 import (
 	"context"
 	"math"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindGradNorm = kindOf[GradNorm]("GradNorm", method{
+var _ = declare[GradNorm]("GradNorm", method{
 	name: "gradnorm", reads: features, needs: lastLayer,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
 })
@@ -36,4 +38,10 @@ func (s GradNorm) Score(ctx context.Context, dst []float64, b Batch) error {
 			scores[i] = l1(x[i*d:(i+1)*d]) * sum
 		}
 	})
+}
+
+func (s *GradNorm) graph(g *graph) (onnx.Value, error) {
+	p := g.softmax(g.linear(s.Head, g.Features))
+	gradient := g.Op("Sub", g.Op("Mul", p, g.Number(float64(s.Head.Out))), g.Number(1))
+	return g.Op("Mul", g.absolute(g.Features), g.absolute(gradient)), nil
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"math"
 	"slices"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindKLM = kindOf[KLM]("KLM", method{
+var _ = declare[KLM]("KLM", method{
 	name: "klm", reads: logits, needs: logits | validation,
 	memory: func(_, c int) int64 { return matrices(2, c, c) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitKLM(ctx, in.Val) },
@@ -77,7 +79,7 @@ func (s *KLM) Score(ctx context.Context, dst []float64, b Batch) error {
 		for q := range slices.Chunk(s.LogMeans, s.Classes) {
 			var divergence float64
 			for j, v := range z {
-				if p[j] > 0 {
+				if p[j] != 0 {
 					divergence += p[j] * (v - sum - q[j])
 				}
 			}
@@ -85,4 +87,15 @@ func (s *KLM) Score(ctx context.Context, dst []float64, b Batch) error {
 		}
 		return best
 	})
+}
+
+// graph computes −min_c KL(p ‖ q_c) as max_c Σ_j p_j·log q_cj − Σ_j p_j·log p_j.
+func (s *KLM) graph(g *graph) (onnx.Value, error) {
+	logMeans := slices.Clone(s.LogMeans)
+	for i, v := range logMeans {
+		logMeans[i] = max(v, -math.MaxFloat64) // not 0·−Inf
+	}
+	logP := g.logSoftmax(g.Logits)
+	p := g.Op("Exp", logP)
+	return g.Op("Sub", g.Largest(g.Times(p, logMeans, s.Classes)), g.Dot(p, logP)), nil
 }

@@ -3,9 +3,11 @@ package posthoc
 import (
 	"context"
 	"fmt"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindKNN = kindOf[KNN]("KNN", method{
+var _ = declare[KNN]("KNN", method{
 	name: "knn", reads: features, needs: features, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitKNN(in.Train, 0)
@@ -60,4 +62,17 @@ func (s *KNN) join(t *together, dst []float64, b Batch) error {
 	w := searchOf(t, s.Bank, s.Memory)
 	w.neighbours = append(w.neighbours, neighbour{s.K, dst})
 	return nil
+}
+
+func (s *KNN) graph(g *graph) (onnx.Value, error) {
+	cosines, at, err := g.cosines(s.Bank, func(int) bool { return true })
+	if err != nil {
+		return "", err
+	}
+	k := min(s.K, len(at))
+	nearest, _ := g.TopK(cosines, k)
+	last := g.Node("Gather", []onnx.Value{nearest, g.Int64s(int64(k - 1))}, onnx.Int("axis", 1))
+	score := g.Op("Min", g.Op("Sub", g.Op("Add", last, last), g.Number(2)), g.Number(0))
+	// Of features of zeros it would be −2.
+	return g.Op("Add", score, g.Op("Sub", g.Number(1), g.Positive(g.Length(g.Features)))), nil
 }

@@ -65,8 +65,28 @@ func (h *Linear) InputGradient(dst, _, g []float64) {
 	linalg.NN(len(g)/h.Out, h.In, h.Out, g, h.Weights, dst)
 }
 
-// MLP is a network of linear layers with ReLU between them.
+// MLP is a softmax classifier of linear layers with ReLU between them. One layer is
+// a linear head, the usual last layer of a backbone. With h₀ = x it computes
+//
+//	h_ℓ = max(W_ℓ·h_{ℓ−1} + b_ℓ, 0)
+//
+// and, in the last layer, the logits without the maximum. It does not change, so
+// any number of goroutines may use it.
 type MLP []*Linear
+
+// OfFeatures returns the logits [n, C] of the features x [n, D].
+func (m MLP) OfFeatures(x []float32) []float64 {
+	d, classes := m.Size()
+	n := len(x) / d
+	logits, rows := make([]float64, n*classes), make([]float64, min(n, blockRows)*d)
+	for from := 0; from < n; from += blockRows {
+		to := min(from+blockRows, n)
+		part := rows[:(to-from)*d]
+		widen(part, x[from*d:to*d])
+		m.Logits(logits[from*classes:to*classes], part)
+	}
+	return logits
+}
 
 // Size returns the inputs of the first layer and the outputs of the last.
 func (m MLP) Size() (d, classes int) { return m[0].In, m[len(m)-1].Out }

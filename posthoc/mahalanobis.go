@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"mlrbfn/internal/linalg"
+	"mlrbfn/internal/onnx"
 )
 
 const (
@@ -12,8 +13,8 @@ const (
 )
 
 var (
-	kindMDS  = kindOf[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)))
-	kindRMDS = kindOf[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, fitRMDS(true)))
+	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)))
+	_ = declare[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, fitRMDS(true)))
 )
 
 // mahalanobis is a method that needs so many matrices [D, D].
@@ -185,4 +186,35 @@ func (s *MDS) score(scores, x []float64) {
 		to := distance(z[i*r:(i+1)*r], s.Means[c*r:(c+1)*r])
 		scores[i] = -to * to
 	}
+}
+
+func (s *MDS) graph(g *graph) (onnx.Value, error) {
+	x := s.rows(g)
+	z := s.Within.graph(g, x)
+	r := s.Within.rank()
+	classes := len(s.Means) / r
+	half := make([]float64, classes) // ½‖m_c‖²
+	for c := range half {
+		half[c] = dot(s.Means[c*r:(c+1)*r], s.Means[c*r:(c+1)*r]) / 2
+	}
+	nearest := g.ArgMax(g.Op("Sub", g.Times(z, s.Means, r), g.Vector(half)))
+	off := g.Op("Sub", z, g.Take(g.Doubles(s.Means, classes, r), nearest))
+	return g.Neg(g.Dot(off, off)), nil
+}
+
+// rows adds what is whitened.
+func (s *MDS) rows(g *graph) onnx.Value {
+	if s.L2 {
+		return g.unit(g.Features)
+	}
+	return g.Features
+}
+
+func (s *RMDS) graph(g *graph) (onnx.Value, error) {
+	within, err := s.MDS.graph(g)
+	if err != nil {
+		return "", err
+	}
+	z := s.Whole.graph(g, s.MDS.rows(g))
+	return g.Op("Add", within, g.Dot(z, z)), nil
 }

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"math"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
-var kindMaxSoftmax = kindOf[MaxSoftmax]("MaxSoftmax",
+var _ = declare[MaxSoftmax]("MaxSoftmax",
 	method{name: "msp", reads: logits, fit: plain(&MaxSoftmax{})},
 	method{name: "temperature", reads: logits, needs: logits | labels | validation, fit: func(ctx context.Context, in Input) (Scorer, error) {
 		return FitTemperature(ctx, in.Val)
@@ -99,4 +100,10 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 		}
 	}
 	return nil, errors.New("there is no best temperature: all rows for the fit are classified correctly, or no more than by chance")
+}
+
+func (s *MaxSoftmax) graph(g *graph) (onnx.Value, error) {
+	z := g.Op("Sub", g.Logits, g.Largest(g.Logits))
+	sum := g.Sum(g.Op("Exp", g.Op("Div", z, g.Number(orOne(s.Temperature)))))
+	return g.Op("Div", g.Number(1), sum), nil
 }

@@ -1,8 +1,12 @@
 package posthoc
 
-import "context"
+import (
+	"context"
 
-var kindNCI = kindOf[NCI]("NCI", method{
+	"mlrbfn/internal/onnx"
+)
+
+var _ = declare[NCI]("NCI", method{
 	name: "nci", reads: features | logits, needs: features | lastLayer,
 	memory: func(d, c int) int64 { return matrices(1, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitNCI(ctx, in.Train, in.Head, 0) },
@@ -53,4 +57,10 @@ func (s *NCI) Score(ctx context.Context, dst []float64, b Batch) error {
 			scores[i] = over(dot(w, f), norm(f)) + s.Alpha*length
 		}
 	})
+}
+
+func (s *NCI) graph(g *graph) (onnx.Value, error) {
+	x := g.centred(g.Features, s.Mean)
+	likeness := g.Over(g.Dot(x, g.ofPredicted(s.Head.Weights)), g.Length(x))
+	return g.Op("Add", likeness, g.Op("Mul", g.absolute(g.Features), g.Number(s.Alpha))), nil
 }

@@ -6,9 +6,11 @@ import (
 	"math"
 
 	"gonum.org/v1/gonum/mat"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindNECO = kindOf[NECO]("NECO", method{
+var _ = declare[NECO]("NECO", method{
 	name: "neco", reads: features | logits, needs: features, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitNECO(ctx, in.Train, 0) },
 })
@@ -129,4 +131,10 @@ func (s *NECO) Score(ctx context.Context, dst []float64, b Batch) error {
 			scores[i] = over(norm(inside[i*axes:(i+1)*axes]), norm(x[i*d:(i+1)*d])) * top
 		}
 	})
+}
+
+func (s *NECO) graph(g *graph) (onnx.Value, error) {
+	x := g.Op("Div", g.centred(g.Features, s.Mean), g.Vector(s.Deviation))
+	share := g.Over(g.Length(g.Times(x, s.Axes, len(s.Mean))), g.Length(x))
+	return g.Op("Mul", share, g.Largest(g.Logits)), nil
 }

@@ -6,11 +6,12 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/options"
 )
 
-var kindNNGuide = kindOf[NNGuide]("NNGuide", method{
+var _ = declare[NNGuide]("NNGuide", method{
 	name: "nnguide", reads: features | logits, needs: features | logits,
 	fit: func(ctx context.Context, in Input) (Scorer, error) {
 		s, err := FitNNGuide(ctx, in.Train, 0, 0)
@@ -190,4 +191,19 @@ func largest(values []float64, k int) []float64 {
 		values = values[:k]
 	}
 	return slices.Clone(values)
+}
+
+func (s *NNGuide) graph(g *graph) (onnx.Value, error) {
+	cosines, at, err := g.cosines(s.Bank, func(row int) bool { return finite(s.Energies[row]) })
+	if err != nil {
+		return "", err
+	}
+	energies := make([]float64, len(at))
+	for i, row := range at {
+		energies[i] = s.Energies[row]
+	}
+	k := min(s.K, len(at))
+	best, _ := g.TopK(g.Op("Mul", cosines, g.Vector(energies)), k)
+	mean := g.Op("Div", g.Sum(best), g.Number(float64(k)))
+	return g.Op("Mul", mean, g.energy(g.Logits, 1)), nil
 }

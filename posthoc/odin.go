@@ -4,9 +4,11 @@ import (
 	"context"
 	"math"
 	"slices"
+
+	"mlrbfn/internal/onnx"
 )
 
-var kindODIN = kindOf[ODIN]("ODIN", method{
+var _ = declare[ODIN]("ODIN", method{
 	name: "odin", reads: features, needs: network,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &ODIN{Network: in.Network}, nil },
 })
@@ -77,4 +79,46 @@ func crossEntropyGradient(z []float64, t float64) {
 		}
 	}
 	z[top] = -others
+}
+
+func (s *ODIN) graph(g *graph) (onnx.Value, error) {
+	t, epsilon := g.Number(orDefault(s.Temperature, 1000)), orDefault(s.Epsilon, 0.0014)
+	layers, err := layersOf(s.Network)
+	if err != nil {
+		return "", err
+	}
+	_, classes := s.Network.Size()
+	inputs, z := g.inputs(layers, g.Features)
+	numbers := make([]int64, classes)
+	for c := range numbers {
+		numbers[c] = int64(c)
+	}
+	y := g.Op("Reshape", g.ArgMax(z), g.Int64s(-1, 1))
+	top := g.Cast(g.Op("Equal", y, g.Int64s(numbers...)), onnx.Double) // one-hot
+	others := g.Op("Mul", g.softmax(g.Op("Div", z, t)), g.Op("Sub", g.Number(1), top))
+	gradient := g.Op("Sub", others, g.Op("Mul", g.Sum(others), top))
+	for at := len(layers) - 1; at >= 0; at-- {
+		l := layers[at]
+		gradient = g.Op("MatMul", gradient, g.Doubles(l.Weights, l.Out, l.In))
+		if at > 0 {
+			gradient = g.Op("Mul", gradient, g.Positive(inputs[at]))
+		}
+	}
+	sign := g.Cast(g.AtLeast(gradient, g.Number(0)), onnx.Double)
+	step := g.Op("Mul", g.Op("Sub", g.Number(1), g.Op("Add", sign, sign)), g.Number(epsilon))
+	_, z = g.inputs(layers, g.Op("Add", g.Features, step))
+	z = g.Op("Div", g.Op("Sub", z, g.Largest(z)), t)
+	return g.Op("Div", g.Number(1), g.Sum(g.Op("Exp", z))), nil
+}
+
+// inputs adds the inputs of each layer for rows x, and the logits.
+func (g *graph) inputs(layers MLP, x onnx.Value) (inputs []onnx.Value, logits onnx.Value) {
+	for i, l := range layers {
+		if i > 0 {
+			x = g.Op("Max", x, g.Number(0))
+		}
+		inputs = append(inputs, x)
+		x = g.linear(l, x)
+	}
+	return inputs, x
 }

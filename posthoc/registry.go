@@ -10,36 +10,9 @@ import (
 	"mlrbfn/options"
 )
 
-// kinds lists all scores. Each is declared in the file of its type. A new score
-// needs its file and a line here; staticcheck reports a declaration that is not
-// used.
-var kinds = []kind{
-	// from logits
-	kindMaxSoftmax, // msp, temperature
-	kindMaxLogit,   // mls
-	kindEnergy,
-	kindGEN,
-	kindKLM,
-	// from features
-	kindKNN,
-	kindMDS,  // mds, mds++
-	kindRMDS, // rmds, rmds++
-	// from features, with the last layer of a network
-	kindODIN,
-	kindResidual,
-	kindViM,
-	kindClip, // react, vra
-	kindDICE,
-	kindASH, // ash-b, ash-p, ash-s, scale
-	kindGradNorm,
-	// from features and logits
-	kindSHE, // she-ip, she-e, she-cos
-	kindNNGuide,
-	kindRelation,
-	kindFDBD,
-	kindNCI,
-	kindNECO,
-}
+// kinds are all scores, in the order of their files. Each is declared in the file of
+// its type, by declare.
+var kinds []kind
 
 // kind is a type of scores.
 type kind struct {
@@ -78,12 +51,13 @@ const (
 	classifier = logits | lastLayer | network
 )
 
-// kindOf declares the scores of type T.
-func kindOf[T any, P interface {
+// declare adds the scores of type T to those that there are. It is called once for
+// each type, as the value of a variable of its file. name is the type's in files.
+func declare[T any, P interface {
 	*T
 	stored
-}](name string, methods ...method) kind {
-	return kind{
+}](name string, methods ...method) struct{} {
+	kinds = append(kinds, kind{
 		name: name, methods: methods,
 		empty: func() stored { return P(new(T)) },
 		of: func(s Scorer) (stored, bool) {
@@ -93,7 +67,8 @@ func kindOf[T any, P interface {
 			p, ok := s.(P)
 			return p, ok
 		},
-	}
+	})
+	return struct{}{}
 }
 
 // plain is a method that fits nothing.
@@ -204,9 +179,6 @@ func (m method) check(in Input) error {
 	if m.needs&network != 0 && in.Network == nil {
 		return fmt.Errorf("a network to differentiate: %w", ErrMissing)
 	}
-	if m.memory == nil {
-		return nil
-	}
 	d, c := 0, 0
 	if data != nil {
 		d, c = data.D, data.Classes
@@ -214,8 +186,28 @@ func (m method) check(in Input) error {
 	if in.Head != nil {
 		d, c = max(d, in.Head.In), max(c, in.Head.Out)
 	}
-	if need, have := m.memory(d, c), cmp.Or(in.Memory, DefaultMemory); need > have {
+	return m.fits(d, c, in.Memory)
+}
+
+// fits reports that the matrices of features [·, d] in c classes are too large for
+// the memory.
+func (m method) fits(d, c int, memory int64) error {
+	if m.memory == nil {
+		return nil
+	}
+	if need, have := m.memory(d, c), cmp.Or(memory, DefaultMemory); need > have {
 		return options.Errorf("Memory", "%d bytes are too few: %d features in %d classes need %d", have, d, c, need)
+	}
+	return nil
+}
+
+// CheckMemory returns the error that Fit would return for want of memory with
+// features [·, d] in c classes, before anything that Fit needs is trained. 0 means
+// 1 GiB.
+func CheckMemory(name string, d, c int, memory int64) error {
+	m, _ := methodOf(name)
+	if err := m.fits(d, c, memory); err != nil {
+		return fmt.Errorf("score %s: %w", name, err)
 	}
 	return nil
 }

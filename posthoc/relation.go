@@ -10,10 +10,11 @@ import (
 
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/linalg"
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
-var kindRelation = kindOf[Relation]("Relation", method{
+var _ = declare[Relation]("Relation", method{
 	name: "relation", reads: features | logits, needs: features | logits, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitRelation(in.Train)
@@ -266,4 +267,24 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 			r.scores[at+i] = 0
 		}
 	}
+}
+
+func (s *Relation) graph(g *graph) (onnx.Value, error) {
+	cosines, at, err := g.cosines(s.Bank, func(int) bool { return true })
+	if err != nil {
+		return "", err
+	}
+	var p []float64 // [m, C], of the bank
+	for _, row := range at {
+		for _, v := range softmaxRows(s.Bank.Logits(row, row+1), s.Bank.Classes) {
+			if math.IsNaN(v) {
+				v = 0
+			}
+			p = append(p, v)
+		}
+	}
+	likeness := g.Times(g.softmax(g.Logits), p, s.Bank.Classes)
+	relations := g.Op("Mul", g.Op("Max", cosines, g.Number(0)), likeness)
+	counts := g.Positive(g.Op("Sub", relations, g.Number(relationThreshold)))
+	return g.Dot(relations, counts), nil
 }

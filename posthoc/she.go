@@ -3,6 +3,7 @@ package posthoc
 import (
 	"context"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
@@ -14,7 +15,7 @@ func she(name string, metric Metric) method {
 	}
 }
 
-var kindSHE = kindOf[SHE]("SHE", she("she-ip", InnerProduct), she("she-e", Euclidean), she("she-cos", Cosine))
+var _ = declare[SHE]("SHE", she("she-ip", InnerProduct), she("she-e", Euclidean), she("she-cos", Cosine))
 
 func (s *SHE) fields(f *fields) {
 	text(f, "metric", &s.Metric)
@@ -109,4 +110,15 @@ func (s *SHE) Score(ctx context.Context, dst []float64, b Batch) error {
 			}
 		}
 	})
+}
+
+func (s *SHE) graph(g *graph) (onnx.Value, error) {
+	m := g.ofPredicted(s.Patterns)
+	switch s.Metric {
+	case Euclidean:
+		return g.Neg(g.Length(g.Op("Sub", g.Features, m))), nil
+	case Cosine:
+		return g.Over(g.Dot(g.Features, m), g.Op("Mul", g.Length(g.Features), g.Length(m))), nil
+	}
+	return g.Dot(g.Features, m), nil
 }

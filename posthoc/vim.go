@@ -9,17 +9,18 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
 const groupResidual = "residual"
 
-var kindResidual = kindOf[Residual]("Residual", method{
+var _ = declare[Residual]("Residual", method{
 	name: "residual", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitResidual(ctx, in.Train, in.Head, 0) },
 })
 
-var kindViM = kindOf[ViM]("ViM", method{
+var _ = declare[ViM]("ViM", method{
 	name: "vim", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.Head, 0) },
 })
@@ -264,4 +265,16 @@ func (w *lengths) run(ctx context.Context, n int, b Batch) error {
 			}
 		}
 	})
+}
+
+func (s *Residual) graph(g *graph) (onnx.Value, error) {
+	return g.Neg(g.Length(g.Times(g.centred(g.Features, s.Origin), s.Basis, len(s.Origin)))), nil
+}
+
+func (s *ViM) graph(g *graph) (onnx.Value, error) {
+	residual, err := s.Residual.graph(g)
+	if err != nil {
+		return "", err
+	}
+	return g.Op("Add", g.energy(g.linear(s.Head, g.Features), 1), g.Op("Mul", residual, g.Number(s.Alpha))), nil
 }

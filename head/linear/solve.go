@@ -15,9 +15,6 @@ const (
 	halvings   = 30  // of a step that does not lower the loss
 )
 
-// Debug counts passes.
-var Debug int
-
 // minimise lowers the penalised loss from theta, which it changes, by L-BFGS (Nocedal
 // and Wright, algorithm 7.5), until a step would gain less than the tolerance.
 //
@@ -32,7 +29,6 @@ func (p *problem) minimise(ctx context.Context, theta []float64, c, tolerance fl
 	penalty := 1 / (c * float64(p.rows.Len()))
 	spread := make([]float64, len(p.labels))
 	objective := func(at, gradient []float64) (float64, error) {
-		Debug++
 		loss, err := p.loss(ctx, at, gradient, spread)
 		w := at[:weights]
 		floats.AddScaled(gradient[:weights], penalty, w)

@@ -31,6 +31,10 @@ func newAblate() *command {
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	quiet := c.Bool("quiet", false, "show no progress")
+	c.section("running")
+	var memory Bytes
+	c.Var(&memory, "memory", "memory for features, about (default: half of the machine's)")
+	c.Lookup("memory").DefValue = ""
 	c.required = []string{"train", "id", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if err := c.noArgs(); err != nil {
@@ -68,11 +72,11 @@ func newAblate() *command {
 		if opts.Train, err = heads.Options(); err != nil {
 			return err
 		}
-		opts.Train.Features = *train
+		opts.Train.Features, opts.Train.Memory = *train, int64(memory)
 		opts.Train.Calibration.None = true // no threshold is set here
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
-		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", text) }
+		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", c.adviseText(text)) }
 		opts.Draw = figures.Draw
 		results, err := pipeline.Ablate(ctx, opts)
 		progress.Close()

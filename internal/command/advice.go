@@ -22,7 +22,7 @@ var flagOf = map[string]string{
 	// Of images and models.
 	"Images": "images", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "Out": "out",
 	"Model": "model", "Output": "output", "Pool": "pool", "Width": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
-	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "Runtime": "onnxruntime",
+	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "Runtime": "onnxruntime",
 	"MaxPixels": "max-pixels", "ImageTimeout": "image-timeout",
 	// Of detectors and comparisons.
 	"Detector": "detector", "Threshold": "threshold", "SetAside": "move-ood",

@@ -28,7 +28,7 @@ var errCheck = errors.New("the check found something that is probably wrong")
 
 // runCheck says what an extraction would do and whether that is right.
 func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, asJSON bool, s Streams) (err error) {
-	m, err := extractor.OpenModel(opts.Model, opts.Backbone)
+	m, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 	}
 	if c.against != "" {
 		backbone := opts.Backbone
-		if o.Against, err = extractor.OpenModel(c.against, backbone); err != nil {
+		if o.Against, err = extractor.OpenModelContext(ctx, c.against, backbone); err != nil {
 			return fmt.Errorf("--against: %w", err)
 		}
 		defer func() { err = errors.Join(err, o.Against.Close()) }()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"mlrbfn/features"
+	"mlrbfn/head"
+	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
@@ -34,7 +36,7 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
 	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
-	c.IntVar(&opts.Softmax.Layers, "mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
 	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")
@@ -43,12 +45,12 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 	c.rare("preset", "balance")
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
-	c.IntVar(&opts.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals; 0: none")
+	c.IntVar(&opts.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals; 0: none")
 	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
 	c.rare("images")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
-	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scoring, about")
+	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scores, about; where it is given, for features too")
 	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
 	c.rare("verify")
 	c.run = func(ctx context.Context, s Streams) error {
@@ -69,14 +71,14 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		}
 		switch network {
 		case "mlp":
-			if opts.Softmax.Layers < 1 || opts.Softmax.Layers > 4 {
-				return Usagef("--mlp-layers %d: it is 1 to 4", opts.Softmax.Layers)
+			if *layers < 1 || *layers > 4 {
+				return Usagef("--mlp-layers %d: it is 1 to 4", *layers)
 			}
+			opts.Softmax = &head.MLPConfig{Layers: *layers}
 		default:
 			if c.Changed("mlp-layers") {
 				return Usagef("--mlp-layers goes with --head mlp")
 			}
-			opts.Softmax.Layers = 1
 			if network != "linear" {
 				opts.Head = network
 			}
@@ -95,7 +97,9 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		if opts.Bootstrap < 0 {
 			return Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
 		}
-		opts.Train.Features = *train
+		if opts.Train.Features = *train; c.Changed("memory") {
+			opts.Train.Memory = opts.Memory
+		}
 		opts.Train.Calibration.None = true // no threshold is set here
 		if *verify {
 			all := append(slices.Clone(*train), opts.ID)
@@ -132,7 +136,8 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		}
 		progress := NewProgress(s.Err, "", *quiet)
 		opts.Progress = progress.Phase
-		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", inWarnings.Replace(text)) }
+		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", c.adviseText(text)) }
+		opts.Leaked = func(leaks []pipeline.Leak) { printLeaks(s.Err, leaks) }
 		results, err := pipeline.Evaluate(ctx, opts)
 		progress.Close()
 		if err != nil {
@@ -144,6 +149,16 @@ Methods: `+pipeline.OwnScore+` (the head's own score), `+strings.Join(posthoc.Na
 		return assess(ctx, opts, s)
 	}
 	return c.done()
+}
+
+// printLeaks prints which images are in two sets.
+func printLeaks(w io.Writer, leaks []pipeline.Leak) {
+	fmt.Fprintln(w, "evaluate: warning: sets share images (identical or nearly identical features), so that metrics are wrong, most often too good:")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, l := range leaks {
+		fmt.Fprintf(t, "  %s: %d of %d\t%s: %d of %d\n", Printable(l.A), l.RowsA, l.OfA, Printable(l.B), l.RowsB, l.OfB)
+	}
+	t.Flush()
 }
 
 // mostMethods bounds the rows that printResults prints, so that they fit a

@@ -64,7 +64,7 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s, %s, %d bytes\n", opts.Out, count(len(opts.Detector.Classes), "class"), count(len(opts.Detector.Heads), "head"), info.Size())
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s, %s, score %s, %d bytes\n", opts.Out, count(len(opts.Detector.Classes), "class"), count(len(opts.Detector.Heads), "head"), opts.Detector.ScoreName(), info.Size())
 		return err
 	}
 	return c.done()

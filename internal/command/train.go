@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"mlrbfn/features"
 	"mlrbfn/head"
@@ -35,8 +34,8 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("threshold")
 	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; 0: none")
-	alarms := c.Float64("max-false-alarms", 0.05, "`SHARE` of in-distribution images that may be flagged")
-	tpr := c.Float64("target-tpr", 0.95, "the same as --max-false-alarms of 1 − `SHARE`")
+	alarms := c.Float64("max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
+	tpr := c.Float64("target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
 	scores := c.String("scores", pipeline.OwnScore, "`SCORE` to judge by: a method of evaluate, as ensemble(A,B,…)")
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
@@ -46,7 +45,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	var memory Bytes
 	c.Var(&memory, "memory", "memory for features, about (default: half of the machine's)")
 	c.Lookup("memory").DefValue = ""
-	every := c.Duration("checkpoint-every", 30*time.Second, "how often the state of training is saved; 0: never, and no checkpoint is read")
+	every := c.Duration("checkpoint-every", pipeline.DefaultCheckpointEvery, "how often the state of training is saved; 0: never, and no checkpoint is read")
 	resume := c.Bool("resume", false, "continue from DETECTOR.checkpoint, which must exist; --lr may differ")
 	restart := c.Bool("restart", false, "start anew even if DETECTOR.checkpoint exists")
 	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")

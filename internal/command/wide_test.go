@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,4 +65,18 @@ func TestWideFeatures(t *testing.T) {
 		t.Errorf("evaluate says %q", says)
 	}
 	bounded(0, append(evaluate, "--detector", at("d"), "--methods", "mlrbfn,knn,energy")...)
+	bounded(0, "ablate", "--train", at("known.features"), "--id", at("known.features"), "--near", "ramp="+at("other.features"), "--out", at("ablation"), "--seeds", "0", "--epochs", "1", "--depths", "1", "--steps", "none", "--quiet", "--memory", "64MiB")
+	for i := 1; i <= 2; i++ {
+		bounded(0, "extract", "--model", "pixels", "--size", "82", "--images", at("known"), "--out", at(fmt.Sprint("shard", i)), "--shard", fmt.Sprintf("%d/2", i), "--quiet")
+	}
+	bounded(0, "merge", "--out", at("merged"), at("shard1"), at("shard2"))
+
+	// What does not fit is said before anything is trained.
+	loud := slices.DeleteFunc(train("--scores", "ensemble(gen,mds)", "--restart"), func(arg string) bool { return arg == "--quiet" })
+	named := slices.DeleteFunc(append(evaluate, "--methods", "knn,mds"), func(arg string) bool { return arg == "--quiet" })
+	for _, args := range [][]string{loud, named} {
+		if says := bounded(1, args...); !strings.Contains(says, "score mds: --memory: ") || strings.Contains(says, "epoch") {
+			t.Errorf("%s says %q", args[0], says)
+		}
+	}
 }

@@ -6,6 +6,7 @@
 package onnx
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -66,6 +67,7 @@ type Model struct {
 	prefix  string            // of the names of all values that are made
 	made    int               // how many were
 	renamed map[string]string // values of the parsed graph whose name was wanted
+	known   map[string]Value  // what was made, by how: it is not made again
 	fields  []field           // of ModelProto, but the graph
 	graph   []field           // of GraphProto
 }
@@ -99,15 +101,16 @@ func Parse(data []byte, dir string, reserved ...string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{renamed: map[string]string{}}
+	m, whole := &Model{renamed: map[string]string{}}, false
 	in := inliner{dir, int64(len(data))}
 	inline := edits{tensor: in.inline}
 	for _, f := range fields {
 		switch f.number {
 		case modelGraph:
-			if m.graph != nil {
+			if whole {
 				return nil, errMalformed
 			}
+			whole = true // though it may have no fields
 			if m.graph, err = split(f.body); err == nil {
 				_, err = inline.fields(m.graph, graphKind, 0)
 			}
@@ -135,7 +138,7 @@ func Parse(data []byte, dir string, reserved ...string) (*Model, error) {
 		}
 		m.fields = append(m.fields, f)
 	}
-	if m.graph == nil {
+	if !whole {
 		return nil, errMalformed
 	}
 	if err := checkOpset(m.opset); err != nil {
@@ -223,11 +226,28 @@ func Ints(name string, vs ...int64) Attribute {
 	return message(append(fields, intField(20, 7))...)
 }
 
-// Node adds a node of one of ONNX's own operators and returns its output.
+// Node adds a node of one of ONNX's own operators and returns its output. Where
+// there is an equal node already, it returns that node's output: what several parts
+// of a graph compute alike is computed, and stored, once.
 func (m *Model) Node(op string, inputs []Value, attributes ...Attribute) Value {
-	name := m.fresh(op)
-	m.addNode(op, []string{name}, inputs, attributes...)
-	return Value(name)
+	return m.once(fmt.Sprintf("%s %q %q", op, inputs, attributes), func() Value {
+		name := m.fresh(op)
+		m.addNode(op, []string{name}, inputs, attributes...)
+		return Value(name)
+	})
+}
+
+// once returns the value that was made under a key, or makes it.
+func (m *Model) once(key string, make func() Value) Value {
+	v, ok := m.known[key]
+	if !ok {
+		v = make()
+		if m.known == nil {
+			m.known = map[string]Value{}
+		}
+		m.known[key] = v
+	}
+	return v
 }
 
 // Op is Node for operators without attributes.
@@ -273,27 +293,21 @@ func (m *Model) Reduce(op string, v Value, keep bool, axes ...int64) Value {
 	return m.Node(op, []Value{v, m.Int64s(axes...)}, keepDims)
 }
 
-// TopK adds the k largest of each row of v [batch, n], the largest first.
-func (m *Model) TopK(v Value, k int) Value {
-	name := m.fresh("TopK")
-	outputs := []string{name, name + "_indices"} // which nobody reads, but a node has to have
-	// k moved from the attributes to the inputs.
-	if m.opset < 10 {
-		m.addNode("TopK", outputs, []Value{v}, Int("k", int64(k)))
-	} else {
-		m.addNode("TopK", outputs, []Value{v, m.Int64s(int64(k))})
-	}
-	return Value(name)
-}
-
-// AtLeast returns a ≥ b, element by element, and false for NaN in a. b must not be
-// NaN.
-func (m *Model) AtLeast(a, b Value) Value {
-	if m.opset >= 12 {
-		return m.Op("GreaterOrEqual", a, b)
-	}
-	number := m.Op("Or", m.Op("Less", a, m.Doubles([]float64{1})), m.Op("Greater", a, m.Doubles([]float64{0})))
-	return m.Op("And", number, m.Op("Not", m.Op("Less", a, b)))
+// TopK adds the k largest of each row of v [batch, n], the largest first, and where
+// in the row they are. Of equal values the first come first.
+func (m *Model) TopK(v Value, k int) (values, at Value) {
+	values = m.once(fmt.Sprintf("TopK %q %d", v, k), func() Value {
+		name := m.fresh("TopK")
+		outputs := []string{name, name + "_indices"}
+		// k moved from the attributes to the inputs.
+		if m.opset < 10 {
+			m.addNode("TopK", outputs, []Value{v}, Int("k", int64(k)))
+		} else {
+			m.addNode("TopK", outputs, []Value{v, m.Int64s(int64(k))})
+		}
+		return Value(name)
+	})
+	return values, values + "_indices"
 }
 
 // Doubles adds a constant tensor of float64; without a shape it is a scalar.
@@ -305,6 +319,15 @@ func (m *Model) Doubles(data []float64, shape ...int) Value {
 	return m.constant(Double, raw, shape)
 }
 
+// Floats adds a constant tensor of float32.
+func (m *Model) Floats(data []float32, shape ...int) Value {
+	raw := make([]byte, 0, 4*len(data))
+	for _, v := range data {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+	}
+	return m.constant(Float, raw, shape)
+}
+
 // Int64s adds a constant vector of int64.
 func (m *Model) Int64s(data ...int64) Value {
 	var raw []byte
@@ -314,7 +337,12 @@ func (m *Model) Int64s(data ...int64) Value {
 	return m.constant(Int64, raw, []int{len(data)})
 }
 
+// constant adds a constant tensor, or finds an equal one.
 func (m *Model) constant(e Element, raw []byte, shape []int) Value {
+	return m.once(fmt.Sprintf("constant %d %d %x", e, shape, sha256.Sum256(raw)), func() Value { return m.addConstant(e, raw, shape) })
+}
+
+func (m *Model) addConstant(e Element, raw []byte, shape []int) Value {
 	name := m.fresh("constant")
 	var fields []field
 	for _, d := range shape {
@@ -346,6 +374,7 @@ func (m *Model) DropOutputs() {
 // stay, except those whose default was a removed constant.
 func (m *Model) Prune() {
 	needed := m.needed()
+	clear(m.known)            // some of it goes
 	gone := map[string]bool{} // constants
 	m.graph = slices.DeleteFunc(m.graph, func(f field) bool {
 		defined := f.defines()

@@ -237,8 +237,8 @@ func TestDeclarations(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that no graph breaks the parser, and that what it accepts can
-// be written.
+// FuzzParse checks that no graph breaks the parser and the check, and that what
+// the parser accepts can be written and read again.
 func FuzzParse(f *testing.F) {
 	f.Add(file(17, nodeField("Identity", "y", []string{"x"})))
 	f.Add(file(1<<62, nodeField("Expand", "y", []string{"x", "x"})))
@@ -247,11 +247,14 @@ func FuzzParse(f *testing.F) {
 		f.Add(file(17, tensorField("w", intField(tensorDataLocation, 1), bytesField(tensorExternalData, message(stringField(1, "location"), stringField(2, location))),
 			bytesField(tensorExternalData, message(stringField(1, "length"), stringField(2, "9223372036854775807"))))))
 	}
+	f.Add([]byte("00B\x02\x10\x11:\x02(0")) // nothing is left of its graph
+	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := Parse(data, t.TempDir())
+		_ = Check(data)
+		m, err := Parse(data, dir)
 		if err == nil {
 			m.Prune()
-			written(t, m)
+			parse(t, written(t, m), dir)
 		}
 	})
 }

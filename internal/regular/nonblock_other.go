@@ -2,4 +2,4 @@
 
 package regular
 
-const nonblock = 0
+const nonblock, directory = 0, 0

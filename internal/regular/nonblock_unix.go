@@ -2,6 +2,9 @@
 
 package regular
 
-import "syscall"
+import "golang.org/x/sys/unix"
 
-const nonblock = syscall.O_NONBLOCK | syscall.O_NOCTTY
+const (
+	nonblock  = unix.O_NONBLOCK | unix.O_NOCTTY
+	directory = unix.O_DIRECTORY
+)

@@ -4,6 +4,7 @@
 package regular
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +53,18 @@ func Open(path string, limit int64) (*os.File, error) {
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// OpenDir opens a folder, and nothing else, without waiting.
+func OpenDir(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|nonblock|directory, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.IsDir() {
+		return nil, errors.Join(cmp.Or[error](err, &fs.PathError{Op: "open", Path: path, Err: errors.New("not a folder")}), f.Close())
 	}
 	return f, nil
 }

@@ -41,3 +41,28 @@ func TestOpen(t *testing.T) {
 		}
 	}
 }
+
+// A pipe in the place of a folder is not waited for.
+func TestOpenDir(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.Mkdir(in("folder"), 0o777), os.WriteFile(in("folder/file"), nil, 0o666), syscall.Mkfifo(in("pipe"), 0o666),
+		os.Symlink("folder", in("link")), os.Symlink("/dev/zero", in("zero"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"folder", "link"} {
+		f, err := OpenDir(in(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names, err := f.Readdirnames(-1); len(names) != 1 || err != nil {
+			t.Errorf("%s: %q, %v", name, names, err)
+		}
+		f.Close()
+	}
+	for name, want := range map[string]error{"pipe": syscall.ENOTDIR, "zero": syscall.ENOTDIR, "folder/file": syscall.ENOTDIR, "absent": fs.ErrNotExist} {
+		if _, err := OpenDir(in(name)); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+}

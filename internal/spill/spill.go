@@ -34,7 +34,7 @@ type Space struct {
 
 	mu      sync.Mutex
 	left    int64         // of memory
-	maps    []*npy.Mapped // larger than memory
+	maps    []Pages       // of files larger than memory
 	stop    chan struct{} // ends trim; nil before it begins
 	stopped sync.WaitGroup
 }
@@ -46,16 +46,24 @@ func New(memory int64, dir string, users int) *Space {
 	return &Space{memory: memory, dir: dir, users: max(users, 1), left: memory}
 }
 
+// Pages steers how the system reads a mapped file, as *npy.Mapped does.
+type Pages interface {
+	Read(dst []float32, from int) error
+	Scatter()
+	Need(from, to int)
+	Release()
+}
+
 // Matrix is n rows of d values.
 type Matrix struct {
 	X []float32 // [n, D]; nil until Done for one in a file
 	D int
 
-	space  *Space
-	temp   *npy.Temp   // while it is being written
-	mapped *npy.Mapped // nil in memory
-	theirs bool        // mapped is the caller's
-	size   int64
+	space *Space
+	temp  *npy.Temp   // while it is being written
+	own   *npy.Mapped // of a temporary file; nil for others
+	pages Pages       // that X lies in; nil in memory
+	size  int64
 }
 
 // Matrix makes a matrix of zeros to be written row by row, each once.
@@ -93,21 +101,21 @@ func (m *Matrix) Done() error {
 	temp := m.temp
 	m.temp = nil
 	var err error
-	if m.mapped, err = temp.Map(); err != nil {
+	if m.own, err = temp.Map(); err != nil {
 		return err
 	}
-	m.X = m.mapped.Data
-	m.space.watch(m.mapped)
+	m.X, m.pages = m.own.Data, m.own
+	m.space.watch(m.pages)
 	return nil
 }
 
-// File returns the rows of d values in mapped, which take no memory of the Space.
-// The caller closes mapped, after the matrix.
-func (s *Space) File(mapped *npy.Mapped, d int) *Matrix {
-	m := &Matrix{X: mapped.Data, D: d}
-	if s != nil && 4*int64(len(m.X)) > s.memory {
-		m.space, m.mapped, m.theirs = s, mapped, true
-		s.watch(mapped)
+// File returns the rows of d values x, which lie in a mapped file and take no
+// memory of the Space. The caller closes the file, after the matrix.
+func (s *Space) File(x []float32, pages Pages, d int) *Matrix {
+	m := &Matrix{X: x, D: d}
+	if s != nil && 4*int64(len(x)) > s.memory {
+		m.space, m.pages = s, pages
+		s.watch(pages)
 	}
 	return m
 }
@@ -116,7 +124,7 @@ func (s *Space) File(mapped *npy.Mapped, d int) *Matrix {
 // processed together, while the next ones are fetched. It is 0 for a matrix in
 // memory.
 func (m *Matrix) Window() int {
-	if m == nil || m.mapped == nil {
+	if m == nil || m.pages == nil {
 		return 0
 	}
 	const both = 2 // the rows that are read, and the next
@@ -125,8 +133,8 @@ func (m *Matrix) Window() int {
 
 // Read copies the row at into dst [D].
 func (m *Matrix) Read(dst []float32, at int) error {
-	if m.mapped != nil {
-		return m.mapped.Read(dst, at*m.D)
+	if m.pages != nil {
+		return m.pages.Read(dst, at*m.D)
 	}
 	copy(dst, m.X[at*m.D:])
 	return nil
@@ -134,8 +142,8 @@ func (m *Matrix) Read(dst []float32, at int) error {
 
 // Need tells the system that the rows from … to−1 will be read soon.
 func (m *Matrix) Need(from, to int) {
-	if m != nil && m.mapped != nil {
-		m.mapped.Need(from*m.D, to*m.D)
+	if m != nil && m.pages != nil {
+		m.pages.Need(from*m.D, to*m.D)
 	}
 }
 
@@ -151,10 +159,10 @@ func (m *Matrix) Close() error {
 	switch {
 	case m.temp != nil:
 		err = m.temp.Close()
-	case m.mapped != nil:
-		s.maps = slices.DeleteFunc(s.maps, func(other *npy.Mapped) bool { return other == m.mapped })
-		if !m.theirs {
-			err = m.mapped.Close()
+	case m.pages != nil:
+		s.maps = slices.DeleteFunc(s.maps, func(other Pages) bool { return other == m.pages })
+		if m.own != nil {
+			err = m.own.Close()
 		}
 	case m.X != nil:
 		s.left += m.size
@@ -170,7 +178,7 @@ const trimEvery = 10 * time.Millisecond
 // watch releases the pages of a mapped file from time to time. Otherwise they would
 // grow to the whole file and count as the program's memory, although the system
 // could reclaim them.
-func (s *Space) watch(m *npy.Mapped) {
+func (s *Space) watch(m Pages) {
 	m.Scatter()
 	s.mu.Lock()
 	defer s.mu.Unlock()

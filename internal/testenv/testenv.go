@@ -44,8 +44,9 @@ func Golden(tb testing.TB, name string) string {
 	return filepath.Join(Root(tb), "internal", "testenv", "goldens", name)
 }
 
-// OpenOOD unpacks the scores of OpenOOD's own classes, and the features that they
-// were given, and returns the folder (goldens/openood/README.md).
+// OpenOOD unpacks the features and logits that OpenOOD's own classes were given,
+// and returns the folder. OpenOODScores has what they returned
+// (goldens/openood/README.md).
 func OpenOOD(tb testing.TB) string {
 	tb.Helper()
 	archive, err := zip.OpenReader(Golden(tb, "openood.zip"))
@@ -68,6 +69,13 @@ func OpenOOD(tb testing.TB) string {
 		}
 	}
 	return dir
+}
+
+// OpenOODScores returns the folder with the scores of each method on the arrays of
+// OpenOOD, one JSON file each.
+func OpenOODScores(tb testing.TB) string {
+	tb.Helper()
+	return Golden(tb, filepath.Join("openood", "scores"))
 }
 
 // Shared returns the path of elem inside the shared folder, with data, models and

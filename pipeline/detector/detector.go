@@ -31,7 +31,7 @@ type Detector struct {
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head
-	Splits   map[string][]int // rows of the training features set aside, by "validation" and "calibration"
+	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
 	file string // that it was read from; "" for a new one
 }
@@ -55,6 +55,11 @@ type TrainingRecord struct {
 	ClassRows   []int    `json:"class_rows"` // to train on, per class
 	SumLoss     bool     `json:"sum_loss,omitempty"`
 	Window      int      `json:"window,omitempty"` // rows that were shuffled together; 0 means all
+
+	// Split is "groups" if groups of rows were kept in one part of the split, ""
+	// if each row was on its own; GroupBy is the pattern that named groups by paths.
+	Split   string `json:"split,omitempty"`
+	GroupBy string `json:"group_by,omitempty"`
 }
 
 // RowCount says what became of the rows of the training features.
@@ -62,7 +67,8 @@ type RowCount struct {
 	Train       int `json:"train"`
 	Validation  int `json:"validation"`
 	Calibration int `json:"calibration"`
-	Unlabelled  int `json:"unlabelled"` // left out
+	LeftOut     int `json:"left_out,omitempty"` // of calibration groups, beside the one row of each that calibrates
+	Unlabelled  int `json:"unlabelled"`         // left out
 }
 
 // ScoreName names the score that verdicts give.

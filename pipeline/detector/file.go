@@ -235,7 +235,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	if !slices.IsSorted(d.Scores) {
 		return nil, errors.New("its calibration scores are not ascending")
 	}
-	for _, name := range []string{"validation", "calibration"} {
+	for _, name := range []string{"validation", "calibration", "left_out"} {
 		rows, _, err := safetensors.Get[int64](file, "splits."+name)
 		if errors.Is(err, safetensors.ErrNoTensor) {
 			continue

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/head"
 	"mlrbfn/pipeline/internal/pipetest"
 	"mlrbfn/report"
 	"mlrbfn/report/figures"
@@ -54,10 +55,9 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 	if last != 6*20 {
 		t.Errorf("Progress ended at %d", last)
 	}
-	train := opts.Train
-	train.Linear = train.Train
 	want, err := Evaluate(context.Background(), Options{
-		Train: train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Methods: []string{"mlrbfn", "msp"},
+		Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Methods: []string{"mlrbfn", "msp"},
+		Softmax: &head.MLPConfig{}, SoftmaxTrain: opts.Train.Train,
 	})
 	if err != nil {
 		t.Fatal(err)

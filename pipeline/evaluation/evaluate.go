@@ -3,6 +3,7 @@
 package evaluation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,14 +59,16 @@ type Options struct {
 	// for its heads' own score and for the one that it judges by.
 	Detector *detector.Detector
 
-	// Head says whose logits post-hoc scores read: "" those of Softmax, a
-	// network that is trained as Train.Linear says, with the zero value a
-	// linear layer; BackboneHead those of the backbone's own classifier;
+	// Head says whose logits post-hoc scores read: "" those of a linear head that
+	// is fitted as Train.Linear says, or of Softmax, where it is set, a network
+	// that is trained as SoftmaxTrain says (Epochs 0 means 100) and with one layer
+	// is the paper's linear head; BackboneHead those of the backbone's own classifier;
 	// detector.OwnScore the MLRBFN's log-confidences, with what its last layer reads as
 	// features; there are no weights, so that scores that need these cannot be
 	// fitted.
-	Head    string
-	Softmax head.MLPConfig
+	Head         string
+	Softmax      *head.MLPConfig
+	SoftmaxTrain head.TrainOptions
 
 	Memory int64 // bytes that scoring takes, about; 0 means 1 GiB
 
@@ -81,6 +84,9 @@ type Options struct {
 	Published  []report.Line // results to compare with, each with one cell
 	Commands   []string      // to repeat the evaluation with
 	Facts      []report.Fact // versions, dates and the like
+
+	// Leaked, where set, is told which images are in two of the sets.
+	Leaked func([]Leak)
 
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
@@ -116,6 +122,9 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	if err := clearReport(opts.Out); err != nil {
 		return nil, err
 	}
+	if err := e.leaveOut(opts.Methods != nil); err != nil {
+		return nil, err
+	}
 	var results []report.Result
 	var measured []string
 	for _, method := range e.opts.Methods {
@@ -143,6 +152,7 @@ type contender struct {
 	name    string          // in the report
 	head    head.Config     // of an MLRBFN
 	softmax *head.MLPConfig // of a ReLU network in its place, which scores by MSP
+	linear  bool            // the linear head in its place
 	train   head.TrainOptions
 
 	// progress is called after each epoch, from several goroutines; nil means
@@ -191,7 +201,8 @@ type evaluation struct {
 	idLabels []int64 // in the training classes; −1 where there is none
 	ood      []*tables.Table
 	runs     []report.Run // what was scored
-	room     int64        // bytes that may still be taken to keep logits
+	leaked   []Leak
+	room     int64 // bytes that may still be taken to keep logits
 
 	// Trained when they are first asked for, one per seed.
 	heads, softmax []trained
@@ -233,8 +244,13 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	if opts.Methods == nil {
 		opts.Methods = detector.ScoreNames
 	}
-	if opts.Softmax, err = opts.Softmax.WithDefaults(); err != nil {
-		return nil, err
+	if opts.Softmax != nil {
+		opts.SoftmaxTrain.Epochs = cmp.Or(opts.SoftmaxTrain.Epochs, 100)
+		shape, shapeErr := opts.Softmax.WithDefaults()
+		if opts.SoftmaxTrain, err = opts.SoftmaxTrain.WithDefaults(); errors.Join(shapeErr, err) != nil {
+			return nil, errors.Join(shapeErr, err)
+		}
+		opts.Softmax = &shape
 	}
 	if opts.Memory == 0 {
 		opts.Memory = posthoc.DefaultMemory
@@ -305,8 +321,11 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	for _, w := range e.train.Warnings {
 		e.warn(w)
 	}
-	if n := e.train.Repeated(e.id); n > 0 {
-		e.warn(fmt.Sprintf("%d of %d in-distribution test images are also training images: all metrics flatter", n, e.id.Sets[0].N))
+	if e.leaked, err = e.leaks(ctx); err != nil {
+		return nil, err
+	}
+	if len(e.leaked) > 0 && opts.Leaked != nil {
+		opts.Leaked(e.leaked)
 	}
 	return e, nil
 }
@@ -360,6 +379,9 @@ func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, erro
 	for i, seed := range seeds {
 		group.Go(func() (err error) {
 			all[i], err = e.fit(ctx, c, seed)
+			if c.linear {
+				e.tell(c.name+": fitting", int(done.Add(1)), len(seeds))
+			}
 			return err
 		})
 	}
@@ -368,6 +390,10 @@ func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, erro
 
 // fit trains a contender with one seed. Every seed has a split of its own.
 func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained, error) {
+	if c.linear {
+		network, err := e.train.FitLinear(ctx, seed)
+		return trained{classifier: network}, err
+	}
 	o := c.train
 	o.Progress = c.progress
 	if c.softmax != nil {

@@ -23,7 +23,7 @@ import (
 // beside it.
 func TestEvaluateFigures(t *testing.T) {
 	train := quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...))
-	train.Seeds, train.Calibration.None, train.Linear = []uint64{0, 1}, true, train.Train
+	train.Seeds, train.Calibration.None = []uint64{0, 1}, true
 	out := t.TempDir()
 	opts := Options{
 		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: out,
@@ -174,17 +174,21 @@ func TestEvaluateSaysThatItTestsOnTrainingImages(t *testing.T) {
 	for seed, leaks := range map[uint64]bool{1: true, 2: false} {
 		train := quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...))
 		train.Calibration.None = true
-		var warnings []string
+		var found []Leak
 		_, err := Evaluate(context.Background(), Options{
 			Train: train, ID: pipetest.Clouds(t, seed, 100, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(), Methods: []string{"knn"},
-			OOD:  []OODSet{{Far, "away", pipetest.Clouds(t, 3, 5, nil, [2]float64{9, 9})}},
-			Warn: func(text string) { warnings = append(warnings, text) },
+			OOD:    []OODSet{{Far, "away", pipetest.Clouds(t, 3, 5, nil, [2]float64{9, 9})}},
+			Leaked: func(leaks []Leak) { found = leaks },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.ContainsFunc(warnings, func(w string) bool { return strings.HasPrefix(w, "200 of 200") }); got != leaks {
-			t.Errorf("leaks %v: warnings %q", leaks, warnings)
+		want := []Leak(nil)
+		if leaks {
+			want = []Leak{{"train", "id", 200, 200, 200, 200}}
+		}
+		if !slices.Equal(found, want) {
+			t.Errorf("leaks %v, want %v", found, want)
 		}
 	}
 }

@@ -185,16 +185,20 @@ func (e *evaluation) once(d *detector.Detector) predictor {
 }
 
 // trainHeads returns the MLRBFN of each seed.
-func (e *evaluation) trainHeads(ctx context.Context) (_ []trained, err error) {
+func (e *evaluation) trainHeads(ctx context.Context) ([]trained, error) {
 	if e.heads == nil {
-		e.heads, err = e.trainAll(ctx, contender{name: detector.OwnScore, head: e.train.Options.Head, train: e.train.Options.Train})
+		heads, err := e.trainAll(ctx, contender{name: detector.OwnScore, head: e.train.Options.Head, train: e.train.Options.Train})
+		if err != nil {
+			return nil, err
+		}
+		e.heads = heads
 	}
-	return e.heads, err
+	return e.heads, nil
 }
 
 // classifiers returns the one of each seed whose logits scores read; the
 // backbone's is the same for all.
-func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
+func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 	if e.softmax != nil {
 		return e.softmax, nil
 	}
@@ -218,8 +222,16 @@ func (e *evaluation) classifiers(ctx context.Context) (_ []trained, err error) {
 		}
 		return e.softmax, nil
 	}
-	e.softmax, err = e.trainAll(ctx, contender{name: "softmax head", softmax: &e.opts.Softmax, train: e.train.Options.Linear})
-	return e.softmax, err
+	c := contender{name: "linear head", linear: true}
+	if e.opts.Softmax != nil {
+		c = contender{name: "softmax head", softmax: e.opts.Softmax, train: e.opts.SoftmaxTrain}
+	}
+	networks, err := e.trainAll(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	e.softmax = networks
+	return e.softmax, nil
 }
 
 // scoring fits a score, or the parts of an ensemble, for the i-th seed.

@@ -30,6 +30,9 @@ func (e *evaluation) writePage(ctx context.Context, results []report.Result) err
 			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
 			report.Fact{Name: "SHA-256 of the backbone", Value: id.ModelSHA256})
 	}
+	for _, l := range e.leaked {
+		r.Facts = append(r.Facts, report.Fact{Name: "images in two sets", Value: l.String()})
+	}
 	var err error
 	r.Ablation, err = report.ReadResults(filepath.Join(e.opts.Out, "ablation.csv"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -45,11 +45,9 @@ type Options struct {
 // the outputs mean and all else that a user of it needs.
 //
 // The backbone must be the one of the training features, or the error wraps
-// [detector.ErrOtherModel].
+// [detector.ErrOtherModel]. A score that has no graph is an error that wraps
+// [posthoc.ErrNoGraph].
 func Export(ctx context.Context, opts Options) error {
-	if s := opts.Detector.Scoring; s != nil {
-		return options.Errorf("Detector", "its score is %s, and only detectors can be exported that judge by the heads' own score, %s", s.Name, detector.OwnScore)
-	}
 	var m *onnx.Model
 	var err error
 	if opts.WithBackbone {
@@ -79,7 +77,9 @@ func exportHead(opts Options) (*onnx.Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("export detector: %w", err)
 	}
-	addDetector(m, d, m.Input("features", onnx.Float, onnx.Batch, d.Dim()), onnx.Batch)
+	if err := addDetector(m, d, m.Input("features", onnx.Float, onnx.Batch, d.Dim()), onnx.Batch); err != nil {
+		return nil, err
+	}
 	input := inputInfo{"features", "float32", []int{onnx.Batch, d.Dim()}, "embeddings of images as extract makes them, not scaled"}
 	return m, setMetadata(m, d, input)
 }
@@ -125,7 +125,9 @@ func mergeBackbone(model *extractor.Model, opts Options) (*onnx.Model, error) {
 	}
 	in := model.Inputs[0]
 	features := addPooling(m, m.Value(model.Output()), model)
-	addDetector(m, opts.Detector, features, int(in.Shape[0]))
+	if err := addDetector(m, opts.Detector, features, int(in.Shape[0])); err != nil {
+		return nil, err
+	}
 	m.Prune()
 
 	shape := []int{onnx.Batch, 3, model.Spec.Height, model.Spec.Width}
@@ -177,6 +179,7 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 		{"input", input},
 		{"outputs", verdictOutputs},
 		{"classes", d.Classes},
+		{"score", d.ScoreName()},
 		{"threshold", threshold},
 		{"target_tpr", d.TargetTPR},
 		{"calibration_scores", len(d.Scores)},

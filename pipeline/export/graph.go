@@ -3,7 +3,7 @@ package export
 import (
 	"fmt"
 	"math"
-	"reflect"
+	"slices"
 
 	"mlrbfn/conditioning"
 	"mlrbfn/extractor"
@@ -11,7 +11,9 @@ import (
 	"mlrbfn/head/paper"
 	"mlrbfn/head/residual"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
+	"mlrbfn/posthoc"
 )
 
 // This file writes a detector as ONNX nodes. They compute in float64, as the
@@ -30,10 +32,43 @@ var verdictOutputs = map[string]string{
 
 // addDetector adds all of a detector, from features [batch, D] of any float
 // type to the outputs; batch is the number of rows, or onnx.Batch.
-func addDetector(m *onnx.Model, d *detector.Detector, features onnx.Value, batch int) {
+func addDetector(m *onnx.Model, d *detector.Detector, features onnx.Value, batch int) error {
 	x := m.Cast(features, onnx.Double)
 	logConfidences, score := addHeads(m, d.Heads, x)
+	if d.Scoring != nil {
+		var err error
+		if score, err = addScoring(m, d.Scoring, x, score); err != nil {
+			return options.Errorf("Detector", "it cannot be exported: %w", err)
+		}
+	}
 	addVerdict(m, d, logConfidences, score, batch)
+	return nil
+}
+
+// addScoring adds what a detector judges the rows x by, if it is not the heads' own
+// score alone, which is given.
+func addScoring(m *onnx.Model, s *detector.Scoring, x, own onnx.Value) (onnx.Value, error) {
+	rows := posthoc.Rows{Features: x}
+	if c := s.Classifier; c != nil {
+		rows.Logits, rows.Classes = m.Op("Add", m.Times(x, c.Weights, c.In), m.Vector(c.Bias)), c.Out
+	}
+	scaled := make([]onnx.Value, len(s.Parts))
+	for i, p := range s.Parts {
+		score := own
+		if p.Score != nil {
+			var err error
+			if score, err = posthoc.AddGraph(m, p.Score, rows); err != nil {
+				return "", fmt.Errorf("score %s: %w", p.Name, err)
+			}
+		}
+		scaled[i] = addStandard(m, score, p.Scale)
+	}
+	return m.Op("Sum", scaled...), nil
+}
+
+// addStandard adds (v − mean) / deviation.
+func addStandard(m *onnx.Model, v onnx.Value, by head.Scale) onnx.Value {
+	return m.Op("Div", m.Op("Sub", v, m.Number(by.Mean)), m.Number(by.Deviation))
 }
 
 // addConditioning adds x ← x/‖x‖₂ if L2 is set, then x ← (x − mean)·W, for
@@ -41,7 +76,7 @@ func addDetector(m *onnx.Model, d *detector.Detector, features onnx.Value, batch
 func addConditioning(m *onnx.Model, x onnx.Value, c *conditioning.Conditioning) onnx.Value {
 	if c.L2 {
 		// By the largest value first, so that no square overflows or vanishes.
-		tiny := m.Doubles([]float64{math.SmallestNonzeroFloat32})
+		tiny := m.Number(math.SmallestNonzeroFloat32)
 		x = m.Op("Div", x, m.Op("Max", m.Reduce("ReduceMax", m.Op("Abs", x), true, 1), tiny))
 		length := m.Op("Sqrt", m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1))
 		x = m.Op("Div", x, m.Op("Max", length, tiny))
@@ -54,23 +89,18 @@ func addConditioning(m *onnx.Model, x onnx.Value, c *conditioning.Conditioning) 
 }
 
 // addHeads adds the heads for the rows x, and from them the logarithm
-// [batch, C] of their mean confidence and the score [batch].
+// [batch, C] of their mean confidence and the score [batch, 1].
 func addHeads(m *onnx.Model, heads []*head.Head, x onnx.Value) (logConfidences, score onnx.Value) {
 	if c := heads[0].Conditioning; c != nil { // one for all
 		x = addConditioning(m, x, c)
 	}
 	logs, scores := make([]onnx.Value, len(heads)), make([]onnx.Value, len(heads))
-	var near density
-	var of *residual.Density // that near is of
 	for i, h := range heads {
 		switch n := h.Network.(type) {
 		case *paper.Network:
 			logs[i] = addPaper(m, n, x)
 		case *residual.Network:
-			// Heads that were trained on the same rows share it.
-			if !reflect.DeepEqual(n.Density, of) {
-				near, of = addDensity(m, n.Density, x), n.Density
-			}
+			near := addDensity(m, n.Density, x) // heads that were trained on the same rows share it
 			var logShares onnx.Value
 			logs[i], logShares = addResidual(m, n, x, near.logDep)
 			if n.Score != nil {
@@ -82,9 +112,9 @@ func addHeads(m *onnx.Model, heads []*head.Head, x onnx.Value) (logConfidences, 
 	}
 	logConfidences = addLogMean(m, logs)
 	if !heads[0].Network.HasScore() {
-		return logConfidences, m.Reduce("ReduceMax", logConfidences, false, 1)
+		return logConfidences, m.Largest(logConfidences)
 	}
-	return logConfidences, m.Op("Reshape", addMean(m, scores), m.Int64s(0))
+	return logConfidences, addMean(m, scores)
 }
 
 // addLogMean adds the logarithm of the mean of what logs are the logarithms of.
@@ -94,7 +124,7 @@ func addLogMean(m *onnx.Model, logs []onnx.Value) onnx.Value {
 	}
 	// The largest is taken out before the exponentials; it is finite where all
 	// are −Inf.
-	largest := m.Op("Max", append(logs, m.Doubles([]float64{-math.MaxFloat64}))...)
+	largest := m.Op("Max", append(logs, m.Number(-math.MaxFloat64))...)
 	powers := make([]onnx.Value, len(logs))
 	for i, l := range logs {
 		powers[i] = m.Op("Exp", m.Op("Sub", l, largest))
@@ -103,7 +133,7 @@ func addLogMean(m *onnx.Model, logs []onnx.Value) onnx.Value {
 }
 
 func addMean(m *onnx.Model, values []onnx.Value) onnx.Value {
-	return m.Op("Div", m.Op("Sum", values...), m.Doubles([]float64{float64(len(values))}))
+	return m.Op("Div", m.Op("Sum", values...), m.Number(float64(len(values))))
 }
 
 // addPaper adds one of the paper's networks for the rows x and returns its
@@ -155,8 +185,8 @@ func addLayer(m *onnx.Model, s head.Settings, l *head.Layer, x, logDep onnx.Valu
 
 // addCap adds min(log dep + log rec, 0).
 func addCap(m *onnx.Model, s head.Settings, logDep onnx.Value) onnx.Value {
-	recovered := m.Op("Add", logDep, m.Doubles([]float64{math.Log(s.Recovery)}))
-	return m.Op("Min", recovered, m.Doubles([]float64{0}))
+	recovered := m.Op("Add", logDep, m.Number(math.Log(s.Recovery)))
+	return m.Op("Min", recovered, m.Number(0))
 }
 
 // addDistances adds ‖x−c‖_k^k [batch, N] of the rows x [batch, d] from the
@@ -169,7 +199,7 @@ func addDistances(m *onnx.Model, k float64, l *head.Layer, x onnx.Value) onnx.Va
 	rows := m.Op("Reshape", x, m.Int64s(0, 1, int64(l.In))) // 0: as many as there are
 	powers := m.Op("Abs", m.Op("Sub", rows, m.Doubles(centroids, l.N, l.In)))
 	if k != 1 {
-		powers = m.Op("Pow", powers, m.Doubles([]float64{k}))
+		powers = m.Op("Pow", powers, m.Number(k))
 	}
 	return m.Reduce("ReduceSum", powers, false, 2)
 }
@@ -177,25 +207,22 @@ func addDistances(m *onnx.Model, k float64, l *head.Layer, x onnx.Value) onnx.Va
 // addSquaredDistances adds ‖x−c‖² [batch, N] of the rows x [batch, d] from the
 // points c [N, d] as ‖x‖² − 2x·c + ‖c‖², which float64 has the digits for.
 func addSquaredDistances(m *onnx.Model, points []float64, d int, x onnx.Value) onnx.Value {
-	n := len(points) / d
-	transposed, squares := make([]float64, len(points)), make([]float64, n)
-	for c := range n {
-		for j, v := range points[c*d : (c+1)*d] {
-			transposed[j*n+c] = v
-			squares[c] += v * v
-		}
+	squares := make([]float64, len(points)/d)
+	for i, v := range points {
+		squares[i/d] += v * v
 	}
-	products := m.Op("MatMul", x, m.Doubles(scaled(-2, transposed), d, n))
-	lengths := m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1)
-	sum := m.Op("Add", m.Op("Add", lengths, products), m.Doubles(squares, n))
-	return m.Op("Max", sum, m.Doubles([]float64{0}))
+	products := m.Times(x, scaled(-2, points), d)
+	lengths := m.Dot(x, x)
+	sum := m.Op("Add", m.Op("Add", lengths, products), m.Vector(squares))
+	return m.Op("Max", sum, m.Number(0))
 }
 
-// addVerdict adds the outputs for log φ [batch, C] and the score [batch].
+// addVerdict adds the outputs for log φ [batch, C] and the score [batch, 1].
 func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.Value, batch int) {
 	confidences := m.Op("Exp", logConfidences)
-	class := m.Node("ArgMax", []onnx.Value{logConfidences}, onnx.Int("axis", 1), onnx.Int("keepdims", 0))
-	ood := m.Op("Not", m.AtLeast(score, m.Doubles([]float64{below(d.Threshold)})))
+	class := m.ArgMax(logConfidences)
+	score = m.Op("Reshape", score, m.Int64s(0))
+	ood := m.Op("Not", m.AtLeast(score, m.Number(below(d.Scores, d.Threshold))))
 
 	m.Output("log_confidences", logConfidences, onnx.Double, batch, len(d.Classes))
 	m.Output("confidences", confidences, onnx.Double, batch, len(d.Classes))
@@ -209,8 +236,15 @@ func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.
 // below returns what a score is compared with for being at least s: the
 // threshold and the calibration scores are scores of images, and those must
 // reach them though their sums are taken in another order here, from features
-// that another batch may have rounded otherwise.
-func below(s float64) float64 { return s - 1e-6*max(1, math.Abs(s)) }
+// that another batch may have rounded otherwise. It keeps away from the next lower
+// calibration score, as scores such as softmax probabilities lie very close.
+func below(calibration []float64, s float64) float64 {
+	slack := 1e-6 * max(1, math.Abs(s))
+	if at, _ := slices.BinarySearch(calibration, s); at > 0 {
+		slack = min(slack, 1e-3*(s-calibration[at-1]))
+	}
+	return s - slack
+}
 
 // addPValue adds (1 + #{scores ≤ score}) / (n + 1) [batch].
 func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
@@ -218,12 +252,12 @@ func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
 	// that no score reaches.
 	among := []float64{math.Inf(1)}
 	for _, s := range scores {
-		among = append(among, below(s))
+		among = append(among, below(scores, s))
 	}
 	column := m.Op("Reshape", score, m.Int64s(0, 1))
-	notAbove := m.Cast(m.AtLeast(column, m.Doubles(among, len(among))), onnx.Double)
-	count := m.Op("Add", m.Reduce("ReduceSum", notAbove, false, 1), m.Doubles([]float64{1}))
-	return m.Op("Div", count, m.Doubles([]float64{float64(len(scores) + 1)}))
+	notAbove := m.Cast(m.AtLeast(column, m.Vector(among)), onnx.Double)
+	count := m.Op("Add", m.Reduce("ReduceSum", notAbove, false, 1), m.Number(1))
+	return m.Op("Div", count, m.Number(float64(len(scores)+1)))
 }
 
 // addPooling adds the features [batch, D] of a backbone's output, as extraction

@@ -108,7 +108,7 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 		states: make([]*head.State, heads), fresh: make([]bool, heads), finished: make([]bool, heads),
 	}
 	if c.every == 0 {
-		c.every = 30 * time.Second
+		c.every = DefaultCheckpointEvery
 	}
 	var err error
 	if c.run, err = t.identify(ctx); err != nil {
@@ -127,6 +127,18 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 		return nil, fmt.Errorf("checkpoint %s: %w", c.path, err)
 	case o.Resume == ResumeNever:
 		return c, os.Remove(c.path) // lest it be gone on from before there is a newer one
+	}
+	if c.run[splitName] != "" && keptRun[splitName] == "" && o.GroupBy == "" {
+		// It is of a program that split by rows alone.
+		t.groups = nil
+		other, err := t.resplit(o.Seeds[0])
+		if err != nil {
+			return nil, err
+		}
+		*t = *other
+		if c.run, err = t.identify(ctx); err != nil {
+			return nil, err
+		}
 	}
 	run := maps.Clone(c.run)
 	if o.Resume == ResumeAlways {

@@ -3,11 +3,8 @@ package training
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"math"
 	"runtime"
 	"slices"
 
@@ -29,6 +26,9 @@ type Data struct {
 	Options       Options
 	Warnings      []string // what is odd about the features
 
+	groups            []int // of the rows, nil where each is one of its own
+	copies            int   // rows that are like others
+	leftOut           int   // calibration rows that are not one of their group's
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space
@@ -42,15 +42,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		opts.Seeds = []uint64{0}
 	}
 	if opts.TargetTPR == 0 {
-		opts.TargetTPR = 0.95
+		opts.TargetTPR = DefaultTargetTPR
 	}
 	if err := opts.withHeadDefaults(); err != nil {
-		return nil, err
-	}
-	if opts.Linear.Epochs == 0 {
-		opts.Linear.Epochs = 100
-	}
-	if opts.Linear, err = opts.Linear.WithDefaults(); err != nil {
 		return nil, err
 	}
 	_, ensemble, err := detector.ScoreParts(cmp.Or(opts.Scores, detector.OwnScore))
@@ -98,6 +92,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			return nil, err
 		}
 	}
+	if err := data.findGroups(ctx); err != nil {
+		return nil, err
+	}
 	if data, err = data.resplit(opts.Seeds[0]); err != nil {
 		return nil, err
 	}
@@ -109,9 +106,10 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 func (t *Data) resplit(seed uint64) (*Data, error) {
 	other := *t
 	var err error
-	if other.split, err = dataset.Split(t.Labels, len(t.Classes), t.Options.Validation.fraction(), t.Options.Calibration.fraction(), seed); err != nil {
+	if other.split, err = dataset.Split(t.Labels, t.groups, len(t.Classes), t.Options.Validation.fraction(), t.Options.Calibration.fraction(), seed); err != nil {
 		return t, err
 	}
+	other.leftOut = len(other.split.LeftOut)
 	other.train = t.With(other.split.Train)
 	if t.Held == nil {
 		other.validation = t.With(other.split.Validation)
@@ -227,35 +225,8 @@ func (t *Data) unlabelled() int {
 func (t *Data) rows(calibration int) detector.RowCount {
 	return detector.RowCount{
 		Train: len(t.train.Index), Validation: len(t.validation.Index),
-		Calibration: calibration, Unlabelled: t.unlabelled(),
+		Calibration: calibration, LeftOut: t.leftOut, Unlabelled: t.unlabelled(),
 	}
-}
-
-// Repeated counts the rows of another table that are bit-identical to rows of
-// this one: copies of images, whatever their folders are called.
-func (t *Data) Repeated(other *tables.Table) int {
-	seed, counts := maphash.MakeSeed(), map[uint64]int{} // hashes, as all rows may not fit into memory
-	var bytes []byte
-	each := func(x []float32, visit func(hash uint64)) {
-		for row := range slices.Chunk(x, t.D) {
-			bytes = bytes[:0]
-			for _, v := range row {
-				bytes = binary.LittleEndian.AppendUint32(bytes, math.Float32bits(v))
-			}
-			visit(maphash.Bytes(seed, bytes))
-		}
-	}
-	each(other.X, func(hash uint64) { counts[hash]++ })
-	n := 0
-	count := func(hash uint64) {
-		n += counts[hash]
-		delete(counts, hash)
-	}
-	each(t.X, count)
-	if t.Held != nil {
-		each(t.Held.X, count)
-	}
-	return n
 }
 
 // Close lets go of the files.
@@ -298,6 +269,7 @@ func (t *Data) warn() {
 	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Open {
 		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST learns their classes better, the residual one tells out-of-distribution images better")
 	}
+	t.warnOfGroups()
 	if n := t.unlabelled(); n > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("%d images without a label are left out", n))
 	}

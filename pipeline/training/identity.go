@@ -24,8 +24,9 @@ type identity map[string]string
 
 // Names that are handled specially.
 const (
-	rateName = "Train.LR" // may be changed on demand
-	kindName = "Conditioning.kind"
+	rateName  = "Train.LR" // may be changed on demand
+	splitName = "Split"    // is missing where rows are on their own
+	kindName  = "Conditioning.kind"
 )
 
 // identifyOptions names the options that the heads depend on. They have their
@@ -33,7 +34,7 @@ const (
 // show in the rows, or make no difference to the heads.
 func identifyOptions(o Options) identity {
 	shape := o.Head.Settings()
-	return identity{
+	id := identity{
 		"Conditioning.dims":      written(o.Conditioning.Dims),
 		kindName:                 string(o.Conditioning.Kind),
 		"Conditioning.l2":        written(o.Conditioning.L2),
@@ -59,17 +60,22 @@ func identifyOptions(o Options) identity {
 		"Train.Balance":  written(o.Train.Balance),
 		"Train.Seed":     written(o.Train.Seed),
 
-		"Linear.Epochs":   written(o.Linear.Epochs),
-		"Linear.Batch":    written(o.Linear.Batch),
-		"Linear.LR":       written(o.Linear.LR),
-		"Linear.Patience": written(o.Linear.Patience),
-		"Linear.Schedule": string(o.Linear.Schedule),
-		"Linear.Balance":  written(o.Linear.Balance),
-		"Linear.Seed":     written(o.Linear.Seed),
+		// The linear head was once trained by these.
+		"Linear.Epochs":   "100",
+		"Linear.Batch":    "128",
+		"Linear.LR":       "0.001",
+		"Linear.Patience": "50",
+		"Linear.Schedule": "plateau",
+		"Linear.Balance":  "false",
+		"Linear.Seed":     "0",
 
 		"Seeds":  fmt.Sprint(o.Seeds),
 		"Scores": o.Scores,
 	}
+	if c := o.Linear.C; c > 0 {
+		id["Linear.C"] = written(c)
+	}
+	return id
 }
 
 // written returns a value as identities hold it.
@@ -87,6 +93,9 @@ func (t *Data) identify(ctx context.Context) (identity, error) {
 	classes, err := json.Marshal(t.Classes)
 	if err != nil {
 		return nil, err
+	}
+	if rule := t.rule(); rule != "" {
+		id[splitName] = rule
 	}
 	id["the classes"] = checksum(ctx, classes)
 	id["the training features"] = checksum(ctx, t.X)

@@ -6,8 +6,15 @@ import (
 
 	"mlrbfn/conditioning"
 	"mlrbfn/head"
+	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
 	"mlrbfn/options"
+)
+
+// Defaults of Options.
+const (
+	DefaultTargetTPR       = 0.95
+	DefaultCheckpointEvery = 30 * time.Second
 )
 
 // Options says what to train a detector on, and how. A zero field takes
@@ -19,6 +26,13 @@ type Options struct {
 	// the p-values and is used for nothing else. Each takes a tenth of the
 	// labelled rows by default.
 	Validation, Calibration Share
+
+	// GroupBy, where set, is a regular expression that names the group of an image
+	// by its path in the feature set: what the first bracketed part matches, or all
+	// that the expression matches. Images of one group, such as the frames of a
+	// video or the photographs of a patient, stay in one part of the split, as
+	// identical and nearly identical ones do always.
+	GroupBy string
 
 	// Head is the network to train, with its shape: a residual.Config or a
 	// paper.Config. It also has the defaults of the next two fields. nil means
@@ -36,11 +50,11 @@ type Options struct {
 	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
 	// that the heads are trained on, and an ensemble put on one scale by the
 	// validation rows. Where it reads logits, they are those of a linear head
-	// that is trained as Linear says (Epochs 0 means 100) with the first seed.
+	// that is fitted as Linear says on the rows that the first seed gives.
 	Scores string
-	Linear head.TrainOptions
+	Linear linear.Options
 
-	TargetTPR float64 // share of in-distribution images that the threshold keeps; 0 means 0.95
+	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
 
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
@@ -50,13 +64,13 @@ type Options struct {
 	Scratch string
 
 	// Checkpoint, where set, is the file that keeps the state of all heads
-	// every CheckpointEvery (0 means 30 s) and when training ends early. A
-	// later call with the same options and features goes on from it, to the
-	// bit; one with others is refused with ErrOtherTraining. The caller removes
-	// the file when the detector is saved.
+	// every CheckpointEvery (0 means DefaultCheckpointEvery) and when training
+	// ends early. A later call with the same options and features continues from
+	// it, with a bit-identical result; one with others is refused with
+	// ErrOtherTraining. The caller removes the file when the detector is saved.
 	Checkpoint      string
 	CheckpointEvery time.Duration
-	Resume          Resume // what to do about a checkpoint that is there
+	Resume          Resume // what to do about a checkpoint that exists
 
 	// Resumed, where set, is told before training goes on from a checkpoint how
 	// many epochs each head has behind it.

@@ -64,9 +64,8 @@ func (t *Data) tooFew(n int) string {
 	target := t.Options.TargetTPR
 	need := detector.ScoresNeeded(target)
 	text := fmt.Sprintf("%d calibration images are too few to accept %g of the in-distribution images: no image will be flagged; %d would do", n, target, need)
-	labelled := len(t.split.Train) + len(t.split.Validation) + len(t.split.Calibration)
 	// Rounded up, with room for what classes of few images cannot give.
-	share := float64(need+len(t.Classes)/2+1) / float64(labelled)
+	share := float64(need+len(t.Classes)/2+1) / float64(t.split.Groups)
 	switch {
 	case t.Options.Calibration.Features != "":
 		return text + ": name a feature set of more (Calibration)"

@@ -2,8 +2,10 @@ package training
 
 import (
 	"context"
+	"fmt"
 
 	"mlrbfn/head"
+	"mlrbfn/head/linear"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/posthoc"
@@ -48,7 +50,20 @@ func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, 
 	if err != nil {
 		return nil, err
 	}
-	return fitting.OfNetwork(m)
+	return fitting.OfNetwork(m), nil
+}
+
+// FitLinear fits the linear head on the rows that a seed gives.
+func (t *Data) FitLinear(ctx context.Context, seed uint64) (*fitting.Classifier, error) {
+	rows, err := t.resplit(seed)
+	if err != nil {
+		return nil, err
+	}
+	h, err := linear.Fit(ctx, rows.train, rows.validation, len(t.Classes), t.Options.Linear)
+	if err != nil {
+		return nil, fmt.Errorf("the linear head: %w", err)
+	}
+	return fitting.OfNetwork(posthoc.MLP{h.Linear}), nil
 }
 
 // FitEnsemble fits an ensemble on the rows that a seed gives. Its parts read the

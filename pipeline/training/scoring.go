@@ -2,7 +2,6 @@ package training
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"mlrbfn/dataset"
@@ -24,8 +23,8 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*detecto
 	}
 	c := &fitting.Classifier{}
 	if slices.ContainsFunc(parts, func(p string) bool { return p != detector.OwnScore && !posthoc.Headless(p) }) {
-		if c, err = t.TrainNetwork(ctx, t.Options.Seeds[0], head.MLPConfig{}, t.Options.Linear); err != nil {
-			return nil, fmt.Errorf("the linear head: %w", err)
+		if c, err = t.FitLinear(ctx, t.Options.Seeds[0]); err != nil {
+			return nil, err
 		}
 	}
 	s, err := t.fitOn(ctx, t.Options.Scores, c, own, t.Options.Memory)

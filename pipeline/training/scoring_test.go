@@ -19,7 +19,7 @@ import (
 // openHead is how the programs train by default, but shorter.
 func openHead(features string) Options {
 	return Options{
-		Features: []string{features}, Train: head.TrainOptions{Epochs: 5}, Linear: head.TrainOptions{Epochs: 20},
+		Features: []string{features}, Train: head.TrainOptions{Epochs: 5},
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/pipeline/internal/tables"
 )
 
@@ -70,6 +71,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	defer data.Close()
 	opts = data.Options
+	if err := fitting.CheckMemory(opts.Scores, data.D, len(data.Classes), opts.Memory); err != nil {
+		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
+	}
 	// Before conditioning, which takes long and numbers the rows anew.
 	kept, err := data.openCheckpoint(ctx)
 	if err != nil {
@@ -96,6 +100,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Source: sourceOf(data.Sets[0]), History: trained.history,
 		Splits: map[string][]int{"validation": data.split.Validation, "calibration": data.split.Calibration},
 	}
+	if len(data.split.LeftOut) > 0 {
+		d.Splits["left_out"] = data.split.LeftOut
+	}
 	if d.Scoring, err = raw.fitScoring(ctx, d); err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
@@ -110,6 +117,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		result.Warnings = append(result.Warnings, data.tooFew(len(d.Scores)))
 	} else {
 		result.Threshold = &d.Threshold
+		result.warnOfTies(d)
 	}
 	if result.ValClasses, err = raw.recalls(ctx, d); err != nil {
 		return nil, nil, err
@@ -120,7 +128,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
-		SumLoss: shape.SumLoss, Window: trained.window,
+		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy,
 	}
 	if trained.window > 0 {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -216,15 +224,10 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		if err := features.SameSpace(t.Sets[0], own.Sets[0]); err != nil {
 			return nil, err
 		}
-		if n := t.Repeated(own); n > 0 {
-			t.Warnings = append(t.Warnings, fmt.Sprintf(
-				"%d of %d calibration images are also images to train on or to validate by, which score higher than new ones: more images will be flagged than is promised",
-				n, len(own.Labels)))
+		if rows, err = t.calibrationRows(ctx, own); err != nil {
+			return nil, err
 		}
-		x, rows = own.X, make([]int, len(own.Labels))
-		for i := range rows {
-			rows[i] = i
-		}
+		x = own.X
 	}
 	scores := []float64{}
 	block := make([]float32, 0, tables.BlockRows*t.D)

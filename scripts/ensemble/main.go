@@ -24,6 +24,7 @@ import (
 	"mlrbfn/dataset"
 	"mlrbfn/features"
 	"mlrbfn/head"
+	"mlrbfn/head/linear"
 	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
@@ -146,14 +147,11 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 	}
 	part := func(h bool) dataset.Rows { return dataset.All(x[h], train.D, labels[h]) }
 	classes := len(train.Classes)
-	linear, _, err := head.TrainMLP(ctx, head.MLPConfig{}, part(false), part(true), classes, head.TrainOptions{Epochs: 100, Seed: seed})
+	fit, err := linear.Fit(ctx, part(false), part(true), classes, linear.Options{})
 	if err != nil {
 		return err
 	}
-	network, err := posthoc.NewLinear(linear.Layers[0].Weights, linear.Layers[0].Bias)
-	if err != nil {
-		return err
-	}
+	network := posthoc.MLP{fit.Linear}
 	fitted := map[string]posthoc.Input{}
 	for suffix, rows := range map[string][]float32{"": x[false], all: train.Features()} {
 		y := labels[false]
@@ -161,8 +159,8 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 			y = train.Labels()
 		}
 		data := posthoc.NewData(rows, train.D, y, classes)
-		data.Logits = posthoc.Matrix(linear.Logits(rows), classes)
-		fitted[suffix] = posthoc.Input{Train: data, Head: network}
+		data.Logits = posthoc.Matrix(network.OfFeatures(rows), classes)
+		fitted[suffix] = posthoc.Input{Train: data, Head: fit.Linear}
 	}
 
 	batches := map[string]posthoc.Batch{validation: {Features: x[true]}}
@@ -181,7 +179,7 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 		m.scores[method][set] = scores
 	}
 	for set, b := range batches {
-		b.Logits = linear.Logits(b.Features)
+		b.Logits = network.OfFeatures(b.Features)
 		batches[set] = b
 		var scores []float64
 		for _, v := range own.Verdicts(b.Features) {

@@ -27,6 +27,7 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/command"
+	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
@@ -94,9 +95,9 @@ Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.out, "out", "reproduced", "folder `REPORT` for features and reports")
 	f.BoolVar(&e.again, "again", false, "evaluate again what an earlier run has evaluated")
 	f.BoolVar(&e.extraction.Force, "force", false, "replace features of another model, preprocessing or image folder, damaged or unfinished ones")
-	e.evaluation.Memory = 1 << 30
+	e.evaluation.Memory = posthoc.DefaultMemory
 	f.Var((*command.Bytes)(&e.evaluation.Memory), "memory", "memory that scoring takes, about")
-	f.IntVar(&e.evaluation.Bootstrap, "bootstrap", 1000, "resamples of the test images for 95% confidence intervals in reports; 0 for none")
+	f.IntVar(&e.evaluation.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals in reports; 0 for none")
 	runFlags := command.AddRunFlags(f, &e.extraction.Run, &e.extraction.Backbone)
 	f.BoolVar(&e.quiet, "quiet", false, "show no progress")
 	if err := command.Parse(f, args); err != nil {
@@ -398,7 +399,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		if val != "" {
 			opts.Train.Validation = pipeline.Share{Features: val}
 		}
-		opts.Softmax = head.MLPConfig{Layers: c.layers}
+		opts.Softmax = &head.MLPConfig{Layers: c.layers}
 		opts.Out = e.folder(b.name, c)
 		// All is for Evaluate to choose from where it is not for the contest.
 		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
@@ -443,7 +444,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		Validation   pipeline.Share
 		Bootstrap    int
 		Sets         map[string]string
-	}{opts.Methods, opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
+	}{opts.Methods, *opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
 	if err != nil {
 		return err
 	}

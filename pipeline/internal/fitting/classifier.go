@@ -7,7 +7,6 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"mlrbfn/head"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/posthoc"
@@ -36,16 +35,11 @@ func New(size int, of func(x []float32) []float64) *Classifier {
 }
 
 // OfNetwork returns that of a trained network.
-func OfNetwork(m *head.MLP) (*Classifier, error) {
-	c := New(m.Classes(), m.Logits)
-	for _, l := range m.Layers {
-		layer, err := posthoc.NewLinear(l.Weights, l.Bias)
-		if err != nil {
-			return nil, err
-		}
-		c.Network = append(c.Network, layer)
-	}
-	return c, nil
+func OfNetwork(m posthoc.MLP) *Classifier {
+	_, classes := m.Size()
+	c := New(classes, m.OfFeatures)
+	c.Network = m
+	return c
 }
 
 // OfBackbone returns the classifier that the features' backbone has, with its

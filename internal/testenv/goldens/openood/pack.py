@@ -1,27 +1,25 @@
 """Packs what generate_features.py and generate_scores.py wrote, as far as tests read it.
 
-    python3 internal/testenv/goldens/openood/pack.py FOLDER internal/testenv/goldens/openood.zip
+    PYTHONPATH=.setup/python python3 internal/testenv/goldens/openood/pack.py FOLDER
 
-Arrays go in as they are. Of a method's JSON, only the scores by the float64 witness
-("clean_float64", with their metrics), how they were made and the tolerances go in.
+The arrays go into openood.zip as they are. Of a method's JSON, only the scores by the
+float64 witness ("clean_float64", with their metrics), how they were made and the
+tolerances go into scores/.
 """
 import json
 import sys
 import zipfile
 from pathlib import Path
 
+from golden import HERE, save
+
 KEYS = ("method", "hyper_parameters", "fit_on", "clean_float64", "tolerance")
-folder, out = sys.argv[1:]
-with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-
-    def add(name, data):
-        # A fixed time, so that the same data make the same archive.
-        archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED, 9)
-
-    for file in sorted(Path(folder).iterdir()):
+with zipfile.ZipFile(HERE.parent / "openood.zip", "w") as archive:
+    for file in sorted(Path(sys.argv[1]).iterdir()):
         if file.suffix == ".npy":
-            add(file.name, file.read_bytes())
+            # A fixed time, so that the same data make the same archive.
+            archive.writestr(zipfile.ZipInfo(file.name), file.read_bytes(), zipfile.ZIP_DEFLATED, 9)
         elif file.suffix == ".json":
             method = json.loads(file.read_bytes())
             if "clean_float64" in method:
-                add(file.name, json.dumps({key: method[key] for key in KEYS if key in method}))
+                save(file.stem, {key: method[key] for key in KEYS if key in method})

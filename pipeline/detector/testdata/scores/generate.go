@@ -7,8 +7,8 @@
 //	go run ./pipeline/detector/testdata/scores/generate.go TRAIN NAME...
 //
 // TRAIN is the program `train` of the version whose files are wanted. The
-// detectors here are by the `train` of commit c08d7a4, neco's by that of the commit
-// that added it. They stay as they are, and so do their verdicts: what was written
+// detectors here are by the `train` of commit c08d7a4, or of the commit that added the
+// score. They stay as they are, and so do their verdicts: what was written
 // once is read for ever.
 package main
 
