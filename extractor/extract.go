@@ -71,6 +71,12 @@ type Result struct {
 	// Features has as many finite values as the model's Dim says, and Logits
 	// as its LogitsDim; both are nil where Err is not.
 	Features, Logits []float32
+	// Orientation is the EXIF orientation that the file has, 1 to 8, whether or not
+	// it is applied; 0 where Err is not nil, 1 is upright.
+	Orientation int
+	// Enlarged says that the image is smaller than what the model reads, and was
+	// scaled up or padded.
+	Enlarged bool
 	// Err says why the image has no features.
 	Err error
 }
@@ -251,7 +257,7 @@ func (w *worker) loadAll(ctx context.Context, from, to int) ([]Result, error) {
 func (w *worker) finished(r Result, i int) error {
 	r.Features, r.Logits = w.runner.Features(i), w.runner.Logits(i)
 	if !finite(r.Features) || !finite(r.Logits) {
-		r.Features, r.Logits = nil, nil
+		r.Features, r.Logits, r.Orientation, r.Enlarged = nil, nil, 0, false
 		r.Err = errors.New("the model's output for it is not finite")
 	}
 	return w.deliver(r)
@@ -294,7 +300,11 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	if r.Item.fromFile() && cap(img.Pix) <= maxIdle {
 		w.decode.Reuse = img
 	}
-	return w.model.prepare(dst, img)
+	if err := w.model.prepare(dst, img); err != nil {
+		return err
+	}
+	r.Orientation, r.Enlarged = r.Item.orientation(data), w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
+	return nil
 }
 
 // hash returns the SHA-256 of data in hex, or ctx's error once it is cancelled.
@@ -322,6 +332,14 @@ func (item *Item) size(data []byte) (width, height int, err error) {
 	return preprocess.Size(data)
 }
 
+// orientation returns the EXIF orientation of an image, given what read returned.
+func (item *Item) orientation(data []byte) int {
+	if item.idx != nil || item.decoded() {
+		return 1
+	}
+	return preprocess.Orientation(data)
+}
+
 // decode returns the image, given what read returned.
 func (item *Item) decode(ctx context.Context, data []byte, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
 	switch {
@@ -331,7 +349,7 @@ func (item *Item) decode(ctx context.Context, data []byte, opts preprocess.Decod
 		return preprocess.Decode(ctx, data, opts)
 	}
 	if item.Bytes > opts.MaxPixels { // which for it is its pixels
-		return nil, fmt.Errorf("image of %d×%d pixels is above the limit of %d", item.idx.Cols, item.idx.Rows, opts.MaxPixels)
+		return nil, options.Errorf("MaxPixels", "image of %d×%d pixels is above the limit of %d", item.idx.Cols, item.idx.Rows, opts.MaxPixels)
 	}
 	return fromIDX(item.idx, item.number), nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"image"
 	"image/draw"
+
+	"mlrbfn/options"
 )
 
 // inMemory is an image in memory: the bytes of a file, or pixels.
@@ -34,7 +36,7 @@ func fromPixels(img image.Image, maxPixels int64) (*image.NRGBA, error) {
 		return nil, fmt.Errorf("image of %d×%d pixels is empty", size.Dx(), size.Dy())
 	}
 	if int64(size.Dx())*int64(size.Dy()) > maxPixels {
-		return nil, fmt.Errorf("image of %d×%d pixels is above the limit of %d", size.Dx(), size.Dy(), maxPixels)
+		return nil, options.Errorf("MaxPixels", "image of %d×%d pixels is above the limit of %d", size.Dx(), size.Dy(), maxPixels)
 	}
 	out := image.NewNRGBA(image.Rect(0, 0, size.Dx(), size.Dy()))
 	if n, ok := img.(*image.NRGBA); ok { // exact where it is transparent, too

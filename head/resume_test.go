@@ -73,7 +73,10 @@ func TestResumeBitIdentical(t *testing.T) {
 				if err != nil {
 					return nil, epochs, err
 				}
-				return bytesOf(&head.Head{Network: &paper.Network{Layers: []head.Layer{{Centroids: m[0].Weights, Beta: m[0].Bias}}}}), epochs, nil
+				layer := head.Layer{Centroids: make([]float32, len(m[0].Weights)), Beta: make([]float32, len(m[0].Bias))}
+				numeric.Convert(layer.Centroids, m[0].Weights)
+				numeric.Convert(layer.Beta, m[0].Bias)
+				return bytesOf(&head.Head{Network: &paper.Network{Layers: []head.Layer{layer}}}), epochs, nil
 			}
 			m, epochs, err := head.Train(ctx, cfg, train, val, 3, opts)
 			if err != nil {

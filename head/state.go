@@ -10,18 +10,18 @@ import (
 )
 
 // State is a training run between two steps. With the same data and options it
-// is enough to continue with bit-identical results. Its JSON has no arrays.
+// is enough to continue with bit-identical results.
 type State struct {
-	Params    [][]float32 `json:"-"`          // the arrays that training changes; of the layers of radial basis functions in turn the centroids, β and the projections
-	M, V      [][]float32 `json:"-"`          // Adam's moments of each
-	Constants []float64   `json:"constants"`  // what initialisation set and no step changes: β_init of each layer
-	Order     []int       `json:"-"`          // the rows of the epoch under way, or of the last
-	Random    []byte      `json:"-"`          // the random generator
-	Window    int         `json:"window"`     // rows that are shuffled together; 0 means all. A run that goes on keeps it
-	Steps     int         `json:"steps"`      // since the start, at least 1
-	FirstLoss float64     `json:"first_loss"` // of the first step
-	LossSum   float64     `json:"loss_sum"`   // over the rows of the epoch under way that are done
-	Epochs    []Epoch     `json:"epochs"`     // that are complete; they also tell the learning rate
+	Params    [][]float32 // the arrays that training changes; of the layers of radial basis functions in turn the centroids, β and the projections
+	M, V      [][]float32 // Adam's moments of each
+	Constants []float64   // what initialisation set and no step changes: β_init of each layer
+	Order     []int       // the rows of the epoch under way, or of the last
+	Random    []byte      // the random generator
+	Window    int         // rows that are shuffled together; 0 means all. A run that goes on keeps it
+	Steps     int         // since the start, at least 1
+	FirstLoss float64     // of the first step
+	LossSum   float64     // over the rows of the epoch under way that are done
+	Epochs    []Epoch     // that are complete; they also tell the learning rate
 }
 
 // StoppedError is the error of a run that ended early and can be continued.

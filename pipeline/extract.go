@@ -38,6 +38,9 @@ type ExtractOptions struct {
 
 	Backbone extractor.ModelOptions // of an ONNX model
 	Pixels   extractor.PixelOptions // of extractor.PixelsName
+	// Advise, where set, puts the error of an image into other words for the set's
+	// list of failures. Errors name fields of options; a program may have flags.
+	Advise func(error) error
 	// Run is how to extract. Its Progress counts images that are new or, with
 	// Verify, looked at, and is called with 0 of them before the first; the total
 	// is −1 until all images are listed.
@@ -47,11 +50,15 @@ type ExtractOptions struct {
 // ExtractResult tells what an extraction came to.
 type ExtractResult struct {
 	Meta    features.Meta
-	New     int          // rows extracted now
-	Reused  int          // rows that an earlier run had made
-	Skipped int          // files that are no images
-	Hidden  int          // hidden and system folders, which are not looked into
-	Classes []ClassCount // of Meta, in its order
+	New     int // rows extracted now
+	Reused  int // rows that an earlier run had made
+	Skipped int // files that are no images
+	Hidden  int // hidden and system folders, which are not looked into
+	// Of the new rows, Oriented come from images with an EXIF orientation other than
+	// upright, which ApplyEXIF turns, and Enlarged from images that are smaller than
+	// what the model reads.
+	Oriented, Enlarged int
+	Classes            []ClassCount // of Meta, in its order
 	// Quantised says that the features depend on the processor, Meta.Machines on
 	// which they were computed; see [extractor.Model.Quantised].
 	Quantised bool
@@ -201,10 +208,16 @@ func (e *extraction) extract(ctx context.Context, items []extractor.Item) error 
 	}
 	_, err := e.model.Extract(ctx, items, run, func(r extractor.Result) error {
 		if r.Err != nil {
-			e.result.Failed = append(e.result.Failed, features.Failure{Path: r.Item.Path, Error: r.Err.Error()})
+			e.result.Failed = append(e.result.Failed, e.failure(r.Item.Path, r.Err))
 			return nil
 		}
 		e.result.New++
+		if r.Orientation != 1 {
+			e.result.Oriented++
+		}
+		if r.Enlarged {
+			e.result.Enlarged++
+		}
 		if r.Item != items[r.Index] {
 			e.now[r.Item.Path] = r.Item
 		}
@@ -213,6 +226,14 @@ func (e *extraction) extract(ctx context.Context, items []extractor.Item) error 
 	})
 	e.done += len(items)
 	return err
+}
+
+// failure says why an image has no features.
+func (e *extraction) failure(path string, err error) features.Failure {
+	if e.opts.Advise != nil {
+		err = e.opts.Advise(err)
+	}
+	return features.Failure{Path: path, Error: err.Error()}
 }
 
 // compare returns those of some images whose content is not that which their
@@ -279,7 +300,7 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	e.result.Skipped, e.result.Hidden, e.result.Empty = all.Skipped, all.Hidden, all.Empty
 	for _, failure := range all.Errors {
 		if shard.Holds(failure.Path) {
-			e.result.Failed = append(e.result.Failed, features.Failure{Path: failure.Path, Error: failure.Err.Error()})
+			e.result.Failed = append(e.result.Failed, e.failure(failure.Path, failure.Err))
 		}
 	}
 	slices.SortFunc(e.result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })

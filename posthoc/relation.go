@@ -231,7 +231,9 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 					for k, v := range q {
 						likeness += v * rows[k*r.segment+j]
 					}
-					v := p.value(x[i*d:(i+1)*d], l, from+j) * likeness
+					// Without the conversion arm64 would round the product only where it
+					// is not added at once.
+					v := float64(p.value(x[i*d:(i+1)*d], l, from+j) * likeness)
 					switch {
 					case later != nil && v > relationThreshold:
 						later[i] = append(later[i], related{r.order[p.at[from+j]], v})

@@ -38,6 +38,10 @@ type Report struct {
 	// Images are those that could be read, Failed the others.
 	Images []Image  `json:"images"`
 	Failed []Failed `json:"failed,omitempty"`
+	// Oriented counts the images with an EXIF orientation other than upright,
+	// Enlarged those that are smaller than what the model reads.
+	Oriented int `json:"oriented"`
+	Enlarged int `json:"enlarged"`
 	// Inputs describe the channels of the tensors that the model got.
 	Inputs []Channel `json:"channels"`
 	// Cosine describes the cosines between the features of all pairs of
@@ -115,7 +119,7 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 	r := &Report{Warnings: []string{}}
 	var decoded []*image.NRGBA
 	for _, item := range opts.Images {
-		img, err := item.Image(ctx, opts.Decode)
+		img, orientation, err := item.Image(ctx, opts.Decode)
 		var crop *image.NRGBA
 		if err == nil {
 			crop, err = m.Spec.Crop(img)
@@ -126,6 +130,12 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 		if err != nil {
 			r.Failed = append(r.Failed, Failed{item.Path, err.Error()})
 			continue
+		}
+		if orientation != 1 {
+			r.Oriented++
+		}
+		if m.Spec.Enlarges(img.Rect.Dx(), img.Rect.Dy()) {
+			r.Enlarged++
 		}
 		r.Images, r.pictures = append(r.Images, Image{Path: item.Path}), append(r.pictures, crop)
 		if opts.Against != nil {
@@ -140,6 +150,9 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 	}
 	if len(r.Images) == 0 {
 		return r, nil
+	}
+	if r.Oriented > 0 && !opts.Decode.ApplyEXIF {
+		r.warn("%d of %d images have an EXIF orientation, which is ignored: the model sees them turned; ApplyEXIF turns them upright", r.Oriented, len(r.Images))
 	}
 	s, err := newSeer(m)
 	if err != nil {

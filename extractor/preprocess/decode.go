@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mlrbfn/internal/pillow"
+	"mlrbfn/options"
 )
 
 // DefaultMaxPixels is the number of pixels above which Pillow calls an image a
@@ -190,7 +191,7 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 	}
 	width, height := picture.Size()
 	if w, h := int64(width), int64(height); w > limit/h {
-		return nil, fmt.Errorf("%s of %d×%d pixels is above the limit of %d", f.name, w, h, limit)
+		return nil, options.Errorf("MaxPixels", "%s of %d×%d pixels is above the limit of %d", f.name, w, h, limit)
 	}
 	type result struct {
 		img *image.NRGBA

@@ -32,6 +32,22 @@ func orientation(format string, data []byte) int {
 	return value
 }
 
+// Orientation returns the EXIF orientation of a JPEG, PNG or WebP file, 1 to 8: what
+// Decode applies with ApplyEXIF alone. It is 1, upright, where there is none, and of
+// other formats, which have none or whose orientation is always applied.
+func Orientation(file []byte) (turn int) {
+	f := sniff(file)
+	if f == nil {
+		return 1
+	}
+	defer func() {
+		if recover() != nil { // of a broken file
+			turn = 1
+		}
+	}()
+	return orientation(f.name, file)
+}
+
 const exifHeader = "Exif\x00\x00"
 
 var xmpOrientation = regexp.MustCompile(`tiff:Orientation(?:="|>)([0-9])`)

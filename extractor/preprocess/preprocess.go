@@ -316,6 +316,19 @@ func (s *Spec) resized(h, w int) (height, width int) {
 	return h, w
 }
 
+// Enlarges reports whether an image of this size is too small for the pipeline: it
+// is scaled up, or padded if it is not resized.
+func (s *Spec) Enlarges(width, height int) bool {
+	switch s.Resize {
+	case Exact:
+		return false
+	case None:
+		return height < s.Height || width < s.Width
+	}
+	h, w := s.resized(height, width)
+	return h > height || w > width
+}
+
 func keepRatio(h, w int, ratio float64) (height, width int) {
 	return int(math.RoundToEven(float64(h) / ratio)), int(math.RoundToEven(float64(w) / ratio))
 }

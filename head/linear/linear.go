@@ -94,13 +94,14 @@ func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (
 	if f.axes, err = p.prepare(ctx, o.Near); err != nil {
 		return nil, err
 	}
+	solve := &solver{axes: f.axes}
 	theta := p.start(o.Near)
 	if f.C == 0 {
-		if theta, err = f.choose(ctx, p, val, theta); err != nil {
+		if theta, err = f.choose(ctx, p, solve, val, theta); err != nil {
 			return nil, err
 		}
 	}
-	if err := p.minimise(ctx, theta, f.C, o.Tolerance, f.axes); err != nil {
+	if err := solve.minimise(ctx, p, theta, f.C, o.Tolerance); err != nil {
 		return nil, err
 	}
 	f.Linear = p.fold(theta)
@@ -123,10 +124,10 @@ func (f *Fitted) Without(class int) *Fitted {
 const searchWork = 1e11
 
 // searchTolerance is Options.Tolerance during the search.
-const searchTolerance = 1e-5
+const searchTolerance = 1e-4
 
 // choose sets C and returns weights to begin with.
-func (f *Fitted) choose(ctx context.Context, p *problem, val dataset.Rows, theta []float64) ([]float64, error) {
+func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val dataset.Rows, theta []float64) ([]float64, error) {
 	search := p
 	rows := int(min(float64(p.rows.Len()), searchWork/float64(len(theta))))
 	if rows < p.rows.Len() {
@@ -145,7 +146,7 @@ func (f *Fitted) choose(ctx context.Context, p *problem, val dataset.Rows, theta
 	best := slices.Clone(theta)
 	least := math.Inf(1)
 	for _, c := range Grid {
-		if err := search.minimise(ctx, theta, c, searchTolerance, f.axes); err != nil {
+		if err := solve.minimise(ctx, search, theta, c, searchTolerance); err != nil {
 			return nil, err
 		}
 		loss, err := held.loss(ctx, theta, nil, nil)

@@ -278,13 +278,14 @@ const improbable = 14
 func (p *problem) fold(theta []float64) *posthoc.Linear {
 	d, k := p.rows.D, len(p.labels)
 	h := &posthoc.Linear{In: d, Out: p.classes, Weights: make([]float64, p.classes*d), Bias: make([]float64, p.classes)}
-	least := floats.Min(theta[k*d:])
+	bias := slices.Clone(theta[k*d:]) // whose sum makes no difference
+	floats.AddConst(-floats.Sum(bias)/float64(k), bias)
 	for c, i := range p.compact {
 		if i < 0 {
-			h.Bias[c] = least - improbable
+			h.Bias[c] = floats.Min(bias) - improbable
 			continue
 		}
-		h.Bias[c] = theta[k*d+i]
+		h.Bias[c] = bias[i]
 		for j, w := range theta[i*d : (i+1)*d] {
 			w *= p.scale[j]
 			h.Weights[c*d+j] = w
@@ -303,8 +304,8 @@ type axes struct {
 const (
 	// mostTurned is the largest D whose axes are found.
 	mostTurned = 2048
-	// axesRows is how many times D rows are read for them.
-	axesRows = 4
+	// leastAxesRows and axesRows times D are how many rows are read for them.
+	leastAxesRows, axesRows = 4096, 4
 )
 
 // prepare returns the axes, those of near where there is one.
@@ -318,17 +319,11 @@ func (p *problem) prepare(ctx context.Context, near *Fitted) (*axes, error) {
 		floats.AddConst(1, ones)
 		return &axes{variances: ones}, nil
 	}
-	some := p.rows.With(dataset.Spread(p.rows.Index, max(4096, axesRows*d)))
-	buffer := func() []float32 { return make([]float32, d) }
-	var failed error
+	some := p.rows.With(dataset.Spread(p.rows.Index, max(leastAxesRows, axesRows*d)))
 	rows := linalg.Rows{
 		D: d, Index: some.Index, Classes: 1, Label: func(int) int { return 0 },
 		Read: func(dst []float64, row int) {
-			narrow := buffer()
-			if err := some.Gather(narrow, make([]int, 1), []int{row}); err != nil {
-				failed = err
-			}
-			for j, v := range narrow {
+			for j, v := range some.Row(row) {
 				dst[j] = (float64(v) - p.mean[j]) * p.scale[j]
 			}
 		},
@@ -337,9 +332,6 @@ func (p *problem) prepare(ctx context.Context, near *Fitted) (*axes, error) {
 	covariance, err := m.Total(ctx, rows)
 	if err != nil {
 		return nil, err
-	}
-	if failed != nil {
-		return nil, failed
 	}
 	values, vectors, err := linalg.Eigen(covariance)
 	if err != nil {

@@ -11,52 +11,67 @@ import (
 
 const (
 	remembered = 8   // pairs of steps and changes of the gradient
-	mostSteps  = 300 // far more than any fit has taken
+	mostSteps  = 300 // several times what a fit takes
 	halvings   = 30  // of a step that does not lower the loss
+	rounding   = 4e-16
 )
 
-// minimise lowers the penalised loss from theta, which it changes, by L-BFGS (Nocedal
-// and Wright, algorithm 7.5), until a step would gain less than the tolerance.
+// solver minimises the penalised loss by L-BFGS (Nocedal and Wright, algorithm
+// 7.5). It keeps what it learnt about the curvature from one penalty to the next.
 //
 // The metric of the first step is the inverse of a diagonal in the axes: for a
 // class the mean of p(1−p) times the variance of the axis, plus the penalty. It is
 // the Hessian, were the probabilities independent of the features.
-func (p *problem) minimise(ctx context.Context, theta []float64, c, tolerance float64, a *axes) error {
+type solver struct {
+	axes  *axes
+	pairs []pair
+}
+
+// pair is a step with the change that it made to the gradient of the loss, without
+// the penalty.
+type pair struct{ step, change []float64 }
+
+// times returns the product of x with the change of the gradient, penalty included.
+func (q pair) times(x []float64, weights int, penalty float64) float64 {
+	return floats.Dot(q.change, x) + penalty*floats.Dot(q.step[:weights], x[:weights])
+}
+
+// minimise changes theta until a step would gain less than the tolerance.
+func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, tolerance float64) error {
 	if len(p.labels) < 2 {
 		return nil
 	}
 	weights := len(p.labels) * p.rows.D
 	penalty := 1 / (c * float64(p.rows.Len()))
 	spread := make([]float64, len(p.labels))
+	// objective puts the gradient of the loss alone into gradient.
 	objective := func(at, gradient []float64) (float64, error) {
 		loss, err := p.loss(ctx, at, gradient, spread)
-		w := at[:weights]
-		floats.AddScaled(gradient[:weights], penalty, w)
-		return loss + penalty/2*floats.Dot(w, w), err
+		return loss + penalty/2*floats.Dot(at[:weights], at[:weights]), err
 	}
 	vector := func() []float64 { return make([]float64, len(theta)) }
-	gradient, trial, trialGradient := vector(), vector(), vector()
+	gradient, trial, trialGradient, whole, direction := vector(), vector(), vector(), vector(), vector()
 	loss, err := objective(theta, gradient)
 	if err != nil {
 		return err
 	}
-	type pair struct {
-		step, change []float64
-		product      float64
-	}
-	var pairs []pair
-	direction, factors := vector(), make([]float64, remembered)
+	var factors, products [remembered]float64
 	for range mostSteps {
-		copy(direction, gradient)
-		for i := len(pairs) - 1; i >= 0; i-- {
-			factors[i] = floats.Dot(pairs[i].step, direction) / pairs[i].product
-			floats.AddScaled(direction, -factors[i], pairs[i].change)
+		copy(whole, gradient)
+		floats.AddScaled(whole[:weights], penalty, theta[:weights])
+		copy(direction, whole)
+		for i := len(s.pairs) - 1; i >= 0; i-- {
+			q := s.pairs[i]
+			products[i] = q.times(q.step, weights, penalty)
+			factors[i] = floats.Dot(q.step, direction) / products[i]
+			floats.AddScaled(direction, -factors[i], q.change)
+			floats.AddScaled(direction[:weights], -factors[i]*penalty, q.step[:weights])
 		}
-		a.divide(direction, spread, penalty, p.rows.D)
-		for i, q := range pairs {
-			floats.AddScaled(direction, factors[i]-floats.Dot(q.change, direction)/q.product, q.step)
+		s.axes.divide(direction, spread, penalty, p.rows.D)
+		for i, q := range s.pairs {
+			floats.AddScaled(direction, factors[i]-q.times(direction, weights, penalty)/products[i], q.step)
 		}
-		slope := floats.Dot(gradient, direction)
+		slope := floats.Dot(whole, direction)
 		if !(slope/2 > tolerance) {
 			return nil
 		}
@@ -66,7 +81,7 @@ func (p *problem) minimise(ctx context.Context, theta []float64, c, tolerance fl
 			if lower, err = objective(trial, trialGradient); err != nil {
 				return err
 			}
-			if lower <= loss-1e-4*length*slope {
+			if lower <= loss-1e-4*length*slope+rounding*loss {
 				break
 			}
 			if halved == halvings {
@@ -75,21 +90,26 @@ func (p *problem) minimise(ctx context.Context, theta []float64, c, tolerance fl
 			// The minimum of the parabola through what is known.
 			length *= max(.1, min(.5, length*slope/2/(lower-loss+length*slope)))
 		}
-		next := pair{vector(), vector(), 0}
-		if len(pairs) == remembered {
-			next = pairs[0]
-			pairs = append(pairs[:0], pairs[1:]...)
+		var next pair
+		if len(s.pairs) < remembered {
+			next = pair{vector(), vector()}
+		} else {
+			next = s.pairs[0]
+			s.pairs = append(s.pairs[:0], s.pairs[1:]...)
 		}
 		floats.SubTo(next.step, trial, theta)
 		floats.SubTo(next.change, trialGradient, gradient)
-		if next.product = floats.Dot(next.step, next.change); next.product > 0 {
-			pairs = append(pairs, next)
+		if floats.Dot(next.step, next.change) > 0 { // always, but for rounding
+			s.pairs = append(s.pairs, next)
 		}
 		copy(theta, trial)
 		gradient, trialGradient, loss = trialGradient, gradient, lower
 	}
 	return nil
 }
+
+// leastSpread keeps the metric finite where all probabilities are 0 or 1.
+const leastSpread = 1e-6
 
 // divide divides a vector like the parameters by the diagonal.
 func (a *axes) divide(x, spread []float64, penalty float64, d int) {
@@ -100,7 +120,7 @@ func (a *axes) divide(x, spread []float64, penalty float64, d int) {
 		kernels.BLAS{}.Dgemm(blas.NoTrans, blas.Trans, k, d, d, 1, x, d, a.vectors, d, 0, turned, d)
 	}
 	for c, s := range spread {
-		s = max(s, 1e-6)
+		s = max(s, leastSpread)
 		for j, v := range a.variances {
 			turned[c*d+j] /= s*v + penalty
 		}

@@ -23,7 +23,7 @@ var flagOf = map[string]string{
 	"Images": "images", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "Out": "out",
 	"Model": "model", "Output": "output", "Pool": "pool", "Width": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
 	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "Runtime": "onnxruntime",
-	"MaxPixels": "max-pixels", "ImageTimeout": "image-timeout",
+	"MaxPixels": "max-pixels", "ApplyEXIF": "exif", "ImageTimeout": "image-timeout",
 	// Of detectors and comparisons.
 	"Detector": "detector", "Threshold": "threshold", "SetAside": "move-ood",
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
@@ -80,9 +80,8 @@ func (c *command) advise(err error) error {
 	return &advice{text, err}
 }
 
-// inWarnings puts flags in the place of what warnings of a training name without
-// brackets.
-var inWarnings = strings.NewReplacer("Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ", ": ImageTimeout: ", ": --image-timeout: ")
+// inWarnings puts flags in the place of what warnings name without brackets.
+var inWarnings = strings.NewReplacer("MaxPixels: ", "--max-pixels: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
 
 // bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
 var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)
@@ -105,15 +104,6 @@ func withoutAdvice(err error) string {
 		if at := strings.Index(text, part); at >= 0 {
 			return text[:at]
 		}
-	}
-	return text
-}
-
-// flagText is the text of an error about an option, with its flag.
-func flagText(text string) string {
-	option, rest, ok := strings.Cut(text, ": ")
-	if name := flagOf[option]; ok && name != "" {
-		return "--" + name + ": " + rest
 	}
 	return text
 }

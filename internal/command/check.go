@@ -52,6 +52,12 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 	if err != nil {
 		return err
 	}
+	for i := range r.Failed {
+		r.Failed[i].Error = inWarnings.Replace(r.Failed[i].Error)
+	}
+	for i, text := range r.Warnings {
+		r.Warnings[i] = inWarnings.Replace(text)
+	}
 	drawn := ""
 	if sheet, err := r.Picture(); err == nil {
 		drawn = c.picture
@@ -84,7 +90,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 			*check.Report
 		}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, quantised, products, r})
 	} else {
-		err = printCheck(ForPeople(s.Out), m, r, drawn)
+		err = printCheck(ForPeople(s.Out), m, r, drawn, opts.Backbone.ApplyEXIF)
 	}
 	if err == nil && len(r.Warnings) > 0 {
 		err = errCheck
@@ -93,7 +99,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, a
 }
 
 // printCheck prints what was found for a person.
-func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn string) error {
+func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn string, exif bool) error {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) } // what fails does so at Flush
 	line("model\t%s, sha256 %.12s…, onnxruntime %s", m.File, m.SHA256, extractor.RuntimeVersion())
@@ -129,6 +135,11 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if text := oddImages(r.Oriented, r.Enlarged, exif); text != "" {
+		if _, err := fmt.Fprintf(stdout, "\nof %s, %s\n", count(len(r.Images), "image"), text); err != nil {
+			return err
+		}
 	}
 	if len(r.Warnings) == 0 {
 		_, err := fmt.Fprintln(stdout, "\nnothing looks wrong")

@@ -107,6 +107,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			if label := labelOf(j.Path, folders); *labels && j.Err == nil && label != "" {
 				truth.add(label, j.Verdict)
 			}
+			j.Err = c.advise(j.Err)
 			j.SetAside = filepath.ToSlash(j.SetAside)
 			return show(j)
 		})

@@ -77,6 +77,7 @@ Running it again processes only images that are new or whose size or modificatio
 		if err := setSize(&opts.Pixels, *size); err != nil {
 			return err
 		}
+		opts.Advise = c.advise
 		opts.Backbone.ApplyEXIF, opts.Pixels.ApplyEXIF = exif == "apply", exif == "apply"
 		if c.Changed("shard") {
 			var err error
@@ -138,18 +139,24 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			Skipped int    `json:"skipped"`
 			Hidden  int    `json:"hidden"`
 
+			Oriented int `json:"oriented"`
+			Enlarged int `json:"enlarged"`
+
 			Quantised bool               `json:"quantised"`
 			Machines  []features.Machine `json:"machines,omitempty"`
 
 			Classes []pipeline.ClassCount `json:"classes"`
 			Empty   []string              `json:"empty,omitempty"`
 			Plan    *extractor.Plan       `json:"plan,omitempty"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
 	} else {
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
 			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
 		if !quiet {
 			tellClasses(ForPeople(s.Err), result)
+			if text := oddImages(result.Oriented, result.Enlarged, opts.Backbone.ApplyEXIF); text != "" {
+				fmt.Fprintf(s.Err, "extract: of %s, %s\n", count(result.New, "new image"), text)
+			}
 		}
 	}
 	if d := result.Meta.D; d > manyPixels && opts.Model == extractor.PixelsName && !quiet {
@@ -161,7 +168,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	if n := len(result.Failed); n > 0 {
 		if !quiet {
 			for _, fail := range result.Failed[:min(n, 10)] {
-				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), flagText(fail.Error))
+				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
 			}
 		}
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
@@ -211,6 +218,12 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 		}
 		return strings.Join(names, ", ")
 	}
+	switch n := inClasses(result.Classes); {
+	case n == 0:
+		fmt.Fprintln(w, "extract: the images have no labels: good to evaluate with, not to train on; an image's label is the folder that it lies in, DIR/class/…/image")
+	case n < result.Meta.N:
+		fmt.Fprintf(w, "extract: %s without a label, as no folder of a class holds them: train leaves them out\n", count(result.Meta.N-n, "image"))
+	}
 	if len(few) > 0 {
 		fmt.Fprintf(w, "extract: warning: fewer than %d images in %s: %s\n", tiny, count(len(few), "class"), some(few))
 	}
@@ -228,6 +241,30 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 	if result.Hidden > 0 {
 		fmt.Fprintf(w, "extract: %s passed over (hidden, or a system's)\n", count(result.Hidden, "folder"))
 	}
+}
+
+// inClasses counts the images of classes.
+func inClasses(classes []pipeline.ClassCount) (n int) {
+	for _, class := range classes {
+		n += class.Images
+	}
+	return n
+}
+
+// oddImages says how many images have an EXIF orientation, and what was done about
+// it, and how many were too small; "" if none.
+func oddImages(oriented, enlarged int, apply bool) string {
+	var parts []string
+	switch {
+	case oriented > 0 && apply:
+		parts = append(parts, fmt.Sprintf("%d have an EXIF orientation and were turned upright (--exif ignore leaves them)", oriented))
+	case oriented > 0:
+		parts = append(parts, fmt.Sprintf("%d have an EXIF orientation, which was ignored: the model sees them turned (--exif apply turns them upright)", oriented))
+	}
+	if enlarged > 0 {
+		parts = append(parts, fmt.Sprintf("%d are smaller than what the model reads and were scaled up or padded", enlarged))
+	}
+	return strings.Join(parts, ", and ")
 }
 
 // planText describes how an extraction uses the machine.

@@ -49,7 +49,7 @@ func (b BLAS) Dgemm(tA, tB blas.Transpose, m, n, k int, alpha float64, x []float
 		return
 	}
 	add := scale(m, n, beta, c, ldc, all)
-	chosen().wide.contract(m, n, k, alpha, viewOf(tA, x, ldx), viewOf(tB, y, ldy), add, c, ldc, all, workersFor(m*n*k))
+	chosen().f64.contract(m, n, k, alpha, viewOf(tA, x, ldx), viewOf(tB, y, ldy), add, c, ldc, all, workersFor(m*n*k))
 }
 
 func partOf(ul blas.Uplo) part {
@@ -67,7 +67,7 @@ func (b BLAS) Dsyrk(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x [
 	}
 	a := viewOf(t, x, ldx)
 	add := scale(n, n, beta, c, ldc, partOf(ul))
-	chosen().wide.contract(n, n, k, alpha, a, a.transposed(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
+	chosen().f64.contract(n, n, k, alpha, a, a.transposed(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
 }
 
 // Dsyr2k computes a triangle of C = alpha·op(A)·op(B)ᵀ + alpha·op(B)·op(A)ᵀ +
@@ -80,8 +80,8 @@ func (b BLAS) Dsyr2k(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x 
 	p, q := viewOf(t, x, ldx), viewOf(t, y, ldy)
 	add := scale(n, n, beta, c, ldc, partOf(ul))
 	workers := workersFor(n * n * k)
-	chosen().wide.contract(n, n, k, alpha, p, q.transposed(), add, c, ldc, partOf(ul), workers)
-	chosen().wide.contract(n, n, k, alpha, q, p.transposed(), true, c, ldc, partOf(ul), workers)
+	chosen().f64.contract(n, n, k, alpha, p, q.transposed(), add, c, ldc, partOf(ul), workers)
+	chosen().f64.contract(n, n, k, alpha, q, p.transposed(), true, c, ldc, partOf(ul), workers)
 }
 
 // Dtrsm solves op(A)·X = alpha·B or X·op(A) = alpha·B for a triangular A, in
@@ -165,7 +165,7 @@ func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x 
 		}
 		own := a[i*lda+i] * v
 		if fours := len(row) / 4; fours > 0 {
-			own += chosen().wide.symmetricRow(&row[0], &from[j], &sum[j], v, fours)
+			own += chosen().f64.symmetricRow(&row[0], &from[j], &sum[j], v, fours)
 		}
 		for p := len(row) &^ 3; p < len(row); p++ {
 			own += row[p] * from[j+p]
@@ -189,11 +189,11 @@ func Dot[T Real](x, y []T) (sum float64) {
 	switch x := any(x).(type) {
 	case []float32:
 		if whole > 0 {
-			sum = chosen().wide.dot32(&x[0], &any(y).([]float32)[0], whole)
+			sum = chosen().f64.dot32(&x[0], &any(y).([]float32)[0], whole)
 		}
 	case []float64:
 		if whole > 0 {
-			sum = chosen().wide.dot64(&x[0], &any(y).([]float64)[0], whole)
+			sum = chosen().f64.dot64(&x[0], &any(y).([]float64)[0], whole)
 		}
 	}
 	for i := 32 * whole; i < len(x); i++ {
@@ -214,7 +214,7 @@ func Below(x []float32, p []float64, ld int, q []float64, low, high, band float6
 	if n == 0 || n%Rows != 0 || len(q) == 0 || len(p) < (len(q)-1)*ld+n || len(near) < n/8 {
 		panic("kernels: a matrix is too short for its sizes")
 	}
-	return chosen().wide.below(&x[0], &p[0], &q[0], len(q), ld, n, low, high, band, &near[0])
+	return chosen().f64.below(&x[0], &p[0], &q[0], len(q), ld, n, low, high, band, &near[0])
 }
 
 // AtLeast sets the bit i%8 of bits[i/8] if x[i] ≥ floor, and clears it otherwise,
@@ -223,5 +223,5 @@ func AtLeast(x []float32, floor float32, bits []byte) {
 	if len(x) == 0 || len(x)%Rows != 0 || len(bits) < len(x)/8 {
 		panic("kernels: a matrix is too short for its sizes")
 	}
-	chosen().wide.atLeast(&x[0], floor, &bits[0], len(x))
+	chosen().f64.atLeast(&x[0], floor, &bits[0], len(x))
 }

@@ -15,9 +15,9 @@
 package kernels
 
 //go:generate go run -C asm . -out ../kernels_amd64.s -declarations ../stubs_amd64.go
-//go:generate go run -C asm . -wide -out ../wide_amd64.s -declarations ../widestubs_amd64.go
+//go:generate go run -C asm . -float64 -out ../float64_amd64.s -declarations ../float64stubs_amd64.go
 //go:generate go run -C asm ./neon -out ../kernels_arm64.s -declarations ../stubs_arm64.go
-//go:generate go run -C asm ./neon -wide -out ../wide_arm64.s -declarations ../widestubs_arm64.go
+//go:generate go run -C asm ./neon -float64 -out ../float64_arm64.s -declarations ../float64stubs_arm64.go
 
 import (
 	"fmt"
@@ -120,7 +120,7 @@ func NewProducts[T Real]() Products[T] {
 	if p, ok := any(chosen().products()).(Products[T]); ok {
 		return p
 	}
-	return any(wideProducts{wideKernels: &chosen().wide}).(Products[T])
+	return any(float64Products{float64Kernels: &chosen().f64}).(Products[T])
 }
 
 // VectorsOf returns the vector kernels of T.
@@ -166,8 +166,8 @@ const Variable = "MLRBFN_KERNELS"
 // choice holds the kernels of a process.
 type choice struct {
 	set
-	wide wideKernels
-	err  error // what is wrong with the environment variable
+	f64 float64Kernels
+	err error // what is wrong with the environment variable
 }
 
 // chosen returns the kernels to use, which the first call chooses.
@@ -177,11 +177,11 @@ func choose(name string) *choice {
 	sets := available()
 	for _, s := range sets {
 		if name == "" || name == s.name {
-			return &choice{s, wideOf(s.name), nil}
+			return &choice{s, float64Of(s.name), nil}
 		}
 	}
 	err := fmt.Errorf("%s=%s: this machine and build have %s", Variable, name, strings.Join(Names(), ", "))
-	return &choice{sets[0], wideOf(sets[0].name), err}
+	return &choice{sets[0], float64Of(sets[0].name), err}
 }
 
 // Check reports a value of the environment variable MLRBFN_KERNELS that this

@@ -38,7 +38,7 @@ func normals(t testing.TB, rng *rand.Rand, n int) []float32 {
 	return x
 }
 
-func wide(x []float32) []float64 {
+func inFloat64(x []float32) []float64 {
 	out := make([]float64, len(x))
 	for i, v := range x {
 		out[i] = float64(v)
@@ -132,7 +132,7 @@ func TestSquaredDistancesGradient(t *testing.T) {
 			rng := rngOf(r)
 			c, x, w, byC, byX := normals(t, rng, n*d), normals(t, rng, d*b), normals(t, rng, n*b), normals(t, rng, n), normals(t, rng, b)
 			gC, gX, wantC, wantX := guarded(t, n*d), guarded(t, d*b), make([]float64, n*d), make([]float64, d*b)
-			plainProducts[float64]{}.SquaredDistancesGradient(n, b, d, wide(c), wide(x), nil, wide(w), wide(byC), wide(byX), wantC, wantX)
+			plainProducts[float64]{}.SquaredDistancesGradient(n, b, d, inFloat64(c), inFloat64(x), nil, inFloat64(w), inFloat64(byC), inFloat64(byX), wantC, wantX)
 			rounding := func(int) float64 { return 1e-4 }
 
 			p.SquaredDistancesGradient(n, b, d, c, x, nil, w, byC, byX, gC, gX)
@@ -179,8 +179,8 @@ func TestDistances(t *testing.T) {
 			copy(c, x[:min(k, 3)]) // ties
 			dist, gX, gC := guarded(t, m*n), guarded(t, m*k), guarded(t, n*k)
 			wantDist, wantX, wantC := make([]float64, m*n), make([]float64, m*k), make([]float64, n*k)
-			exact.Distances(m, n, k, wide(x), wide(c), wantDist)
-			exact.DistancesGradient(m, n, k, wide(x), wide(c), wide(g), wantX, wantC)
+			exact.Distances(m, n, k, inFloat64(x), inFloat64(c), wantDist)
+			exact.DistancesGradient(m, n, k, inFloat64(x), inFloat64(c), inFloat64(g), wantX, wantC)
 			p.Distances(m, n, k, x, c, dist)
 			near(r, "distance", dist, wantDist, func(i int) float64 { return 1e-6 * float64(k) })
 			p.DistancesGradient(m, n, k, x, c, g, gX, gC)
@@ -245,7 +245,7 @@ func TestFunctions(t *testing.T) {
 			inPlace := guarded(t, 19)
 			copy(inPlace, xs[1<<16:])
 			f.get(inPlace, inPlace)
-			near(t, f.name+" in place", inPlace, wide(got[1<<16:1<<16+19]), func(int) float64 { return 0 })
+			near(t, f.name+" in place", inPlace, inFloat64(got[1<<16:1<<16+19]), func(int) float64 { return 0 })
 		}
 	})
 }
@@ -263,42 +263,42 @@ func TestRows(t *testing.T) {
 
 			got, want := guarded(t, n), make([]float64, n)
 			v.SumSquares(got, matrix)
-			exact.SumSquares(want, wide(matrix))
+			exact.SumSquares(want, inFloat64(matrix))
 			near(r, "sum of squares", got, want, func(i int) float64 { return 1e-6 * want[i] })
 
 			perColumn, wantColumns := guarded(t, b), make([]float64, b)
 			v.SumSquaresOfColumns(perColumn, matrix)
-			exact.SumSquaresOfColumns(wantColumns, wide(matrix))
+			exact.SumSquaresOfColumns(wantColumns, inFloat64(matrix))
 			near(r, "sum of squares of columns", perColumn, wantColumns, func(j int) float64 { return 1e-6 * wantColumns[j] })
 
-			dst, wantDst := guarded(t, n*b), wide(matrix)
+			dst, wantDst := guarded(t, n*b), inFloat64(matrix)
 			copy(dst, matrix)
 			v.Multiply(dst, other)
-			exact.Multiply(wantDst, wide(other))
+			exact.Multiply(wantDst, inFloat64(other))
 			near(r, "multiplied", dst, wantDst, rounding)
 			v.Add(dst, other)
-			exact.Add(wantDst, wide(other))
+			exact.Add(wantDst, inFloat64(other))
 			near(r, "added", dst, wantDst, rounding)
 
 			dist := guarded(t, n*b)
 			copy(dist, matrix)
-			wantDist := wide(matrix)
+			wantDist := inFloat64(matrix)
 			v.SquaredDistances(dist, rows, columns)
-			exact.SquaredDistances(wantDist, wide(rows), wide(columns))
+			exact.SquaredDistances(wantDist, inFloat64(rows), inFloat64(columns))
 			near(r, "squared distance", dist, wantDist, rounding)
 
 			v.LogPhi(dst, matrix, rows, columns)
-			exact.LogPhi(wantDst, wide(matrix), wide(rows), wide(columns))
+			exact.LogPhi(wantDst, inFloat64(matrix), inFloat64(rows), inFloat64(columns))
 			near(r, "log φ", dst, wantDst, rounding)
 
 			g, perRow, perRow2, perColumn, perColumn2 := guarded(t, n*b), guarded(t, n), guarded(t, n), guarded(t, b), guarded(t, b)
 			w1, w2, w3, w4, w5 := make([]float64, n*b), make([]float64, n), make([]float64, n), make([]float64, b), make([]float64, b)
 			v.Backward(g, perRow, perRow2, perColumn, perColumn2, matrix, other, rows, more)
-			exact.Backward(w1, w2, w3, w4, w5, wide(matrix), wide(other), wide(rows), wide(more))
+			exact.Backward(w1, w2, w3, w4, w5, inFloat64(matrix), inFloat64(other), inFloat64(rows), inFloat64(more))
 			inPlace := guarded(t, n*b)
 			copy(inPlace, matrix)
 			v.Backward(inPlace, guarded(t, n), guarded(t, n), guarded(t, b), guarded(t, b), inPlace, other, rows, more)
-			near(r, "backward in place", inPlace, wide(g), func(int) float64 { return 0 })
+			near(r, "backward in place", inPlace, inFloat64(g), func(int) float64 { return 0 })
 			for i, pair := range []struct {
 				got  []float32
 				want []float64
@@ -344,10 +344,10 @@ func TestSoftmax(t *testing.T) {
 			share, norm, sum := guarded(t, n*b), guarded(t, b), guarded(t, b)
 			wantShare, wantNorm, wantSum := make([]float64, n*b), make([]float64, b), make([]float64, b)
 			s.vectors.Softmax(share, norm, l)
-			plainVectors[float64]{}.Softmax(wantShare, wantNorm, wide(l))
+			plainVectors[float64]{}.Softmax(wantShare, wantNorm, inFloat64(l))
 			near(r, "share", share, wantShare, func(i int) float64 { return 1e-5*wantShare[i] + tiny })
 			near(r, "norm", norm, wantNorm, func(i int) float64 { return 1e-6 * (1 + math.Abs(wantNorm[i])) })
-			wantG := wide(g)
+			wantG := inFloat64(g)
 			plainVectors[float64]{}.SoftmaxBackward(wantG, wantSum, wantShare)
 			s.vectors.SoftmaxBackward(g, sum, share)
 			near(r, "gradient", g, wantG, func(int) float64 { return 1e-4 })
@@ -376,7 +376,7 @@ func TestActivate(t *testing.T) {
 			dst, top, largest := guarded(t, n*b), guarded(t, b), make([]int32, b)
 			wantDst, wantTop, wantLargest := make([]float64, n*b), make([]float64, b), make([]int32, b)
 			v.Activate(dst, top, largest, dist, logRatio, width, limit)
-			exact.Activate(wantDst, wantTop, wantLargest, wide(dist), wide(logRatio), wide(width), wide(limit))
+			exact.Activate(wantDst, wantTop, wantLargest, inFloat64(dist), inFloat64(logRatio), inFloat64(width), inFloat64(limit))
 			near(r, "activation", dst, wantDst, func(i int) float64 { return 1e-6*wantDst[i] + tiny })
 			near(r, "top", top, wantTop, func(i int) float64 { return 1e-6 * (1 + math.Abs(wantTop[i])) })
 			for i, at := range largest {
@@ -417,7 +417,7 @@ func TestLogBCE(t *testing.T) {
 			}
 			grad, want := guarded(t, n*b), make([]float64, n*b)
 			sum := s.vectors.LogBCE(grad, logY, labels, 1e-6, 0.5)
-			wantSum := plainVectors[float64]{}.LogBCE(want, wide(logY), labels, float64(float32(1e-6)), 0.5)
+			wantSum := plainVectors[float64]{}.LogBCE(want, inFloat64(logY), labels, float64(float32(1e-6)), 0.5)
 			// logY − shift is rounded, and the slope is e to the power of it.
 			near(r, "gradient", grad, want, func(i int) float64 {
 				return (5e-7+2e-7*math.Abs(float64(logY[i])))*math.Abs(want[i]) + tiny
@@ -453,8 +453,8 @@ func TestAdam(t *testing.T) {
 				g[i] *= float32(math.Exp(-20 * rng.Float64()))
 			}
 			g[0], m[0], v[0] = 0, 0, 0
-			wantP, wantM, wantV := wide(p), wide(m), wide(v)
-			plainVectors[float64]{}.Adam(wantP, wide(g), wantM, wantV, 1e-3, 1.5)
+			wantP, wantM, wantV := inFloat64(p), inFloat64(m), inFloat64(v)
+			plainVectors[float64]{}.Adam(wantP, inFloat64(g), wantM, wantV, 1e-3, 1.5)
 			s.vectors.Adam(p, g, m, v, 1e-3, 1.5)
 			near(r, "m", m, wantM, func(i int) float64 { return 2e-7 * (math.Abs(wantM[i]) + math.Abs(float64(g[i]))) })
 			near(r, "v", v, wantV, func(i int) float64 { return 4e-7*wantV[i] + tiny })

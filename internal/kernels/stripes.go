@@ -22,7 +22,7 @@ type Stripes struct {
 
 // NewStripes returns a matrix of zeros.
 func NewStripes(n, cols int) *Stripes {
-	w := chosen().wide.stripe
+	w := chosen().f64.stripe
 	return &Stripes{n, cols, w, make([]float64, (cols+w-1)/w*w*n)}
 }
 
@@ -33,12 +33,12 @@ func (z *Stripes) At(i, j int) *float64 {
 
 // Rotate applies the sweeps one after the other, on all cores.
 func (z *Stripes) Rotate(sweeps []Sweep) {
-	size, wide := z.N*z.Width, &chosen().wide
+	size, kernels := z.N*z.Width, &chosen().f64
 	parallel.Each(runtime.GOMAXPROCS(0), len(z.Data)/size, func(at int) {
 		stripe := z.Data[at*size : (at+1)*size]
 		for _, s := range sweeps {
 			if n := len(s.C); n > 0 {
-				wide.sweep(&stripe[(s.First+n)*z.Width], z.Width, &s.C[n-1], &s.S[n-1], n)
+				kernels.sweep(&stripe[(s.First+n)*z.Width], z.Width, &s.C[n-1], &s.S[n-1], n)
 			}
 		}
 	})

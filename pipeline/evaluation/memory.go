@@ -34,7 +34,7 @@ func (e *evaluation) checkMemory(method string) error {
 	if d := e.opts.Detector; d != nil && method == d.ScoreName() || e.opts.Head == detector.OwnScore {
 		return nil
 	}
-	if e.opts.Head == "" && e.opts.Softmax.Layers > 1 && !posthoc.Headless(method) {
+	if e.opts.Head == "" && e.opts.Softmax != nil && e.opts.Softmax.Layers > 1 && !posthoc.Headless(method) {
 		return nil
 	}
 	return fitting.CheckMemory(method, e.train.D, len(e.train.Classes), e.opts.Memory)

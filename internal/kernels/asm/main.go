@@ -62,13 +62,13 @@ func finish(saved *operand.Mem) {
 
 func main() {
 	goFile := flag.String("declarations", "", "Go file to write") // beside avo's own -out
-	double := flag.Bool("wide", false, "write the kernels of float64 instead of those of float32")
+	double := flag.Bool("float64", false, "write the kernels of float64 instead of those of float32")
 	flag.Parse()
 	log.SetFlags(0)
 
 	build.ConstraintExpr("!noasm")
 	if *double {
-		wide()
+		float64Kernels()
 	} else {
 		matrix()
 		transpose()

@@ -15,12 +15,12 @@ import (
 func main() {
 	out := flag.String("out", "", "assembly to write")
 	goFile := flag.String("declarations", "", "Go file to write")
-	double := flag.Bool("wide", false, "write the kernels of float64 instead of those of float32")
+	double := flag.Bool("float64", false, "write the kernels of float64 instead of those of float32")
 	flag.Parse()
 	log.SetFlags(0)
 
 	if *double {
-		wide()
+		float64Kernels()
 	} else {
 		matrix()
 		transpose()

@@ -5,8 +5,8 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// func wide1NEON(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
-TEXT ·wide1NEON(SB), NOSPLIT, $0-56
+// func float64Tile1NEON(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+TEXT ·float64Tile1NEON(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	MOVD c+16(FP), R2
@@ -89,8 +89,8 @@ add:
 	ADD R4, R2
 	RET
 
-// func wide2NEON(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
-TEXT ·wide2NEON(SB), NOSPLIT, $0-56
+// func float64Tile2NEON(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+TEXT ·float64Tile2NEON(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	MOVD c+16(FP), R2
@@ -226,8 +226,8 @@ add:
 	ADD R4, R2
 	RET
 
-// func wide3NEON(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
-TEXT ·wide3NEON(SB), NOSPLIT, $0-56
+// func float64Tile3NEON(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+TEXT ·float64Tile3NEON(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	MOVD c+16(FP), R2
@@ -416,8 +416,8 @@ add:
 	ADD R4, R2
 	RET
 
-// func narrow1NEON(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
-TEXT ·narrow1NEON(SB), NOSPLIT, $0-56
+// func float32Tile1NEON(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+TEXT ·float32Tile1NEON(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	MOVD c+16(FP), R2
@@ -502,8 +502,8 @@ add:
 	ADD R4, R2
 	RET
 
-// func narrow2NEON(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
-TEXT ·narrow2NEON(SB), NOSPLIT, $0-56
+// func float32Tile2NEON(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+TEXT ·float32Tile2NEON(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	MOVD c+16(FP), R2
@@ -642,8 +642,8 @@ add:
 	ADD R4, R2
 	RET
 
-// func narrow3NEON(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
-TEXT ·narrow3NEON(SB), NOSPLIT, $0-56
+// func float32Tile3NEON(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+TEXT ·float32Tile3NEON(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	MOVD c+16(FP), R2

@@ -8,17 +8,17 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// wide writes the kernels of float64.
-func wide() {
+// float64Kernels writes the kernels of float64.
+func float64Kernels() {
 	for _, v := range []isa{avx2, avx512} {
-		for _, kind := range []struct{ name, of string }{{"wide", "float64"}, {"narrow", "float32"}} {
-			fmt.Fprintf(&declarations, "\nvar %s%s = [...]tileOf[%s]{nil", kind.name, v.name, kind.of)
-			for nv := 1; nv <= wideVectors; nv++ {
-				fmt.Fprintf(&declarations, ", %s%d%s", kind.name, nv, v.name)
+		for _, of := range []string{"float64", "float32"} {
+			fmt.Fprintf(&declarations, "\nvar %sTiles%s = [...]tileOf[%s]{nil", of, v.name, of)
+			for nv := 1; nv <= float64Vectors; nv++ {
+				fmt.Fprintf(&declarations, ", %sTile%d%s", of, nv, v.name)
 			}
 			declarations.WriteString("}\n")
-			for nv := 1; nv <= wideVectors; nv++ {
-				wideKernel(v, nv, kind.name, kind.of)
+			for nv := 1; nv <= float64Vectors; nv++ {
+				float64Tile(v, nv, of)
 			}
 		}
 		sweep(v)
@@ -31,20 +31,20 @@ func wide() {
 	symmetricRow()
 }
 
-// wideVectors is how many vectors of columns a tile has at most. With them it
+// float64Vectors is how many vectors of columns a tile has at most. With them it
 // has as many rows as a quarter of the registers, which leaves room for a row
 // of B and values of A.
-const wideVectors = 3
+const float64Vectors = 3
 
 // ahead is how far before its use a B of float32 is fetched, in bytes: hardware
 // does not look beyond a page of memory.
 const ahead = 4096
 
-// wideKernel writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
-// not 0, for packed A [k, rows] and B [k, nv vectors], of float64 or float32.
-func wideKernel(v isa, nv int, name, of string) {
+// float64Tile writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
+// not 0, for packed A [k, rows] in float64 and B [k, nv vectors] in float64 or float32.
+func float64Tile(v isa, nv int, of string) {
 	params := fmt.Sprintf("a *float64, b *%s, c *float64, k, ldc int, alpha float64, add int", of)
-	function(fmt.Sprintf("%s%d%s", name, nv, v.name), params, params)
+	function(fmt.Sprintf("%sTile%d%s", of, nv, v.name), params, params)
 	a, b, c := Load(Param("a"), reg.RAX), Load(Param("b"), reg.RBX), Load(Param("c"), reg.RDX)
 	k, ldc := Load(Param("k"), reg.RCX), Load(Param("ldc"), reg.R8)
 	SHLQ(U8(3), ldc)

@@ -9,12 +9,12 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// wideKernels contract packed matrices of float64 in tiles of rows by up to
-// wideVectors vectors of width columns.
-type wideKernels struct {
+// float64Kernels contract packed matrices of float64 in tiles of rows by up to
+// float64Vectors vectors of width columns.
+type float64Kernels struct {
 	rows, width int
-	tiles       [wideVectors + 1]tileOf[float64] // by the vectors of B
-	narrow      [wideVectors + 1]tileOf[float32] // the same for a B that is kept in float32
+	tiles       [float64Vectors + 1]tileOf[float64] // by the vectors of B
+	tiles32     [float64Vectors + 1]tileOf[float32] // the same for a B that is kept in float32
 	// four transposes four rows of 4·n columns.
 	four func(dst *float64, ldd int, src *float64, lds, n int)
 	// sweep is the step of Sweep for so many columns.
@@ -31,17 +31,17 @@ type wideKernels struct {
 	atLeast func(x *float32, floor float32, bits *byte, n int)
 }
 
-const wideVectors = 3
+const float64Vectors = 3
 
 // tileOf computes C = alpha·Σ_p A[p]·B[p], with packed A [k, rows] and B [k, ·],
 // k > 0. It adds that to what C [rows, ·] holds if add is not 0.
 type tileOf[T Real] = func(a *float64, b *T, c *float64, k, ldc int, alpha float64, add int)
 
-func tilesOf[T Real](w *wideKernels) *[wideVectors + 1]tileOf[T] {
-	if tiles, ok := any(&w.tiles).(*[wideVectors + 1]tileOf[T]); ok {
+func tilesOf[T Real](w *float64Kernels) *[float64Vectors + 1]tileOf[T] {
+	if tiles, ok := any(&w.tiles).(*[float64Vectors + 1]tileOf[T]); ok {
 		return tiles
 	}
-	return any(&w.narrow).(*[wideVectors + 1]tileOf[T])
+	return any(&w.tiles32).(*[float64Vectors + 1]tileOf[T])
 }
 
 // view is a matrix whose element i, p is data[i·row + p·col].
@@ -101,7 +101,7 @@ func (x *panels[T]) panel(i, p int) (data []T, rows, padded int) {
 }
 
 // pack packs x, whose last panel has rows up to a multiple of unit.
-func (w *wideKernels) pack(to *panels[float64], x view, n, k, rows, unit, workers int) {
+func (w *float64Kernels) pack(to *panels[float64], x view, n, k, rows, unit, workers int) {
 	padded := (n + unit - 1) / unit * unit
 	if size := padded * k; cap(to.data) < size {
 		to.data = make([]float64, size)
@@ -117,7 +117,7 @@ func (w *wideKernels) pack(to *panels[float64], x view, n, k, rows, unit, worker
 	})
 }
 
-func (w *wideKernels) packPanel(panel []float64, padded int, x view, rows, k int) {
+func (w *float64Kernels) packPanel(panel []float64, padded int, x view, rows, k int) {
 	done := 0 // rows
 	switch {
 	case x.row == 1:
@@ -159,19 +159,19 @@ const (
 
 // contract adds alpha·A·B, A [m,k] and B [k,n], to C [m,n], or sets it, where
 // the part of it is wanted.
-func (w *wideKernels) contract(m, n, k int, alpha float64, a, b view, add bool, c []float64, ldc int, wanted part, workers int) {
+func (w *float64Kernels) contract(m, n, k int, alpha float64, a, b view, add bool, c []float64, ldc int, wanted part, workers int) {
 	room := contractions.Get().(*contraction)
 	defer contractions.Put(room)
 	w.packRight(&room.b, b, n, k, workers)
 	contractRight(w, room, &room.b, m, alpha, a, add, c, ldc, wanted, workers)
 }
 
-func (w *wideKernels) packRight(to *panels[float64], b view, n, k, workers int) {
-	w.pack(to, b.transposed(), n, k, wideVectors*w.width, w.width, workers)
+func (w *float64Kernels) packRight(to *panels[float64], b view, n, k, workers int) {
+	w.pack(to, b.transposed(), n, k, float64Vectors*w.width, w.width, workers)
 }
 
 // contractRight is contract for a packed B.
-func contractRight[T Real](w *wideKernels, room *contraction, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
+func contractRight[T Real](w *float64Kernels, room *contraction, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
 	n, k := b.n, b.k
 	_ = c[(m-1)*ldc+n-1]
 	w.pack(&room.a, a, m, k, w.rows, w.rows, workers)
@@ -185,7 +185,7 @@ func contractRight[T Real](w *wideKernels, room *contraction, b *panels[T], m in
 	})
 }
 
-func multiplyBlock[T Real](w *wideKernels, left *panels[float64], right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
+func multiplyBlock[T Real](w *float64Kernels, left *panels[float64], right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
 	var edge [16 * 32]float64
 	tiles := tilesOf[T](w)
 	for p := 0; p < left.k; p += depth {
@@ -233,38 +233,38 @@ func workersFor(multiplications int) int {
 	return min(runtime.GOMAXPROCS(0), 1+multiplications>>21)
 }
 
-// wideProducts contracts on the calling goroutine alone. Distances are plain.
-type wideProducts struct {
+// float64Products contracts on the calling goroutine alone. Distances are plain.
+type float64Products struct {
 	plainProducts[float64]
-	*wideKernels
+	*float64Kernels
 }
 
-func (p wideProducts) product(m, n, k int, alpha float64, a, b view, beta float64, c []float64, x, y []float64) {
+func (p float64Products) product(m, n, k int, alpha float64, a, b view, beta float64, c []float64, x, y []float64) {
 	if fits(m, n, k, beta, x, y, c) {
 		p.contract(m, n, k, alpha, a, b, scale(m, n, beta, c, n, all), c, n, all, 1)
 	}
 }
 
-func (p wideProducts) NN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
+func (p float64Products) NN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
 	p.product(m, n, k, alpha, view{a, k, 1}, view{b, n, 1}, beta, c, a, b)
 }
 
-func (p wideProducts) NT(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
+func (p float64Products) NT(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
 	p.product(m, n, k, alpha, view{a, k, 1}, view{b, 1, k}, beta, c, a, b)
 }
 
-func (p wideProducts) TN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
+func (p float64Products) TN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
 	p.product(m, n, k, alpha, view{a, 1, m}, view{b, n, 1}, beta, c, a, b)
 }
 
-func (p wideProducts) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float64) {
+func (p float64Products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float64) {
 	squaredDistancesGradient[float64](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
 }
 
 // Right is the right matrix of many products in float64, packed once. Any number of
 // goroutines may use it.
 type Right[T Real] struct {
-	kernels wideKernels
+	kernels float64Kernels
 	packed  panels[T]
 }
 
@@ -289,7 +289,7 @@ func NewRightTransposed(n, k int, b []float64) *Right[float64] {
 }
 
 func newRight(n, k int, b view) *Right[float64] {
-	r := &Right[float64]{kernels: chosen().wide}
+	r := &Right[float64]{kernels: chosen().f64}
 	r.kernels.packRight(&r.packed, b, n, k, 1)
 	return r
 }

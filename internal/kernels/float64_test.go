@@ -14,11 +14,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// forEachWide runs a test with every set of kernels that this machine has.
-func forEachWide(t *testing.T, test func(*testing.T)) {
-	defer func(w wideKernels) { chosen().wide = w }(chosen().wide)
+// forEachFloat64 runs a test with every set of kernels that this machine has.
+func forEachFloat64(t *testing.T, test func(*testing.T)) {
+	defer func(w float64Kernels) { chosen().f64 = w }(chosen().f64)
 	for _, name := range Names() {
-		chosen().wide = wideOf(name)
+		chosen().f64 = float64Of(name)
 		t.Run(name, test)
 	}
 }
@@ -37,7 +37,7 @@ func normals64(rng *rand.Rand, n int) []float64 {
 func TestBLAS(t *testing.T) {
 	var plain gonum.Implementation
 	transposes := []blas.Transpose{blas.NoTrans, blas.Trans}
-	forEachWide(t, func(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
 			rng := rngOf(t)
 			size := rapid.IntRange(1, 130)
@@ -99,10 +99,10 @@ func TestBLAS(t *testing.T) {
 	})
 }
 
-// TestWideProducts holds them against sums, and a row alone against the same
+// TestFloat64Products holds them against sums, and a row alone against the same
 // row among others: bit-identical.
-func TestWideProducts(t *testing.T) {
-	forEachWide(t, func(t *testing.T) {
+func TestFloat64Products(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
 			rng, size := rngOf(t), rapid.IntRange(1, 100)
 			m, n, k := size.Draw(t, "m"), size.Draw(t, "n"), rapid.IntRange(1, 400).Draw(t, "k")
@@ -161,7 +161,7 @@ func TestDgemmOnAnyNumberOfCores(t *testing.T) {
 }
 
 func TestRotate(t *testing.T) {
-	forEachWide(t, func(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
 			rng := rngOf(t)
 			n, cols := rapid.IntRange(2, 40).Draw(t, "n"), rapid.IntRange(1, 70).Draw(t, "cols")
@@ -200,7 +200,7 @@ func TestRotate(t *testing.T) {
 }
 
 func TestDot(t *testing.T) {
-	forEachWide(t, func(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(3, 4))
 		for n := range 70 {
 			x, y := normals(t, rng, n), normals(t, rng, n)
@@ -224,7 +224,7 @@ func TestDot(t *testing.T) {
 	})
 }
 
-func BenchmarkWide(b *testing.B) {
+func BenchmarkFloat64(b *testing.B) {
 	for _, size := range [][3]int{{256, 768, 768}, {256, 10, 512}, {1024, 1024, 1024}} {
 		m, n, k := size[0], size[1], size[2]
 		rng := rand.New(rand.NewPCG(1, 2))
@@ -244,7 +244,7 @@ func BenchmarkWide(b *testing.B) {
 // TestRight: a packed matrix gives the bits of the product that packs it, and a
 // row has the same alone as among others.
 func TestRight(t *testing.T) {
-	forEachWide(t, func(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
 			rng := rngOf(t)
 			m, n, k := rapid.IntRange(1, 130).Draw(t, "m"), rapid.IntRange(1, 250).Draw(t, "n"), rapid.IntRange(1, 400).Draw(t, "k")
@@ -254,7 +254,7 @@ func TestRight(t *testing.T) {
 				b[i] = float64(narrow[i])
 			}
 			want, got, row := make([]float64, m*n), make([]float64, m*n), make([]float64, n)
-			wideProducts{wideKernels: &chosen().wide}.NN(m, n, k, 1, a, b, 0, want)
+			float64Products{float64Kernels: &chosen().f64}.NN(m, n, k, 1, a, b, 0, want)
 			right := NewRight(n, k, narrow)
 			right.NN(m, a, got)
 			if !slices.Equal(got, want) {
@@ -273,7 +273,7 @@ func TestRight(t *testing.T) {
 // TestBelow holds sums and bits against their definition, with NaN among the
 // numbers and bounds that many of them are near.
 func TestBelow(t *testing.T) {
-	forEachWide(t, func(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
 			rng := rngOf(t)
 			n, classes := Rows*rapid.IntRange(1, 5).Draw(t, "n"), rapid.IntRange(1, 12).Draw(t, "classes")
@@ -312,7 +312,7 @@ func TestBelow(t *testing.T) {
 }
 
 func TestAtLeast(t *testing.T) {
-	forEachWide(t, func(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
 			rng := rngOf(t)
 			x := make([]float32, Rows*rapid.IntRange(1, 4).Draw(t, "n"))

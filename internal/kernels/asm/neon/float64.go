@@ -2,16 +2,16 @@ package main
 
 import "fmt"
 
-// wide writes the kernels of float64.
-func wide() {
-	for _, kind := range []struct{ name, of string }{{"wide", "float64"}, {"narrow", "float32"}} {
-		fmt.Fprintf(&declarations, "\nvar %sNEON = [...]tileOf[%s]{nil", kind.name, kind.of)
-		for nv := 1; nv <= wideVectors; nv++ {
-			fmt.Fprintf(&declarations, ", %s%dNEON", kind.name, nv)
+// float64Kernels writes the kernels of float64.
+func float64Kernels() {
+	for _, of := range []string{"float64", "float32"} {
+		fmt.Fprintf(&declarations, "\nvar %sTilesNEON = [...]tileOf[%s]{nil", of, of)
+		for nv := 1; nv <= float64Vectors; nv++ {
+			fmt.Fprintf(&declarations, ", %sTile%dNEON", of, nv)
 		}
 		declarations.WriteString("}\n")
-		for nv := 1; nv <= wideVectors; nv++ {
-			wideKernel(nv, kind.name, kind.of)
+		for nv := 1; nv <= float64Vectors; nv++ {
+			float64Tile(nv, of)
 		}
 	}
 	sweep()
@@ -21,29 +21,30 @@ func wide() {
 	symmetricRow()
 }
 
-// A tile has wideRows rows and at most wideVectors times four columns, each four
-// two registers: with a row of B and the values of A all that there are.
+// A tile has float64Rows rows and at most float64Vectors times four columns; four
+// columns take two registers. With a row of B and the values of A this fills all
+// registers.
 const (
-	wideRows    = 4
-	wideVectors = 3
+	float64Rows    = 4
+	float64Vectors = 3
 )
 
-// wideKernel writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
-// not 0, for packed A [k, rows] and B [k, 4·nv], of float64 or float32. A step
+// float64Tile writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
+// not 0, for packed A [k, rows] in float64 and B [k, 4·nv] in float64 or float32. A step
 // with three vectors takes 32 instructions for 24 multiply-adds, 4 of them to load;
 // with float32 37, 3 to load and 6 to widen.
-func wideKernel(nv int, name, of string) {
+func float64Tile(nv int, of string) {
 	params := fmt.Sprintf("a *float64, b *%s, c *float64, k, ldc int, alpha float64, add int", of)
-	write(fmt.Sprintf("%s%dNEON", name, nv), params, func(f *function) {
+	write(fmt.Sprintf("%sTile%dNEON", of, nv), params, func(f *function) {
 		a, b, c, k, ldc, add := f.param("a"), f.param("b"), f.param("c"), f.param("k"), f.param("ldc"), f.param("add")
 		f.put("LSL $3, %s", ldc)
-		var sums [wideRows][]vector
+		var sums [float64Rows][]vector
 		for i := range sums {
 			sums[i] = f.several(2 * nv)
 			f.zero(sums[i]...)
 		}
 		f.label("step")
-		left, row := f.several(wideRows/2), f.several(2*nv)
+		left, row := f.several(float64Rows/2), f.several(2*nv)
 		f.loadRow(a, left)
 		if of == "float32" {
 			packed := make([]vector, nv)
@@ -64,7 +65,7 @@ func wideKernel(nv int, name, of string) {
 				f.byDouble("fmla", sum, row[j], left[i/2], i%2)
 			}
 		}
-		f.put("ADD $%d, %s", 8*wideRows, a)
+		f.put("ADD $%d, %s", 8*float64Rows, a)
 		f.put("SUBS $1, %s", k)
 		f.branch("BNE", "step")
 

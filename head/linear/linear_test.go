@@ -1,0 +1,248 @@
+package linear_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"runtime"
+	"slices"
+	"testing"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head/linear"
+	"mlrbfn/options"
+)
+
+// task is a task of testdata/generate_sklearn.py.
+type task struct {
+	Classes, Fitted int
+	Features        [][]float32
+	Labels          []int64
+	Heads           []struct {
+		C        float64
+		Weights  [][]float64
+		Bias     []float64
+		HeldLoss float64 `json:"held_loss"`
+	}
+}
+
+func (g task) rows() (train, held dataset.Rows) {
+	all := dataset.All(slices.Concat(g.Features...), len(g.Features[0]), g.Labels)
+	return all.With(all.Index[:g.Fitted]), all.With(all.Index[g.Fitted:])
+}
+
+func tasks(t *testing.T) []task {
+	t.Helper()
+	text, err := os.ReadFile("testdata/sklearn.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all struct{ Tasks []task }
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all.Tasks
+}
+
+// near says that values differ by less than a share of the largest.
+func near(t *testing.T, what string, got, want []float64, tolerance float64) {
+	t.Helper()
+	size := 0.
+	for _, v := range want {
+		size = max(size, math.Abs(v))
+	}
+	for i, v := range want {
+		if !(math.Abs(got[i]-v) <= tolerance*size) {
+			t.Errorf("%s: value %d is %g, want %g", what, i, got[i], v)
+		}
+	}
+}
+
+func TestScikitLearn(t *testing.T) {
+	for _, g := range tasks(t) {
+		train, held := g.rows()
+		for _, h := range g.Heads {
+			f, err := linear.Fit(context.Background(), train, held, g.Classes, linear.Options{C: h.C, Tolerance: 1e-17})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for c, want := range h.Weights {
+				// The features' deviations differ by up to four orders.
+				for j, w := range want {
+					near(t, "weight", f.Weights[c*f.In+j:][:1], []float64{w}, 5e-5)
+				}
+			}
+			near(t, "bias", f.Bias, h.Bias, 5e-5)
+		}
+	}
+}
+
+// TestChoice: C is the value of the grid with the least loss of the validation
+// rows, and the losses are scikit-learn's.
+func TestChoice(t *testing.T) {
+	for _, g := range tasks(t) {
+		train, held := g.rows()
+		f, err := linear.Fit(context.Background(), train, held, g.Classes, linear.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		best := slices.Index(f.Losses, slices.Min(f.Losses))
+		if f.C != linear.Grid[best] || len(f.Losses) > best+2 {
+			t.Errorf("C = %g of losses %v", f.C, f.Losses)
+		}
+		for _, h := range g.Heads {
+			if i := slices.Index(linear.Grid, h.C); i < len(f.Losses) && math.Abs(f.Losses[i]-h.HeldLoss) > .01 {
+				t.Errorf("C = %g: the loss is %g, want %g", h.C, f.Losses[i], h.HeldLoss)
+			}
+		}
+		// Without validation rows, C is chosen on rows that training gives up.
+		alone, err := linear.Fit(context.Background(), train, dataset.Rows{}, g.Classes, linear.Options{})
+		if err != nil || alone.Losses == nil || alone.C > 10*f.C || alone.C < f.C/10 {
+			t.Errorf("without validation rows: C = %g, %v, and %g with them (%v)", alone.C, alone.Losses, f.C, err)
+		}
+	}
+}
+
+// blobs are n rows of a class in d features each.
+func blobs(n, d, classes int, seed uint64) dataset.Rows {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var x []float32
+	var labels []int64
+	for i := range n * classes {
+		y := i % classes
+		for j := range d {
+			centre := 0.
+			if j%classes == y {
+				centre = 2
+			}
+			x = append(x, float32(centre+rng.NormFloat64()))
+		}
+		labels = append(labels, int64(y))
+	}
+	return dataset.All(x, d, labels)
+}
+
+// TestNear: a fit that begins at that of one class more ends where it would
+// otherwise.
+func TestNear(t *testing.T) {
+	ctx, tolerance := context.Background(), 1e-13
+	rows := blobs(60, 7, 4, 3)
+	full, err := linear.Fit(ctx, rows, dataset.Rows{}, 4, linear.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fold := rows
+	fold.Labels, fold.Index = slices.Clone(rows.Labels), nil
+	for i, y := range rows.Labels {
+		if y != 1 {
+			fold.Index = append(fold.Index, i)
+		}
+		if y > 1 {
+			fold.Labels[i]--
+		}
+	}
+	want, err := linear.Fit(ctx, fold, dataset.Rows{}, 3, linear.Options{C: full.C, Tolerance: tolerance})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := linear.Fit(ctx, fold, dataset.Rows{}, 3, linear.Options{C: full.C, Near: full.Without(1), Tolerance: tolerance})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "weights", got.Weights, want.Weights, 1e-4)
+	near(t, "bias", got.Bias, want.Bias, 1e-4)
+	if _, err := linear.Fit(ctx, fold, dataset.Rows{}, 3, linear.Options{Near: full}); err == nil {
+		t.Error("a head of other classes was accepted")
+	}
+}
+
+// TestAnywhere: neither the cores nor where the rows lie change the head.
+func TestAnywhere(t *testing.T) {
+	train, val := blobs(200, 9, 3, 1), blobs(40, 9, 3, 2)
+	fit := func(train dataset.Rows) *linear.Fitted {
+		f, err := linear.Fit(context.Background(), train, val, 3, linear.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	want := fit(train)
+	before := runtime.GOMAXPROCS(1)
+	one := fit(train)
+	runtime.GOMAXPROCS(3)
+	three := fit(train)
+	runtime.GOMAXPROCS(before)
+	space := dataset.NewSpace(1000, t.TempDir(), 1)
+	paged, err := space.Make(train.D, train.Labels, func(write func(int, []float32) error) error { return write(0, train.X) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if paged.Window() == 0 {
+		t.Error("the rows are in memory")
+	}
+	for name, got := range map[string]*linear.Fitted{"one core": one, "three cores": three, "a file": fit(paged)} {
+		if !reflect.DeepEqual(got.Linear, want.Linear) || got.C != want.C {
+			t.Errorf("%s: another head", name)
+		}
+	}
+	if err := errors.Join(paged.Close(), space.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEdges: classes without rows, one class, features that do not vary, huge
+// ones, and more features than rows.
+func TestEdges(t *testing.T) {
+	ctx := context.Background()
+	rows := blobs(20, 6, 3, 5)
+	f, err := linear.Fit(ctx, rows, dataset.Rows{}, 5, linear.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logits := make([]float64, 5*rows.Len())
+	x := make([]float64, len(rows.X))
+	for i, v := range rows.X {
+		x[i] = float64(v)
+	}
+	f.Logits(logits, x)
+	for i, y := range rows.Labels {
+		if top := slices.Max(logits[5*i : 5*i+3]); top != logits[5*i+int(y)] && i < 3 || logits[5*i+4] >= top {
+			t.Errorf("row %d of class %d has logits %v", i, y, logits[5*i:5*i+5])
+		}
+	}
+	one := dataset.All(rows.X, rows.D, make([]int64, rows.Len()))
+	if f, err = linear.Fit(ctx, one, dataset.Rows{}, 1, linear.Options{}); err != nil || slices.Max(f.Weights) != 0 {
+		t.Errorf("one class: %v, %v", f, err)
+	}
+	for name, x := range map[string][]float32{
+		"constant": make([]float32, 12), "huge": {1e30, 0, 0, 2e30, 1, 1, 1e30, 1, 0, 3e30, 5, 5}, "more features than rows": {1, 2, 3, 4, 5, 6, 6, 1, 8, 7, 2, 1},
+	} {
+		d := 3
+		if name == "more features than rows" {
+			d = 6
+		}
+		f, err := linear.Fit(ctx, dataset.All(x, d, []int64{0, 1, 0, 1}[:12/d]), dataset.Rows{}, 2, linear.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, v := range slices.Concat(f.Weights, f.Bias) {
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				t.Errorf("%s: weights %v, bias %v", name, f.Weights, f.Bias)
+			}
+		}
+	}
+	var bad *options.Error
+	if _, err := linear.Fit(ctx, rows, dataset.Rows{}, 3, linear.Options{C: -1}); !errors.As(err, &bad) {
+		t.Errorf("C = -1: %v", err)
+	}
+	stopped, stop := context.WithCancel(ctx)
+	stop()
+	if _, err := linear.Fit(stopped, rows, dataset.Rows{}, 3, linear.Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
