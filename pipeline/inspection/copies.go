@@ -4,25 +4,25 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"math/rand/v2"
-	"runtime"
+	"math"
 	"slices"
 
 	"mlrbfn/internal/parallel"
+	"mlrbfn/pipeline/issues"
 )
 
 const (
 	// leastCosine of two rows' features for their images to be compared.
 	leastCosine = .6
-	// leastAlike of two images, scaled to few pixels, that are copies. Resized,
-	// recompressed and mirrored photographs have .99, cropped ones .94; others of
-	// the same subject at most .92.
+	// surelyAlike is from which likeness on two images are copies. Resized,
+	// recompressed and mirrored photographs have .998 or more.
+	surelyAlike = .998
+	// leastAlike of two images that are copies. Cropped photographs have .94 or more,
+	// others of the same subject at most .92.
 	leastAlike = .93
-	// standOut is how much of the difference between images of a class copies may
-	// have: drawings and digits of a class are all alike.
-	standOut = .2
-	// background is how many images of the same class that difference is taken from.
-	background = 20
+	// standOut is how much of the difference from their neighbours two copies that are
+	// only leastAlike may have: drawings and digits of a class are all alike.
+	standOut = .3
 	// featuresAlike is the cosine from which rows without images count as copies.
 	featuresAlike = .99
 )
@@ -30,17 +30,8 @@ const (
 // duplicate is two rows, a < b, that show the same.
 type duplicate struct {
 	a, b  int
-	score float64 // 1 for equal bytes or pixels
-	how   string
+	score float64 // 1 for equal files or features
 }
-
-// How two images are copies, the most certain first.
-const (
-	sameBytes    = "same file"
-	sameFeatures = "same features"
-	sameLook     = "same picture"
-	likeFeatures = "nearly the same features"
-)
 
 // copies finds pairs of rows that show the same image.
 func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
@@ -55,7 +46,7 @@ func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 			key := sha256.Sum256([]byte(hash))
 			if first, ok := equal[key]; ok {
 				same[i] = first
-				all = append(all, duplicate{first, i, 1, sameBytes})
+				all = append(all, duplicate{first, i, 1})
 				continue
 			}
 			equal[key] = i
@@ -63,7 +54,7 @@ func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 		key := sha256.Sum256(bytesOf(in.rowOf(i)))
 		if first, ok := byRow[key]; ok {
 			same[i] = first
-			all = append(all, duplicate{first, i, 1, sameFeatures})
+			all = append(all, duplicate{first, i, 1})
 			continue
 		}
 		byRow[key] = i
@@ -79,98 +70,76 @@ func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make([]duplicate, len(near))
-	usual := in.usual(near)
+	likeness := make([]float64, len(near)) // NaN where images cannot be compared
 	err = parallel.Blocks(ctx, len(near), 64, func(from, to int) {
 		for at := from; at < to; at++ {
-			p := near[at]
-			a, b := in.pictures.at(p.a), in.pictures.at(p.b)
-			if a == nil || b == nil {
-				if p.cosine >= featuresAlike {
-					verdicts[at] = duplicate{p.a, p.b, p.cosine, likeFeatures}
-				}
-				continue
-			}
-			if a.Spread < blankSpread || b.Spread < blankSpread {
-				continue // listed as blank
-			}
-			if r := alike(a, b); r >= leastAlike && 1-r <= standOut*(1-max(usual[p.a], usual[p.b])) {
-				verdicts[at] = duplicate{p.a, p.b, min(r, 1), sameLook}
+			likeness[at] = math.NaN()
+			if a, b := in.pictures.at(near[at].a), in.pictures.at(near[at].b); a != nil && b != nil {
+				likeness[at] = alike(a, b)
 			}
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range verdicts {
-		if v.score > 0 {
-			all = append(all, v)
+	median := usual(near, likeness)
+	for at, p := range near {
+		switch r := likeness[at]; {
+		case math.IsNaN(r):
+			if p.cosine >= featuresAlike {
+				all = append(all, duplicate{p.a, p.b, p.cosine})
+			}
+		case r >= surelyAlike, r >= leastAlike && 1-r <= standOut*(1-max(median[p.a], median[p.b])):
+			all = append(all, duplicate{p.a, p.b, min(r, 1)})
 		}
 	}
 	slices.SortStableFunc(all, func(p, q duplicate) int { return cmp.Compare(q.score, p.score) })
 	return all, nil
 }
 
-// usual returns how alike images of a class are, for the rows of the pairs: the
-// ninth decile over some images of the class.
-func (in *inspector) usual(near []pair) map[int]float64 {
-	byClass := map[int64][]int{}
-	for i, y := range in.Labels {
-		byClass[y] = append(byClass[y], i)
+// usual returns, for the rows of pairs, how alike an image and its neighbours are:
+// the median over all that may be looked at, 0 for those whose features are not even
+// near.
+func usual(near []pair, likeness []float64) map[int]float64 {
+	of := map[int][]float64{}
+	for at, p := range near {
+		of[p.a] = append(of[p.a], likeness[at])
+		of[p.b] = append(of[p.b], likeness[at])
 	}
-	var rows []int
-	for _, p := range near {
-		rows = append(rows, p.a, p.b)
+	median := make(map[int]float64, len(of))
+	for row, values := range of {
+		slices.Sort(values)
+		slices.Reverse(values)
+		if len(values) > neighbours/2 {
+			median[row] = max(0, values[neighbours/2])
+		}
 	}
-	slices.Sort(rows)
-	rows = slices.Compact(rows)
-	values := make([]float64, len(rows))
-	parallel.Each(runtime.GOMAXPROCS(0), len(rows), func(at int) {
-		i := rows[at]
-		mine := in.pictures.at(i)
-		if mine == nil {
-			return
-		}
-		random := rand.New(rand.NewPCG(in.Seed, uint64(i)))
-		class := byClass[in.Labels[i]]
-		var seen []float64
-		for range background {
-			j := class[random.IntN(len(class))]
-			if other := in.pictures.at(j); other != nil && j != i {
-				seen = append(seen, alike(mine, other))
-			}
-		}
-		if len(seen) > 0 {
-			slices.Sort(seen)
-			values[at] = seen[len(seen)*9/10]
-		}
-	})
-	usual := make(map[int]float64, len(rows))
-	for at, i := range rows {
-		usual[i] = values[at]
-	}
-	return usual
+	return median
 }
 
 // addCopies lists copies within the features, and those of test images.
 func (in *inspector) addCopies(all []duplicate) {
 	listed := map[int]bool{}
 	for _, c := range all {
-		kind, row, other := Duplicate, c.b, c.a
+		kind, row, other := issues.Duplicate, c.b, c.a
 		if c.b >= in.train {
 			if c.a >= in.train {
 				continue // both are test images
 			}
-			kind, row, other = Leak, c.a, c.b
+			kind, row, other = issues.Leak, c.a, c.b
 		}
-		if kind == Duplicate {
+		if kind == issues.Duplicate {
 			if listed[row] {
 				continue // as a copy of another
 			}
 			listed[row] = true
 		}
 		if y := in.Labels[row]; y >= 0 {
-			in.report.Classes[y].Copies++
+			if kind == issues.Leak {
+				in.report.Classes[y].Leaked++
+			} else {
+				in.report.Classes[y].Copies++
+			}
 		}
 		in.report.Issues = append(in.report.Issues, in.issue(row, kind, c.score, "", other))
 	}

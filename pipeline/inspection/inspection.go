@@ -7,6 +7,7 @@ package inspection
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"unsafe"
@@ -16,6 +17,7 @@ import (
 	"mlrbfn/internal/parallel"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/internal/tables"
+	"mlrbfn/pipeline/issues"
 	"mlrbfn/report"
 )
 
@@ -66,7 +68,7 @@ type Report struct {
 	// is; NaN where there were too few rows or classes to predict any.
 	Accuracy float64
 	Overlaps []Overlap
-	Issues   []Issue // the most certain first
+	Issues   []issues.Issue // the most certain first
 	Odd      []Odd
 	// Unread is how many images could not be read any more; they are judged by their
 	// features alone.
@@ -80,13 +82,16 @@ type Report struct {
 	Images []report.Image // of all rows, the test's last; Decode reads them
 }
 
+// Few is how many images a class should have at least.
+const Few = 20
+
 // Class is what was found in the rows of a label.
 type Class struct {
-	Name     string
-	Rows     int
-	Wrong    int // issues of each kind
-	Copies   int
-	Outliers int
+	Name string
+	Rows int
+	// Issues of each kind.
+	Wrong, Copies, Leaked, Outliers int
+
 	Accuracy float64 // share of its rows that are predicted as this class
 }
 
@@ -100,8 +105,8 @@ type Overlap struct {
 // inspector is one inspection.
 type inspector struct {
 	Options
-	*tables.Table             // features, and after them those of the test sets
-	train         int         // rows of Features
+	*tables.Table     // features, and after them those of the test sets
+	train         int // rows of Features
 	known         []report.Image
 	hashes        []string // SHA-256 of each image's file; "" if unknown
 	pictures      *pictures
@@ -132,7 +137,7 @@ func Inspect(ctx context.Context, o Options) (_ *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, table.Close()) }()
-	in := &inspector{Options: o, Table: table, report: &Report{}}
+	in := &inspector{Options: o, Table: table, report: &Report{Accuracy: math.NaN()}}
 	for i, set := range table.Sets {
 		if i < len(o.Features) {
 			in.train += set.N
@@ -253,7 +258,7 @@ func (in *inspector) run(ctx context.Context) error {
 	r := in.report
 	r.Classes = make([]Class, classes)
 	for c, name := range in.Classes {
-		r.Classes[c].Name = name
+		r.Classes[c] = Class{Name: name, Accuracy: math.NaN()}
 	}
 	for _, y := range in.Labels[:in.train] {
 		if y < 0 {
@@ -289,7 +294,7 @@ func (in *inspector) run(ctx context.Context) error {
 	in.addLabels(out)
 	in.addOutliers(out)
 	in.addOdd()
-	sortIssues(r.Issues)
+	issues.Sort(r.Issues)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"mlrbfn/dataset"
 	"mlrbfn/head/linear"
 	"mlrbfn/internal/parallel"
+	"mlrbfn/pipeline/issues"
 )
 
 // likeliest is how many classes of a prediction are remembered.
@@ -261,7 +262,7 @@ func (in *inspector) addLabels(out []prediction) {
 				continue
 			}
 			r.Classes[y].Wrong++
-			r.Issues = append(r.Issues, in.issue(i, Label, p.p[at]/(p.p[at]+p.own), in.Classes[c], -1))
+			r.Issues = append(r.Issues, in.issue(i, issues.Label, p.p[at]/(p.p[at]+p.own), in.Classes[c], -1))
 			break
 		}
 	}
@@ -296,7 +297,7 @@ func (in *inspector) addOutliers(out []prediction) {
 				in.report.Classes[y].Outliers++
 				// 1/2 at the fence, and nearer to 1 beyond.
 				score := 1 - .5*math.Exp(-(d-fence)/wide)
-				in.report.Issues = append(in.report.Issues, in.issue(i, Outlier, score, "", -1))
+				in.report.Issues = append(in.report.Issues, in.issue(i, issues.Outlier, score, "", -1))
 			}
 		}
 	}
@@ -326,8 +327,8 @@ func outerFence(values []float64) (fence, wide float64) {
 }
 
 // issue describes a row; other is −1 without another image.
-func (in *inspector) issue(row int, kind Kind, score float64, suggested string, other int) Issue {
-	i := Issue{Row: row, Kind: kind, Score: score, Suggested: suggested, row: row, other: other}
+func (in *inspector) issue(row int, kind issues.Kind, score float64, suggested string, other int) issues.Issue {
+	i := issues.Issue{Row: row, Kind: kind, Score: score, Suggested: suggested, OtherRow: other}
 	if i.Path = in.known[row].Path; in.Labels[row] >= 0 {
 		i.Label = in.Classes[in.Labels[row]]
 	}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
 
 	"mlrbfn/conditioning"
 	"mlrbfn/dataset"
@@ -17,10 +16,10 @@ import (
 // Rows of several axes are compared with rows in the nearest cells alone, as all
 // pairs of a million rows would take hours.
 const (
-	axes      = 64   // principal axes on which rows are compared
-	cellRows  = 4096 // about how many rows share a cell
-	probes    = 4    // cells in which a row's neighbours are sought
-	candidate = 10   // neighbours of a row that are looked at
+	axes       = 64   // principal axes on which rows are compared
+	cellRows   = 4096 // about how many rows share a cell
+	probes     = 4    // cells in which a row's neighbours are sought
+	neighbours = 10   // neighbours of a row that are looked at
 )
 
 // pair is two rows, a < b, with the cosine of their features about the mean.
@@ -41,11 +40,10 @@ func pairs(ctx context.Context, rows dataset.Rows, floor float64, memory int64, 
 	if err != nil {
 		return nil, err
 	}
-	cells, member, err := divide(ctx, unit, n, d, seed)
+	member, err := divide(ctx, unit, n, d, seed)
 	if err != nil {
 		return nil, err
 	}
-	var mutex sync.Mutex
 	best := make([][]found, n)
 	finished := 0
 	for c, rowsOf := range member.own {
@@ -77,15 +75,12 @@ func pairs(ctx context.Context, rows dataset.Rows, floor float64, memory int64, 
 		if err != nil {
 			return nil, err
 		}
-		mutex.Lock()
 		finished += len(rowsOf)
 		done(finished)
-		mutex.Unlock()
 	}
-	_ = cells
 	var all []pair
-	for i, neighbours := range best {
-		for _, f := range neighbours {
+	for i, nearest := range best {
+		for _, f := range nearest {
 			j := int(f.row)
 			if j < i && slices.ContainsFunc(best[j], func(g found) bool { return int(g.row) == i }) {
 				continue // the other row has it
@@ -107,7 +102,7 @@ func keep(best []found, f found) []found {
 	after := func(g found) bool {
 		return g.cosine < f.cosine || g.cosine == f.cosine && g.row > f.row
 	}
-	if len(best) == candidate && !after(best[candidate-1]) {
+	if len(best) == neighbours && !after(best[neighbours-1]) {
 		return best
 	}
 	at := len(best)
@@ -115,7 +110,7 @@ func keep(best []found, f found) []found {
 		at--
 	}
 	best = slices.Insert(best, at, f)
-	return best[:min(len(best), candidate)]
+	return best[:min(len(best), neighbours)]
 }
 
 // principal returns the rows on their principal axes, each divided by its length:
@@ -152,19 +147,19 @@ func principal(ctx context.Context, rows dataset.Rows, memory int64) (unit []flo
 type membership struct{ own, asking [][]int32 }
 
 // divide makes cells by spherical k-means on a sample of the rows.
-func divide(ctx context.Context, unit []float32, n, d int, seed uint64) (centres []float32, m membership, err error) {
+func divide(ctx context.Context, unit []float32, n, d int, seed uint64) (m membership, err error) {
 	k := (n + cellRows - 1) / cellRows
 	if k == 1 {
 		all := make([]int32, n)
 		for i := range all {
 			all[i] = int32(i)
 		}
-		return nil, membership{[][]int32{all}, [][]int32{all}}, nil
+		return membership{[][]int32{all}, [][]int32{all}}, nil
 	}
 	random := rand.New(rand.NewPCG(seed, 0x1f83d9ab))
 	sample := random.Perm(n)[:min(n, 64*k)]
 	slices.Sort(sample)
-	centres = make([]float32, 0, k*d)
+	centres := make([]float32, 0, k*d)
 	for _, i := range random.Perm(len(sample))[:k] {
 		centres = append(centres, unit[sample[i]*d:(sample[i]+1)*d]...)
 	}
@@ -175,7 +170,7 @@ func divide(ctx context.Context, unit []float32, n, d int, seed uint64) (centres
 	for range 8 {
 		nearest, err := assign(ctx, points, len(sample), d, centres, 1)
 		if err != nil {
-			return nil, m, err
+			return m, err
 		}
 		sums := make([]float64, k*d)
 		for i, c := range nearest {
@@ -199,7 +194,7 @@ func divide(ctx context.Context, unit []float32, n, d int, seed uint64) (centres
 	places := min(probes, k)
 	nearest, err := assign(ctx, unit, n, d, centres, places)
 	if err != nil {
-		return nil, m, err
+		return m, err
 	}
 	m = membership{make([][]int32, k), make([][]int32, k)}
 	for i := range n {
@@ -210,7 +205,7 @@ func divide(ctx context.Context, unit []float32, n, d int, seed uint64) (centres
 			m.asking[c] = append(m.asking[c], int32(i))
 		}
 	}
-	return centres, m, nil
+	return m, nil
 }
 
 // assign returns the p centres nearest to each row, [n, p], the nearest first.

@@ -86,10 +86,15 @@ type window struct {
 	mirrored   bool
 }
 
-var whole = window{w: 1, h: 1}
-
 // maxCrop is how much of the width or height a crop may lose and still be found.
 const maxCrop = .2
+
+// From which correlation on it is worth while to look for a crop, and to look more
+// closely.
+const (
+	leastStart  = .4
+	leastCoarse = .8
+)
 
 // alike returns how much two pictures are the same, a correlation of the shades in
 // [−1, 1]: the largest one over parts of either, mirrored or not, for crops lose
@@ -99,7 +104,7 @@ func alike(a, b *picture) float64 {
 	for _, mirrored := range []bool{false, true} {
 		// The whole pictures first: what is not even similar needs no search.
 		start := correlation(a, window{w: 1, h: 1, mirrored: mirrored}, b)
-		if best = max(best, start); start < .3 {
+		if best = max(best, start); start < leastStart || start > surelyAlike {
 			continue
 		}
 		best = max(best, fit(a, b, mirrored), fit(b, a, mirrored))
@@ -125,6 +130,9 @@ func fit(a, b *picture, mirrored bool) float64 {
 				break
 			}
 		}
+	}
+	if best < leastCoarse {
+		return best
 	}
 	// Each edge on its own, in finer and finer steps.
 	for _, step := range []float64{.03, .015, .0075} {

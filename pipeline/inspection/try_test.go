@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"mlrbfn/pipeline/issues"
 )
 
 func TestTry(t *testing.T) {
@@ -18,7 +19,7 @@ func TestTry(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Printf("%s: %v acc %.3f kinds", dir, time.Since(start).Round(time.Millisecond), r.Accuracy)
-		count := map[Kind]int{}
+		count := map[issues.Kind]int{}
 		for _, i := range r.Issues {
 			count[i.Kind]++
 		}
@@ -42,7 +43,7 @@ func TestTry(t *testing.T) {
 			}
 			hit, n, all := 0, 0, 0
 			for _, i := range r.Issues {
-				if i.Kind == Label {
+				if i.Kind == issues.Label {
 					bad := truth[i.Row] != given[i.Row]
 					if n < k && bad {
 						hit++

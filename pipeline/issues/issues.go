@@ -1,4 +1,6 @@
-package inspection
+// Package issues is the file issues.csv: what an inspection found wrong with images,
+// for a person to correct and a training to act on.
+package issues
 
 import (
 	"cmp"
@@ -10,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mlrbfn/features"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/regular"
 )
@@ -35,18 +38,15 @@ type Issue struct {
 	Score     float64 // how certain it is, in [0, 1]
 	Label     string  // of the image; "" if it has none
 	Suggested string  // the class that fits better, of Label
-	Other     string  // path of the other image, of Duplicate and Leak; what is wrong in words for others
+	Other     string  // path of the other image, of Duplicate and Leak
 
-	row, other int // in Report.Images; other is −1 without one
+	// OtherRow is the row of the other image, counted on through the test features; −1
+	// without one. It is not part of the file.
+	OtherRow int
 }
 
-// Image returns the place of the issue's image in Report.Images.
-func (i Issue) Image() int { return i.row }
-
-// OtherImage returns the place of the other image, −1 if there is none.
-func (i Issue) OtherImage() int { return i.other }
-
-func sortIssues(all []Issue) {
+// Sort puts the most certain issues first.
+func Sort(all []Issue) {
 	slices.SortStableFunc(all, func(a, b Issue) int {
 		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(slices.Index(Kinds, a.Kind), slices.Index(Kinds, b.Kind)), cmp.Compare(a.Row, b.Row))
 	})
@@ -54,9 +54,9 @@ func sortIssues(all []Issue) {
 
 var columns = []string{"path", "row", "kind", "score", "label", "suggested", "other"}
 
-// WriteIssues writes issues as CSV, whole or not at all. A cell that a spreadsheet
-// would run begins with an apostrophe, which ReadIssues takes away.
-func WriteIssues(file string, issues []Issue) error {
+// Write writes issues as CSV, whole or not at all. A cell that a spreadsheet
+// would run begins with an apostrophe, which Read takes away.
+func Write(file string, issues []Issue) error {
 	return atomicfile.Write(file, func(w io.Writer) error {
 		out := csv.NewWriter(w)
 		errs := []error{out.Write(columns)}
@@ -80,18 +80,18 @@ func harmless(cell string) string {
 	return cell
 }
 
-// ReadIssues reads a file of WriteIssues from which a person may have deleted
+// Read reads a file of Write from which a person may have deleted
 // lines.
-func ReadIssues(file string) ([]Issue, error) {
+func Read(file string) ([]Issue, error) {
 	data, err := regular.ReadFile(file, regular.Page)
 	if err != nil {
 		return nil, err
 	}
-	return ParseIssues(file, data)
+	return Parse(file, data)
 }
 
-// ParseIssues parses the content of a file of WriteIssues; name is for errors.
-func ParseIssues(name string, data []byte) ([]Issue, error) {
+// Parse parses the content of a file of Write; name is for errors.
+func Parse(name string, data []byte) ([]Issue, error) {
 	in := csv.NewReader(strings.NewReader(strings.TrimPrefix(string(data), "\ufeff")))
 	lines, err := in.ReadAll()
 	if err != nil {
@@ -119,7 +119,64 @@ func ParseIssues(name string, data []byte) ([]Issue, error) {
 		if !slices.Contains(Kinds, kind) {
 			return nil, fmt.Errorf("%s: line %d: kind %q is unknown", name, at+2, cells[2])
 		}
-		all = append(all, Issue{Path: cells[0], Row: row, Kind: kind, Score: score, Label: cells[4], Suggested: cells[5], Other: cells[6], row: row, other: -1})
+		all = append(all, Issue{Path: cells[0], Row: row, Kind: kind, Score: score, Label: cells[4], Suggested: cells[5], Other: cells[6], OtherRow: -1})
 	}
 	return all, nil
+}
+
+// Labels returns copies of the labels of feature sets, in their order, with −1 for the
+// rows of exclude, and with the suggested class for those of relabel, as far as they
+// are of the kind Label. An issue belongs to the row that it names if that has its
+// path; where images were added or taken away since, to the only row with its path.
+func Labels(labels []int64, classes []string, sets []*features.Set, exclude, relabel []Issue) (corrected []int64, err error) {
+	paths := make([]string, 0, len(labels))
+	rows := map[string][]int{}
+	for _, set := range sets {
+		images, err := set.Images()
+		if err != nil {
+			return nil, err
+		}
+		if len(images) == 0 {
+			images = make([]features.Image, set.N)
+		}
+		for _, img := range images {
+			rows[img.Path] = append(rows[img.Path], len(paths))
+			paths = append(paths, img.Path)
+		}
+	}
+	find := func(i Issue) (int, error) {
+		if i.Row < len(paths) && paths[i.Row] == i.Path {
+			return i.Row, nil
+		}
+		switch all := rows[i.Path]; {
+		case i.Path != "" && len(all) == 1:
+			return all[0], nil
+		case i.Path == "" || len(all) > 1:
+			return 0, fmt.Errorf("row %d (%q) is not that image in these features: inspect them again", i.Row, i.Path)
+		}
+		return 0, fmt.Errorf("the features have no image %q", i.Path)
+	}
+	corrected = slices.Clone(labels)
+	for _, i := range exclude {
+		row, err := find(i)
+		if err != nil {
+			return nil, err
+		}
+		corrected[row] = -1
+	}
+	for _, i := range relabel {
+		if i.Kind != Label {
+			continue
+		}
+		row, err := find(i)
+		if err != nil {
+			return nil, err
+		}
+		y := slices.Index(classes, i.Suggested)
+		if y < 0 {
+			return nil, fmt.Errorf("row %d (%q): the suggested class %q is none of the features", i.Row, i.Path, i.Suggested)
+		}
+		corrected[row] = int64(y) // also where exclude has it
+	}
+	return corrected, nil
 }
