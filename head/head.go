@@ -63,7 +63,8 @@ type Network interface {
 	Width() int   // values that its last layer reads
 	// HasScore reports whether the network computes a score of its own. Several
 	// such networks are combined by the mean of their scores. The score of other
-	// networks is the logarithm of the largest confidence.
+	// networks is the logarithm of the largest confidence. The evaluator of a network
+	// with a score is a Measurer.
 	HasScore() bool
 	// Validate checks that the arrays fit together and that all numbers are
 	// finite. Call it first on a network from a file.
@@ -84,6 +85,25 @@ type Evaluator interface {
 	// Represent fills dst [b, Width] with the inputs of the last layer for the
 	// rows z [b, d].
 	Represent(dst []float32, z []float64)
+}
+
+// Measurer is an Evaluator that can tell the two terms of its network's score
+// apart, as that of package residual can.
+type Measurer interface {
+	Evaluator
+	// Terms fills nearness [b] and decision [b] for the rows of the last call of
+	// Outputs, which must have computed their scores.
+	Terms(nearness, decision []float64)
+}
+
+// Outputs are what a head says of n rows.
+type Outputs struct {
+	LogConfidences []float64 // log φ [n, C]
+	Scores         []float64 // [n]; higher is more in-distribution
+
+	// The terms of the score: how near a row is to the nearest class, and how
+	// clearly it is of one class. Both [n]; nil where the network has no terms.
+	Nearness, Decision []float64
 }
 
 // Head is a trained network and the conditioning of its features, as a detector
@@ -191,43 +211,79 @@ func (p *Predictor) read(x []float32) []float64 {
 // network's own score. A higher score means more in-distribution. It panics if
 // the lengths do not fit.
 func (p *Predictor) Outputs(logConfidences, scores []float64, x []float32) {
+	p.Fill(Outputs{LogConfidences: logConfidences, Scores: scores}, x)
+}
+
+// Fill fills the arrays of o, of which Scores and the terms may be nil, for the
+// rows x [n, d]; see Predictor.Outputs. Terms need scores, and a network that
+// HasTerms.
+func (p *Predictor) Fill(o Outputs, x []float32) {
 	n := len(x) / p.d
-	if len(x) != n*p.d || len(logConfidences) != n*p.classes || scores != nil && len(scores) != n {
+	if len(x) != n*p.d || len(o.LogConfidences) != n*p.classes || o.Scores != nil && len(o.Scores) != n || len(o.Nearness) != len(o.Decision) {
 		panic("head: Outputs: the lengths of the rows or of the results do not fit the head")
 	}
-	for len(x) > 0 {
-		b := min(BatchRows, len(x)/p.d)
-		var batchScores []float64
-		if scores != nil {
-			batchScores, scores = scores[:b], scores[b:]
+	for from := 0; from < n; from += BatchRows {
+		to := min(from+BatchRows, n)
+		var scores []float64
+		if o.Scores != nil {
+			scores = o.Scores[from:to]
 		}
-		p.evaluator.Outputs(logConfidences[:b*p.classes], batchScores, p.read(x[:b*p.d]))
-		x, logConfidences = x[b*p.d:], logConfidences[b*p.classes:]
+		p.evaluator.Outputs(o.LogConfidences[from*p.classes:to*p.classes], scores, p.read(x[from*p.d:to*p.d]))
+		if o.Nearness != nil {
+			p.evaluator.(Measurer).Terms(o.Nearness[from:to], o.Decision[from:to])
+		}
 	}
 }
 
 // LogConfidences returns log φ [n, C] for the rows x [n, d]: the logarithm of
 // the confidence, in [0, 1], that a row is of class c. It computes on all cores.
 func (h *Head) LogConfidences(x []float32) []float64 {
-	logConfidences, _ := h.Outputs(x)
-	return logConfidences
+	return h.All(x).LogConfidences
 }
+
+// HasTerms reports whether the terms of the head's score can be told apart.
+func (h *Head) HasTerms() bool { return h.Network.HasScore() }
 
 // Outputs returns log φ [n, C] and the scores [n] of the rows x [n, d]; see
 // [Predictor.Outputs]. It computes on all cores.
 func (h *Head) Outputs(x []float32) (logConfidences, scores []float64) {
+	o := h.All(x)
+	return o.LogConfidences, o.Scores
+}
+
+// Room returns arrays for what the head says of n rows.
+func (h *Head) Room(n int) Outputs {
+	o := Outputs{LogConfidences: make([]float64, n*h.Classes()), Scores: make([]float64, n)}
+	if h.HasTerms() {
+		o.Nearness, o.Decision = make([]float64, n), make([]float64, n)
+	}
+	return o
+}
+
+// Part returns what is said of the rows from … to−1, in the same arrays.
+func (o Outputs) Part(from, to, classes int) Outputs {
+	part := Outputs{LogConfidences: o.LogConfidences[from*classes : to*classes], Scores: o.Scores[from:to]}
+	if o.Nearness != nil {
+		part.Nearness, part.Decision = o.Nearness[from:to], o.Decision[from:to]
+	}
+	return part
+}
+
+// All returns everything that the head says of the rows x [n, d]. It computes on
+// all cores.
+func (h *Head) All(x []float32) Outputs {
 	d, classes := h.Dim(), h.Classes()
 	n := len(x) / d
-	logConfidences, scores = make([]float64, n*classes), make([]float64, n)
+	o := h.Room(n)
 	// Whole batches each, so that results do not depend on the number of workers.
 	_ = parallel.Ranges(context.Background(), n, BatchRows, func() func(from, to int) error { // which cannot fail
 		p := h.NewPredictor()
 		return func(from, to int) error {
-			p.Outputs(logConfidences[from*classes:to*classes], scores[from:to], x[from*d:to*d])
+			p.Fill(o.Part(from, to, classes), x[from*d:to*d])
 			return nil
 		}
 	})
-	return logConfidences, scores
+	return o
 }
 
 // Representations returns the inputs of the last layer [n, R], R = Width, for

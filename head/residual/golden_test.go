@@ -227,7 +227,7 @@ func TestGoldenScore(t *testing.T) {
 	var gens, scores []float64
 	for i, l := range g.L {
 		gens = append(gens, decision(headtest.Values[float64](l)))
-		scores = append(scores, score.of(float64(g.Density.M[i]), headtest.Values[float64](l)))
+		scores = append(scores, score.of(float64(g.Density.M[i]), decision(headtest.Values[float64](l))))
 	}
 	headtest.Near(t, "G", gens, g.Gen, 1e-12)
 	headtest.Near(t, "score", scores, g.Score, 1e-12)

@@ -204,6 +204,8 @@ type trainer struct {
 	*network[float32]
 	model *Network
 	val   dataset.Rows // reduced
+
+	balance bool // see network.start
 }
 
 // Draw implements head.Trainable. There is nothing to draw.
@@ -213,7 +215,7 @@ func (t *trainer) Draw(head.Random) {}
 // rounding errors of distances end up in exponents.
 func (t *trainer) Start(ctx context.Context, _ []float32, b int, train dataset.Rows, rng head.Random) error {
 	network := compute[float64](t.model, b)
-	if err := network.start(ctx, train, t.val, t.model.Classes(), rng); err != nil {
+	if err := network.start(ctx, train, t.val, t.model.Classes(), t.balance, rng); err != nil {
 		return err
 	}
 	network.CopyTo(t.model.Layers)
@@ -235,7 +237,7 @@ func (n *Network) evaluator() *evaluator {
 	return &evaluator{
 		network: compute[float64](n, head.BatchRows), score: n.Score, classes: n.Classes(),
 		density: n.Density, measure: n.Density.measure(),
-		distance: make([]float64, head.BatchRows), reduced: make([]float64, head.BatchRows*(n.Width()+1)),
+		distance: make([]float64, head.BatchRows), decision: make([]float64, head.BatchRows), reduced: make([]float64, head.BatchRows*(n.Width()+1)),
 	}
 }
 
@@ -247,6 +249,7 @@ type evaluator struct {
 	density  *Density
 	measure  *measure
 	distance []float64 // of a batch from the nearest class mean
+	decision []float64 // of a batch, G of its l
 	reduced  []float64 // inputs of the layers
 }
 
@@ -275,9 +278,18 @@ func (e *evaluator) Outputs(logConfidences, scores, z []float64) {
 		if e.score == nil {
 			scores[i] = slices.Max(logConfidences[from:to])
 		} else {
-			scores[i] = e.score.of(e.distance[i], logits[from:to])
+			e.decision[i] = decision(logits[from:to])
+			scores[i] = e.score.of(e.distance[i], e.decision[i])
 		}
 	}
+}
+
+// Terms implements head.Measurer: −m and G.
+func (e *evaluator) Terms(nearness, decision []float64) {
+	for i := range nearness {
+		nearness[i] = -e.distance[i]
+	}
+	copy(decision, e.decision)
 }
 
 // Represent implements head.Evaluator: the first features after the hidden

@@ -34,9 +34,9 @@ const (
 
 func (s *Score) valid() bool { return s.Nearness.Valid() && s.Decision.Valid() }
 
-// of returns the score of a row.
-func (s *Score) of(m float64, l []float64) float64 {
-	return s.Nearness.Of(-m) + s.Decision.Of(decision(l))
+// of returns the score of a row with the distance m and the decision G.
+func (s *Score) of(m, g float64) float64 {
+	return s.Nearness.Of(-m) + s.Decision.Of(g)
 }
 
 // fitScore returns the score standardised on conditioned in-distribution rows.

@@ -28,12 +28,32 @@ type Detector struct {
 	TargetTPR float64   // share of in-distribution images that the threshold is to keep
 	Scores    []float64 // of the calibration images, ascending
 
+	// Folds, where there are any, give the p-values and decide what is flagged, as
+	// file folds.go says. Scores are those of all folds together then, and Threshold
+	// is theirs: who sets another threshold for the score drops the folds.
+	Folds []*Detector
+
+	// Assessment says how well class hold-out found images of a new class; nil where
+	// there was none.
+	Assessment *Assessment
+
+	// ByClass, unless nil, are the calibration scores by the class that the detector
+	// gives, [C+1]: an empty list is of a class with too few, the last one of these
+	// classes together. CalibrateByClass makes it.
+	ByClass    [][]float64
+	perClass   [][]float64 // what each class compares with
+	thresholds []float64   // of each class; nil: Threshold for all
+
+	// Confidence, unless nil, makes Verdict.Confidence of the largest confidence.
+	Confidence *Platt
+
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
-	file string // that it was read from; "" for a new one
+	file   string // that it was read from; "" for a new one
+	signed bool   // by a key that its user named
 }
 
 // TrainingRecord is the options that heads were trained with and the rows that
@@ -74,7 +94,7 @@ type RowCount struct {
 // ScoreName names the score that verdicts give.
 func (d *Detector) ScoreName() string {
 	if d.Scoring == nil {
-		return OwnScore
+		return HeadScore
 	}
 	return d.Scoring.Name
 }
@@ -85,40 +105,68 @@ func (d *Detector) Dim() int { return d.Heads[0].Dim() }
 // LogConfidences returns log φ [n, C] for the rows x [n, D] of features; with
 // several heads φ is the mean of theirs.
 func (d *Detector) LogConfidences(x []float32) []float64 {
-	logConfidences, _ := d.outputs(func(h int) ([]float64, []float64) { return d.Heads[h].Outputs(x) })
-	return logConfidences
+	return d.outputs(func(h int) head.Outputs { return d.Heads[h].All(x) }).LogConfidences
 }
 
-// outputs returns the logarithm of the heads' mean confidence and the scores,
-// from what each gives. It changes what the first gives. The score of heads
-// that have one of their own is the mean of theirs, else that of the mean
-// confidence.
-func (d *Detector) outputs(of func(head int) (logConfidences, scores []float64)) (logConfidences, scores []float64) {
-	logConfidences, scores = of(0)
+// outputs returns the logarithm of the heads' mean confidence, the scores and
+// their terms, from what each gives. It changes what the first gives. The scores
+// and terms of heads that have them are the means of theirs; else the score is
+// that of the mean confidence.
+func (d *Detector) outputs(of func(head int) head.Outputs) head.Outputs {
+	all := of(0)
 	n := float64(len(d.Heads))
 	for h := 1; h < len(d.Heads); h++ {
-		l, s := of(h)
-		for i, v := range l {
-			logConfidences[i] = logAdd(logConfidences[i], v)
+		o := of(h)
+		for i, v := range o.LogConfidences {
+			all.LogConfidences[i] = logAdd(all.LogConfidences[i], v)
 		}
-		for i, v := range s {
-			scores[i] += v
+		add := func(to, from []float64) {
+			for i, v := range from {
+				to[i] += v
+			}
 		}
+		add(all.Scores, o.Scores)
+		add(all.Nearness, o.Nearness)
+		add(all.Decision, o.Decision)
 	}
 	if n > 1 {
-		for i := range logConfidences {
-			logConfidences[i] -= math.Log(n)
+		for i := range all.LogConfidences {
+			all.LogConfidences[i] -= math.Log(n)
 		}
-		for i := range scores {
-			scores[i] /= n
+		for _, means := range [][]float64{all.Scores, all.Nearness, all.Decision} {
+			for i := range means {
+				means[i] /= n
+			}
 		}
 	}
 	if !d.Heads[0].Network.HasScore() {
-		for i := range scores {
-			_, scores[i] = best(logConfidences[i*len(d.Classes) : (i+1)*len(d.Classes)])
+		for i := range all.Scores {
+			_, all.Scores[i] = best(all.LogConfidences[i*len(d.Classes) : (i+1)*len(d.Classes)])
 		}
 	}
-	return logConfidences, scores
+	return all
+}
+
+// Own returns what the heads say of the rows x [n, D] of features: means of theirs.
+func (d *Detector) Own(x []float32) head.Outputs {
+	return d.outputs(func(h int) head.Outputs { return d.Heads[h].All(x) })
+}
+
+// EachOwn calls do with what Own says of blocks of the rows, in order.
+func (d *Detector) EachOwn(ctx context.Context, x []float32, do func(head.Outputs)) error {
+	for block := range slices.Chunk(x, d.blockRows()*d.Dim()) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		do(d.Own(block))
+	}
+	return nil
+}
+
+// blockRows is how many rows are judged at once.
+func (d *Detector) blockRows() int {
+	const confidences = 1 << 19
+	return max(min(confidences/len(d.Classes), mostVerdicts)/verdictBlock, 1) * verdictBlock
 }
 
 // logAdd returns log(eᵃ + eᵇ).
@@ -134,7 +182,7 @@ func logAdd(a, b float64) float64 {
 type Verdict struct {
 	Class      string  // the most confident class
 	Label      int     // its index
-	Confidence float64 // max_c φ_c in [0, 1]
+	Confidence float64 // the chance that the class is right, made of max_c φ_c, or that itself; in [0, 1]
 	Score      float64 // higher = more in-distribution; log Confidence for the paper's heads
 	OOD        bool    // Score < threshold
 	// PValue is (1 + #{calibration scores ≤ Score}) / (n + 1): the chance
@@ -159,30 +207,34 @@ func (d *Detector) Verdicts(x []float32) []Verdict {
 // VerdictsContext is Verdicts that stops with ctx.
 func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict, error) {
 	verdicts := make([]Verdict, 0, len(x)/d.Dim())
-	const confidences = 1 << 19
-	rows := max(min(confidences/len(d.Classes), mostVerdicts)/verdictBlock, 1) * verdictBlock
-	for block := range slices.Chunk(x, rows*d.Dim()) {
+	for block := range slices.Chunk(x, d.blockRows()*d.Dim()) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) { return d.Heads[h].Outputs(block) })
-		if err := d.rescore(ctx, scores, block); err != nil {
+		own := d.Own(block)
+		scores, err := d.rescore(ctx, own, block)
+		if err != nil {
 			return nil, err
 		}
+		first := len(verdicts)
 		for i, score := range scores {
-			verdicts = append(verdicts, d.verdict(logConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
+			verdicts = append(verdicts, d.verdict(own.LogConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
+		}
+		if err := d.crossContext(ctx, verdicts[first:], block); err != nil {
+			return nil, err
 		}
 	}
 	return verdicts, nil
 }
 
-// rescore puts the scores to judge the rows x by in the place of the heads' own.
-// It fails only when cancelled.
-func (d *Detector) rescore(ctx context.Context, scores []float64, x []float32) error {
+// rescore returns the scores to judge the rows x by, of which the heads say own. It
+// fails only when cancelled.
+func (d *Detector) rescore(ctx context.Context, own head.Outputs, x []float32) ([]float64, error) {
 	if d.Scoring == nil {
-		return nil
+		return own.Scores, nil
 	}
-	return d.Scoring.Score(ctx, scores, d.Scoring.Batch(x), slices.Clone(scores))
+	scores := make([]float64, len(own.Scores))
+	return scores, d.Scoring.Score(ctx, scores, d.Scoring.Batch(x), own)
 }
 
 // JudgeRows is how many rows a function of Detector.NewJudge takes at most: with
@@ -193,22 +245,29 @@ const JudgeRows = 16
 // and serves one goroutine. A row's verdict does not depend on the others.
 func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	classes := len(d.Classes)
-	predictors, out, score := make([]*head.Predictor, len(d.Heads)), make([][]float64, len(d.Heads)), make([][]float64, len(d.Heads))
+	predictors, room := make([]*head.Predictor, len(d.Heads)), make([]head.Outputs, len(d.Heads))
 	for i, h := range d.Heads {
-		predictors[i], out[i], score[i] = h.NewPredictor(), make([]float64, JudgeRows*classes), make([]float64, JudgeRows)
+		predictors[i], room[i] = h.NewPredictor(), h.Room(JudgeRows)
+	}
+	var folds []func([]float32) []Verdict
+	for _, fold := range d.Folds {
+		folds = append(folds, fold.NewJudge())
 	}
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
-		logConfidences, scores := d.outputs(func(h int) ([]float64, []float64) {
-			predictors[h].Outputs(out[h][:n*classes], score[h][:n], rows)
-			return out[h][:n*classes], score[h][:n]
+		own := d.outputs(func(h int) head.Outputs {
+			o := room[h].Part(0, n, classes)
+			predictors[h].Fill(o, rows)
+			return o
 		})
 		verdicts := make([]Verdict, n)
 		for i := range verdicts {
 			// Not all scores of a block are bit-identical to those of its rows alone.
-			_ = d.rescore(context.Background(), scores[i:i+1], rows[i*d.Dim():(i+1)*d.Dim()]) // fails only when cancelled
-			verdicts[i] = d.verdict(logConfidences[i*classes:(i+1)*classes], scores[i])
+			one := own.Part(i, i+1, classes)
+			scores, _ := d.rescore(context.Background(), one, rows[i*d.Dim():(i+1)*d.Dim()]) // fails only when cancelled
+			verdicts[i] = d.verdict(one.LogConfidences, scores[0])
 		}
+		_ = d.cross(verdicts, func(k int) ([]Verdict, error) { return folds[k](rows), nil }) // never fails
 		return verdicts
 	}
 }
@@ -216,11 +275,15 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 // verdict judges the log φ [C] and the score of one image.
 func (d *Detector) verdict(logConfidences []float64, score float64) Verdict {
 	label, most := best(logConfidences)
-	return Verdict{
+	v := Verdict{
 		Class: d.Classes[label], Label: label,
 		Confidence: math.Exp(most), Score: score,
-		OOD: !(score >= d.Threshold), PValue: pValue(d.Scores, score),
+		OOD: !(score >= d.ThresholdOf(label)), PValue: pValue(d.ScoresOf(label), score),
 	}
+	if d.Confidence != nil {
+		v.Confidence = d.Confidence.chance(most)
+	}
+	return v
 }
 
 // best returns the first largest of a row and where it is.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,21 +14,35 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// OwnScore is the name of the score that an MLRBFN gives itself.
-const OwnScore = "mlrbfn"
+// Names of scores that are not post-hoc scores of one kind.
+const (
+	// JoinedScore joins the parts that class hold-out weighs on the training data
+	// themselves; docs/holdout.md describes it. It is the default. Of the paper's
+	// heads it is their own score.
+	JoinedScore = "mlrbfn"
+	// HeadScore is the score that the heads give themselves.
+	HeadScore = "head"
 
-const ensembleName = "ensemble"
+	ensembleName = "ensemble"
+)
+
+// Names of parts that are the heads' own. Files hold them.
+const (
+	OwnPart      = "mlrbfn"   // the heads' own score; in ensembles HeadScore is the same
+	DensityPart  = "density"  // how near the nearest class is
+	DecisionPart = "decision" // how clearly it is that one
+)
 
 // ScoreNames are the scores that a detector can judge by, and the methods that
 // an evaluation compares unless it is told others. There are also ensembles of
 // any of them, "ensemble(A,B,…)".
-var ScoreNames = slices.Concat([]string{OwnScore}, posthoc.Names(), []string{ensembleName})
+var ScoreNames = slices.Concat([]string{JoinedScore, HeadScore}, posthoc.Names(), []string{ensembleName})
 
 // EnsembleParts are the scores that the ensemble without brackets adds up;
 // docs/ensemble.md says how they were found.
-var EnsembleParts = []string{OwnScore, "gen", "fdbd", "mds++"}
+var EnsembleParts = []string{OwnPart, "gen", "fdbd", "mds++"}
 
-// OwnWeight is how often the heads' own score counts in an ensemble: an open
+// OwnWeight is how often the heads' own score counts in an ensemble: a residual
 // head's is the sum of two.
 const OwnWeight = 2
 
@@ -50,12 +65,16 @@ func SplitScores(list string) []string {
 }
 
 // ScoreParts returns the scores that a name stands for: itself, or for
-// "ensemble" and "ensemble(a,b,…)" the parts.
+// "ensemble" and "ensemble(a,b,…)" the parts. HeadScore stands for OwnPart.
+// JoinedScore stands for parts that only the data tell.
 func ScoreParts(name string) (parts []string, ensemble bool, err error) {
-	parts = []string{name}
-	if name == ensembleName {
+	switch name {
+	case ensembleName:
 		return EnsembleParts, true, nil
+	case JoinedScore:
+		return nil, false, nil
 	}
+	parts = []string{name}
 	if list, ok := strings.CutPrefix(name, ensembleName+"("); ok && strings.HasSuffix(list, ")") {
 		parts, ensemble = strings.Split(strings.TrimSuffix(list, ")"), ","), true
 		if len(parts) < 2 {
@@ -63,7 +82,11 @@ func ScoreParts(name string) (parts []string, ensemble bool, err error) {
 		}
 	}
 	for i, p := range parts {
-		if p != OwnScore && !slices.Contains(posthoc.Names(), p) {
+		if p == HeadScore {
+			p = OwnPart
+			parts[i] = p
+		}
+		if p != OwnPart && !slices.Contains(posthoc.Names(), p) {
 			return nil, false, fmt.Errorf("there is no score %q; there are %s, ensemble and ensemble(A,B,…) of these", p, strings.Join(ScoreNames[:len(ScoreNames)-1], ", "))
 		}
 		if slices.Contains(parts[:i], p) {
@@ -81,8 +104,9 @@ func CheckScores(name string) error {
 
 // Scoring is a score of images by what is not the heads' own score alone.
 type Scoring struct {
-	Name  string // as it was asked for: a post-hoc score, "ensemble" or "ensemble(A,B,…)"
+	Name  string // as it was asked for: a post-hoc score, "ensemble", "ensemble(A,B,…)" or JoinedScore
 	Parts []Part // whose scaled scores are added
+	Guard *Guard // added to these; nil for none
 
 	// Classifier gives the logits that parts read; nil where none does.
 	Classifier *posthoc.Linear
@@ -91,26 +115,69 @@ type Scoring struct {
 // Part is a score with its place on the common scale.
 type Part struct {
 	Name  string
-	Score posthoc.Scorer // nil for the heads' own
+	Score posthoc.Scorer // nil for what the heads give themselves: OwnPart, DensityPart or DecisionPart
 	Scale head.Scale
+}
+
+// Own returns what the heads give for the part, which has no Score of its own.
+func (p Part) Own(own head.Outputs) []float64 {
+	switch p.Name {
+	case DensityPart:
+		return own.Nearness
+	case DecisionPart:
+		return own.Decision
+	}
+	return own.Scores
+}
+
+// Guard keeps images flagged that are far from all classes: a sum of parts may
+// miss them, as logits can be confident anywhere. With the density −m of
+// DensityPart it adds
+//
+//	Weight · min(0, (−m − Low)/(Middle − Low))
+//
+// which is 0 for nearly all in-distribution images.
+type Guard struct {
+	Low, Middle float64 // quantiles of −m on the validation rows
+	Weight      float64
+}
+
+// Of returns what the guard adds to the score of a row with a density.
+func (g *Guard) Of(nearness float64) float64 {
+	return g.Weight * min(0, (nearness-g.Low)/(g.Middle-g.Low))
+}
+
+func (g *Guard) valid() bool {
+	return !math.IsInf(g.Low, 0) && g.Low < g.Middle && !math.IsInf(g.Middle, 0) && g.Weight >= 0 && !math.IsInf(g.Weight, 0)
 }
 
 // Unscaled leaves a score as it is.
 var Unscaled = head.Scale{Deviation: 1}
 
-// Score puts the scores of the rows of b into dst [n]; own [n] are the heads'.
-func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own []float64) error {
+// Score puts the scores of the rows of b into dst [n]; own is what the heads say
+// of them.
+func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own head.Outputs) error {
 	sum := make([]float64, len(dst))
 	for _, p := range s.Parts {
-		scores := own
-		if p.Score != nil {
-			if err := p.Score.Score(ctx, dst, b); err != nil {
-				return fmt.Errorf("score %s: %w", p.Name, err)
-			}
-			scores = dst
+		scores := dst
+		if p.Score == nil {
+			scores = p.Own(own)
+		} else if err := p.Score.Score(ctx, dst, b); err != nil {
+			return fmt.Errorf("score %s: %w", p.Name, err)
+		}
+		if len(scores) != len(dst) {
+			return fmt.Errorf("score %s: only a residual head has it", p.Name)
 		}
 		for i, v := range scores {
 			sum[i] += p.Scale.Of(v)
+		}
+	}
+	if s.Guard != nil {
+		if len(own.Nearness) != len(dst) {
+			return errors.New("a guard needs a residual head")
+		}
+		for i, v := range own.Nearness {
+			sum[i] += s.Guard.Of(v)
 		}
 	}
 	copy(dst, sum)
@@ -121,11 +188,18 @@ func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own
 type scoringRecord struct {
 	Name  string       `json:"name"`
 	Parts []partRecord `json:"parts"`
+	Guard *guardRecord `json:"guard,omitempty"`
+}
+
+type guardRecord struct {
+	Low    float64 `json:"low"`
+	Middle float64 `json:"middle"`
+	Weight float64 `json:"weight"`
 }
 
 type partRecord struct {
 	Name string `json:"name"`
-	Kind string `json:"kind,omitempty"` // the type in package posthoc; "" for the heads' own
+	Kind string `json:"kind,omitempty"` // the type in package posthoc; "" for what the heads give
 }
 
 const scoresPrefix = "scores."
@@ -138,6 +212,9 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 		return nil, nil, nil
 	}
 	r := &scoringRecord{Name: s.Name}
+	if g := s.Guard; g != nil {
+		r.Guard = &guardRecord{g.Low, g.Middle, g.Weight}
+	}
 	var scales []float64
 	var tensors []safetensors.Tensor
 	for i, p := range s.Parts {
@@ -165,13 +242,23 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 	return r, tensors, nil
 }
 
-// readScoring is the inverse of encode. It scores a row of d zeros, so that
-// parts that do not fit the detector are found out at once.
-func readScoring(file *safetensors.File, r *scoringRecord, d int) (*Scoring, error) {
+// isNew reports whether programs that know of no guard would misread the scoring.
+func (s *Scoring) isNew() bool {
+	return s != nil && (s.Guard != nil || slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Score == nil && p.Name != OwnPart }))
+}
+
+// readScoring is the inverse of encode. It scores a row of zeros, of which own gives
+// the heads' outputs, so that parts that do not fit the detector are found out at once.
+func readScoring(file *safetensors.File, r *scoringRecord, d int, own func(x []float32) head.Outputs) (*Scoring, error) {
 	if r == nil {
 		return nil, nil
 	}
 	s := &Scoring{Name: r.Name}
+	if g := r.Guard; g != nil {
+		if s.Guard = (&Guard{g.Low, g.Middle, g.Weight}); !s.Guard.valid() {
+			return nil, fmt.Errorf("the guard of its score is %+v", *s.Guard)
+		}
+	}
 	scales, _, err := safetensors.Get[float64](file, scoresPrefix+"scales")
 	if err != nil {
 		return nil, err
@@ -211,7 +298,7 @@ func readScoring(file *safetensors.File, r *scoringRecord, d int) (*Scoring, err
 		s.Classifier = &posthoc.Linear{In: d, Out: len(bias), Weights: weights, Bias: bias}
 	}
 	row := s.Batch(make([]float32, d))
-	if err := s.Score(context.Background(), make([]float64, 1), row, make([]float64, 1)); err != nil {
+	if err := s.Score(context.Background(), make([]float64, 1), row, own(row.Features)); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -39,8 +39,12 @@ const (
 	Far  = report.Far
 )
 
-// BackboneHead is the head of a feature set's own logits.
-const BackboneHead = "backbone"
+// Heads that give logits, besides the linear one: that of a feature set's own logits,
+// and the MLRBFN.
+const (
+	BackboneHead = "backbone"
+	OwnHead      = "mlrbfn"
+)
 
 // OODSet is a feature set of images of none of the training classes.
 type OODSet struct{ Group, Name, Features string }
@@ -63,7 +67,7 @@ type Options struct {
 	// is fitted as Train.Linear says, or of Softmax, where it is set, a network
 	// that is trained as SoftmaxTrain says (Epochs 0 means 100) and with one layer
 	// is the paper's linear head; BackboneHead those of the backbone's own classifier;
-	// detector.OwnScore the MLRBFN's log-confidences, with what its last layer reads as
+	// OwnHead the MLRBFN's log-confidences, with what its last layer reads as
 	// features; there are no weights, so that scores that need these cannot be
 	// fitted.
 	Head         string
@@ -87,6 +91,9 @@ type Options struct {
 
 	// Leaked, where set, is told which images are in two of the sets.
 	Leaked func([]Leak)
+
+	// Reliable, where set, is told how far confidences are probabilities.
+	Reliable func(Reliability)
 
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
@@ -144,6 +151,12 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 		measured, results = append(measured, method), append(results, rows...)
 	}
 	e.opts.Methods = measured
+	if e.reliable, err = e.reliability(ctx); err != nil {
+		return nil, err
+	}
+	if e.reliable != nil && opts.Reliable != nil {
+		opts.Reliable(*e.reliable)
+	}
 	return results, errors.Join(report.WriteResults(file, results), e.writePage(ctx, results))
 }
 
@@ -202,14 +215,15 @@ type evaluation struct {
 	ood      []*tables.Table
 	runs     []report.Run // what was scored
 	leaked   []Leak
-	room     int64 // bytes that may still be taken to keep logits
+	reliable *Reliability // of confidences, once all is measured
+	room     int64        // bytes that may still be taken to keep logits
 
 	// Trained when they are first asked for, one per seed.
 	heads, softmax []trained
 
 	rows     *posthoc.Data       // all labelled training rows, once they are asked for
 	prepared map[string]prepared // methods that are not yet measured
-	verdicts map[*detector.Detector]predictor
+	said     map[*detector.Detector]ownPredictor
 }
 
 // Check reports what is wrong with the methods and the names of the sets.
@@ -222,8 +236,8 @@ func (o Options) Check() error {
 			return options.Errorf("Methods", "%s is named twice", m)
 		}
 	}
-	if !slices.Contains([]string{"", BackboneHead, detector.OwnScore}, o.Head) {
-		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, detector.OwnScore)
+	if !slices.Contains([]string{"", BackboneHead, OwnHead}, o.Head) {
+		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, OwnHead)
 	}
 	if len(o.OOD) == 0 {
 		return options.Errorf("OOD", "no feature sets of out-of-distribution images are named")

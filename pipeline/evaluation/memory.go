@@ -3,7 +3,6 @@ package evaluation
 import (
 	"fmt"
 
-	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/posthoc"
 )
@@ -31,7 +30,7 @@ func (e *evaluation) leaveOut(named bool) error {
 // Of scores that read what the last layer of a network reads, it is only known when
 // they are fitted.
 func (e *evaluation) checkMemory(method string) error {
-	if d := e.opts.Detector; d != nil && method == d.ScoreName() || e.opts.Head == detector.OwnScore {
+	if d := e.opts.Detector; d != nil && method == d.ScoreName() || e.opts.Head == OwnHead {
 		return nil
 	}
 	if e.opts.Head == "" && e.opts.Softmax != nil && e.opts.Softmax.Layers > 1 && !posthoc.Headless(method) {

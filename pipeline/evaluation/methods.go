@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"gonum.org/v1/gonum/floats"
+
+	"mlrbfn/head"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/pipeline/internal/tables"
@@ -43,13 +46,13 @@ type prepared struct {
 // prepareIn makes a method ready to be scored with each seed, together with
 // others.
 func (e *evaluation) prepareIn(ctx context.Context, method string, together *joint) ([]run, error) {
-	if d := e.opts.Detector; d != nil && (method == detector.OwnScore || method == d.ScoreName()) {
+	if d := e.opts.Detector; d != nil && (method == detector.HeadScore || method == d.ScoreName() || method == detector.JoinedScore && d.Scoring == nil) {
 		names := make([]string, len(d.Seeds))
 		for i, s := range d.Seeds {
 			names[i] = strconv.FormatUint(s, 10)
 		}
 		judge := *d
-		if method == detector.OwnScore {
+		if method == detector.HeadScore {
 			judge.Scoring = nil
 		}
 		return []run{{strings.Join(names, "+"), verdictsOf(&judge)}}, nil
@@ -59,23 +62,26 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 		return nil, err
 	}
 	heads := make([]trained, len(e.train.Options.Seeds))
-	if slices.Contains(parts, detector.OwnScore) {
+	if method == detector.JoinedScore || slices.Contains(parts, detector.OwnPart) {
 		if heads, err = e.trainHeads(ctx); err != nil {
 			return nil, err
 		}
 	}
 	runs := make([]run, len(heads))
-	if method == detector.OwnScore {
+	switch method {
+	case detector.HeadScore:
 		for i, h := range heads {
-			runs[i] = run{e.seed(i), e.once(h.heads)}
+			runs[i] = run{e.seed(i), e.scoresOf(h.heads)}
 		}
 		return runs, nil
+	case detector.JoinedScore:
+		return e.prepareJoined(ctx, heads)
 	}
 	networks, err := e.classifiers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if ensemble || e.opts.Head == detector.OwnScore { // every seed has features of its own
+	if ensemble || e.opts.Head == OwnHead { // every seed has features of its own
 		together = nil
 	}
 	unseeded := together != nil && (e.opts.Head == BackboneHead || posthoc.Headless(method))
@@ -159,35 +165,76 @@ func (e *evaluation) blockRows(values int) int {
 	return max(1, int(e.opts.Memory/4/8/int64(values)))
 }
 
-// once is a predictor by a detector's verdicts that keeps them for all who ask.
-func (e *evaluation) once(d *detector.Detector) predictor {
-	if e.verdicts[d] == nil {
+// prepareJoined makes the joined score of each seed's heads ready.
+func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run, error) {
+	runs := make([]run, len(heads))
+	for i, h := range heads {
+		e.tell(detector.JoinedScore+": class hold-out", i, len(heads))
+		j, err := e.train.FitJoined(ctx, e.train.Options.Seeds[i], h.heads)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			for _, n := range j.Notes {
+				e.warn(n)
+			}
+		}
+		if runs[i] = (run{e.seed(i), e.scoresOf(h.heads)}); j.Scoring != nil {
+			runs[i].predict = e.predictor(j.Scoring, fitting.OfNetwork(posthoc.MLP{j.Scoring.Classifier}), h.heads)
+		}
+	}
+	return runs, nil
+}
+
+// ownPredictor gives what the heads of a detector say of a table's rows, without
+// the confidences, and the rows' classes.
+type ownPredictor func(ctx context.Context, t *tables.Table) (head.Outputs, []int, error)
+
+// scoresOf is a predictor by the heads' own score.
+func (e *evaluation) scoresOf(d *detector.Detector) predictor {
+	return func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
+		own, classes, err := e.once(d)(ctx, t)
+		return own.Scores, classes, err
+	}
+}
+
+// once returns what the heads of a detector say, and keeps it for all who ask.
+func (e *evaluation) once(d *detector.Detector) ownPredictor {
+	if e.said[d] == nil {
 		type answer struct {
-			scores  []float64
+			own     head.Outputs
 			classes []int
 		}
 		kept := map[*tables.Table]answer{}
-		if e.verdicts == nil {
-			e.verdicts = map[*detector.Detector]predictor{}
+		if e.said == nil {
+			e.said = map[*detector.Detector]ownPredictor{}
 		}
-		e.verdicts[d] = func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
+		e.said[d] = func(ctx context.Context, t *tables.Table) (head.Outputs, []int, error) {
 			if a, ok := kept[t]; ok {
-				return a.scores, a.classes, nil
+				return a.own, a.classes, nil
 			}
-			scores, classes, err := verdictsOf(d)(ctx, t)
+			var a answer
+			err := d.EachOwn(ctx, t.X, func(own head.Outputs) {
+				a.own.Scores = append(a.own.Scores, own.Scores...)
+				a.own.Nearness = append(a.own.Nearness, own.Nearness...)
+				a.own.Decision = append(a.own.Decision, own.Decision...)
+				for row := range slices.Chunk(own.LogConfidences, len(d.Classes)) {
+					a.classes = append(a.classes, floats.MaxIdx(row))
+				}
+			})
 			if err == nil {
-				kept[t] = answer{scores, classes}
+				kept[t] = a
 			}
-			return scores, classes, err
+			return a.own, a.classes, err
 		}
 	}
-	return e.verdicts[d]
+	return e.said[d]
 }
 
 // trainHeads returns the MLRBFN of each seed.
 func (e *evaluation) trainHeads(ctx context.Context) ([]trained, error) {
 	if e.heads == nil {
-		heads, err := e.trainAll(ctx, contender{name: detector.OwnScore, head: e.train.Options.Head, train: e.train.Options.Train})
+		heads, err := e.trainAll(ctx, contender{name: detector.HeadScore, head: e.train.Options.Head, train: e.train.Options.Train})
 		if err != nil {
 			return nil, err
 		}
@@ -203,7 +250,7 @@ func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 		return e.softmax, nil
 	}
 	switch e.opts.Head {
-	case detector.OwnScore:
+	case OwnHead:
 		heads, err := e.trainHeads(ctx)
 		for _, h := range heads {
 			c := fitting.New(len(e.train.Classes), h.heads.LogConfidences)
@@ -259,17 +306,17 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 // predictor scores by s, which reads the logits of c and the scores of own, and
 // classifies as own does, where it is a part, else as c.
 func (e *evaluation) predictor(s *detector.Scoring, c *fitting.Classifier, own *detector.Detector) predictor {
-	var verdicts predictor
+	var say ownPredictor
 	if own != nil {
-		verdicts = e.once(own)
+		say = e.once(own)
 	}
 	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
 		if err := c.Keep(ctx, t, &e.room); err != nil {
 			return nil, nil, err
 		}
-		var ownScores []float64
+		var said head.Outputs
 		if own != nil {
-			ownScores, classes, err = verdicts(ctx, t)
+			said, classes, err = say(ctx, t)
 		} else {
 			classes, err = c.Predict(ctx, t)
 		}
@@ -286,9 +333,9 @@ func (e *evaluation) predictor(s *detector.Scoring, c *fitting.Classifier, own *
 			if b.Logits, err = c.All(ctx, t, from, to); err != nil {
 				return nil, nil, err
 			}
-			var o []float64
+			var o head.Outputs
 			if own != nil {
-				o = ownScores[from:to]
+				o = said.Part(from, to, 0)
 			}
 			if err := s.Score(ctx, scores[from:to], b, o); err != nil {
 				return nil, nil, err

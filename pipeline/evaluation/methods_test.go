@@ -123,12 +123,12 @@ func TestEvaluateHeads(t *testing.T) {
 	}
 	// The log-confidences of an MLRBFN are logits, of which the largest is the
 	// paper's score.
-	opts.Head, opts.Methods = detector.OwnScore, []string{"mls", "gen", "she-ip"}
+	opts.Head, opts.Methods = OwnHead, []string{"mls", "gen", "she-ip"}
 	opts.Train.Head, opts.Out = pipetest.SmallPaper, t.TempDir()
 	if figures, err = Evaluate(context.Background(), opts); err != nil {
 		t.Fatal(err)
 	}
-	opts.Methods, opts.Out = []string{detector.OwnScore}, t.TempDir()
+	opts.Methods, opts.Out = []string{detector.HeadScore}, t.TempDir()
 	paper, err := Evaluate(context.Background(), opts)
 	if err != nil {
 		t.Fatal(err)

@@ -52,15 +52,26 @@ type Options struct {
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
 
-	// Scores names the score to judge by: "" or detector.OwnScore is the heads' own;
-	// any of Methods, or an ensemble "ensemble(A,B,…)", is fitted on the rows
-	// that the heads are trained on, and an ensemble put on one scale by the
-	// validation rows. Where it reads logits, they are those of a linear head
-	// that is fitted as Linear says on the rows that the first seed gives.
+	// Scores names the score to judge by: detector.JoinedScore, the default, is the one
+	// whose parts class hold-out weighs, and of the paper's heads their own;
+	// detector.HeadScore is the heads' own; any of Methods, or an ensemble
+	// "ensemble(A,B,…)", is fitted on the rows that the heads are trained on, and an
+	// ensemble put on one scale by the validation rows. Where a score reads logits,
+	// they are those of a linear head that is fitted as Linear says on the rows that
+	// the first seed gives.
 	Scores string
 	Linear linear.Options
 
+	// NoHoldOut gives the parts of detector.JoinedScore fixed weights, which takes no
+	// time, and makes no assessment.
+	NoHoldOut bool
+
 	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
+
+	// PerClass gives each class a threshold and p-values of its own, so that at most
+	// 1 − TargetTPR of the images that the detector gives the class are flagged.
+	// Classes with too few calibration images share a threshold.
+	PerClass bool
 
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
@@ -93,12 +104,16 @@ type Share struct {
 	None     bool    // set nothing aside
 	Fraction float64 // in (0, 1); 0 means 0.1
 	Features string  // folder of a feature set; takes the place of a fraction
+	// Folds, of Calibration alone, is the number of folds of cross-conformal
+	// calibration, at least 2: all rows train and calibrate. It suits few images;
+	// training and judging take so many times longer.
+	Folds int
 }
 
 // fraction returns the part of the training rows that goes to the share.
 func (s Share) fraction() float64 {
 	switch {
-	case s.None || s.Features != "":
+	case s.None || s.Features != "" || s.Folds > 0:
 		return 0
 	case s.Fraction == 0:
 		return 0.1
@@ -109,6 +124,9 @@ func (s Share) fraction() float64 {
 func (s Share) String() string {
 	if s.Features != "" {
 		return s.Features
+	}
+	if s.Folds > 0 {
+		return fmt.Sprintf("cross:%d", s.Folds)
 	}
 	return fmt.Sprint(s.fraction())
 }

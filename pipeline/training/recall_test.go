@@ -15,7 +15,7 @@ func TestRecalls(t *testing.T) {
 	labels := []int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1} // the last cloud lies on the first
 	clouds := [][2]float64{{0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}}
 	o := quick(pipetest.Clouds(t, 1, 20, labels, clouds...))
-	o.Validation.Features, o.Calibration.None = pipetest.Clouds(t, 2, 10, labels, clouds...), true
+	o.Validation.Features, o.Calibration.None, o.Scores = pipetest.Clouds(t, 2, 10, labels, clouds...), true, detector.HeadScore
 	d, result, err := Train(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestRecalls(t *testing.T) {
 
 // TestOneClass: of one class there is no accuracy and nothing to warn of.
 func TestOneClass(t *testing.T) {
-	for scores, want := range map[string]string{"": detector.OwnScore, "knn": "knn", detector.OwnScore: detector.OwnScore, "mds": "mds"} {
+	for scores, want := range map[string]string{"": detector.HeadScore, "knn": "knn", detector.HeadScore: detector.HeadScore, "mds": "mds"} {
 		o := quick(pipetest.Clouds(t, 1, 300, []int64{0}, [2]float64{4, 0}))
 		o.Scores = scores
 		d, result, err := Train(t.Context(), o)

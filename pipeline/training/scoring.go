@@ -11,18 +11,21 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// fitScoring fits the score to judge by; nil is the heads' own. The data are not
-// conditioned.
-func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*detector.Scoring, error) {
-	if t.Options.Scores == detector.OwnScore {
-		return nil, nil
+// fitScoring fits the score to judge by; a nil Scoring is the heads' own. The data
+// are not conditioned.
+func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*Joined, error) {
+	switch t.Options.Scores {
+	case detector.HeadScore:
+		return &Joined{}, nil
+	case detector.JoinedScore:
+		return t.join(ctx, own, !t.Options.NoHoldOut)
 	}
 	parts, _, err := detector.ScoreParts(t.Options.Scores)
 	if err != nil {
 		return nil, err
 	}
 	c := &fitting.Classifier{}
-	if slices.ContainsFunc(parts, func(p string) bool { return p != detector.OwnScore && !posthoc.Headless(p) }) {
+	if slices.ContainsFunc(parts, func(p string) bool { return p != detector.OwnPart && !posthoc.Headless(p) }) {
 		if c, err = t.FitLinear(ctx, t.Options.Seeds[0]); err != nil {
 			return nil, err
 		}
@@ -37,7 +40,7 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*detecto
 	for _, p := range s.Parts {
 		posthoc.Detach(p.Score)
 	}
-	return s, nil
+	return &Joined{Scoring: s}, nil
 }
 
 // fitOn fits a score on the rows that heads are trained on and puts the parts of
@@ -62,10 +65,7 @@ func (t *Data) scale(c *fitting.Classifier, own *detector.Detector) fitting.Scal
 		b := posthoc.Batch{Features: from.Gather(rows)}
 		scores := make([]float64, len(rows))
 		if p.Score == nil {
-			for i, v := range own.Verdicts(b.Features) {
-				scores[i] = v.Score
-			}
-			return head.ScaleOf(scores), ctx.Err()
+			return head.ScaleOf(p.Own(own.Own(b.Features))), ctx.Err()
 		}
 		b.Features = c.Features(b.Features)
 		if !posthoc.Headless(p.Name) {

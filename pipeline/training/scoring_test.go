@@ -31,7 +31,7 @@ func TestTrainScores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{detector.OwnScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation"} {
+	for _, name := range []string{detector.HeadScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation"} {
 		opts := openHead(set("train"))
 		opts.Scores, opts.Calibration.Features = name, set("val")
 		d, result, err := Train(context.Background(), opts)
@@ -114,7 +114,7 @@ func TestEnsembleScale(t *testing.T) {
 			sum[i] += scores[i]
 		}
 		want := 1.
-		if p.Name == detector.OwnScore {
+		if p.Name == detector.OwnPart {
 			want = detector.OwnWeight
 		}
 		if s := head.ScaleOf(scores); math.Abs(s.Mean) > 1e-6 || math.Abs(s.Deviation-want) > 1e-6 {

@@ -54,7 +54,7 @@ var backbones = []struct {
 
 // single are the scores that an ensemble is compared with: all except one that
 // often cannot be fitted.
-var single = slices.DeleteFunc(append([]string{pipeline.OwnScore}, posthoc.Names()...), func(s string) bool { return s == "temperature" })
+var single = slices.DeleteFunc(append([]string{pipeline.HeadScore}, posthoc.Names()...), func(s string) bool { return s == "temperature" })
 
 // ensembles are the combinations of scores that were tried, for the leave-one-out
 // choice.
@@ -185,8 +185,8 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 		for _, v := range own.Verdicts(b.Features) {
 			scores = append(scores, v.Score)
 		}
-		add(pipeline.OwnScore, set, scores)
-		add(pipeline.OwnScore+all, set, scores)
+		add(pipeline.HeadScore, set, scores)
+		add(pipeline.HeadScore+all, set, scores)
 	}
 	for _, name := range single[1:] {
 		for suffix, in := range fitted {
@@ -239,7 +239,7 @@ func (m *measured) ensemble(rule string, parts []string, suffix string) map[stri
 	for _, part := range parts {
 		scores := m.scores[part+suffix]
 		weight := 1.0
-		if part == pipeline.OwnScore {
+		if part == pipeline.HeadScore {
 			weight = pipeline.OwnWeight
 		}
 		of := rules[rule](slices.Sorted(slices.Values(scores[validation])))
@@ -372,8 +372,8 @@ func print(runs []*measured, tasks []string) {
 	row("z", strings.Join(pipeline.EnsembleParts, " ")+", fitted on all rows", over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble("z", pipeline.EnsembleParts, all)) }))
 
 	fmt.Println("\n| task | best single score near | far | mlrbfn | ensemble | to the best single | without mlrbfn | chosen without the task | near / far |\n|---|---|---|---|---|---|---|---|---|")
-	own, final := singles[pipeline.OwnScore], over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble("z", pipeline.EnsembleParts, "")) })
-	rest := slices.DeleteFunc(slices.Clone(pipeline.EnsembleParts), func(p string) bool { return p == pipeline.OwnScore })
+	own, final := singles[pipeline.HeadScore], over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble("z", pipeline.EnsembleParts, "")) })
+	rest := slices.DeleteFunc(slices.Clone(pipeline.EnsembleParts), func(p string) bool { return p == pipeline.HeadScore })
 	without := over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.ensemble("z", rest, "")) })
 	var out results
 	for i, t := range tasks {

@@ -50,7 +50,7 @@ func (e *experiment) compareHeads(w io.Writer) error {
 				}
 			}
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %s %s | %s | %s |\n", s.Backbone, s.Benchmark,
-				brief(of(pipeline.OwnScore)), brief(of("ensemble")), name, brief(best), brief(of("msp")), brief(of(pipeline.OwnScore+asPublished.suffix)))
+				brief(of(pipeline.JoinedScore)), brief(of("ensemble")), name, brief(best), brief(of("msp")), brief(of(pipeline.JoinedScore+asPublished.suffix)))
 		}
 	}
 	_, err := fmt.Fprintf(w, `
@@ -63,7 +63,7 @@ test images, chosen afterwards; scores read a linear head that is trained on the
 
 // single says whether a method is one post-hoc score.
 func single(method string) bool {
-	return !strings.HasPrefix(method, pipeline.OwnScore) && !strings.HasPrefix(method, "ensemble") && !slices.ContainsFunc(contests, func(c contest) bool {
+	return !strings.HasPrefix(method, pipeline.JoinedScore) && !strings.HasPrefix(method, "ensemble") && !slices.ContainsFunc(contests, func(c contest) bool {
 		return c.suffix != "" && strings.HasSuffix(method, c.suffix)
 	})
 }

@@ -33,7 +33,7 @@ func (f Fitting) Scoring(ctx context.Context, name string, scale Scaler) (*detec
 	s := &detector.Scoring{Name: name}
 	for _, part := range names {
 		p := detector.Part{Name: part, Scale: detector.Unscaled}
-		if part != detector.OwnScore {
+		if part != detector.OwnPart {
 			if p.Score, err = f.fit(ctx, part); err != nil {
 				return nil, err
 			}
@@ -45,7 +45,7 @@ func (f Fitting) Scoring(ctx context.Context, name string, scale Scaler) (*detec
 			if err != nil {
 				return nil, fmt.Errorf("score %s of the validation images: %w", part, err)
 			}
-			if part == detector.OwnScore {
+			if part == detector.OwnPart {
 				p.Scale.Deviation /= detector.OwnWeight
 			}
 		}

@@ -1,0 +1,31 @@
+package residual
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+)
+
+// ClosedForm returns the network with one layer before its first training step:
+// Gaussians at the class means, with one width, and the score. It needs no
+// training and scores nearly as a trained network does, so it shows what a network
+// of other rows would do. The rows are conditioned.
+func ClosedForm(ctx context.Context, train, val dataset.Rows, classes int) (_ *Network, err error) {
+	made, err := Config{Layers: 1}.Prepare(ctx, train, val, classes, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, made.Close()) }()
+	p := made.(*prepared)
+	n := newNetwork(p.cfg, p.density.D, classes)
+	n.Density = p.density
+	t := &trainer{network: compute[float32](n, head.BatchRows), model: n, val: p.val}
+	if err := t.Start(ctx, nil, head.BatchRows, p.train, rand.New(rand.NewPCG(0, 0))); err != nil {
+		return nil, err
+	}
+	n.Score, err = n.fitScore(ctx, p.given)
+	return n, err
+}

@@ -1,0 +1,514 @@
+package training
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/linear"
+	"mlrbfn/head/residual"
+	"mlrbfn/metrics"
+	"mlrbfn/options"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/fitting"
+	"mlrbfn/posthoc"
+)
+
+// This file has class hold-out: classes are left out of the fitting in turn, and
+// their images, which are then out-of-distribution images of the user's own kind,
+// say which scores find a new class.
+
+// candidate is a score that class hold-out weighs.
+type candidate struct {
+	name         string
+	standardised string // the post-hoc score of standardised features that it is; "" for another
+}
+
+// candidates are what a joined score is made of. docs/holdout.md says how they were
+// found, and the rule of their weights.
+var candidates = []candidate{
+	{name: detector.DensityPart}, {name: detector.DecisionPart}, {name: "gen"},
+	{"vim-s", "vim"}, {"fdbd-s", "fdbd"}, {"react-s", "react"}, {"vra-s", "vra"},
+}
+
+// own reports whether the heads give the score.
+func (c candidate) own() bool {
+	return c.name == detector.DensityPart || c.name == detector.DecisionPart
+}
+
+// fit fits a candidate that the heads do not give; nil where the memory is too
+// little for it.
+func (c candidate) fit(ctx context.Context, in posthoc.Input) (s posthoc.Scorer, err error) {
+	if c.standardised == "" {
+		return posthoc.Fit(ctx, c.name, in)
+	}
+	s, err = posthoc.FitStandardised(ctx, c.standardised, in)
+	if wrong := (*options.Error)(nil); errors.As(err, &wrong) {
+		return nil, nil
+	}
+	return s, err
+}
+
+// The rule of the weights.
+const (
+	temperature = 0.03 // AUROC by which a candidate must be worse to get 1/e of the weight
+	leastWeight = 0.1  // of the largest; a candidate with less is left out
+	sumWeights  = 4.
+	always      = 0.6 // weight that the density gets besides
+	guardWeight = 20.
+	guardLow    = 0.005 // the quantile of the density beyond which the guard counts
+)
+
+// fixedWeights are those of data that are too few for class hold-out.
+var fixedWeights = map[string]float64{detector.DensityPart: 2, detector.DecisionPart: 1, "gen": 1, "fdbd-s": 1}
+
+// weigh returns the weights of candidates by their AUROC on classes that were left
+// out.
+func weigh(auroc map[string]float64) map[string]float64 {
+	best, sum := math.Inf(-1), 0.
+	for _, v := range auroc {
+		best = max(best, v)
+	}
+	weights := map[string]float64{}
+	for _, c := range candidates {
+		if v, ok := auroc[c.name]; ok {
+			if w := math.Exp((v - best) / temperature); w >= leastWeight {
+				weights[c.name] = w
+				sum += w
+			}
+		}
+	}
+	for name, w := range weights {
+		weights[name] = sumWeights * w / sum
+	}
+	weights[detector.DensityPart] += always
+	return weights
+}
+
+// Bounds of the work. Fewer rows than these are all used.
+const (
+	mostFolds    = 10
+	foldTrain    = 20000 // rows to fit on without a group of classes
+	foldRows     = 2000  // rows of the classes left out, and of validation rows, that are scored
+	leastClasses = 3     // classes that class hold-out needs
+	leastRows    = 20    // validation rows that it needs
+)
+
+// Joined is what class hold-out gives.
+type Joined struct {
+	Scoring    *detector.Scoring    // nil: the heads' own score
+	Assessment *detector.Assessment // nil where there was no class hold-out
+	Notes      []string             // why something is missing
+}
+
+// FitJoined fits the joined score on the rows that a seed gives, to the heads of
+// own.
+func (t *Data) FitJoined(ctx context.Context, seed uint64, own *detector.Detector) (*Joined, error) {
+	rows, err := t.resplit(seed)
+	if err != nil {
+		return nil, err
+	}
+	return rows.join(ctx, own, true)
+}
+
+// join fits the joined score. The data are not conditioned. Without assess, the
+// weights are the fixed ones.
+func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*Joined, error) {
+	j := &Joined{}
+	classes := len(t.train.ByClass())
+	switch {
+	case !own.Heads[0].HasTerms():
+		return j, nil // the paper's
+	case classes == 1:
+		return j, nil // the heads' own score: there is nothing to choose by
+	case len(t.validation.Index) == 0:
+		j.note("without validation images (Validation), the parts of a joined score have no common scale: the detector judges by the head's own score")
+		return j, nil
+	}
+	full, err := linear.Fit(ctx, t.train, t.validation, len(t.Classes), t.Options.Linear)
+	if err != nil {
+		return nil, err
+	}
+	weights := fixedWeights
+	switch {
+	case !assess:
+	case classes < leastClasses || len(t.validation.Index) < leastRows:
+		j.note("too few classes or images for class hold-out, which needs %d classes and %d validation images (there are %d and %d): the parts of the score have fixed weights, and no assessment is made",
+			leastClasses, leastRows, classes, len(t.validation.Index))
+	default:
+		h := &holdOut{t: t, linear: full, conditioning: own.Heads[0].Conditioning}
+		if err := h.run(ctx, own.Heads[0].Network.(*residual.Network)); err != nil {
+			return nil, err
+		}
+		weights, j.Assessment = weigh(h.aurocs(-1)), h.assess()
+	}
+	j.Scoring, err = t.joinWith(ctx, weights, full, own)
+	return j, err
+}
+
+func (j *Joined) note(format string, args ...any) {
+	j.Notes = append(j.Notes, fmt.Sprintf(format, args...))
+}
+
+// joinWith fits the parts that have weights on the training rows and puts them on
+// one scale by the validation rows.
+func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *linear.Fitted, own *detector.Detector) (*detector.Scoring, error) {
+	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
+	c := fitting.OfNetwork(posthoc.MLP{full.Linear})
+	in := posthoc.Input{Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes)), Head: full.Linear, Memory: t.Options.Memory}
+	from := t.Table
+	if t.Held != nil {
+		from = t.Held
+	}
+	rows := dataset.Every(t.validation.Index, min(scaleRows, int(max(256, t.Options.Memory/64/int64(t.D)))))
+	b := s.Batch(from.Gather(rows))
+	said := own.Own(b.Features)
+	for _, c := range candidates {
+		w := weights[c.name]
+		if w == 0 {
+			continue
+		}
+		p := detector.Part{Name: c.name}
+		scores := make([]float64, len(rows))
+		if c.own() {
+			scores = p.Own(said)
+		} else {
+			var err error
+			if p.Score, err = c.fit(ctx, in); err != nil {
+				return nil, err
+			}
+			if p.Score == nil {
+				continue
+			}
+			if err := p.Score.Score(ctx, scores, b); err != nil {
+				return nil, err
+			}
+		}
+		if p.Scale = head.ScaleOf(scores); !p.Scale.Valid() {
+			return nil, errors.New("score " + c.name + " of the validation images is not finite")
+		}
+		p.Scale.Deviation /= w
+		s.Parts = append(s.Parts, p)
+	}
+	s.Guard = guardOf(said.Nearness)
+	return s, nil
+}
+
+// guardOf returns the guard for the densities of validation rows.
+func guardOf(nearness []float64) *detector.Guard {
+	sorted := slices.Sorted(slices.Values(nearness))
+	g := &detector.Guard{Low: quantile(sorted, guardLow), Middle: quantile(sorted, 0.5), Weight: guardWeight}
+	if reach := 1e-6 * (1 + math.Abs(g.Low)); g.Middle-g.Low < reach { // rows that are all alike
+		g.Middle = g.Low + reach
+	}
+	return g
+}
+
+// quantile interpolates linearly between sorted values.
+func quantile(sorted []float64, q float64) float64 {
+	at := q * float64(len(sorted)-1)
+	low := int(at)
+	high := min(low+1, len(sorted)-1)
+	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
+}
+
+// holdOut leaves classes out of the fitting.
+type holdOut struct {
+	t            *Data
+	linear       *linear.Fitted             // of all classes
+	conditioning *conditioning.Conditioning // likewise; nil for none
+	folds        []*fold
+}
+
+// fold is what was found without a group of classes.
+type fold struct {
+	out []int // the classes that were left out
+
+	// Scores of validation rows of the other classes, and of rows of those left out,
+	// by candidate.
+	known, left map[string][]float64
+	nearness    []float64 // densities of the former, as they are
+	leftNear    []float64
+	class       []int // of the latter rows
+	takenFor    []int // the class that each of them was given
+}
+
+// run leaves each class out once: alone where there are few, else in groups, such
+// that classes that are near each other are in different groups. Hard cases are
+// new classes whose nearest neighbours stay known.
+func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
+	var classes []int
+	for _, rows := range h.t.train.ByClass() {
+		classes = append(classes, int(h.t.train.Labels[rows[0]]))
+	}
+	order := chain(full.Density.Means, full.Density.D)
+	folds := min(len(classes), mostFolds)
+	for i := range folds {
+		f := &fold{}
+		for at := i; at < len(order); at += folds {
+			f.out = append(f.out, classes[order[at]])
+		}
+		slices.Sort(f.out)
+		if err := h.fit(ctx, f); err != nil {
+			return err
+		}
+		if len(f.left[detector.DensityPart]) > 0 && len(f.known[detector.DensityPart]) > 0 {
+			h.folds = append(h.folds, f)
+		}
+	}
+	if len(h.folds) < 2 {
+		return errors.New("class hold-out found no rows to score")
+	}
+	return nil
+}
+
+// chain orders rows such that each is followed by the nearest of those that are
+// left, beginning with the first.
+func chain(rows []float32, d int) []int {
+	n := len(rows) / d
+	rest := make([]int, n-1)
+	for i := range rest {
+		rest[i] = i + 1
+	}
+	order := []int{0}
+	for len(rest) > 0 {
+		last := rows[order[len(order)-1]*d:][:d]
+		best, least := 0, math.Inf(1)
+		for i, r := range rest {
+			var sum float64
+			for j, v := range rows[r*d : (r+1)*d] {
+				sum += float64(v-last[j]) * float64(v-last[j])
+			}
+			if sum < least {
+				best, least = i, sum
+			}
+		}
+		order = append(order, rest[best])
+		rest = slices.Delete(rest, best, best+1)
+	}
+	return order
+}
+
+// fit fits everything without the classes of f and scores rows.
+func (h *holdOut) fit(ctx context.Context, f *fold) error {
+	t := h.t
+	// The other classes, numbered anew.
+	number, left, near := make([]int64, len(t.Classes)), []int{}, h.linear
+	for c := range number {
+		number[c] = int64(len(left))
+		if slices.Contains(f.out, c) {
+			number[c] = -1
+		} else {
+			left = append(left, c)
+		}
+	}
+	for _, c := range slices.Backward(f.out) {
+		near = near.Without(c)
+	}
+	without := func(rows dataset.Rows, most int) dataset.Rows {
+		labels := make([]int64, len(rows.Labels))
+		for i, y := range rows.Labels {
+			if labels[i] = y; y >= 0 {
+				labels[i] = number[y]
+			}
+		}
+		rows.Labels = labels
+		rows.Index = slices.DeleteFunc(slices.Clone(rows.Index), func(r int) bool { return labels[r] < 0 })
+		return rows.With(spreadClasses(rows, most))
+	}
+	most := int(min(foldTrain, max(256, t.Options.Memory/16/int64(t.D))))
+	train, val := without(t.train, most), without(t.validation, min(foldRows, most))
+
+	closed, err := h.closedForm(ctx, train, val, len(left))
+	if err != nil {
+		return err
+	}
+	o := linear.Options{C: h.linear.C, Tolerance: 1e-6, Near: near}
+	fitted, err := linear.Fit(ctx, train, dataset.Rows{}, len(left), o)
+	if err != nil {
+		return err
+	}
+	c := fitting.OfNetwork(posthoc.MLP{fitted.Linear})
+	in := posthoc.Input{Train: c.Data(t.Table, train.Index, train.Labels, len(left)), Head: fitted.Linear, Memory: t.Options.Memory}
+	from := t.Table
+	if t.Held != nil {
+		from = t.Held
+	}
+	known := posthoc.Batch{Features: from.Gather(val.Index), Logits: c.Logits(from, val.Index)}
+	rows := h.rowsOf(f.out, min(foldRows, most))
+	for _, r := range rows {
+		f.class = append(f.class, int(t.Labels[r]))
+	}
+	out := posthoc.Batch{Features: t.Gather(rows), Logits: c.Logits(t.Table, rows)}
+
+	saidKnown, saidOut := closed.All(known.Features), closed.All(out.Features)
+	f.nearness, f.leftNear = saidKnown.Nearness, saidOut.Nearness
+	for i := range rows {
+		of := saidOut.LogConfidences[i*len(left) : (i+1)*len(left)]
+		f.takenFor = append(f.takenFor, left[slices.Index(of, slices.Max(of))])
+	}
+	f.known, f.left = map[string][]float64{}, map[string][]float64{}
+	for _, c := range candidates {
+		if c.own() {
+			p := detector.Part{Name: c.name}
+			f.known[c.name], f.left[c.name] = p.Own(saidKnown), p.Own(saidOut)
+			continue
+		}
+		s, err := c.fit(ctx, in)
+		if err != nil {
+			return err
+		}
+		if s == nil {
+			continue
+		}
+		f.known[c.name], f.left[c.name] = make([]float64, len(val.Index)), make([]float64, len(rows))
+		if err := errors.Join(s.Score(ctx, f.known[c.name], known), s.Score(ctx, f.left[c.name], out)); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// closedForm fits the conditioning and the closed form of the residual head.
+func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, classes int) (*head.Head, error) {
+	made := &head.Head{}
+	if h.conditioning != nil {
+		o := h.conditioning.Options
+		o.Memory = cmp.Or(o.Memory, h.t.Options.Memory)
+		var err error
+		if made.Conditioning, err = conditioning.Fit(ctx, train, val, classes, o); err != nil {
+			return nil, err
+		}
+	}
+	for _, rows := range []*dataset.Rows{&train, &val} {
+		labels := make([]int64, len(rows.Index))
+		for i, r := range rows.Index {
+			labels[i] = rows.Labels[r]
+		}
+		if made.Conditioning != nil {
+			x, err := made.Conditioning.Rows(ctx, rows.X, rows.Index)
+			if err != nil {
+				return nil, err
+			}
+			*rows = dataset.All(x, made.Conditioning.Out(), labels)
+		}
+	}
+	network, err := residual.ClosedForm(ctx, train, val, classes)
+	made.Network = network
+	return made, err
+}
+
+// rowsOf returns rows of classes, ascending and about equally many of each: those
+// to train on, and the validation rows where they are of the same table.
+func (h *holdOut) rowsOf(classes []int, most int) []int {
+	t := h.t
+	index := slices.Clone(t.train.Index)
+	if t.Held == nil {
+		index = append(index, t.validation.Index...)
+	}
+	index = slices.DeleteFunc(index, func(r int) bool { return !slices.Contains(classes, int(t.Labels[r])) })
+	slices.Sort(index)
+	return spreadClasses(t.With(index), most)
+}
+
+// spreadClasses returns about most of the rows, ascending, and as many of each
+// class where they are not all.
+func spreadClasses(rows dataset.Rows, most int) []int {
+	if rows.Len() <= most {
+		return rows.Index
+	}
+	var some []int
+	byClass := rows.ByClass()
+	for _, class := range byClass {
+		some = append(some, dataset.Spread(class, max(1, most/len(byClass)))...)
+	}
+	slices.Sort(some)
+	return some
+}
+
+// aurocs returns the mean AUROC of each candidate over all folds but one.
+func (h *holdOut) aurocs(but int) map[string]float64 {
+	sum, n := map[string]float64{}, 0.
+	for i, f := range h.folds {
+		if i == but {
+			continue
+		}
+		n++
+		for name, known := range f.known {
+			sum[name] += metrics.AUROC(known, f.left[name])
+		}
+	}
+	for name := range sum {
+		sum[name] /= n
+	}
+	return sum
+}
+
+// assess says how well the joined score finds the classes that were left out. Each
+// fold is judged with the weights that the other folds give.
+func (h *holdOut) assess() *detector.Assessment {
+	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}}
+	for i, f := range h.folds {
+		weights, guard := weigh(h.aurocs(i)), guardOf(f.nearness)
+		known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
+		for _, c := range candidates {
+			w := weights[c.name]
+			if w == 0 {
+				continue
+			}
+			scale := head.ScaleOf(f.known[c.name])
+			add := func(to, scores []float64) {
+				for i, v := range scores {
+					to[i] += w * scale.Of(v)
+				}
+			}
+			add(known, f.known[c.name])
+			add(left, f.left[c.name])
+		}
+		for i, v := range f.nearness {
+			known[i] += guard.Of(v)
+		}
+		for i, v := range f.leftNear {
+			left[i] += guard.Of(v)
+		}
+		threshold := quantile(slices.Sorted(slices.Values(known)), 0.05)
+		for _, class := range f.out {
+			var scores []float64
+			caught, taken := 0., map[int]int{}
+			for i, v := range left {
+				if f.class[i] == class {
+					scores = append(scores, v)
+					taken[f.takenFor[i]]++
+					if v < threshold {
+						caught++
+					}
+				}
+			}
+			if len(scores) == 0 {
+				continue
+			}
+			most := -1
+			for c := range h.t.Classes {
+				if taken[c] > 0 && (most < 0 || taken[c] > taken[most]) {
+					most = c
+				}
+			}
+			a.Classes[h.t.Classes[class]] = detector.AssessedClass{
+				AUROC: metrics.AUROC(known, scores), Caught: caught / float64(len(scores)), Images: len(scores), TakenFor: h.t.Classes[most],
+			}
+		}
+	}
+	for _, name := range h.t.Classes { // in an order that is always the same
+		if c, ok := a.Classes[name]; ok {
+			a.AUROC += c.AUROC / float64(len(a.Classes))
+			a.Caught += c.Caught / float64(len(a.Classes))
+		}
+	}
+	return a
+}

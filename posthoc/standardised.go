@@ -1,0 +1,153 @@
+package posthoc
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/floats"
+
+	"mlrbfn/internal/onnx"
+)
+
+const standardisedKind = "Standardised"
+
+var _ = declare[Standardised](standardisedKind)
+
+func (s *Standardised) fields(f *fields) {
+	f.vector("mean", &s.Mean, -1)
+	f.vector("deviation", &s.Deviation, len(s.Mean))
+	var inner stored
+	var name string
+	for _, k := range kinds {
+		if own, ok := k.of(s.Of); ok {
+			inner, name = own, k.name
+		}
+	}
+	if f.find == nil && inner == nil {
+		f.err = fmt.Errorf("a %T cannot be stored", s.Of)
+		return
+	}
+	text(f, "kind", &name)
+	if f.loading() {
+		at := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name && name != standardisedKind })
+		if f.refuse(at < 0, "kind", "a score of the kind %q is not known", name); f.err != nil {
+			return
+		}
+		inner = kinds[at].empty()
+		s.Of = inner
+	}
+	if f.err == nil {
+		f.within("score", inner.fields)
+	}
+}
+
+// Standardised is another score of standardised features, (f − μ)/σ for each
+// feature, with the mean μ and the deviation σ (divisor N) of the training rows. A
+// feature that is the same in all training rows is divided by 1. Reads features,
+// and logits if the other score does. Scores that mix features, such as ReAct's
+// one limit for all of them, gain where features differ in scale.
+type Standardised struct {
+	Mean, Deviation []float64 // [D]
+	Of              Scorer
+}
+
+// FitStandardised fits the score called name on standardised features. The
+// classifier of the input reads features as they are.
+func FitStandardised(ctx context.Context, name string, in Input) (*Standardised, error) {
+	s := &Standardised{}
+	var err error
+	if s.Mean, s.Deviation, err = in.Train.deviations(ctx); err != nil {
+		return nil, err
+	}
+	in.Train, in.Val = s.data(in.Train), s.data(in.Val)
+	if h := in.Head; h != nil {
+		// W·f + b = (W·σ)·(f − μ)/σ + (b + W·μ)
+		own := &Linear{In: h.In, Out: h.Out, Bias: slices.Clone(h.Bias)}
+		for c := range h.Out {
+			own.Bias[c] += floats.Dot(h.row(c), s.Mean)
+			for j, w := range h.row(c) {
+				own.Weights = append(own.Weights, w*s.Deviation[j])
+			}
+		}
+		in.Head, in.Network = own, own
+	}
+	s.Of, err = Fit(ctx, name, in)
+	return s, err
+}
+
+// deviations returns the mean and the deviation of each feature.
+func (data *Data) deviations(ctx context.Context) (mean, deviation []float64, err error) {
+	if err := data.need(features); err != nil {
+		return nil, nil, err
+	}
+	m, err := data.means(ctx, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	deviation = make([]float64, data.D)
+	err = data.blocks(ctx, func(from, to int) error {
+		x := data.Features(from, to)
+		for len(x) > 0 {
+			for j, v := range x[:data.D] {
+				deviation[j] += (float64(v) - m.Mean[j]) * (float64(v) - m.Mean[j]) / float64(data.N)
+			}
+			x = x[data.D:]
+		}
+		return nil
+	})
+	for j, v := range deviation {
+		deviation[j] = math.Sqrt(v)
+		if !varies(v, m.Mean[j], data.N) {
+			deviation[j] = 1
+		}
+	}
+	return m.Mean, deviation, err
+}
+
+// varies reports whether the variance of a feature over n rows is more than
+// rounding, as scikit-learn's StandardScaler has it.
+func varies(variance, mean float64, n int) bool {
+	rounding := float64(n) * 0x1p-52
+	return variance > rounding*variance+rounding*mean*rounding*mean
+}
+
+// data returns the rows of other data, standardised; nil for nil.
+func (s *Standardised) data(other *Data) *Data {
+	if other == nil {
+		return nil
+	}
+	return &Data{
+		N: other.N, D: other.D, Classes: other.Classes, Labels: other.Labels, Logits: other.Logits,
+		Features: func(from, to int) []float32 { return s.of(other.Features(from, to)) },
+	}
+}
+
+// of returns rows standardised.
+func (s *Standardised) of(x []float32) []float32 {
+	out, d := make([]float32, len(x)), len(s.Mean)
+	for at := 0; at+d <= len(x); at += d {
+		for j, v := range x[at : at+d] {
+			out[at+j] = float32((float64(v) - s.Mean[j]) / s.Deviation[j])
+		}
+	}
+	return out
+}
+
+// Score implements [Scorer].
+func (s *Standardised) Score(ctx context.Context, dst []float64, b Batch) error {
+	if err := b.dim(len(dst), len(s.Mean)); err != nil {
+		return err
+	}
+	b.Features = s.of(b.Features)
+	return s.Of.Score(ctx, dst, b)
+}
+
+// graph rounds features to float32, as of does.
+func (s *Standardised) graph(g *graph) (onnx.Value, error) {
+	x := g.Op("Div", g.centred(g.Features, s.Mean), g.Vector(s.Deviation))
+	rows := g.Rows
+	rows.Features = g.Cast(g.Cast(x, onnx.Float), onnx.Double)
+	return AddGraph(g.Model, s.Of, rows)
+}
