@@ -70,7 +70,7 @@ func (c *command) advise(err error) error {
 			text += "; fewer features need less (of pixels, extract --size)"
 		}
 	}
-	if !changed && err != nil {
+	if !changed && err != nil && c.Lookup("max-pixels") != nil {
 		// What is wrong with one image comes as text alone.
 		text = inWarnings.Replace(err.Error())
 		changed = text != err.Error()

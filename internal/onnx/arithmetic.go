@@ -40,7 +40,7 @@ func (m *Model) ArgMax(v Value) Value {
 	return m.Node("ArgMax", []Value{v}, Int("axis", 1), Int("keepdims", 0))
 }
 
-// Take adds the rows [batch, n] of a table [·, n] that the numbers at [batch] name.
+// Take adds the rows [batch, n] of a table [·, n] whose indices are at [batch].
 func (m *Model) Take(table, at Value) Value {
 	return m.Node("Gather", []Value{table, at}, Int("axis", 0))
 }

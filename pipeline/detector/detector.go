@@ -249,6 +249,10 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	for i, h := range d.Heads {
 		predictors[i], room[i] = h.NewPredictor(), h.Room(JudgeRows)
 	}
+	step := JudgeRows
+	if d.Scoring.roundsInBlocks() {
+		step = 1
+	}
 	var folds []func([]float32) []Verdict
 	for _, fold := range d.Folds {
 		folds = append(folds, fold.NewJudge())
@@ -260,12 +264,13 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 			predictors[h].Fill(o, rows)
 			return o
 		})
-		verdicts := make([]Verdict, n)
-		for i := range verdicts {
-			// Not all scores of a block are bit-identical to those of its rows alone.
-			one := own.Part(i, i+1, classes)
-			scores, _ := d.rescore(context.Background(), one, rows[i*d.Dim():(i+1)*d.Dim()]) // fails only when cancelled
-			verdicts[i] = d.verdict(one.LogConfidences, scores[0])
+		verdicts := make([]Verdict, 0, n)
+		for from := 0; from < n; from += step {
+			part := own.Part(from, min(from+step, n), classes)
+			scores, _ := d.rescore(context.Background(), part, rows[from*d.Dim():min(from+step, n)*d.Dim()]) // fails only when cancelled
+			for i, score := range scores {
+				verdicts = append(verdicts, d.verdict(part.LogConfidences[i*classes:(i+1)*classes], score))
+			}
 		}
 		_ = d.cross(verdicts, func(k int) ([]Verdict, error) { return folds[k](rows), nil }) // never fails
 		return verdicts

@@ -60,6 +60,13 @@ func TestDetectorsOfAllScores(t *testing.T) {
 				t.Errorf("%s: row %d: %+v, want %+v", name, i, g, w)
 			}
 		}
+		judge := d.NewJudge()
+		block := judge(rows)
+		for i, whole := range block {
+			if alone := judge(rows[i*d.Dim() : (i+1)*d.Dim()])[0]; alone != whole {
+				t.Errorf("%s: row %d: %+v, alone %+v", name, i, whole, alone)
+			}
+		}
 		path := filepath.Join(t.TempDir(), "detector")
 		if err := d.Save(path); err != nil {
 			t.Error(err)

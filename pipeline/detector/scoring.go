@@ -184,6 +184,15 @@ func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own
 	return nil
 }
 
+// roundsInBlocks reports whether scores of many rows may differ in the last bits from
+// those of each row alone: relations subtract products in float32.
+func (s *Scoring) roundsInBlocks() bool {
+	return s != nil && slices.ContainsFunc(s.Parts, func(p Part) bool {
+		_, relation := p.Score.(*posthoc.Relation)
+		return relation
+	})
+}
+
 // scoringRecord is what a detector's metadata say of its Scoring.
 type scoringRecord struct {
 	Name  string       `json:"name"`
