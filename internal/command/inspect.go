@@ -28,7 +28,7 @@ func newInspect() *command {
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
 	c.IntVar(&opts.Folds, "folds", 5, "parts for predictions by heads that were fitted without the image")
-	c.Uint64Var(&opts.Seed, "seed", 0, "seed of the parts")
+	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about; default: half of the machine's")
 	c.StringVar(&opts.Scratch, "scratch", "", "`DIR` for temporary files")
 	c.rare("folds", "seed", "scratch", "images")
