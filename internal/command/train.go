@@ -27,6 +27,8 @@ func newTrain() *command {
 The state of training is saved in DETECTOR.checkpoint. After an interruption the same command continues from there, and the detector is bit-identical.`)
 	c.section("input")
 	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
+	exclude := c.String("exclude", "", "leave out the images in `FILE`, an issues.csv of inspect")
+	relabel := c.String("relabel", "", "give images whose label seems wrong in `FILE`, an issues.csv, the suggested class")
 	c.section("output")
 	out := c.String("out", "", "file `DETECTOR` to write")
 	bundle := c.Bool("bundle", false, "make DETECTOR a folder with the detector and its model, which works on any machine")
@@ -74,6 +76,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		if err != nil {
 			return err
 		}
+		opts.Exclude, opts.Relabel = *exclude, *relabel
 		if opts.Calibration, err = Share("calibration", *calibration); err != nil {
 			return err
 		}
