@@ -121,7 +121,9 @@ func TestInspect(t *testing.T) {
 	issues := "new/report/issues.csv"
 	train := []string{"train", "--features", "train.features", "--epochs", "1", "--scores", "head", "--quiet", "--json"}
 	out, stderr := call(t, done, append(train, "--out", "a", "--exclude", issues)...)
-	var trained struct{ Rows struct{ Train, Validation, Calibration int } }
+	var trained struct {
+		Rows struct{ Train, Validation, Calibration int }
+	}
 	if err := json.Unmarshal([]byte(out), &trained); err != nil {
 		t.Fatal(err)
 	}
