@@ -278,6 +278,6 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	d.Scoring, err = readScoring(file, meta.Scores, d.Dim(), d.Own(make([]float32, d.Dim())))
+	d.Scoring, err = d.readScoring(file, meta.Scores)
 	return d, err
 }

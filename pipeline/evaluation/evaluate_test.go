@@ -35,8 +35,9 @@ func TestEvaluateFigures(t *testing.T) {
 	}
 	left := map[string]string{}
 	opts.Warn = func(text string) {
-		method, why, _ := strings.Cut(text, " is left out: ")
-		left[method] = why
+		if method, why, found := strings.Cut(text, " is left out: "); found {
+			left[method] = why
+		}
 	}
 	figures, err := Evaluate(context.Background(), opts)
 	if err != nil {

@@ -16,6 +16,7 @@ func TestRecalls(t *testing.T) {
 	clouds := [][2]float64{{0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}}
 	o := quick(pipetest.Clouds(t, 1, 20, labels, clouds...))
 	o.Validation.Features, o.Calibration.None = pipetest.Clouds(t, 2, 10, labels, clouds...), true
+	o.Scores = detector.HeadScore
 	d, result, err := Train(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
