@@ -131,12 +131,12 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 	search := p
 	rows := int(min(float64(p.rows.Len()), searchWork/float64(len(theta))))
 	if rows < p.rows.Len() {
-		search = p.on(dataset.Spread(p.rows.Index, rows))
+		search = p.with(p.rows.With(dataset.Spread(p.rows.Index, rows)))
 	}
-	held := *p
-	if held.rows = p.known(val); held.rows.Len() == 0 {
+	held := p.with(p.known(val))
+	if held.rows.Len() == 0 {
 		fitted, apart := apart(search.rows)
-		held.rows, search = search.rows.With(apart), p.on(fitted)
+		held.rows, search = search.rows.With(apart), p.with(search.rows.With(fitted))
 	}
 	held.rows.Index = dataset.Spread(held.rows.Index, max(rows/2, 1))
 	if len(p.labels) < 2 || held.rows.Len() == 0 {
