@@ -325,7 +325,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if err != nil {
 		return err
 	}
-	o := linear.Options{C: h.linear.C, Tolerance: 1e-6, Near: near}
+	o := linear.Options{C: h.linear.C, Tolerance: 1e-4, Near: near}
 	fitted, err := linear.Fit(ctx, train, dataset.Rows{}, len(left), o)
 	if err != nil {
 		return err
