@@ -50,11 +50,6 @@ type Options struct {
 }
 
 // Grid lists the values of C to choose from, in the order in which they are tried.
-<<<<<<< HEAD
-// Fitting each begins with the weights of the one before. The search ends at the
-// first value that is worse than the one before.
-var Grid = []float64{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, .1, .3, 1, 3, 10, 30, 100}
-=======
 // Each begins at the head of the one before. The search ends after the first that
 // is worse than the one before, or whose loss is below Slack.
 var Grid = []float64{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, .1, .3, 1}
@@ -64,7 +59,6 @@ var Grid = []float64{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, .1, .3, 1}
 // the backbone was trained on the same images, the loss falls with each weaker
 // penalty, and says nothing.
 const Slack = 0.03
->>>>>>> linear2
 
 // DefaultC is C if there are too few rows to choose it.
 const DefaultC = 1e-2

@@ -83,13 +83,8 @@ func newProblem(ctx context.Context, rows dataset.Rows, classes int) (*problem, 
 	return p, p.standardise(ctx)
 }
 
-<<<<<<< HEAD
-// on returns the problem for other rows with the same standardisation.
-func (p *problem) on(index []int) *problem {
-=======
 // with returns the problem of other rows with the same standardisation.
 func (p *problem) with(rows dataset.Rows) *problem {
->>>>>>> linear2
 	other := *p
 	other.rows, other.kept, other.parts = rows, nil, nil
 	return &other
@@ -106,16 +101,10 @@ func (p *problem) known(rows dataset.Rows) dataset.Rows {
 	return rows.With(index)
 }
 
-<<<<<<< HEAD
-// each calls worker once per core. The function that worker returns gets blocks of
-// the rows, standardised, with the part that they belong to.
-func (p *problem) each(ctx context.Context, parts int, worker func() func(part int, x []float64, labels []int)) error {
-=======
 // each calls worker once per core for a function that is given blocks of the
 // rows with the part that they belong to and their number. Kept blocks are not
 // read: they come without rows.
 func (p *problem) each(ctx context.Context, parts int, worker func() func(part, block int, x []float32, labels []int)) error {
->>>>>>> linear2
 	d, n := p.rows.D, p.rows.Len()
 	size := (n + parts - 1) / parts
 	size = (size + blockRows - 1) / blockRows * blockRows
@@ -154,14 +143,7 @@ func (p *problem) each(ctx context.Context, parts int, worker func() func(part, 
 func (p *problem) standardise(ctx context.Context) error {
 	d, n := p.rows.D, float64(p.rows.Len())
 	p.mean, p.scale = make([]float64, d), make([]float64, d)
-<<<<<<< HEAD
-	for j := range p.scale {
-		p.scale[j] = 1
-	}
-	first := make([]float32, d) // sums of differences from a row are exact if all rows are equal
-=======
 	first := make([]float32, d) // sums about a row are exact where all are equal
->>>>>>> linear2
 	if err := p.rows.Gather(first, make([]int, 1), p.rows.Index[:1]); err != nil {
 		return err
 	}
