@@ -17,10 +17,10 @@ setup:  ## bring onnxruntime, Python packages and the default backbone (once)
 build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
 	go build -o bin/ ./cmd/...
 
-# Counts what was tested and skipped, over all runs.
+# Counts the tests that ran and those that were skipped, over all runs.
 count = .setup/counted .setup/counts
 
-# Every run takes place, also after one that failed.
+# All runs take place, even if one fails.
 test: lint counted  ## check the sources and run the tests
 	@rm -f .setup/counts; status=0; \
 	$(count) go test ./... || status=1; \
@@ -33,18 +33,17 @@ counted:
 	@mkdir -p .setup
 	@go build -o .setup/counted ./internal/testenv/counted
 
-# On arm64 a Relation of many classes that is computed together with others differs
-# from one alone by rounding: the two tests of that are left out there.
-# The sets of kernels are named, as under QEMU a test cannot start the program anew
-# with another one. What calls onnxruntime runs on a Haswell, which has AVX2 and
-# lacks VNNI; QEMU 7.2 has faults in AVX2, so our own kernels run without assembly
-# there. Only graphs of a few operations are quick enough.
+# The kernels are named, because under QEMU a test cannot start the program again
+# with other kernels. What calls onnxruntime runs on an emulated Haswell, which has
+# AVX2 and lacks VNNI. Our own kernels run without assembly there, because QEMU 7.2
+# emulates AVX2 with faults. Only graphs of a few operations are fast enough, and
+# TestScoreAll and TestOpenOOD are too slow.
 emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswell
 	@status=0; \
 	if emulator=$$(command -v qemu-aarch64-static || command -v qemu-aarch64); then \
 	  echo 'on an emulated arm64:'; \
 	  export GOARCH=arm64 CGO_ENABLED=0; \
-	  MLRBFN_KERNELS=neon $(count) go test -short -run ^Test -skip '^Test(ScoreAll|ScoreAllIsEachAlone|RelationsOfFewAndManyClasses|OpenOOD)$$' -exec "$$emulator" \
+	  MLRBFN_KERNELS=neon $(count) go test -short -run ^Test -skip '^Test(ScoreAll|OpenOOD)$$' -exec "$$emulator" \
 	    ./internal/kernels ./internal/linalg ./conditioning ./head/... ./posthoc || status=1; \
 	  MLRBFN_KERNELS=go $(count) go test -short -run ^TestGolden -exec "$$emulator" ./head/... || status=1; \
 	  unset GOARCH CGO_ENABLED; \
@@ -52,7 +51,7 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	  $(count) missing 'the tests on an emulated arm64, as qemu-aarch64 is not installed (Debian: qemu-user)'; \
 	fi; \
 	if [ "$$(go env GOHOSTARCH)" != amd64 ]; then \
-	  $(count) missing 'the tests on an emulated Haswell, as this is no x86-64 machine'; \
+	  $(count) missing 'the tests on an emulated Haswell, as this machine is not x86-64'; \
 	elif emulator=$$(command -v qemu-x86_64-static || command -v qemu-x86_64); then \
 	  echo 'on an emulated Haswell:'; \
 	  MLRBFN_KERNELS=go $(count) go test -tags noasm -short -timeout 5m -exec "$$emulator -cpu Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid" \
@@ -92,10 +91,10 @@ fuzz: setup  ## draw other cases for property tests, then run each fuzz target f
 	  done; \
 	done
 
-# No part of CI, which must do without PyTorch: its packages are gigabytes, and
-# all exports take half an hour of processor time. For a nightly run, and after changes to the
-# exporters, the preprocessing or what models are accepted; EXPORTS=short takes the
-# smallest of each library.
+# This is not part of CI: PyTorch takes gigabytes, and all exports take half an hour
+# of processor time. Run it every night, and after changes to the exporters, the
+# preprocessing or the models that are accepted. EXPORTS=short takes the smallest
+# model of each library.
 EXPORTS ?= all
 export-check: setup  ## export CLIP, DINOv2, ResNet and others with random weights and prove it
 	@scripts/export_model --self-test $(EXPORTS)

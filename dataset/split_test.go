@@ -2,6 +2,7 @@ package dataset_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -98,5 +99,165 @@ func TestSplitRowsExactly(t *testing.T) {
 	}
 	if _, err := dataset.Split(labels, nil, 10, 0.5, 0.5, 0); err == nil {
 		t.Error("a split that leaves nothing to train on was accepted")
+	}
+}
+
+// TestSplitGroups: groups stay in one part, one row of each calibrates, and
+// groups of one row are split as rows are.
+func TestSplitGroups(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		classes := rapid.IntRange(1, 6).Draw(t, "classes")
+		labels := make([]int64, rapid.IntRange(0, 200).Draw(t, "n"))
+		groups, alone := make([]int, len(labels)), make([]int, len(labels))
+		most := rapid.IntRange(1, 100).Draw(t, "groups")
+		for i := range labels {
+			labels[i] = int64(rapid.IntRange(-1, classes-1).Draw(t, "label"))
+			groups[i] = rapid.IntRange(0, most).Draw(t, "group")
+			alone[i] = 7 * (len(labels) - i)
+		}
+		seed := rapid.Uint64().Draw(t, "seed")
+		split := func(groups []int) dataset.Parts {
+			s, err := dataset.Split(labels, groups, classes, 0.1, 0.2, seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		want := splitRows(labels, classes, 0.1, 0.2, seed)
+		for _, s := range []dataset.Parts{split(nil), split(alone)} {
+			if !slices.Equal(s.Train, want[0]) || !slices.Equal(s.Validation, want[1]) || !slices.Equal(s.Calibration, want[2]) || len(s.LeftOut) > 0 {
+				t.Fatal("rows of no group are split in another way than ever")
+			}
+		}
+
+		s := split(groups)
+		part, of := map[int]int{}, map[int]int{} // of rows, of groups
+		for p, rows := range [][]int{s.Train, s.Validation, slices.Concat(s.Calibration, s.LeftOut)} {
+			if p < 2 && !slices.IsSorted(rows) {
+				t.Fatalf("part %d is not ascending", p)
+			}
+			for _, r := range rows {
+				if _, twice := part[r]; twice || labels[r] < 0 {
+					t.Fatalf("row %d with label %d is in parts %d and %d", r, labels[r], part[r], p)
+				}
+				part[r] = p
+				if q, known := of[groups[r]]; known && p != q {
+					t.Fatalf("group %d is in parts %d and %d", groups[r], p, q)
+				}
+				of[groups[r]] = p
+			}
+		}
+		trained := make([]bool, classes)
+		for r, p := range part {
+			trained[labels[r]] = trained[labels[r]] || p == 0
+		}
+		for r, y := range labels {
+			if _, found := part[r]; y >= 0 && (!found || !trained[y]) {
+				t.Fatalf("row %d of class %d is in a part: %v; its class has rows to train on: %v", r, y, found, trained[y])
+			}
+		}
+		if len(of) != s.Groups {
+			t.Fatalf("%d groups, want %d", s.Groups, len(of))
+		}
+		calibrate := map[int]int{}
+		for _, r := range s.Calibration {
+			calibrate[groups[r]]++
+		}
+		for g, p := range of {
+			if p == 2 && calibrate[g] != 1 {
+				t.Fatalf("%d rows of group %d calibrate", calibrate[g], g)
+			}
+		}
+	})
+}
+
+// TestSplitDrawsFromGroups: any row of a group may calibrate.
+func TestSplitDrawsFromGroups(t *testing.T) {
+	labels, groups := make([]int64, 40), make([]int, 40)
+	for i := range groups {
+		groups[i] = i / 4
+	}
+	var drawn [4]int
+	for seed := range uint64(400) {
+		s, err := dataset.Split(labels, groups, 1, 0, 0.5, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Calibration) < 4 || len(s.Calibration) > 5 || len(s.LeftOut) != 3*len(s.Calibration) {
+			t.Fatalf("%d rows calibrate and %d are left out", len(s.Calibration), len(s.LeftOut))
+		}
+		for _, r := range s.Calibration {
+			drawn[r%4]++
+		}
+	}
+	for i, n := range drawn {
+		if n < 400 || n > 600 { // about 2,000 in all
+			t.Errorf("row %d of its group calibrates %d times: %v", i, n, drawn)
+		}
+	}
+}
+
+func TestSplitCountsClassesOfOneGroup(t *testing.T) {
+	// Class 0: rows of two groups; class 1: two rows of one group; class 2: a row.
+	s, err := dataset.Split([]int64{0, 1, 0, 1, 2, -1}, []int{5, 6, 7, 6, 8, 9}, 3, 0.4, 0.4, 1)
+	if err != nil || !slices.Equal(s.OneGroup, []int{1, 3, 4}) || s.Groups != 4 {
+		t.Errorf("rows %v of %d groups, %v", s.OneGroup, s.Groups, err)
+	}
+	for _, r := range s.OneGroup {
+		if !slices.Contains(s.Train, r) {
+			t.Errorf("row %d is not for training", r)
+		}
+	}
+}
+
+// splitRows is the split as it was when there were no groups.
+func splitRows(labels []int64, classes int, validation, calibration float64, seed uint64) (parts [3][]int) {
+	byClass := make([][]int, classes)
+	for row, y := range labels {
+		if y >= 0 {
+			byClass[y] = append(byClass[y], row)
+		}
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x73706c6974))
+	dueValidation, dueCalibration := rng.Float64(), rng.Float64()
+	for _, class := range rng.Perm(classes) {
+		rows := byClass[class]
+		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+		take := func(due *float64, fraction float64, from int) []int {
+			*due += fraction * float64(len(rows))
+			n := max(0, min(int(math.Floor(*due)), len(rows)-1-from))
+			*due = min(*due-float64(n), 1)
+			return rows[from : from+n]
+		}
+		v := take(&dueValidation, validation, 0)
+		c := take(&dueCalibration, calibration, len(v))
+		parts[0] = append(parts[0], rows[len(v)+len(c):]...)
+		parts[1] = append(parts[1], v...)
+		parts[2] = append(parts[2], c...)
+	}
+	for _, part := range parts {
+		slices.Sort(part)
+	}
+	return parts
+}
+
+func TestOneOfEach(t *testing.T) {
+	groups := []int{3, -1, 3, 0, 7, -1, 0}
+	seen := map[int]bool{}
+	for seed := range uint64(50) {
+		rows := dataset.OneOfEach(groups, seed)
+		if len(rows) != 3 || !slices.IsSorted(rows) {
+			t.Fatalf("rows %v", rows)
+		}
+		of := map[int]bool{}
+		for _, r := range rows {
+			seen[r], of[groups[r]] = true, true
+		}
+		if len(of) != 3 || of[-1] {
+			t.Fatalf("rows %v are of the groups %v", rows, of)
+		}
+	}
+	if len(seen) != 5 {
+		t.Errorf("rows %v are ever drawn", seen)
 	}
 }

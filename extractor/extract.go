@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"image"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/features"
 	"mlrbfn/internal/regular"
 	"mlrbfn/options"
 )
@@ -256,9 +256,13 @@ func (w *worker) loadAll(ctx context.Context, from, to int) ([]Result, error) {
 // finished delivers the result of image i of the last run.
 func (w *worker) finished(r Result, i int) error {
 	r.Features, r.Logits = w.runner.Features(i), w.runner.Logits(i)
-	if !finite(r.Features) || !finite(r.Logits) {
+	err := features.CheckValues(r.Features)
+	if err == nil {
+		err = features.CheckValues(r.Logits)
+	}
+	if err != nil {
 		r.Features, r.Logits, r.Orientation, r.Enlarged = nil, nil, 0, false
-		r.Err = errors.New("the model's output for it is not finite")
+		r.Err = fmt.Errorf("the model's output for it: %w", err)
 	}
 	return w.deliver(r)
 }
@@ -303,7 +307,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	if err := w.model.prepare(dst, img); err != nil {
 		return err
 	}
-	r.Orientation, r.Enlarged = r.Item.orientation(data), w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
+	r.Orientation, r.Enlarged = r.Item.orientation(data), w.decode.For != nil && w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
 	return nil
 }
 
@@ -403,14 +407,4 @@ func agree(a, b []float32, exact bool) bool {
 		change = max(change, math.Abs(float64(v-b[i])))
 	}
 	return change <= 0.01*largest
-}
-
-// finite tells whether no value is infinite or NaN.
-func finite(values []float32) bool {
-	for _, v := range values {
-		if f := float64(v); math.IsInf(f, 0) || math.IsNaN(f) {
-			return false
-		}
-	}
-	return true
 }

@@ -343,6 +343,16 @@ func hashGraph(ctx context.Context, file string) (string, error) {
 	return hashFiles(ctx, files)
 }
 
+// HashModel returns what [Model.SHA256] of the model in a folder will be, without
+// opening it.
+func HashModel(ctx context.Context, dir string) (string, error) {
+	file, _, err := findGraph(dir)
+	if err != nil {
+		return "", err
+	}
+	return hashGraph(ctx, file)
+}
+
 // open fills in all that the graph itself says and makes the session.
 func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	if err := m.inspect(); err != nil {

@@ -255,6 +255,21 @@ func (s *Set) Images() ([]Image, error) {
 	return images, nil
 }
 
+// ImagePath returns the path of the image of row i, "" where the set does not have
+// it.
+func (s *Set) ImagePath(i int) string {
+	for img, err := range s.eachImage() {
+		if err != nil {
+			break
+		}
+		if i == 0 {
+			return img.Path
+		}
+		i--
+	}
+	return ""
+}
+
 // eachImage gives every image, in the order of the rows, and last an error if
 // there are not N of them.
 func (s *Set) eachImage() iter.Seq2[Image, error] {

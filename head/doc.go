@@ -5,7 +5,8 @@
 // defaults and its equations: mlrbfn/head/residual, the default one, and
 // mlrbfn/head/paper, the published one. This package has what both share: [Train]
 // and its options, the trained [Head], and the interfaces [Config] and [Network].
-// [MLP], a softmax network of linear layers with ReLU between them, is a baseline.
+// [TrainMLP] trains the paper's baseline, a softmax network of linear layers with ReLU
+// between them; package linear fits a better linear head.
 //
 // # Training
 //

@@ -17,6 +17,9 @@ type JudgeOptions struct {
 	// Runtime is the onnxruntime library to load; "" has it found as
 	// [extractor.FindRuntime] says. A program loads one library.
 	Runtime string
+	// PublicKey, unless "", is a public key of minisign, or a file with one, that
+	// the detector file must be signed by; see [LoadSignedDetector].
+	PublicKey string
 	// Model is the folder of the backbone; "" has the detector's own found.
 	Model string
 	// Backbone says where the backbone runs: only Device, Provider, OpenTimeout and
@@ -38,7 +41,11 @@ type Judge struct {
 
 // OpenJudge opens a detector file and the backbone that its features come from.
 func OpenJudge(ctx context.Context, file string, opts JudgeOptions) (*Judge, error) {
-	d, err := detector.Load(file)
+	load := func() (*Detector, error) { return detector.Load(file) }
+	if opts.PublicKey != "" {
+		load = func() (*Detector, error) { return detector.LoadSigned(file, opts.PublicKey) }
+	}
+	d, err := load()
 	if err != nil {
 		return nil, err
 	}

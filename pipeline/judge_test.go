@@ -127,3 +127,12 @@ func TestImportsNoPlotting(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenSignedJudge: a detector that lacks the signature that it must have is
+// not opened.
+func TestOpenSignedJudge(t *testing.T) {
+	opts := JudgeOptions{PublicKey: filepath.Join("detector", "testdata", "signed", "test.pub")}
+	if _, err := OpenJudge(t.Context(), filepath.Join("detector", "testdata", "version3.safetensors"), opts); !errors.Is(err, ErrSignature) {
+		t.Error(err)
+	}
+}

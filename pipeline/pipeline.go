@@ -44,6 +44,8 @@ type (
 	OODSet = evaluation.OODSet
 	// Leak is images that are in two sets of an evaluation.
 	Leak = evaluation.Leak
+	// Reliability says how far confidences are probabilities.
+	Reliability = evaluation.Reliability
 	// Result is one row of results.csv.
 	Result = report.Result
 
@@ -76,6 +78,7 @@ const (
 var (
 	ErrDetector      = detector.ErrDetector
 	ErrOtherModel    = detector.ErrOtherModel
+	ErrSignature     = detector.ErrSignature
 	ErrCheckpoint    = training.ErrCheckpoint
 	ErrOtherTraining = training.ErrOtherTraining
 )
@@ -91,6 +94,12 @@ var (
 
 // LoadDetector reads a detector that its Save wrote; see [detector.Load].
 func LoadDetector(path string) (*Detector, error) { return detector.Load(path) }
+
+// LoadSignedDetector reads a detector that must be signed; see
+// [detector.LoadSigned].
+func LoadSignedDetector(path, publicKey string) (*Detector, error) {
+	return detector.LoadSigned(path, publicKey)
+}
 
 // Train trains a detector on feature sets; see [training.Train].
 func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
 
@@ -136,4 +137,16 @@ func (s *CORE) Score(ctx context.Context, dst []float64, b Batch) error {
 			scores[i] = s.Scales[0].apply(energy(z, 1)) + s.Scales[1].apply(s.cosine(x[i*s.D:(i+1)*s.D], argmax(z)))
 		}
 	})
+}
+
+func (s *CORE) graph(g *graph) (onnx.Value, error) {
+	w := g.ofPredicted(s.Directions)
+	r := g.Op("Sub", g.Features, g.Op("Mul", w, g.Dot(g.Features, w)))
+	score := g.Number(0)
+	for i, v := range []onnx.Value{g.energy(g.Logits, 1), g.Over(g.Dot(r, g.ofPredicted(s.Residuals)), g.Length(r))} {
+		if by := s.Scales[i]; by.Deviation != 0 {
+			score = g.Op("Add", score, g.Op("Div", g.Op("Sub", v, g.Number(by.Mean)), g.Number(by.Deviation)))
+		}
+	}
+	return score, nil
 }

@@ -9,7 +9,7 @@
 //	temperature klm    logits               logits (and labels) of Val    MaxSoftmax KLM
 //	odin               features             nothing; needs a Network      ODIN
 //	knn cop corp       features             features                      KNN CoP CoRP
-//	mds rmds ++        features             features, labels              MDS RMDS
+//	mds rmds ++ mds++k features             features, labels              MDS RMDS
 //	vim residual       features             features; needs a Linear head ViM Residual
 //	react vra          features             features of Val; head         Clip
 //	dice               features             features; head                DICE

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -143,6 +144,13 @@ func TestOpenOOD(t *testing.T) {
 		"fdbd_distance": func() (posthoc.Scorer, error) { return posthoc.FitFDBD(ctx, g.train, g.head) },
 		"fdbd_norm":     func() (posthoc.Scorer, error) { return posthoc.FitFDBD(ctx, nil, g.head) },
 		"nci_a0.0001":   nci(0), "nci_a0.01": nci(0.01),
+		"mds++k_superclasses": func() (posthoc.Scorer, error) {
+			data := posthoc.NewData(g.train.Features(0, g.train.N), g.train.D, slices.Clone(g.train.Labels), 2)
+			for i := range data.Labels {
+				data.Labels[i] /= 5
+			}
+			return posthoc.FitModes(ctx, data)
+		},
 		"corp_M256":     func() (posthoc.Scorer, error) { return posthoc.FitCoRP(ctx, g.train, 256, 0, 0) },
 		"corp_n200":     func() (posthoc.Scorer, error) { return posthoc.FitCoRP(ctx, g.first(200), 0, 0, 0) },
 		"relation_pow1": func() (posthoc.Scorer, error) { return posthoc.FitRelation(g.train) },

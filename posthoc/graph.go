@@ -29,7 +29,7 @@ func AddGraph(m *onnx.Model, s Scorer, rows Rows) (onnx.Value, error) {
 			continue
 		}
 		if g, ok := own.(graphed); ok {
-			if k.methods[0].reads&logits != 0 && rows.Logits == "" {
+			if len(k.methods) > 0 && k.methods[0].reads&logits != 0 && rows.Logits == "" {
 				return "", fmt.Errorf("logits: %w", ErrMissing)
 			}
 			return g.graph(&graph{m, rows})

@@ -14,6 +14,7 @@ import (
 
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/linalg"
+	"mlrbfn/internal/onnx"
 )
 
 var _ = declare[CoP]("CoP", method{
@@ -309,4 +310,20 @@ func (s *CoRP) Score(ctx context.Context, dst []float64, b Batch) error {
 		s.features(phi, x)
 		s.PCA.score(scores, phi)
 	})
+}
+
+func (s *CoP) graph(g *graph) (onnx.Value, error) { return s.graphOf(g, g.unit(g.Features)), nil }
+
+// graphOf adds −‖(I − PᵀP)(x − μ)‖.
+func (s *CoP) graphOf(g *graph, x onnx.Value) onnx.Value {
+	x = g.centred(x, s.Mean)
+	axes := g.Transposed(s.Axes, len(s.Mean))
+	inside := g.Op("MatMul", g.Op("MatMul", x, axes), g.Op("Transpose", axes))
+	return g.Neg(g.Length(g.Op("Sub", x, inside)))
+}
+
+func (s *CoRP) graph(g *graph) (onnx.Value, error) {
+	phases := g.Op("Add", g.Times(g.unit(g.Features), s.Frequencies, s.D), g.Vector(s.Phases))
+	phi := g.Op("Mul", g.Op("Cos", phases), g.Number(math.Sqrt(2/float64(len(s.Phases)))))
+	return s.PCA.graphOf(g, phi), nil
 }

@@ -13,7 +13,12 @@ const (
 )
 
 var (
-	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)))
+	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)),
+		method{
+			name: "mds++k", reads: features, needs: features | labels,
+			memory: func(d, c int) int64 { return plus(matrices(5, d, d), matrices(15, c, d)) },
+			fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitModes(ctx, in.Train) },
+		})
 	_ = declare[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, fitRMDS(true)))
 )
 

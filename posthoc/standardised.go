@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/floats"
+
+	"mlrbfn/internal/onnx"
 )
 
 const standardisedKind = "Standardised"
@@ -140,4 +142,12 @@ func (s *Standardised) Score(ctx context.Context, dst []float64, b Batch) error 
 	}
 	b.Features = s.of(b.Features)
 	return s.Of.Score(ctx, dst, b)
+}
+
+// graph rounds features to float32, as of does.
+func (s *Standardised) graph(g *graph) (onnx.Value, error) {
+	x := g.Op("Div", g.centred(g.Features, s.Mean), g.Vector(s.Deviation))
+	rows := g.Rows
+	rows.Features = g.Cast(g.Cast(x, onnx.Float), onnx.Double)
+	return AddGraph(g.Model, s.Of, rows)
 }

@@ -57,7 +57,7 @@ type Report struct {
 	// Warnings say what is probably wrong and what to do.
 	Warnings []string `json:"warnings"`
 
-	pictures []*image.NRGBA // cropped
+	pictures []*preprocess.Cropped
 	seen     []*image.NRGBA // what their tensors show
 }
 
@@ -117,10 +117,10 @@ type Agreement struct {
 // cannot run at all.
 func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error) {
 	r := &Report{Warnings: []string{}}
-	var decoded []*image.NRGBA
+	var others []*preprocess.Cropped // for the other model
 	for _, item := range opts.Images {
 		img, orientation, err := item.Image(ctx, opts.Decode)
-		var crop *image.NRGBA
+		var crop *preprocess.Cropped
 		if err == nil {
 			crop, err = m.Spec.Crop(img)
 		}
@@ -142,7 +142,7 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 			if crop, err = opts.Against.Spec.Crop(img); err != nil {
 				return nil, err
 			}
-			decoded = append(decoded, crop)
+			others = append(others, crop)
 		}
 	}
 	if len(r.Failed) > 0 {
@@ -167,7 +167,7 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 		return nil, err
 	}
 	if opts.Against != nil {
-		return r, r.compare(ctx, opts.Against, decoded, features)
+		return r, r.compare(ctx, opts.Against, others, features)
 	}
 	return r, nil
 }
@@ -187,25 +187,23 @@ func newSeer(m *extractor.Model) (seer, error) {
 	return seer{runner, m}, err
 }
 
-// see returns the features of a picture that is cropped already, normalised
-// as spec says, in float64.
-func (s seer) see(ctx context.Context, spec preprocess.Spec, picture *image.NRGBA) ([]float64, error) {
-	spec.Resize, spec.Grey = preprocess.None, false
-	if err := spec.Tensor(s.Input(0), picture, s.model.Layout()); err != nil {
+// see returns the features of a picture, normalised as spec says, in float64.
+func (s seer) see(ctx context.Context, spec preprocess.Spec, picture *preprocess.Cropped) ([]float64, error) {
+	if err := spec.Normalise(s.Input(0), picture, s.model.Layout()); err != nil {
 		return nil, err
 	}
 	if err := s.Run(ctx, 1); err != nil {
 		return nil, err
 	}
-	wide := make([]float64, s.model.Dim())
+	features := make([]float64, s.model.Dim())
 	for i, v := range s.Features(0) {
-		wide[i] = float64(v)
+		features[i] = float64(v)
 	}
-	return wide, nil
+	return features, nil
 }
 
 // seeAll is see for several pictures.
-func (s seer) seeAll(ctx context.Context, spec preprocess.Spec, pictures []*image.NRGBA) (features [][]float64, err error) {
+func (s seer) seeAll(ctx context.Context, spec preprocess.Spec, pictures []*preprocess.Cropped) (features [][]float64, err error) {
 	for _, p := range pictures {
 		f, err := s.see(ctx, spec, p)
 		if err != nil {
@@ -316,7 +314,7 @@ func (r *Report) normalisations(ctx context.Context, s seer) error {
 	if len(r.pictures) < 8 {
 		return nil // too few to tell
 	}
-	var mirrored []*image.NRGBA
+	var mirrored []*preprocess.Cropped
 	for _, p := range r.pictures {
 		mirrored = append(mirrored, mirror(p))
 	}
@@ -391,7 +389,7 @@ func alike(a, b Normalisation) bool {
 }
 
 // compare compares features with what another model makes of the same images.
-func (r *Report) compare(ctx context.Context, other *extractor.Model, pictures []*image.NRGBA, features [][]float64) error {
+func (r *Report) compare(ctx context.Context, other *extractor.Model, pictures []*preprocess.Cropped, features [][]float64) error {
 	s, err := newSeer(other)
 	if err != nil {
 		return err
@@ -446,13 +444,11 @@ func (r *Report) Picture() (*image.NRGBA, error) {
 }
 
 // mirror returns a picture with left and right exchanged.
-func mirror(p *image.NRGBA) *image.NRGBA {
-	w, h := p.Rect.Dx(), p.Rect.Dy()
-	m := image.NewNRGBA(image.Rect(0, 0, w, h))
-	for y := range h {
-		for x := range w {
-			copy(m.Pix[m.PixOffset(w-1-x, y):][:4], p.Pix[p.PixOffset(x, y):][:4])
-		}
+func mirror(p *preprocess.Cropped) *preprocess.Cropped {
+	m := &preprocess.Cropped{Pix: make([]uint8, len(p.Pix)), Stride: p.Stride, Rect: p.Rect}
+	for at := 0; at < len(p.Pix); at += 4 {
+		row, x := at/p.Stride*p.Stride, at%p.Stride
+		copy(m.Pix[row+p.Stride-4-x:][:4], p.Pix[at:])
 	}
 	return m
 }

@@ -115,7 +115,7 @@ func (p *perChannel) UnmarshalJSON(data []byte) error {
 	}
 	var list []float64
 	if err := json.Unmarshal(data, &list); err != nil || len(list) != 3 {
-		return fmt.Errorf("mean and std must be a number or three, not %s", data)
+		return fmt.Errorf("mean and std must be a number or three, not %.100s", data)
 	}
 	*p = perChannel(list)
 	return nil

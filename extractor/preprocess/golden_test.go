@@ -115,7 +115,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := compare(t, crop, readPNG(t, filepath.Join(dir, c.Expected)))
+			d := compare(t, (*image.NRGBA)(crop), readPNG(t, filepath.Join(dir, c.Expected)))
 			if d.worst > 0 {
 				t.Errorf("crop is off by up to %d levels, in %.3f%% of the values", d.worst, 100*d.off)
 			}
@@ -224,7 +224,7 @@ func TestPipelinesEqualPython(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := compare(t, got, readPNG(t, filepath.Join("testdata", c.Expected))); d.worst > 0 {
+		if d := compare(t, (*image.NRGBA)(got), readPNG(t, filepath.Join("testdata", c.Expected))); d.worst > 0 {
 			t.Errorf("%s: off by up to %d levels, %.1f%% of values", c.Expected, d.worst, 100*d.off)
 		}
 	}
@@ -281,7 +281,7 @@ func TestProcessorsEqualPython(t *testing.T) {
 		if strings.Contains(string(c.Config), "DINOv3") { // which resizes in floating point
 			levels = 1
 		}
-		if d := compare(t, crop, asNRGBA(want)); d.worst > levels {
+		if d := compare(t, (*image.NRGBA)(crop), asNRGBA(want)); d.worst > levels {
 			t.Errorf("case %d, %d×%d: off by up to %d levels\n%s", i, c.Width, c.Height, d.worst, c.Config)
 		}
 		x := make([]float32, 3*spec.Height*spec.Width)

@@ -6,9 +6,10 @@
 // bit of a float32.
 //
 //	bytes ──Decode──▶ RGB image ──Spec.Tensor──▶ float32, normalised
-//	                            └─Spec.Crop────▶ H×W uint8, to look at
+//	                            └─Spec.Crop────▶ H×W uint8 ──Spec.Normalise──▶ the same
 //
-// Tensor resizes and crops: it takes what Decode returns, never what Crop does.
+// Tensor resizes and crops. A [Cropped] image has a type of its own, so that it
+// cannot be cropped again.
 // [Load] reads which steps a model wants from the configuration beside it and
 // returns them as a [Spec], one canonical description of the whole pipeline.
 // Nothing is guessed: a configuration that this package does not know to the
@@ -168,16 +169,20 @@ func (s *Spec) validateGeometry() error {
 	return nil
 }
 
-// Crop resizes and crops img and returns a fresh opaque image of exactly
-// Height×Width with its origin at 0, 0. The alpha of img is not looked at.
-// Only what the crop shows is computed.
+// Cropped is an opaque image of Height×Width pixels with its origin at 0, 0, which
+// a Spec has resized and cropped.
+type Cropped image.NRGBA
+
+// Crop resizes and crops img. The alpha of img is not looked at. Only what the
+// crop shows is computed. Use it to look at what a model gets.
 //
 // It returns an error where the Spec is not valid, where img is empty, or where
 // img is so elongated that the libraries fail too: an edge would shrink to
 // nothing, or the work would not fit into memory.
-func (s *Spec) Crop(img *image.NRGBA) (*image.NRGBA, error) {
+func (s *Spec) Crop(img *image.NRGBA) (*Cropped, error) {
 	var room workroom
-	return room.crop(s, img)
+	crop, err := room.crop(s, img)
+	return (*Cropped)(crop), err
 }
 
 // A workroom holds what making a tensor takes, to be used again for the next
@@ -245,12 +250,8 @@ func (r *workroom) crop(s *Spec, img *image.NRGBA) (*image.NRGBA, error) {
 // (float32(x·Scale) − Mean)/Std in float32, in that order, as transformers'
 // rescale and normalize round them.
 func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
-	channels := s.Channels()
-	if n := channels * s.Height * s.Width; len(dst) != n {
-		return fmt.Errorf("tensor has room for %d values, want %d×%d×%d = %d", len(dst), channels, s.Height, s.Width, n)
-	}
-	if layout != NCHW && layout != NHWC {
-		return fmt.Errorf("unknown layout %d", layout)
+	if err := s.fits(dst, layout); err != nil {
+		return err
 	}
 	room := workrooms.Get().(*workroom)
 	crop, err := room.crop(s, img)
@@ -261,6 +262,34 @@ func (s *Spec) Tensor(dst []float32, img *image.NRGBA, layout Layout) error {
 		workrooms.Put(room)
 	}
 	return err
+}
+
+// Normalise writes the values that Tensor gives an image of which img is the crop.
+func (s *Spec) Normalise(dst []float32, img *Cropped, layout Layout) error {
+	if err := s.fits(dst, layout); err != nil {
+		return err
+	}
+	if img.Rect != image.Rect(0, 0, s.Width, s.Height) || img.Stride != 4*s.Width || len(img.Pix) != 4*s.Width*s.Height {
+		return fmt.Errorf("%w: the crop has %d×%d pixels, want %d×%d", ErrSize, img.Rect.Dx(), img.Rect.Dy(), s.Width, s.Height)
+	}
+	var n normaliser
+	if err := n.set(s); err != nil {
+		return fmt.Errorf("preprocessing: %w", err)
+	}
+	n.normalise(dst, img.Pix, layout)
+	return nil
+}
+
+// fits checks the room for a tensor.
+func (s *Spec) fits(dst []float32, layout Layout) error {
+	channels := s.Channels()
+	if n := channels * s.Height * s.Width; len(dst) != n {
+		return fmt.Errorf("tensor has room for %d values, want %d×%d×%d = %d", len(dst), channels, s.Height, s.Width, n)
+	}
+	if layout != NCHW && layout != NHWC {
+		return fmt.Errorf("unknown layout %d", layout)
+	}
+	return nil
 }
 
 // String says what is done to an image, in order.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"image"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,8 @@ func TestCropIsAlwaysOfItsSize(t *testing.T) {
 	})
 }
 
-// TestLayoutsHoldTheSameValues: both layouts are the normalised crop.
+// TestLayoutsHoldTheSameValues: both layouts are the normalised crop, bit-identical
+// to what Normalise makes of it.
 func TestLayoutsHoldTheSameValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spec, img := drawSpec(t), drawImage(t)
@@ -89,6 +91,12 @@ func TestLayoutsHoldTheSameValues(t *testing.T) {
 		}
 		if err := spec.Tensor(pixels, img, NHWC); err != nil {
 			t.Fatal(err)
+		}
+		for layout, want := range map[Layout][]float32{NCHW: planes, NHWC: pixels} {
+			got := make([]float32, len(want))
+			if err := spec.Normalise(got, crop, layout); err != nil || !slices.Equal(got, want) {
+				t.Fatalf("layout %d: %v, or other values than Tensor's", layout, err)
+			}
 		}
 		for i := range n {
 			for c := range channels {

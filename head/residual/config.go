@@ -121,7 +121,7 @@ func (p *prepared) Train(ctx context.Context, opts head.TrainOptions) (*head.Hea
 	}
 	n := newNetwork(p.cfg, p.density.D, p.classes)
 	n.Density = p.density
-	t := &trainer{network: compute[float32](n, opts.Batch), model: n, val: p.val}
+	t := &trainer{network: compute[float32](n, opts.Batch), model: n, val: p.val, balance: opts.Balance}
 	t.SumLoss = p.cfg.SumLoss
 	epochs, err := head.Fit(ctx, t, p.train, p.val, p.classes, opts)
 	if err != nil {

@@ -259,7 +259,7 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 			t.Fatal(err)
 		}
 		net := compute[float64](m, 1)
-		if err := net.start(t.Context(), reduced, reducedVal, 3, rand.New(rand.NewPCG(1, 1))); err != nil {
+		if err := net.start(t.Context(), reduced, reducedVal, 3, false, rand.New(rand.NewPCG(1, 1))); err != nil {
 			t.Fatal(err)
 		}
 		net.CopyTo(m.Layers)
@@ -504,5 +504,44 @@ func TestFromSettingsRefuses(t *testing.T) {
 		if _, err := FromSettings(s); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+}
+
+// TestBalanceHelpsSmallClasses: of classes of 150, 150 and 3 rows balanced training
+// finds more of the smallest than training as usual does.
+func TestBalanceHelpsSmallClasses(t *testing.T) {
+	const d, apart = 30, 3.5
+	draw := func(seed uint64, counts ...int) dataset.Rows {
+		rng, rows := rand.New(rand.NewPCG(seed, 3)), dataset.Rows{D: d}
+		for c, n := range counts {
+			for range n {
+				rows.Index, rows.Labels = append(rows.Index, len(rows.Labels)), append(rows.Labels, int64(c))
+				for j := range d {
+					v := rng.NormFloat64()
+					if j == c {
+						v += apart
+					}
+					rows.X = append(rows.X, float32(v))
+				}
+			}
+		}
+		return rows
+	}
+	train, test := draw(1, 150, 150, 3), draw(2, 0, 0, 200)
+	found := func(balance bool) (n int) {
+		h, _, err := head.Train(t.Context(), Config{Layers: 2, Centroids: 10}, train, dataset.Rows{}, 3, head.TrainOptions{Epochs: 10, Balance: balance})
+		if err != nil {
+			t.Fatal(err)
+		}
+		logPhi := h.LogConfidences(test.X)
+		for i := range test.Labels {
+			if row := logPhi[3*i : 3*i+3]; slices.Max(row) == row[2] {
+				n++
+			}
+		}
+		return n
+	}
+	if plain, balanced := found(false), found(true); balanced < plain+10 {
+		t.Errorf("of 200 rows of the smallest class %d are found, balanced %d", plain, balanced)
 	}
 }

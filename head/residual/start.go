@@ -32,7 +32,11 @@ const (
 // which softmax(l) has the least cross-entropy on val, if it has rows: the
 // training rows are too near to the means. A class without training rows gets a
 // centroid too narrow for any row. The data are rows of reduce.
-func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, classes int, rng rbf.Random) error {
+//
+// With balance the width of a class of n rows is multiplied by n/(n + 1). Its mean
+// is as uncertain as a row of it divided by n, which adds to the distances of its own
+// rows: without the factor a class of few rows loses to the large ones.
+func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, classes int, balance bool, rng rbf.Random) error {
 	last := net.Last()
 	e := last.D
 	rows := dataset.Sample(train.Index, startRows, rng.Float64)
@@ -80,8 +84,11 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 	}
 	last.SetBeta(math.Log(math.Expm1(width)))
 	for c, n := range counts {
-		if n == 0 {
+		switch {
+		case n == 0:
 			last.Beta[c] = narrow
+		case balance:
+			last.Beta[c] = T(math.Log(math.Expm1(width * float64(n/(n+1)))))
 		}
 	}
 	net.Refresh()

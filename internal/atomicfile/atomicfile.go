@@ -19,7 +19,7 @@ import (
 // The bytes go through a buffer to a temporary name in the same folder, are
 // synced, and take their place by one rename, after which the folder is synced
 // too. If anything before the rename fails, fill included, the temporary file
-// is removed and path is left as it was. The file gets mode 0666 less the
+// is removed and path does not change. The file gets mode 0666 less the
 // umask. Errors name path and wrap their cause.
 func Write(path string, fill func(io.Writer) error) error {
 	temp := tempName(path)

@@ -16,7 +16,7 @@ var flagOf = map[string]string{
 	"Layers": "layers", "Centroids": "centroids", "Projection": "projection", "Norm": "norm", "Recovery": "recovery",
 	"Epochs": "epochs", "Batch": "batch", "LR": "lr", "Schedule": "schedule", "Patience": "patience", "Balance": "balance", "Seeds": "seeds",
 	"Conditioning": "conditioning", "Shrinkage": "shrinkage", "Dims": "pca-dims",
-	"Features": "features", "Validation": "val", "Calibration": "calibration", "Scores": "scores",
+	"Features": "features", "Validation": "val", "Calibration": "calibration", "GroupBy": "group-by", "PerClass": "per-class", "Scores": "scores",
 	"TargetTPR": "target-tpr", "MaxFalseAlarms": "max-false-alarms",
 	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
 	// Of images and models.
@@ -25,13 +25,13 @@ var flagOf = map[string]string{
 	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "Runtime": "onnxruntime",
 	"MaxPixels": "max-pixels", "ApplyEXIF": "exif", "ImageTimeout": "image-timeout",
 	// Of detectors and comparisons.
-	"Detector": "detector", "Threshold": "threshold", "SetAside": "move-ood",
+	"Detector": "detector", "PublicKey": "public-key", "Threshold": "threshold", "SetAside": "move-ood",
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }
 
 // notAFlag are options that no flag sets.
-var notAFlag = []string{"Scratch", "Checkpoint"}
+var notAFlag = []string{"Scratch", "Checkpoint", "C", "Near"}
 
 // flagIn names the flags of a command that differ from flagOf.
 var flagIn = map[string]map[string]string{
@@ -81,7 +81,7 @@ func (c *command) advise(err error) error {
 }
 
 // inWarnings puts flags in the place of what warnings name without brackets.
-var inWarnings = strings.NewReplacer("MaxPixels: ", "--max-pixels: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
+var inWarnings = strings.NewReplacer("(Calibration cross:10)", "(--calibration cross:10)", "MaxPixels: ", "--max-pixels: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
 
 // bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
 var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)

@@ -25,6 +25,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	var opts pipeline.DetectOptions
 	c.section("input")
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")
+	load := addPublicKeyFlag(c.FlagSet)
 	null := c.BoolP("null", "0", false, "paths on standard input end with a NUL byte, as find -print0 writes them")
 	labels := c.Bool("labels", false, "PATHs are folders DIR/class/…/image: also print how often the verdicts are right")
 	c.section("verdict")
@@ -70,12 +71,12 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			opts.SetAside, opts.Copy = *copyOOD, true
 		}
 		var err error
-		if opts.Detector, err = pipeline.LoadDetector(*file); err != nil {
+		if opts.Detector, err = load(*file); err != nil {
 			return err
 		}
 		switch {
 		case c.Changed("threshold"):
-			opts.Detector.Threshold = *threshold
+			opts.Detector.SetThreshold(*threshold)
 		case c.Changed("max-false-alarms"):
 			if err := setFalseAlarms(opts.Detector, *alarms); err != nil {
 				return err

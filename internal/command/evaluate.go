@@ -32,17 +32,19 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := AddSetFlags(c.FlagSet)
 	file := c.String("detector", "", "trained `DETECTOR` to use for its scores, instead of training")
+	load := addPublicKeyFlag(c.FlagSet)
+	c.rare("public-key")
 	c.section("what is compared")
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
 	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
-	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them")
+	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them; 1: the paper's linear head")
 	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0, 1, 2)
 	c.rare(rareHeadFlags...)
-	c.rare("preset", "balance")
+	c.rare("preset", "balance", "conditioning", "group-by")
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	c.IntVar(&opts.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals; 0: none")
@@ -114,7 +116,7 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 			}
 		}
 		if *file != "" {
-			if opts.Detector, err = pipeline.LoadDetector(*file); err != nil {
+			if opts.Detector, err = load(*file); err != nil {
 				return err
 			}
 		}
@@ -138,13 +140,23 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 		opts.Progress = progress.Phase
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", c.adviseText(text)) }
 		opts.Leaked = func(leaks []pipeline.Leak) { printLeaks(s.Err, leaks) }
+		var reliability *pipeline.Reliability
+		opts.Reliable = func(r pipeline.Reliability) { reliability = &r }
 		results, err := pipeline.Evaluate(ctx, opts)
 		progress.Close()
 		if err != nil {
 			return err
 		}
-		if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil || opts.Detector == nil {
+		if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil {
 			return err
+		}
+		if reliability != nil {
+			if err := printReliability(ForPeople(s.Out), *reliability); err != nil {
+				return err
+			}
+		}
+		if opts.Detector == nil {
+			return nil
 		}
 		return assess(ctx, opts, s)
 	}
@@ -159,6 +171,20 @@ func printLeaks(w io.Writer, leaks []pipeline.Leak) {
 		fmt.Fprintf(t, "  %s: %d of %d\t%s: %d of %d\n", Printable(l.A), l.RowsA, l.OfA, Printable(l.B), l.RowsB, l.OfB)
 	}
 	t.Flush()
+}
+
+// printReliability prints how often confidences are right: the reliability diagram as
+// a table.
+func printReliability(w io.Writer, r pipeline.Reliability) error {
+	fmt.Fprintf(w, "Confidence of the class: %s\n", r)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "confidence\tright\timages\t")
+	for _, b := range r.Bins {
+		if b.N > 0 {
+			fmt.Fprintf(t, "%.3f\t%.3f\t%d\t\n", b.Confidence, b.Right, b.N)
+		}
+	}
+	return t.Flush()
 }
 
 // mostMethods bounds the rows that printResults prints, so that they fit a

@@ -18,6 +18,7 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 	var opts pipeline.ExportOptions
 	c.section("input")
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")
+	load := addPublicKeyFlag(c.FlagSet)
 	alarms := c.Float64("max-false-alarms", 0, "another `SHARE` of in-distribution images that may be flagged (default: that of the detector)")
 	c.section("model")
 	c.BoolVar(&opts.WithBackbone, "with-backbone", false, "put the backbone before the head, in one file")
@@ -41,7 +42,7 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 			return Usagef("--out %s is the detector itself", opts.Out)
 		}
 		var err error
-		if opts.Detector, err = pipeline.LoadDetector(*file); err != nil {
+		if opts.Detector, err = load(*file); err != nil {
 			return err
 		}
 		if c.Changed("max-false-alarms") {

@@ -64,6 +64,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	Choice(f, &h.network, "network", "", "residual|paper", "kind of head")
 	also(f, "network", "open", "residual")
 	f.StringVar(&h.val, "val", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to validate on; 0: none")
+	f.StringVar(&o.GroupBy, "group-by", "", "regular expression `PATTERN`: images whose paths match the same text stay in one part of the split")
 	f.StringVar(&h.conditioning, "conditioning", "", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three")
 	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
@@ -167,7 +168,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	case o.Conditioning.Shrinkage != 0 && !whitens:
 		return o, Usagef("--shrinkage: --conditioning %s does not whiten", h.conditioning)
 	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != conditioning.PCA:
-		return o, Usagef("--pca-dims: --conditioning %s is no pca", h.conditioning)
+		return o, Usagef("--pca-dims goes with --conditioning pca, not with %s", h.conditioning)
 	}
 	o.Train.Balance = h.balance == "sample"
 	// A zero would mean the default further on, not what was asked for.
@@ -216,6 +217,12 @@ func Share(name, text string) (pipeline.Share, error) {
 	switch {
 	case text == "":
 		return pipeline.Share{}, Usagef("--%s is empty", name)
+	case name == "calibration" && strings.HasPrefix(text, "cross:"):
+		folds, err := strconv.Atoi(strings.TrimPrefix(text, "cross:"))
+		if err != nil || folds < 2 {
+			return pipeline.Share{}, Usagef("--calibration %s: cross:K has K folds, at least 2", text)
+		}
+		return pipeline.Share{Folds: folds}, nil
 	case err != nil:
 		return pipeline.Share{Features: text}, nil
 	case v == 0:

@@ -148,6 +148,7 @@ func TestWrongUsage(t *testing.T) {
 		`no command "trian"; did you mean train?`: {"trian"},
 		`no command "x"`:                                       {"x"},
 		"did you mean --features?":                             {"train", "--feature", "x"},
+		"did you mean --help-all?":                             {"evaluate", "--help-al"},
 		"no flag --nonsense":                                   {"detect", "--nonsense"},
 		"no flag -z":                                           {"detect", "-z"},
 		"--layers four: it is a whole number":                  {"train", "--layers", "four"},

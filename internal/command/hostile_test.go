@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/testenv"
 )
 
@@ -125,6 +126,35 @@ func TestHostilePaths(t *testing.T) {
 	if _, rows, failures := extractPixels(t, 3, "--images", root, "--list", list); len(rows) != 1 || len(failures) != 4 {
 		t.Errorf("of a list: rows %q, failures %q", rows, failures)
 	}
+}
+
+// TestEndlessModel: onnxruntime computes what is constant when it loads a graph,
+// for minutes here, and cannot be stopped. The program ends nevertheless.
+func TestEndlessModel(t *testing.T) {
+	t.Setenv("ONNXRUNTIME_SHARED_LIBRARY_PATH", testenv.Runtime(t))
+	m, err := onnx.New(17, "test", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := m.Input("image", onnx.Float, onnx.Batch, 3, 4, 4)
+	many := m.Op("ConstantOfShape", m.Op("Mul", m.Int64s(1<<7, 1<<7), m.Int64s(1<<7, 1<<7)))
+	for range 8 {
+		many = m.Op("MatMul", many, many)
+	}
+	m.Output("features", m.Op("Add", m.Op("Flatten", image), m.Reduce("ReduceMean", many, false, 0, 1)), onnx.Float, onnx.Batch, 48)
+	var graph strings.Builder
+	if err := m.Write(&graph); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "m", "model.onnx"), graph.String())
+	write(t, filepath.Join(dir, "m", "preprocessor_config.json"), `{"image_processor_type": "ViTImageProcessor", "size": {"height": 4, "width": 4}, "do_normalize": false}`)
+	picture(t, filepath.Join(dir, "in", "1.png"), 0, 1)
+	cmd := process(t, "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--open-timeout", "200ms")
+	if _, stderr := finish(t, cmd, failed); !strings.Contains(stderr, "--open-timeout: model ") || !strings.Contains(stderr, "more than 200ms") {
+		t.Errorf("it says %q", stderr)
+	}
+	refused(t, "--open-timeout", "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--open-timeout", "-1s")
 }
 
 // TestUnreadableFolder runs as a user who may not read everything.

@@ -202,7 +202,7 @@ func flagError(f *pflag.FlagSet, err error) error {
 func nearest(f *pflag.FlagSet, name string) string {
 	all := &cobra.Command{} // its search for similar names is used
 	f.VisitAll(func(flag *pflag.Flag) {
-		if !flag.Hidden {
+		if !flag.Hidden || flag.Name == "help-all" {
 			all.AddCommand(&cobra.Command{Use: flag.Name, Run: func(*cobra.Command, []string) {}})
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,14 +35,15 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("threshold")
-	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; 0: none")
+	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; 0: none")
 	alarms := c.Float64("max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
 	tpr := c.Float64("target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
 	scores := c.String("scores", pipeline.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+pipeline.HeadScore+" or ensemble(A,B,…)")
+	perClass := c.Bool("per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
 	noAssess := c.Bool("no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
-	c.rare("target-tpr", "no-assess")
+	c.rare("target-tpr", "no-assess", "preset", "conditioning")
 	c.rare(rareHeadFlags...)
 	c.section("running")
 	var memory Bytes
@@ -96,6 +98,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		}
 		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
 		opts.NoHoldOut = *noAssess
+		opts.PerClass = *perClass
 		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
@@ -293,9 +296,17 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		}
 		text += "; it cannot name what other images show"
 	}
-	if r.Threshold != nil {
+	switch {
+	case r.Threshold == nil:
+	case r.CrossBound != nil:
+		text += fmt.Sprintf("\np-values of the score %s by %s in %s, each judged without its own fold, to flag about %.4g%% of in-distribution images; proven is at most %.3g%%",
+			r.Scores, count(r.Rows.Calibration, "image"), count(len(d.Folds), "fold"), 100*(1-d.TargetTPR), 100**r.CrossBound)
+	default:
 		text += fmt.Sprintf("\nthreshold %.4f of the score %s, set by %s to flag at most %.4g%% of in-distribution images",
 			*r.Threshold, r.Scores, count(r.Rows.Calibration, "calibration image"), 100*(1-d.TargetTPR))
+		if d.ByClass != nil {
+			text += fmt.Sprintf("\nthresholds by class, the largest %.4f, the smallest %.4f; what follows is of the class with the fewest calibration images", largestThreshold(d, 1), -largestThreshold(d, -1))
+		}
 		text += fmt.Sprintf("\nlong-run false alarms of this threshold: %.2g%% to %.2g%% of in-distribution images (95%% confidence interval)", 100*r.FalseAlarms[0], 100*r.FalseAlarms[1])
 	}
 	if r.NoAssessment != "" {
@@ -318,6 +329,15 @@ func assessed(a *pipeline.Assessment) string {
 	class := a.Classes[hardest]
 	return fmt.Sprintf("\na new class like yours would be noticed with AUROC %.3f; hardest: %s (%.3f), taken for %s; at 5%% false alarms %.0f%% are caught (class hold-out)",
 		a.AUROC, Printable(hardest), class.AUROC, Printable(class.TakenFor), 100*a.Caught)
+}
+
+// largestThreshold returns the largest of the classes' thresholds times a sign.
+func largestThreshold(d *pipeline.Detector, sign float64) float64 {
+	most := math.Inf(-1)
+	for c := range d.Classes {
+		most = max(most, sign*d.ThresholdOf(c))
+	}
+	return most
 }
 
 // worstClasses names the classes, three at most, whose validation images the

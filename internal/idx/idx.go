@@ -107,10 +107,10 @@ func IsImages(path string) bool {
 	return err == nil && magic == imagesMagic
 }
 
-// LabelsOf returns the file of labels that lies beside a file of images, by the
-// names that such files have: train-images-idx3-ubyte.gz and
-// train-labels-idx1-ubyte.gz, with a dot for the second hyphen or without .gz.
-// It is "" where there is none.
+// LabelsOf returns the file of labels in the same folder as a file of images, by
+// the names that such files have: train-images-idx3-ubyte.gz and
+// train-labels-idx1-ubyte.gz, with a dot for the second hyphen or without .gz. It
+// is "" if there is none.
 func LabelsOf(images string) string {
 	dir, name := filepath.Split(images)
 	name = strings.TrimSuffix(name, ".gz")

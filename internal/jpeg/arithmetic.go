@@ -1,12 +1,12 @@
 package jpeg
 
-// arithmetic decodes arithmetic coding (T.81, annexes D, F.2.4 and G.2). Beyond
-// its end a segment reads as zeros.
+// arithmetic decodes arithmetic coding (T.81, annexes D, F.2.4 and G.2). After the
+// end of a segment it reads zeros.
 type arithmetic struct {
 	m *markers
-	// code and size are the code register and the size of the interval; spare
-	// is how many bits of code are yet to be shifted in, negative at the start
-	// of a segment.
+	// code and size are the code register and the size of the interval; spare is
+	// how many more bits must be shifted into code, negative at the start of a
+	// segment.
 	code, size int32
 	spare      int
 	broken     bool // up to the next restart
@@ -22,7 +22,7 @@ func (a *arithmetic) begin(m *markers) {
 	a.even = 113
 }
 
-// clear forgets the statistics of the tables of a component.
+// clear resets the statistics of the tables of a component.
 func (a *arithmetic) clear(c *component, dc, ac bool) {
 	if dc {
 		a.dc[c.dcIndex] = [64]uint8{}
@@ -117,7 +117,7 @@ func (a *arithmetic) magnitude(stat []uint8, at, m int) (v, category int, ok boo
 	return v, category, true
 }
 
-// dcDifference decodes the difference of a DC coefficient to the one before.
+// dcDifference decodes the difference between a DC coefficient and the one before.
 func (a *arithmetic) dcDifference(c *component) bool {
 	stat := a.dc[c.dcIndex][:]
 	at := c.context
@@ -200,7 +200,7 @@ func (a *arithmetic) block(c *component, b *block) {
 	}
 }
 
-// decoder returns what decodes a block of a scan.
+// decoder returns the function that decodes a block of a scan.
 func (a *arithmetic) decoder(d *decoder) func(*component, *block) {
 	switch {
 	case !d.progressive:
@@ -234,7 +234,7 @@ func (a *arithmetic) decoder(d *decoder) func(*component, *block) {
 // refine adds a bit, of value one, to the coefficients from first to last.
 func (a *arithmetic) refine(c *component, b *block, first, last int, one int16) {
 	stat := a.ac[c.acIndex][:]
-	end := last // of the block, as known so far
+	end := last // of the end of the block, as known so far
 	for end > 0 && b[natural[end]] == 0 {
 		end--
 	}
@@ -270,16 +270,17 @@ func (a *arithmetic) refine(c *component, b *block, first, last int, one int16) 
 	}
 }
 
-// probability is a state of the estimation of a decision's probability: that of
-// the less probable outcome, and the states after either. The highest bit of
-// afterLess says that the outcomes change places.
+// probability is a state of the estimation of a decision's probability: the
+// probability of the less probable outcome, and the next state after each outcome.
+// The highest bit of afterLess says that the more and the less probable outcome are
+// exchanged.
 type probability struct {
 	less                 uint16
 	afterLess, afterMore uint8
 }
 
-// probabilities is table D.2 of T.81, and one state for even chances that
-// nothing changes. Indices of seven bits may go beyond it.
+// probabilities is table D.2 of T.81, and one state of probability ½ that never
+// changes. Indices of seven bits may exceed its length.
 var probabilities = [128]probability{
 	{0x5a1d, 129, 1}, {0x2586, 14, 2}, {0x1114, 16, 3}, {0x080b, 18, 4},
 	{0x03d8, 20, 5}, {0x01da, 23, 6}, {0x00e5, 25, 7}, {0x006f, 28, 8},

@@ -6,27 +6,27 @@ import (
 )
 
 const (
-	// mcuBytes bounds what one MCU takes: 10 blocks of 64 coefficients, each a
-	// code that fits none, which counts for 17 bits, and 15 bits of value.
+	// mcuBytes bounds the bytes of one MCU: 10 blocks of 64 coefficients, each with
+	// an invalid code, which counts as 17 bits, and a value of 15 bits.
 	mcuBytes  = 10*64*4 + 16
 	windowLen = 16 << 10
-	// blockBytes bounds what reading a block of a sequential scan looks at:
-	// assembly does not look how much there is.
+	// blockBytes bounds the bytes that are read for a block of a sequential scan:
+	// assembly does not check how many there are.
 	blockBytes = 64*4 + 16
 )
 
-// bitReader reads the bits of an entropy-coded segment. What lies beyond its
-// end reads as zeros.
+// bitReader reads the bits of an entropy-coded segment. After its end it reads
+// zeros.
 type bitReader struct {
 	// These three come first, in this order: assembly reads them.
 	bits uint64 // the next bits, the first in the highest place
-	n    int    // how many of them are valid
+	n    int    // the number of valid bits
 	at   int    // the byte of window that follows them
-	end  int    // where the bytes of the segment end that are in window
-	// complete says that all of the segment is in window, cut that the file
-	// ends with it, and dry that more bits were read than it has.
+	end  int    // the end of the segment's bytes in window
+	// complete says that all of the segment is in window; cut that the file ends
+	// with the segment; dry that more bits were read than it has.
 	complete, cut, dry bool
-	// loaded is how many bits of a cut segment libjpeg would have taken.
+	// loaded is how many bits of a cut segment libjpeg would have loaded.
 	loaded int
 	window [windowLen + mcuBytes]byte
 }
@@ -38,12 +38,12 @@ func (r *bitReader) begin() {
 }
 
 // ensure makes at least one MCU of the segment, or all that is left of it, with
-// the zeros behind it, available in the window.
+// the zeros after it, available in the window.
 func (r *bitReader) ensure(m *markers) {
 	if r.complete || r.end-r.at >= mcuBytes {
 		return
 	}
-	// Bytes that bits holds need no place; the rest moves to the front.
+	// Bytes that are in bits already are not needed; the rest moves to the front.
 	r.end = copy(r.window[:], r.window[r.at:r.end])
 	r.at = 0
 	for r.end < windowLen && !r.complete {
@@ -85,15 +85,15 @@ func (r *bitReader) ensure(m *markers) {
 	}
 }
 
-// fill loads as many whole bytes as fit: at least 56 bits are valid then.
+// fill loads as many whole bytes as fit. At least 56 bits are valid then.
 func (r *bitReader) fill() {
 	r.bits |= binary.BigEndian.Uint64(r.window[r.at:]) >> uint(r.n)
 	r.at += (63 - r.n) >> 3
 	r.n |= 56
 }
 
-// endMCU notes whether more bits were read than the segment has, up to whose
-// end libjpeg goes on with zeros.
+// endMCU records whether more bits were read than the segment has. libjpeg fills up
+// such an MCU with zero bits.
 func (r *bitReader) endMCU() {
 	r.dry = r.dry || r.complete && 8*r.at-r.n > 8*r.end
 }
@@ -109,8 +109,8 @@ func (r *bitReader) take(n uint) int {
 	return int(v)
 }
 
-// blockOfCut is block for a segment that the file ends with: it returns
-// ErrTruncated where libjpeg would wait for more of the file.
+// blockOfCut is block for a segment at whose end the file is cut short: it returns
+// ErrTruncated where libjpeg would wait for more data.
 func (r *bitReader) blockOfCut(b *block, dc, ac *decoderTable, dcBefore *int32) error {
 	size, err := r.symbolOfCut(dc)
 	if err != nil {
@@ -165,8 +165,8 @@ func (r *bitReader) valueOfCut(size uint8) (int, error) {
 	return extend(r.take(uint(size)), int(size)), r.waits()
 }
 
-// load does what libjpeg does before it reads n bits: unless it has them it
-// takes whole bytes until it has 57 bits or more.
+// load does what libjpeg does before it reads n bits: if it has fewer, it loads
+// whole bytes until it has 57 bits or more.
 func (r *bitReader) load(from, n int) {
 	if r.loaded < from+n {
 		r.loaded = (from + 57 + 7) &^ 7

@@ -1,15 +1,15 @@
-// Package jpeg decodes JPEG files to the very pixels that Pillow 13, which is
-// libjpeg-turbo 3, makes of them.
+// Package jpeg decodes JPEG files to exactly the pixels of Pillow 13, that is of
+// libjpeg-turbo 3.
 //
-// It reads 8-bit baseline, extended, progressive and lossless JPEG of grey, YCbCr, RGB,
-// CMYK and YCCK colours with any sampling that libjpeg-turbo reads, coded by
-// Huffman or arithmetically. The arithmetic is that of libjpeg-turbo's defaults:
-// the accurate integer transform, interpolated ("fancy") chroma, fixed-point
-// colours, and smoothed blocks where a progressive file lacks coefficients; for
-// broken data, where its C and its vector code differ, that of the latter.
-// Nothing here is translated from it but what decides about pixels: the
-// constants of the transform (T. Loeffler, A. Ligtenberg and G. Moschytz,
-// ICASSP 1989) and of smoothing, the rounding, and what becomes of broken files.
+// It reads 8-bit baseline, extended, progressive and lossless JPEG in grey, YCbCr,
+// RGB, CMYK and YCCK, with any sampling that libjpeg-turbo reads, and with Huffman
+// or arithmetic coding. The arithmetic is that of libjpeg-turbo's defaults: the
+// accurate integer transform, interpolated ("fancy") chroma, fixed-point colours,
+// and smoothed blocks if a progressive file lacks coefficients. For broken data,
+// its C code and its vector code differ; the result is that of the vector code.
+// Only what determines the pixels is taken from it: the constants of the transform
+// (T. Loeffler, A. Ligtenberg and G. Moschytz, ICASSP 1989) and of smoothing, the
+// rounding, and how broken files are decoded.
 package jpeg
 
 import (
@@ -24,8 +24,8 @@ import (
 // maxSide is the largest width and height that libjpeg decodes.
 const maxSide = 65500
 
-// maxScans bounds how often the blocks of a file are gone through. An encoder
-// makes about ten scans; each coefficient could have 14 of its own.
+// maxScans bounds the number of passes over the blocks of a file. An encoder makes
+// about ten scans; at most, each coefficient could have 14 scans of its own.
 const maxScans = 1000
 
 // block holds the coefficients of 8×8 samples, in rows.
@@ -38,42 +38,42 @@ type component struct {
 	quantIndex       int
 	dcIndex, acIndex int // tables of the scan
 
-	// blocksWide and blocksHigh are the size that holds samples; stride and
-	// the rows of coefs go on to whole MCUs.
+	// blocksWide and blocksHigh are the size of the part with samples; stride and
+	// the rows of coefs are rounded up to whole MCUs.
 	blocksWide, blocksHigh int
 	stride                 int
 	width, height          int // in samples
 	quant                  [64]uint16
 	quantKnown             bool
 
-	// coefs are the rows of blocks of a file of several scans.
+	// coefs are the rows of blocks, for a file of several scans.
 	coefs [][]block
-	store []block // room for them
-	// known is how far each coefficient is known: up to this bit, or -1 for
-	// not at all; knownBefore is the same before the last scan.
+	store []block // memory for coefs
+	// known is the lowest known bit of each coefficient, or -1 if nothing of it is
+	// known; knownBefore is the same before the last scan.
 	known, knownBefore [64]int8
 
-	// wanted are the samples that the wanted pixels are made of, wantedBlocks
-	// the blocks that they are in. Samples of others are of any value.
+	// wanted are the samples that the wanted pixels are computed from, wantedBlocks
+	// the blocks that contain them. Other samples have arbitrary values.
 	wanted, wantedBlocks image.Rectangle
 
-	// plane holds the samples of a row of MCUs, below the carried rows of the
-	// one before.
+	// plane holds the samples of a row of MCUs, after the carried rows of the row
+	// of MCUs before.
 	plane []uint8
-	// wide is a row at the width of the image; line has room for one.
+	// wide is a row at the width of the image; line is a buffer for one.
 	wide, line []uint8
 
 	dcBefore int32
 	context  int // of arithmetic coding
 
-	// Of a lossless file: all samples, how many of them an MCU has across and
-	// down, and those of a row before prediction and the row above.
+	// For a lossless file: all samples, how many of them an MCU has across and
+	// down, the differences of a row, and the row above.
 	full               []uint8
 	boxH, boxV         int
 	differences, above []int32
 }
 
-// decoder is what decoding needs besides the image. It is used again.
+// decoder holds the state and buffers of decoding. It is reused.
 type decoder struct {
 	markers
 	reader   bitReader
@@ -85,15 +85,15 @@ type decoder struct {
 	maxV     int
 	mcuRows  int
 	pix      []uint8         // of the image
-	wanted   image.Rectangle // the pixels of it that are
-	row      int             // the next of it
-	raw      bool            // whether pix is to have the components as they are
-	asYCC    bool            // or, of three, converted to RGB whatever the file says
+	wanted   image.Rectangle // the wanted pixels of it
+	row      int             // the next row to write
+	raw      bool            // whether pix gets the components without conversion
+	asYCC    bool            // or three components converted to RGB, whatever the file says
 	toGo     int             // MCUs up to the next restart
 	eobRun   int
-	lastGood int // the last row of MCUs that had data
+	lastGood int // the last row of MCUs with data
 	several  bool
-	line     []uint8 // room for a row of RGBA
+	line     []uint8 // buffer for a row of RGBA
 }
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
@@ -107,13 +107,13 @@ func (d *decoder) release() {
 	decoders.Put(d)
 }
 
-// reset prepares for a file.
+// reset prepares the decoder for a new file.
 func (d *decoder) reset(data []byte) {
 	d.markers = markers{data: data, components: d.all[:0], scan: d.scan[:0]}
 	d.wanted, d.row, d.several, d.raw, d.asYCC = image.Rectangle{}, 0, false, false, false
 }
 
-// header reads up to the first scan.
+// header reads the file up to the first scan.
 func (d *decoder) header() error {
 	for {
 		marker, err := d.until()
@@ -126,11 +126,11 @@ func (d *decoder) header() error {
 		if d.frame {
 			return errors.New("the file has no image data")
 		}
-		d.started = false // tables for the image that is to follow
+		d.started = false // a file of tables only, for images in other files
 	}
 }
 
-// Config is what a file's header says.
+// Config holds the size and the components in a file's header.
 type Config struct {
 	Width, Height int // in pixels
 	Components    int // 1 for grey, 3 for YCbCr or RGB, 4 for CMYK or YCCK; or 2
@@ -147,13 +147,13 @@ func DecodeConfig(data []byte) (Config, error) {
 	return Config{d.width, d.height, len(d.components)}, nil
 }
 
-// Options say how Decode decodes. The zero value is for all of an image.
+// Options say how Decode decodes. The zero value decodes all of an image.
 type Options struct {
-	// Wanted is the part of the image that is needed; an empty one is all.
-	// Pixels outside it are of any colour, which takes less time. A broken file
-	// is refused wherever it is broken.
+	// Wanted is the part of the image that is needed; empty means all. Pixels
+	// outside it have arbitrary colours, which saves time. Errors of the file
+	// outside it are still found.
 	Wanted image.Rectangle
-	// Reuse is what Decode returns, if its memory is large enough; nil is fine.
+	// Reuse is an image whose memory Decode may use for its result; it may be nil or too small.
 	Reuse *image.NRGBA
 }
 
@@ -161,9 +161,9 @@ type Options struct {
 //
 //	Image.open(file).convert("RGB")
 //
-// It fails where Pillow does: for a file that is cut short, but not for one with
-// broken data, of which it makes what libjpeg-turbo would. What it does not
-// support it names.
+// It fails if Pillow does: for a file that is cut short, but not for one with
+// broken data, which it decodes as libjpeg-turbo does. An error for an unsupported
+// file says what is not supported.
 //
 // The size of an image is not bounded here: see DecodeConfig. Decode takes four
 // bytes for each of its pixels, and for files of several scans two more for
@@ -190,9 +190,9 @@ func Decode(ctx context.Context, data []byte, opts Options) (*image.NRGBA, error
 }
 
 // Samples decodes a JPEG that is a part of another file, as libtiff does for
-// Pillow: to the samples of its components in turn, one byte each, which are
-// converted from YCbCr to RGB if ycc is set and there are three. Of one that is
-// cut short the rest is grey. More than limit pixels are an error.
+// Pillow. It returns interleaved samples of one byte. If ycc is set, three
+// components are converted from YCbCr to RGB. If the JPEG is cut short, the rest is
+// grey. More than limit pixels are an error.
 func Samples(ctx context.Context, data []byte, ycc bool, limit int) (samples []byte, config Config, err error) {
 	d := decoders.Get().(*decoder)
 	defer d.release()
@@ -212,7 +212,7 @@ func Samples(ctx context.Context, data []byte, ycc bool, limit int) (samples []b
 	return d.pix, Config{d.width, d.height, n}, nil
 }
 
-// decode reads the image behind the header.
+// decode reads the image data after the header.
 func (d *decoder) decode(ctx context.Context) error {
 	if err := d.setUp(); err != nil {
 		return err
@@ -226,7 +226,7 @@ func (d *decoder) decode(ctx context.Context) error {
 	return d.onePass(ctx)
 }
 
-// canvas returns an image of a size, in the memory of reuse if that has room.
+// canvas returns an image of a size, in the memory of reuse if that is large enough.
 func canvas(reuse *image.NRGBA, w, h int) *image.NRGBA {
 	if reuse == nil || cap(reuse.Pix) < 4*w*h {
 		return image.NewNRGBA(image.Rect(0, 0, w, h))
@@ -235,7 +235,7 @@ func canvas(reuse *image.NRGBA, w, h int) *image.NRGBA {
 	return reuse
 }
 
-// setUp derives from the header how blocks and planes lie.
+// setUp computes the layout of blocks and planes from the header.
 func (d *decoder) setUp() error {
 	whole := image.Rect(0, 0, d.width, d.height)
 	if d.wanted = d.wanted.Intersect(whole); d.wanted.Empty() {
@@ -248,7 +248,7 @@ func (d *decoder) setUp() error {
 	for i := range d.components {
 		c := &d.components[i]
 		if len(d.components) == 1 {
-			c.h, c.v, d.maxH, d.maxV = 1, 1, 1, 1 // a lone component has no others to lie beside
+			c.h, c.v, d.maxH, d.maxV = 1, 1, 1, 1 // the sampling factors of a single component have no effect
 		}
 		if d.maxH%c.h != 0 || d.maxV%c.v != 0 {
 			return fmt.Errorf("sampling of %d×%d beside %d×%d is not supported", c.h, c.v, d.maxH, d.maxV)
@@ -268,7 +268,7 @@ func (d *decoder) setUp() error {
 	d.mcuRows = over(d.height, 8*d.maxV)
 	d.several = len(d.scan) < len(d.components) || d.progressive
 	if !d.arithmetic && !d.progressive && !d.predicted {
-		// Frames of Motion JPEG leave the tables out.
+		// Frames of Motion JPEG have no tables.
 		for i := range 2 {
 			if !d.dc[i].defined {
 				d.dc[i] = standardDC[i]
@@ -281,7 +281,7 @@ func (d *decoder) setUp() error {
 	return nil
 }
 
-// want derives which samples are wanted: interpolation takes one beside.
+// want computes which samples are wanted. Interpolation also reads their neighbours.
 func (c *component) want(d *decoder) {
 	w := d.wanted
 	c.wanted = image.Rect(
@@ -294,8 +294,8 @@ func (c *component) want(d *decoder) {
 // over divides and rounds up.
 func over(a, b int) int { return (a + b - 1) / b }
 
-// sized returns a slice of n values, of unknown content, in the memory of s if
-// that has room.
+// sized returns a slice of n arbitrary values, in the memory of s if that is large
+// enough.
 func sized[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n)
@@ -350,7 +350,7 @@ func (d *decoder) beginScan() error {
 	return nil
 }
 
-// needs returns which statistics or codes a scan has.
+// needs returns which statistics or codes a scan uses.
 func (d *decoder) needs() (dc, ac bool) {
 	return !d.progressive || d.first == 0 && d.high == 0, !d.predicted && (!d.progressive || d.first > 0)
 }
@@ -370,8 +370,8 @@ func (d *decoder) begin() {
 	d.toGo = d.restart
 }
 
-// beginMCU handles restarts and makes the bits of an MCU available. Of one that
-// has none nothing is to be read.
+// beginMCU handles restarts and makes the bits of an MCU available. It reports
+// whether there are any.
 func (d *decoder) beginMCU() (hasBits bool, err error) {
 	r := &d.reader
 	if d.restart > 0 {
@@ -415,19 +415,19 @@ func (d *decoder) onePass(ctx context.Context) error {
 	return d.finish()
 }
 
-// place is where a block of an MCU goes.
+// place is the place of a block of an MCU.
 type place struct {
 	c       *component
 	dc, ac  *decoderTable
 	at      image.Point // in blocks
-	samples []uint8     // of the plane, from its row on
+	samples []uint8     // of the plane, beginning with its row
 }
 
-// sampleRow decodes a row of MCUs to samples, where they are wanted.
+// sampleRow decodes a row of MCUs to the wanted samples.
 func (d *decoder) sampleRow(row int) error {
 	places := make([]place, 0, 10) // in an MCU
 	for _, c := range d.scan {
-		dc, ac := &d.dcTables[c.dcIndex&3], &d.acTables[c.acIndex&3] // arithmetic coding may have others
+		dc, ac := &d.dcTables[c.dcIndex&3], &d.acTables[c.acIndex&3] // numbers of arithmetic coding may be larger
 		for v := range c.v {
 			for h := range c.h {
 				places = append(places, place{c, dc, ac, image.Pt(h, row*c.v+v), c.plane[(carried*c.v+8*v)*8*c.stride:]})
@@ -475,8 +475,9 @@ func (d *decoder) sampleRow(row int) error {
 	return nil
 }
 
-// finish reads what follows the image of a single scan. As Pillow hands
-// libjpeg blocks of a file, what is wrong beyond a block is not noticed.
+// finish reads the data after the image of a single scan. Pillow gives libjpeg a
+// file block by block, so that errors after the block with the end of the image are
+// not found.
 func (d *decoder) finish() error {
 	const blockLen = 1 << 16
 	d.data = d.data[:min(len(d.data), over(d.pos, blockLen)*blockLen)]

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// natural is where a coefficient of zigzag order lies in a block. Runs of a
-// broken file may end beyond the last, which then takes them, as it does the
-// zero that the end of a block counts for.
+// natural maps zigzag order to the place in a block. Runs of a broken file may
+// exceed the last coefficient; they write to the last one, as does the zero of the
+// end of a block.
 var natural = [256]uint8{
 	0, 1, 8, 16, 9, 2, 3, 10,
 	17, 24, 32, 25, 18, 11, 4, 5,
@@ -26,31 +26,31 @@ func init() {
 	}
 }
 
-// lookBits is how many bits are looked up at once. Two codes of at most as many
-// bits, with their values, or one such after a longer one, are in the 56 bits
-// that fill makes valid.
+// lookBits is how many bits are looked up at a time. The 56 bits that fill makes
+// valid contain two codes of at most that many bits with their values, or one such
+// code after a longer one.
 const lookBits = 10
 
 // decoderTable decodes the Huffman codes of a table.
 type decoderTable struct {
 	of    table
 	valid bool
-	// look has the code that a prefix of lookBits bits begins with, or 0, if
-	// that is longer.
+	// look has the first code of a prefix of lookBits bits, or 0 if the code is
+	// longer.
 	look [1 << lookBits]code
-	// A code of more than lookBits bits, of length l, is one if it is not
-	// above most[l]; offset[l] is what is to be added for its symbol's index.
+	// Bits of a length l above lookBits are a code if they are at most most[l];
+	// adding offset[l] gives the index of its symbol.
 	most   [18]int32
 	offset [18]int32
 }
 
-// code is what is known of a code: step<<24 | symbol<<16 | the bits of the value
-// behind it<<8 | its bits and those. step is what it adds to the number of the
-// last coefficient: its run and itself, or stop.
+// code describes a code: step<<24 | symbol<<16 | bits of the value after it<<8 |
+// bits of code and value together. step is what it adds to the index of the last
+// coefficient: its run plus one, or stop.
 type code uint32
 
-// stop is the step of a code that ends a block: larger than all others together
-// can reach, so that it is seen whether it is the only one.
+// stop is the step of a code that ends a block. It is larger than the sum of all
+// other steps can be, so that a sum shows whether the block ended.
 const stop = 80
 
 func codeOf(symbol uint8, length int) code {
@@ -67,8 +67,8 @@ func (c code) size() uint    { return uint(c >> 8 & 15) } // of the value
 func (c code) bits() uint    { return uint(c & 63) }      // of code and value
 func (c code) step() int     { return int(c >> 24) }
 
-// value returns the value behind the code at the top of bits, 0 if it has none:
-// one whose first bit is 0 is negative (T.81, figure F.12).
+// value returns the value after the code at the top of bits, 0 if it has none. A
+// value whose first bit is 0 is negative (T.81, figure F.12).
 func (c code) value(bits uint64) int32 {
 	size := c.size()
 	bits <<= (c.bits() - size) & 63
@@ -76,8 +76,8 @@ func (c code) value(bits uint64) int32 {
 	return int32((int64((bits^uint64(negative))>>1>>(63-size)) ^ negative) - negative)
 }
 
-// build prepares the decoding of a file's table, whose symbols may be up to
-// largest.
+// build prepares the decoding of a file's table. Symbols above largest are an
+// error.
 func build(tables *[4]decoderTable, of *[4]table, index int, largest uint8) error {
 	if index >= len(of) || !of[index].defined {
 		return errors.New("a Huffman table is missing")
@@ -133,8 +133,8 @@ func extend(bits, size int) int {
 	return bits + (bits>>(size-1)-1)&(-1<<size+1)
 }
 
-// long returns the code at the top of bits that look does not have: for what is
-// none one of length 17 and symbol 0.
+// long returns the code at the top of bits if look does not have it. For invalid
+// bits it returns a code of length 17 and symbol 0.
 func (t *decoderTable) long(bits uint64) code {
 	l := lookBits + 1
 	for int32(bits>>(64-uint(l))) > t.most[l] {
@@ -146,7 +146,7 @@ func (t *decoderTable) long(bits uint64) code {
 	return codeOf(t.of.symbols[uint8(int32(bits>>(64-uint(l)))+t.offset[l])], l)
 }
 
-// symbol reads one code, without the value behind it.
+// symbol reads one code, without the value after it.
 func (r *bitReader) symbol(t *decoderTable) uint8 {
 	if r.n < 32 {
 		r.fill()
@@ -186,15 +186,15 @@ func (r *bitReader) block(b *block, dc, ac *decoderTable, dcBefore *int32) bool 
 	return k != stop
 }
 
-// consume moves on by a code and its value.
+// consume drops a code and its value from the bits.
 func (r *bitReader) consume(c code) {
 	r.bits <<= c.bits()
 	r.n -= int(c.bits())
 }
 
-// coefficientsPlain reads the coefficients behind number k, up to the end of the
+// coefficientsPlain reads the coefficients after number k, up to the end of the
 // block or a code that is too long to be looked up. It returns the number of the
-// last one; from 63 on it is the end.
+// last one; 63 or more means the end.
 func (r *bitReader) coefficientsPlain(b *block, t *decoderTable, k int) int {
 	bits, n, at := r.bits, r.n, r.at
 	for k < 63 {

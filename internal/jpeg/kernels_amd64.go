@@ -9,7 +9,7 @@ import "golang.org/x/sys/cpu"
 // assembled says whether this machine can run the assembly. Tests change it.
 var assembled = cpu.X86.HasAVX2 && cpu.X86.HasBMI2
 
-// lanes is how many samples the assembly handles at once.
+// lanes is how many samples the assembly computes at a time.
 const lanes = 16
 
 func (r *bitReader) coefficients(b *block, t *decoderTable, k int) int {
@@ -39,7 +39,7 @@ func interpolate(dst, near, far []uint8, even, odd int) {
 	interpolatePlain(dst[2*(n-2):], near[n-2:], far[n-2:], even, odd)
 	inner := (n - 2) &^ (lanes - 1)
 	interpolateAVX2(&dst[2], &near[1], &far[1], inner, even, odd)
-	if 1+inner < n-1 { // once more what lies before the end
+	if 1+inner < n-1 { // the last lanes again, up to the end
 		at := n - 1 - lanes
 		interpolateAVX2(&dst[2*at], &near[at], &far[at], lanes, even, odd)
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // lossless decodes a file of process 14 of T.81 (annex H): samples are predicted
-// from those beside and above, and only what is lacking is coded.
+// from their left and upper neighbours, and only the differences are coded.
 func (d *decoder) lossless(ctx context.Context) error {
 	switch {
 	case len(d.components) == 4 && d.hasYCC(), len(d.components) == 3 && (d.jfif || d.adobe && d.transform != 0):
@@ -78,7 +78,7 @@ func (d *decoder) losslessScan(ctx context.Context) error {
 			return err
 		}
 		fresh := row == 0 || d.restart > 0 && d.toGo == 0
-		// A row that has no bits at all is grey.
+		// A row without any bits is grey.
 		skipped := r.dry
 		for x := range wide {
 			hasBits, err := d.beginMCU()
@@ -88,7 +88,7 @@ func (d *decoder) losslessScan(ctx context.Context) error {
 			if skipped = skipped && !hasBits; skipped {
 				continue
 			}
-			if r.dry { // in the course of the row: zeros follow
+			if r.dry { // the data ended within the row: zeros follow
 				r.bits, r.n, r.at = 0, 0, r.end
 			}
 			for _, c := range d.scan {
@@ -118,7 +118,7 @@ func (d *decoder) losslessScan(ctx context.Context) error {
 	return nil
 }
 
-// difference reads what a sample lacks.
+// difference reads the difference between a sample and its prediction.
 func (r *bitReader) difference(t *decoderTable) (int, error) {
 	size, err := r.symbolOfCut(t)
 	switch {
@@ -130,8 +130,8 @@ func (r *bitReader) difference(t *decoderTable) (int, error) {
 	return r.valueOfCut(size)
 }
 
-// predict adds the differences of a row to what the samples beside and above
-// let expect. In the first row of a segment there are none above.
+// predict adds the differences of a row to the predictions from the left and upper
+// neighbours. The first row of a segment has no upper neighbours.
 func (c *component) predict(dst []uint8, differences []int32, how int, low uint, first bool) {
 	left, aboveLeft := int32(1)<<(8-low-1), int32(0)
 	for x := range dst {

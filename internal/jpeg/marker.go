@@ -32,11 +32,11 @@ const (
 	mTEM   = 0x01
 )
 
-// ErrTruncated is what Decode and DecodeConfig return, wrapped, for a file that
+// ErrTruncated is wrapped by the error of Decode and DecodeConfig for a file that
 // ends too early.
 var ErrTruncated = errors.New("the file is cut short")
 
-// table is a Huffman table as a file gives it: how many codes have each length,
+// table is a Huffman table as stored in a file: the number of codes of each length,
 // and their symbols.
 type table struct {
 	counts  [17]uint8
@@ -51,11 +51,11 @@ func (t *table) size() (n int) {
 	return n
 }
 
-// markers reads what lies between the entropy-coded segments of a file.
+// markers reads the parts of a file between the entropy-coded segments.
 type markers struct {
 	data []byte
 	pos  int
-	// pending is a marker that was found but not acted upon, or 0.
+	// pending is a marker that was found but not processed yet, or 0.
 	pending uint8
 
 	started, frame bool // SOI, SOF seen
@@ -98,8 +98,8 @@ func (m *markers) next() error {
 	}
 }
 
-// segment is what follows a marker: bytes of it that the file has, and how many
-// more it claims to have, which may be negative.
+// segment is the data after a marker: the bytes that the file has, and how many
+// more the segment claims to have, which may be negative.
 type segment struct {
 	b    []byte
 	left int
@@ -121,7 +121,7 @@ func (s *segment) take(n int) ([]byte, error) {
 
 func (s *segment) wrong() error { return fmt.Errorf("%s of a wrong length", s.what) }
 
-// segment reads the segment at pos, and moves beyond it.
+// segment reads the segment at pos and moves pos to its end.
 func (m *markers) segment(what string, read func(*segment) error) error {
 	if len(m.data)-m.pos < 2 {
 		return ErrTruncated
@@ -133,8 +133,8 @@ func (m *markers) segment(what string, read func(*segment) error) error {
 	n = min(n, len(m.data)-m.pos)
 	s.b = m.data[m.pos:][:n]
 	m.pos += n
-	// What is wrong with the beginning comes before that the end is lacking:
-	// behind the image only the former is an error.
+	// An error in the beginning has priority over a missing end: after the image,
+	// only the former is an error.
 	if err := read(&s); err != nil {
 		return err
 	}
@@ -416,9 +416,9 @@ func (m *markers) readRestart(s *segment) error {
 	return nil
 }
 
-// restartMarker moves to behind the next restart marker. Where another marker
-// is found it recovers as libjpeg does: a marker that is left pending means
-// that the next interval counts as empty.
+// restartMarker moves pos after the next restart marker. If it finds another
+// marker, it recovers as libjpeg does: if the marker stays pending, the next
+// interval counts as empty.
 func (m *markers) restartMarker() error {
 	if m.pending == 0 {
 		if err := m.next(); err != nil {

@@ -6,7 +6,7 @@ import (
 	"mlrbfn/internal/ycbcr"
 )
 
-// fullRange is the conversion that libjpeg has: luma from 0 to 255.
+// fullRange is libjpeg's conversion: luma from 0 to 255.
 var fullRange ycbcr.Matrix
 
 func init() {
@@ -24,7 +24,8 @@ func init() {
 // coloursPlain converts a row of YCbCr to opaque RGBA.
 func coloursPlain(dst, luma, cb, cr []uint8) { fullRange.RGBA(dst, luma, cb, cr) }
 
-// flat fills 8×8 samples with those of a block that has only DC, dequantized.
+// flat fills 8×8 samples with the value of a block that has only a DC coefficient,
+// dequantized.
 func flat(dst []uint8, stride int, dc int16) {
 	v := uint64(sample((int32(dc<<2)+16)>>5)) * 0x0101010101010101
 	for y := range 8 {
@@ -32,7 +33,8 @@ func flat(dst []uint8, stride int, dc int16) {
 	}
 }
 
-// sample clips what the transform returns, which is 0 for medium grey.
+// sample converts the transform's result, which is 0 for medium grey, to a sample
+// and clips it.
 func sample(v int32) uint8 { return uint8(min(max(v, -128), 127) + 128) }
 
 // transformPlain dequantizes a block and transforms it to 8×8 samples, by the

@@ -43,9 +43,9 @@ func (d *decoder) allScans(ctx context.Context) error {
 	return nil
 }
 
-// makeRoom makes room for the coefficients of all MCUs: what is kept for the
-// next image if that is not much, else row by row, as memory for the largest
-// images takes a second to clear.
+// makeRoom allocates the coefficients of all MCUs: small amounts in one piece that
+// the next image reuses, large ones row by row, since clearing the memory of the
+// largest images takes a second.
 func (c *component) makeRoom(ctx context.Context, mcuRows int) error {
 	const kept = 1 << 16 // blocks of 128 bytes
 	rows := mcuRows * c.v
@@ -67,7 +67,7 @@ func (c *component) makeRoom(ctx context.Context, mcuRows int) error {
 	return nil
 }
 
-// samplesOf transforms what is wanted of a row of MCUs.
+// samplesOf transforms the wanted blocks of a row of MCUs.
 func (c *component) samplesOf(row int) {
 	w := c.wantedBlocks
 	for y := max(row*c.v, w.Min.Y); y < min((row+1)*c.v, w.Max.Y); y++ {
@@ -89,7 +89,7 @@ func (d *decoder) coefficients(ctx context.Context) error {
 			var own block
 			d.reader.block(&own, &d.dcTables[c.dcIndex], &d.acTables[c.acIndex], &c.dcBefore)
 			for i, v := range own {
-				if i == 0 || v != 0 { // what a scan before has left stays
+				if i == 0 || v != 0 { // the result of an earlier scan stays
 					b[i] = v
 				}
 			}
@@ -151,7 +151,7 @@ func (d *decoder) coefficients(ctx context.Context) error {
 	return nil
 }
 
-// beginProgressive checks the parameters of a scan, and notes what will be known
+// beginProgressive checks the parameters of a scan, and records what will be known
 // after it.
 func (d *decoder) beginProgressive() error {
 	bad := d.first == 0 && d.last != 0 || d.first > d.last || d.last > 63 ||
@@ -234,7 +234,7 @@ func (d *decoder) acRefine(c *component, b *block) {
 			s := r.symbol(t)
 			run, size := int(s>>4), s&15
 			var fresh int16
-			if size > 0 { // which should be 1
+			if size > 0 { // which should be 1 bit
 				fresh = -one
 				if r.take(1) != 0 {
 					fresh = one

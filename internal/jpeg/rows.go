@@ -1,12 +1,12 @@
 package jpeg
 
-// carried is how many groups of rows, those that become maxV rows of the image,
-// a plane keeps of the row of MCUs before: a group is written when the next is
-// known, and needs the one before it.
+// carried is how many groups of rows a plane retains from the previous row of MCUs,
+// where a group becomes maxV rows of the image. A group is written when the next
+// one is known, and it needs the one before it.
 const carried = 2
 
-// emit writes the rows of the image that are known once the samples of a row of
-// MCUs are: all up to its last group but one.
+// emit writes the rows of the image that can be computed from the samples of a row
+// of MCUs: all but its last group.
 func (d *decoder) emit(mcuRow int) {
 	first, last := 8*mcuRow-1, 8*mcuRow+6
 	if mcuRow == d.mcuRows-1 {
@@ -30,15 +30,15 @@ func (d *decoder) emit(mcuRow int) {
 	}
 }
 
-// samples returns row y of the component, of which the plane holds those of a
-// row of MCUs and the carried ones above it.
+// samples returns row y of the component. The plane holds the rows of one row of
+// MCUs and the carried rows above it.
 func (c *component) samples(mcuRow, y int) []uint8 {
 	at := y - 8*c.v*mcuRow + carried*c.v
 	return c.plane[at*8*c.stride:][:c.width]
 }
 
-// widen makes row y of the image, where it is wanted. Chroma that is halved is
-// interpolated between the centres of samples, other replicated.
+// widen makes the wanted part of row y of the image. Chroma at half the resolution
+// is interpolated between the centres of samples, other chroma is replicated.
 func (c *component) widen(d *decoder, mcuRow, y int) {
 	right, down := d.maxH/c.h, d.maxV/c.v
 	own := y / down
@@ -83,7 +83,7 @@ func replicate(dst, src []uint8, times int) {
 	}
 }
 
-// blend makes a row between two, nearer to near.
+// blend makes a row between two rows, weighted towards near.
 func blend(dst, near, far []uint8, bias int) {
 	far, dst = far[:len(near)], dst[:len(near)]
 	for i, v := range near {
@@ -110,7 +110,7 @@ func interpolatePlain(dst, near, far []uint8, even, odd int) {
 	pair[1] = uint8((4*this + odd) >> 4)
 }
 
-// convert writes what is wanted of a row of the image from the rows of the
+// convert writes the wanted part of a row of the image from the rows of the
 // components.
 func (d *decoder) convert() {
 	c, from, to := d.components, d.wanted.Min.X, d.wanted.Max.X
@@ -155,8 +155,9 @@ func (d *decoder) convert() {
 	if len(c) < 4 {
 		return
 	}
-	// Pillow takes all inks for Adobe's, which are inverted. Converted to RGB,
-	// which is what is left of the light, they are so already.
+	// Pillow assumes that all inks are Adobe's, which are stored inverted. Inks
+	// that were converted to RGB are the light that remains, so they are inverted
+	// already.
 	for x, light := range c[3].wide[from:to] {
 		pixel := dst[4*x:][:3]
 		for i, ink := range pixel {
@@ -190,8 +191,8 @@ func set(dst []uint8, x int, r, g, b uint8) {
 	pixel[0], pixel[1], pixel[2], pixel[3] = r, g, b, 255
 }
 
-// lit returns what an ink leaves of the light that black lets through, rounded
-// as Pillow's cmyk2rgb does.
+// lit returns how much of the light that passes the black ink also passes another
+// ink, rounded as in Pillow's cmyk2rgb.
 func lit(ink uint8, light int) uint8 {
 	product := int(ink)*light + 128
 	return uint8(light - (product+product>>8)>>8)

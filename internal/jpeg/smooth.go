@@ -1,13 +1,13 @@
 package jpeg
 
 // smoothed is how many coefficients, in zigzag order, are estimated from the DC
-// of the blocks around, where a progressive file leaves them out.
+// coefficients of the surrounding blocks if a progressive file omits them.
 const smoothed = 10
 
-// kernel estimates a coefficient from the DC of the 5×5 blocks around.
+// kernel estimates a coefficient from the DC coefficients of the surrounding 5×5 blocks.
 type kernel [25]int
 
-// Without any AC coefficients all are estimated, and DC itself is smoothed.
+// If there are no AC coefficients, all are estimated, and DC itself is smoothed.
 var dcKernels = [smoothed]kernel{
 	{-2, -6, -8, -6, -2, -6, 6, 42, 6, -6, -8, 42, 152, 42, -8, -6, 6, 42, 6, -6, -2, -6, -8, -6, -2},
 	{-1, -1, 0, 1, 1, -3, 13, 0, -13, 3, -3, 38, 0, -38, 3, -3, 13, 0, -13, 3, -1, -1, 0, 1, 1},
@@ -21,7 +21,7 @@ var dcKernels = [smoothed]kernel{
 	{0, 0, 0, 0, 0, 0, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, -1, -2, -1, 0, 0, 0, 0, 0, 0},
 }
 
-// With some, those of the first five that are lacking.
+// If there are some, only the missing ones of the first five are estimated.
 var acKernels = [6]kernel{
 	1: {10: -7, 11: 50, 13: -50, 14: 7},
 	2: {2: -7, 7: 50, 17: -50, 22: 7},
@@ -54,8 +54,8 @@ func (d *decoder) canSmooth() bool {
 	return useful
 }
 
-// smoothSamples transforms a row of MCUs with the coefficients that are lacking
-// estimated from the DC of the blocks around.
+// smoothSamples transforms a row of MCUs after it estimated the missing
+// coefficients from the DC coefficients of the surrounding blocks.
 func (c *component) smoothSamples(d *decoder, row int) {
 	known := &c.known
 	if row > d.lastGood {
@@ -73,7 +73,7 @@ func (c *component) smoothSamples(d *decoder, row int) {
 	}
 	for v := range high {
 		at := row*c.v + v
-		// How libjpeg counts, which in the last row is not where at is.
+		// libjpeg's count, which differs from at in the last row.
 		counted, rows := row*high+v, high*d.mcuRows
 		var around [5][]block
 		line := func(y int) []block { return c.coefs[y][:c.blocksWide] }
@@ -112,8 +112,8 @@ func (c *component) smoothSamples(d *decoder, row int) {
 	}
 }
 
-// estimate returns a coefficient, in 256ths of what the kernel gives, that is
-// not larger than the bits below bit known are.
+// estimate returns a coefficient, from 1/256 of the kernel's weighted sum, limited
+// to values below bit known.
 func estimate(k *kernel, dc *[25]int, quantDC, quant, known int, whole bool) int16 {
 	sum := 0
 	for i, weight := range k {

@@ -21,8 +21,8 @@ type BLAS struct {
 // matrix; later calls do nothing.
 var UseBLAS = sync.OnceFunc(func() { blas64.Use(BLAS{}) })
 
-// scale multiplies the wanted part of C by beta and reports whether anything is
-// left to add to.
+// scale multiplies the wanted part of C by beta and reports whether a product must
+// be added to it; otherwise the product replaces it.
 func scale(m, n int, beta float64, c []float64, ldc int, wanted part) bool {
 	if beta == 1 || beta == 0 {
 		return beta == 1
@@ -98,7 +98,7 @@ func (b BLAS) Dtrsm(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m
 	}
 	h := order / 2 / small * small
 	h = max(h, small)
-	// The parts of A on the diagonal, and that between them.
+	// The two parts of A on the diagonal, and the part between them.
 	first, last, off := a, a[h*lda+h:], a[h:]
 	if ul == blas.Lower {
 		off = a[h*lda:]
@@ -146,8 +146,8 @@ func (b BLAS) leaf(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m,
 	})
 }
 
-// Dsymv computes y = alpha·A·x + beta·y for a symmetric A of which a triangle
-// is given. It reads that once.
+// Dsymv computes y = alpha·A·x + beta·y for a symmetric A of which a triangle is
+// given. It reads the triangle once.
 func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x []float64, incX int, beta float64, y []float64, incY int) {
 	if n < 32 || incX < 1 || incY < 1 {
 		b.Implementation.Dsymv(ul, n, alpha, a, lda, x, incX, beta, y, incY)
@@ -202,7 +202,7 @@ func Dot[T Real](x, y []T) (sum float64) {
 	return sum
 }
 
-// Rows is what Below and AtLeast go through a multiple of.
+// Rows divides the number of rows that Below and AtLeast take.
 const Rows = 32
 
 // Below weighs x [n] by w_j = Σ_c q_c·p_cj, with q [C] and p [C, ·] whose rows

@@ -14,10 +14,10 @@ import (
 type float64Kernels struct {
 	rows, width int
 	tiles       [float64Vectors + 1]tileOf[float64] // by the vectors of B
-	tiles32     [float64Vectors + 1]tileOf[float32] // the same for a B that is kept in float32
+	tiles32     [float64Vectors + 1]tileOf[float32] // the same for a B in float32
 	// four transposes four rows of 4·n columns.
 	four func(dst *float64, ldd int, src *float64, lds, n int)
-	// sweep is the step of Sweep for so many columns.
+	// sweep is the step of Sweep for a number of columns.
 	sweep  func(z *float64, ldz int, c, s *float64, n int)
 	stripe int
 	// symmetricRow adds v·a to y and returns Σ a·x, of 4·n elements; dot32 and
@@ -150,15 +150,15 @@ type contraction struct{ a, b panels[float64] }
 
 var contractions = sync.Pool{New: func() any { return new(contraction) }}
 
-// blockRows and blockCols are what one goroutine computes at once: with the
-// depth, a block of A stays in the second-level cache.
+// blockRows and blockCols are the part of C that one goroutine computes at a time:
+// a block of A of that many rows and of the depth stays in the second-level cache.
 const (
 	blockRows = 96
 	blockCols = 192
 )
 
-// contract adds alpha·A·B, A [m,k] and B [k,n], to C [m,n], or sets it, where
-// the part of it is wanted.
+// contract adds alpha·A·B, A [m,k] and B [k,n], to the wanted part of C [m,n], or
+// sets it.
 func (w *float64Kernels) contract(m, n, k int, alpha float64, a, b view, add bool, c []float64, ldc int, wanted part, workers int) {
 	room := contractions.Get().(*contraction)
 	defer contractions.Put(room)
@@ -204,7 +204,7 @@ func multiplyBlock[T Real](w *float64Kernels, left *panels[float64], right *pane
 				case !any:
 				case every && rows == w.rows && cols == padded:
 					tile(&a[0], &b[0], &c[i*ldc+j], k, ldc, alpha, adding)
-				default: // by way of a whole tile
+				default: // computed as a whole tile
 					for r := range rows * adding {
 						copy(edge[r*padded:], c[(i+r)*ldc+j:(i+r)*ldc+j+cols])
 					}
@@ -227,13 +227,14 @@ func multiplyBlock[T Real](w *float64Kernels, left *panels[float64], right *pane
 	}
 }
 
-// workersFor returns how many goroutines a product of so many multiplications
-// should use.
+// workersFor returns how many goroutines a product should use, by its number of
+// multiplications.
 func workersFor(multiplications int) int {
 	return min(runtime.GOMAXPROCS(0), 1+multiplications>>21)
 }
 
-// float64Products contracts on the calling goroutine alone. Distances are plain.
+// float64Products contracts on the calling goroutine alone. Distances are computed
+// in plain Go.
 type float64Products struct {
 	plainProducts[float64]
 	*float64Kernels

@@ -2,7 +2,7 @@
 
 package kernels
 
-// float64Of returns the kernels of float64 that go with a set.
+// float64Of returns the float64 kernels of a set.
 func float64Of(name string) float64Kernels {
 	switch name {
 	case "avx512":

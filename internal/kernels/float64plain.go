@@ -2,7 +2,7 @@ package kernels
 
 import "unsafe"
 
-// plainFloat64 is what every machine has.
+// plainFloat64 are the kernels in plain Go, which every machine has.
 var plainFloat64 = float64Kernels{
 	rows: plainRows, width: plainWidth,
 	tiles:   [float64Vectors + 1]tileOf[float64]{1: plainTile[float64](1), 2: plainTile[float64](2), 3: plainTile[float64](3)},
@@ -85,7 +85,7 @@ func plainAtLeast(xAt *float32, floor float32, bitsAt *byte, n int) {
 	}
 }
 
-// As many sums as a processor has registers for.
+// As many sums as fit into a processor's registers.
 const (
 	plainRows   = 2
 	plainWidth  = 4

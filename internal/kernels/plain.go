@@ -7,12 +7,12 @@ import (
 	"gonum.org/v1/gonum/blas/gonum"
 )
 
-// plainProducts contracts by gonum's BLAS, and plain loops.
+// plainProducts contracts with gonum's BLAS and with plain loops.
 type plainProducts[T Real] struct{}
 
-// gonum's Gemm starts goroutines from four 64×64 blocks of C on, which
-// allocates and gains nothing at a head's sizes. Slabs of at most three blocks
-// keep a training step on its own goroutine and free of garbage.
+// gonum's Gemm starts goroutines from four 64×64 blocks of C on, which allocates
+// and is no faster at a head's sizes. Slabs of at most three blocks keep a training
+// step on its own goroutine, without garbage.
 const (
 	slabRows = 64
 	slabCols = 192
@@ -65,7 +65,7 @@ func (p plainProducts[T]) SquaredDistancesGradient(n, b, d int, c, x, rows, w, b
 	squaredDistancesGradient[T](p, n, b, d, c, x, rows, w, byC, byX, gC, gX)
 }
 
-// squaredDistancesGradient goes by any products.
+// squaredDistancesGradient computes Products.SquaredDistancesGradient with any products.
 func squaredDistancesGradient[T Real](p Products[T], n, b, d int, c, x, rows, w, byC, byX, gC, gX []T) {
 	for i, s := range byC[:n] {
 		to := gC[i*d : (i+1)*d]
@@ -95,7 +95,7 @@ func (plainProducts[T]) Distances(m, n, k int, x, c, dist []T) {
 	for i := range m {
 		row := x[i*k : (i+1)*k]
 		l := 0
-		for ; l+4 <= n; l += 4 { // four sums, as each waits for the one before
+		for ; l+4 <= n; l += 4 { // four sums, because each addition waits for the one before
 			c0, c1, c2, c3 := c[l*k:(l+1)*k], c[(l+1)*k:(l+2)*k], c[(l+2)*k:(l+3)*k], c[(l+3)*k:(l+4)*k]
 			var s0, s1, s2, s3 float64
 			for j, v := range row {
@@ -125,7 +125,7 @@ func (plainProducts[T]) DistancesGradient(m, n, k int, x, c, g, gX, gC []T) {
 	for i := range m {
 		row, to := x[i*k:(i+1)*k], gX[i*k:(i+1)*k]
 		for l, slope := range g[i*n : (i+1)*n] {
-			signed := [...]T{-slope, 0, slope} // as a branch could not be foreseen
+			signed := [...]T{-slope, 0, slope} // because a branch would be unpredictable
 			centroid := c[l*k : (l+1)*k]
 			if gC == nil {
 				for j, v := range row {
@@ -143,7 +143,7 @@ func (plainProducts[T]) DistancesGradient(m, n, k int, x, c, g, gX, gC []T) {
 	}
 }
 
-// order is 1, 0 or -1 as a is above, at or below b.
+// order returns 1, 0 or -1 if a is greater than, equal to or less than b.
 func order[T Real](a, b T) int {
 	above, below := 0, 0
 	if a > b {
@@ -155,7 +155,8 @@ func order[T Real](a, b T) int {
 	return above - below
 }
 
-// plainVectors computes in float64 what it has no loop for in T.
+// plainVectors are the elementwise kernels in plain Go. Functions without a loop
+// for T compute in float64.
 type plainVectors[T Real] struct{}
 
 func (plainVectors[T]) each(dst, src []T, f func(float64) float64) {

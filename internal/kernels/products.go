@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// tile is what a micro-kernel works on; asm/matrix.go knows the offsets.
+// tile is the argument of a micro-kernel; asm/matrix.go repeats the offsets.
 // Strides are in bytes.
 type tile struct {
 	k        int
@@ -26,8 +26,8 @@ type tile struct {
 	times    int            // tiles one below the other
 }
 
-// kernels are micro-kernels by vectors and rows of a tile. Those that mask
-// their last vector may be the same.
+// kernels are micro-kernels by vectors and rows of a tile. The masked ones may be
+// the same functions.
 type microKernels struct {
 	whole, masked [][]func(*tile)
 	adds          bool // they add S∘D, so that sums can be taken in parts
@@ -40,10 +40,10 @@ type machine struct {
 	fours                    microKernels // products of up to four columns; only AVX-512 has them
 }
 
-// products contracts in tiles whose sums stay in registers. It reads A by
-// single values at any stride, and B and C by vectors along their rows, so
-// that only NT has to transpose anything. It holds at full speed as long as the
-// part of B that one tile reads stays in the second-level cache.
+// products contracts in tiles whose sums stay in registers. It reads A as single
+// values at any stride, and B and C as vectors along their rows, so that only NT
+// has to transpose anything. It is fastest if the part of B that one tile reads
+// stays in the second-level cache.
 type products struct {
 	machine
 	tile
@@ -93,8 +93,8 @@ func (p *products) scaled(beta float32, c matrix) addend {
 	return addend{s: matrix{data: p.beta[:]}, d: c}
 }
 
-// contract computes C = alpha·Σ_p A[i,p]∘B[p,j] + S∘D by the given kernels. A D
-// that is nil they do not read; those of the signs want no S.
+// contract computes C = alpha·Σ_p A[i,p]∘B[p,j] + S∘D by the given kernels. If D is
+// nil, they do not read it; the kernels of signs do not use S.
 func (p *products) contract(by microKernels, m, n, k int, alpha float32, a, b matrix, plus addend, c matrix) {
 	if over := n % p.width; over > 0 && by.masked == nil {
 		n -= over
@@ -156,13 +156,13 @@ func (p *products) contractEdge(by microKernels, m, n, k int, alpha float32, a, 
 	}
 }
 
-// run works on as many tiles, one below the other, as times says.
+// run computes as many tiles, one below the other, as times says.
 func (p *products) run(kernel func(*tile), times int, a, c, s, d unsafe.Pointer) {
 	p.times, p.a, p.c, p.s, p.d = times, a, c, s, d
 	kernel(&p.tile)
 }
 
-// setMask lets through the first lanes of a vector.
+// setMask makes the mask of the first lanes of a vector.
 func (p *products) setMask(lanes int) {
 	if p.width == 16 {
 		p.mask[0] = 1<<lanes - 1
@@ -238,7 +238,7 @@ var one = [1]float32{1}
 // lie along the batch and are full even for the n of a head, 50 or 10, but then the
 // result must be transposed back.
 func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, b []float32, plus addend, c []float32) {
-	const turning = 8 // multiplications take as long as an element's turn
+	const turning = 8 // multiplications take as long as transposing an element
 	full := func(n int) int { return (n + p.width - 1) / p.width * p.width }
 	lanes, few := full(n), 0
 	if rest := n % p.width; by.adds && p.fours.whole != nil && k%4 == 0 && 0 < rest && rest <= 4 {
@@ -267,7 +267,7 @@ func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, 
 		}
 		for j := 0; j < from; j += wide {
 			cols := min(wide, from-j)
-			ld := full(cols) // so that every row of it begins with a line of the cache
+			ld := full(cols) // so that every row of it begins a cache line
 			p.packed = slices.Grow(p.packed[:0], depth*ld)[:depth*ld]
 			plus := addend{plus.s.right(j), plus.d.right(j)}
 			for q := 0; q < k; q += depth {

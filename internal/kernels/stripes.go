@@ -7,7 +7,8 @@ import (
 )
 
 // A Sweep is a sequence of rotations of neighbouring rows, from its last row to its
-// first: row i+1 becomes s_i·z_i + c_i·z_{i+1}, and row i c_i·z_i − s_i·z_{i+1}.
+// first: row i+1 becomes s_i·z_i + c_i·z_{i+1}, and row i becomes c_i·z_i −
+// s_i·z_{i+1}.
 type Sweep struct {
 	First int       // the row that the last rotation ends at
 	C, S  []float64 // [n]; rotation i is that of the rows First+i and First+i+1

@@ -63,8 +63,8 @@ func Eigen(a mat.Symmetric) (values []float64, vectors *mat.Dense, err error) {
 	return values, vectors, nil
 }
 
-// tridiagonal finds T = QᵀAQ with the diagonal d [n] and, beside it, e [n−1] and
-// a zero; it returns Q in place of a [n, n].
+// tridiagonal finds T = QᵀAQ with the diagonal d [n] and the off-diagonal e, n−1
+// elements and a zero; it returns Q in place of a [n, n].
 func tridiagonal(a []float64, n int) (d, e, q []float64) {
 	d, e = make([]float64, n), make([]float64, n)
 	if n == 1 {
@@ -83,17 +83,17 @@ func tridiagonal(a []float64, n int) (d, e, q []float64) {
 	return d, e, a
 }
 
-// manyRotations is how many are kept before they are done.
+// manyRotations is how many rotations are collected before they are applied.
 const manyRotations = 1 << 18
 
-// diagonal turns d into the eigenvalues and rotates the rows of z along.
+// diagonal turns d into the eigenvalues and applies the same rotations to the rows of z.
 func diagonal(d, e []float64, z *kernels.Stripes) error {
 	n := len(d)
 	var sweeps []kernels.Sweep
 	kept := 0
 	for l := range n {
 		for steps := 0; ; steps++ {
-			m := l // the block l … m stands alone
+			m := l // the block l … m is separate
 			for m < n-1 && math.Abs(e[m]) > 0x1p-53*(math.Abs(d[m])+math.Abs(d[m+1])) {
 				m++
 			}
@@ -126,7 +126,7 @@ func stepQL(d, e []float64, l, m int) kernels.Sweep {
 		f, b := s*e[i], c*e[i]
 		r := math.Hypot(f, g)
 		e[i+1] = r
-		if r == 0 { // the block falls apart here
+		if r == 0 { // the block splits here
 			d[i+1] -= p
 			e[m] = 0
 			return kernels.Sweep{First: i + 1, C: cosines[i+1-l:], S: sines[i+1-l:]}

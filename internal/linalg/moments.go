@@ -17,7 +17,7 @@ type Rows struct {
 	Index   []int                        // the rows to use
 	Label   func(row int) int            // class in [0, Classes)
 	Classes int                          // C
-	Read    func(dst []float64, row int) // puts a row [D] into dst; several goroutines call it at once
+	Read    func(dst []float64, row int) // puts a row [D] into dst; several goroutines call it concurrently
 }
 
 // Moments are the first two moments of rows in C classes.
@@ -98,12 +98,12 @@ func (m *Moments) AddBetween(ctx context.Context, within *mat.SymDense) (*mat.Sy
 }
 
 const (
-	// block is how many rows are in float64 at once. The order of a covariance's
-	// sums depends on it, so it is the same for rows of any length; there the
-	// matrix itself takes more memory than a block of long rows.
+	// block is how many rows are converted to float64 at a time. The order of a
+	// covariance's sums depends on it, so it is the same for rows of any length.
+	// For long rows, the covariance itself takes more memory than the block.
 	block = 1024
-	// blockBytes bounds the block of means, whose sums are in the order of the
-	// rows in any case.
+	// blockBytes bounds the block for means, whose sums always follow the order of
+	// the rows.
 	blockBytes = 32 << 20
 )
 
@@ -122,7 +122,8 @@ func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*m
 	return mat.NewSymDense(r.D, sum), nil
 }
 
-// read puts rows into x, less what centre, unless it is nil, gives for each.
+// read puts rows into x and subtracts from each what centre returns for it, unless
+// centre is nil.
 func (r Rows) read(ctx context.Context, x []float64, rows []int, centre func(row int) []float64) error {
 	return parallel.Blocks(ctx, len(rows), 16, func(from, to int) {
 		for i := from; i < to; i++ {

@@ -33,7 +33,7 @@ var dtypes = []DType{Float32, Float64, Int32, Int64}
 // size returns the bytes of one value: the digit that ends the name.
 func (d DType) size() int { return int(d[2] - '0') }
 
-// Header says what an .npy file holds. The values lie in C order.
+// Header says what an .npy file holds. The values are in C order.
 type Header struct {
 	DType DType
 	Shape []int // empty for a scalar
@@ -149,8 +149,8 @@ func parseHeader(text string) (Header, error) {
 	return h, nil
 }
 
-// count returns the number of values. Their size in bytes fits in an int, and
-// so would that of any part of an array with no values.
+// count returns the number of values. Their size in bytes fits in an int, even if
+// dimensions of 0 are left out of the product.
 func (h Header) count() (int, error) {
 	if len(h.Shape) > 64 {
 		return 0, formatErrorf("it has %d dimensions, NumPy allows 64", len(h.Shape))
@@ -166,7 +166,7 @@ func (h Header) count() (int, error) {
 	return count, nil
 }
 
-// parser eats a header from the left. After a failure every method returns
+// parser consumes a header from the left. After a failure every method returns
 // zero values and failed stays set.
 type parser struct {
 	rest   string
@@ -189,7 +189,7 @@ func (p *parser) expect(token string) {
 	}
 }
 
-// until eats up to and including the next token and returns what stood before.
+// until consumes up to and including the next token and returns the text before it.
 func (p *parser) until(token string) string {
 	before, rest, ok := strings.Cut(p.rest, token)
 	if !ok || p.failed {
@@ -208,7 +208,7 @@ func (p *parser) quoted() string {
 	return p.until("'")
 }
 
-// tuple eats (), (n,) or (n, m, …).
+// tuple consumes (), (n,) or (n, m, …).
 func (p *parser) tuple() []int {
 	p.expect("(")
 	inside := p.until(")")

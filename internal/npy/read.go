@@ -27,8 +27,8 @@ type Element interface{ float32 | float64 | int64 }
 // with the file's before memory is taken.
 func Read[T Element](path string) ([]T, []int, error) { return ReadUpTo[T](path, math.MaxInt) }
 
-// ReadUpTo is Read for an array of up to most values: more are an error that
-// wraps ErrFormat, and take no memory.
+// ReadUpTo is Read for an array of up to most values. If there are more, it takes
+// no memory and returns an error that wraps ErrFormat.
 func ReadUpTo[T Element](path string, most int) ([]T, []int, error) {
 	f, err := open(path)
 	if err != nil {
@@ -45,8 +45,8 @@ func ReadUpTo[T Element](path string, most int) ([]T, []int, error) {
 	return values, f.Shape, nil
 }
 
-// file is an open .npy file whose size agrees with its header. It stands at its
-// first value.
+// file is an open .npy file whose size agrees with its header. Its position is at
+// the first value.
 type file struct {
 	*os.File
 	Header
@@ -127,21 +127,21 @@ func decode[T Element](dst []T, src []byte, dtype DType) error {
 	return nil
 }
 
-// Mapped is a float32 array that lies in a file. Data must not be written to,
+// Mapped is a float32 array in a mapped file. Data must not be written to,
 // nor read after Close, nor while another program cuts the file short.
 type Mapped struct {
 	Data  []float32 // C order
 	Shape []int
-	mem   mmap.MMap // nil where Data was read
+	mem   mmap.MMap // nil if Data was read
 	file  *os.File  // that mem is the map of
 	first int       // bytes of mem before Data
-	temp  string    // file to remove in the end; "" for none
+	temp  string    // file to remove on Close; "" for none
 }
 
-// Map maps an .npy file into memory, read-only, so that arrays larger than
-// memory can be used and several processes share one copy. Where the values
-// cannot be viewed in place (they are of another type or not aligned, or the
-// machine is big-endian) they are read as Read does. Errors are those of Read.
+// Map maps an .npy file into memory, read-only, so that arrays larger than memory
+// can be used and several processes share one copy. If the values cannot be viewed
+// in place (they are of another type or not aligned, or the machine is big-endian),
+// they are read as by Read. Errors are those of Read.
 func Map(path string) (*Mapped, error) {
 	f, err := open(path)
 	if err != nil {

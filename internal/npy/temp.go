@@ -14,7 +14,7 @@ import (
 // a name, also when the program ends.
 type Temp struct {
 	f    *os.File
-	name string // where the file still has one
+	name string // if the file still has a name
 	n, d int
 }
 

@@ -18,9 +18,9 @@ type Writer[T Element] struct {
 }
 
 // NewWriter writes the header, with the bytes that numpy.save would write, and
-// returns a Writer for the values. The dimensions of shape must not be
-// negative; none stand for a scalar. The values are written unbuffered, one
-// write for each call.
+// returns a Writer for the values. The dimensions of shape must not be negative; an
+// empty shape means a scalar. The values are written unbuffered, one write for each
+// call.
 func NewWriter[T Element](w io.Writer, shape ...int) (*Writer[T], error) {
 	h := Header{DType: dtypeOf[T](), Shape: shape}
 	for _, n := range shape {
@@ -70,8 +70,8 @@ func (w *Writer[T]) Write(values []T) error {
 	return err
 }
 
-// Close fails if fewer values were written than the shape holds. It closes
-// nothing beneath.
+// Close fails if fewer values were written than the shape holds. It does not close
+// the underlying writer.
 func (w *Writer[T]) Close() error {
 	if w.left > 0 {
 		return fmt.Errorf("npy: %d values are missing", w.left)

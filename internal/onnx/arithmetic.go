@@ -14,6 +14,11 @@ func (m *Model) Neg(v Value) Value { return m.Op("Neg", v) }
 
 // Times adds x·Rᵀ [batch, n] for rows x [batch, k] and R [n, k].
 func (m *Model) Times(x Value, r []float64, k int) Value {
+	return m.Op("MatMul", x, m.Transposed(r, k))
+}
+
+// Transposed adds the constant Rᵀ [k, n] for R [n, k].
+func (m *Model) Transposed(r []float64, k int) Value {
 	n := len(r) / k
 	transposed := make([]float64, len(r))
 	for i := range n {
@@ -21,7 +26,7 @@ func (m *Model) Times(x Value, r []float64, k int) Value {
 			transposed[j*n+i] = v
 		}
 	}
-	return m.Op("MatMul", x, m.Doubles(transposed, k, n))
+	return m.Doubles(transposed, k, n)
 }
 
 // Sum adds the sum of each row.
@@ -35,7 +40,7 @@ func (m *Model) ArgMax(v Value) Value {
 	return m.Node("ArgMax", []Value{v}, Int("axis", 1), Int("keepdims", 0))
 }
 
-// Take adds the rows [batch, n] of a table [·, n] that the numbers at [batch] name.
+// Take adds the rows [batch, n] of a table [·, n] whose indices are at [batch].
 func (m *Model) Take(table, at Value) Value {
 	return m.Node("Gather", []Value{table, at}, Int("axis", 0))
 }

@@ -12,16 +12,16 @@ import (
 // ErrTooLarge is wrapped by the error of a graph that would compute too much.
 var ErrTooLarge = errors.New("too large")
 
-// What a graph may compute for one image by its constants alone. Models of images
-// stay far below.
+// What a graph may compute for one image, as far as its constants tell. Real image
+// models stay far below.
 const (
 	maxValues = 1 << 28 // made by nodes whose sizes are constant, over all steps of loops
 	maxRuns   = 1 << 24 // of nodes, over all steps of loops and calls of functions
 )
 
-// Check refuses a graph that a few bytes make large: a tensor, a loop or calls of
-// functions whose sizes are constants of the graph. What it cannot tell without
-// computing it accepts, and data that are no model.
+// Check refuses a small file that asks for large computations: a tensor, a loop or
+// calls of functions whose sizes are constants of the graph. It accepts sizes that
+// only a run can tell, and data that are not a model.
 func Check(model []byte) error {
 	fields, err := split(model)
 	if err != nil {
@@ -53,7 +53,7 @@ func functionName(domain, name, overload string) string {
 // checker adds up what a model computes.
 type checker struct {
 	functions map[string][]field
-	known     map[string]work // by function; one that is being added up calls itself
+	known     map[string]work // by function; a function found here while it is added up calls itself
 }
 
 // work is what nodes compute.
@@ -86,8 +86,8 @@ func (s *scope) get(name string) []float64 {
 	return nil
 }
 
-// graph adds up the nodes, whose field has the number nodes, of a graph or
-// function that runs so many times.
+// graph adds up the nodes of a graph or function. nodes is the number of the field
+// that holds them, and times is how often the graph or function runs.
 func (c *checker) graph(fields []field, nodes protowire.Number, outer *scope, times float64, depth int) (all work, err error) {
 	if depth > maxDepth {
 		return all, errMalformed
@@ -126,8 +126,8 @@ func (c *checker) graph(fields []field, nodes protowire.Number, outer *scope, ti
 // sparse is the work of a SparseTensorProto, which onnxruntime makes dense.
 func sparse(f field) work { return work{values: product(numbers(f.parts(), 3))} }
 
-// node adds up a node with the graphs in it, and notes its output where that is
-// a constant.
+// node adds up a node with the graphs in it, and records its output if that is a
+// constant.
 func (c *checker) node(parts []field, s *scope, times float64, depth int) (all work, err error) {
 	op, domain := text(parts, nodeOp), text(parts, 7)
 	var inputs []string
@@ -203,8 +203,8 @@ func (c *checker) node(parts []field, s *scope, times float64, depth int) (all w
 	return all, nil
 }
 
-// goesOn tells whether the body of a loop never ends it: the condition that it
-// outputs is the one that it is given, or a constant.
+// goesOn tells whether the body of a loop never ends the loop: its output condition
+// is its input condition or a constant.
 func goesOn(body []field) bool {
 	makers := map[string][]field{}
 	var given []string
@@ -248,14 +248,14 @@ var sizesOf = map[string][]int{
 	"CenterCropPad": {1}, "AffineGrid": {1}, "HannWindow": {0}, "HammingWindow": {0}, "BlackmanWindow": {0}, "MelWeightMatrix": {0},
 }
 
-// attributesOf does so of attributes.
+// attributesOf is the same for attributes.
 var attributesOf = map[string][]string{
 	"RandomNormal": {"shape"}, "RandomUniform": {"shape"}, "Multinomial": {"sample_size"}, "ConvTranspose": {"output_shape"},
 	"MaxRoiPool": {"pooled_shape"}, "RoiAlign": {"output_height", "output_width"},
 }
 
-// made returns how many values an operator makes at least, as far as constants
-// tell.
+// made returns the least number of values that an operator makes, as far as
+// constants tell.
 func made(op string, attributes map[string][]field, in func(int) []float64) float64 {
 	most := product(padded(numbers(attributes["pads"], 8)))
 	for _, i := range sizesOf[op] {
@@ -279,7 +279,7 @@ func made(op string, attributes map[string][]field, in func(int) []float64) floa
 	return most
 }
 
-// padded returns the sizes that pads make of nothing.
+// padded returns the sizes that pads alone make.
 func padded(pads []float64) []float64 {
 	sizes := make([]float64, len(pads)/2)
 	for i := range sizes {
@@ -288,8 +288,8 @@ func padded(pads []float64) []float64 {
 	return sizes
 }
 
-// constant returns what an operator makes where that is constant, nil where it is
-// not or not needed.
+// constant returns the output of an operator if it is constant and needed, else
+// nil.
 func constant(op string, attributes map[string][]field, in func(int) []float64, inputs int) []float64 {
 	switch op {
 	case "Constant":
@@ -320,13 +320,13 @@ func constant(op string, attributes map[string][]field, in func(int) []float64, 
 	return nil
 }
 
-// maxConstant is how many values constants have that are looked at: sizes have
-// one for each dimension.
+// maxConstant is the largest number of values of a constant that is decoded: sizes
+// have one for each dimension.
 const maxConstant = 64
 
-// tensorValues returns the values of a small TensorProto of size bytes, nil where
-// it is large or of another type. It is an error if a tensor is said to have more
-// values than it has bytes for.
+// tensorValues returns the values of a small TensorProto of size bytes, nil if it
+// is large or of another type. A shape with more values than the bytes can hold is
+// an error.
 func tensorValues(tensor []field, size int) ([]float64, error) {
 	var element Element
 	var raw []byte

@@ -6,7 +6,7 @@ import "google.golang.org/protobuf/encoding/protowire"
 type Declaration struct {
 	Name    string
 	Element Element
-	Shape   []int64 // −1 where a dimension is free
+	Shape   []int64 // −1 if a dimension is free
 }
 
 // Declarations returns a model's outputs and its required inputs, that is those
@@ -78,8 +78,8 @@ func declaration(info []field) (d Declaration, ok bool) {
 	return d, ok && d.Element != 0
 }
 
-// child takes the message in the last field of a number apart; it has no fields
-// where there is none.
+// child splits the message in the last field with a number; without such a field it
+// returns no fields.
 func child(fields []field, number protowire.Number) (parts []field) {
 	for _, f := range fields {
 		if f.number == number {

@@ -12,7 +12,7 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// inliner moves weights from files beside a graph into the graph.
+// inliner moves weights from external files into the graph.
 type inliner struct {
 	dir  string
 	size int64 // of all that was read so far, the graph included

@@ -60,14 +60,14 @@ const Batch = -1
 // Value is the name of a tensor in a graph.
 type Value string
 
-// Model is an ONNX model in the making.
+// Model is an ONNX model that is being built.
 type Model struct {
 	ir      int // version of the format
 	opset   int
-	prefix  string            // of the names of all values that are made
-	made    int               // how many were
-	renamed map[string]string // values of the parsed graph whose name was wanted
-	known   map[string]Value  // what was made, by how: it is not made again
+	prefix  string            // of the names of all new values
+	made    int               // how many new values there are
+	renamed map[string]string // values of the parsed graph whose name was asked for
+	known   map[string]Value  // values by how they were made, so that none is made twice
 	fields  []field           // of ModelProto, but the graph
 	graph   []field           // of GraphProto
 }
@@ -147,8 +147,8 @@ func Parse(data []byte, dir string, reserved ...string) (*Model, error) {
 	return m, m.separateNames(reserved)
 }
 
-// separateNames makes sure that the names of a parsed graph, reserved ones and
-// those to come are apart.
+// separateNames makes sure that the names of a parsed graph, reserved names and new
+// names do not collide.
 func (m *Model) separateNames(reserved []string) error {
 	taken := namesIn(m.graph, graphKind)
 	m.prefix = freshPrefix("mlrbfn/", taken)
@@ -226,9 +226,9 @@ func Ints(name string, vs ...int64) Attribute {
 	return message(append(fields, intField(20, 7))...)
 }
 
-// Node adds a node of one of ONNX's own operators and returns its output. Where
-// there is an equal node already, it returns that node's output: what several parts
-// of a graph compute alike is computed, and stored, once.
+// Node adds a node of one of ONNX's own operators and returns its output. If an
+// equal node exists already, it returns that node's output, so that what several
+// parts of a graph have in common is computed and stored once.
 func (m *Model) Node(op string, inputs []Value, attributes ...Attribute) Value {
 	return m.once(fmt.Sprintf("%s %q %q", op, inputs, attributes), func() Value {
 		name := m.fresh(op)
@@ -293,8 +293,8 @@ func (m *Model) Reduce(op string, v Value, keep bool, axes ...int64) Value {
 	return m.Node(op, []Value{v, m.Int64s(axes...)}, keepDims)
 }
 
-// TopK adds the k largest of each row of v [batch, n], the largest first, and where
-// in the row they are. Of equal values the first come first.
+// TopK adds the k largest of each row of v [batch, n], the largest first, and their
+// indices in the row. Of equal values the first come first.
 func (m *Model) TopK(v Value, k int) (values, at Value) {
 	values = m.once(fmt.Sprintf("TopK %q %d", v, k), func() Value {
 		name := m.fresh("TopK")
@@ -426,7 +426,7 @@ func (m *Model) needed() map[string]bool {
 }
 
 // defines returns the names of the values that a field of a graph defines or
-// describes, nil for inputs, outputs and what is about no value.
+// describes; nil for inputs, outputs and fields about no value.
 func (f field) defines() []string {
 	switch f.number {
 	case graphNode:

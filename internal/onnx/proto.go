@@ -21,7 +21,7 @@ type field struct {
 
 var errMalformed = errors.New("it is not an ONNX file, or was cut short")
 
-// split takes a message apart.
+// split splits a message into its fields.
 func split(data []byte) ([]field, error) {
 	var fields []field
 	for len(data) > 0 {
@@ -77,7 +77,7 @@ func intField(number protowire.Number, v int64) field {
 // entry is a StringStringEntryProto.
 func entry(key, value string) []byte { return message(stringField(1, key), stringField(2, value)) }
 
-// text returns the last string field of a number, "" where there is none.
+// text returns the last string field with a number, "" if there is none.
 func text(fields []field, number protowire.Number) (s string) {
 	for _, f := range fields {
 		if f.number == number {
@@ -87,8 +87,8 @@ func text(fields []field, number protowire.Number) (s string) {
 	return s
 }
 
-// A kind is a kind of message of onnx.proto, as far as the way to names and
-// tensors leads through it.
+// A kind is a kind of message of onnx.proto that contains names or tensors,
+// directly or in other messages.
 type kind int
 
 const (
@@ -114,7 +114,7 @@ const (
 	graphSparseInitializer protowire.Number = 15
 )
 
-// leadsTo are the fields that hold messages in which names or tensors lie.
+// leadsTo are the fields whose messages contain names or tensors.
 var leadsTo = map[kind]map[protowire.Number]kind{
 	graphKind: {
 		graphNode: nodeKind, graphInitializer: tensorKind, graphInput: valueInfoKind, graphOutput: valueInfoKind,
@@ -145,19 +145,17 @@ const (
 	tensorDataLocation protowire.Number = 14
 )
 
-// edits say what is to become of the names of values and of tensors; nil leaves
-// them as they are.
+// edits change the names of values, and tensors; nil leaves them unchanged.
 type edits struct {
 	name   func(string) string
 	tensor func([]byte) ([]byte, error)
 }
 
-// maxDepth is how deep messages may lie in each other, as in protobuf's own
-// readers.
+// maxDepth is how deep messages may be nested, as in protobuf's own readers.
 const maxDepth = 100
 
-// message returns a message of the given kind with the edits made, all the way
-// down. It is the same slice where nothing changed.
+// message returns a message of the given kind with the edits made, nested messages
+// included. It is the same slice if nothing changed.
 func (e edits) message(data []byte, k kind, depth int) (_ []byte, err error) {
 	if depth > maxDepth {
 		return nil, errMalformed
@@ -211,7 +209,7 @@ func namesIn(fields []field, k kind) map[string]bool {
 	return found
 }
 
-// maxSize is the largest protobuf message that there can be.
+// maxSize is the size limit of a protobuf message.
 const maxSize = math.MaxInt32
 
 func checkSize(size int64) error {

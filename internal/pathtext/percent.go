@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// EncodePercent makes a path UTF-8 as detectors, and feature sets of versions 1
-// and 2, have it: bytes that are not become %XX, and a % that would then read as
-// one becomes %25. Nearly all paths stay as they are.
+// EncodePercent makes a path UTF-8 as detectors, and feature sets of versions 1 and
+// 2, have it: bytes that are not UTF-8 become %XX, and a % that could be read as
+// the start of such a code becomes %25. Nearly all paths stay as they are.
 func EncodePercent(path string) string {
 	if utf8.ValidString(path) && !strings.Contains(path, "%") {
 		return path

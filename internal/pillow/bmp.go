@@ -18,7 +18,7 @@ const (
 	bmpBitfields = 3
 )
 
-// bmp is a Windows or OS/2 bitmap, read as by Pillow's BmpImagePlugin.
+// bmp is a Windows or OS/2 bitmap, read as Pillow's BmpImagePlugin reads it.
 type bmp struct {
 	data          []byte
 	width, height int
@@ -26,12 +26,12 @@ type bmp struct {
 	compression   uint32
 	topDown       bool
 	pixels        int      // offset of the pixels
-	palette       *palette // nil where pixels are colours
-	// indexBits is the size of an index into the palette. Pillow takes a
-	// palette of greys for granted and then 2 colours for 1 bit and more for 8,
-	// whatever the header says.
+	palette       *palette // nil if pixels are colours
+	// indexBits is the size of an index into the palette. For a palette of greys,
+	// Pillow assumes 1 bit for 2 colours and 8 bits for more, whatever the header
+	// says.
 	indexBits int
-	// colour converts one pixel where there is no palette.
+	// colour converts one pixel if there is no palette.
 	colour func(pixel []byte) (r, g, b uint8)
 }
 
@@ -133,7 +133,7 @@ func (b *bmp) readPalette(data []byte, colours uint32, entry int) (err error) {
 	return nil
 }
 
-// check refuses what Pillow does not read, and chooses how pixels become
+// check refuses files that Pillow does not read, and chooses how pixels become
 // colours.
 func (b *bmp) check(masks [4]uint32) error {
 	order := func(red, green, blue int) func([]byte) (r, g, b uint8) {
@@ -232,7 +232,7 @@ func (b *bmp) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	return img, nil
 }
 
-// fromTop is the row of the image that the file's row i is.
+// fromTop returns the row of the image that row i of the file holds.
 func (b *bmp) fromTop(i int) int {
 	if b.topDown {
 		return i
@@ -320,7 +320,8 @@ func (b *bmp) runs(ctx context.Context) (*image.NRGBA, error) {
 	return img, nil
 }
 
-// half is pixel i of a run of 4-bit pixels, alternately the high and the low bits.
+// half returns pixel i of a run: of 4-bit pixels, alternately the high and the low
+// bits of value.
 func (b *bmp) half(value uint8, i int) uint8 {
 	switch {
 	case b.compression != bmpRLE4:

@@ -34,14 +34,14 @@ const blackCodes = `
 000000010011 000000010100 000000010101 000000010110 000000010111 000000011100 000000011101 000000011110
 000000011111`
 
-// faxCode is what the next bits stand for: a run or a mode, and its length in
-// bits; 0 bits for none.
+// faxCode is the meaning of the next bits: a run or a mode, and its length in bits;
+// 0 bits if they are no code.
 type faxCode struct {
 	value int16
 	bits  uint8
 }
 
-// faxTable has a code for every 13 bits, the most that one has.
+// faxTable has the code for each value of the next 13 bits, the length of the longest code.
 type faxTable [1 << 13]faxCode
 
 func (t *faxTable) add(code string, value int) {
@@ -84,23 +84,23 @@ var faxCodes = sync.OnceValue(func() *faxTables {
 })
 
 // fax decodes the CCITT compressions of TIFF. A code that is not defined is an
-// error: libtiff goes on with the next row, but then leaves pixels as it finds
-// its memory, other ones at every call.
+// error: libtiff continues with the next row, but then returns uninitialised
+// pixels, which differ from call to call.
 type fax struct {
 	data  []byte
 	at    int // bits read
-	end   int // of all bits, with zeros that were taken for such
+	end   int // of all bits, with zeros that were read after the end
 	codes *faxTables
 	width int
 	cur   []int // runs of this row, alternately white and black
 	ref   []int // of the row above
 	a0    int   // pixels of this row so far
-	run   int   // pixels of a run that is not at its end
+	run   int   // pixels of an unfinished run
 }
 
 // Kinds of CCITT compression, as TIFF numbers them.
 const (
-	faxRuns   = 2 // of one dimension, rows begin at bytes
+	faxRuns   = 2 // of one dimension, each row begins at a byte
 	faxGroup3 = 3
 	faxGroup4 = 4
 )
@@ -124,7 +124,7 @@ func decodeFax(ctx context.Context, data []byte, compression, width, rows int, t
 		if compression == faxRuns {
 			f.at = (f.at + 7) &^ 7
 		}
-		f.value(0) // as a change for the next row to refer to
+		f.value(0) // a change that the next row may refer to
 		f.cur, f.ref = f.ref, f.cur
 	}
 	return out, nil
@@ -156,8 +156,8 @@ func (f *fax) row(compression int, twoD bool) error {
 	return err
 }
 
-// peek returns the next n bits, at most 16, filled up with zeros where some of
-// them are there.
+// peek returns the next n bits, at most 16, filled up with zeros if there are
+// fewer.
 func (f *fax) peek(n int) (int, error) {
 	if f.at+n > f.end {
 		if f.at >= f.end {
@@ -189,8 +189,7 @@ func (f *fax) code(t *faxTable, n int) (int, error) {
 	return int(c.value), nil
 }
 
-// endOfLine goes behind the next mark of an end of line: eleven zeros or more
-// and a one.
+// endOfLine skips the next end-of-line mark: eleven zeros or more and a one.
 func (f *fax) endOfLine() error {
 	for {
 		zeros, err := f.peek(11)
@@ -252,7 +251,7 @@ func (f *fax) oneRun(colour int) error {
 		}
 		f.a0 += n
 		f.run += n
-		if f.a0 > 2*f.width+1<<12 { // no number of pixels; it would not end
+		if f.a0 > 2*f.width+1<<12 { // not a number of pixels; the loop would not end
 			return errFax
 		}
 	}
@@ -273,7 +272,7 @@ func (f *fax) row1D() error {
 	}
 }
 
-// row2D reads a row that is told by its differences from the last.
+// row2D reads a row that is coded as differences from the last one.
 func (f *fax) row2D() error {
 	at := 0 // of the next run above
 	above := func() int {
@@ -287,7 +286,7 @@ func (f *fax) row2D() error {
 		at++
 		return n
 	}
-	b1 := next() // where the colour changes above
+	b1 := next() // where the colour changes in the row above
 	catchUp := func() {
 		for len(f.cur) > 0 && b1 <= f.a0 && b1 < f.width && at < len(f.ref) {
 			b1 += next()
@@ -334,7 +333,7 @@ func (f *fax) row2D() error {
 		}
 	}
 	if f.run != 0 {
-		if f.run+f.a0 < f.width { // a vertical mode is due
+		if f.run+f.a0 < f.width { // a vertical mode must follow
 			bit, err := f.peek(1)
 			if err != nil {
 				return err

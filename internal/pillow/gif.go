@@ -7,20 +7,20 @@ import (
 	"image"
 )
 
-// gif is the first frame of a GIF on its canvas, read as by Pillow's
-// GifImagePlugin and GifDecode.c.
+// gif is the first frame of a GIF on its canvas, read as Pillow's GifImagePlugin
+// and GifDecode.c read it.
 type gif struct {
 	width, height int
 	frame         rectangle
-	palette       *palette // of greys where there is none
+	palette       *palette // greys if there is none
 	background    uint8    // the index that the canvas is filled with
 	codeBits      int
 	interlaced    bool
 	data          []byte // from the first block of pixels on
 }
 
-// OpenGIF reads a GIF up to the pixels of its first frame. The canvas is
-// enlarged to where that ends.
+// OpenGIF reads a GIF up to the pixels of its first frame. The canvas is enlarged
+// so that it contains the frame.
 func OpenGIF(data []byte) (Picture, error) {
 	const header, hasPalette, interlace = 13, 0x80, 0x40
 	if len(data) < header {
@@ -158,8 +158,8 @@ func (g *gif) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	return img, nil
 }
 
-// codes decodes the first n pixels. As for Pillow a block of data is used only
-// if all of it is there.
+// codes decodes the first n pixels. As in Pillow, a block of data is used only if
+// it is complete.
 func (g *gif) codes(ctx context.Context, n int) ([]uint8, error) {
 	const maxBits, table = 12, 1 << 12
 	if g.codeBits > maxBits {

@@ -57,9 +57,9 @@ const (
 // fieldSizes are the bytes of a value of each type.
 var fieldSizes = map[uint16]uint64{1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 
-// readIFD reads the first directory of a TIFF or BigTIFF file. As with Pillow
-// the first of several entries with the same tag counts, and all that follow
-// one whose values lie outside the file are lost.
+// readIFD reads the first directory of a TIFF or BigTIFF file. As in Pillow, the
+// first of several entries with the same tag is used, and all entries after one
+// whose values are outside the file are ignored.
 func readIFD(data []byte) (*ifd, error) {
 	d := &ifd{order: binary.LittleEndian, tags: map[uint16]field{}}
 	if len(data) < 8 {
@@ -102,7 +102,7 @@ func readIFD(data []byte) (*ifd, error) {
 			continue
 		}
 		n := uint(at+4, word)
-		if n > length { // what a file cannot hold counts against all that follow
+		if n > length { // more values than the file can hold
 			outside = length
 			continue
 		}
@@ -123,8 +123,8 @@ func readIFD(data []byte) (*ifd, error) {
 	return d, nil
 }
 
-// ints returns the whole numbers of a tag; nil where there is none or they are
-// of another type.
+// ints returns the whole numbers of a tag; nil if the tag is missing or of another
+// type.
 func (d *ifd) ints(tag uint16) []int {
 	f := d.tags[tag]
 	size := int(fieldSizes[f.kind])
@@ -147,7 +147,7 @@ func (d *ifd) ints(tag uint16) []int {
 	return values
 }
 
-// int returns the first whole number of a tag; otherwise where there is none.
+// int returns the first whole number of a tag, or the value of otherwise if there is none.
 func (d *ifd) int(tag uint16, otherwise int) int {
 	if values := d.ints(tag); len(values) > 0 {
 		return values[0]
@@ -155,7 +155,7 @@ func (d *ifd) int(tag uint16, otherwise int) int {
 	return otherwise
 }
 
-// orientation returns the orientation, 1 to 8; 1, upright, where there is none.
+// orientation returns the orientation, 1 to 8; 1, upright, if the file gives none.
 func (d *ifd) orientation() int {
 	if v := d.int(tagOrientation, 1); v >= 1 && v <= 8 {
 		return v
@@ -164,7 +164,7 @@ func (d *ifd) orientation() int {
 }
 
 // Orientation returns the orientation that an EXIF block, which has the form of
-// a TIFF file, gives: 1 to 8; 0 where it gives none.
+// a TIFF file, gives: 1 to 8; 0 if it gives none.
 func Orientation(exif []byte) int {
 	d, err := readIFD(exif)
 	if err != nil || d.tags[tagOrientation].data == nil {

@@ -1,13 +1,13 @@
 // Package pillow reads BMP, GIF, PNG and TIFF files as Pillow 13 does: the same
-// variants, the same tolerance of broken files and the same pixels, as
+// variants, the same tolerance of broken files and the same pixels as
 //
 //	Image.open(file).convert("RGB")
 //
-// has them. Alpha is dropped, not blended; of an animation the first frame
-// counts. Go's own decoders refuse many of these files, or give other colours.
+// has them. Alpha is dropped, not blended; an animation is represented by its first
+// frame. Go's own decoders refuse many of these files, or give other colours.
 //
-// A file that Pillow raises an error for is an error here; the readers that
-// Pillow's behaviour was taken from are named at each format.
+// A file for which Pillow raises an error is an error here. Each format names the
+// readers whose behaviour it copies.
 package pillow
 
 import (
@@ -19,9 +19,9 @@ import (
 
 // A Picture is an image whose file's header has been read.
 type Picture interface {
-	// Size returns the width and height in pixels, both at least 1 and below
-	// 2³². They are what the file claims: bound them before calling Pixels,
-	// which takes memory for as many.
+	// Size returns the width and height in pixels, both at least 1 and below 2³²,
+	// as the file states them. Bound them before calling Pixels, which takes memory
+	// for that many pixels.
 	Size() (width, height int)
 	// Pixels decodes the image, opaque and beginning at 0, 0. Once ctx is
 	// cancelled it returns ctx.Err(), within a few rows.
@@ -33,8 +33,7 @@ var errTruncated = errors.New("the file is cut short")
 // rectangle is the part of an image that a frame covers, in pixels.
 type rectangle struct{ x0, y0, x1, y1 int }
 
-// within is an error where r is empty or does not lie in an image of the given
-// size.
+// within returns an error if r is empty or not inside an image of the given size.
 func (r rectangle) within(width, height int) error {
 	if r.x0 < 0 || r.y0 < 0 || r.x1 <= r.x0 || r.y1 <= r.y0 || r.x1 > width || r.y1 > height {
 		return fmt.Errorf("the frame from %d, %d to %d, %d does not lie in the image of %d×%d", r.x0, r.y0, r.x1, r.y1, width, height)
@@ -42,7 +41,7 @@ func (r rectangle) within(width, height int) error {
 	return nil
 }
 
-// palette is the RGB of each index; what a file does not give is black.
+// palette is the RGB of each index; entries that a file does not give are black.
 type palette [256][3]uint8
 
 // newPalette reads entries of the given number of bytes, of which red, green
@@ -99,5 +98,5 @@ func unpackBits(dst, src []uint8, n, bits int) {
 	}
 }
 
-// clip16 is how Pillow makes 8 bits of a 16-bit grey, its mode "I;16".
+// clip16 converts a 16-bit grey (Pillow's mode "I;16") to 8 bits as Pillow does.
 func clip16(v uint16) uint8 { return uint8(min(v, 255)) }

@@ -12,8 +12,8 @@ import (
 	"io"
 )
 
-// png is the first image of a PNG or APNG, read as by Pillow's PngImagePlugin
-// and ZipDecode.c.
+// png is the first image of a PNG or APNG, read as Pillow's PngImagePlugin and
+// ZipDecode.c read it.
 type png struct {
 	data          []byte
 	at            int // of the next chunk
@@ -100,8 +100,8 @@ func (p *png) next() (chunk, error) {
 	return c, nil
 }
 
-// read takes from a chunk what pixels depend on, and fails on those that make
-// Pillow fail. Behind the pixels only errors count.
+// read takes the data that pixels depend on from a chunk, and fails if Pillow
+// fails. After the pixels, only errors matter.
 func (p *png) read(c chunk, before bool) error {
 	if err := c.whole(); err != nil {
 		return err
@@ -173,8 +173,8 @@ func (p *png) read(c chunk, before bool) error {
 	return nil
 }
 
-// follow checks and counts the number that the chunks of an animation begin
-// with.
+// follow checks the sequence number that chunks of an animation begin with, and
+// counts it up.
 func (p *png) follow(data []byte) error {
 	if n := binary.BigEndian.Uint32(data); n != p.sequence {
 		return fmt.Errorf("the animation goes on with part %d where %d was expected", n, p.sequence)
@@ -183,11 +183,11 @@ func (p *png) follow(data []byte) error {
 	return nil
 }
 
-// maxText bounds a text that is compressed, and a 64th of all texts: Pillow's
-// guard against decompression bombs.
+// maxText bounds the length of a compressed text, and 64·maxText that of all texts:
+// Pillow's protection against decompression bombs.
 const maxText = 1 << 20
 
-// readText measures a text.
+// readText adds the length of a text to the sum.
 func (p *png) readText(c chunk) error {
 	key, text, _ := bytes.Cut(c.data, []byte{0})
 	switch {
@@ -225,8 +225,8 @@ func (p *png) readText(c chunk) error {
 	return nil
 }
 
-// inflateText returns the length of a compressed text. One that is broken
-// passes, as what is left of it does with Pillow.
+// inflateText returns the length of a compressed text. A broken text is no error,
+// since Pillow accepts the readable part of it.
 func inflateText(data []byte) (int, error) {
 	r, err := zlib.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -239,7 +239,7 @@ func inflateText(data []byte) (int, error) {
 	return int(n), nil
 }
 
-// check refuses what has no meaning.
+// check refuses invalid combinations of header fields.
 func (p *png) check() error {
 	if p.width == 0 || p.height == 0 {
 		return fmt.Errorf("its size is %d×%d", p.width, p.height)
@@ -265,7 +265,7 @@ func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	if err := frame.within(p.width, p.height); err != nil {
 		return nil, err
 	}
-	copied := *p // pixels may be asked for again
+	copied := *p // Pixels may be called again
 	p = &copied
 	source := &pngStream{png: p, ctx: ctx}
 	stream, err := zlib.NewReader(source)
@@ -273,7 +273,7 @@ func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
 		return nil, pixelError(ctx, source, err)
 	}
 	img := image.NewNRGBA(image.Rect(0, 0, p.width, p.height))
-	p.palette.paint(row(img, 0), make([]uint8, p.width)) // where no pixels come to lie
+	p.palette.paint(row(img, 0), make([]uint8, p.width)) // the colour of places without pixels
 	for y := 1; y < p.height; y++ {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -286,8 +286,8 @@ func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	}
 	err = p.passes(ctx, img, frame, passes, stream)
 	if err == nil {
-		// What follows counts as far as zlib reads on without more pixels: a
-		// wrong checksum does, a missing one does not.
+		// Data after the pixels matter as far as zlib reads them: a wrong checksum
+		// is an error, a missing one is not.
 		if n, tail := stream.Read(make([]byte, 1)); n == 0 && source.err == nil && tail != io.EOF && !errors.Is(tail, io.ErrUnexpectedEOF) {
 			err = tail
 		}
@@ -298,8 +298,8 @@ func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	return img, p.trailer()
 }
 
-// errEarly says that the pixels ended behind a row that was not the last, which
-// Pillow takes for the end of the image.
+// errEarly says that the pixels ended after a row that is not the last. Pillow
+// takes this for the end of the image.
 var errEarly = errors.New("the pixels end early")
 
 // pixelError says why pixels cannot be read.
@@ -315,8 +315,8 @@ func pixelError(ctx context.Context, source *pngStream, err error) error {
 	return err
 }
 
-// pass is one of the passes of an interlaced image: where its first pixel lies
-// and how far apart they are.
+// pass is one of the passes of an interlaced image: the position of its first pixel
+// and the distances between its pixels.
 type pass struct{ x, y, right, down int }
 
 var adam7 = []pass{{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4}, {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}}
@@ -392,8 +392,8 @@ func unfilter(row, above []uint8, size int) error {
 	return nil
 }
 
-// paeth is the one of a pixel's neighbours left, above and left above that is
-// the nearest to left + above − left above.
+// paeth returns the one of a pixel's three neighbours left, above and upper left
+// that is nearest to left + above − upper left.
 func paeth(left, above, corner int) uint8 {
 	a, b := above-corner, left-corner
 	c := a + b
@@ -407,11 +407,11 @@ func paeth(left, above, corner int) uint8 {
 	return uint8(corner)
 }
 
-// convert writes a row of pixels, step bytes apart. samples has room for one of
-// each pixel.
+// convert writes a row of pixels, step bytes apart. samples is a buffer for one
+// sample of each pixel.
 func (p *png) convert(dst []uint8, step int, src, samples []uint8) {
 	put := func(i int, r, g, b uint8) { set(dst[i*step:], 0, r, g, b) }
-	wide := int(p.depth) / 8 // bytes of a sample; 0 where it is less than one
+	wide := int(p.depth) / 8 // bytes of a sample; 0 if it has less than one
 	switch p.colour {
 	case pngPalette:
 		unpackBits(samples, src, len(samples), int(p.depth))
@@ -449,10 +449,10 @@ func (p *png) convert(dst []uint8, step int, src, samples []uint8) {
 	}
 }
 
-// trailer reads what follows the pixels. A file that ends there, or goes on
-// with garbage, passes; a chunk that is cut short or broken does not.
+// trailer reads the data after the pixels. A file that ends there, or continues
+// with garbage, is accepted; a chunk that is cut short or broken is an error.
 func (p *png) trailer() error {
-	apart := p.frame == rectangle{} // the image is none of the frames
+	apart := p.frame == rectangle{} // the image is not a frame
 	animated := p.frames > 1 || p.frames == 1 && apart
 	for {
 		c, err := p.next()
@@ -478,7 +478,7 @@ func (p *png) trailer() error {
 	}
 }
 
-// pngStream reads the data of the chunks of pixels that follow each other.
+// pngStream reads the data of consecutive chunks of pixels.
 type pngStream struct {
 	*png
 	ctx  context.Context
@@ -510,7 +510,7 @@ func (s *pngStream) Read(p []byte) (int, error) {
 			}
 			s.rest = c.data[4:]
 		default:
-			s.at = at // it is none of the pixels
+			s.at = at // it holds no pixels
 			return 0, io.EOF
 		}
 		if len(c.data) < c.length && len(s.rest) == 0 {
@@ -522,8 +522,8 @@ func (s *pngStream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// PNGMetadata returns the EXIF block and the XMP of a PNG, wherever they lie in
-// it; nil where there are none.
+// PNGMetadata returns the EXIF block and the XMP of a PNG, anywhere in the file;
+// nil if there are none.
 func PNGMetadata(data []byte) (exif, xmp []byte) {
 	p := &png{data: data, at: 8}
 	for {

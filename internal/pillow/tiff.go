@@ -45,14 +45,14 @@ const (
 	tiffFloat    = 3
 )
 
-// A TIFF is the first image of a TIFF or BigTIFF file, read as by Pillow's
-// TiffImagePlugin and libtiff.
+// A TIFF is the first image of a TIFF or BigTIFF file, read as Pillow's
+// TiffImagePlugin and libtiff read it.
 //
-// It is read as it is meant where Pillow 13 garbles it: big-endian signed or
-// floating-point samples behind a compression, whose bytes it swaps once more,
-// and uncompressed grey, palette, RGBA or CMYK in one strip with an orientation
-// of a quarter turn, of which it takes the height for the width. YCbCr without a
-// compression may be one level off.
+// There are exceptions. Pillow 13 reads two kinds wrongly, which are read correctly
+// here: compressed big-endian signed or floating-point samples, whose bytes it
+// swaps twice, and uncompressed grey, palette, RGBA or CMYK in one strip with an
+// orientation of a quarter turn, whose height it takes for the width. Uncompressed
+// YCbCr may differ by one level.
 type TIFF struct {
 	*ifd
 	data          []byte
@@ -62,11 +62,11 @@ type TIFF struct {
 	format        int
 	bits          int   // of a sample
 	samples       int   // of a pixel
-	extra         []int // what the samples behind the colours are
+	extra         []int // the meaning of the samples after the colours
 	planar        bool
 	palette       *palette
-	// The pixels are cut into strips or tiles, and those of each of the planes
-	// follow each other.
+	// The pixels are cut into strips or tiles; all of one plane come before those
+	// of the next.
 	tileWidth, tileHeight int
 	offsets, counts       []int
 }
@@ -95,7 +95,7 @@ func OpenTIFF(data []byte) (*TIFF, error) {
 		}
 	}
 	if len(dir.ints(tagPhotometric)) > 1 {
-		t.photometric = tiffWhiteIsZero // as if there were none
+		t.photometric = tiffWhiteIsZero // as if the tag were missing
 	}
 	if t.width < 1 || t.height < 1 || t.width > math.MaxUint32 || t.height > math.MaxUint32 {
 		return nil, fmt.Errorf("its size is %d×%d", t.width, t.height)
@@ -114,7 +114,7 @@ func OpenTIFF(data []byte) (*TIFF, error) {
 	return t, t.readTiles()
 }
 
-// readSamples reads how many samples a pixel has, of how many bits.
+// readSamples reads the number of samples of a pixel and their bits.
 func (t *TIFF) readSamples() error {
 	formats := t.ints(tagSampleFormat)
 	t.format = t.int(tagSampleFormat, tiffUnsigned)
@@ -127,7 +127,7 @@ func (t *TIFF) readSamples() error {
 	}
 	t.samples = t.int(tagSamples, 1)
 	if t.planar && len(t.extra) > 0 && slices.Max(t.extra) == 0 {
-		// Planes that stand for nothing are left alone.
+		// Planes without a meaning are ignored.
 		t.samples -= len(t.extra)
 		depths = depths[:max(0, len(depths)-len(t.extra))]
 		t.extra = nil
@@ -144,8 +144,8 @@ func (t *TIFF) readSamples() error {
 	return nil
 }
 
-// supported refuses what Pillow does not read, by the rows of its table
-// OPEN_INFO, and the few variants of which that is not done here.
+// supported refuses files that Pillow does not read, by its table OPEN_INFO, and
+// the few variants that this package does not support.
 func (t *TIFF) supported() error {
 	type variant struct {
 		photometric, format, samples, bits int
@@ -215,7 +215,7 @@ func (t *TIFF) supported() error {
 	return nil
 }
 
-// predicted tells whether the compression heeds a predictor.
+// predicted tells whether the compression uses a predictor.
 func (t *TIFF) predicted() bool {
 	return t.compression == tiffLZW || t.compression == tiffDeflate || t.compression == tiffOldDeflate
 }
@@ -244,8 +244,8 @@ func (t *TIFF) readTiles() error {
 		t.offsets, t.counts = t.ints(tagTileOffsets), t.ints(tagTileByteCounts)
 		t.tileWidth, t.tileHeight = t.int(tagTileWidth, 0), t.int(tagTileHeight, 0)
 	}
-	// A tile may be larger than the image, but not so that it takes memory for
-	// many.
+	// A tile may be larger than the image, but not so large that it takes much
+	// memory.
 	const slack = 1 << 22
 	if len(t.offsets) == 0 || t.tileWidth < 1 || t.tileHeight < 1 || t.tileWidth > (2*t.width*t.height+slack)/min(t.tileHeight, t.height) {
 		return fmt.Errorf("%d strips or tiles of %d×%d pixels are not supported", len(t.offsets), t.tileWidth, t.tileHeight)
@@ -257,9 +257,8 @@ func (t *TIFF) readTiles() error {
 	return nil
 }
 
-// mapped returns how many bytes an image has that Pillow maps into memory from
-// where its only strip begins, however many rows that claims; and whether it is
-// of the kind.
+// mapped tells whether Pillow maps the image into memory, beginning at its only
+// strip, and how many bytes it then has, whatever number of rows the strip claims.
 func (t *TIFF) mapped() (size int, direct bool) {
 	size = t.width * t.height * t.samples * t.bits / 8
 	little := t.order == binary.ByteOrder(binary.LittleEndian)
@@ -330,9 +329,9 @@ func (t *TIFF) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	return img, nil
 }
 
-// source returns the bytes of a strip or tile, one of the given number, without
-// its compression. Pillow leaves what is missing blank, if there is no
-// compression, and takes the last where the image is there several times.
+// source returns the bytes of a strip or tile, decompressed; number is its index.
+// As in Pillow, missing data of an uncompressed image are blank, and if the image
+// is stored several times, the last one is used.
 func (t *TIFF) source(ctx context.Context, number, all, stride, rows, perPlane int) (io.Reader, error) {
 	if number >= len(t.offsets) {
 		if t.compression != tiffNone {
@@ -379,7 +378,7 @@ func (t *TIFF) source(ctx context.Context, number, all, stride, rows, perPlane i
 	return bytes.NewReader(decoded), err
 }
 
-// early is err; where it says that data end too early, in the words used here.
+// early returns err, but errTruncated if it says that the data end too early.
 func early(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return errTruncated
@@ -387,8 +386,8 @@ func early(err error) error {
 	return err
 }
 
-// checked reads so many bytes from a zlib stream and fails before the last of them
-// where the checksum, if it comes next, is that of others.
+// checked reads a number of bytes from a zlib stream. It fails before the last of
+// them if the stream ends there and its checksum is wrong.
 type checked struct {
 	inflated io.Reader
 	left     int
@@ -405,7 +404,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// blank reads as zeros without end, or as ones.
+// blank reads as an endless sequence of zeros or of ones.
 type blank bool
 
 func (b blank) Read(p []byte) (int, error) {
@@ -446,13 +445,13 @@ func unpackRuns(data []byte, n int) []byte {
 	return out[:min(n, len(out))]
 }
 
-// readJPEG decodes a strip or tile that is a JPEG, whose tables may lie apart.
+// readJPEG decodes a strip or tile that is a JPEG, whose tables may be stored separately.
 func (t *TIFF) readJPEG(ctx context.Context, data []byte, stride, rows, perPlane int) (io.Reader, error) {
-	const marker = 2 // bytes of the marks of beginning and end
+	const marker = 2 // bytes of the SOI and EOI markers
 	if tables := t.tags[tagJPEGTables].data; len(tables) > 2*marker && len(data) > marker {
 		data = slices.Concat(data[:marker], tables[marker:len(tables)-marker], data[marker:])
 	}
-	const slack = 64 // that a JPEG may be larger along an edge
+	const slack = 64 // by how much a JPEG may be larger
 	maxPixels := (stride/perPlane + slack) * (rows + slack)
 	samples, c, err := jpeg.Samples(ctx, data, t.photometric == tiffYCbCr, maxPixels)
 	if err != nil {
@@ -461,7 +460,7 @@ func (t *TIFF) readJPEG(ctx context.Context, data []byte, stride, rows, perPlane
 	if c.Components != perPlane || c.Width*c.Components < stride {
 		return nil, fmt.Errorf("the JPEG in it has %d×%d pixels of %d samples, too few for %d×%d of %d", c.Width, c.Height, c.Components, stride/perPlane, rows, perPlane)
 	}
-	out := make([]byte, rows*stride) // what a JPEG lacks at its end is blank for libtiff
+	out := make([]byte, rows*stride) // libtiff leaves missing data at the end of a JPEG blank
 	for y := range min(rows, c.Height) {
 		copy(out[y*stride:][:stride], samples[y*c.Width*c.Components:])
 	}
@@ -498,7 +497,7 @@ func (t *TIFF) unpredict(line []byte, perPixel int) {
 	}
 }
 
-// interleave puts the samples of a row's planes beside each other.
+// interleave interleaves the samples of a row's planes.
 func (t *TIFF) interleave(planes []byte, stride, width int) []byte {
 	size := t.bits / 8
 	pixels := make([]byte, 0, width*t.samples*size)
@@ -547,7 +546,7 @@ func (t *TIFF) convert(dst, src []byte, n int) {
 	}
 }
 
-// high is where the highest byte of a sample lies.
+// high returns the offset of the highest byte of a sample.
 func (t *TIFF) high(size int) int {
 	if t.order == binary.ByteOrder(binary.LittleEndian) {
 		return size - 1
@@ -579,8 +578,8 @@ func (t *TIFF) convertIndices(dst, src []byte, n int) {
 	}
 }
 
-// grey returns the grey of pixel x, of more than 8 bits, cut off at 0 and 255
-// as by Pillow's modes "I;16", "I" and "F".
+// grey returns the grey of pixel x, of more than 8 bits, clipped to 0 and 255 as in
+// Pillow's modes "I;16", "I" and "F".
 func (t *TIFF) grey(src []byte, x int) uint8 {
 	switch {
 	case t.bits == 12:
@@ -606,7 +605,7 @@ func (t *TIFF) grey(src []byte, x int) uint8 {
 }
 
 // straight undoes the multiplication of a colour with its alpha. As in Pillow,
-// what is fully transparent is black.
+// fully transparent pixels are black.
 func straight(r, g, b, a uint8) (uint8, uint8, uint8) {
 	if a == 0 {
 		return 0, 0, 0
@@ -615,10 +614,10 @@ func straight(r, g, b, a uint8) (uint8, uint8, uint8) {
 	return divide(r), divide(g), divide(b)
 }
 
-// CMYK converts amounts of ink as Pillow does without a colour profile, rounded
-// as by its cmyk2rgb.
+// CMYK converts amounts of ink as Pillow does without a colour profile, rounded as
+// in its cmyk2rgb.
 func CMYK(c, m, y, k uint8) (r, g, b uint8) {
-	light := 255 - int(k) // that black lets through
+	light := 255 - int(k) // the light that black lets through
 	lit := func(ink uint8) uint8 {
 		product := int(ink)*light + 128
 		return uint8(light - (product+product>>8)>>8)

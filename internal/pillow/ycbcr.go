@@ -13,8 +13,8 @@ const (
 	tagBlackWhite  = 532
 )
 
-// usualYCbCr tells whether the coefficients and the levels of black and white
-// are those that a TIFF has that does not give them.
+// usualYCbCr tells whether the coefficients and the levels of black and white are
+// the defaults of TIFF.
 func (t *TIFF) usualYCbCr() bool {
 	equal := func(tag uint16, usual ...float64) bool {
 		data := t.tags[tag].data
@@ -29,12 +29,12 @@ func (t *TIFF) usualYCbCr() bool {
 	return equal(tagLuma, .299, .587, .114) && equal(tagBlackWhite, 0, 255, 128, 255, 128, 255)
 }
 
-// clip8 is v, cut off at 0 and 255.
+// clip8 clips v to 0 and 255.
 func clip8(v int) uint8 { return uint8(max(0, min(v, 255))) }
 
 // readYCbCr turns a strip or tile of YCbCr, without its compression, to RGB, in
-// rows of stride bytes. Without a compression Pillow converts the colours, with
-// one libtiff does, after which chroma may have a lower resolution.
+// rows of stride bytes. Pillow converts the colours of uncompressed data, libtiff
+// those of compressed data, whose chroma may have a lower resolution.
 func (t *TIFF) readYCbCr(source io.Reader, stride, rows int) (io.Reader, error) {
 	right, down := 1, 1 // pixels that share a sample of chroma
 	if t.compression != tiffNone {

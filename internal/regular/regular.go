@@ -24,19 +24,19 @@ var (
 // any honest file has.
 const (
 	Config  = 16 << 20  // a model's configuration
-	Meta    = 256 << 20 // what a feature set says of itself, with the names of its classes
+	Meta    = 256 << 20 // features.json, with the names of the classes
 	List    = 1 << 30   // a list of images
-	Graph   = 2 << 30   // an ONNX graph, which protocol buffers bound so
-	Weights = 256 << 30 // a file of weights beside a graph
+	Graph   = 2 << 30   // an ONNX graph: the limit of protocol buffers
+	Weights = 256 << 30 // a file with the weights of a graph
 	Tensors = 64 << 30  // a detector or a checkpoint
 	Table   = 64 << 20  // results and leaderboards
 	Page    = 1 << 30   // a report
 	Values  = 1 << 50   // arrays, whose header says their size, and lines that are read one by one
 )
 
-// Open opens a regular file of up to limit bytes for reading, without waiting.
+// Open opens a regular file of up to limit bytes for reading, and never blocks.
 func Open(path string, limit int64) (*os.File, error) {
-	// Opening a device may have effects of its own, so it is looked at first.
+	// Opening a device may have side effects, so the kind of file is checked first.
 	info, err := os.Stat(path)
 	if err == nil {
 		err = check(info, path, limit)
@@ -49,7 +49,7 @@ func Open(path string, limit int64) (*os.File, error) {
 		return nil, err
 	}
 	if info, err = f.Stat(); err == nil {
-		err = check(info, path, limit) // it may be another by now
+		err = check(info, path, limit) // the name may belong to another file by now
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -57,7 +57,7 @@ func Open(path string, limit int64) (*os.File, error) {
 	return f, nil
 }
 
-// OpenDir opens a folder, and nothing else, without waiting.
+// OpenDir opens a folder, and nothing else, and never blocks.
 func OpenDir(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|nonblock|directory, 0)
 	if err != nil {

@@ -67,8 +67,8 @@ func Parse(data []byte) (*File, error) {
 		return nil, err
 	}
 	body := rest[length:]
-	// Before the tensors are looked at: damage is the likeliest reason for
-	// whatever is wrong with them.
+	// The checksum is compared before the tensors are read: if they are wrong,
+	// damage is the likeliest reason.
 	if h.sumAt > 0 && !checksumMatches(data, 8+h.sumAt) {
 		return nil, ErrChecksum
 	}
@@ -108,7 +108,7 @@ func checksumMatches(data []byte, at int) bool {
 
 type header struct {
 	metadata map[string]string
-	sumAt    int // place of the checksum's digits in the header, 0 without one
+	sumAt    int // offset of the checksum's digits in the header, 0 without a checksum
 	entries  []entry
 }
 
@@ -198,8 +198,8 @@ func (e *entry) parse(dec *json.Decoder) error {
 	return err
 }
 
-// object reads a JSON object. It calls value for each name, to read from dec
-// what the name stands for, and puts the name before that one's error.
+// object reads a JSON object. It calls value for each name, to read the value from
+// dec, and puts the name before an error of value.
 func object(dec *json.Decoder, value func(name string) error) error {
 	token, err := dec.Token()
 	if token != json.Delim('{') {

@@ -33,7 +33,7 @@ type Tensor struct {
 // File is what a safetensors file holds.
 type File struct {
 	Metadata map[string]string // without the checksum
-	Tensors  []Tensor          // in the order of their data; not to be changed once one was looked for
+	Tensors  []Tensor          // in the order of their data; do not change it after the first call of Tensor
 
 	index  sync.Once
 	byName map[string]int
@@ -61,9 +61,9 @@ var (
 	ErrFormat = errors.New("not a safetensors file that can be read")
 	// ErrChecksum says that the bytes are not those that were written.
 	ErrChecksum = errors.New("the file was altered or damaged: its checksum does not match")
-	// ErrNoChecksum says that the file is well-formed and has no checksum, so
-	// that it was not written by this package or was altered since. The File
-	// comes with it.
+	// ErrNoChecksum says that the file is well-formed and has no checksum, so that
+	// it was not written by this package or was altered since. The File is returned
+	// with it.
 	ErrNoChecksum = errors.New("the file has no checksum")
 	// ErrNoTensor says that a tensor is absent.
 	ErrNoTensor = errors.New("no such tensor")

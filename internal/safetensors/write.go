@@ -93,7 +93,7 @@ type info struct {
 }
 
 // encodeHeader returns the file's bytes up to the data, with zeros for the
-// checksum, and the place of those.
+// checksum, and the offset of the zeros.
 func encodeHeader(metadata map[string]string, tensors []Tensor) (head []byte, at int, err error) {
 	if len(metadata) > maxMetadata {
 		return nil, 0, fmt.Errorf("safetensors: %d keys of metadata are more than %d", len(metadata), maxMetadata)
@@ -114,7 +114,7 @@ func encodeHeader(metadata map[string]string, tensors []Tensor) (head []byte, at
 		infos[t.Name] = info{dtype, append([]int{}, t.Shape...), [2]int{begin, end}}
 	}
 
-	// Written piece by piece, to know where the checksum comes to lie.
+	// Written piece by piece, to know the offset of the checksum.
 	b := bytes.NewBuffer(make([]byte, 8))
 	sep := `{"` + metadataName + `":{`
 	for _, key := range slices.Sorted(maps.Keys(withSum)) {

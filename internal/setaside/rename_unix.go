@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nonblock keeps opening what turns out to be a pipe from waiting.
+// nonblock prevents waiting if the opened file is a pipe.
 const nonblock = unix.O_NONBLOCK
 
 func syncFolder(folder *os.File) error { return folder.Sync() }
 
 // rename moves a file to the first free name. It returns an error that wraps
-// errors.ErrUnsupported where the file is on another file system.
+// errors.ErrUnsupported if the file is on another file system.
 func (p *place) rename(from *source) (base string, err error) {
 	source, err := from.folder.Open(".")
 	if err != nil {

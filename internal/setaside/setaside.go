@@ -25,7 +25,7 @@ var ErrChanged = errors.New("it changed since it was judged")
 
 // A File is a file that is to be moved or copied.
 type File struct {
-	Root *os.Root // the folder that it must lie in, whatever links say
+	Root *os.Root // the folder that must contain it after all links are followed
 	Name string   // within Root, with forward slashes
 
 	// Size and MTime (nanoseconds since 1970) are those that the file must have.
@@ -39,7 +39,7 @@ type Target struct {
 	root *os.Root
 }
 
-// Open opens the folder dir, which it makes if there is none.
+// Open opens the folder dir and creates it if needed.
 func Open(dir string) (*Target, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func wrap(err *error, what string, file File) {
 	}
 }
 
-// source is a file that is open for reading, and the folder that it lies in.
+// source is a file that is open for reading, and its folder.
 type source struct {
 	*os.File
 	info   fs.FileInfo
@@ -156,8 +156,8 @@ func (f File) open() (*source, error) {
 	return s, nil
 }
 
-// outside returns ErrOutside for the error of a file that exists behind a link out
-// of the root.
+// outside returns ErrOutside if err is the error of a file that exists but is
+// reached through a link out of the root.
 func (f File) outside(err error) error {
 	if errors.Is(err, ErrChanged) || errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -177,7 +177,7 @@ func (s *source) Close() error {
 	return errors.Join(err, s.folder.Close())
 }
 
-// remove removes the name of the file, if it is still the file's.
+// remove removes the name of the file, unless it now names another file.
 func (s *source) remove() error {
 	info, err := s.folder.Lstat(s.base)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *source) remove() error {
 	return s.folder.Remove(s.base)
 }
 
-// place is where a file goes: a folder that is open, and the name wanted there.
+// place is where a file goes: an open folder, and the wanted name in it.
 type place struct {
 	folder *os.Root
 	dir    string // the folder's path, as the target was named
@@ -230,7 +230,7 @@ func (t *Target) place(name string) (*place, error) {
 // Close closes the folder.
 func (p *place) Close() error { return p.folder.Close() }
 
-// path returns the path of a name there, "" for none.
+// path returns the path of a name in the folder, "" for "".
 func (p *place) path(base string) string {
 	if base == "" {
 		return ""
@@ -238,7 +238,7 @@ func (p *place) path(base string) string {
 	return filepath.Join(p.dir, base)
 }
 
-// give renames a file in the folder to the first free name.
+// give renames a file in the folder to the first free name in the series.
 func (p *place) give(from string) (base string, err error) {
 	for n := 1; ; n++ {
 		base = numbered(p.base, n)
@@ -261,7 +261,7 @@ func (p *place) give(from string) (base string, err error) {
 	}
 }
 
-// hold makes an empty file where there is none.
+// hold makes an empty file if the name is free.
 func (p *place) hold(base string) error {
 	f, err := p.folder.OpenFile(base, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
@@ -286,7 +286,7 @@ func (p *place) copy(from *source) (base string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer p.folder.Remove(temp) // unless it has another name by then
+	defer p.folder.Remove(temp) // unless it was renamed before
 	n, err := io.Copy(to, from)
 	if err == nil && n != from.info.Size() {
 		err = ErrChanged
@@ -303,7 +303,7 @@ func (p *place) copy(from *source) (base string, err error) {
 	return base, p.sync()
 }
 
-// sync makes sure that the names in the folder are on the disk.
+// sync makes the names in the folder durable.
 func (p *place) sync() error {
 	folder, err := p.folder.Open(".")
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package spill stores computed matrices: in memory while they fit, then in
-// temporary files. It also limits the memory that maps of large files take.
+// temporary files. It also limits the memory that mapped large files take.
 package spill
 
 import (
@@ -39,9 +39,9 @@ type Space struct {
 	stopped sync.WaitGroup
 }
 
-// New returns a Space with so many bytes of memory and files in the folder dir; ""
-// means the system's folder for temporary files. The memory for rows read from
-// files is divided among so many users. Close the Space after use.
+// New returns a Space with the given bytes of memory and with files in the folder
+// dir; "" means the system's folder for temporary files. The memory for rows read
+// from files is divided among the given number of users. Close the Space after use.
 func New(memory int64, dir string, users int) *Space {
 	return &Space{memory: memory, dir: dir, users: max(users, 1), left: memory}
 }
@@ -62,7 +62,7 @@ type Matrix struct {
 	space *Space
 	temp  *npy.Temp   // while it is being written
 	own   *npy.Mapped // of a temporary file; nil for others
-	pages Pages       // that X lies in; nil in memory
+	pages Pages       // that contains X; nil in memory
 	size  int64
 }
 
@@ -109,8 +109,8 @@ func (m *Matrix) Done() error {
 	return nil
 }
 
-// File returns the rows of d values x, which lie in a mapped file and take no
-// memory of the Space. The caller closes the file, after the matrix.
+// File returns a Matrix of the rows of d values x, which are in a mapped file and
+// take no memory of the Space. The caller closes the file, after the matrix.
 func (s *Space) File(x []float32, pages Pages, d int) *Matrix {
 	m := &Matrix{X: x, D: d}
 	if s != nil && 4*int64(len(x)) > s.memory {

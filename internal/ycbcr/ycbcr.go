@@ -2,8 +2,8 @@
 // decoder brings its own tables, as their rounding differs.
 package ycbcr
 
-// Matrix has the tables of a conversion: how much each value of a component adds
-// to each colour, with 16 bits after the point.
+// Matrix has the tables of a conversion: how much each value of a component adds to
+// each colour, in fixed point with 16 fractional bits.
 type Matrix struct {
 	Y, CrR, CbG, CrG, CbB [256]int32
 }

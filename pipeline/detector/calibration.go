@@ -12,13 +12,18 @@ import (
 // pValue is the conformal p-value of a score among n calibration scores,
 // ascending: (1 + #{scores ≤ score}) / (n + 1).
 func pValue(ascending []float64, score float64) float64 {
-	notAbove, _ := slices.BinarySearchFunc(ascending, score, func(a, s float64) int {
+	return float64(1+notAbove(ascending, score)) / float64(len(ascending)+1)
+}
+
+// notAbove returns #{scores ≤ score}.
+func notAbove(ascending []float64, score float64) int {
+	n, _ := slices.BinarySearchFunc(ascending, score, func(a, s float64) int {
 		if a <= s {
 			return -1
 		}
 		return 1
 	})
-	return float64(1+notAbove) / float64(len(ascending)+1)
+	return n
 }
 
 // Rank returns which of n scores, counted from the lowest, is the threshold that
@@ -45,6 +50,7 @@ func (d *Detector) SetMaxFalseAlarms(share float64) error {
 		return options.Errorf("MaxFalseAlarms", "%g: the detector has %d calibration images, too few to promise that (%d would do)", share, n, ScoresNeeded(tpr))
 	}
 	d.Threshold, d.TargetTPR = Threshold(d.Scores, tpr), tpr
+	d.setThresholds()
 	return nil
 }
 
@@ -52,12 +58,22 @@ func (d *Detector) SetMaxFalseAlarms(share float64) error {
 // of in-distribution images that the threshold flags. Over the choice of the n
 // calibration images that share is Beta(k, n+1−k) if its rank among their scores
 // is k and no scores tie; its mean is k/(n+1) ≤ 1−TargetTPR. It is nil where
-// nothing is flagged. It speaks of images like those, and of the share in the long
-// run: among few images chance adds its own.
+// nothing is flagged, and of folds, whose promise is [CrossBound]. It speaks of images
+// like those, and of the share in the long run: among few images chance adds its own.
+// With thresholds by class it is the interval of the class with the fewest
+// calibration scores, for images that are given that class; those of the others are
+// narrower.
 func (d *Detector) FalseAlarms() *[2]float64 {
 	n := len(d.Scores)
+	if d.thresholds != nil {
+		for _, scores := range d.perClass {
+			if Rank(len(scores), d.TargetTPR) > 0 {
+				n = min(n, len(scores))
+			}
+		}
+	}
 	k := Rank(n, d.TargetTPR)
-	if k < 1 || k > n {
+	if k < 1 || k > n || len(d.Folds) > 0 {
 		return nil
 	}
 	share := distuv.Beta{Alpha: float64(k), Beta: float64(n + 1 - k)}

@@ -28,16 +28,32 @@ type Detector struct {
 	TargetTPR float64   // share of in-distribution images that the threshold is to keep
 	Scores    []float64 // of the calibration images, ascending
 
+	// Folds, where there are any, give the p-values and decide what is flagged, as
+	// file folds.go says. Scores are those of all folds together then, and Threshold
+	// is theirs: who sets another threshold for the score drops the folds.
+	Folds []*Detector
+
 	// Assessment says how well class hold-out found images of a new class; nil where
 	// there was none.
 	Assessment *Assessment
+
+	// ByClass, unless nil, are the calibration scores by the class that the detector
+	// gives, [C+1]: an empty list is of a class with too few, the last one of these
+	// classes together. CalibrateByClass makes it.
+	ByClass    [][]float64
+	perClass   [][]float64 // what each class compares with
+	thresholds []float64   // of each class; nil: Threshold for all
+
+	// Confidence, unless nil, makes Verdict.Confidence of the largest confidence.
+	Confidence *Platt
 
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
-	file string // that it was read from; "" for a new one
+	file   string // that it was read from; "" for a new one
+	signed bool   // by a key that its user named
 }
 
 // TrainingRecord is the options that heads were trained with and the rows that
@@ -166,7 +182,7 @@ func logAdd(a, b float64) float64 {
 type Verdict struct {
 	Class      string  // the most confident class
 	Label      int     // its index
-	Confidence float64 // max_c φ_c in [0, 1]
+	Confidence float64 // the chance that the class is right, made of max_c φ_c, or that itself; in [0, 1]
 	Score      float64 // higher = more in-distribution; log Confidence for the paper's heads
 	OOD        bool    // Score < threshold
 	// PValue is (1 + #{calibration scores ≤ Score}) / (n + 1): the chance
@@ -200,8 +216,12 @@ func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict,
 		if err != nil {
 			return nil, err
 		}
+		first := len(verdicts)
 		for i, score := range scores {
 			verdicts = append(verdicts, d.verdict(own.LogConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
+		}
+		if err := d.crossContext(ctx, verdicts[first:], block); err != nil {
+			return nil, err
 		}
 	}
 	return verdicts, nil
@@ -229,6 +249,14 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	for i, h := range d.Heads {
 		predictors[i], room[i] = h.NewPredictor(), h.Room(JudgeRows)
 	}
+	step := JudgeRows
+	if d.Scoring.roundsInBlocks() {
+		step = 1
+	}
+	var folds []func([]float32) []Verdict
+	for _, fold := range d.Folds {
+		folds = append(folds, fold.NewJudge())
+	}
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
 		own := d.outputs(func(h int) head.Outputs {
@@ -236,13 +264,15 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 			predictors[h].Fill(o, rows)
 			return o
 		})
-		verdicts := make([]Verdict, n)
-		for i := range verdicts {
-			// Not all scores of a block are bit-identical to those of its rows alone.
-			one := own.Part(i, i+1, classes)
-			scores, _ := d.rescore(context.Background(), one, rows[i*d.Dim():(i+1)*d.Dim()]) // fails only when cancelled
-			verdicts[i] = d.verdict(one.LogConfidences, scores[0])
+		verdicts := make([]Verdict, 0, n)
+		for from := 0; from < n; from += step {
+			part := own.Part(from, min(from+step, n), classes)
+			scores, _ := d.rescore(context.Background(), part, rows[from*d.Dim():min(from+step, n)*d.Dim()]) // fails only when cancelled
+			for i, score := range scores {
+				verdicts = append(verdicts, d.verdict(part.LogConfidences[i*classes:(i+1)*classes], score))
+			}
 		}
+		_ = d.cross(verdicts, func(k int) ([]Verdict, error) { return folds[k](rows), nil }) // never fails
 		return verdicts
 	}
 }
@@ -250,11 +280,15 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 // verdict judges the log φ [C] and the score of one image.
 func (d *Detector) verdict(logConfidences []float64, score float64) Verdict {
 	label, most := best(logConfidences)
-	return Verdict{
+	v := Verdict{
 		Class: d.Classes[label], Label: label,
 		Confidence: math.Exp(most), Score: score,
-		OOD: !(score >= d.Threshold), PValue: pValue(d.Scores, score),
+		OOD: !(score >= d.ThresholdOf(label)), PValue: pValue(d.ScoresOf(label), score),
 	}
+	if d.Confidence != nil {
+		v.Confidence = d.Confidence.chance(most)
+	}
+	return v
 }
 
 // best returns the first largest of a row and where it is.

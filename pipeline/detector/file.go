@@ -15,16 +15,19 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/internal/pathtext"
+	"mlrbfn/internal/regular"
 	"mlrbfn/internal/safetensors"
+	"mlrbfn/internal/signature"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/internal/files"
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
 const detectorVersion = 4
 
-// scoresVersion is the newest format whose scores have neither guards nor terms of
-// the heads' score as parts. Others are written in it if they have a score that
-// is not the heads' own.
+// scoresVersion is the newest format that knows neither of folds nor of guards and
+// terms of the heads' score as parts of a score. A detector with another score than
+// the heads' own is written in it where it has none of these.
 const scoresVersion = 3
 
 // plainVersion is the newest format that knows of no scores but the heads' own,
@@ -34,6 +37,10 @@ const plainVersion = 2
 // ErrDetector is wrapped by the error of a file that is no detector, or not
 // one to be trusted.
 var ErrDetector = errors.New("not a usable detector")
+
+// ErrSignature is wrapped by the error of a file that lacks the signature that it
+// must have.
+var ErrSignature = signature.ErrSignature
 
 // metadata is the JSON object under the key mlrbfn of the file's metadata. Its
 // names, and those within, are those of the format.
@@ -58,7 +65,9 @@ type metadata struct {
 	Training     TrainingRecord      `json:"training"`
 	History      [][]files.Epoch     `json:"history"`
 	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
+	Folds        int                 `json:"folds,omitempty"`
 	Assessment   *Assessment         `json:"assessment,omitempty"`
+	Confidence   *Platt              `json:"confidence,omitempty"` // nil: the largest φ
 }
 
 // conditioningRecord says what a conditioning is.
@@ -81,11 +90,30 @@ const metadataKey = "mlrbfn"
 
 // Save writes the detector to path, whole or not at all.
 func (d *Detector) Save(path string) error {
+	text, tensors, err := d.encode()
+	metadata := map[string]string{metadataKey: text}
+	if err == nil {
+		tensors, err = d.encodeFolds(metadata, tensors)
+	}
+	if err != nil {
+		return fmt.Errorf("save detector %s: %w", path, err)
+	}
+	err = atomicfile.Write(path, func(w io.Writer) error {
+		return safetensors.Write(w, metadata, tensors)
+	})
+	if err != nil {
+		return fmt.Errorf("save detector: %w", err)
+	}
+	return nil
+}
+
+// encode returns the metadata and the tensors of a detector without its folds.
+func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	first := d.Heads[0]
 	settings := first.Network.Settings()
 	scores, scoreTensors, err := d.Scoring.encode()
 	if err != nil {
-		return fmt.Errorf("save detector %s: %w", path, err)
+		return "", nil, err
 	}
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
@@ -93,9 +121,10 @@ func (d *Detector) Save(path string) error {
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
 		Assessment: d.Assessment,
 	}
+	meta.Confidence = d.Confidence
 	switch {
-	case d.Scoring.isNew():
-		meta.Version = detectorVersion
+	case d.Scoring.isNew() || len(d.Folds) > 0 || d.Confidence != nil || d.ByClass != nil: // others would judge otherwise
+		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
 	case scores != nil:
 		meta.Version = scoresVersion
 	}
@@ -117,7 +146,7 @@ func (d *Detector) Save(path string) error {
 	}
 	text, err := json.Marshal(meta)
 	if err != nil {
-		return fmt.Errorf("save detector %s: %w", path, err)
+		return "", nil, err
 	}
 	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.Scores)}, Data: append([]float64{}, d.Scores...)}}
 	for name, rows := range d.Splits {
@@ -127,18 +156,12 @@ func (d *Detector) Save(path string) error {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = append(tensors, scoreTensors...)
+	tensors = append(append(tensors, d.byClassTensors()...), scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
 	}
-	err = atomicfile.Write(path, func(w io.Writer) error {
-		return safetensors.Write(w, map[string]string{metadataKey: string(text)}, tensors)
-	})
-	if err != nil {
-		return fmt.Errorf("save detector: %w", err)
-	}
-	return nil
+	return string(text), tensors, nil
 }
 
 // conditioningTensors are conditioning.mean [D] and either conditioning.scale
@@ -183,7 +206,20 @@ func headPrefix(i, heads int) string {
 // Load reads a detector that Save wrote. A file that is cut short or
 // altered, of a newer version or no detector at all gives an error that wraps
 // ErrDetector, names the file and says what is wrong.
-func Load(path string) (*Detector, error) {
+func Load(path string) (*Detector, error) { return load(path, "") }
+
+// LoadSigned is Load of a file that must have a valid signature beside it, in
+// minisign's format, by publicKey: that key or a file with it. Of a file without,
+// nothing is parsed, and the error wraps ErrSignature. The detector opens no model
+// but the one whose hash it has.
+func LoadSigned(path, publicKey string) (*Detector, error) {
+	if publicKey == "" {
+		return nil, options.Errorf("PublicKey", "none is given")
+	}
+	return load(path, publicKey)
+}
+
+func load(path, publicKey string) (*Detector, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		file := filepath.Join(path, BundleFile)
 		if _, err := os.Stat(file); err != nil {
@@ -191,7 +227,15 @@ func Load(path string) (*Detector, error) {
 		}
 		path = file
 	}
-	file, err := safetensors.Read(path)
+	parse := func() (*safetensors.File, error) { return safetensors.Read(path) }
+	if publicKey != "" {
+		data, err := readSigned(path, publicKey)
+		if err != nil {
+			return nil, fmt.Errorf("detector %s: %w", path, err)
+		}
+		parse = func() (*safetensors.File, error) { return safetensors.Parse(data) } // the very bytes that are signed
+	}
+	file, err := parse()
 	if err != nil && !files.IsFormatError(err) {
 		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
 	}
@@ -202,8 +246,17 @@ func Load(path string) (*Detector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("detector %s: %w: %w", path, ErrDetector, err)
 	}
-	d.file = path
+	d.file, d.signed = path, publicKey != ""
 	return d, nil
+}
+
+// readSigned reads a file that must be signed.
+func readSigned(path, publicKey string) ([]byte, error) {
+	key, err := signature.PublicKey(publicKey)
+	if err != nil {
+		return nil, options.Errorf("PublicKey", "%w", err)
+	}
+	return signature.ReadFile(path, regular.Tensors, key)
 }
 
 func parseDetector(file *safetensors.File) (*Detector, error) {
@@ -257,6 +310,13 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
 	}
+	if err := d.readByClass(file); err != nil {
+		return nil, err
+	}
+	if p := meta.Confidence; p != nil && !(p.Slope > 0 && p.Slope <= math.MaxFloat64 && math.Abs(p.Offset) <= math.MaxFloat64) {
+		return nil, fmt.Errorf("its confidence has the slope %g and the offset %g", p.Slope, p.Offset)
+	}
+	d.Confidence = meta.Confidence
 	condition, err := readConditioning(file, meta.Conditioning)
 	if err != nil {
 		return nil, err
@@ -278,6 +338,8 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	d.Scoring, err = d.readScoring(file, meta.Scores)
-	return d, err
+	if d.Scoring, err = readScoring(file, meta.Scores, d.Dim(), d.Own); err != nil {
+		return nil, err
+	}
+	return d, d.readFolds(file, meta.Folds)
 }

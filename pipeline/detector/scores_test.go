@@ -12,17 +12,6 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// scoredRows are rows like those that the detectors of testdata/scores were
-// trained on, one far away and one of zeros.
-var scoredRows = []float32{
-	0.5, 1, 0, 0, 2, 1,
-	3, 0, 1, 0.5, 0, 0,
-	0, 2, 0, 1.5, 1, 4,
-	1, 1, 1, 1, 1, 1,
-	20, 0, 10, 0, 5, 40,
-	0, 0, 0, 0, 0, 0,
-}
-
 // TestDetectorsOfAllScores loads a detector of every post-hoc score and of
 // ensembles, and compares its verdicts with those of the program that wrote it.
 func TestDetectorsOfAllScores(t *testing.T) {
@@ -42,6 +31,15 @@ func TestDetectorsOfAllScores(t *testing.T) {
 			t.Errorf("there is no detector that judges by %s", name)
 		}
 	}
+	// Rows like those that the detectors were trained on, one far away and one of
+	// zeros.
+	var rows []float32
+	if text, err = os.ReadFile(filepath.Join("testdata", "scores", "rows.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &rows); err != nil {
+		t.Fatal(err)
+	}
 	for name, want := range all {
 		d, err := detector.Load(filepath.Join("testdata", "scores", name+".safetensors"))
 		if err != nil {
@@ -51,7 +49,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 		if d.Threshold != want.Threshold || d.Scoring.Name != name {
 			t.Errorf("%s: threshold %v of the score %s, want %v", name, d.Threshold, d.Scoring.Name, want.Threshold)
 		}
-		got := d.Verdicts(scoredRows)
+		got := d.Verdicts(rows)
 		tolerance := 1e-9
 		if name == "relation" { // which rounds to float32
 			tolerance = 1e-6
@@ -62,6 +60,13 @@ func TestDetectorsOfAllScores(t *testing.T) {
 				t.Errorf("%s: row %d: %+v, want %+v", name, i, g, w)
 			}
 		}
+		judge := d.NewJudge()
+		block := judge(scoredRows)
+		for i, whole := range block {
+			if alone := judge(scoredRows[i*d.Dim() : (i+1)*d.Dim()])[0]; alone != whole {
+				t.Errorf("%s: row %d: %+v, alone %+v", name, i, whole, alone)
+			}
+		}
 		path := filepath.Join(t.TempDir(), "detector")
 		if err := d.Save(path); err != nil {
 			t.Error(err)
@@ -69,7 +74,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 		}
 		if d, err = detector.Load(path); err != nil {
 			t.Error(err)
-		} else if again := d.Verdicts(scoredRows); !slices.Equal(again, got) {
+		} else if again := d.Verdicts(rows); !slices.Equal(again, got) {
 			t.Errorf("%s: %+v, before it was saved again %+v", name, again, got)
 		}
 	}

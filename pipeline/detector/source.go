@@ -53,12 +53,22 @@ type Backbone interface {
 
 // OpenBackbone opens the backbone that the detector's features came from, in the
 // folder dir or, where that is "", where the model with the detector's hash is
-// found; see [extractor.ModelReference].
+// found; see [extractor.ModelReference]. Of a detector that is signed, only the
+// model with its hash is opened, whatever dir has.
 func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
 	if d.Source.Model == extractor.PixelsName {
 		return d.openPixels(dir)
 	}
-	if dir == "" {
+	switch {
+	case d.signed && (d.Source.SHA256 == "" || d.Source.Fingerprint == ""):
+		return nil, fmt.Errorf("%w: it does not name its model by a hash, so that its signature does not cover the model", ErrDetector)
+	case d.signed && dir != "":
+		if hash, err := extractor.HashModel(ctx, dir); err != nil {
+			return nil, err
+		} else if hash != d.Source.SHA256 {
+			return nil, fmt.Errorf("model %s is %w: its graph is another", dir, ErrOtherModel)
+		}
+	case dir == "":
 		named := extractor.ModelReference{SHA256: d.Source.SHA256, Hint: d.Source.Model}
 		if d.file != "" {
 			named.Beside = filepath.Dir(d.file)
@@ -85,9 +95,10 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 	if model.Dim() != d.Dim() {
 		return nil, fmt.Errorf("model %s gives %d features and the detector reads %d: %w", dir, model.Dim(), d.Dim(), ErrOtherModel)
 	}
-	if want := d.Source.Fingerprint; want != "" && want != model.Fingerprint() {
+	other := d.Source.SHA256 != "" && d.Source.SHA256 != model.SHA256
+	if want := d.Source.Fingerprint; other || want != "" && want != model.Fingerprint() {
 		what := "its preprocessing differs"
-		if model.SHA256 != d.Source.SHA256 {
+		if other {
 			what = "its graph is another"
 		}
 		return nil, fmt.Errorf("model %s is %w: %s from the one at %s that the detector was trained with", dir, ErrOtherModel, what, d.Source.Model)

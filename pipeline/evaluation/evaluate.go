@@ -92,6 +92,9 @@ type Options struct {
 	// Leaked, where set, is told which images are in two of the sets.
 	Leaked func([]Leak)
 
+	// Reliable, where set, is told how far confidences are probabilities.
+	Reliable func(Reliability)
+
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
 
@@ -148,6 +151,12 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 		measured, results = append(measured, method), append(results, rows...)
 	}
 	e.opts.Methods = measured
+	if e.reliable, err = e.reliability(ctx); err != nil {
+		return nil, err
+	}
+	if e.reliable != nil && opts.Reliable != nil {
+		opts.Reliable(*e.reliable)
+	}
 	return results, errors.Join(report.WriteResults(file, results), e.writePage(ctx, results))
 }
 
@@ -206,7 +215,8 @@ type evaluation struct {
 	ood      []*tables.Table
 	runs     []report.Run // what was scored
 	leaked   []Leak
-	room     int64 // bytes that may still be taken to keep logits
+	reliable *Reliability // of confidences, once all is measured
+	room     int64        // bytes that may still be taken to keep logits
 
 	// Trained when they are first asked for, one per seed.
 	heads, softmax []trained

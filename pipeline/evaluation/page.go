@@ -30,6 +30,9 @@ func (e *evaluation) writePage(ctx context.Context, results []report.Result) err
 			report.Fact{Name: "backbone", Value: fmt.Sprintf("%s, output %s", filepath.Base(id.Model), id.Output)},
 			report.Fact{Name: "SHA-256 of the backbone", Value: id.ModelSHA256})
 	}
+	if e.reliable != nil {
+		r.Facts = append(r.Facts, report.Fact{Name: "confidence", Value: e.reliable.String()})
+	}
 	for _, l := range e.leaked {
 		r.Facts = append(r.Facts, report.Fact{Name: "images in two sets", Value: l.String()})
 	}

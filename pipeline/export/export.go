@@ -48,6 +48,9 @@ type Options struct {
 // [detector.ErrOtherModel]. A score that has no graph is an error that wraps
 // [posthoc.ErrNoGraph].
 func Export(ctx context.Context, opts Options) error {
+	if n := len(opts.Detector.Folds); n > 0 {
+		return options.Errorf("Detector", "it judges by cross-conformal calibration with %d folds, which cannot be exported; train with a calibration share, or drop the folds", n)
+	}
 	var m *onnx.Model
 	var err error
 	if opts.WithBackbone {

@@ -246,6 +246,35 @@ func TestExportedHeadInEachOpset(t *testing.T) {
 	}
 }
 
+// TestExportedCalibration: confidences that are probabilities, and thresholds and
+// p-values by class, some of which share theirs.
+func TestExportedCalibration(t *testing.T) {
+	const d, n = 12, 60
+	rng := rand.New(rand.NewPCG(3, 5))
+	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 2, 2, 2, d, true), pipetest.RandomResidualDetector(rng, 2, 1, d, 5)} {
+		det.Confidence = &detector.Platt{Slope: 0.6, Offset: -0.3}
+		det.TargetTPR = 0.9
+		var scores []float64
+		var labels []int
+		for _, v := range det.Verdicts(pipetest.RandomRows(rng, n, d)) {
+			scores, labels = append(scores, v.Score), append(labels, v.Label)
+		}
+		det.Scores = slices.Sorted(slices.Values(scores))
+		det.Threshold = detector.Threshold(det.Scores, det.TargetTPR)
+		if few := det.CalibrateByClass(scores, labels); len(few) == 0 || len(few) == len(det.Classes) {
+			t.Fatalf("%d of %d classes have too few scores", len(few), len(det.Classes))
+		}
+		for _, opset := range []int{9, 17} {
+			m, err := export.Head(export.Options{Detector: det, Opset: opset})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := pipetest.RandomRows(rng, n, d)
+			runGraph(t, exported(t, m), "features", tensorOf(t, x, n, d)).check(t, det, x, exact)
+		}
+	}
+}
+
 // TestExportedEdges: what is no number is out of distribution as detect has it,
 // confidences that underflow stay ordered, and without a threshold or
 // calibration nothing is flagged.

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -24,7 +25,7 @@ var verdictOutputs = map[string]string{
 	"log_confidences": "float64 [batch, C]: natural logarithm of confidences",
 	"confidences":     "float64 [batch, C]: for each class how confident it is, in [0, 1], that the image is of it; they need not add up to 1",
 	"class":           "int64 [batch]: index in classes of the most confident one",
-	"confidence":      "float64 [batch]: the largest of confidences",
+	"confidence":      "float64 [batch]: the chance that class is right, made of the largest of confidences",
 	"score":           "float64 [batch]: higher is more in-distribution",
 	"ood":             "bool [batch]: score is below threshold, the image is of none of the classes",
 	"p_value":         "float64 [batch]: the chance that an image like the training images scores this low",
@@ -34,36 +35,46 @@ var verdictOutputs = map[string]string{
 // type to the outputs; batch is the number of rows, or onnx.Batch.
 func addDetector(m *onnx.Model, d *detector.Detector, features onnx.Value, batch int) error {
 	x := m.Cast(features, onnx.Double)
-	logConfidences, score := addHeads(m, d.Heads, x)
+	own := addHeads(m, d.Heads, x)
+	score := own.score
 	if d.Scoring != nil {
 		var err error
-		if score, err = addScoring(m, d.Scoring, x, score); err != nil {
+		if score, err = addScoring(m, d.Scoring, x, own); err != nil {
 			return options.Errorf("Detector", "it cannot be exported: %w", err)
 		}
 	}
-	addVerdict(m, d, logConfidences, score, batch)
+	addVerdict(m, d, own.logConfidences, score, batch)
 	return nil
 }
 
-// addScoring adds what a detector judges the rows x by, if it is not the heads' own
-// score alone, which is given.
-func addScoring(m *onnx.Model, s *detector.Scoring, x, own onnx.Value) (onnx.Value, error) {
+// addScoring adds what a detector judges the rows x by, of which the heads say own.
+func addScoring(m *onnx.Model, s *detector.Scoring, x onnx.Value, own outputs) (onnx.Value, error) {
 	rows := posthoc.Rows{Features: x}
 	if c := s.Classifier; c != nil {
 		rows.Logits, rows.Classes = m.Op("Add", m.Times(x, c.Weights, c.In), m.Vector(c.Bias)), c.Out
 	}
-	scaled := make([]onnx.Value, len(s.Parts))
-	for i, p := range s.Parts {
-		score := own
+	var terms []onnx.Value
+	for _, p := range s.Parts {
+		score := own.part(p.Name)
 		if p.Score != nil {
 			var err error
 			if score, err = posthoc.AddGraph(m, p.Score, rows); err != nil {
 				return "", fmt.Errorf("score %s: %w", p.Name, err)
 			}
 		}
-		scaled[i] = addStandard(m, score, p.Scale)
+		if score == "" {
+			return "", fmt.Errorf("score %s: only a residual head has it", p.Name)
+		}
+		terms = append(terms, addStandard(m, score, p.Scale))
 	}
-	return m.Op("Sum", scaled...), nil
+	if guard := s.Guard; guard != nil {
+		if own.nearness == "" {
+			return "", errors.New("a guard needs a residual head")
+		}
+		near := addStandard(m, own.nearness, head.Scale{Mean: guard.Low, Deviation: guard.Middle - guard.Low})
+		terms = append(terms, m.Op("Mul", m.Op("Min", near, m.Number(0)), m.Number(guard.Weight)))
+	}
+	return m.Op("Sum", terms...), nil
 }
 
 // addStandard adds (v − mean) / deviation.
@@ -88,33 +99,54 @@ func addConditioning(m *onnx.Model, x onnx.Value, c *conditioning.Conditioning) 
 	return m.Op("MatMul", x, m.Doubles(doubles(c.Matrix), c.In(), c.Out()))
 }
 
-// addHeads adds the heads for the rows x, and from them the logarithm
-// [batch, C] of their mean confidence and the score [batch, 1].
-func addHeads(m *onnx.Model, heads []*head.Head, x onnx.Value) (logConfidences, score onnx.Value) {
+// outputs are what the heads of a detector give: means of theirs.
+type outputs struct {
+	logConfidences     onnx.Value // [batch, C], the logarithm of the mean confidence
+	score              onnx.Value // [batch, 1]
+	nearness, decision onnx.Value // [batch, 1], terms of a residual head's score; "" of other heads
+}
+
+// part returns what the heads give for a part of a detector's score.
+func (o outputs) part(name string) onnx.Value {
+	switch name {
+	case detector.DensityPart:
+		return o.nearness
+	case detector.DecisionPart:
+		return o.decision
+	}
+	return o.score
+}
+
+// addHeads adds the heads for the rows x.
+func addHeads(m *onnx.Model, heads []*head.Head, x onnx.Value) outputs {
 	if c := heads[0].Conditioning; c != nil { // one for all
 		x = addConditioning(m, x, c)
 	}
-	logs, scores := make([]onnx.Value, len(heads)), make([]onnx.Value, len(heads))
-	for i, h := range heads {
+	var logs, scores, nearness, decisions []onnx.Value
+	for _, h := range heads {
 		switch n := h.Network.(type) {
 		case *paper.Network:
-			logs[i] = addPaper(m, n, x)
+			logs = append(logs, addPaper(m, n, x))
 		case *residual.Network:
 			near := addDensity(m, n.Density, x) // heads that were trained on the same rows share it
-			var logShares onnx.Value
-			logs[i], logShares = addResidual(m, n, x, near.logDep)
+			logConfidences, logShares := addResidual(m, n, x, near.logDep)
+			logs = append(logs, logConfidences)
 			if n.Score != nil {
-				scores[i] = addScore(m, n.Score, near.nearness, logShares, n.Classes())
+				decision := addDecision(m, logShares, n.Classes())
+				nearness, decisions = append(nearness, near.nearness), append(decisions, decision)
+				scores = append(scores, m.Op("Add", addStandard(m, near.nearness, n.Score.Nearness), addStandard(m, decision, n.Score.Decision)))
 			}
 		default:
 			panic(fmt.Sprintf("export: a network of type %T cannot be exported", n))
 		}
 	}
-	logConfidences = addLogMean(m, logs)
+	all := outputs{logConfidences: addLogMean(m, logs)}
 	if !heads[0].Network.HasScore() {
-		return logConfidences, m.Largest(logConfidences)
+		all.score = m.Largest(all.logConfidences)
+		return all
 	}
-	return logConfidences, addMean(m, scores)
+	all.score, all.nearness, all.decision = addMean(m, scores), addMean(m, nearness), addMean(m, decisions)
+	return all
 }
 
 // addLogMean adds the logarithm of the mean of what logs are the logarithms of.
@@ -222,26 +254,36 @@ func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.
 	confidences := m.Op("Exp", logConfidences)
 	class := m.ArgMax(logConfidences)
 	score = m.Op("Reshape", score, m.Int64s(0))
-	ood := m.Op("Not", m.AtLeast(score, m.Number(below(d.Scores, d.Threshold))))
+	ood := m.Op("Not", m.AtLeast(score, addThreshold(m, d, class)))
+	pValue := addPValue(m, d.Scores, score)
+	if d.ByClass != nil {
+		pValue = addPValueByClass(m, d, score, class)
+	}
 
 	m.Output("log_confidences", logConfidences, onnx.Double, batch, len(d.Classes))
 	m.Output("confidences", confidences, onnx.Double, batch, len(d.Classes))
 	m.Output("class", class, onnx.Int64, batch)
-	m.Output("confidence", m.Reduce("ReduceMax", confidences, false, 1), onnx.Double, batch)
+	m.Output("confidence", addConfidence(m, d.Confidence, logConfidences), onnx.Double, batch)
 	m.Output("score", score, onnx.Double, batch)
 	m.Output("ood", ood, onnx.Bool, batch)
-	m.Output("p_value", addPValue(m, d.Scores, score), onnx.Double, batch)
+	m.Output("p_value", pValue, onnx.Double, batch)
 }
 
 // below returns what a score is compared with for being at least s: the
 // threshold and the calibration scores are scores of images, and those must
 // reach them though their sums are taken in another order here, from features
-// that another batch may have rounded otherwise. It keeps away from the next lower
-// calibration score, as scores such as softmax probabilities lie very close.
+// that another batch may have rounded otherwise. It is nearer than a thousandth of
+// the distance to the next calibration score, as scores such as softmax
+// probabilities lie very close.
 func below(calibration []float64, s float64) float64 {
 	slack := 1e-6 * max(1, math.Abs(s))
 	if at, _ := slices.BinarySearch(calibration, s); at > 0 {
-		slack = min(slack, 1e-3*(s-calibration[at-1]))
+		return s - min(slack, 1e-3*(s-calibration[at-1]))
+	}
+	for _, next := range calibration {
+		if next > s {
+			return s - min(slack, 1e-3*(next-s))
+		}
 	}
 	return s - slack
 }

@@ -45,11 +45,11 @@ func addResidual(m *onnx.Model, n *residual.Network, z, logDep onnx.Value) (logC
 	return m.Op("Add", logShares, logDep), logShares
 }
 
-// addScore adds a residual network's score [batch, 1].
-func addScore(m *onnx.Model, s *residual.Score, nearness, logShares onnx.Value, classes int) onnx.Value {
+// addDecision adds G of a residual network's score [batch, 1].
+func addDecision(m *onnx.Model, logShares onnx.Value, classes int) onnx.Value {
 	decision, err := posthoc.AddGraph(m, posthoc.GEN{Gamma: residual.DecisionPower, M: residual.DecisionClasses}, posthoc.Rows{Logits: logShares, Classes: classes})
 	if err != nil {
 		panic(fmt.Sprintf("export: the decision's entropy: %v", err))
 	}
-	return m.Op("Add", addStandard(m, nearness, s.Nearness), addStandard(m, decision, s.Decision))
+	return decision
 }

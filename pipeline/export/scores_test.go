@@ -8,10 +8,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"mlrbfn/head"
+	"mlrbfn/head/residual"
 	"mlrbfn/internal/npy"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/testenv"
@@ -122,41 +124,66 @@ func TestExportedScoresOfFeatures(t *testing.T) {
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			det := pipetest.RandomResidualDetector(rng, 2, 1+i%3, d, classes)
-			det.Scoring = scoringOf(t, det, name, linear, in)
+			parts, _, err := detector.ScoreParts(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			det.Scoring = scoringOf(t, det, parts, linear, in)
+			if det.Scoring.Name = name; len(parts) == 1 {
+				det.Scoring.Parts[0].Scale = detector.Unscaled
+			}
+			pipetest.Calibrate(det, known)
+			exportedRows(t, det, 0, x)
+		})
+	}
+	for _, heads := range []int{1, 3} {
+		t.Run(fmt.Sprintf("joined with a guard/%d heads", heads), func(t *testing.T) {
+			det := pipetest.RandomResidualDetector(rng, 2, heads, d, classes)
+			density := det.Heads[0].Network.(*residual.Network).Density
+			for _, h := range det.Heads { // all heads that were trained on the same rows share it
+				h.Network.(*residual.Network).Density = density
+			}
+			det.Scoring = scoringOf(t, det, []string{
+				detector.OwnPart, detector.DensityPart, detector.DecisionPart, "gen", "energy", "mls", "fdbd", "vim", "react", "vra",
+				"standardised fdbd", "standardised vim", "standardised vra",
+			}, linear, in)
+			nearness := det.Own(known).Nearness
+			slices.Sort(nearness)
+			n := len(nearness)
+			det.Scoring.Name, det.Scoring.Guard = detector.JoinedScore, &detector.Guard{Low: nearness[n/3], Middle: nearness[n/2], Weight: 20}
 			pipetest.Calibrate(det, known)
 			exportedRows(t, det, 0, x)
 		})
 	}
 }
 
-// scoringOf fits a score by its name, as training does.
-func scoringOf(t *testing.T, det *detector.Detector, name string, linear *posthoc.Linear, in posthoc.Input) *detector.Scoring {
+// scoringOf fits parts by their names and scales them, as training does.
+func scoringOf(t *testing.T, det *detector.Detector, parts []string, linear *posthoc.Linear, in posthoc.Input) *detector.Scoring {
 	t.Helper()
-	parts, _, err := detector.ScoreParts(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &detector.Scoring{Name: name, Classifier: linear}
+	s := &detector.Scoring{Classifier: linear}
 	x := in.Val.Features(0, in.Val.N)
 	for _, name := range parts {
 		part, scores := detector.Part{Name: name}, make([]float64, in.Val.N)
-		if name == detector.OwnPart {
-			for i, v := range det.Verdicts(x) {
-				scores[i] = v.Score
-			}
-		} else {
-			if part.Score, err = posthoc.Fit(t.Context(), name, in); err != nil {
-				t.Fatal(err)
-			}
-			if err := part.Score.Score(t.Context(), scores, s.Batch(x)); err != nil {
-				t.Fatal(err)
-			}
+		var err error
+		plain, standardised := strings.CutPrefix(name, "standardised ")
+		switch {
+		case slices.Contains([]string{detector.OwnPart, detector.DensityPart, detector.DecisionPart}, name):
+			scores = part.Own(det.Own(x))
+		case standardised:
+			part.Score, err = posthoc.FitStandardised(t.Context(), plain, in)
+		case name == "corp": // 2,048 random features take a minute to fit
+			part.Score, err = posthoc.FitCoRP(t.Context(), in.Train, 128, 0, 0)
+		default:
+			part.Score, err = posthoc.Fit(t.Context(), name, in)
+		}
+		if err == nil && part.Score != nil {
+			err = part.Score.Score(t.Context(), scores, s.Batch(x))
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		part.Scale = head.ScaleOf(scores)
 		s.Parts = append(s.Parts, part)
-	}
-	if len(parts) == 1 {
-		s.Parts[0].Scale = detector.Unscaled
 	}
 	return s
 }

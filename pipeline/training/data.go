@@ -28,7 +28,8 @@ type Data struct {
 
 	groups            []int // of the rows, nil where each is one of its own
 	copies            int   // rows that are like others
-	leftOut           int   // calibration rows that are not one of their group's
+	calibrated        []detector.Verdict
+	leftOut           int // calibration rows that are not one of their group's
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space
@@ -55,11 +56,17 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if ensemble && opts.Validation.None {
 		return nil, errNoScale
 	}
+	if n := opts.Calibration.Folds; opts.Validation.Folds != 0 || n < 0 || n == 1 {
+		return nil, options.Errorf("Calibration", "%d folds: only calibration has folds, at least 2", max(n, opts.Validation.Folds))
+	}
 	if len(opts.Features) == 0 {
 		return nil, options.Errorf("Features", "none are named")
 	}
 	if !(opts.TargetTPR > 0 && opts.TargetTPR < 1) {
 		return nil, options.Errorf("TargetTPR", "%g does not lie between 0 and 1", opts.TargetTPR)
+	}
+	if opts.PerClass && opts.Calibration.Folds > 0 {
+		return nil, options.Errorf("PerClass", "it needs calibration images that are set aside, and folds set none aside")
 	}
 	sets := slices.Clone(opts.Features)
 	for _, s := range []Share{opts.Validation, opts.Calibration} {

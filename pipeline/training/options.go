@@ -62,6 +62,11 @@ type Options struct {
 
 	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
 
+	// PerClass gives each class a threshold and p-values of its own, so that at most
+	// 1 − TargetTPR of the images that the detector gives the class are flagged.
+	// Classes with too few calibration images share a threshold.
+	PerClass bool
+
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
 	// memory. What does not fit goes to temporary files in the folder Scratch, ""
@@ -93,12 +98,16 @@ type Share struct {
 	None     bool    // set nothing aside
 	Fraction float64 // in (0, 1); 0 means 0.1
 	Features string  // folder of a feature set; takes the place of a fraction
+	// Folds, of Calibration alone, is the number of folds of cross-conformal
+	// calibration, at least 2: all rows train and calibrate. It suits few images;
+	// training and judging take so many times longer.
+	Folds int
 }
 
 // fraction returns the part of the training rows that goes to the share.
 func (s Share) fraction() float64 {
 	switch {
-	case s.None || s.Features != "":
+	case s.None || s.Features != "" || s.Folds > 0:
 		return 0
 	case s.Fraction == 0:
 		return 0.1
@@ -109,6 +118,9 @@ func (s Share) fraction() float64 {
 func (s Share) String() string {
 	if s.Features != "" {
 		return s.Features
+	}
+	if s.Folds > 0 {
+		return fmt.Sprintf("cross:%d", s.Folds)
 	}
 	return fmt.Sprint(s.fraction())
 }

@@ -17,7 +17,7 @@ func (t *Data) recalls(ctx context.Context, d *detector.Detector) ([]ClassRecall
 		from = t.Held
 	}
 	own := *d
-	own.Scoring = nil // the class is the heads'
+	own.Scoring, own.Folds = nil, nil // the class is the heads'
 	all := make([]ClassRecall, len(t.Classes))
 	for part := range slices.Chunk(t.validation.Index, 16*tables.BlockRows) {
 		verdicts, err := own.VerdictsContext(ctx, from.Gather(part))
@@ -67,10 +67,12 @@ func (t *Data) tooFew(n int) string {
 	// Rounded up, with room for what classes of few images cannot give.
 	share := float64(need+len(t.Classes)/2+1) / float64(t.split.Groups)
 	switch {
+	case t.Options.Calibration.Folds > 0:
+		return text + ": accept fewer (TargetTPR)"
 	case t.Options.Calibration.Features != "":
 		return text + ": name a feature set of more (Calibration)"
 	case share+t.Options.Validation.fraction() < 0.8:
 		return text + fmt.Sprintf(": set aside %.2g of the images (Calibration), or name a feature set of others", share+0.005)
 	}
-	return text + ": name a feature set of other images (Calibration), or accept fewer (TargetTPR)"
+	return text + ": with cross-conformal calibration each image trains and calibrates (Calibration cross:10); or name a feature set of other images (Calibration), or accept fewer (TargetTPR)"
 }

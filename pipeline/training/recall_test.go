@@ -15,8 +15,7 @@ func TestRecalls(t *testing.T) {
 	labels := []int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1} // the last cloud lies on the first
 	clouds := [][2]float64{{0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}}
 	o := quick(pipetest.Clouds(t, 1, 20, labels, clouds...))
-	o.Validation.Features, o.Calibration.None = pipetest.Clouds(t, 2, 10, labels, clouds...), true
-	o.Scores = detector.HeadScore
+	o.Validation.Features, o.Calibration.None, o.Scores = pipetest.Clouds(t, 2, 10, labels, clouds...), true, detector.HeadScore
 	d, result, err := Train(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

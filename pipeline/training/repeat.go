@@ -36,7 +36,13 @@ func (t *Data) TrainHead(ctx context.Context, seed uint64, c head.Config, o head
 		return nil, err
 	}
 	h.Conditioning = condition
-	return &detector.Detector{Classes: t.Classes, Heads: []*head.Head{h}}, nil
+	d := &detector.Detector{Classes: t.Classes, Heads: []*head.Head{h}}
+	raw, err := t.resplit(seed) // not conditioned
+	if err != nil {
+		return nil, err
+	}
+	d.Confidence, err = raw.fitConfidence(ctx, d)
+	return d, err
 }
 
 // TrainNetwork trains a ReLU network on the rows that a seed gives.

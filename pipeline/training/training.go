@@ -39,6 +39,9 @@ type Result struct {
 	Threshold *float64 `json:"threshold"` // null where nothing will be flagged
 	Scores    string   `json:"scores"`    // what the threshold is of
 
+	// CrossBound is detector.CrossBound with folds, else null.
+	CrossBound *float64 `json:"cross_bound,omitempty"`
+
 	// Assessment is that of the detector: null without class hold-out.
 	Assessment   *detector.Assessment `json:"assessment"`
 	NoAssessment string               `json:"no_assessment,omitempty"` // why not, where it was asked for
@@ -113,10 +116,18 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
 	result.NoAssessment = joined.Why
-	if d.Scores, err = data.calibrate(ctx, d); err != nil {
+	if opts.Calibration.Folds > 0 {
+		err = raw.crossCalibrate(ctx, d)
+	} else if d.Scores, err = data.calibrate(ctx, d); err == nil {
+		d.Threshold = detector.Threshold(d.Scores, opts.TargetTPR)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("calibrate on %s: %w", data.Dirs[0], err)
+	}
+	data.calibrateByClass(d)
+	if d.Confidence, err = raw.fitConfidence(ctx, d); err != nil {
 		return nil, nil, err
 	}
-	d.Threshold = detector.Threshold(d.Scores, opts.TargetTPR)
 
 	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -125,6 +136,10 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	} else {
 		result.Threshold = &d.Threshold
 		result.warnOfTies(d)
+		if k := len(d.Folds); k > 0 {
+			bound := detector.CrossBound(1-opts.TargetTPR, len(d.Scores), k)
+			result.CrossBound = &bound
+		}
 	}
 	if result.ValClasses, err = raw.recalls(ctx, d); err != nil {
 		return nil, nil, err
@@ -248,6 +263,7 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		}
 		for _, v := range d.Verdicts(block) {
 			scores = append(scores, v.Score)
+			t.calibrated = append(t.calibrated, v)
 		}
 	}
 	slices.Sort(scores)

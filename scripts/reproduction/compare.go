@@ -150,7 +150,7 @@ func (e *experiment) comparison(b *strings.Builder, here []report.Study, paper [
 	if e.standIn != "" {
 		original, _ := grids()
 		benchmark = original[strings.TrimSuffix(e.key, "-stand-in")].name
-		fmt.Fprintf(b, "\nThe paper's numbers are of the true %s on other backbones: they are there for orientation and not to be compared with.\n", benchmark)
+		fmt.Fprintf(b, "\nThe paper's numbers are of the true %s on other backbones: they show the order of magnitude and cannot be compared with ours.\n", benchmark)
 	}
 	for _, m := range []report.Metric{report.AUROC, report.AUPROut, report.FPR95} {
 		better := "higher is better"

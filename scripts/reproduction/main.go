@@ -40,7 +40,7 @@ func main() { command.Program("reproduce", run) }
 type contest struct {
 	name   string // of its folder
 	suffix string // of its methods' names in tables
-	layers int    // of the softmax network
+	layers int    // of a softmax network that is trained as the paper's; 0: the linear head
 	paper  bool   // the MLRBFN is the paper's
 	takes  func(method string) bool
 }
@@ -49,11 +49,12 @@ type contest struct {
 var readLogits = []string{"msp", "mls", "energy", "gen", "odin", "she-ip", "she-e"}
 
 var (
-	linearHead  = contest{"linear", "", 1, false, func(string) bool { return true }}
+	linearHead  = contest{"linear", "", 0, false, func(string) bool { return true }}
+	plainHead   = contest{"plain", " (plain)", 1, false, func(m string) bool { return slices.Contains(readLogits, m) }}
 	fourLayers  = contest{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }}
-	asPublished = contest{"paper", " (as published)", 1, true, func(m string) bool { return m == pipeline.JoinedScore }}
+	asPublished = contest{"paper", " (as published)", 0, true, func(m string) bool { return m == pipeline.JoinedScore }}
 
-	contests = []contest{linearHead, fourLayers, asPublished}
+	contests = []contest{linearHead, plainHead, fourLayers, asPublished}
 )
 
 const dataSets = "cifar10, cifar100, imagenet200, imagenet1k or heads"
@@ -82,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
 Logits are those of a linear head, and for MSP, MLS, energy, GEN, ODIN and SHE once
-more of an MLP of four layers; MLRBFNs are trained with our settings, and once more
+more of a linear layer (plain) and an MLP of four that are trained as the paper's; MLRBFNs are trained with our settings, and once more
 with the paper's. heads compares these with all post-hoc scores and the ensemble on
 the stand-ins of CIFAR-10 and ImageNet-200, and prints one table.
 Results of an earlier run with the same options are reused.`, stdout)
@@ -333,7 +334,7 @@ func (e *experiment) findSets() error {
 		return fmt.Errorf("%s: all sets of OOD images are missing; %s", e.title, remedy)
 	}
 	if len(e.near)+len(e.far) < wanted {
-		e.note("near and far are means over the sets that are there, the paper's over all; %s", remedy)
+		e.note("near and far are means over the sets that were found, the paper's over all; %s", remedy)
 	}
 	return nil
 }
@@ -399,7 +400,9 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		if val != "" {
 			opts.Train.Validation = pipeline.Share{Features: val}
 		}
-		opts.Softmax = &head.MLPConfig{Layers: c.layers}
+		if c.layers > 0 {
+			opts.Softmax = &head.MLPConfig{Layers: c.layers}
+		}
 		opts.Out = e.folder(b.name, c)
 		// All is for Evaluate to choose from where it is not for the contest.
 		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
@@ -436,7 +439,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 	t := opts.Train
 	made, err := json.MarshalIndent(struct {
 		Methods      []string
-		Softmax      head.MLPConfig
+		Softmax      *head.MLPConfig
 		Network      head.Settings
 		Conditioning conditioning.Options
 		Train        head.TrainOptions
@@ -444,7 +447,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		Validation   pipeline.Share
 		Bootstrap    int
 		Sets         map[string]string
-	}{opts.Methods, *opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
+	}{opts.Methods, opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -454,7 +457,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		return err
 	}
 	if string(before) == string(made) && !e.again {
-		fmt.Fprintf(e.stderr, "reproduce: %s is kept\n", opts.Out)
+		fmt.Fprintf(e.stderr, "reproduce: %s is up to date\n", opts.Out)
 		return nil
 	}
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 from sklearn.cluster import KMeans
 
 from metrics import auroc
-from singles import FAR, Tasks, split_classes, thin
+from singles import FAR, Tasks, thin
 
 SHRINKAGE = [0.01, 0.03, 0.1, 0.3, 1, 3]
 EXPONENTS = [0, 0.5, 1, 1.5, 2]
@@ -29,8 +29,8 @@ def superclasses(tasks, model):
     classes = json.loads((tasks.root / model / "cifar100-train" / "features.json").read_text())["classes"]
     names = sorted({r["superclass"] for r in tasks.rows})
     of = {r["class"]: names.index(r["superclass"]) for r in tasks.rows}
-    x, y, tx, ty = split_classes(x, np.array([of[c] for c in classes])[y], 10**9, True)
-    return thin(x, 5000), thin(y, 5000), thin(tx, 1000), thin(ty, 1000), tasks.others(model, ["cifar10-test", "tin"], FAR)
+    y, test = np.array([of[c] for c in classes])[y], np.arange(len(y)) % 5 == 4  # rows of all 100 classes in both parts
+    return thin(x[~test], 5000), thin(y[~test], 5000), thin(x[test], 1000), thin(y[test], 1000), tasks.others(model, ["cifar10-test", "tin"], FAR)
 
 
 class Density:

@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 FAR = ["texture", "scenes", "streetchars"]
-METHODS = """msp mls energy gen klm temperature odin knn cop corp mds mds++ rmds rmds++ residual vim react vra dice ash-b ash-p ash-s
+METHODS = """msp mls energy gen klm temperature odin knn cop corp mds mds++ mds++k rmds rmds++ residual vim react vra dice ash-b ash-p ash-s
 scale gradnorm she-ip she-e she-cos nnguide relation fdbd nci neco core""".split()
 
 
@@ -149,8 +149,9 @@ def table(out, names):
         for m in sorted(methods, key=lambda m: -np.mean(methods[m]["near"])):
             print(f"  {m:12s} {np.mean(methods[m]['near']):5.1f} / {np.mean(methods[m]['far']):5.1f}")
     print("\nmean over the groups above, and the number of groups in which the score is among the four best near")
-    score = {m: (np.mean([np.mean(g[m]["near"]) for g in groups.values()]), np.mean([np.mean(g[m]["far"]) for g in groups.values()])) for m in METHODS}
-    best = {m: sum(m in sorted(g, key=lambda k: -np.mean(g[k]["near"]))[:4] for g in groups.values()) for m in METHODS}
+    methods = [m for m in METHODS if all(m in g for g in groups.values())]
+    score = {m: (np.mean([np.mean(g[m]["near"]) for g in groups.values()]), np.mean([np.mean(g[m]["far"]) for g in groups.values()])) for m in methods}
+    best = {m: sum(m in sorted(g, key=lambda k: -np.mean(g[k]["near"]))[:4] for g in groups.values()) for m in methods}
     for m in sorted(score, key=lambda m: -score[m][0]):
         print(f"  {m:12s} {score[m][0]:5.1f} / {score[m][1]:5.1f}  {best[m]}")
 

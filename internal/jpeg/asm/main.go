@@ -22,10 +22,10 @@ func main() {
 	Generate()
 }
 
-// coefficients reads two to four coefficients for each time that it fills the
-// bits: as long as there are enough for one more. Constants to shift by
-// are moved to registers in 32 bits: Intel's Alder Lake takes three times as long
-// for a shift by one that came in 64 (T. Barnes, The Alder Lake SHLX anomaly, 2025).
+// coefficients reads two to four coefficients each time that it fills the bits: as
+// many as these surely suffice for. Constants to shift by are moved to registers in
+// 32 bits: Intel's Alder Lake takes three times as long for a shift by one that
+// came in 64 (T. Barnes, The Alder Lake SHLX anomaly, 2025).
 func coefficients() {
 	TEXT("coefficientsBMI2", 4, "func(bits *uint64, window *uint8, b *int16, look *uint32, k int) int")
 	Pragma("noescape")
@@ -115,8 +115,8 @@ func repeated(values ...int) Mem {
 // wide returns 32 bytes that repeat a 32-bit value.
 func wide(v int) Mem { return repeated(v&0xffff, v>>16) }
 
-// of returns a fresh register with the result of an operation on a and b, in
-// this order where it matters.
+// of returns a fresh register with the result of an operation on a and b, in this
+// order.
 func of(op func(...Op), a, b Op) reg.VecVirtual {
 	r := YMM()
 	op(b, a, r)
@@ -141,7 +141,7 @@ func dct(in [8]reg.VecVirtual, shift uint8) [4]reg.VecVirtual {
 	add := func(a, b Op) reg.VecVirtual { return of(VPADDD, a, b) }
 	subtract := func(a, b Op) reg.VecVirtual { return of(VPSUBD, a, b) }
 
-	// The even part; the rounding goes in here.
+	// The even part; the rounding is added here.
 	scaled := func(op func(...Op)) reg.VecVirtual {
 		x, r := XMM(), YMM()
 		op(in[4], in[0], x)
@@ -206,7 +206,7 @@ func transform() {
 		VPMULLW(Mem{Base: quant, Disp: 16 * y}, r, r)
 		return r
 	}
-	// The rows for the second pass.
+	// The rows, as input of the second pass.
 	var middle [8]reg.VecVirtual
 	for i := range middle {
 		middle[i] = XMM()
@@ -223,7 +223,7 @@ func transform() {
 	first := row(0)
 	VPSLLW(U8(2), first, first)
 	for x := range middle {
-		// Value x into all places.
+		// Value x into all lanes.
 		select_ := XMM()
 		if x < 4 {
 			VPSHUFLW(U8(x*0x55), first, select_)

@@ -10,13 +10,13 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// row is a loop over the n floats of a row, whole vectors first and what is
-// left over under a mask.
+// row is a loop over the n floats of a row: first whole vectors, then the rest with
+// a mask.
 type row struct {
 	isa
-	bytes, whole reg.GPVirtual // 4n, and how much of it whole vectors cover
+	bytes, whole reg.GPVirtual // 4n, and the part of it that whole vectors cover
 	mask         reg.VecVirtual
-	at           reg.GPVirtual // where the loop is, in bytes
+	at           reg.GPVirtual // position of the loop, in bytes
 	loops        int
 }
 
@@ -68,7 +68,7 @@ func (r *row) each(body func(tail bool)) {
 	r.eachFrom(zero, body)
 }
 
-// eachFrom does so from a place on, in bytes.
+// eachFrom does the same, beginning at an offset in bytes.
 func (r *row) eachFrom(from reg.Register, body func(tail bool)) {
 	r.loops++
 	loop := r.loops
@@ -87,9 +87,9 @@ func (r *row) eachFrom(from reg.Register, body func(tail bool)) {
 	Label(label("end"))
 }
 
-// eachOf does so for as many vectors at a time as most says, then for one: the
-// steps of a long computation wait less for one another where those of several
-// vectors alternate. body is told how many vectors it is at.
+// eachOf does the same for up to most vectors at a time, then for one. In a long
+// computation, the steps of several vectors alternate and so wait less for each
+// other. body gets the number of vectors.
 func (r *row) eachOf(most int, body func(vectors int, tail bool)) {
 	at, last := GP64(), GP64()
 	XORQ(at, at)
@@ -110,7 +110,7 @@ func (r *row) eachOf(most int, body func(vectors int, tail bool)) {
 	r.eachFrom(at, func(tail bool) { body(1, tail) })
 }
 
-// together returns what of gives for each of n vectors.
+// together returns the results of of for each of n vectors.
 func together(n int, of func(i int) reg.VecVirtual) []reg.VecVirtual {
 	all := make([]reg.VecVirtual, n)
 	for i := range all {
@@ -119,8 +119,8 @@ func together(n int, of func(i int) reg.VecVirtual) []reg.VecVirtual {
 	return all
 }
 
-// down emits body for each of the rows, of which there is at least one, in the
-// columns where the loop is. i counts the rows.
+// down emits body for each of the rows, at least one, in the loop's current
+// columns. i counts the rows.
 func (r *row) down(count Op, body func(i reg.Register)) {
 	r.loops++
 	label := fmt.Sprintf("down%d", r.loops)
@@ -142,10 +142,10 @@ func (v isa) of(array, i reg.Register) reg.VecVirtual {
 	return v.broadcast(Mem{Base: array, Index: i, Scale: 4})
 }
 
-// here addresses the vector of an array that the loop is at.
+// here addresses the vector of an array at the loop's position.
 func (r *row) here(base reg.Register) Mem { return Mem{Base: base, Index: r.at, Scale: 1} }
 
-// load reads the vector at the loop's place; masked lanes are 0.
+// load reads the vector at the loop's position; masked lanes are 0.
 func (r *row) load(base reg.Register, tail bool) reg.VecVirtual { return r.loadNext(0, base, tail) }
 
 // loadNext reads the i-th vector from there on.
@@ -190,8 +190,8 @@ func (r *row) cut(x reg.Register, tail bool) {
 
 func pointer(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
 
-// rows emits body for each of the rows; body advances its pointers by
-// r.bytes. What comes after the rows is at the end.
+// rows emits body for each of the rows; body advances its pointers by r.bytes. The
+// functions end emit code after the rows.
 func rows(count reg.Register, body func(), end ...func()) {
 	saved := flushing()
 	TESTQ(count, count)
@@ -207,7 +207,7 @@ func rows(count reg.Register, body func(), end ...func()) {
 	finish(saved)
 }
 
-// elementwise writes the kernels that are no products; package kernels says
+// elementwise writes the kernels that are not products; package kernels documents
 // what each computes.
 func elementwise(v isa) {
 	var table strings.Builder
@@ -360,8 +360,8 @@ func activate(v isa, declare func(name, params string)) {
 	dist, logRatio, width, limit := pointer("dist"), pointer("logRatio"), pointer("width"), pointer("limit")
 	r := v.row(pointer("n"))
 	several := 1
-	if v.width == 16 { // of which AVX2 has no registers
-		several = 4 // lines of the cache that lie side by side
+	if v.width == 16 { // AVX2 has too few registers for this
+		several = 4 // adjacent cache lines
 	}
 	r.eachOf(several, func(vectors int, tail bool) {
 		fresh := func(x Op) []reg.VecVirtual {
@@ -388,7 +388,7 @@ func activate(v isa, declare func(name, params string)) {
 	finish(saved)
 }
 
-// greater takes the lanes of y, and their places, where they exceed best.
+// greater replaces the lanes of best, and their positions, by those of y that are greater.
 func (v isa) greater(y, best, bestAt, place reg.Register) {
 	const greater = 0x1e
 	if v.width == 16 {
@@ -520,7 +520,7 @@ func logBCE(v isa, declare func(name, params string)) {
 				VANDPS(nonzero, lost, lost)
 			}
 			VMULPS(inverse, e, slope)
-			// Few vectors have a column's own row.
+			// Few vectors contain the label's row of a column.
 			others := fmt.Sprintf("others%v", tail)
 			if v.width == 16 {
 				VPCMPEQD(label, place, reg.K2)
@@ -582,7 +582,7 @@ func (v isa) split(m, e reg.Register) {
 	VADDPS(exponent, e, e)
 }
 
-// labels reads the ints of an array that go with the columns where the loop is.
+// labels reads the ints of an array for the loop's current columns.
 func (r *row) labels(array reg.Register, tail bool) reg.VecVirtual {
 	at, lanes, x := GP64(), r.copied(laneNumbers()), r.zero()
 	LEAQ(Mem{Base: array, Index: r.at, Scale: 2}, at)
@@ -626,10 +626,10 @@ func adam(v isa, declare func(name, params string)) {
 		each(func(i int) { VSUBPS(first[i], grad[i], change[i]) })
 		each(func(i int) { VFMADD231PS(float(0.1), change[i], first[i]) })
 		each(func(i int) { r.storeNext(i, first[i], m, tail) })
-		// v + 0.001(g²−v) is 0.999v + 0.001g² with a rounding less.
+		// v + 0.001(g²−v) is 0.999v + 0.001g² with one rounding fewer.
 		each(func(i int) { VFMSUB213PS(second[i], grad[i], grad[i]) })
 		each(func(i int) { VFMADD231PS(float(0.001), grad[i], second[i]) })
-		each(func(i int) { VMINPS(second[i], most, second[i]) }) // of infinity nothing can be subtracted
+		each(func(i int) { VMINPS(second[i], most, second[i]) }) // ∞ − ∞ would be NaN
 		each(func(i int) { r.storeNext(i, second[i], s, tail) })
 		divisor := v.root(second, scale, float(1e-8))
 		each(func(i int) { VMULPS(size, first[i], first[i]) })
@@ -640,9 +640,9 @@ func adam(v isa, declare func(name, params string)) {
 	finish(saved)
 }
 
-// root returns scale·√x + plus for 0 ≤ x < ∞, for AVX-512 by an approximation y
-// of 1/√x and one step of Newton's, √x ≈ xy(3−xy²)/2, as its own square roots
-// hold up the divisions.
+// root returns scale·√x + plus for 0 ≤ x < ∞, for AVX-512 by an approximation y of
+// 1/√x and one Newton step, √x ≈ xy(3−xy²)/2, because its square-root instructions
+// delay the divisions.
 func (v isa) root(x []reg.VecVirtual, scale reg.VecVirtual, plus Mem) []reg.VecVirtual {
 	fresh := func() []reg.VecVirtual {
 		return together(len(x), func(int) reg.VecVirtual { return v.reg() })
@@ -658,7 +658,7 @@ func (v isa) root(x []reg.VecVirtual, scale reg.VecVirtual, plus Mem) []reg.VecV
 	y, half := fresh(), v.reg()
 	VMULPS(float(0.5), scale, half)
 	for i, x := range x {
-		least := v.copied(float(0x1p-126)) // 1/√0 is not to be had
+		least := v.copied(float(0x1p-126)) // 1/√0 is infinite
 		VMAXPS(x, least, root[i])
 		VRSQRT14PS(root[i], y[i])
 	}

@@ -31,13 +31,13 @@ func float64Kernels() {
 	symmetricRow()
 }
 
-// float64Vectors is how many vectors of columns a tile has at most. With them it
-// has as many rows as a quarter of the registers, which leaves room for a row
+// float64Vectors is the largest number of vectors of columns in a tile. A tile has
+// a quarter as many rows as there are registers, which leaves registers for a row
 // of B and values of A.
 const float64Vectors = 3
 
-// ahead is how far before its use a B of float32 is fetched, in bytes: hardware
-// does not look beyond a page of memory.
+// ahead is how far ahead a float32 B is prefetched, in bytes: the hardware does not
+// prefetch beyond a page of memory.
 const ahead = 4096
 
 // float64Tile writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
@@ -64,7 +64,7 @@ func float64Tile(v isa, nv int, of string) {
 			VMOVUPD(Mem{Base: b, Disp: j * size}, v.vector(j))
 		}
 	}
-	if of == "float32" { // which comes from memory, not from a cache
+	if of == "float32" { // which is read from memory, not from a cache
 		for at := 0; at < nv*size/2; at += 64 {
 			PREFETCHT0(Mem{Base: b, Disp: ahead + at})
 		}
@@ -108,8 +108,8 @@ func float64Tile(v isa, nv int, of string) {
 	finish(nil)
 }
 
-// packRows writes a transposition of four rows by fours of columns, which AVX2
-// does as well as AVX-512.
+// packRows writes a transposition of four rows, four columns at a time. AVX2 does
+// this as fast as AVX-512.
 func packRows() {
 	const params = "dst *float64, ldd int, src *float64, lds, n int"
 	function("packFour", params, params)
@@ -147,10 +147,10 @@ func packRows() {
 	finish(nil)
 }
 
-// sweep writes a sequence of n rotations of neighbouring rows of z, from the
-// one that z points to upwards: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
-// Each takes the next c and s before those that the pointers name. The row that
-// two rotations share stays in registers, four vectors of columns.
+// sweep writes a sequence of n rotations of neighbouring rows of z, upwards from
+// the row that z points to: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
+// Each takes the next c and s before those that the pointers name. The row that two
+// rotations share stays in registers, four vectors of columns.
 func sweep(v isa) {
 	const params = "z *float64, ldz int, c, s *float64, n int"
 	function("sweep"+v.name, params, params)
@@ -213,7 +213,7 @@ func symmetricRow() {
 	storeSum(sum)
 }
 
-// dot writes Σ x·y in float64 of 32 times n numbers of so many bytes.
+// dot writes Σ x·y in float64, for 32·n numbers of a size in bytes.
 func dot(v isa, size int) {
 	bits, load := 8*size, VMOVUPD
 	if size == 4 {
@@ -226,7 +226,7 @@ func dot(v isa, size int) {
 	if lanes == 8 {
 		vector = ZMM
 	}
-	sums := make([]reg.VecVirtual, 32/lanes) // as many as hide how long an addition takes
+	sums := make([]reg.VecVirtual, 32/lanes) // enough to hide the latency of an addition
 	for i := range sums {
 		sums[i] = vector()
 		VXORPD(sums[i], sums[i], sums[i])
@@ -294,7 +294,7 @@ func below(v isa) {
 	ADDQ(U8(8), share)
 	DECQ(left)
 	JNZ(LabelRef("classes"))
-	const less, atMost = 0x11, 0x12 // and no NaN
+	const less, atMost = 0x11, 0x12 // and not NaN
 	bits := GP64()
 	for i, w := range weights {
 		value, least := vector(), vector()

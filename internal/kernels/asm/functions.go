@@ -11,7 +11,7 @@ import (
 
 var constants = map[uint32]Mem{}
 
-// bits is a constant given by its bits.
+// bits is a constant as its bit pattern.
 type bits uint32
 
 // constant returns 64 bytes of read-only memory that repeat c.
@@ -65,10 +65,10 @@ func (v isa) polynomial(r reg.Register, coefficients ...float64) reg.VecVirtual 
 	return p
 }
 
-// ln2High is ln 2 to so few bits that its product with an exponent is exact.
+// ln2High is ln 2 rounded to few bits, so that its product with an exponent is exact.
 const ln2High = 0x1.62e4p-1
 
-// roundingSum is so large that what is added to it is rounded to an integer.
+// roundingSum is so large that a sum with it is rounded to an integer.
 const roundingSum = 3 << 22
 
 // reduced splits x in [-105, 89] into n·ln 2 + r, |r| ≤ ln 2/2, and returns
@@ -103,9 +103,9 @@ func (v isa) scaled(p, n reg.VecVirtual) {
 	}
 }
 
-// clamped returns x between low and high; a NaN stays one.
+// clamped returns x limited to [low, high]; NaN stays NaN.
 func (v isa) clamped(x reg.Register, low, high float64) reg.VecVirtual {
-	r := v.copied(float(low)) // min and max return their second source at a NaN
+	r := v.copied(float(low)) // min and max return their second source if one is NaN
 	VMAXPS(x, r, r)
 	top := v.copied(float(high))
 	VMINPS(r, top, r)
@@ -135,7 +135,7 @@ func (v isa) log(x reg.Register, onlyPositive bool) reg.VecVirtual {
 		small := v.reg()
 		if !onlyPositive {
 			big := v.reg()
-			VCMPPS(U8(0x11), constant(0x00800000), x, small) // below the least normal
+			VCMPPS(U8(0x11), constant(0x00800000), x, small) // below the smallest normal number
 			VMULPS(float(1<<23), x, big)
 			VBLENDVPS(small, big, y, y)
 		}
@@ -173,8 +173,8 @@ func (v isa) log(x reg.Register, onlyPositive bool) reg.VecVirtual {
 	return y
 }
 
-// log1p returns log(1+z) for -1 < z ≤ 1 of which u = 1+z, rounded: log u and
-// what was rounded off, times the derivative. inverse is 1/u.
+// log1p returns log(1+z) for -1 < z ≤ 1, given u = 1+z, rounded, and inverse = 1/u:
+// log u plus the rounding error of u times the derivative.
 func (v isa) log1p(z, u, inverse reg.Register) reg.VecVirtual {
 	lost := v.reg()
 	VSUBPS(float(1), u, lost)
@@ -184,8 +184,8 @@ func (v isa) log1p(z, u, inverse reg.Register) reg.VecVirtual {
 	return y
 }
 
-// inverse returns 1/x, 2⁻¹²⁶ < x < 2¹²⁶, for AVX-512 by an approximation and one
-// step of Newton's, which is three times as fast as its division.
+// inverse returns 1/x, 2⁻¹²⁶ < x < 2¹²⁶, with AVX-512 by an approximation and one
+// Newton step, which is three times as fast as its division.
 func (v isa) inverse(x reg.VecVirtual) reg.VecVirtual { return v.inverses([]reg.VecVirtual{x})[0] }
 
 func (v isa) inverses(x []reg.VecVirtual) []reg.VecVirtual {
@@ -210,8 +210,8 @@ func (v isa) inverses(x []reg.VecVirtual) []reg.VecVirtual {
 	return y
 }
 
-// expOfMinusAbs returns exp(−|x|), or, where x > 80, e⁻⁸⁰: nothing beside 1, and
-// no denormal number, on which a processor takes its time.
+// expOfMinusAbs returns exp(−|x|), or e⁻⁸⁰ if x > 80: negligible compared with 1,
+// and not a denormal number, which a processor computes slowly.
 func (v isa) expOfMinusAbs(x reg.Register) reg.VecVirtual {
 	minus, least := v.reg(), v.copied(float(-80))
 	VORPS(constant(0x80000000), x, minus)
@@ -247,13 +247,13 @@ func (v isa) sigmoid(x reg.Register) reg.VecVirtual {
 	return top
 }
 
-// sum adds up the lanes of x into the lowest; x is lost.
+// sum adds up the lanes of x into the lowest; it overwrites x.
 func (v isa) sum(x reg.VecVirtual) reg.VecVirtual {
 	v.fold(x, func(a, b reg.Register) { VADDPS(a, b, b) })
 	return x
 }
 
-// fold joins the lanes of x pairwise until the lowest has them all.
+// fold combines the lanes of x pairwise until the lowest has the result.
 func (v isa) fold(x reg.VecVirtual, join func(a, b reg.Register)) {
 	t := YMM()
 	if v.width == 16 {

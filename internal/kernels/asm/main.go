@@ -29,8 +29,8 @@ var (
 
 var declarations strings.Builder
 
-// function begins a function whose Go declaration is "func name(params)".
-// frame is how avo is to see params, which may have types unknown to it.
+// function begins a function whose Go declaration is "func name(params)". frame
+// is params in types that avo knows.
 func function(name, params, frame string) {
 	if !strings.Contains(params, ")") { // no result
 		params, frame = params+")", frame+")"
@@ -39,10 +39,10 @@ func function(name, params, frame string) {
 	fmt.Fprintf(&declarations, "\n//go:noescape\nfunc %s(%s\n", name, params)
 }
 
-// flushing takes denormal numbers, read or written, for 0 until finish. One of
-// them costs as much as a hundred other numbers, and training brings them
-// about: rows that are far from everything, Adam's moments once a gradient has
-// ended. It must not outlive the function, which nothing can preempt.
+// flushing treats denormal numbers, read or written, as 0 until finish. One of them
+// costs as much time as a hundred other numbers, and training produces them: from
+// rows that are far from all centroids, and in Adam's moments after a gradient
+// became 0. The mode must end with the function, which cannot be preempted.
 func flushing() *operand.Mem {
 	saved := build.AllocLocal(8)
 	build.STMXCSR(saved)

@@ -29,8 +29,8 @@ const (
 	tileTimes = 144
 )
 
-// shapes says how many rows a tile may have by its number of vectors: as many
-// as leave room for a row of B, a value or two of A, and |a−b|.
+// shapes is the largest number of rows of a tile by its number of vectors: it
+// leaves registers for a row of B, one or two values of A, and |a−b|.
 func (v isa) shapes(op string) map[int]int {
 	switch {
 	case op == "fours":
@@ -121,13 +121,13 @@ func rowsOf(base, far, s1, s3, s5 reg.Register, i int) Mem {
 
 // microKernel writes C = alpha·Σ_p A[i,p]∘B[p,j] for mr rows and nv vectors of
 // columns, of which the last may be masked; ∘ is the product, to which it adds
-// S[i,j]·D[i,j] unless D is nil, or |a−b|, or a·sign(b−D[i,j]). S has a value
-// for each row, or for each column, or a single one, as its strides say. It
-// does so for as many such tiles, one below the other, as the field times says.
+// S[i,j]·D[i,j] unless D is nil, or |a−b|, or a·sign(b−D[i,j]). S has a value for
+// each row, or for each column, or a single one, depending on its strides. It
+// computes as many such tiles, one below the other, as the field times says.
 //
-// The operation "fours" is the product for up to four columns, four p at a time:
-// a vector of B has those of the first column, then of the second, and so on, and
-// all that is said of p is of such fours.
+// The operation "fours" is the product for up to four columns, four p at a time: a
+// vector of B has four values of the first column, then of the second, and so on,
+// and p counts such fours.
 func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	function(name, "t *tile", "t *uint8")
 	saved := flushing()
@@ -142,8 +142,8 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	MOVQ(field(tileLDC), reg.R13)
 	LEAQ(Mem{Base: s1, Index: s1, Scale: 2}, s3)
 	LEAQ(Mem{Base: s1, Index: s1, Scale: 4}, s5)
-	// Where the next tile begins is kept on the stack: the garbage collector
-	// must not find an address beyond an array in a tile.
+	// The address of the next tile is on the stack: the garbage collector must not
+	// find an address beyond an array in a tile.
 	nextA, nextD, nextS, times := AllocLocal(8), AllocLocal(8), AllocLocal(8), reg.RSI
 	MOVQ(field(tileTimes), times)
 	MOVQ(field(tileA), a)
@@ -188,7 +188,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 			VXORPS(acc(i, j), acc(i, j), acc(i, j))
 		}
 	}
-	free := first - nv // for broadcasts, and |a−b|
+	free := first - nv // for broadcast values, and |a−b|
 	broadcasts := min(free, 4)
 	diff := v.vector(first - 1)
 	var d func(i, j int) reg.Register
@@ -245,7 +245,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	JNZ(LabelRef(loop))
 
 	if op == "fours" {
-		// The sums of the fours, brought together.
+		// Add the four partial sums of each column.
 		t := v.vector(0)
 		MOVL(U32(0x1111), reg.ECX)
 		KMOVW(reg.ECX, reg.K2)
@@ -265,7 +265,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 		}
 	}
 	if op == "product" || op == "fours" {
-		scaled, s, value := reg.R15, reg.RBX, v.vector(nv) // D and S, while a and b are not needed
+		scaled, s, value := reg.R15, reg.RBX, v.vector(nv) // D and S; a and b are not needed here
 		add := func(i int, s func(j int) reg.Register) {
 			for j := range nv {
 				load(Mem{Base: scaled}, j, value)
@@ -321,7 +321,7 @@ func microKernel(v isa, op string, mr, nv int, masked bool, name string) {
 	finish(saved)
 }
 
-// addSigned adds x·sign(b−r) to sum, nothing where b = r.
+// addSigned adds x·sign(b−r) to sum, 0 if b = r.
 func (v isa) addSigned(x, b, r, diff, other, sum reg.Register) {
 	VSUBPS(r, b, diff)
 	const notEqual = 4
@@ -339,17 +339,17 @@ func (v isa) addSigned(x, b, r, diff, other, sum reg.Register) {
 	VADDPS(diff, sum, sum)
 }
 
-// transpose writes transposeStrip, which turns 16 rows of 8·n columns into 8·n
-// rows of 16, a whole line of the cache each; transposeStripAVX512, which does
-// so by 16·n; and transposeEdge, for up to 8 by 8.
+// transpose writes transposeStrip, which turns 16 rows of 8·n columns into 8·n rows
+// of 16, a whole cache line each; transposeStripAVX512, the same for 16·n columns;
+// and transposeEdge, for up to 8 by 8.
 func transpose() {
 	function("transposeStripAVX512", "dst *float32, ldd int, src *float32, lds, n int", "dst *float32, ldd int, src *float32, lds, n int")
 	{
 		dst, ldd, src, lds, n := Load(Param("dst"), GP64()), Load(Param("ldd"), GP64()), Load(Param("src"), GP64()), Load(Param("lds"), GP64()), Load(Param("n"), GP64())
 		strideRows(ldd, lds)
-		// Rows i, i+4, i+8 and i+12 of four columns make a vector, each its own
-		// quarter: put together while they are loaded, which takes none of
-		// the shuffles that hold up the rest.
+		// Rows i, i+4, i+8 and i+12 of four columns make a vector, a quarter each.
+		// They are combined while they are loaded, which needs none of the shuffles
+		// that limit the speed of the rest.
 		lds3, ldd3 := GP64(), GP64()
 		LEAQ(Mem{Base: lds, Index: lds, Scale: 2}, lds3)
 		LEAQ(Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
@@ -437,7 +437,7 @@ func transpose() {
 	full := ymms(8)
 	left := GP64()
 	MOVQ(nr, left)
-	for i := range 8 { // beyond the last row it is read again
+	for i := range 8 { // rows after the last repeat the last
 		VMASKMOVPS(Mem{Base: src}, colMask, full[i])
 		if i < 7 {
 			next := GP64()
@@ -475,8 +475,8 @@ func strideRows(strides ...reg.Register) {
 	}
 }
 
-// quads transposes the 4×4 blocks in both halves of four registers by way of
-// four others.
+// quads transposes the 4×4 blocks in both halves of four registers with four others
+// as temporaries.
 func quads(r, t []reg.VecVirtual) {
 	VUNPCKLPS(r[1], r[0], t[0])
 	VUNPCKHPS(r[1], r[0], t[1])

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 
@@ -27,7 +26,7 @@ type Table struct {
 }
 
 // Open opens feature sets that were made by the same model in the same
-// way, and checks that every value is finite. Several become one in space; nil
+// way, and checks that no value is absurd. Several become one in space; nil
 // means in memory. Close it when no row is in use.
 func Open(ctx context.Context, space *dataset.Space, dirs ...string) (_ *Table, err error) {
 	t := &Table{Dirs: dirs}
@@ -49,7 +48,7 @@ func Open(ctx context.Context, space *dataset.Space, dirs ...string) (_ *Table, 
 	first := t.Sets[0]
 	if len(t.Sets) == 1 {
 		t.Rows, t.Classes = space.Features(first), first.Classes
-		return t, checkFinite(ctx, first, nil)
+		return t, checkValues(ctx, first, nil)
 	}
 	for _, set := range t.Sets {
 		t.Classes = append(t.Classes, set.Classes...)
@@ -69,7 +68,7 @@ func Open(ctx context.Context, space *dataset.Space, dirs ...string) (_ *Table, 
 		for _, set := range t.Sets {
 			file := space.Features(set)
 			move := func(row int, rows []float32) error { return write(at+row, rows) }
-			if err := errors.Join(checkFinite(ctx, set, move), file.Close()); err != nil {
+			if err := errors.Join(checkValues(ctx, set, move), file.Close()); err != nil {
 				return err
 			}
 			at += set.N
@@ -79,29 +78,62 @@ func Open(ctx context.Context, space *dataset.Space, dirs ...string) (_ *Table, 
 	return t, err
 }
 
-// checkFinite checks every value of a set and gives blocks of its rows, from row
+// checkValues checks every value of a set and gives blocks of its rows, from row
 // on, to each, where that is set.
-func checkFinite(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
-	row := 0
+func checkValues(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
+	largest := make([]float32, 0, set.N) // absolute value of each row
 	for block := range slices.Chunk(set.Features(), BlockRows*set.D) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if i := slices.IndexFunc(block, notFinite); i >= 0 {
-			return fmt.Errorf("features %s: row %d holds a value that is not finite", set.Dir, row+i/set.D)
+		from := len(largest)
+		for row := range slices.Chunk(block, set.D) {
+			most := float32(0)
+			for _, v := range row {
+				if v = max(v, -v); v > most || v != v { // NaN stays
+					most = v
+				}
+			}
+			if !(most <= features.MostValue) {
+				return badRow(set, len(largest), features.CheckValues(row))
+			}
+			largest = append(largest, most)
 		}
 		if each != nil {
-			if err := each(row, block); err != nil {
+			if err := each(from, block); err != nil {
 				return err
 			}
 		}
-		row += len(block) / set.D
+	}
+	return checkOutliers(set, largest)
+}
+
+// outlier is how many times the usual largest value of a row may be exceeded. Rows
+// beyond it would decide alone how all others are conditioned.
+const outlier = 1e6
+
+// checkOutliers refuses a row whose largest value is absurd beside those of the
+// others.
+func checkOutliers(set *features.Set, largest []float32) error {
+	usual := slices.Clone(largest)
+	slices.Sort(usual)
+	if len(usual) == 0 || usual[len(usual)/2] == 0 {
+		return nil
+	}
+	middle := float64(usual[len(usual)/2])
+	if row := slices.IndexFunc(largest, func(v float32) bool { return float64(v) > outlier*middle }); row >= 0 {
+		return badRow(set, row, fmt.Errorf("the value ±%g is %.2g times the largest value of the usual row", largest[row], float64(largest[row])/middle))
 	}
 	return nil
 }
 
-func notFinite(v float32) bool {
-	return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0)
+// badRow names the row and its image.
+func badRow(set *features.Set, row int, err error) error {
+	image := ""
+	if path := set.ImagePath(row); path != "" {
+		image = fmt.Sprintf(" (%s)", path)
+	}
+	return fmt.Errorf("features %s: row %d%s: %w; extract the image again, or leave it out", set.Dir, row, image, err)
 }
 
 // Distinct refuses a folder that stands in for two sets of images that must

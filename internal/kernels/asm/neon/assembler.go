@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// vector is one of the processor's vector registers; from vectors on, one that
-// assign has still to choose.
+// vector is one of the processor's vector registers; numbers from vectors on are
+// virtual registers, which assign replaces.
 type vector int
 
 const vectors = 32
@@ -16,31 +16,31 @@ const vectors = 32
 // gp is a general register.
 type gp string
 
-// Those that Go and the platforms leave to a function.
+// The registers that Go and the platforms leave to a function.
 var gps = strings.Fields("R0 R1 R2 R3 R4 R5 R6 R7 R8 R9 R10 R11 R12 R13 R14 R15 R16 R17 R19 R20 R21 R22 R23 R24 R25")
 
 // tableAt is the register that addresses the constants.
 const tableAt gp = "R26"
 
-// line is an instruction: text in the words of Go's assembler, with a %d for
-// each vector register, or a word of machine code that it has no name for, and
-// text in those of everyone else. A label is text alone.
+// line is an instruction: text for Go's assembler, with a %d for each vector
+// register; or, if Go's assembler does not have the instruction, a word of machine
+// code and its text in the usual syntax. A label is text alone.
 type line struct {
 	text   string
 	in     []vector
 	word   uint32
-	label  string // that it is
-	branch string // that it goes to
+	label  string // of this line, if it is a label
+	branch string // that this line branches to
 }
 
-// function is one in the making.
+// function is a function that is being built.
 type function struct {
 	params    []param
 	head      []line // before lines
 	lines     []line
-	chosen    vector // how many registers assign has to choose
+	chosen    vector // number of virtual vector registers
 	tabled    bool   // whether it has constants
-	general   int    // how many general registers are taken
+	general   int    // number of general registers in use
 	labels    int
 	constants map[uint32]vector
 }
@@ -116,9 +116,9 @@ func write(name, params string, body func(*function)) {
 	}
 }
 
-// assign chooses a register for each that f asked for. One is taken from the
-// first line that has it to the last, or to the end of a loop that it is
-// carried into.
+// assign chooses a register for each virtual one of f. It is in use from the first
+// line that has it to the last, or to the end of a loop in which its value is still
+// needed.
 func (f *function) assign(name string) []int {
 	first, last := make([]int, f.chosen), make([]int, f.chosen)
 	at := map[string]int{}
@@ -150,20 +150,20 @@ func (f *function) assign(name string) []int {
 	is, until := make([]int, f.chosen), [vectors]int{}
 	for v := range vectors {
 		is[v] = v
-		until[v] = last[v] // whoever names a register has it from the start
+		until[v] = last[v] // a register that is named is in use from the start
 	}
 	for i, l := range f.lines {
 		for _, v := range l.in {
 			if v < vectors || first[v] != i+1 {
 				continue // it is chosen
 			}
-			free := 0 // the one that has been so for the longest time
+			free := 0 // the one that has been free for the longest time
 			for r, u := range until {
 				if u < until[free] {
 					free = r
 				}
 			}
-			// It may be written where its last value is read.
+			// It may be written by the instruction that reads its last value.
 			if u := until[free]; u > i+1 || u == i+1 && v != l.in[0] {
 				log.Fatalf("%s needs more than %d vector registers", name, vectors)
 			}
@@ -176,14 +176,14 @@ func (f *function) assign(name string) []int {
 // put adds an instruction of Go's assembler.
 func (f *function) put(format string, a ...any) { f.with(nil, format, a...) }
 
-// with does so for one with vector registers, each %%d.
+// with is put for an instruction with vector registers, each %%d.
 func (f *function) with(in []vector, format string, a ...any) {
 	f.lines = append(f.lines, line{text: fmt.Sprintf(format, a...), in: in})
 }
 
 func (f *function) label(name string) { f.lines = append(f.lines, line{label: name}) }
 
-// branch goes to a label by an instruction such as BNE, or CBZ of a register.
+// branch adds a branch to a label, by an instruction such as BNE, or CBZ of a register.
 func (f *function) branch(by, to string, of ...gp) {
 	for _, r := range of {
 		by += fmt.Sprintf(" %s,", r)
@@ -191,14 +191,13 @@ func (f *function) branch(by, to string, of ...gp) {
 	f.lines = append(f.lines, line{text: by + " " + to, branch: to})
 }
 
-// named returns a label that no other is like.
+// named returns a unique label.
 func (f *function) named(name string) string {
 	f.labels++
 	return fmt.Sprintf("%s%d", name, f.labels)
 }
 
-// fresh returns a register to be chosen. The first instruction that has it must
-// set it.
+// fresh returns a new virtual register. The first instruction with it must set it.
 func (f *function) fresh() vector {
 	f.chosen++
 	return f.chosen - 1
@@ -213,7 +212,7 @@ func (f *function) several(n int) []vector {
 	return in
 }
 
-// gp returns a general register that is not taken yet.
+// gp returns a general register that is not in use yet.
 func (f *function) gp() gp {
 	if f.general == len(gps) {
 		log.Fatal("no general register is left")
@@ -222,7 +221,7 @@ func (f *function) gp() gp {
 	return gp(gps[f.general-1])
 }
 
-// gpFrom returns one with a value.
+// gpFrom returns a general register with a value.
 func (f *function) gpFrom(format string, a ...any) gp {
 	r := f.gp()
 	f.put("MOVD %s, %s", fmt.Sprintf(format, a...), r)
@@ -242,12 +241,12 @@ func (f *function) argument(name string) string {
 	panic("no parameter " + name)
 }
 
-// instructions are those on vectors that Go's assembler has no names for, and
-// for the sake of one language the others too. Those of 4s are of 2d with bit
-// 22 set.
+// instructions are the vector instructions that Go's assembler does not have, and,
+// for a uniform syntax, the others too. Bit 22 turns one for 4s into the one for
+// 2d.
 var instructions = map[string]struct {
 	word uint32
-	of   string // how registers are divided
+	of   string // arrangement of the lanes
 }{
 	"fmla":   {0x4e20cc00, "4s"},
 	"fmls":   {0x4ea0cc00, "4s"},
@@ -284,11 +283,10 @@ var instructions = map[string]struct {
 	"bif":    {0x6ee01c00, "16b"},
 }
 
-// do adds an instruction on vectors, the first of which it sets, and returns
-// that.
+// do adds an instruction on vectors. It sets the first one and returns it.
 func (f *function) do(name string, in ...vector) vector { return f.on(name, 0, in) }
 
-// double does so for one on vectors of float64.
+// double is do for vectors of float64.
 func (f *function) double(name string, in ...vector) vector { return f.on(name, 1<<22, in) }
 
 func (f *function) on(name string, size uint32, in []vector) vector {
@@ -304,13 +302,13 @@ func (f *function) on(name string, size uint32, in []vector) vector {
 	return f.encoded(i.word|size, name+" "+strings.Join([]string{operand, operand, operand}[:len(in)], ", "), in...)
 }
 
-// encoded adds a word of machine code with the registers put in.
+// encoded adds a word of machine code with the numbers of the registers.
 func (f *function) encoded(word uint32, text string, in ...vector) vector {
 	f.lines = append(f.lines, line{text: text, in: in, word: word})
 	return in[0]
 }
 
-// get is do for a fresh result.
+// get is do with a fresh register for the result.
 func (f *function) get(name string, in ...vector) vector {
 	return f.do(name, append([]vector{f.fresh()}, in...)...)
 }
@@ -384,14 +382,14 @@ func (f *function) indexed(name string, to uint32, v vector, base, index gp, siz
 	f.encoded(word|to|n<<5|m<<16, fmt.Sprintf("%s %s%%d, [x%d,x%d]", name, letter, n, m), v)
 }
 
-// pairs names registers two by two, and the last alone if it has no other.
+// pairs lists registers two by two; an odd last one is alone.
 func pairs(in []vector, each func(at int, pair []vector)) {
 	for i := 0; i < len(in); i += 2 {
 		each(i, in[i:min(i+2, len(in))])
 	}
 }
 
-// loadRow and storeRow move registers and the memory from base on.
+// loadRow and storeRow load and store registers from and to the memory at base.
 func (f *function) loadRow(base gp, in []vector) {
 	pairs(in, func(at int, pair []vector) {
 		if len(pair) == 2 {
@@ -412,7 +410,7 @@ func (f *function) storeRow(base gp, in []vector) {
 	})
 }
 
-// constant returns a vector of a constant, which nothing may set.
+// constant returns a vector of a constant, which must not be changed.
 func (f *function) constant(bits uint32) vector {
 	v, ok := f.constants[bits]
 	if !ok {
@@ -428,7 +426,7 @@ func (f *function) constant(bits uint32) vector {
 
 func (f *function) float(c float64) vector { return f.constant(math.Float32bits(float32(c))) }
 
-// settable returns a vector of a constant to go on from.
+// settable returns a vector of a constant that may be changed.
 func (f *function) settable(c float64) vector {
 	v := f.fresh()
 	f.loadConstant(v, math.Float32bits(float32(c)))

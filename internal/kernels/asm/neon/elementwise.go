@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// row is a loop over the n floats of a row, whole vectors first and then single
-// floats, each in the first lane of a vector whose others are 0.
+// row is a loop over the n floats of a row: first whole vectors, then single
+// floats, each in the first lane of a vector whose other lanes are 0.
 type row struct {
 	*function
-	bytes, whole gp // 4n, and how much of it whole vectors cover
-	at           gp // where the loop is, in bytes
+	bytes, whole gp // 4n, and the part of it that whole vectors cover
+	at           gp // position of the loop, in bytes
 }
 
 func (f *function) row(n gp) *row {
@@ -21,7 +21,7 @@ func (f *function) row(n gp) *row {
 	return r
 }
 
-// stride is how many bytes the loop goes on by.
+// stride is by how many bytes the loop advances.
 func stride(tail bool) int {
 	if tail {
 		return 4
@@ -53,8 +53,8 @@ func (r *row) eachFromHere(body func(tail bool)) {
 	}
 }
 
-// down emits body for each of the rows, of which there is at least one, in the
-// columns where the loop is.
+// down emits body for each of the rows, at least one, in the loop's current
+// columns.
 func (r *row) down(body func()) {
 	columns, loop := r.at, r.named("down")
 	r.at = r.gpFrom("%s", columns)
@@ -67,7 +67,7 @@ func (r *row) down(body func()) {
 	r.at = columns
 }
 
-// read and set move the floats of an array where the loop is.
+// read and set load and store the floats of an array at the loop's position.
 func (r *row) read(array gp, tail bool) vector {
 	x := r.fresh()
 	r.load(x, array, r.at, stride(tail))
@@ -76,7 +76,7 @@ func (r *row) read(array gp, tail bool) vector {
 
 func (r *row) set(array gp, x vector, tail bool) { r.store(x, array, r.at, stride(tail)) }
 
-// next returns a vector of the float that an array begins with, and moves on.
+// next returns a vector of the first float of an array, and advances the pointer.
 func (f *function) next(array gp) vector {
 	x := f.fresh()
 	f.with([]vector{x}, "VLD1R.P 4(%s), [V%%d.S4]", array)
@@ -90,10 +90,10 @@ func (f *function) factor(name string) vector {
 	return f.spread(x)
 }
 
-// push sets the float that an array begins with, and moves on.
+// push sets the first float of an array, and advances the pointer.
 func (f *function) push(array gp, x vector) { f.with([]vector{x}, "FMOVS.P F%%d, 4(%s)", array) }
 
-// rows emits body for each of count rows; body moves its pointers on.
+// rows emits body for each of count rows; body advances its pointers.
 func (f *function) rows(count gp, body func()) {
 	f.branch("CBZ", "done", count)
 	f.label("rows")
@@ -103,7 +103,7 @@ func (f *function) rows(count gp, body func()) {
 	f.label("done")
 }
 
-// elementwise writes the kernels that are no products; package kernels says
+// elementwise writes the kernels that are not products; package kernels documents
 // what each computes.
 func elementwise() {
 	var names strings.Builder
@@ -313,7 +313,7 @@ func logBCE(f *function) {
 			// log(1−eˡ) = log u + (−e − (u−1))/u, the latter 0 where n = 0.
 			lost := f.get("fadd", e, f.get("fsub", u, one))
 			f.do("bic", lost, lost, f.get("fcmeq", n, f.constant(0)))
-			entry := f.get("fmul", lost, inverse) // but for its sign and log u
+			entry := f.get("fmul", lost, inverse) // except for its sign and log u
 			slope := f.get("fmul", e, inverse)
 			own := f.get("cmeq", label, place)
 			f.do("bit", entry, f.get("fneg", l), own)
@@ -350,8 +350,8 @@ func (f *function) split(m, e vector) {
 	f.do("orr", m, m, f.float(1))
 }
 
-// labels reads the lower halves of the ints of an array that go with the
-// columns where the loop is.
+// labels reads the lower halves of the ints of an array for the loop's current
+// columns.
 func (r *row) labels(array gp, tail bool) vector {
 	from := r.gp()
 	r.put("ADD %s<<1, %s, %s", r.at, array, from)

@@ -99,7 +99,7 @@ func (f *function) widen(low, high, x vector) {
 	f.encoded(0x0e617800, "fcvtl v%d.2d, v%d.2s", low, x)
 }
 
-// packFour writes a transposition of four rows by fours of columns.
+// packFour writes a transposition of four rows, four columns at a time.
 func packFour() {
 	write("packFour", "dst *float64, ldd int, src *float64, lds, n int", func(f *function) {
 		dst, ldd, src, lds, n := f.param("dst"), f.param("ldd"), f.param("src"), f.param("lds"), f.param("n")
@@ -126,10 +126,10 @@ func packFour() {
 	})
 }
 
-// sweep writes a sequence of n rotations of neighbouring rows of z, from the
-// one that z points to upwards: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
-// Each takes the next c and s before those that the pointers name. The row that
-// two rotations share stays in registers, 16 columns of it.
+// sweep writes a sequence of n rotations of neighbouring rows of z, upwards from
+// the row that z points to: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
+// Each takes the next c and s before those that the pointers name. The row that two
+// rotations share stays in registers, 16 columns of it.
 func sweep() {
 	write("sweepNEON", "z *float64, ldz int, c, s *float64, n int", func(f *function) {
 		z, ldz, c, s, n := f.param("z"), f.param("ldz"), f.param("c"), f.param("s"), f.param("n")
@@ -182,12 +182,12 @@ func symmetricRow() {
 	})
 }
 
-// dot writes Σ x·y in float64 of 32 times n numbers of so many bytes.
+// dot writes Σ x·y in float64, for 32·n numbers of a size in bytes.
 func dot(size int) {
 	name, of := fmt.Sprintf("dot%dNEON", 8*size), fmt.Sprintf("float%d", 8*size)
 	write(name, fmt.Sprintf("x, y *%s, n int) (sum float64)", of), func(f *function) {
 		x, y, n := f.param("x"), f.param("y"), f.param("n")
-		sums := make([]vector, 16) // as many as hide how long an addition takes
+		sums := make([]vector, 16) // enough to hide the latency of an addition
 		for i := range sums {
 			sums[i] = f.zeroed()
 		}
@@ -215,7 +215,7 @@ func dot(size int) {
 	})
 }
 
-// result returns the sum of all that registers hold.
+// result returns the sum of all lanes of registers.
 func (f *function) result(sums []vector) {
 	for half := len(sums) / 2; half > 0; half /= 2 {
 		for i := range half {

@@ -17,7 +17,7 @@ func (f *function) polynomial(r vector, coefficients ...float64) vector {
 	return p
 }
 
-// ln2High is ln 2 to so few bits that its product with an exponent is exact.
+// ln2High is ln 2 rounded to few bits, so that its product with an exponent is exact.
 const ln2High = 0x1.62e4p-1
 
 // reduced splits x in [-105, 89] into n·ln 2 + r, |r| ≤ ln 2/2, and returns
@@ -45,7 +45,7 @@ func (f *function) scaled(p, n vector) vector {
 	return p
 }
 
-// clamped returns x between low and high; a NaN stays one.
+// clamped returns x limited to [low, high]; NaN stays NaN.
 func (f *function) clamped(x vector, low, high float64) vector {
 	r := f.get("fmax", x, f.float(low))
 	return f.do("fmin", r, r, f.float(high))
@@ -62,7 +62,7 @@ func (f *function) exp(x vector) vector {
 func (f *function) log(x vector, onlyPositive bool) vector {
 	y, below := x, vector(-1)
 	if !onlyPositive {
-		below = f.get("fcmgt", f.constant(0x00800000), x) // the least normal
+		below = f.get("fcmgt", f.constant(0x00800000), x) // the smallest normal number
 		y = f.copied(x)
 		f.do("bit", y, f.get("fmul", x, f.float(1<<23)), below)
 	}
@@ -100,9 +100,8 @@ func (f *function) expOfMinusAbs(x vector) vector {
 	return f.exp(f.get("orr", x, f.constant(signBit)))
 }
 
-// softplus returns log(1+eˣ) as max(x, 0) + log1p(exp(−|x|)), with z that
-// power and u = 1+z, rounded: log u, and what was rounded off, times the
-// derivative 1/u.
+// softplus returns log(1+eˣ) as max(x, 0) + log1p(z), z = exp(−|x|). With u = 1+z,
+// rounded, log1p(z) is log u plus the rounding error of u times the derivative 1/u.
 func (f *function) softplus(x vector) vector {
 	z := f.expOfMinusAbs(x)
 	u := f.get("fadd", z, f.float(1))

@@ -1,7 +1,7 @@
 // Command neon writes the assembly of package kernels for arm64, whose vector
-// instructions avo does not know, and the Go declarations for it. Run it by go
-// generate in package kernels, and its test, by go test -C asm ./neon there, for
-// what a disassembler makes of the words.
+// instructions avo does not support, and the Go declarations for it. Run it by go
+// generate in package kernels. Its test (go test -C asm ./neon there) compares the
+// machine code with what a disassembler reads.
 package main
 
 import (

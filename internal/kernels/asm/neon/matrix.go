@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// shapes says how many rows a tile of 1, 2, 3 … vectors may have: as many as
-// leave room for a row of B and what a step needs beside it.
+// shapes is the largest number of rows of a tile of 1, 2, 3 … vectors: it leaves
+// registers for a row of B and for what else a step needs.
 var shapes = map[string][]int{
 	"product":  {8, 8, 8, 6},
 	"distance": {8, 8, 8, 6},
@@ -36,14 +36,14 @@ func matrix() {
 
 // microKernel writes C = alpha·Σ_p A[i,p]∘B[p,j] for mr rows and nv vectors of
 // columns; ∘ is the product, to which it adds S[i,j]·D[i,j] unless D is nil, or
-// |a−b|, or a·sign(b−D[i,j]). S has a value for each row, or for each column,
-// or a single one, as its strides say. It does so for as many such tiles, one
-// below the other, as the field times says.
+// |a−b|, or a·sign(b−D[i,j]). S has a value for each row, or for each column, or a
+// single one, depending on its strides. It computes as many such tiles, one below
+// the other, as the field times says.
 //
 // A step of the product by 6 rows and 4 vectors takes 36 instructions for 24
-// multiply-adds: 8 to load, 2 to move on, 2 to count; one by 8 rows and 3
-// vectors takes 38. Values of A are loaded as they are and multiplied as
-// elements, as filling a vector with one would hold up the multiplications.
+// multiply-adds: 8 to load, 2 to advance pointers, 2 to count; one by 8 rows and 3
+// vectors takes 38. Values of A are loaded as they are and multiplied as elements,
+// because filling a vector with one would delay the multiplications.
 func microKernel(op string, mr, nv int) {
 	write(fmt.Sprintf("%s%dx%dNEON", op, mr, nv), "t *tile", func(f *function) {
 		t := f.param("t")
@@ -135,7 +135,7 @@ func microKernel(op string, mr, nv int) {
 		}
 		if op == "product" {
 			f.branch("CBZ", "store", d)
-			// value by value, to need no more registers than a step
+			// value by value, so that no more registers are needed than in a step
 			value := f.fresh()
 			add := func(i int, each func(j int)) {
 				for j := range nv {
@@ -169,9 +169,8 @@ func microKernel(op string, mr, nv int) {
 	})
 }
 
-// transpose writes transposeStrip16, which turns 16 rows of 4·n columns into
-// 4·n rows of 16, a whole line of the cache each, and transposeStrip4, which
-// does so with 4.
+// transpose writes transposeStrip16, which turns 16 rows of 4·n columns into 4·n
+// rows of 16, a whole cache line each, and transposeStrip4, the same for 4 rows.
 func transpose() {
 	for _, high := range []int{16, 4} {
 		write(fmt.Sprintf("transposeStrip%d", high), "dst *float32, ldd int, src *float32, lds, n int", func(f *function) {

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Generate writes detectors of this folder, and what they say of the rows below
-// into verdicts.json: one for each post-hoc score, and ensembles, trained on 150
+// Generate writes detectors of this folder, and their verdicts on the rows of
+// rows.json into verdicts.json: one for each post-hoc score, and ensembles, trained on 150
 // rows of 6 random features in 3 classes.
 //
 //	go run ./pipeline/detector/testdata/scores/generate.go TRAIN NAME...
@@ -29,16 +29,6 @@ import (
 	"mlrbfn/pipeline/detector"
 )
 
-// rows are scoredRows of pipeline/detector/scores_test.go.
-var rows = []float32{
-	0.5, 1, 0, 0, 2, 1,
-	3, 0, 1, 0.5, 0, 0,
-	0, 2, 0, 1.5, 1, 4,
-	1, 1, 1, 1, 1, 1,
-	20, 0, 10, 0, 5, 40,
-	0, 0, 0, 0, 0, 0,
-}
-
 func main() {
 	train, err := filepath.Abs(os.Args[1])
 	check(err)
@@ -61,8 +51,13 @@ func main() {
 	}
 	check(npy.WriteFile(filepath.Join(folder, "features.npy"), x, n, d))
 	check(npy.WriteFile(filepath.Join(folder, "labels.npy"), labels, n))
-	verdicts := filepath.Join("pipeline", "detector", "testdata", "scores", "verdicts.json")
-	text, err := os.ReadFile(verdicts)
+	scores := filepath.Join("pipeline", "detector", "testdata", "scores")
+	verdicts := filepath.Join(scores, "verdicts.json")
+	var rows []float32
+	text, err := os.ReadFile(filepath.Join(scores, "rows.json"))
+	check(err)
+	check(json.Unmarshal(text, &rows))
+	text, err = os.ReadFile(verdicts)
 	check(err)
 	all := map[string]struct {
 		Threshold json.RawMessage
@@ -77,7 +72,7 @@ func main() {
 		check(c.Run())
 		text, err := os.ReadFile(out)
 		check(err)
-		file := filepath.Join(filepath.Dir(verdicts), name+".safetensors")
+		file := filepath.Join(scores, name+".safetensors")
 		check(os.WriteFile(file, text, 0o666))
 		check(os.Remove(out))
 		d, err := detector.Load(file)

@@ -1,0 +1,71 @@
+package command
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/testenv"
+	"mlrbfn/pipeline"
+)
+
+// TestForgedHash: a detector whose fingerprint was removed still opens no model but
+// the one whose hash it has.
+func TestForgedHash(t *testing.T) {
+	w := newWorld(t)
+	d, err := pipeline.LoadDetector(w.detector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Source.Fingerprint, d.Source.SHA256 = "", strings.Repeat("0", 64)
+	file := filepath.Join(t.TempDir(), "forged")
+	if err := d.Save(file); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, "its graph is another", "detect", "--detector", file, "--model", w.model, "--quiet", w.images)
+}
+
+// TestSign signs a bundle with a key of minisign's, and judges by it.
+func TestSign(t *testing.T) {
+	w := newWorld(t)
+	keys := filepath.Join(testenv.Root(t), "pipeline", "detector", "testdata", "signed")
+	key, public, other := filepath.Join(keys, "test.key"), filepath.Join(keys, "test.pub"), filepath.Join(keys, "other.pub")
+	dir := t.TempDir()
+	bundle := filepath.Join(dir, "bundle")
+	file := filepath.Join(bundle, pipeline.BundleFile)
+	call(t, 0, "train", "--features", w.features, "--out", bundle, "--bundle", "--epochs", "1", "--calibration", "0.5", "--quiet")
+	picture(t, filepath.Join(dir, "new", "0.png"), 0, 100)
+	detect := []string{"detect", "--detector", bundle, "--quiet", filepath.Join(dir, "new")}
+	signed := append(detect, "--public-key", public)
+	fails(t, "no valid signature", signed...)
+	out, _ := call(t, 0, "sign", "--key", key, bundle)
+	if !strings.Contains(out, "--public-key RWRHaCgszjM9Rn1H") {
+		t.Errorf("sign says %q", out)
+	}
+	call(t, 0, signed...)
+	call(t, 0, append(signed, "--model", filepath.Join(bundle, "model"))...)
+	fails(t, "no valid signature", append(detect, "--public-key", other)...)
+	fails(t, "--public-key: ", append(detect, "--public-key", "RW")...)
+	refused(t, "--public-key", append(detect, "--public-key", "")...)
+	if program, err := exec.LookPath("minisign"); err == nil {
+		if out, err := exec.Command(program, "-V", "-H", "-m", file, "-p", public).CombinedOutput(); err != nil {
+			t.Errorf("minisign: %v\n%s", err, out)
+		}
+	}
+
+	write(t, filepath.Join(dir, "other", "model.onnx"), "no graph, which is not even opened")
+	fails(t, "its graph is another", append(signed, "--model", filepath.Join(dir, "other"))...)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, strings.Replace(string(data), `\"threshold\"`, `\"Threshold\"`, 1))
+	t.Setenv(publicKeyEnv, public)
+	fails(t, "of another file, or altered", detect...)
+	fails(t, "of another file, or altered", "export", "--detector", bundle, "--out", filepath.Join(dir, "d.onnx"))
+	fails(t, "of another file, or altered", "evaluate", "--detector", bundle, "--id", w.features)
+	fails(t, "checksum", "sign", "--key", key, bundle)
+	refused(t, "one detector", "sign", "--key", key)
+}

@@ -1,0 +1,68 @@
+package detector_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/head"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/pipetest"
+	"mlrbfn/posthoc"
+)
+
+// joined is a detector of d features that judges by several scores, with random
+// numbers in the place of fitted ones.
+func joined(d, classes int) *detector.Detector {
+	rng := rand.New(rand.NewPCG(5, 1))
+	det := pipetest.RandomDetector(rng, 2, 1, 1, d, true)
+	det.Classes = make([]string, classes)
+	density := pipetest.RandomDensity(rng, d, classes)
+	det.Heads = []*head.Head{pipetest.RandomResidual(rng, density, 2, 50, classes)}
+	det.Heads[0].Conditioning = &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
+	numbers := func(n int) []float64 {
+		x := make([]float64, n)
+		for i := range x {
+			x[i] = rng.NormFloat64()
+		}
+		return x
+	}
+	linear := &posthoc.Linear{In: d, Out: classes, Weights: numbers(classes * d), Bias: numbers(classes)}
+	det.Scoring = &detector.Scoring{Name: "joined", Classifier: linear}
+	for _, s := range []posthoc.Scorer{
+		nil, &posthoc.GEN{}, &posthoc.Energy{}, &posthoc.Clip{Head: linear, Low: -1, High: 1},
+		&posthoc.FDBD{Classes: classes, Mean: numbers(d), Distances: numbers(classes * classes)},
+		&posthoc.MDS{L2: true, Within: &posthoc.Gaussian{Mean: numbers(d), Whiten: numbers(d * d)}, Means: numbers(classes * d)},
+		&posthoc.ViM{Head: linear, Residual: &posthoc.Residual{Origin: numbers(d), Basis: numbers(d * (d - 512))}, Alpha: 1},
+	} {
+		det.Scoring.Parts = append(det.Scoring.Parts, detector.Part{Name: fmt.Sprintf("%T", s), Score: s, Scale: detector.Unscaled})
+	}
+	return det
+}
+
+// BenchmarkJudge judges one image, and as many at once as there can be, by the head's own
+// score, by each other one, and by their sum.
+func BenchmarkJudge(b *testing.B) {
+	rng := rand.New(rand.NewPCG(5, 2))
+	for _, size := range [][2]int{{768, 10}, {1280, 10}, {768, 1000}, {1280, 1000}} {
+		d, det := size[0], joined(size[0], size[1])
+		all := det.Scoring.Parts
+		for i := range len(all) + 1 {
+			name := "all"
+			if det.Scoring.Parts = all; i < len(all) {
+				name, det.Scoring.Parts = all[i].Name, all[i:i+1]
+			}
+			for _, n := range []int{1, detector.JudgeRows} {
+				b.Run(fmt.Sprintf("%d features/%d classes/%s/%d rows", d, size[1], name, n), func(b *testing.B) {
+					x := pipetest.RandomArray(rng, n*d, 0, 1)
+					judge := det.NewJudge()
+					for b.Loop() {
+						judge(x)
+					}
+					b.ReportMetric(b.Elapsed().Seconds()*1e6/float64(b.N*n), "µs/row")
+				})
+			}
+		}
+	}
+}

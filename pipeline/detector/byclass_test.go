@@ -1,0 +1,140 @@
+package detector
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestByClassKeepsItsPromise: of two classes whose scores differ, each has its share
+// of false alarms, which by one threshold it would not. A third has too few
+// calibration images.
+func TestByClassKeepsItsPromise(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 9))
+	draw := func() (float64, int) {
+		switch c := rng.IntN(40); {
+		case c < 20:
+			return rng.NormFloat64(), 0
+		case c < 39:
+			return 3*rng.NormFloat64() - 1, 1
+		default:
+			return rng.NormFloat64() - 2, 2
+		}
+	}
+	var flagged, common, low, all [3]float64
+	for range 300 {
+		d := &Detector{Classes: []string{"a", "b", "c"}, TargetTPR: 0.9}
+		var scores []float64
+		var labels []int
+		for range 200 {
+			s, c := draw()
+			scores, labels = append(scores, s), append(labels, c)
+		}
+		d.Scores = slices.Sorted(slices.Values(scores))
+		d.Threshold = Threshold(d.Scores, d.TargetTPR)
+		if few := d.CalibrateByClass(scores, labels); (len(d.ByClass[2]) == 0) != slices.Contains(few, 2) || slices.Contains(few, 0) {
+			t.Fatalf("classes %v have too few of %d, %d and %d", few, len(d.ByClass[0]), len(d.ByClass[1]), len(d.ByClass[2]))
+		}
+		for range 100 {
+			s, c := draw()
+			logs := []float64{-5, -5, -5}
+			logs[c] = -1
+			v := d.verdict(logs, s)
+			all[c]++
+			if v.OOD {
+				flagged[c]++
+			}
+			if s < d.Threshold {
+				common[c]++
+			}
+			if v.PValue <= 0.2 {
+				low[c]++
+			}
+		}
+	}
+	for c := range 2 {
+		if share := flagged[c] / all[c]; share > 0.1 || share < 0.08 { // ⌊0.1·(n + 1)⌋ / (n + 1)
+			t.Errorf("class %d: %.3f are flagged, promised 0.1", c, share)
+		}
+		if share := low[c] / all[c]; share > 0.21 || share < 0.18 {
+			t.Errorf("class %d: %.3f of the p-values are at most 0.2", c, share)
+		}
+	}
+	if common[0]/all[0] > 0.05 || common[1]/all[1] < 0.15 {
+		t.Errorf("by one threshold %.3f and %.3f are flagged: the classes do not differ", common[0]/all[0], common[1]/all[1])
+	}
+}
+
+func TestByClassRoundTrip(t *testing.T) {
+	d := detectorOf(1)
+	d.TargetTPR, d.Confidence = 0.7, &Platt{0.5, -0.25}
+	if few := d.CalibrateByClass([]float64{5, 1, 3, -1, 2, 0, 7}, []int{0, 0, 0, 1, 0, 2, 1}); !slices.Equal(few, []int{1, 2}) {
+		t.Fatalf("classes %v have too few", few)
+	}
+	got, err := Load(save(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := []float32{1, 2, 3, 4, 0, 0, 0, 0, -1, 1, 0, 2}
+	if want := d.Verdicts(x); !slices.Equal(got.Verdicts(x), want) {
+		t.Errorf("verdicts %v, want %v", got.Verdicts(x), want)
+	}
+	// Class 0 by its own scores 1 2 3 5, the others together by -1 0 7.
+	for c, want := range []float64{1, -1, -1} {
+		if got.ThresholdOf(c) != want {
+			t.Errorf("threshold of class %d: %g, want %g", c, got.ThresholdOf(c), want)
+		}
+	}
+	if err := got.SetMaxFalseAlarms(0.4); err != nil {
+		t.Fatal(err)
+	}
+	for c, want := range []float64{2, -1, -1} {
+		if got.ThresholdOf(c) != want {
+			t.Errorf("threshold of class %d at 40%%: %g, want %g", c, got.ThresholdOf(c), want)
+		}
+	}
+	got.SetThreshold(9)
+	if got.ThresholdOf(0) != 9 || got.ThresholdOf(2) != 9 {
+		t.Error("the classes keep thresholds of their own")
+	}
+}
+
+// TestFitPlatt: confidences that are too high become probabilities; their order
+// stays, and far away they are 0.
+func TestFitPlatt(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	var logPhi []float64
+	var right []bool
+	for range 20000 {
+		z := 3 + 3*rng.NormFloat64()
+		logPhi = append(logPhi, -math.Log1p(math.Exp(-z)))
+		right = append(right, rng.Float64() < 1/(1+math.Exp(-0.5*z+0.4)))
+	}
+	p := FitPlatt(logPhi, right)
+	if p == nil || math.Abs(p.Slope-0.5) > 0.05 || math.Abs(p.Offset+0.4) > 0.1 {
+		t.Fatalf("fitted %+v, want 0.5 and -0.4", p)
+	}
+	before := 0.0
+	for _, l := range []float64{math.Inf(-1), -1e6, -800, -3, -1, -1e-3, -1e-12, 0} {
+		c := p.chance(l)
+		if !(c >= before && c <= 1) || l == 0 && c != 1 || l <= -1e6 && c != 0 {
+			t.Errorf("log φ %g has the chance %g, a lower one %g", l, c, before)
+		}
+		before = c
+	}
+	// All right, which a likelihood alone would answer with an infinite offset; and
+	// φ that says the opposite.
+	if p := FitPlatt(make([]float64, 50), slices.Repeat([]bool{true}, 50)); p == nil || p.chance(math.Log(0.9)) < 0.9 {
+		t.Errorf("of images that are all right: %+v", p)
+	}
+	for i := range right {
+		right[i] = logPhi[i] < -0.5
+	}
+	if p := FitPlatt(logPhi, right); p != nil {
+		t.Errorf("of confidences that are wrong: %+v", p)
+	}
+	if p := FitPlatt(nil, nil); p == nil || *p != usual {
+		t.Errorf("of no images: %+v", p)
+	}
+}

@@ -1,0 +1,115 @@
+package detector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"mlrbfn/internal/safetensors"
+)
+
+// This file has cross-conformal calibration (CV+, the jackknife+ of folds).
+//
+// A detector with few images cannot spare a calibration set. Its folds are detectors
+// of the same kind, each trained without the images of one fold, whose Scores are
+// those of these images. An image's p-value compares its score by each fold's
+// detector with the scores of that fold:
+//
+//	p = (1 + Σ_k #{i in fold k: s_i ≤ s_k(x)}) / (n + 1)
+//
+// Each image thus trains and calibrates, and none is scored by what it trained. The
+// image is flagged if p ≤ ⌊α(n + 1)⌋ / (n + 1), with α = 1 − TargetTPR. In practice
+// about a share α of in-distribution images is flagged; [CrossBound] is what is
+// proven.
+
+// CrossBound bounds the probability that a new in-distribution image is flagged by
+// a detector with k folds of n images in all, of which at most a share alpha is to be
+// flagged: 2α + min{2(1 − 1/k)/(n/k + 1), (1 − k/n)/(k + 1)} (Barber, Candès, Ramdas,
+// Tibshirani: Predictive inference with the jackknife+, 2021, theorem 4). It holds for
+// exchangeable images in folds of equal size.
+func CrossBound(alpha float64, n, k int) float64 {
+	size, folds := float64(n)/float64(k), float64(k)
+	return 2*alpha + min(2*(1-1/folds)/(size+1), (1-1/size)/(folds+1))
+}
+
+// cross puts the p-values and decisions of the folds in the place of the verdicts'
+// own; of gives the verdicts of a fold on the same rows.
+func (d *Detector) cross(verdicts []Verdict, of func(fold int) ([]Verdict, error)) error {
+	if len(d.Folds) == 0 {
+		return nil
+	}
+	below := make([]int, len(verdicts))
+	for k, fold := range d.Folds {
+		own, err := of(k)
+		if err != nil {
+			return err
+		}
+		for i, v := range own {
+			below[i] += notAbove(fold.Scores, v.Score)
+		}
+	}
+	rank := Rank(len(d.Scores), d.TargetTPR)
+	for i := range verdicts {
+		verdicts[i].PValue = float64(1+below[i]) / float64(len(d.Scores)+1)
+		verdicts[i].OOD = 1+below[i] <= rank
+	}
+	return nil
+}
+
+// crossContext is cross for the rows x.
+func (d *Detector) crossContext(ctx context.Context, verdicts []Verdict, x []float32) error {
+	return d.cross(verdicts, func(k int) ([]Verdict, error) { return d.Folds[k].VerdictsContext(ctx, x) })
+}
+
+// foldKey is the key of a fold's metadata in a detector file, foldPrefix what the
+// names of its tensors begin with. Both are followed by the number of the fold.
+const foldKey, foldPrefix = metadataKey + ".folds.", "folds."
+
+// encodeFolds adds the folds to what a file holds.
+func (d *Detector) encodeFolds(metadata map[string]string, tensors []safetensors.Tensor) ([]safetensors.Tensor, error) {
+	for k, fold := range d.Folds {
+		text, own, err := fold.encode()
+		if err != nil {
+			return nil, fmt.Errorf("fold %d: %w", k, err)
+		}
+		metadata[foldKey+strconv.Itoa(k)] = text
+		for _, t := range own {
+			t.Name = foldPrefix + strconv.Itoa(k) + "." + t.Name
+			tensors = append(tensors, t)
+		}
+	}
+	return tensors, nil
+}
+
+// readFolds reads the folds of a detector.
+func (d *Detector) readFolds(file *safetensors.File, folds int) error {
+	scores := 0
+	for k := range folds {
+		text, ok := file.Metadata[foldKey+strconv.Itoa(k)]
+		if !ok {
+			return fmt.Errorf("it has %d folds, and fold %d is missing", folds, k)
+		}
+		part := &safetensors.File{Metadata: map[string]string{metadataKey: text}}
+		for _, t := range file.Tensors {
+			var own bool
+			if t.Name, own = strings.CutPrefix(t.Name, foldPrefix+strconv.Itoa(k)+"."); own {
+				part.Tensors = append(part.Tensors, t)
+			}
+		}
+		fold, err := parseDetector(part)
+		if err == nil && (len(fold.Classes) != len(d.Classes) || fold.Dim() != d.Dim()) {
+			err = errors.New("it has other classes or features than the detector")
+		}
+		if err != nil {
+			return fmt.Errorf("fold %d: %w", k, err)
+		}
+		scores += len(fold.Scores)
+		d.Folds = append(d.Folds, fold)
+	}
+	if folds > 0 && scores != len(d.Scores) {
+		return fmt.Errorf("its folds have %d calibration scores, and it has %d", scores, len(d.Scores))
+	}
+	return nil
+}

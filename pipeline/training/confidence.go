@@ -1,0 +1,70 @@
+package training
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/tables"
+)
+
+// fitConfidence fits, on the validation rows, what makes a probability of the
+// heads' confidence. It is nil without any, and for one class. The data are not
+// conditioned.
+func (t *Data) fitConfidence(ctx context.Context, d *detector.Detector) (*detector.Platt, error) {
+	if len(t.Classes) == 1 || len(t.validation.Index) == 0 {
+		return nil, nil
+	}
+	from := t.Table
+	if t.Held != nil {
+		from = t.Held
+	}
+	own := *d
+	own.Scoring, own.Confidence = nil, nil
+	var logPhi []float64
+	var right []bool
+	for part := range slices.Chunk(t.validation.Index, 16*tables.BlockRows) {
+		verdicts, err := own.VerdictsContext(ctx, from.Gather(part))
+		if err != nil {
+			return nil, err
+		}
+		for i, v := range verdicts {
+			logPhi = append(logPhi, math.Log(v.Confidence))
+			right = append(right, int64(v.Label) == t.validation.Labels[part[i]])
+		}
+	}
+	return detector.FitPlatt(logPhi, right), nil
+}
+
+// calibrateByClass sets thresholds by class where the options want them, by the
+// verdicts on the calibration rows.
+func (t *Data) calibrateByClass(d *detector.Detector) {
+	if !t.Options.PerClass || math.IsInf(d.Threshold, -1) {
+		return
+	}
+	var scores []float64
+	var labels []int
+	for _, v := range t.calibrated {
+		scores, labels = append(scores, v.Score), append(labels, v.Label)
+	}
+	few := d.CalibrateByClass(scores, labels)
+	if len(few) == 0 {
+		return
+	}
+	var names []string
+	for _, c := range few[:min(len(few), 5)] {
+		names = append(names, t.Classes[c])
+	}
+	if n := len(few) - len(names); n > 0 {
+		names = append(names, fmt.Sprintf("%d more", n))
+	}
+	with := "the threshold of all classes"
+	if n := len(d.ByClass[len(d.Classes)]); detector.Rank(n, d.TargetTPR) > 0 {
+		with = fmt.Sprintf("one threshold, set by their %d calibration images together", n)
+	}
+	t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d classes have fewer than the %d calibration images that a threshold of their own needs, and share %s: %s",
+		len(few), len(d.Classes), detector.ScoresNeeded(d.TargetTPR), with, strings.Join(names, ", ")))
+}

@@ -1,0 +1,111 @@
+package training
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"mlrbfn/pipeline/detector"
+)
+
+// crossCalibrate trains a detector per fold without the rows of that fold and gives
+// it the scores of these rows, one of each group. The data are those that the final
+// detector is trained on, not conditioned; no row is set aside for calibration.
+func (t *Data) crossCalibrate(ctx context.Context, final *detector.Detector) error {
+	for k, rows := range t.folds(t.Options.Calibration.Folds, t.Options.Seeds[0]) {
+		fold, err := t.crossFold(ctx, rows)
+		if err != nil {
+			return fmt.Errorf("fold %d: %w", k, err)
+		}
+		final.Folds, final.Scores = append(final.Folds, fold), append(final.Scores, fold.Scores...)
+	}
+	slices.Sort(final.Scores)
+	final.Threshold = detector.Threshold(final.Scores, final.TargetTPR)
+	return nil
+}
+
+// crossFold trains a detector without some rows and scores these.
+func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detector, err error) {
+	table, o := *t.Table, t.Options
+	table.Labels = slices.Clone(table.Labels)
+	for _, row := range without {
+		table.Labels[row] = -1
+	}
+	o.Progress, o.Resumed = nil, nil
+	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, validation: t.validation, space: t.space}
+	if part, err = part.resplit(o.Seeds[0]); err != nil {
+		return nil, err
+	}
+	raw := *part // not conditioned
+	defer part.release()
+	condition, err := part.condition(ctx)
+	if err != nil {
+		return nil, err
+	}
+	trained, err := part.trainHeads(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range trained.heads {
+		h.Conditioning = condition
+	}
+	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: o.TargetTPR, Source: sourceOf(t.Sets[0])}
+	joined, err := raw.fitScoring(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	d.Scoring = joined.Scoring
+	raw.split.Calibration = t.onePerGroup(without)
+	if d.Scores, err = raw.calibrate(ctx, d); err != nil {
+		return nil, err
+	}
+	d.Threshold = detector.Threshold(d.Scores, o.TargetTPR)
+	return d, nil
+}
+
+// folds divides the labelled rows into n folds of nearly equal size, class by class.
+// Rows of a group share a fold, and the seed chooses.
+func (t *Data) folds(n int, seed uint64) [][]int {
+	rng := rand.New(rand.NewPCG(seed, 0x666f6c6473))
+	members, byClass := map[int][]int{}, make([][]int, len(t.Classes))
+	for row, y := range t.Labels {
+		if y < 0 {
+			continue
+		}
+		group := row
+		if t.groups != nil {
+			group = t.groups[row]
+		}
+		if members[group] == nil {
+			byClass[y] = append(byClass[y], group)
+		}
+		members[group] = append(members[group], row)
+	}
+	folds, next := make([][]int, n), 0
+	for _, class := range rng.Perm(len(byClass)) {
+		groups := byClass[class]
+		rng.Shuffle(len(groups), func(i, j int) { groups[i], groups[j] = groups[j], groups[i] })
+		for _, group := range groups {
+			folds[next%n] = append(folds[next%n], members[group]...)
+			next++
+		}
+	}
+	for _, rows := range folds {
+		slices.Sort(rows)
+	}
+	return slices.DeleteFunc(folds, func(rows []int) bool { return len(rows) == 0 })
+}
+
+// onePerGroup returns the first row of each group: copies would count twice.
+func (t *Data) onePerGroup(rows []int) []int {
+	if t.groups == nil {
+		return rows
+	}
+	seen := map[int]bool{}
+	return slices.DeleteFunc(slices.Clone(rows), func(row int) bool {
+		again := seen[t.groups[row]]
+		seen[t.groups[row]] = true
+		return again
+	})
+}

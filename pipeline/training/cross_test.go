@@ -1,0 +1,101 @@
+package training
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"mlrbfn/internal/npy"
+	"mlrbfn/options"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/internal/pipetest"
+)
+
+// TestCrossCalibration: with folds each image trains and calibrates, and no more
+// images are flagged than is proven.
+func TestCrossCalibration(t *testing.T) {
+	const each, folds, alpha = 15, 5, 0.2
+	flagged, judged := 0, 0
+	for seed := range uint64(6) {
+		o := quick(pipetest.Clouds(t, 2*seed, each, pipetest.TwoLabels, pipetest.Two...))
+		o.Calibration.Folds, o.TargetTPR, o.Seeds = folds, 1-alpha, []uint64{seed}
+		d, result, err := Train(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := result.Rows, rows(27, 3, 30, 0); got != want {
+			t.Errorf("the rows are %+v, want %+v", got, want)
+		}
+		var all []float64
+		for _, fold := range d.Folds {
+			all = append(all, fold.Scores...)
+		}
+		if slices.Sort(all); len(d.Folds) != folds || !slices.Equal(all, d.Scores) {
+			t.Errorf("%d folds with scores %v, and the detector has %v", len(d.Folds), all, d.Scores)
+		}
+		if result.FalseAlarms != nil || *result.CrossBound != detector.CrossBound(1-o.TargetTPR, 2*each, folds) {
+			t.Errorf("false alarms %v, bound %v", result.FalseAlarms, result.CrossBound)
+		}
+		fresh, _, err := npy.Read[float32](filepath.Join(pipetest.Clouds(t, 2*seed+1, 200, nil, pipetest.Two...), "features.npy"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range d.Verdicts(fresh) {
+			if judged++; v.OOD {
+				flagged++
+			}
+		}
+		if again, _, err := Train(t.Context(), o); err != nil || !slices.Equal(again.Scores, d.Scores) {
+			t.Errorf("the same again has other scores, %v", err)
+		}
+	}
+	if share := float64(flagged) / float64(judged); share < alpha/2 || share > 1.5*alpha {
+		t.Errorf("%.3f are flagged, and about %g was asked for", share, alpha)
+	}
+}
+
+// TestFolds: each labelled row is in one fold, the sizes differ by one at most, and
+// groups stay together, of which one row calibrates.
+func TestFolds(t *testing.T) {
+	data, err := Open(t.Context(), quick(pipetest.Clouds(t, 1, 11, pipetest.TwoLabels, pipetest.Two...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	var all []int
+	for _, rows := range data.folds(4, 1) {
+		if n := len(rows); n < 5 || n > 6 {
+			t.Errorf("a fold of %d of 22 rows", n)
+		}
+		all = append(all, rows...)
+	}
+	if slices.Sort(all); len(all) != 22 || len(slices.Compact(all)) != 22 {
+		t.Errorf("the folds have rows %v", all)
+	}
+	data.groups = make([]int, 22)
+	for row := range data.groups {
+		data.groups[row] = row &^ 2 // rows 0 and 2, 1 and 3, 4 and 6, … of one class
+	}
+	for _, rows := range data.folds(4, 1) {
+		kept := data.onePerGroup(rows)
+		for _, row := range rows {
+			if other := row ^ 2; other < 22 && !slices.Contains(rows, other) {
+				t.Errorf("rows %d and %d of a group are in two folds", row, other)
+			}
+			if slices.Contains(kept, row) && slices.Contains(kept, row^2) {
+				t.Errorf("rows %d and %d of a group both calibrate", row, row^2)
+			}
+		}
+	}
+}
+
+func TestFoldsThatAreRefused(t *testing.T) {
+	dir := pipetest.Clouds(t, 1, 11, pipetest.TwoLabels, pipetest.Two...)
+	for _, n := range []int{-1, 1} {
+		o := quick(dir)
+		o.Calibration.Folds = n
+		if _, _, err := Train(t.Context(), o); options.Name(err) != "Calibration" {
+			t.Errorf("%d folds: %v", n, err)
+		}
+	}
+}

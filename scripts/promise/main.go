@@ -1,0 +1,266 @@
+// Command promise measures how often a detector flags new in-distribution images
+// that it promises to flag in 5% of all cases, on made-up features of the kinds of
+// folders that people have: images several times over, frames of videos, classes of
+// one image. Each seed draws features, trains a detector and judges new rows.
+//
+//	go run ./scripts/promise -seeds 200
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"mlrbfn/internal/npy"
+	"mlrbfn/pipeline"
+)
+
+// A kind of folder: how training rows are drawn, and new ones.
+type kind struct {
+	name string
+	make func(*world) set
+	// fresh draws a new row; nil draws one of a random class.
+	fresh func(*world) ([]float32, int)
+	// calibration, where set, makes a feature set to calibrate by.
+	calibration func(*world, set) set
+	groupBy     string
+}
+
+type set struct {
+	x      []float32
+	labels []int64
+	groups []int // nil: no paths
+}
+
+func (s *set) add(row []float32, label int) {
+	s.x, s.labels = append(s.x, row...), append(s.labels, int64(label))
+}
+
+const dim = 64
+
+// world is what rows are drawn from: a normal distribution per class.
+type world struct {
+	rng     *rand.Rand
+	classes [][]float64
+}
+
+func newWorld(seed uint64, classes int) *world {
+	w := &world{rng: rand.New(rand.NewPCG(seed, 0x776f726c64))}
+	for range classes {
+		w.classes = append(w.classes, w.normal(0.5))
+	}
+	return w
+}
+
+func (w *world) normal(scale float64) []float64 {
+	row := make([]float64, dim)
+	for i := range row {
+		row[i] = scale * w.rng.NormFloat64()
+	}
+	return row
+}
+
+// row draws a row around the middle of a class and others.
+func (w *world) row(class int, more ...[]float64) []float32 {
+	row := make([]float32, dim)
+	for i, v := range w.normal(1) {
+		v += 1 + w.classes[class][i]
+		for _, m := range more {
+			v += m[i]
+		}
+		row[i] = float32(v)
+	}
+	return row
+}
+
+const large = 5 // classes of many rows
+
+func times(rows, copies int) func(*world) set {
+	return func(w *world) (s set) {
+		for i := range rows {
+			row := w.row(i % large)
+			for range copies {
+				s.add(row, i%large)
+			}
+		}
+		return s
+	}
+}
+
+const singles = 500
+
+// video is what the frames of one have in common.
+func (w *world) video() []float64 { return w.normal(2) }
+
+var kinds = []kind{
+	{name: "2,000 rows", make: times(2000, 1)},
+	{name: "1,000 rows twice", make: times(1000, 2)},
+	{name: "666 rows three times", make: times(666, 3)},
+	{name: "400 rows five times", make: times(400, 5)},
+	{name: "1,000 rows, and again times 1 + 1e-6", make: func(w *world) (s set) {
+		s = times(1000, 1)(w)
+		for i, v := range s.x {
+			s.x = append(s.x, v*(1+1e-6))
+			_ = i
+		}
+		s.labels = append(s.labels, s.labels...)
+		return s
+	}},
+	{name: "calibration rows: 300 new, 100 of training times 1 + 1e-6", make: times(2000, 1), calibration: func(w *world, s set) set {
+		own := times(300, 1)(w)
+		for i := range 100 {
+			row := slices.Clone(s.x[i*dim : (i+1)*dim])
+			for j := range row {
+				row[j] *= 1 + 1e-6
+			}
+			own.add(row, int(s.labels[i]))
+		}
+		return own
+	}},
+	{name: "500 classes of one row, five of 400: new rows of the five", make: withSingles, fresh: func(w *world) ([]float32, int) {
+		c := w.rng.IntN(large)
+		return w.row(c), c
+	}},
+	{name: "the same: new rows of all, by their shares", make: withSingles, fresh: func(w *world) ([]float32, int) {
+		c := w.rng.IntN(large*400 + singles)
+		if c = large + c - large*400; c < large {
+			c = w.rng.IntN(large)
+		}
+		return w.row(c), c
+	}},
+	{name: "400 videos of 1 to 9 frames, --group-by", make: videos, fresh: frame, groupBy: "^v[0-9]+"},
+	{name: "the same without --group-by", make: videos, fresh: frame},
+}
+
+func withSingles(w *world) set {
+	s := times(large*400, 1)(w)
+	for i := range singles {
+		s.add(w.row(large+i), large+i)
+	}
+	return s
+}
+
+func videos(w *world) (s set) {
+	for v := range 400 {
+		video := w.video()
+		for range 1 + w.rng.IntN(9) {
+			s.add(w.row(v%large, video), v%large)
+			s.groups = append(s.groups, v)
+		}
+	}
+	return s
+}
+
+func frame(w *world) ([]float32, int) {
+	c := w.rng.IntN(large)
+	return w.row(c, w.video()), c
+}
+
+func (s set) write(dir string) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	if s.groups != nil {
+		var lines strings.Builder
+		for i, g := range s.groups {
+			fmt.Fprintf(&lines, "{\"path\":\"v%d/%d.png\"}\n", g, i)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "images.jsonl"), []byte(lines.String()), 0o666); err != nil {
+			return err
+		}
+	}
+	if err := npy.WriteFile(filepath.Join(dir, "features.npy"), s.x, len(s.labels), dim); err != nil {
+		return err
+	}
+	return npy.WriteFile(filepath.Join(dir, "labels.npy"), s.labels, len(s.labels))
+}
+
+// measure returns the share of new rows that a detector flags.
+func (k kind) measure(ctx context.Context, seed uint64, dir string, newRows int) (float64, error) {
+	w := newWorld(seed, large+singles)
+	train := k.make(w)
+	if err := train.write(filepath.Join(dir, "train")); err != nil {
+		return 0, err
+	}
+	opts := options(k, filepath.Join(dir, "train"))
+	opts.Seeds = []uint64{seed}
+	if k.calibration != nil {
+		own := filepath.Join(dir, "calibration")
+		if err := k.calibration(w, train).write(own); err != nil {
+			return 0, err
+		}
+		opts.Calibration.Features = own
+	}
+	d, _, err := pipeline.Train(ctx, opts)
+	if err != nil {
+		return 0, err
+	}
+	var x []float32
+	for i := range newRows {
+		var row []float32
+		if k.fresh != nil {
+			row, _ = k.fresh(w)
+		} else {
+			row = w.row(i % large)
+		}
+		x = append(x, row...)
+	}
+	flagged := 0
+	for _, v := range d.Verdicts(x) {
+		if v.OOD {
+			flagged++
+		}
+	}
+	return float64(flagged) / float64(newRows), nil
+}
+
+func main() {
+	seeds := flag.Int("seeds", 200, "`number` of seeds")
+	rows := flag.Int("rows", 1000, "new rows per seed")
+	flag.Parse()
+	scratch, err := os.MkdirTemp("", "promise")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(scratch)
+	fmt.Printf("%% of %d new rows that are flagged, promised 5: mean ± standard error over %d seeds\n", *rows, *seeds)
+	for _, k := range kinds {
+		shares := make([]float64, *seeds)
+		group, ctx := errgroup.WithContext(context.Background())
+		group.SetLimit(runtime.GOMAXPROCS(0))
+		for seed := range shares {
+			group.Go(func() (err error) {
+				dir := filepath.Join(scratch, fmt.Sprint(seed))
+				shares[seed], err = k.measure(ctx, uint64(seed), dir, *rows)
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			log.Fatalf("%s: %v", k.name, err)
+		}
+		var sum, squares float64
+		for _, s := range shares {
+			sum += s
+			squares += s * s
+		}
+		n := float64(len(shares))
+		mean := sum / n
+		fmt.Printf("| %s | %.2f ± %.2f |\n", k.name, 100*mean, 100*math.Sqrt(max(0, squares/n-mean*mean)/n))
+	}
+}
+
+func options(k kind, features string) pipeline.TrainOptions {
+	o := pipeline.TrainOptions{Features: []string{features}}
+	o.GroupBy = k.groupBy
+	return o
+}
