@@ -6,6 +6,8 @@ import (
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/evaluation"
 	"mlrbfn/pipeline/export"
+	"mlrbfn/pipeline/inspection"
+	"mlrbfn/pipeline/issues"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/report"
 )
@@ -49,6 +51,15 @@ type (
 	// Result is one row of results.csv.
 	Result = report.Result
 
+	// InspectOptions says what [Inspect] looks at.
+	InspectOptions = inspection.Options
+	// InspectReport is what it found.
+	InspectReport = inspection.Report
+	// Issue is a line of issues.csv.
+	Issue = issues.Issue
+	// IssueKind is what may be wrong with an image.
+	IssueKind = issues.Kind
+
 	// ExportOptions says what [Export] writes.
 	ExportOptions = export.Options
 )
@@ -69,7 +80,13 @@ const (
 
 	DefaultTargetTPR       = training.DefaultTargetTPR
 	DefaultCheckpointEvery = training.DefaultCheckpointEvery
-	DefaultOpset           = export.DefaultOpset
+	IssueLabel             = issues.Label
+	IssueDuplicate         = issues.Duplicate
+	IssueLeak              = issues.Leak
+	IssueOutlier           = issues.Outlier
+	FewImages              = inspection.Few
+
+	DefaultOpset = export.DefaultOpset
 
 	BundleFile = detector.BundleFile
 )
@@ -116,6 +133,15 @@ func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Result, error) {
 func Ablate(ctx context.Context, opts AblateOptions) ([]Result, error) {
 	return evaluation.Ablate(ctx, opts)
 }
+
+// Inspect finds what is wrong with the images behind feature sets; see
+// [inspection.Inspect].
+func Inspect(ctx context.Context, opts InspectOptions) (*InspectReport, error) {
+	return inspection.Inspect(ctx, opts)
+}
+
+// WriteIssues writes issues as CSV; see [issues.Write].
+func WriteIssues(file string, all []Issue) error { return issues.Write(file, all) }
 
 // Export writes a detector as an ONNX graph; see [export.Export].
 func Export(ctx context.Context, opts ExportOptions) error { return export.Export(ctx, opts) }

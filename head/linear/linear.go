@@ -40,8 +40,8 @@ type Options struct {
 	C float64
 
 	// Near is a head that was fitted on nearly the same rows, such as those of one
-	// class more (see [Fitted.Without]). Fitting begins there, which saves most of
-	// the time; the result is the same within Tolerance.
+	// class more (see [Fitted.Without]). Fitting begins with its weights, which
+	// saves most of the time; the result is the same within Tolerance.
 	Near *Fitted
 
 	// Tolerance is by how much the mean loss may be above its minimum, about; 0
@@ -50,31 +50,31 @@ type Options struct {
 }
 
 // Grid lists the values of C to choose from, in the order in which they are tried.
-// Each begins at the head of the one before. The first that is worse than the one
-// before ends the search.
+// Fitting each begins with the weights of the one before. The search ends at the
+// first value that is worse than the one before.
 var Grid = []float64{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, .1, .3, 1, 3, 10, 30, 100}
 
-// DefaultC is C where there are too few rows to choose it.
+// DefaultC is C if there are too few rows to choose it.
 const DefaultC = 1e-2
 
 // Fitted is a fitted head.
 type Fitted struct {
 	*posthoc.Linear
-	C float64 // that was asked for or chosen
+	C float64 // given or chosen
 
 	// Losses are the cross-entropies of the validation rows for the first values
-	// of Grid; nil where C was not chosen.
+	// of Grid; nil if C was not chosen.
 	Losses []float64
 
 	axes *axes
 }
 
-// Fit fits the head of so many classes. Without validation rows each tenth row of
-// a class takes their place for the choice of C, and the head is then fitted on
-// all. A class without rows gets no weights and a bias that makes it improbable.
+// Fit fits the head of a number of classes. Without validation rows, each tenth row
+// of a class replaces them for the choice of C; the head is then fitted on all
+// rows. A class without rows gets no weights and a bias that makes it improbable.
 //
-// The rows may lie in a file that is larger than memory: each step reads them
-// once. Where that would take very long, C is chosen on a part of the rows.
+// The rows may be in a file that is larger than memory: each step reads them once.
+// If that would take very long, C is chosen on a part of the rows.
 func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (*Fitted, error) {
 	if err := head.CheckRows(train, val, classes); err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 	return best, nil
 }
 
-// apart divides rows: each tenth of a class, if it has so many, is set apart.
+// apart splits rows: each tenth row of a class, if it has that many, is held out.
 func apart(rows dataset.Rows) (fitted, apart []int) {
 	for _, class := range rows.ByClass() {
 		for i, r := range class {

@@ -48,7 +48,7 @@ func tasks(t *testing.T) []task {
 	return all.Tasks
 }
 
-// near says that values differ by less than a share of the largest.
+// near checks that values differ by less than a share of the largest.
 func near(t *testing.T, what string, got, want []float64, tolerance float64) {
 	t.Helper()
 	size := 0.
@@ -99,7 +99,7 @@ func TestChoice(t *testing.T) {
 				t.Errorf("C = %g: the loss is %g, want %g", h.C, f.Losses[i], h.HeldLoss)
 			}
 		}
-		// Without validation rows, C is chosen on rows that training gives up.
+		// Without validation rows, C is chosen on held-out training rows.
 		alone, err := linear.Fit(context.Background(), train, dataset.Rows{}, g.Classes, linear.Options{})
 		if err != nil || alone.Losses == nil || alone.C > 10*f.C || alone.C < f.C/10 {
 			t.Errorf("without validation rows: C = %g, %v, and %g with them (%v)", alone.C, alone.Losses, f.C, err)
@@ -126,8 +126,8 @@ func blobs(n, d, classes int, seed uint64) dataset.Rows {
 	return dataset.All(x, d, labels)
 }
 
-// TestNear: a fit that begins at that of one class more ends where it would
-// otherwise.
+// TestNear: a fit that begins with the weights of one class more has the same
+// result.
 func TestNear(t *testing.T) {
 	ctx, tolerance := context.Background(), 1e-13
 	rows := blobs(60, 7, 4, 3)
@@ -160,7 +160,8 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestAnywhere: neither the cores nor where the rows lie change the head.
+// TestAnywhere: the head depends neither on the number of cores nor on whether the
+// rows are in memory.
 func TestAnywhere(t *testing.T) {
 	train, val := blobs(200, 9, 3, 1), blobs(40, 9, 3, 2)
 	fit := func(train dataset.Rows) *linear.Fitted {

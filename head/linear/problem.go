@@ -24,12 +24,12 @@ type problem struct {
 	labels  []int // of the K classes that have rows, ascending
 	compact []int // the inverse; −1 for a class without rows
 
-	mean, scale []float64 // of each feature; scale is 1/σ, or 0 where it does not vary
+	mean, scale []float64 // of each feature; scale is 1/σ, or 0 if it does not vary
 
 	parts []part // sums of parts of the rows
 }
 
-// part is the sums over a part of the rows.
+// part holds the sums over a part of the rows.
 type part struct {
 	loss     float64
 	gradient []float64 // like the parameters
@@ -37,10 +37,10 @@ type part struct {
 }
 
 const (
-	// blockRows is how many rows are multiplied at once.
+	// blockRows is how many rows are multiplied at a time.
 	blockRows = 128
 	// mostParts is how many parts the rows are divided into for the cores; there
-	// are fewer where gradients would take more than partBytes.
+	// are fewer if gradients would take more than partBytes.
 	mostParts = 32
 	partBytes = 256 << 20
 	// prefetchBytes of rows in a file are fetched while others are read.
@@ -63,14 +63,14 @@ func newProblem(ctx context.Context, rows dataset.Rows, classes int) (*problem, 
 	return p, p.standardise(ctx)
 }
 
-// on returns the problem of other rows with the same standardisation.
+// on returns the problem for other rows with the same standardisation.
 func (p *problem) on(index []int) *problem {
 	other := *p
 	other.rows, other.parts = p.rows.With(index), nil
 	return &other
 }
 
-// known returns the rows of the classes that the problem has.
+// known returns the rows whose class is one of the problem's.
 func (p *problem) known(rows dataset.Rows) dataset.Rows {
 	var index []int
 	for _, r := range rows.Index {
@@ -81,8 +81,8 @@ func (p *problem) known(rows dataset.Rows) dataset.Rows {
 	return rows.With(index)
 }
 
-// each calls worker once per core for a function that is given blocks of the
-// rows, standardised, with the part that they belong to.
+// each calls worker once per core. The function that worker returns gets blocks of
+// the rows, standardised, with the part that they belong to.
 func (p *problem) each(ctx context.Context, parts int, worker func() func(part int, x []float64, labels []int)) error {
 	d, n := p.rows.D, p.rows.Len()
 	size := (n + parts - 1) / parts
@@ -124,7 +124,7 @@ func (p *problem) standardise(ctx context.Context) error {
 	for j := range p.scale {
 		p.scale[j] = 1
 	}
-	first := make([]float32, d) // sums about a row are exact where all are equal
+	first := make([]float32, d) // sums of differences from a row are exact if all rows are equal
 	if err := p.rows.Gather(first, make([]int, 1), p.rows.Index[:1]); err != nil {
 		return err
 	}
@@ -171,8 +171,9 @@ func (p *problem) standardise(ctx context.Context) error {
 	return nil
 }
 
-// loss returns the mean cross-entropy of the rows and, where they are not nil, puts
-// its gradient into gradient and the means of p(1−p) of the classes into spread.
+// loss returns the mean cross-entropy of the rows. It puts its gradient into
+// gradient and the means of p(1−p) of the classes into spread, unless these are
+// nil.
 func (p *problem) loss(ctx context.Context, theta, gradient, spread []float64) (float64, error) {
 	d, k := p.rows.D, len(p.labels)
 	weights, bias := theta[:k*d], theta[k*d:]
@@ -270,8 +271,8 @@ func (p *problem) start(near *Fitted) []float64 {
 	return theta
 }
 
-// improbable is by how much the logit of a class without rows lies below the
-// smallest of the others, for the mean row.
+// improbable is by how much the logit of a class without rows is below the smallest
+// of the others, for the mean row.
 const improbable = 14
 
 // fold returns the head that reads features as they are.
@@ -308,7 +309,7 @@ const (
 	leastAxesRows, axesRows = 4096, 4
 )
 
-// prepare returns the axes, those of near where there is one.
+// prepare returns the axes; if near is not nil, its axes.
 func (p *problem) prepare(ctx context.Context, near *Fitted) (*axes, error) {
 	d := p.rows.D
 	if near != nil && near.axes != nil {

@@ -25,6 +25,7 @@ var flagOf = map[string]string{
 	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "Runtime": "onnxruntime",
 	"MaxPixels": "max-pixels", "ApplyEXIF": "exif", "ImageTimeout": "image-timeout",
 	// Of detectors and comparisons.
+	"Exclude": "exclude", "Relabel": "relabel", "Folds": "folds",
 	"Detector": "detector", "PublicKey": "public-key", "Threshold": "threshold", "SetAside": "move-ood",
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
@@ -69,7 +70,7 @@ func (c *command) advise(err error) error {
 			text += "; fewer features need less (of pixels, extract --size)"
 		}
 	}
-	if !changed && err != nil {
+	if !changed && err != nil && c.Lookup("max-pixels") != nil {
 		// What is wrong with one image comes as text alone.
 		text = inWarnings.Replace(err.Error())
 		changed = text != err.Error()

@@ -28,6 +28,8 @@ func newTrain() *command {
 The state of training is saved in DETECTOR.checkpoint. After an interruption the same command continues from there, and the detector is bit-identical.`)
 	c.section("input")
 	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
+	exclude := c.String("exclude", "", "leave out the images in `FILE`, an issues.csv of inspect")
+	relabel := c.String("relabel", "", "give images whose label seems wrong in `FILE`, an issues.csv, the suggested class")
 	c.section("output")
 	out := c.String("out", "", "file `DETECTOR` to write")
 	bundle := c.Bool("bundle", false, "make DETECTOR a folder with the detector and its model, which works on any machine")
@@ -43,7 +45,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	noAssess := c.Bool("no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
-	c.rare("target-tpr", "no-assess", "preset", "conditioning")
+	c.rare("target-tpr", "preset", "conditioning", "no-assess")
 	c.rare(rareHeadFlags...)
 	c.section("running")
 	var memory Bytes
@@ -76,6 +78,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		if err != nil {
 			return err
 		}
+		opts.Exclude, opts.Relabel = *exclude, *relabel
 		if opts.Calibration, err = Share("calibration", *calibration); err != nil {
 			return err
 		}
@@ -97,8 +100,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 		}
 		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
-		opts.NoHoldOut = *noAssess
-		opts.PerClass = *perClass
+		opts.PerClass, opts.NoHoldOut = *perClass, *noAssess
 		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)

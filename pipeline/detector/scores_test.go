@@ -61,9 +61,9 @@ func TestDetectorsOfAllScores(t *testing.T) {
 			}
 		}
 		judge := d.NewJudge()
-		block := judge(scoredRows)
+		block := judge(rows)
 		for i, whole := range block {
-			if alone := judge(scoredRows[i*d.Dim() : (i+1)*d.Dim()])[0]; alone != whole {
+			if alone := judge(rows[i*d.Dim() : (i+1)*d.Dim()])[0]; alone != whole {
 				t.Errorf("%s: row %d: %+v, alone %+v", name, i, whole, alone)
 			}
 		}

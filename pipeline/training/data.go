@@ -15,6 +15,7 @@ import (
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/tables"
+	"mlrbfn/pipeline/issues"
 )
 
 // Data is the rows that heads are trained and validated on. It is for package
@@ -33,6 +34,7 @@ type Data struct {
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space
+	excluded          int            // rows that Exclude took the label of
 	made              []dataset.Rows // rows of train and validation, until release
 }
 
@@ -91,6 +93,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			err = errors.Join(err, data.Close())
 		}
 	}()
+	if err := data.correct(); err != nil {
+		return nil, err
+	}
 	if !slices.ContainsFunc(t.Labels, func(y int64) bool { return y >= 0 }) {
 		return nil, fmt.Errorf("features %s have no labels to train on: extract them from a folder with one subfolder of images per class", opts.Features[0])
 	}
@@ -107,6 +112,40 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	}
 	data.warn()
 	return data, nil
+}
+
+// correct changes labels as Exclude and Relabel say.
+func (t *Data) correct() error {
+	var lists [2][]issues.Issue
+	for i, file := range []string{t.Options.Exclude, t.Options.Relabel} {
+		if file == "" {
+			continue
+		}
+		var err error
+		if lists[i], err = issues.Read(file); err != nil {
+			return options.Errorf([]string{"Exclude", "Relabel"}[i], "%w", err)
+		}
+	}
+	if lists[0] == nil && lists[1] == nil {
+		return nil
+	}
+	labels, err := issues.Labels(t.Labels, t.Classes, t.Sets, lists[0], lists[1])
+	if err != nil {
+		return options.Errorf(cmp.Or(map[bool]string{true: "Exclude"}[t.Options.Exclude != ""], "Relabel"), "%w", err)
+	}
+	relabelled := 0
+	for i, y := range t.Labels {
+		switch {
+		case labels[i] == y:
+		case labels[i] < 0:
+			t.excluded++
+		default:
+			relabelled++
+		}
+	}
+	t.Labels = labels
+	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, images left out: %d; images given another label: %d", t.excluded, relabelled))
+	return nil
 }
 
 // resplit returns the same data with the parts that a seed gives.
@@ -277,7 +316,7 @@ func (t *Data) warn() {
 		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST learns their classes better, the residual one tells out-of-distribution images better")
 	}
 	t.warnOfGroups()
-	if n := t.unlabelled(); n > 0 {
+	if n := t.unlabelled() - t.excluded; n > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("%d images without a label are left out", n))
 	}
 }

@@ -126,7 +126,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	case !own.Heads[0].HasTerms():
 		return j, nil // the paper's
 	case classes == 1:
-		return j, nil // the heads' own score: there is nothing to choose by
+		return j, nil // no class can be left out
 	case len(t.validation.Index) == 0:
 		j.Why = "without validation images the parts of a joined score have no common scale: the detector judges by the head's own score, and no assessment is made"
 		return j, nil

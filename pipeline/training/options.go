@@ -34,6 +34,12 @@ type Options struct {
 	// identical and nearly identical ones do always.
 	GroupBy string
 
+	// Exclude and Relabel are files issues.csv of an inspection of Features, from which
+	// a person may have deleted lines. Images of Exclude are left out; those of
+	// Relabel whose label seemed wrong get the suggested class, even if Exclude has
+	// them too.
+	Exclude, Relabel string
+
 	// Head is the network to train, with its shape: a residual.Config or a
 	// paper.Config. It also has the defaults of the next two fields. nil means
 	// residual.Config{}.

@@ -1,0 +1,198 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"mlrbfn/pipeline"
+	"mlrbfn/report"
+)
+
+func newInspect() *command {
+	c := newCommand("inspect", "--features FEATURES… --out REPORT [flags]", "Find wrong labels, copies, leaks and odd images",
+		`Finds what is wrong with the images behind feature sets: labels that seem wrong, images that occur twice, images that the test set has as well, images that are far from every class, and odd files. Writes REPORT/report.html to look at and REPORT/issues.csv to act on: delete the lines that you disagree with, then train with --exclude issues.csv, or with --relabel issues.csv. No image is changed.`)
+	opts := pipeline.InspectOptions{}
+	c.section("input")
+	c.StringArrayVar(&opts.Features, "features", nil, "`FEATURES` to inspect (repeat for several)")
+	c.StringArrayVar(&opts.Test, "test", nil, "`FEATURES` of test images that should not show the same (repeat)")
+	c.StringArrayVar(&opts.Roots, "images", nil, "`FOLDER` that images may come from (repeat); default: those that the feature sets record")
+	c.BoolVar(&opts.NoImages, "no-images", false, "look at features alone, which is faster and finds fewer copies")
+	c.section("output")
+	out := c.String("out", "", "folder `REPORT` to write to")
+	asJSON := c.Bool("json", false, "print the result as one JSON object")
+	quiet := c.Bool("quiet", false, "show no progress")
+	c.section("running")
+	c.IntVar(&opts.Folds, "folds", 5, "parts for predictions by heads that were fitted without the image")
+	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
+	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about; default: half of the machine's")
+	c.StringVar(&opts.Scratch, "scratch", "", "`DIR` for temporary files")
+	c.rare("folds", "seed", "scratch", "images")
+	c.required = []string{"features", "out"}
+	c.run = func(ctx context.Context, s Streams) error {
+		if err := c.noArgs(); err != nil {
+			return err
+		}
+		if err := report.Check(*out); err != nil {
+			return err
+		}
+		progress := NewProgress(s.Err, "", *quiet)
+		opts.Progress = progress.Phase
+		r, err := pipeline.Inspect(ctx, opts)
+		if err != nil {
+			progress.Close()
+			return err
+		}
+		err = errors.Join(os.MkdirAll(*out, 0o777), pipeline.WriteIssues(filepath.Join(*out, "issues.csv"), r.Issues))
+		if err == nil {
+			progress.Phase("making thumbnails", 0, 0)
+			err = report.WriteInspection(*out, inspectionPage(r, c.line()))
+		}
+		progress.Close()
+		if err != nil {
+			return err
+		}
+		return printInspection(s, *out, r, *asJSON)
+	}
+	return c.done()
+}
+
+// issueKinds are the sections of the page.
+var issueKinds = []struct {
+	kind              pipeline.IssueKind
+	title, note, what string
+}{
+	{pipeline.IssueLabel, "Labels that seem wrong", "A linear head that was fitted without the image gives it another class. The most certain come first.", "labels that seem wrong"},
+	{pipeline.IssueLeak, "Images that the test set has as well", "A detector that was trained on these is tested too kindly.", "images that the test set has as well"},
+	{pipeline.IssueDuplicate, "Copies", "The same image twice, perhaps resized, cropped, mirrored or compressed again.", "copies"},
+	{pipeline.IssueOutlier, "Outliers", "Images that are much farther from every class than the other images of their label.", "outliers"},
+}
+
+// mostShown is how many images of a kind the page shows.
+const mostShown = 200
+
+func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
+	page := report.Inspection{
+		Lead:     []string{inspectionLead(r)},
+		Notes:    inspectionNotes(r),
+		Commands: []string{line},
+		Facts: []report.Fact{
+			{Name: "version", Value: Version()},
+			{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
+		},
+	}
+	for _, k := range issueKinds {
+		section := report.FindingSection{ID: string(k.kind), Title: k.title, Note: k.note}
+		for _, i := range r.Issues {
+			if i.Kind != k.kind {
+				continue
+			}
+			if section.Total++; section.Total > mostShown {
+				continue
+			}
+			f := report.Finding{Image: r.Images[i.Row], Suggested: i.Suggested, Score: fmt.Sprintf("%.2f", i.Score)}
+			f.Image.Label = i.Label
+			if f.Image.Path == "" {
+				f.Image.Path = fmt.Sprintf("row %d", i.Row)
+			}
+			if i.OtherRow >= 0 {
+				other := r.Images[i.OtherRow]
+				f.Other = &other
+			}
+			section.Shown = append(section.Shown, f)
+		}
+		page.Sections = append(page.Sections, section)
+	}
+	for _, odd := range r.Odd[:min(len(r.Odd), mostShown)] {
+		page.Odd = append(page.Odd, report.Finding{Image: r.Images[odd.Row], What: odd.What})
+	}
+	for _, class := range r.Classes {
+		page.Classes = append(page.Classes, report.InspectedClass{
+			Name: class.Name, Rows: class.Rows, Wrong: class.Wrong, Copies: class.Copies, Leaked: class.Leaked, Outliers: class.Outliers,
+			Accuracy: sharePercent(class.Accuracy), Few: class.Rows < pipeline.FewImages,
+		})
+	}
+	for _, o := range r.Overlaps {
+		page.Overlaps = append(page.Overlaps, report.ClassOverlap{Label: o.Label, Predicted: o.Predicted, Rows: o.Rows, Share: sharePercent(o.Share)})
+	}
+	return page
+}
+
+func sharePercent(v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f%%", 100*v)
+}
+
+func inspectionLead(r *pipeline.InspectReport) string {
+	lead := fmt.Sprintf("%s of %s", count(r.Rows, "image"), count(len(r.Classes), "class"))
+	if !math.IsNaN(r.Accuracy) {
+		lead += fmt.Sprintf("; for %s of the labelled ones a head that had not seen the image predicts the label", sharePercent(r.Accuracy))
+	}
+	if r.Test > 0 {
+		lead += fmt.Sprintf("; compared with %s", count(r.Test, "test image"))
+	}
+	return lead + "."
+}
+
+// inspectionNotes says what was not looked at.
+func inspectionNotes(r *pipeline.InspectReport) []string {
+	notes := append([]string{}, r.Notes...)
+	if r.Unread > 0 {
+		notes = append(notes, fmt.Sprintf("%s cannot be read any more, and are judged by their features alone; --images names the folder that they are in now", count(r.Unread, "image")))
+	}
+	if n := len(r.Failed); n > 0 {
+		notes = append(notes, fmt.Sprintf("%s could not be decoded when features were extracted; errors.jsonl beside the features lists them", count(n, "file")))
+	}
+	if r.Unlabelled > 0 {
+		notes = append(notes, fmt.Sprintf("%s have no label, and are looked at for copies alone", count(r.Unlabelled, "image")))
+	}
+	return notes
+}
+
+func printInspection(s Streams, out string, r *pipeline.InspectReport, asJSON bool) error {
+	counts := map[pipeline.IssueKind]int{}
+	for _, i := range r.Issues {
+		counts[i.Kind]++
+	}
+	if asJSON {
+		kinds := map[string]int{}
+		for _, k := range issueKinds {
+			kinds[string(k.kind)] = counts[k.kind]
+		}
+		result := struct {
+			Out        string         `json:"out"`
+			Rows       int            `json:"rows"`
+			Test       int            `json:"test,omitempty"`
+			Accuracy   *float64       `json:"accuracy"` // out of fold
+			Issues     map[string]int `json:"issues"`
+			Odd        int            `json:"odd"`
+			Unread     int            `json:"unread"`
+			Unlabelled int            `json:"unlabelled"`
+		}{out, r.Rows, r.Test, nil, kinds, len(r.Odd), r.Unread, r.Unlabelled}
+		if !math.IsNaN(r.Accuracy) {
+			result.Accuracy = &r.Accuracy
+		}
+		return writeJSON(s.Out, result)
+	}
+	w := ForPeople(s.Out)
+	for _, note := range inspectionNotes(r) {
+		fmt.Fprintf(ForPeople(s.Err), "inspect: note: %s\n", note)
+	}
+	fmt.Fprintln(w, inspectionLead(r))
+	for _, k := range issueKinds {
+		if k.kind == pipeline.IssueLeak && r.Test == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "%6d  %s\n", counts[k.kind], k.what)
+	}
+	fmt.Fprintf(w, "%6d  %s\n", len(r.Odd), "odd files")
+	_, err := fmt.Fprintf(w, "Look at %s; delete from %s what you disagree with; then train with --exclude or --relabel %s.\n",
+		filepath.Join(out, "report.html"), filepath.Join(out, "issues.csv"), filepath.Join(out, "issues.csv"))
+	return err
+}

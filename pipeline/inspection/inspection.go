@@ -1,0 +1,303 @@
+// Package inspection finds what is wrong with the images behind feature sets:
+// labels that seem wrong, images that occur twice or in the test set as well,
+// images that are far from all classes, and odd files. It reads features and
+// images, and changes neither.
+package inspection
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"unsafe"
+
+	"mlrbfn/dataset"
+	"mlrbfn/features"
+	"mlrbfn/internal/parallel"
+	"mlrbfn/options"
+	"mlrbfn/pipeline/internal/tables"
+	"mlrbfn/pipeline/issues"
+	"mlrbfn/report"
+)
+
+// Options says what to inspect. Only Features is needed.
+type Options struct {
+	Features []string // feature sets, of the same model
+	Test     []string // feature sets of test images, which should have none of the same images
+
+	// NoImages looks at features alone: copies are then found only if their
+	// features are nearly equal, and odd files are not looked for.
+	NoImages bool
+	// Roots are folders that images may come from; see [report.FeatureSet].
+	Roots []string
+
+	Folds  int    // parts for out-of-fold predictions; 0 means 5
+	Seed   uint64 // of the folds
+	Memory int64  // in bytes, about; 0 means [dataset.DefaultMemory]
+	// Scratch is the folder for temporary files; "" means the system's.
+	Scratch string
+
+	Progress func(what string, done, total int) // may be nil
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if len(o.Features) == 0 {
+		return o, options.Errorf("Features", "none are named")
+	}
+	if o.Folds == 0 {
+		o.Folds = 5
+	}
+	if o.Folds < 2 {
+		return o, options.Errorf("Folds", "%d: there are at least 2", o.Folds)
+	}
+	if o.Memory == 0 {
+		o.Memory = dataset.DefaultMemory()
+	}
+	return o, nil
+}
+
+// Report is what an inspection found.
+type Report struct {
+	Classes []Class
+	Rows    int // rows of the features
+	Test    int // rows of the test features
+	// Unlabelled rows have no label, and are looked at for copies alone.
+	Unlabelled int
+	// Accuracy is the share of labelled rows whose label the out-of-fold prediction
+	// is; NaN where there were too few rows or classes to predict any.
+	Accuracy float64
+	Overlaps []Overlap
+	Issues   []issues.Issue // the most certain first
+	Odd      []Odd
+	// Unread is how many images could not be read any more; they are judged by their
+	// features alone.
+	Unread int
+	// Failed are images that have no row, as they could not be decoded when the
+	// features were made.
+	Failed []features.Failure
+	// Notes say what was not looked at, and why.
+	Notes []string
+
+	Images []report.Image // of all rows, the test's last; Decode reads them
+}
+
+// Few is how many images a class should have at least.
+const Few = 20
+
+// Class is what was found in the rows of a label.
+type Class struct {
+	Name string
+	Rows int
+	// Issues of each kind.
+	Wrong, Copies, Leaked, Outliers int
+
+	Accuracy float64 // share of its rows that are predicted as this class
+}
+
+// Overlap is two classes that are taken for each other.
+type Overlap struct {
+	Label, Predicted string
+	Rows             int
+	Share            float64 // of the label's rows
+}
+
+// inspector is one inspection.
+type inspector struct {
+	Options
+	*tables.Table     // features, and after them those of the test sets
+	train         int // rows of Features
+	known         []report.Image
+	hashes        []string // SHA-256 of each image's file; "" if unknown
+	pictures      *pictures
+	report        *Report
+}
+
+func (in *inspector) rowOf(i int) []float32 { return in.X[i*in.D : (i+1)*in.D] }
+
+func (in *inspector) progress(what string, done, total int) {
+	if in.Progress != nil {
+		in.Progress(what, done, total)
+	}
+}
+
+// Inspect inspects feature sets.
+func Inspect(ctx context.Context, o Options) (_ *Report, err error) {
+	o, err = o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := tables.Distinct(append(append([]string{}, o.Features...), o.Test...)); err != nil {
+		return nil, err
+	}
+	space := dataset.NewSpace(o.Memory/2, o.Scratch, 1)
+	defer func() { err = errors.Join(err, space.Close()) }()
+	table, err := tables.Open(ctx, space, append(append([]string{}, o.Features...), o.Test...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, table.Close()) }()
+	in := &inspector{Options: o, Table: table, report: &Report{Accuracy: math.NaN()}}
+	for i, set := range table.Sets {
+		if i < len(o.Features) {
+			in.train += set.N
+		} else {
+			in.report.Test += set.N
+		}
+		failed, err := set.Errors()
+		if err != nil {
+			return nil, err
+		}
+		in.report.Failed = append(in.report.Failed, failed...)
+	}
+	in.report.Rows = in.train
+	if err := in.readImages(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, in.pictures.Close()) }()
+	if err := in.run(ctx); err != nil {
+		return nil, err
+	}
+	in.report.Images = in.known
+	return in.report, nil
+}
+
+// readImages reads every image once, for its picture and what is odd about it.
+func (in *inspector) readImages(ctx context.Context) (err error) {
+	n := len(in.Labels)
+	all, err := report.FeatureSet("", "", in.Roots, in.Sets...)
+	if err != nil {
+		return err
+	}
+	in.known, in.hashes = make([]report.Image, n), make([]string, n)
+	at := 0
+	for _, set := range in.Sets {
+		images, err := set.Images()
+		if err != nil {
+			return err
+		}
+		for i, img := range images {
+			in.hashes[at+i] = img.SHA256
+		}
+		at += set.N
+	}
+	if in.pictures, err = newPictures(in.Scratch, n); err != nil {
+		return err
+	}
+	if all.Image == nil {
+		in.report.Notes = append(in.report.Notes, "the feature sets do not list their images, so only features were compared")
+		return nil
+	}
+	for i := range n {
+		in.known[i] = all.Image(i)
+	}
+	if in.NoImages {
+		in.report.Notes = append(in.report.Notes, "images were not read, so copies are found by their features alone")
+		return nil
+	}
+	done := make(chan struct{}, runtime.GOMAXPROCS(0))
+	counted := make(chan int)
+	go func() {
+		k := 0
+		for range done {
+			k++
+			in.progress("reading images", k, n)
+		}
+		counted <- k
+	}()
+	err = parallel.Ranges(ctx, n, 8, func() func(int, int) error {
+		return func(from, to int) error {
+			for i := from; i < to; i++ {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if p := decode(in.known[i]); p != nil {
+					if err := in.pictures.put(i, p); err != nil {
+						return err
+					}
+				}
+				done <- struct{}{}
+			}
+			return nil
+		}
+	})
+	close(done)
+	<-counted
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		if !in.pictures.has(i) {
+			in.report.Unread++
+		}
+	}
+	return nil
+}
+
+// decode returns the picture of an image; nil if it cannot be read.
+func decode(img report.Image) (p *picture) {
+	defer func() {
+		if recover() != nil { // decoders of odd formats have panicked before
+			p = nil
+		}
+	}()
+	from, err := img.Decode()
+	if err != nil || from.Bounds().Empty() {
+		return nil
+	}
+	return pictureOf(from)
+}
+
+// run looks for everything.
+func (in *inspector) run(ctx context.Context) error {
+	n, classes := len(in.Labels), len(in.Classes)
+	copies, err := in.copies(ctx)
+	if err != nil {
+		return err
+	}
+	r := in.report
+	r.Classes = make([]Class, classes)
+	for c, name := range in.Classes {
+		r.Classes[c] = Class{Name: name, Accuracy: math.NaN()}
+	}
+	for _, y := range in.Labels[:in.train] {
+		if y < 0 {
+			r.Unlabelled++
+		} else {
+			r.Classes[y].Rows++
+		}
+	}
+	// Copies share a part, else a model would know them.
+	group := make([]int, n)
+	for i := range group {
+		group[i] = i
+	}
+	first := func(i int) int {
+		for group[i] != i {
+			i = group[i]
+		}
+		return i
+	}
+	for _, c := range copies {
+		a, b := first(c.a), first(c.b)
+		group[max(a, b)] = min(a, b)
+	}
+	for i := range group {
+		group[i] = first(i)
+	}
+	order := rand.New(rand.NewPCG(in.Seed, 0x510e527f)).Perm(in.train)
+	out, err := in.outOfFold(ctx, folds(in.Labels[:in.train], group[:in.train], in.Folds, order))
+	if err != nil {
+		return err
+	}
+	in.addCopies(copies)
+	in.addLabels(out)
+	in.addOutliers(out)
+	in.addOdd()
+	issues.Sort(r.Issues)
+	return nil
+}
+
+func bytesOf(row []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(row))), 4*len(row))
+}

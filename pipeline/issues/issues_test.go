@@ -1,0 +1,106 @@
+package issues_test
+
+import (
+	"encoding/csv"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"mlrbfn/features"
+	"mlrbfn/pipeline/internal/pipetest"
+	"mlrbfn/pipeline/issues"
+)
+
+var some = []issues.Issue{
+	{Path: "cat/1.jpg", Row: 3, Kind: issues.Label, Score: .75, Label: "cat", Suggested: "dog", OtherRow: -1},
+	{Path: "=cmd|' /C calc'!A0.jpg", Row: 4, Kind: issues.Duplicate, Score: .5, Label: "-x", Other: "'quoted'.jpg", OtherRow: -1},
+	{Path: "a\nb, \"c\".png", Row: 0, Kind: issues.Leak, Score: 1, Other: "+test.png", OtherRow: -1},
+}
+
+func TestRoundTrip(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "issues.csv")
+	if err := issues.Write(file, some); err != nil {
+		t.Fatal(err)
+	}
+	got, err := issues.Read(file)
+	if err != nil || !reflect.DeepEqual(got, some) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells, err := csv.NewReader(strings.NewReader(string(text))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cell := range slices.Concat(cells...) {
+		if cell != "" && strings.ContainsAny(cell[:1], "=+-@\t\r") {
+			t.Errorf("a spreadsheet would run %q", cell)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	const head = "path,row,kind,score,label,suggested,other\n"
+	for name, tt := range map[string]struct{ text, says string }{
+		"empty":         {"", "first line"},
+		"other columns": {"path,row\na,1\n", "first line"},
+		"a row":         {head + "a,x,label,1,,,\n", `line 2: row "x"`},
+		"negative":      {head + "a,-1,label,1,,,\n", `line 2: row "-1"`},
+		"a kind":        {head + "a,1,odd,1,,,\n", `kind "odd"`},
+		"a score":       {head + "a,1,label,much,,,\n", `score "much"`},
+		"cut":           {head + "a,1,label\n", "wrong number of fields"},
+	} {
+		if _, err := issues.Parse("issues.csv", []byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "issues.csv") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("path,row,kind,score,label,suggested,other\na,1,label,0.5,cat,dog,\n"))
+	f.Add([]byte("\ufeffpath,row,kind,score,label,suggested,other\n'=a,0,leak,1,,,'+b\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		all, err := issues.Parse("x", data)
+		if err != nil {
+			return
+		}
+		file := filepath.Join(t.TempDir(), "x.csv")
+		if err := issues.Write(file, all); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := issues.Read(file); err != nil || len(again) != len(all) {
+			t.Fatalf("%d issues became %d: %v", len(all), len(again), err)
+		}
+	})
+}
+
+func TestLabels(t *testing.T) {
+	dir := pipetest.Clouds(t, 1, 2, []int64{0, 1, 0}, [2]float64{0, 0}, [2]float64{4, 0}, [2]float64{0, 4})
+	set, err := features.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	labels := slices.Clone(set.Labels())
+	at := func(row int, kind issues.Kind, suggested string) issues.Issue {
+		return issues.Issue{Row: row, Kind: kind, Suggested: suggested}
+	}
+	exclude := []issues.Issue{at(0, issues.Duplicate, ""), at(2, issues.Label, "0")}
+	relabel := []issues.Issue{at(2, issues.Label, "0"), at(1, issues.Outlier, ""), at(3, issues.Label, "0")}
+	got, err := issues.Labels(labels, []string{"0", "1"}, []*features.Set{set}, exclude, relabel)
+	want := slices.Clone(labels)
+	want[0], want[2], want[3] = -1, 0, 0
+	if err != nil || !slices.Equal(got, want) || !slices.Equal(labels, set.Labels()) {
+		t.Errorf("%v, want %v: %v", got, want, err)
+	}
+	for _, bad := range []issues.Issue{at(99, issues.Label, "0"), {Row: 0, Path: "absent.png", Kind: issues.Label}, at(1, issues.Label, "none such")} {
+		if _, err := issues.Labels(labels, []string{"0", "1"}, []*features.Set{set}, nil, []issues.Issue{bad}); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}
