@@ -355,7 +355,7 @@ func TestSoftmax(t *testing.T) {
 	})
 }
 
-// TestActivate has ties, NaN and no rows.
+// TestActivate has ties, huge distances, and columns of NaN alone.
 func TestActivate(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		v, exact := s.vectors, plainVectors[float64]{}
