@@ -220,10 +220,12 @@ func byClass(rows dataset.Rows, classes int) [][]int {
 }
 
 // addLabels lists labels that seem wrong, by confident learning (Northcutt, Jiang
-// and Chuang 2021, arXiv 1911.00068): a class's threshold is the mean probability
-// that its own rows have for it, and a row is listed if the likeliest of the
-// classes whose threshold it reaches is not its label. The certainty is p/(p + q)
-// with the probability p of the suggested class and q of the label.
+// and Chuang 2021, arXiv 1911.00068). A class's threshold is the mean probability
+// that its own rows have for it; a row counts as confident in the likeliest of the
+// classes whose threshold it reaches. Of the n rows with the label y of which so
+// many, as a share of the confident ones, are confident in class c, that share is
+// taken to be c: of those for which c is predicted, so many are listed, the most
+// certain first. The certainty is p/(p + q) with the probability p of c and q of y.
 func (in *inspector) addLabels(out []prediction) {
 	r := in.report
 	threshold, counts, right := make([]float64, len(r.Classes)), make([]int, len(r.Classes)), make([]int, len(r.Classes))
@@ -249,22 +251,31 @@ func (in *inspector) addLabels(out []prediction) {
 		threshold[y] /= float64(counts[y])
 		r.Classes[y].Accuracy = float64(right[y]) / float64(counts[y])
 	}
+	confident, total := map[[2]int]int{}, make([]int, len(r.Classes)) // by label and class, and by label
+	candidates := map[[2]int][]issues.Issue{}                         // of each label and predicted class
 	for i, p := range out {
 		if p.classes[0] < 0 {
 			continue
 		}
-		y := int32(in.Labels[i])
+		y := int(in.Labels[i])
 		for at, c := range p.classes {
-			if c < 0 || c == y {
-				break // the label is likelier
+			if c >= 0 && p.p[at] >= threshold[c] {
+				confident[[2]int{y, int(c)}]++
+				total[y]++
+				break
 			}
-			if p.p[at] < threshold[c] {
-				continue
-			}
-			r.Classes[y].Wrong++
-			r.Issues = append(r.Issues, in.issue(i, issues.Label, p.p[at]/(p.p[at]+p.own), in.Classes[c], -1))
-			break
 		}
+		if c := int(p.classes[0]); c != y {
+			at := [2]int{y, c}
+			candidates[at] = append(candidates[at], in.issue(i, issues.Label, p.p[0]/(p.p[0]+p.own), in.Classes[c], -1))
+		}
+	}
+	for at, list := range candidates {
+		y := at[0]
+		n := min(len(list), int(math.Round(float64(confident[at])/float64(max(total[y], 1))*float64(counts[y]))))
+		issues.Sort(list)
+		r.Issues = append(r.Issues, list[:n]...)
+		r.Classes[y].Wrong += n
 	}
 	for pair, n := range confused {
 		if share := float64(n) / float64(counts[pair[0]]); n >= 3 && share >= .05 {
