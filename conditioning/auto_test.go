@@ -8,14 +8,13 @@ import (
 	"mlrbfn/dataset"
 )
 
-// TestAuto: whitening after L2, but without it where the length tells the
-// classes apart or features are few, and no whitening where classes have no
-// spread.
+// TestAuto: whitening after L2, but without L2 if the length separates the classes
+// or there are few features, and no whitening if classes have no spread.
 func TestAuto(t *testing.T) {
 	for name, tt := range map[string]struct {
 		d      int
 		spread float64 // within a class
-		length bool    // the classes differ in their length alone
+		length bool    // the classes differ only in their length
 		want   conditioning.Options
 	}{
 		"many features":           {d: 40, spread: 1, want: conditioning.Options{Kind: conditioning.Whiten, L2: true}},

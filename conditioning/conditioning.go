@@ -42,8 +42,8 @@ const (
 	// distances. The first coordinates separate the class means, the best first.
 	Whiten Kind = "whiten"
 	// Auto is Whiten, with L2 unless there are fewer than 32 features, or the
-	// nearest class mean is the right one significantly more often without L2: on
-	// the validation rows, by more than two standard deviations of the
+	// nearest class mean is the right one significantly more often without L2, that
+	// is, on the validation rows, by more than two standard deviations of the
 	// difference. If all rows of each class are equal, nothing can be whitened;
 	// then Auto is L2 alone, or None with fewer than 32 features.
 	Auto Kind = "auto"
@@ -56,7 +56,7 @@ var Kinds = []Kind{None, Standardise, PCA, Whiten, Auto}
 type Options struct {
 	Kind      Kind    `json:"kind"`      // "" means None
 	L2        bool    `json:"l2"`        // divide each row by its length first
-	Shrinkage float64 `json:"shrinkage"` // s of Whiten, > 0; 0 means that of Shrinkages which fits the validation rows
+	Shrinkage float64 `json:"shrinkage"` // s of Whiten, > 0; 0 means the one of Shrinkages that fits the validation rows best
 	Dims      int     `json:"dims"`      // E of PCA; 0 means D
 
 	// Memory is about how many bytes fitting may take; 0 means no limit. If D×D

@@ -37,7 +37,7 @@ type classGaussians struct {
 	labels []int     // [n]
 }
 
-// gaussians fits them to up to mostTrain of the training rows. If there are no
+// gaussians fits classGaussians to up to mostTrain of the training rows. If there are no
 // validation rows, every tenth training row replaces them.
 func gaussians(ctx context.Context, train, validation dataset.Rows, classes int, l2 bool) (*classGaussians, error) {
 	if len(validation.Index) == 0 {
@@ -100,7 +100,7 @@ func whitened(factor *mat.Cholesky, x []float64) []float64 {
 //
 //	L(s) = −½ log|Σ_s| − ½ mean_i (x_i−μ_{y_i})ᵀ Σ_s⁻¹ (x_i−μ_{y_i})
 //
-// Accuracy would not do: a backbone that was trained on the same images
+// Accuracy cannot be used: a backbone that was trained on the same images
 // classifies all of them correctly.
 func (g *classGaussians) shrinkage(ctx context.Context) (float64, error) {
 	n := len(g.labels)
@@ -165,7 +165,7 @@ func (g *classGaussians) wrong(s float64) (rows int, err error) {
 // removes one dimension, the length, which may separate OOD images.
 const fewFeatures = 32
 
-// choose returns the options that Auto stands for. rows returns the rows to try
+// choose returns the options that Auto means. rows returns the rows to try
 // with and without L2, and whether they must still be divided by their lengths.
 func choose(ctx context.Context, rows func(l2 bool) (train, validation dataset.Rows, divide bool), classes int, o Options) (Options, error) {
 	train, _, divide := rows(true)

@@ -46,7 +46,7 @@ func TestGoldenShrinkage(t *testing.T) {
 		}
 		seen[c.Shrinkage] = true
 
-		// Rows of a class that has none to train on tell nothing.
+		// Rows of a class without training rows are ignored.
 		val.X, val.Labels = append(slices.Clone(c.XV), make([]float32, c.D)...), append(slices.Clone(c.YV), 3)
 		val.Index = upTo(len(val.Labels))
 		again, err := conditioning.Fit(t.Context(), train, val, 4, o)

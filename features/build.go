@@ -21,23 +21,21 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// build is what the files of a set are written from, row by row, so that they
-// need not be in memory. Each sequence has meta.N values and is asked for once;
-// after an error it ends.
+// build gives the contents of a set's files row by row, so that they need not be in
+// memory. Each sequence has meta.N values and is read once; it ends after an error.
 type build struct {
 	meta     Meta
 	features iter.Seq2[[]float32, error]
-	logits   iter.Seq2[[]float32, error] // nil where there are none
+	logits   iter.Seq2[[]float32, error] // nil if there are none
 	columns  int                         // of logits
 	labels   iter.Seq2[int64, error]
 	images   iter.Seq2[Image, error]
-	places   iter.Seq2[int64, error] // nil but for a shard
+	places   iter.Seq2[int64, error] // nil except for a shard
 	failed   []Failure
 }
 
-// write writes and syncs all files of the set in a new folder and completes
-// meta. The classifier is taken over from old, a set of the same model, unless
-// that is nil.
+// write writes and syncs all files of the set in a new folder and completes meta.
+// It copies the classifier from old, a set of the same model, unless old is nil.
 func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if err := disk.RemoveAll(dir); err != nil {
 		return err
@@ -51,7 +49,7 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 		return err
 	}
 	sortFailures(b.failed)
-	// Rows and images first: they tell what is missing.
+	// Rows and images first: their errors name what is missing.
 	err := file(featuresFile, func(w io.Writer) error { return writeRows(w, b.features, b.meta.N, b.meta.D) })
 	if err == nil && b.logits != nil {
 		err = file(logitsFile, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns) })
@@ -76,7 +74,7 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	}
 	text, err := b.meta.encode()
 	if err == nil {
-		b.meta, err = parseMeta(text) // as a reader will see it
+		b.meta, err = parseMeta(text) // as a reader sees it
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Join(dir, metaFile), err)
@@ -102,15 +100,15 @@ func each[T any](all []T) iter.Seq2[T, error] {
 	}
 }
 
-// sortFailures puts them in an order that does not depend on which worker was
-// quicker.
+// sortFailures sorts failures, so that their order does not depend on the speed of
+// the workers.
 func sortFailures(failed []Failure) {
 	slices.SortFunc(failed, func(a, b Failure) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Error, b.Error))
 	})
 }
 
-// imageLine returns what is written of an image.
+// imageLine returns the line of images.jsonl for an image.
 func (b *build) imageLine(img Image) any {
 	b.meta.Version = max(b.meta.Version, needsVersion(img.Path))
 	if img.Label != nil {
@@ -120,13 +118,13 @@ func (b *build) imageLine(img Image) any {
 	return imageLine{pathtext.Encode(img.Path), pathtext.Bytes(img.Path), img.Label, img.Bytes, img.MTime, img.SHA256}
 }
 
-// failureLine returns what is written of a failure.
+// failureLine returns the line of errors.jsonl for a failure.
 func (b *build) failureLine(f Failure) any {
 	b.meta.Version = max(b.meta.Version, needsVersion(f.Path))
 	return failureLine{pathtext.Encode(f.Path), pathtext.Bytes(f.Path), f.Error}
 }
 
-// readable makes a name UTF-8 that is a folder's and may be anything.
+// readable converts the name of a folder, which may have any bytes, to UTF-8.
 func readable(name string) string {
 	if utf8.ValidString(name) {
 		return name
@@ -184,7 +182,7 @@ func writeLines[T any](w io.Writer, all iter.Seq2[T, error], line func(T) any) e
 	return nil
 }
 
-// copyFile copies a file, if it is there.
+// copyFile copies a file, if it exists.
 func copyFile(to, from string) error {
 	f, err := regular.Open(from, regular.Values)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,24 +198,24 @@ func copyFile(to, from string) error {
 	})
 }
 
-// Contents is what Commit makes a set of.
+// Contents is what Commit writes besides the rows.
 type Contents struct {
 	// Images are those of the listing that belong to the set, in its order.
-	// Path, Label, Bytes and MTime count.
+	// Path, Label, Bytes and MTime are used.
 	Images []Image
 	// Labels are those of Images: −1 or an index into Classes.
 	Labels  []int64
 	Classes []string
-	// Failed are the images that have no row, and what else could not be read.
+	// Failed are the images that have no row, and other files that could not be read.
 	Failed []Failure
-	// Part and Places are of a shard only: the whole that it is part of, and the
-	// place of each of Images in it.
+	// Part and Places are for shards only: the whole set that the shard is part of,
+	// and the place of each of Images in that.
 	Part   *Part
 	Places []int64
 }
 
-// newBuild checks the arguments of Commit. What it returns reads them and the
-// rows of w.
+// newBuild checks the arguments of Commit. The build that it returns reads them and
+// the rows of w.
 func (w *Writer) newBuild(c Contents) (*build, error) {
 	if len(c.Labels) != len(c.Images) {
 		return nil, fmt.Errorf("%d labels for %d images", len(c.Labels), len(c.Images))

@@ -23,18 +23,18 @@ import (
 // by version 1 of the format.
 var ErrNoChecksums = errors.New("it has no checksums")
 
-// Sum is what features.json says of another file of the set.
+// Sum is the entry of features.json for another file of the set.
 type Sum struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"` // 64 lower-case hexadecimal digits
 }
 
-// noSum stands in the place of the checksum of features.json while that is
-// computed.
+// noSum replaces the checksum of features.json while that is computed.
 var noSum = strings.Repeat("0", 2*sha256.Size)
 
 // seal puts the checksum into the text of a features.json that has noSum in its
-// place. It is the last field, so that no other can be taken for it.
+// place. The checksum is the last field, so that no other field can be mistaken for
+// it.
 func seal(text []byte) {
 	sum := sha256.Sum256(text)
 	hex.Encode(text[bytes.LastIndex(text, []byte(noSum)):], sum[:])
@@ -75,12 +75,12 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// matrices are the files that may be larger than memory: on opening only their
-// size and header are looked at.
+// matrices are the files that may be larger than memory: Open checks only their
+// size and header.
 var matrices = []string{featuresFile, logitsFile}
 
-// checkSums compares the files that features.json names with what it says, as
-// far as that is quick.
+// checkSums compares the files that features.json names with their entries, as far
+// as that is quick.
 func (s *Set) checkSums() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
 		sum := s.Files[name]
@@ -129,9 +129,9 @@ func (s *Set) checkSum(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// checkHeader compares the header of a matrix of this package's own making,
-// byte by byte, with the one that it wrote: another type of the same size would
-// be read without complaint.
+// checkHeader compares the header of a matrix that this package wrote, byte by
+// byte, with the expected one: another type of the same size would be read without
+// an error.
 func (s *Set) checkHeader(name string, shape []int) error {
 	var want bytes.Buffer
 	if _, err := npy.NewWriter[float32](&want, shape...); err != nil {
@@ -149,10 +149,10 @@ func (s *Set) checkHeader(name string, shape []int) error {
 	return nil
 }
 
-// Verify reads all files of the set and compares them with the checksums that
-// were written with them, which Open does for all but features and logits. The
-// error wraps ErrDamaged and names the first file that differs, or
-// ErrNoChecksums; it is ctx's if that is cancelled.
+// Verify reads all files of the set and compares them with their checksums; Open
+// does this for all files but features and logits. The error wraps ErrDamaged and
+// names the first file that differs, or wraps ErrNoChecksums. If ctx is cancelled,
+// it is ctx.Err().
 func (s *Set) Verify(ctx context.Context) error {
 	if s.Version < 2 {
 		return fmt.Errorf("%s cannot be verified: %w; an `extract` onto it gives it some", s.Dir, ErrNoChecksums)

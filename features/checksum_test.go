@@ -89,7 +89,7 @@ func TestEveryAlteredByteIsNoticed(t *testing.T) {
 	check(t, openWholly(t, dir, true))
 }
 
-// TestEveryByteOfTheMetadata puts every other value in the place of every byte.
+// TestEveryByteOfTheMetadata replaces every byte by every other value.
 func TestEveryByteOfTheMetadata(t *testing.T) {
 	good, err := features.EncodeMeta(features.Meta{Version: features.Version, N: 1, D: 2, Classes: []string{"a", strings.Repeat("0", 64)}, Files: map[string]features.Sum{"labels.npy": {}}})
 	check(t, err)
@@ -121,7 +121,7 @@ func TestVerifyWithoutChecksums(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	// Its rows are used, and it becomes one of today.
+	// Its rows are used, and it is written in the current version.
 	w := create(t, dir, header, features.Options{})
 	if !four[0].known(w) {
 		t.Error("the rows of an older version are not known")
@@ -132,7 +132,7 @@ func TestVerifyWithoutChecksums(t *testing.T) {
 	}
 }
 
-// TestDamageIsNotHandedOn: an update does not give new checksums to old damage.
+// TestDamageIsNotHandedOn: an update does not write new checksums for damaged data.
 func TestDamageIsNotHandedOn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	commit(t, create(t, dir, header, features.Options{}), four)

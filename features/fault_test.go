@@ -16,11 +16,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// errKilled is what every operation says once a run has been killed.
+// errKilled is the error of every operation after a run was killed.
 var errKilled = errors.New("killed")
 
-// failures are the ways in which operation at of a run can go wrong, and all
-// that come after it.
+// failures are the ways in which the operation with the number at, and all after
+// it, can fail.
 var failures = map[string]func(at int) disk.Fault{
 	"killed": func(at int) disk.Fault {
 		return counted(func(n int, _ string) error { return when(n >= at, errKilled) })
@@ -61,8 +61,7 @@ func withoutExchange(fault disk.Fault) disk.Fault {
 	}
 }
 
-// withoutSync spares a test the time that syncing takes where it makes no
-// difference.
+// withoutSync saves the time of syncing in a test that does not depend on it.
 func withoutSync(t testing.TB) {
 	disk.SetFault(func(string, string) error { return nil })
 	t.Cleanup(func() { disk.SetFault(nil) })
@@ -84,9 +83,9 @@ func attempt(t testing.TB, dir string, pictures []picture, failed features.Failu
 	return errors.Join(err, w.Close())
 }
 
-// TestEveryOperationFails lets each operation on disk of an extraction fail, in
-// each of the ways, and the next run continue: the set is that of a run without
-// failures, and until then the old one can be read.
+// TestEveryOperationFails makes each disk operation of an extraction fail, in each
+// of the ways, and then lets the next run continue: the set is that of a run
+// without failures, and until then the old one can be read.
 func TestEveryOperationFails(t *testing.T) {
 	before := []picture{{"ant & bee/1.png", 0, 1}, {"gone.png", -1, 9}, {"cat/100%.png", 1, 5}}
 	failed := features.Failure{Path: four[1].path, Error: "cut short"}
@@ -177,7 +176,7 @@ func TestFailureAfterFailure(t *testing.T) {
 	})
 }
 
-// TestCancelledCommit leaves what was there and goes on later.
+// TestCancelledCommit: the old set remains, and a later run continues.
 func TestCancelledCommit(t *testing.T) {
 	dir, once := filepath.Join(t.TempDir(), "set"), filepath.Join(t.TempDir(), "once")
 	commit(t, create(t, once, header, features.Options{}), four)

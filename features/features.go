@@ -1,19 +1,19 @@
-// Package features keeps feature sets on disk: what a backbone made of a folder
-// of images, computed once and used by everything after.
+// Package features stores feature sets on disk: the features that a backbone
+// computed for a folder of images, once, for all later steps.
 //
 // A set is a folder:
 //
 //	features.npy   float32 [N, D]
-//	labels.npy     int64 [N], −1 where there is no label
-//	logits.npy     float32 [N, C], where the backbone has a classifier
-//	images.jsonl   one [Image] a line (path, label, bytes, mtime, sha256), in the order of the rows
-//	errors.jsonl   one [Failure] a line (path, error): images that could not be read
-//	positions.npy  int64 [N], of a shard alone: each row's place in the whole
+//	labels.npy     int64 [N], −1 for an image without a label
+//	logits.npy     float32 [N, C], if the backbone has a classifier
+//	images.jsonl   one [Image] per line (path, label, bytes, mtime, sha256), in the order of the rows
+//	errors.jsonl   one [Failure] per line (path, error): images that could not be read
+//	positions.npy  int64 [N], only in a shard: each row's place in the whole set
 //	features.json  the [Meta], with the checksums of all these
 //
-// [Open] reads one, also one made elsewhere, which needs features.npy alone.
-// [Create] writes one; it can be interrupted at any moment and goes on from
-// there when it is called again. [Merge] makes one of shards.
+// [Open] reads one. Sets of other programs need only features.npy. [Create] writes
+// one; it can be interrupted at any moment and continues from there when it is
+// called again. [Merge] makes one of shards.
 package features
 
 import (
@@ -35,18 +35,19 @@ import (
 
 // Version is the newest version of the format that this package writes and reads.
 //
-// Version 1 had no checksums, and no shards. Versions 1 and 2 have %XX in paths
-// for bytes that are not UTF-8, and %25 for a % that would read so. Version 3 has
-// paths as they are, and bytes that are not UTF-8 as NUL and two hexadecimal
-// digits. A set in whose paths this makes no difference is written as version 2.
+// Version 1 had no checksums, and no shards. Versions 1 and 2 have %XX in paths for
+// bytes that are not UTF-8, and %25 for a % that could be read as the start of such
+// a code. Version 3 has paths unchanged, and bytes that are not UTF-8 as NUL and
+// two hexadecimal digits. A set whose paths are the same in both is written as
+// version 2.
 const Version = 3
 
-// plainVersion is that of sets whose paths are the same in both versions.
+// plainVersion is the version of sets whose paths are the same in versions 2 and 3.
 const plainVersion = 2
 
-// Names of a set's files. The last two hold the weight [C, D] and the bias [C]
-// of the backbone's own classifier; this package reads and keeps them, and does
-// not make them.
+// Names of a set's files. The last two hold the weight [C, D] and the bias [C] of
+// the backbone's own classifier; this package reads and copies them, but does not
+// make them.
 const (
 	featuresFile = "features.npy"
 	labelsFile   = "labels.npy"
@@ -62,24 +63,24 @@ const (
 // Errors to be tested for with errors.Is. Those that wrap them name the folder
 // or file and say what to do.
 var (
-	// ErrNotSet says that a folder is there and is no feature set.
+	// ErrNotSet says that a folder exists but is not a feature set.
 	ErrNotSet = errors.New("not a feature set")
 	// ErrDamaged says that the files of a set are malformed or disagree.
 	ErrDamaged = errors.New("damaged feature set")
 	// ErrVersion says that a set is of a newer version of the format.
 	ErrVersion = errors.New("written by a newer version of this program")
-	// ErrFingerprint says that sets would be mixed that must not be.
+	// ErrFingerprint says that sets must not be mixed.
 	ErrFingerprint = errors.New("made by another model or preprocessing")
-	// ErrOtherImages says that a set would be replaced by one of the images in
-	// another folder.
+	// ErrOtherImages says that a set of the images in another folder would be
+	// replaced.
 	ErrOtherImages = errors.New("made of images in another folder")
-	// ErrOtherShard says that a set is another part of a whole than was wanted.
+	// ErrOtherShard says that a set is not the wanted part of a whole.
 	ErrOtherShard = errors.New("not the part that was asked for")
 	// ErrLocked says that another process is writing to the set.
 	ErrLocked = errors.New("another extract is writing to it")
 )
 
-// Meta is features.json. A set made elsewhere has N, D and Classes alone.
+// Meta is features.json. A set of another program has only N, D and Classes.
 type Meta struct {
 	Version     int             `json:"version"`
 	N           int             `json:"n"`                  // rows
@@ -93,15 +94,15 @@ type Meta struct {
 	Preprocess  json.RawMessage `json:"preprocess"`         // how images were preprocessed; null if unknown
 	Fingerprint string          `json:"fingerprint"`        // of model, output, pooling and preprocessing together
 	Tool        string          `json:"tool"`               // program and version that made the set
-	Machines    []Machine       `json:"machines,omitempty"` // what the rows were computed on, each once; none if unknown
+	Machines    []Machine       `json:"machines,omitempty"` // the machines that computed the rows, each once; none if unknown
 	Shard       *Part           `json:"shard,omitempty"`    // which part of a whole it is; nil for a whole set
 	Files       map[string]Sum  `json:"files,omitempty"`    // checksums of the other files that it was made with, by name
-	SHA256      string          `json:"sha256,omitempty"`   // of features.json itself, with 64 zeros in the place of these digits
+	SHA256      string          `json:"sha256,omitempty"`   // of features.json itself, with 64 zeros in place of these digits
 }
 
 // Machine says what features were computed with, as far as they may depend on it.
-// It is no part of the fingerprint: it changes the last bits of features at most,
-// but for those of quantised models.
+// It is not part of the fingerprint: it changes at most the last bits of features,
+// except for quantised models.
 type Machine struct {
 	Kernels  string `json:"kernels"`                 // instruction set of the preprocessing
 	Runtime  string `json:"onnxruntime,omitempty"`   // version of the library that ran the model
@@ -121,14 +122,14 @@ func union(a, b []Machine) []Machine {
 	return slices.Compact(all)
 }
 
-// Mixed tells whether rows were computed on machines that differ, by a quantised
-// model, so that some may not be comparable with others.
+// Mixed tells whether a quantised model computed rows on machines that differ, so
+// that the rows may not be comparable.
 func (m Meta) Mixed() bool {
 	return len(m.Machines) > 1 && slices.ContainsFunc(m.Machines, func(m Machine) bool { return m.Products != "" })
 }
 
-// Shard says which of several parts of a listing a set is made of. The zero
-// value is all of it.
+// Shard says from which of several parts of a listing a set is made. The zero value
+// is the whole listing.
 type Shard struct {
 	Index int `json:"index"` // from 1 to Count
 	Count int `json:"count"`
@@ -137,7 +138,7 @@ type Shard struct {
 // maxShards bounds how many parts a whole can have.
 const maxShards = 1 << 16
 
-// ParseShard reads what String writes.
+// ParseShard is the inverse of String.
 func ParseShard(text string) (Shard, error) {
 	i, n, ok := strings.Cut(text, "/")
 	index, indexErr := strconv.Atoi(i)
@@ -166,25 +167,25 @@ func (s Shard) String() string {
 	return fmt.Sprintf("%d/%d", s.Index, s.Count)
 }
 
-// Part is a Shard of a listing that is known.
+// Part is a Shard of a known listing.
 type Part struct {
 	Shard
 	Images  int    `json:"images"`  // in the whole listing
 	Listing string `json:"listing"` // SHA-256 of its paths, which all shards of one whole share
 }
 
-// Image is what images.jsonl says of an image. Any program can make its path
-// out: it stands there as it is if it is UTF-8; if not, path_bytes has its bytes
-// in base64.
+// Image is the entry of images.jsonl for an image. Any program can read its path: a
+// UTF-8 path is written unchanged; for another one, path_bytes has its bytes in
+// base64.
 type Image struct {
 	Path   string  // relative to the root, with forward slashes; the bytes that the file system has
-	Label  *string // name of its class; nil where it has none
+	Label  *string // name of its class; nil if it has none
 	Bytes  int64   // size of the file, or of the pixels of an image in an idx file
 	MTime  int64   // time of the file's last change, in nanoseconds since 1970
 	SHA256 string  // of those bytes, 64 lower-case hexadecimal digits
 }
 
-// Failure is what errors.jsonl says of an image, or anything else, that could
+// Failure is the entry of errors.jsonl for an image, or another file, that could
 // not be read.
 type Failure struct {
 	Path  string // as in Image
@@ -208,8 +209,8 @@ type failureLine struct {
 	Error     string `json:"error"`
 }
 
-// decodePath reads a path in a file of a version of the format, 0 for a set that
-// was made elsewhere.
+// decodePath reads a path in a file of a version of the format; 0 means a set of
+// another program.
 func decodePath(version int, text string) string {
 	if version == 1 || version == 2 {
 		return pathtext.DecodePercent(text)
@@ -239,7 +240,7 @@ func parseMeta(data []byte) (Meta, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	// Damage before all that it may have done.
+	// Damage first, before errors that it may have caused.
 	if m.Version > 1 && !sealed(data, m.SHA256) {
 		return Meta{}, fmt.Errorf("%w: it was altered or cut short: its checksum does not match", ErrDamaged)
 	}
@@ -275,7 +276,7 @@ func (m Meta) encode() ([]byte, error) {
 // maxLine bounds a line of images.jsonl and errors.jsonl.
 const maxLine = 1 << 20
 
-// readLines reads a file of one JSON object a line.
+// readLines reads a file of one JSON object per line.
 func readLines[T any](r io.Reader, each func(T) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)

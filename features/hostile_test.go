@@ -71,7 +71,7 @@ func TestSpecialFiles(t *testing.T) {
 	}
 }
 
-// What a set says takes no more memory than its rows account for.
+// The metadata of a set take no more memory than its rows justify.
 func TestBounds(t *testing.T) {
 	for _, test := range []struct {
 		name string

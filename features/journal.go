@@ -24,21 +24,21 @@ import (
 
 // Names of a journal's files.
 const (
-	journalHeadFile = "journal.json"  // what the rows were made with
+	journalHeadFile = "journal.json"  // how the rows were made
 	journalRowsFile = "rows.f32"      // rows, one after another
 	journalLineFile = "rows.jsonl"    // one journalLine for each row
 	journalMachines = "machines.json" // the machines that rows were made on
-	newSuffix       = ".new"          // of a file while it is written
+	newSuffix       = ".new"          // suffix of a file while it is written
 )
 
-// journalVersion is that of the journal's format, which is not that of a set.
+// journalVersion is the version of the journal's format, which differs from that of a set.
 const journalVersion = 1
 
 // syncEvery is how much work a power failure may cost. A killed process loses
-// nothing: every row is handed to the system at once.
+// nothing: every row is written immediately, without a buffer.
 const syncEvery = 2 * time.Second
 
-// journalHead says what rows can be used for. The root is part of it because
+// journalHead says for which set rows can be used. The root is part of it because
 // paths are relative to it.
 type journalHead struct {
 	Version     int    `json:"version"`
@@ -57,12 +57,12 @@ type journalLine struct {
 	CRC    uint32 `json:"crc"` // see sum
 }
 
-// image returns what the line says about an image.
+// image returns the image of the line.
 func (l journalLine) image() Image {
 	return Image{Path: pathtext.DecodePercent(l.Path), Bytes: l.Bytes, MTime: l.MTime, SHA256: l.SHA256}
 }
 
-// sum returns the CRC-32C of a row and of what its line says about it.
+// sum returns the CRC-32C of a row and of its line.
 func (l journalLine) sum(row []byte) uint32 {
 	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	h.Write(row)
@@ -70,20 +70,20 @@ func (l journalLine) sum(row []byte) uint32 {
 	return h.Sum32()
 }
 
-// journal holds rows in the order in which they were made. It only grows, and
-// what a crash leaves of it is valid up to the first line that is torn or whose
-// row is missing or differs.
+// journal holds rows in the order in which they were made. It is only appended to.
+// After a crash it is valid up to the first line that is incomplete or whose row is
+// missing or differs.
 type journal struct {
 	rows, lines *disk.File
 	n           int    // rows
 	end         int64  // of the lines, in bytes
-	row         []byte // scratch, of a row's size
+	row         []byte // buffer of a row's size
 	synced      time.Time
 }
 
-// openJournal opens the journal in the folder dir, or starts one, cuts off what
-// is not valid, and calls each for the lines that are. A journal with another
-// head is thrown away if it has no rows or by force, and an error otherwise.
+// openJournal opens the journal in the folder dir, or starts one, cuts off the
+// invalid part, and calls each for every valid line. A journal with another head is
+// removed if it has no rows or with force; otherwise it is an error.
 func openJournal(dir string, head journalHead, force bool, each func(journalLine) error) (_ *journal, err error) {
 	want, err := json.Marshal(head)
 	if err != nil {
@@ -124,11 +124,11 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 	return j, nil
 }
 
-// writeJournalFile writes a file in the folder dir as a whole, or leaves it as it
-// was.
+// writeJournalFile replaces a file in the folder dir as a whole, or does not change
+// it.
 func writeJournalFile(dir, name string, content []byte) error {
 	path := filepath.Join(dir, name)
-	// Under a name that a killed run cannot leave for good.
+	// The temporary name is fixed, so that the next run replaces the file of a killed one.
 	if err := disk.Remove(path + newSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -145,8 +145,8 @@ func writeJournalFile(dir, name string, content []byte) error {
 	return err
 }
 
-// readMachines returns the machines that the rows of the journal in dir were
-// made on, as far as it says.
+// readMachines returns the machines that the rows of the journal in dir were made
+// on, as far as they are recorded.
 func readMachines(dir string) (machines []Machine, err error) {
 	data, err := regular.ReadFile(filepath.Join(dir, journalMachines), regular.Config)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +203,7 @@ func (j *journal) recover(each func(journalLine) error) error {
 // at returns the place of a row.
 func (j *journal) at(row int) int64 { return int64(row) * int64(len(j.row)) }
 
-// append adds a row. After a failure the journal is what it was before.
+// append adds a row. After a failure the journal is as it was before.
 func (j *journal) append(line journalLine, parts ...[]float32) error {
 	row := j.row[:0]
 	for _, part := range parts {
@@ -236,7 +236,7 @@ func (j *journal) sync() error {
 	return errors.Join(j.rows.Sync(), j.lines.Sync())
 }
 
-// read fills values with what stands in a row from column first on.
+// read fills values with the columns of a row from first on.
 func (j *journal) read(values []float32, row, first int) error {
 	b := j.row[:4*len(values)]
 	if _, err := j.rows.ReadAt(b, j.at(row)+4*int64(first)); err != nil {
@@ -261,7 +261,7 @@ func (j *journal) close() error {
 
 // removeJournal removes the journal in the folder dir, if there is one.
 func removeJournal(dir string) error {
-	// The head goes last: without rows it does no harm.
+	// The head is removed last: without rows it is harmless.
 	for _, name := range []string{journalLineFile, journalRowsFile, journalMachines + newSuffix, journalMachines, journalHeadFile + newSuffix, journalHeadFile} {
 		if err := disk.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

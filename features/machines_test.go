@@ -8,8 +8,8 @@ import (
 	"mlrbfn/features"
 )
 
-// TestMachines: a set says on which machines its rows were made, be it in one
-// run, in several or in shards, and another machine is no other fingerprint.
+// TestMachines: a set records the machines of its rows, in one run, in several or
+// in shards, and another machine does not change the fingerprint.
 func TestMachines(t *testing.T) {
 	here, there := header, header
 	here.Machine = features.Machine{Kernels: "avx2", Runtime: "1.31.1", Provider: "cpu", Products: "saturating"}
@@ -28,13 +28,13 @@ func TestMachines(t *testing.T) {
 	commit(t, create(t, dir, here, features.Options{}), four[:2])
 	machines(dir, here.Machine)
 	commit(t, create(t, dir, there, features.Options{}), four[:2])
-	machines(dir, here.Machine) // nothing was made there
+	machines(dir, here.Machine) // no row was made there
 	commit(t, create(t, dir, there, features.Options{}), four)
 	machines(dir, here.Machine, there.Machine)
 	commit(t, create(t, dir, header, features.Options{}), four[2:])
-	machines(dir, here.Machine, there.Machine) // which row is whose is not known
+	machines(dir, here.Machine, there.Machine) // it is not known which machine made which row
 
-	// An interrupted run goes on elsewhere.
+	// An interrupted run continues on another machine.
 	dir = filepath.Join(t.TempDir(), "set")
 	w := create(t, dir, there, features.Options{})
 	check(t, add(w, four[0]))

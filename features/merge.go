@@ -16,15 +16,15 @@ import (
 // ErrShards says that sets are not all the shards of one whole.
 var ErrShards = errors.New("not all the shards of one set")
 
-// Merge makes the feature set in the folder dir of all shards of a whole, given
-// in any order. Its bytes are those that one run over the whole listing would
-// have written. The shards are verified and read in the order of the rows; a
-// row takes some bytes of memory, whatever its length.
+// Merge makes the feature set in the folder dir from all shards of a whole, given
+// in any order. It is bit-identical to the set of one run over the whole listing.
+// The shards are verified and read in the order of the rows; a row takes some bytes
+// of memory, whatever its length.
 //
-// What stands at dir is replaced as by [Create] and Commit, and left as it is
-// after an error. The error wraps ErrShards if shards are missing, given twice,
-// or of different listings, ErrFingerprint if they were made by different models,
-// and what Open and Create return.
+// A set at dir is replaced as by [Create] and Commit. After an error it is
+// unchanged. The error wraps ErrShards if shards are missing, given twice, or of
+// different listings, ErrFingerprint if they were made by different models, and
+// what Open and Create return.
 func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta, err error) {
 	sets := make([]*Set, 0, len(shards))
 	defer func() {
@@ -145,7 +145,7 @@ func merged(sets []*Set) (*build, error) {
 	if first.Shard.Images > b.meta.N+len(b.failed) {
 		return nil, first.damaged(metaFile, "it is of %d images, and all shards have %d rows and %d failures", first.Shard.Images, b.meta.N, len(b.failed))
 	}
-	shardOf := slices.Repeat([]int32{-1}, first.Shard.Images) // −1 of images that have failed
+	shardOf := slices.Repeat([]int32{-1}, first.Shard.Images) // −1 for images that have failed
 	for i, s := range sets {
 		places, shape, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
 		if err != nil {
@@ -187,7 +187,7 @@ func merged(sets []*Set) (*build, error) {
 	return b, nil
 }
 
-// sequence gives what of returns of every row of the whole: row i of the set s.
+// sequence gives the value of of for every row of the whole: row i of the set s.
 // shardOf says which of the sets holds each image, −1 for none.
 func sequence[T any](shardOf []int32, sets []*Set, of func(s *Set, i int) (T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {

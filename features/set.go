@@ -19,23 +19,23 @@ import (
 // nor read after Close.
 type Set struct {
 	Dir  string // as it was given to Open
-	Meta        // N, D and Classes are right for every set
+	Meta        // N, D and Classes are set for every feature set
 
 	features *npy.Mapped
-	logits   *npy.Mapped // nil where there are none
+	logits   *npy.Mapped // nil if there are none
 	labels   []int64
 }
 
-// Open opens the feature set in the folder dir and checks that its files agree
-// with each other and with their checksums; of features and logits it compares
-// size and header, and Verify the rest. Features and logits are mapped, so that
-// a set may be larger than memory. A set of version 1 has no checksums; the
-// lines of its images.jsonl are counted when they are read.
+// Open opens the feature set in the folder dir and checks that its files agree with
+// each other and with their checksums. It compares only size and header of features
+// and logits; Verify compares the rest. Features and logits are mapped, so that a
+// set may be larger than memory. A set of version 1 has no checksums; the lines of
+// its images.jsonl are counted when they are read.
 //
-// A folder that holds features.npy and no features.json was made elsewhere: it
-// has no fingerprint, the label −1 everywhere unless there is a labels.npy (of
-// any type that holds whole numbers), and the classes "0", "1", … up to its
-// largest label.
+// A folder with features.npy but without features.json is a set of another program:
+// it has no fingerprint, the label −1 everywhere unless there is a labels.npy (of
+// any type that holds whole numbers), and the classes "0", "1", … up to its largest
+// label.
 //
 // The error wraps fs.ErrNotExist if there is no such folder, ErrNotSet,
 // ErrVersion or ErrDamaged.
@@ -80,7 +80,8 @@ func Open(dir string) (_ *Set, err error) {
 	return s, nil
 }
 
-// checkFolder tells apart what is no feature set, and says how to make one.
+// checkFolder returns an error for a folder that is not a feature set, and says how
+// to make one.
 func (s *Set) checkFolder() error {
 	advice := "an extraction makes it"
 	if _, err := os.Stat(partialDir(s.Dir)); err == nil {
@@ -103,7 +104,7 @@ func (s *Set) damaged(name, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: "+format, append([]any{ErrDamaged, s.path(name)}, args...)...)
 }
 
-// readMeta reads features.json where there is one.
+// readMeta reads features.json if there is one.
 func (s *Set) readMeta() error {
 	data, err := regular.ReadFile(s.path(metaFile), regular.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -138,12 +139,12 @@ func (s *Set) mapMatrix(name string) (*npy.Mapped, error) {
 	return m, nil
 }
 
-// maxClasses bounds the labels of a set that was made elsewhere and has fewer
-// rows, and the classes of a backbone's own classifier. ImageNet-21k has 21,843.
+// maxClasses bounds the labels of another program's set with fewer rows, and the
+// classes of a backbone's own classifier. ImageNet-21k has 21,843.
 const maxClasses = 1 << 15
 
-// readLabels reads and checks the labels, and names the classes of a set that
-// was made elsewhere.
+// readLabels reads and checks the labels, and names the classes of another
+// program's set.
 func (s *Set) readLabels(foreign bool) error {
 	labels, shape, err := npy.ReadUpTo[int64](s.path(labelsFile), s.N)
 	switch {
@@ -159,9 +160,8 @@ func (s *Set) readLabels(foreign bool) error {
 	}
 	classes := int64(len(s.Classes))
 	if foreign {
-		// Names are made for every label up to the largest, and whoever trains
-		// takes memory for every class: a bound keeps a stray number from
-		// filling it.
+		// Every label up to the largest gets a name, and training takes memory for
+		// every class: the bound prevents that one wrong number fills the memory.
 		classes = max(maxClasses, int64(s.N))
 	}
 	for i, label := range labels {
@@ -181,12 +181,12 @@ func (s *Set) readLabels(foreign bool) error {
 // Features returns all features, [N, D] row by row.
 func (s *Set) Features() []float32 { return s.features.Data }
 
-// Pages steers how the system reads the memory map of a file. What it says is
-// advice: values are the same without it. Any goroutine may use it.
+// Pages controls how the system reads the memory map of a file. Its methods are
+// hints: values are the same without them. Any goroutine may use it.
 type Pages interface {
-	// Read copies the values from the index from on into dst, past the map. For
-	// single rows of a file larger than memory it is better than the map, of which
-	// the system may read megabytes for one value.
+	// Read copies the values from the index from on into dst, without the map. It
+	// is better than the map for single rows of a file larger than memory, since
+	// the system may read megabytes of a map for one value.
 	Read(dst []float32, from int) error
 	// Scatter says that values will be read at random places.
 	Scatter()
@@ -196,13 +196,13 @@ type Pages interface {
 	Release()
 }
 
-// Pages returns the pages that Features lies in. They end with the set.
+// Pages returns the pages of Features. Do not use them after Close.
 func (s *Set) Pages() Pages { return s.features }
 
 // Row returns the D features of row i. It panics unless 0 ≤ i < N.
 func (s *Set) Row(i int) []float32 { return s.features.Data[i*s.D : (i+1)*s.D : (i+1)*s.D] }
 
-// Labels returns the N labels: indices into Classes, −1 where a row has none.
+// Labels returns the N labels: indices into Classes, −1 for a row without one.
 func (s *Set) Labels() []int64 { return s.labels }
 
 // Logits returns the logits of the backbone's own classifier, [N, c] row by
@@ -215,7 +215,7 @@ func (s *Set) Logits() (logits []float32, c int) {
 }
 
 // Classifier reads the last layer of the backbone's own classifier: weight is
-// [C, D] row by row, bias [C], zeros where the set has a weight alone. Without
+// [C, D] row by row, bias [C], zeros if the set has only a weight. Without
 // fc_weight.npy both are nil.
 func (s *Set) Classifier() (weight, bias []float32, err error) {
 	weight, shape, err := npy.ReadUpTo[float32](s.path(weightFile), maxClasses*s.D)
@@ -242,8 +242,8 @@ func (s *Set) Classifier() (weight, bias []float32, err error) {
 	return weight, bias, nil
 }
 
-// Images reads images.jsonl: one Image for each row. A set made elsewhere may
-// have none; then the result is nil.
+// Images reads images.jsonl: one Image for each row. Another program's set may have
+// none; then the result is nil.
 func (s *Set) Images() ([]Image, error) {
 	var images []Image
 	for img, err := range s.eachImage() {
@@ -270,7 +270,7 @@ func (s *Set) ImagePath(i int) string {
 	return ""
 }
 
-// eachImage gives every image, in the order of the rows, and last an error if
+// eachImage gives every image, in the order of the rows, and finally an error if
 // there are not N of them.
 func (s *Set) eachImage() iter.Seq2[Image, error] {
 	return func(yield func(Image, error) bool) {
@@ -336,9 +336,9 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// SameSpace returns an error that wraps ErrFingerprint and names both sets if
-// their rows cannot be compared: they have different dimensions, or both have a
-// fingerprint and these differ. Of a set made elsewhere only the dimension is
+// SameSpace returns an error that wraps ErrFingerprint and names both sets if their
+// rows cannot be compared: they have different dimensions, or both have a
+// fingerprint and these differ. Only the dimension of another program's set is
 // known.
 func SameSpace(a, b *Set) error {
 	if a.D != b.D {

@@ -28,7 +28,7 @@ func check(t testing.TB, errs ...error) {
 	}
 }
 
-// elsewhere makes a set as another program would: three rows of two features.
+// elsewhere makes a set like another program: three rows of two features.
 func elsewhere(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,8 +102,8 @@ func withoutChecksums(t testing.TB, dir string) {
 	check(t, os.WriteFile(path, text, 0o666))
 }
 
-// TestOpenRefuses breaks a good set of version 1, which has no checksums that
-// would tell, in one way at a time.
+// TestOpenRefuses breaks a good set of version 1, which has no checksums, in one
+// way at a time.
 func TestOpenRefuses(t *testing.T) {
 	put := func(name, text string) func(string) error {
 		return func(dir string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666) }
@@ -174,7 +174,7 @@ func TestOpenRefuses(t *testing.T) {
 			}
 		})
 	}
-	// What is found when it is asked for.
+	// Damage that is found only when the data are read.
 	late := []struct {
 		name  string
 		spoil func(dir string) error

@@ -11,9 +11,9 @@ import (
 	"mlrbfn/features"
 )
 
-// The folders of testdata are sets of six images and one that is broken, made
-// with resnet20-cifar10 of ../shared, each by the `extract` of its time; the files
-// stay as they are, since what was extracted once is read for ever:
+// The folders of testdata are sets of six images and one that is broken, made with
+// resnet20-cifar10 of ../shared, each by the `extract` of its time. The files must
+// not change, since sets of all versions can be read in all later versions:
 //
 //   - version1, as of commit b7fb900, without checksums;
 //   - version2, the first with them;

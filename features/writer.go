@@ -20,8 +20,8 @@ import (
 	"mlrbfn/options"
 )
 
-// Header is what is known of a set before the first image: what all rows have
-// in common. The fields without a comment are those of Meta.
+// Header is what is known about a set before the first image: what all rows have in
+// common. Fields without a comment are those of Meta.
 type Header struct {
 	D           int // features of a row, at least 1
 	LogitsDim   int // logits of a row; 0 for a set without
@@ -37,64 +37,64 @@ type Header struct {
 	Shard       Shard   // zero for a whole set
 }
 
-// Options change what Create puts up with. The zero value is the careful one.
+// Options change what Create accepts. The zero value is the careful one.
 type Options struct {
-	// Force lets a feature set with another fingerprint or root, another shard,
-	// a damaged one, or the work of an unfinished run on one be replaced. What
-	// is no feature set is never replaced.
+	// Force allows that a feature set with another fingerprint or root, another
+	// shard, a damaged set, or the work of an unfinished run is replaced. A folder
+	// that is not a feature set is never replaced.
 	Force bool
 }
 
-// Writer writes a feature set. Rows may come in any order and survive a crash;
-// only Commit makes a set of them. Append and Has may be called from several
+// Writer writes a feature set. Rows may be appended in any order and survive a
+// crash; only Commit makes a set of them. Append and Has may be called from several
 // goroutines.
 type Writer struct {
 	dir     string
 	header  Header
 	options Options
-	lock    *flock.Flock // nil once closed
+	lock    *flock.Flock // nil after Close
 
 	mu      sync.Mutex
 	journal *journal
-	old     *Set // the set that stands at dir, if its rows can be used
+	old     *Set // the set at dir, if its rows can be used
 	known   map[string]location
 	// machines are those of the journal's rows.
 	machines []Machine
 }
 
-// location says where the row of an image is, and of which state of its file.
+// location says where the row of an image is, and from which state of its file it was made.
 type location struct {
 	bytes, mtime int64
 	sha256       [32]byte
 	row          int // in the journal, or ^ that in the old set: there are millions of these
 }
 
-// inOld returns the row of the old set, if it is one of that.
+// inOld returns the index of the row in the old set, if it is there.
 func (l location) inOld() (row int, ok bool) { return ^l.row, l.row < 0 }
 
-// partialDir returns the folder of the work on the set in dir.
+// partialDir returns the work folder of the set in dir.
 func partialDir(dir string) string { return filepath.Clean(dir) + ".partial" }
 
-// Names within the folder of work, beside the journal's.
+// Names in the work folder, besides the journal's.
 const (
 	lockFile = "lock"
 	newDir   = "new" // the set that Commit builds
-	oldDir   = "old" // the set that it replaces, where names cannot be exchanged
+	oldDir   = "old" // the set that it replaces, if names cannot be exchanged
 )
 
 // Create begins or continues to write the feature set in the folder dir.
 //
-// All work goes to the folder DIR.partial beside it, which it locks. Rows that a
-// run before has left there, and rows of a set that stands at dir already, are
-// used again if fingerprint, root and dimensions are the same: Has tells which.
-// With another fingerprint or root they are an error unless Force, which throws
-// the former away and lets Commit replace the latter. The set at dir is read
-// wholly and compared with its checksums, so that damage is not handed on.
-// Nothing at dir changes before Commit.
+// All work is done in the work folder DIR.partial, which is locked. Rows that an
+// earlier run left there, and rows of a set at dir, are reused if fingerprint, root
+// and dimensions are the same: Has tells which. With another fingerprint or root
+// they are an error, unless Force is set; then rows in the work folder are
+// discarded, and Commit replaces the set at dir. That set is read completely and
+// compared with its checksums, so that damage is not copied. Nothing at dir changes
+// before Commit.
 //
-// The error wraps ErrLocked if another process is at it, ErrFingerprint,
+// The error wraps ErrLocked if another process writes to the set, ErrFingerprint,
 // ErrOtherImages, ErrOtherShard, ErrDamaged, or ErrNotSet if dir holds anything
-// that is not a feature set's; it is ctx's if that is cancelled.
+// that does not belong to a feature set. If ctx is cancelled, it is ctx.Err().
 func Create(ctx context.Context, dir string, header Header, options Options) (_ *Writer, err error) {
 	if header.D < 1 || header.LogitsDim < 0 || header.Fingerprint == "" {
 		return nil, fmt.Errorf("features: header with %d features, %d logits and fingerprint %q", header.D, header.LogitsDim, header.Fingerprint)
@@ -128,8 +128,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	return w, nil
 }
 
-// begin locks the folder of work on the set at dir and finishes what was begun
-// there.
+// begin locks the work folder of the set at dir and finishes an interrupted Commit.
 func begin(dir string, header Header, options Options) (*Writer, error) {
 	// The folder itself is replaced, not a link to it.
 	dir, err := filepath.Abs(dir)
@@ -149,8 +148,8 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 	return w, nil
 }
 
-// acquire creates the folder and locks it. A folder that holds something and no
-// lock is none of ours.
+// acquire creates the folder and locks it. A folder with files but without a lock
+// was not made by this package.
 func acquire(partial string) (*flock.Flock, error) {
 	for {
 		entries, err := os.ReadDir(partial)
@@ -188,7 +187,7 @@ func acquire(partial string) (*flock.Flock, error) {
 
 func (w *Writer) partial(name string) string { return filepath.Join(partialDir(w.dir), name) }
 
-// tidy finishes what a Commit that was interrupted has begun.
+// tidy finishes an interrupted Commit.
 func (w *Writer) tidy() error {
 	if _, err := os.Lstat(w.dir); errors.Is(err, fs.ErrNotExist) {
 		if err := disk.Rename(w.partial(oldDir), w.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -202,8 +201,7 @@ func (w *Writer) removeSets() error {
 	return errors.Join(disk.RemoveAll(w.partial(newDir)), disk.RemoveAll(w.partial(oldDir)))
 }
 
-// readOld opens the set that stands at dir and notes its rows, if they can be
-// used.
+// readOld opens the set at dir and records its rows, if they can be used.
 func (w *Writer) readOld(ctx context.Context) error {
 	old, err := w.inspect()
 	if old == nil || err != nil {
@@ -231,7 +229,7 @@ func (w *Writer) readOld(ctx context.Context) error {
 	return errors.Join(err, old.Close())
 }
 
-// knowRowsOf verifies a set, if it has checksums, and notes its rows.
+// knowRowsOf verifies a set, if it has checksums, and records its rows.
 func (w *Writer) knowRowsOf(ctx context.Context, old *Set) error {
 	if err := old.Verify(ctx); err != nil && !errors.Is(err, ErrNoChecksums) {
 		return err
@@ -249,8 +247,8 @@ func (w *Writer) knowRowsOf(ctx context.Context, old *Set) error {
 	return nil
 }
 
-// inspect makes sure that what is at dir, if anything, may be replaced. It
-// returns the set there if that has the right fingerprint.
+// inspect makes sure that what is at dir, if anything, may be replaced. It returns
+// the set at dir if that has the right fingerprint.
 func (w *Writer) inspect() (*Set, error) {
 	entries, err := os.ReadDir(w.dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
@@ -293,7 +291,7 @@ func (s *Set) shard() Shard {
 	return s.Shard.Shard
 }
 
-// otherShard is the error of a set that is that shard and was to be another.
+// otherShard is the error for a set that is that shard instead of the wanted one.
 func otherShard(shard Shard) error {
 	if shard == (Shard{}) {
 		return fmt.Errorf("%w: it is a whole set", ErrOtherShard)
@@ -319,8 +317,8 @@ func locate(img Image, row int) (location, error) {
 	return l, nil
 }
 
-// Has tells whether the row of an image is there already, made from a file of
-// the same size in bytes and time of last change in nanoseconds.
+// Has tells whether there is already a row of the image, made from a file of the
+// same size in bytes and with the same modification time in nanoseconds.
 func (w *Writer) Has(path string, bytes, mtime int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -328,9 +326,9 @@ func (w *Writer) Has(path string, bytes, mtime int64) bool {
 	return ok && l.bytes == bytes && l.mtime == mtime
 }
 
-// Append adds the row of an image, of which Label is not looked at. A row that
-// was there for the same path is forgotten. The row has been handed to the
-// operating system when Append returns, and is synced within seconds.
+// Append adds the row of an image and ignores its Label. It replaces an earlier row
+// for the same path. When Append returns, the row is written to the operating
+// system; it is synced within seconds.
 func (w *Writer) Append(img Image, features, logits []float32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -356,8 +354,8 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 	return nil
 }
 
-// Touch says that the file of an image whose row is there now has this size and
-// time, and still the content that the row was made of.
+// Touch says that the file of an image that has a row now has this size and time,
+// but still the content from which the row was made.
 func (w *Writer) Touch(path string, bytes, mtime int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -366,8 +364,8 @@ func (w *Writer) Touch(path string, bytes, mtime int64) {
 	w.known[path] = l
 }
 
-// SHA256 returns the hash of the file that the row of an image was made of, in
-// hexadecimal, or "" where there is no row.
+// SHA256 returns the hash of the file from which the row of an image was made, in
+// hexadecimal, or "" if there is no row.
 func (w *Writer) SHA256(path string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -378,17 +376,16 @@ func (w *Writer) SHA256(path string) string {
 	return hex.EncodeToString(l.sha256[:])
 }
 
-// Commit makes the set of the rows and puts it into place whole, then closes w.
+// Commit makes the set from the rows, puts it into place as a whole, and closes w.
 //
-// The set has one row for each of the images, in their order, but for those
-// that failed; for each Has must be true. Where the operating system can let two
-// folders change places, there is a set at dir at every moment if there was one
-// before.
+// The set has one row for each of the images, in their order, except for those that
+// failed; Has must be true for each. If the operating system can exchange two
+// folders, and there was a set at dir before, there is one at every moment.
 //
-// The bytes of the set depend on the header, the rows and the arguments alone,
-// and not on interruptions. Contents without images, or whose images have all
-// failed, make a set without rows. After an error, ctx's included, the journal is
-// kept, and Close is due.
+// The bytes of the set depend only on the header, the rows and the arguments, not
+// on interruptions. Contents without images, or whose images have all failed, make
+// a set without rows. After an error, also one of ctx, the journal remains, and
+// Close must be called.
 func (w *Writer) Commit(ctx context.Context, c Contents) (Meta, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -401,7 +398,7 @@ func (w *Writer) Commit(ctx context.Context, c Contents) (Meta, error) {
 
 // finish writes a set, puts it into place and closes w.
 func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
-	// What is at dir may have changed since Create.
+	// The files at dir may have changed since Create.
 	old, err := w.inspect()
 	if err != nil {
 		return Meta{}, err
@@ -418,16 +415,16 @@ func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
 	return set.meta, w.release(true)
 }
 
-// Close gives up the lock and keeps the rows for the next run; Append fails from
-// then on. After Commit it does nothing.
+// Close releases the lock; the rows remain for the next run. Append fails after
+// Close. After Commit, Close does nothing.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.release(false)
 }
 
-// release closes everything and gives up the lock. The folder of work goes away
-// if the work is done, or if there is nothing in it to continue from.
+// release closes everything and releases the lock. It removes the work folder if
+// the work is done, or if nothing in it can be continued.
 func (w *Writer) release(done bool) error {
 	if w.lock == nil {
 		return nil
@@ -447,12 +444,13 @@ func (w *Writer) release(done bool) error {
 	}
 	if done {
 		errs = append(errs, w.removeSets())
-	} else { // half a set is of no use, and may be what fills the disk
+	} else { // half a set is useless, and may fill the disk
 		errs = append(errs, disk.RemoveAll(w.partial(newDir)))
 	}
 	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
-		// The lock alone. It goes before it is given up: a run that comes now
-		// finds another or none. One that puts its own there keeps the folder.
+		// Only the lock is left. It is removed before it is released: a run that
+		// starts now finds a new lock or none. If that run creates a lock, the
+		// folder stays.
 		errs = append(errs, disk.Remove(w.partial(lockFile)))
 		if err := disk.Remove(w.partial("")); !errors.Is(err, fs.ErrExist) {
 			errs = append(errs, err)
@@ -463,8 +461,8 @@ func (w *Writer) release(done bool) error {
 	return errors.Join(errs...)
 }
 
-// place puts the folder from at the name to. What was there changes places with
-// it, or goes to aside.
+// place puts the folder from at the name to. A folder at that name is exchanged
+// with it, or moved to aside.
 func place(from, to, aside string) error {
 	err := disk.Rename(from, to) // never replaces a folder
 	if _, statErr := os.Lstat(to); err != nil && statErr == nil {
@@ -479,8 +477,8 @@ func place(from, to, aside string) error {
 	return atomicfile.SyncDir(filepath.Dir(to))
 }
 
-// swapBySteps does what exchange does not: if it is killed half-way, tidy
-// restores what was there.
+// swapBySteps replaces exchange where that is not supported. If it is killed
+// half-way, tidy restores the old folder.
 func swapBySteps(from, to, aside string) error {
 	if err := disk.Rename(to, aside); err != nil {
 		return err

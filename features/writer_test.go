@@ -30,7 +30,7 @@ var header = features.Header{
 
 var classes = []string{"ant & bee", "cat"}
 
-// picture is an image of a test; all that a set says of it follows from it.
+// picture is an image of a test; its entries in a set are derived from it.
 type picture struct {
 	path  string
 	label int64
@@ -136,7 +136,7 @@ func TestWriteAndRead(t *testing.T) {
 	if four[0].known(w) {
 		t.Error("a row is known before it came")
 	}
-	// Rows come in another order than they are listed.
+	// Rows are appended in another order than they are listed.
 	for _, i := range []int{2, 0, 3, 1} {
 		check(t, add(w, four[i]))
 	}
@@ -196,7 +196,7 @@ func TestAWriterIsForOne(t *testing.T) {
 	check(t, w.Close())
 }
 
-// TestWritersTakeTurns lets writers of one set come and go at the same time.
+// TestWritersTakeTurns opens and closes writers of one set concurrently.
 func TestWritersTakeTurns(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	var wg sync.WaitGroup
@@ -341,7 +341,7 @@ func mapsEqual(a, b map[string]string) bool {
 	return fmt.Sprint(a) == fmt.Sprint(b)
 }
 
-// TestWhatAppearsMeanwhile is found by Commit.
+// TestWhatAppearsMeanwhile: Commit finds files that appeared at dir meanwhile.
 func TestWhatAppearsMeanwhile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	w := create(t, dir, header, features.Options{})
@@ -433,8 +433,8 @@ func TestAJournalOfAnotherModelIsThrownAwayByForce(t *testing.T) {
 	}
 }
 
-// TestSomebodysPartialFolder: a folder of the name that work would go to, with
-// other things in it, is left as it is.
+// TestSomebodysPartialFolder: a folder with the name of the work folder and with
+// other files in it is not changed.
 func TestSomebodysPartialFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	theirs := filepath.Join(dir+".partial", "old", "a.txt")
@@ -527,7 +527,7 @@ func TestOutIsALink(t *testing.T) {
 	}
 }
 
-// TestWithoutExchange covers systems where folders cannot change places.
+// TestWithoutExchange covers systems where folders cannot be exchanged.
 func TestWithoutExchange(t *testing.T) {
 	noExchange := func(op, _ string) error {
 		if op == "exchange" {

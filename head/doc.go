@@ -20,6 +20,6 @@
 // # Arithmetic
 //
 // Training computes in float32 but initialises in float64; outputs of a trained
-// head are computed in float64. All of it is one generic implementation, tested
-// against PyTorch's float64 answers in both.
+// head are computed in float64. One generic implementation serves both types, and
+// tests compare both with PyTorch's float64 results.
 package head

@@ -34,7 +34,7 @@ type Config interface {
 type Prepared interface {
 	// Train trains a head as the function Train does.
 	Train(ctx context.Context, opts TrainOptions) (*Head, []Epoch, error)
-	// Window returns how many rows are shuffled together, 0 where all are.
+	// Window returns how many rows are shuffled together, 0 if all are.
 	Window(batch int) int
 	// Close frees the prepared rows. Call it after all training has ended.
 	Close() error
@@ -87,8 +87,8 @@ type Evaluator interface {
 	Represent(dst []float32, z []float64)
 }
 
-// Measurer is an Evaluator that can tell the two terms of its network's score
-// apart, as that of package residual can.
+// Measurer is an Evaluator that also returns the two terms of its network's score,
+// as the one of package residual does.
 type Measurer interface {
 	Evaluator
 	// Terms fills nearness [b] and decision [b] for the rows of the last call of
@@ -96,13 +96,13 @@ type Measurer interface {
 	Terms(nearness, decision []float64)
 }
 
-// Outputs are what a head says of n rows.
+// Outputs are a head's outputs for n rows.
 type Outputs struct {
 	LogConfidences []float64 // log φ [n, C]
 	Scores         []float64 // [n]; higher is more in-distribution
 
 	// The terms of the score: how near a row is to the nearest class, and how
-	// clearly it is of one class. Both [n]; nil where the network has no terms.
+	// clearly it is of one class. Both [n]; nil if the network has no terms.
 	Nearness, Decision []float64
 }
 
@@ -241,7 +241,7 @@ func (h *Head) LogConfidences(x []float32) []float64 {
 	return h.All(x).LogConfidences
 }
 
-// HasTerms reports whether the terms of the head's score can be told apart.
+// HasTerms reports whether the head's score has two terms, as the residual network's has.
 func (h *Head) HasTerms() bool { return h.Network.HasScore() }
 
 // Outputs returns log φ [n, C] and the scores [n] of the rows x [n, d]; see
@@ -251,7 +251,7 @@ func (h *Head) Outputs(x []float32) (logConfidences, scores []float64) {
 	return o.LogConfidences, o.Scores
 }
 
-// Room returns arrays for what the head says of n rows.
+// Room allocates arrays for the head's outputs for n rows.
 func (h *Head) Room(n int) Outputs {
 	o := Outputs{LogConfidences: make([]float64, n*h.Classes()), Scores: make([]float64, n)}
 	if h.HasTerms() {
@@ -260,7 +260,7 @@ func (h *Head) Room(n int) Outputs {
 	return o
 }
 
-// Part returns what is said of the rows from … to−1, in the same arrays.
+// Part returns the outputs for the rows from … to−1, in the same arrays.
 func (o Outputs) Part(from, to, classes int) Outputs {
 	part := Outputs{LogConfidences: o.LogConfidences[from*classes : to*classes], Scores: o.Scores[from:to]}
 	if o.Nearness != nil {
@@ -269,8 +269,8 @@ func (o Outputs) Part(from, to, classes int) Outputs {
 	return part
 }
 
-// All returns everything that the head says of the rows x [n, d]. It computes on
-// all cores.
+// All returns all outputs of the head for the rows x [n, d]. It computes on all
+// cores.
 func (h *Head) All(x []float32) Outputs {
 	d, classes := h.Dim(), h.Classes()
 	n := len(x) / d

@@ -41,7 +41,7 @@ func (l *Layer) Widths() (widths []float64, initial float64) {
 const mostLayers = 100
 
 // CheckLayers checks that layers fit together and that all numbers are finite.
-// Either all hidden layers have projections or none.
+// Either all hidden layers have projections, or none has.
 func CheckLayers(layers []Layer, projects bool) error {
 	if n := len(layers); n < 1 || n > mostLayers {
 		return fmt.Errorf("%d layers: a head has 1 to %d", n, mostLayers)

@@ -371,7 +371,7 @@ func TestTrainPaged(t *testing.T) {
 			t.Fatalf("residual %v: interrupted with %v", open, err)
 		}
 		for _, memory := range []int64{small, small / 2, 2 * all} {
-			// As a head does that had not begun when others were interrupted.
+			// Like a head that had not begun when others were interrupted.
 			begun := opts
 			begun.Window = stopped.State.Window
 			if !bytes.Equal(small1, run(memory, begun)) {

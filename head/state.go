@@ -15,12 +15,12 @@ type State struct {
 	Params    [][]float32 // the arrays that training changes; of the layers of radial basis functions in turn the centroids, β and the projections
 	M, V      [][]float32 // Adam's moments of each
 	Constants []float64   // what initialisation set and no step changes: β_init of each layer
-	Order     []int       // the rows of the epoch under way, or of the last
-	Random    []byte      // the random generator
-	Window    int         // rows that are shuffled together; 0 means all. A run that goes on keeps it
+	Order     []int       // the order of the rows in the current epoch, or in the last
+	Random    []byte      // state of the random generator
+	Window    int         // rows that are shuffled together; 0 means all. A continued run keeps it
 	Steps     int         // since the start, at least 1
 	FirstLoss float64     // of the first step
-	LossSum   float64     // over the rows of the epoch under way that are done
+	LossSum   float64     // over the processed rows of the current epoch
 	Epochs    []Epoch     // that are complete; they also tell the learning rate
 }
 
@@ -64,7 +64,7 @@ func newFitting(m Trainable, train dataset.Rows, opts TrainOptions, rng random) 
 	return f
 }
 
-// at returns how many rows of the current epoch are done: all until it is
+// at returns how many rows of the current epoch are done: all of them until it is
 // validated, then none.
 func (f *fitting) at() int {
 	steps := f.adam.Steps
@@ -97,7 +97,7 @@ func (f *fitting) offer() error {
 	return f.opts.Checkpoint(len(f.epochs), f.take)
 }
 
-// stopped returns the error of a run that err ends here.
+// stopped returns the error of a run that ends here with err.
 func (f *fitting) stopped(err error) error {
 	if f.adam.Steps == 0 {
 		return err

@@ -89,7 +89,7 @@ type Epoch struct {
 	LR          float64 `json:"lr"`           // at its end
 	TrainLoss   float64 `json:"train_loss"`   // mean over the rows, each before its step
 	ValLoss     float64 `json:"val_loss"`     // after the epoch; the training loss if there are no validation rows
-	ValAccuracy float64 `json:"val_accuracy"` // in [0, 1]; 0 where there are none
+	ValAccuracy float64 `json:"val_accuracy"` // in [0, 1]; 0 if there are no validation rows
 }
 
 // random is the generator of a run; its source can be saved.

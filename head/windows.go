@@ -57,7 +57,7 @@ func (w *windows) fetch(rows []int, at, batch int) {
 		return
 	}
 	if current := at / w.window; current != w.current {
-		if current == 0 || w.current < 0 { // nobody has asked for it
+		if current == 0 || w.current < 0 { // no fetch requested it
 			w.need(w.blocks(rows, current))
 		}
 		w.current, w.next, w.asked = current, w.blocks(rows, current+1), 0

@@ -11,8 +11,8 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// TestWindowsOrder: an epoch shows each row once, and those of a window come
-// from as few blocks as hold so many rows, and two more that they begin and end in.
+// TestWindowsOrder: an epoch shows each row once, and those of a window come from
+// as few blocks as can hold that many rows, plus two in which they begin and end.
 func TestWindowsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 3000).Draw(t, "rows")
@@ -35,8 +35,8 @@ func TestWindowsOrder(t *testing.T) {
 	})
 }
 
-// TestWindowsFetchAhead: every block of an epoch is asked for before the window
-// begins that it is read in.
+// TestWindowsFetchAhead: every block of an epoch is requested before its window
+// begins.
 func TestWindowsFetchAhead(t *testing.T) {
 	data := headtest.Paged(t, headtest.Blobs(1000, 5, 3, 1), 4000) // 100 rows a window
 	w := newWindows(data, 10)

@@ -29,7 +29,7 @@ type Scores struct {
 	OOD [][]float64
 }
 
-// Interval is a confidence interval. Both ends are NaN where the metric is.
+// Interval is a confidence interval. Both ends are NaN if the metric is.
 type Interval struct{ Low, High float64 }
 
 // Intervals holds the interval of every metric of a [Result].
@@ -52,9 +52,9 @@ type Estimate struct {
 // The intervals show how much the metrics depend on the choice of test images. They
 // do not show how much they depend on the training seed.
 //
-// It takes O(resamples · images · runs), on all cores; scores are sorted once. Of
-// curves with more than 1,024 points it skips some. It takes 4 bytes for each score,
-// and 32 for each image and core.
+// It takes O(resamples · images · runs), on all cores; scores are sorted once. It
+// skips points of curves with more than 1,024. It takes 4 bytes for each score, and
+// 32 for each image and core.
 type Bootstrap struct {
 	o       BootstrapOptions
 	id      int   // images
@@ -75,7 +75,7 @@ func (b *Bootstrap) Add(runs ...Scores) {
 		return slices.Equal(a.ID, b.ID) && slices.EqualFunc(a.OOD, b.OOD, slices.Equal)
 	}
 	if distinct := slices.CompactFunc(slices.Clone(runs), same); len(distinct) == 1 {
-		runs = distinct // seeds change nothing
+		runs = distinct // the seed changes nothing
 	}
 	ranked := make([]ranking, len(runs))
 	for i, r := range runs {
@@ -148,7 +148,7 @@ type ranking []thresholds
 
 // thresholds are the thresholds of a run on one set.
 type thresholds struct {
-	points  []point // how many images are flagged, ascending; nil where no metric can be computed
+	points  []point // how many images are flagged, ascending; nil if no metric can be computed
 	id, ood []int32 // the images in the order in which they are flagged
 }
 
@@ -185,12 +185,12 @@ func (c curve) counts(i int) bool {
 	p, all := c[i], c[last]
 	many := func(n, of int) bool { return n > 1 && n*others > of }
 	ties := func(p, q point) bool { return many(q.neg-p.neg, all.neg) || many(q.pos-p.pos, all.pos) }
-	passes := func(n, of int) bool { // up to five standard deviations of what is drawn
+	passes := func(n, of int) bool { // up to five standard deviations of the drawn number
 		return math.Abs(float64(n)/float64(of)-0.95) < 5*math.Sqrt(0.95*0.05/float64(of))
 	}
-	// Where enough OOD images are caught, the false alarms count, of which the
-	// next point has more. Where too few ID images are accepted, the OOD images
-	// count that are caught since the last point.
+	// If enough OOD images are caught, the number of false alarms matters, and the
+	// next point has more. If too few ID images are accepted, the OOD images that
+	// were caught since the last point matter.
 	differ := func(n, m, of int) bool { return n*others*10/of != m*others*10/of }
 	if ties(c[i-1], p) || ties(p, c[i+1]) {
 		return true
@@ -212,10 +212,10 @@ func order(scores []float64) (places []int32, sorted []float64) {
 	return places, sorted
 }
 
-// lanes is the number of resamples that are computed at once.
+// lanes is the number of resamples that are computed at a time.
 const lanes = 32
 
-// times counts how often an image is drawn in each of these, a byte for each.
+// times counts how often an image is drawn in each of these resamples, in one byte each.
 type times [lanes / 8]uint64
 
 // drawn holds the drawn images of some resamples.
@@ -288,7 +288,7 @@ func resample(d drawn, runs []ranking) [lanes][]Result {
 func count(sum *[lanes]float64, drawn []times, images []int32) {
 	clear(sum[:])
 	const even = 0x00ff00ff00ff00ff
-	for some := range slices.Chunk(images, 256) { // whose sums 16 bits hold
+	for some := range slices.Chunk(images, 256) { // whose sums fit into 16 bits
 		var a, b, c, d, e, f, g, h uint64
 		for _, image := range some {
 			t := &drawn[image]

@@ -13,7 +13,7 @@ type Point struct{ X, Y float64 }
 // for each distinct score. roc goes from (0, 0) to (1, 1); X is the share of ID
 // images flagged and Y the share of OOD images caught. pr starts at (0, 1); X is the
 // recall and Y the precision. The trapezoid area under roc is [AUROC], that under pr
-// is [AUPROut]. Where these are NaN both curves are nil.
+// is [AUPROut]. If these are NaN, both curves are nil.
 func Curves(id, ood []float64) (roc, pr []Point) {
 	c := newCurve(id, ood)
 	if len(c) == 0 {

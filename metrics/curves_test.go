@@ -75,7 +75,7 @@ func normal(random *rand.Rand, mean float64, n int) []float64 {
 }
 
 // TestBootstrapCovers draws sets whose AUROC is known: Φ(μ/√2) for normal scores
-// that lie μ apart. Of 400 exact intervals of 90%, 360 ± 6 would hold it;
+// whose means differ by μ. Of 400 exact intervals of 90%, 360 ± 6 would contain it;
 // percentile intervals are a little short for so few scores.
 func TestBootstrapCovers(t *testing.T) {
 	const trials, apart = 400, 1.0
@@ -114,7 +114,7 @@ func bootstrap(o metrics.BootstrapOptions, runs ...metrics.Scores) (each []metri
 
 func of(id []float64, ood ...[]float64) metrics.Scores { return metrics.Scores{ID: id, OOD: ood} }
 
-// TestBootstrapOfRuns shows that runs meet the same drawn images: two runs that
+// TestBootstrapOfRuns shows that runs use the same drawn images: two runs that
 // rank images the same way are as uncertain as one, and two that err on other
 // images are less.
 func TestBootstrapOfRuns(t *testing.T) {
@@ -144,8 +144,8 @@ func TestBootstrapOfRuns(t *testing.T) {
 	bootstrap(metrics.BootstrapOptions{}, a, of(a.ID[:3], a.OOD...))
 }
 
-// TestBootstrapIsAResampling holds the quick way, counts on one sorted curve,
-// against the plain one: metrics of drawn scores.
+// TestBootstrapIsAResampling compares the fast way, counts on one sorted curve,
+// with the plain one: metrics of drawn scores.
 func TestBootstrapIsAResampling(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	id, ood := normal(random, 1, 90), normal(random, 0, 70)
@@ -212,7 +212,7 @@ func TestBootstrapWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestBootstrapOfMethods: what one method is given does not depend on the others.
+// TestBootstrapOfMethods: the intervals of one method do not depend on the others.
 func TestBootstrapOfMethods(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 6))
 	b := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 70})

@@ -88,7 +88,7 @@ func Accuracy[P, L ~int | ~int32 | ~int64](pred []P, labels []L) float64 {
 }
 
 // curve counts the flagged images at every distinct threshold, from none to all:
-// negatives (false alarms) and positives (hits). It is nil where no metric can be
+// negatives (false alarms) and positives (hits). It is nil if no metric can be
 // computed; otherwise it has at least two points.
 type curve []point
 

@@ -47,7 +47,7 @@ func load(t *testing.T, path string, into any) {
 	}
 }
 
-// near compares with a witness; NaNs are equal to each other.
+// near compares with an expected value; NaNs are equal to each other.
 func near(t *testing.T, what string, got float64, want number) {
 	t.Helper()
 	w := float64(want)
@@ -79,7 +79,7 @@ func TestOpenOOD(t *testing.T) {
 	}
 }
 
-// TestScikitLearn holds them against scikit-learn (testdata/generate_metrics.py).
+// TestScikitLearn compares the metrics with scikit-learn (testdata/generate_metrics.py).
 func TestScikitLearn(t *testing.T) {
 	var golden struct {
 		Cases []struct {

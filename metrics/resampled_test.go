@@ -47,7 +47,7 @@ func repeated(drawn []times, scores []float64, lane int) (all []float64) {
 	return all
 }
 
-// TestThinned shows what is lost by leaving points of large curves out.
+// TestThinned measures the error of leaving out points of large curves.
 func TestThinned(t *testing.T) {
 	random := rand.New(rand.NewPCG(10, 10))
 	id, ood := make([]float64, 10_000), make([]float64, 70_000)

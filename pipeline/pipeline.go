@@ -40,6 +40,8 @@ type (
 	EvaluateOptions = evaluation.Options
 	// AblateOptions says which heads [Ablate] compares on what.
 	AblateOptions = evaluation.AblateOptions
+	// Assessment says how well a new class would be noticed.
+	Assessment = detector.Assessment
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
 	// Leak is images that are in two sets of an evaluation.

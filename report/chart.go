@@ -67,7 +67,7 @@ type Series struct {
 	// the axis that has no names; nil draws none.
 	Deviations []float64 `json:"-"`
 
-	Colour string    `json:"colour"`           // its name in Palette
+	Colour string    `json:"colour"`           // name in Palette
 	Width  float64   `json:"width,omitempty"`  // of the line; 0 draws none
 	Dashes []float64 `json:"dashes,omitempty"` // of the line
 	Fill   float64   `json:"fill,omitempty"`   // opacity below the line
@@ -106,9 +106,9 @@ func (c compact) MarshalJSON() ([]byte, error) {
 // A Colour has a shade for light paper and one for dark.
 type Colour struct{ Name, Light, Dark string }
 
-// Palette is the colours of the page and its charts. Those of series, c0 to c5,
-// are told apart by colour-blind eyes too (Okabe and Ito 2008, darker or lighter
-// where the contrast asked for it).
+// Palette is the colours of the page and its charts. Those of series, c0 to c5, can
+// be distinguished by colour-blind readers too (Okabe and Ito 2008, darker or
+// lighter where the contrast requires it).
 var Palette = []Colour{
 	{"paper", "#ffffff", "#15181c"},
 	{"ink", "#1b1f24", "#e8eaed"},
@@ -125,7 +125,8 @@ var Palette = []Colour{
 	{"c5", "#b3123a", "#ff8fa3"},
 }
 
-// pageColours declares the palette as CSS variables, dark where the reader asks.
+// pageColours declares the palette as CSS variables, in dark mode if the reader's
+// browser asks for it.
 func pageColours() string {
 	var light, dark strings.Builder
 	for _, c := range Palette {
@@ -157,7 +158,7 @@ func styled(style Series, name string, points []metrics.Point) Series {
 // figure is a chart on the page.
 type figure struct {
 	Chart
-	svg []byte // static picture; nil where there is none
+	svg []byte // static picture; nil if there is none
 }
 
 var (
@@ -207,7 +208,7 @@ func smaller(svg string) string {
 }
 
 // variable returns the CSS variable of a colour of the palette. Colours with an
-// opacity may be off by one after they were multiplied by it.
+// opacity may differ by one after they were multiplied by it.
 func variable(colour string) string {
 	for _, c := range Palette {
 		near := true
@@ -231,7 +232,7 @@ func (f figure) Data() (template.JS, error) {
 	return template.JS(bytes.TrimSpace(b.Bytes())), err
 }
 
-// number prints a value without the noise of binary fractions.
+// number prints a value without the digits of binary rounding.
 func number(v float64) string {
 	return strings.Replace(strconv.FormatFloat(v, 'g', 6, 64), "-", "−", 1)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestChartLibrary compares the committed files of Chart.js with the checksums
-// that scripts/fetch.py noted when it unpacked them from the npm package, and
+// that scripts/fetch.py recorded when it unpacked them from the npm package, and
 // the package with the one that go:generate pins by its integrity.
 func TestChartLibrary(t *testing.T) {
 	text, err := os.ReadFile("chartjs/.stamp")

@@ -29,7 +29,7 @@ import (
 // Roots are folders that the user names. Only images below them are read, even if
 // the images were moved there from the root that the set records. Without roots,
 // images are read from the recorded root, and only if the set has the SHA-256 of
-// their content: a set from somebody else may name any folder, but can then show
+// their content: a set from another person may name any folder, but can then show
 // only images that its author had. A file whose content has changed is never shown,
 // and neither links nor ".." lead out of a root.
 func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set, error) {
@@ -180,7 +180,7 @@ func open(root, name string) (*os.File, error) {
 		return nil, err
 	}
 	defer folder.Close()
-	file, err := folder.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe does not make us wait
+	file, err := folder.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not wait for the writer of a pipe
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func open(root, name string) (*os.File, error) {
 	return file, nil
 }
 
-// sameContent returns an error if data do not have the hash want; "" fits any.
+// sameContent returns an error if data do not have the hash want; "" accepts any data.
 func sameContent(data []byte, want string) error {
 	if sum := sha256.Sum256(data); want != "" && hex.EncodeToString(sum[:]) != want {
 		return errOtherImage

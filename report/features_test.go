@@ -15,8 +15,8 @@ import (
 	"mlrbfn/report"
 )
 
-// foreignSet writes a feature set of format 1, without checksums, as somebody else
-// may hand it out.
+// foreignSet writes a feature set of format 1, without checksums, as another person
+// may publish it.
 func foreignSet(t *testing.T, root string, images ...features.Image) *features.Set {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,8 +55,8 @@ func foreignSet(t *testing.T, root string, images ...features.Image) *features.S
 	return set
 }
 
-// TestImagesOfAForeignSet: a feature set from somebody else does not choose which
-// of the user's files are shown.
+// TestImagesOfAForeignSet: another person's feature set cannot choose which of the
+// user's files are shown.
 func TestImagesOfAForeignSet(t *testing.T) {
 	home := t.TempDir()
 	folder := func(name string) string {

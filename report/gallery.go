@@ -44,7 +44,7 @@ type neighbour struct {
 // picture is an image as the page shows it.
 type picture struct {
 	Image
-	Thumbnail template.URL // "" where the image could not be read
+	Thumbnail template.URL // "" if the image could not be read
 }
 
 // extremes returns the indices of the n lowest or highest scores, in order. It
@@ -211,7 +211,7 @@ const (
 // missing images do not prevent a report.
 func thumbnail(decode func() (image.Image, error)) (url template.URL) {
 	defer func() {
-		if recover() != nil { // decoders of odd formats have panicked before
+		if recover() != nil { // decoders of rare formats have panicked
 			url = ""
 		}
 	}()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNoPlotting: programs that use the library do not contain the modules that
-// draw, which bring PDF and LaTeX with them.
+// TestNoPlotting: programs that use the library do not contain the plotting
+// modules, which include PDF and LaTeX.
 func TestNoPlotting(t *testing.T) {
 	imports, err := exec.Command("go", "list", "-deps", "mlrbfn/pipeline", "mlrbfn/report").CombinedOutput()
 	if err != nil {

@@ -80,7 +80,7 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// TestNearest holds the one pass against sorting all cosines.
+// TestNearest compares the single pass with sorting all cosines.
 func TestNearest(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	const n, d, k = 300, 7, 4
@@ -200,8 +200,7 @@ func TestBest(t *testing.T) {
 	}
 }
 
-// TestContrast holds the colours of text and lines against WCAG: 4.5 for text,
-// 3 for what is drawn.
+// TestContrast checks the contrast of colours by WCAG: 4.5 for text, 3 for lines.
 func TestContrast(t *testing.T) {
 	colours := map[string][2]string{}
 	for _, c := range Palette {

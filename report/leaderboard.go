@@ -28,7 +28,7 @@ type Entry struct {
 	Training      string // how the network was trained
 	Postprocessor string // the score
 	Arch          string // the network
-	Kind          string // PostHoc, Training or Outliers; "" for data augmentation alone
+	Kind          string // PostHoc, Training or Outliers; "" for data augmentation only
 	Cell
 }
 

@@ -268,7 +268,7 @@ func LaTeX(w io.Writer, t Table) error {
 	return err
 }
 
-// multirow names a method beside the first of its lines.
+// multirow puts the name of a method before the first of its lines.
 func multirow(lines []Line, i int) string {
 	method := lines[i].Method
 	if i > 0 && lines[i-1].Method == method {

@@ -28,9 +28,9 @@ var methodNames = strings.Fields("mlrbfn msp mls energy gen odin she-ip she-e kn
 
 var setNames = strings.Fields("cifar100 tin ninco ssb-hard texture scenes streetchars mnist svhn places365 openimage-o inaturalist")
 
-// synthetic is a report of an evaluation of normal scores that lie the further
-// apart the later the method: nID test images, nOOD OOD images a set, the first
-// third of the sets near.
+// synthetic is a report of an evaluation of normal scores, which later methods
+// separate better: nID test images, nOOD OOD images a set, the first third of the
+// sets near.
 func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1))
@@ -168,7 +168,7 @@ var script = regexp.MustCompile(`(?s)<script[^>]*>.*?</script>`)
 var library = regexp.MustCompile(`(?s)<script>/\*!.*?</script>`)
 
 // checkPage checks that the page is well formed, needs nothing from elsewhere,
-// and says in words what it shows in pictures.
+// and has a text for each picture.
 func checkPage(t *testing.T, page string) {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(script.ReplaceAllString(page, "")))
@@ -223,9 +223,9 @@ func checkPage(t *testing.T, page string) {
 	}
 }
 
-// TestFullSize writes as many methods and sets as there may be, of as many
-// scores, and checks that the page stays small. With -artifacts the report is
-// kept, to look at.
+// TestFullSize writes as many methods and sets as there may be, of as many scores,
+// and checks that the page stays small. With -artifacts the report remains after
+// the test.
 func TestFullSize(t *testing.T) {
 	nID, nOOD := 20_000, 5_000
 	if testing.Short() {
@@ -284,8 +284,8 @@ func TestSameInputSamePage(t *testing.T) {
 	}
 }
 
-// TestAccuracyOfOneHead: scores that read one head share its accuracy, and none
-// of them is said to be the best alone.
+// TestAccuracyOfOneHead: scores that read one head share its accuracy, and none of
+// them is marked as the only best.
 func TestAccuracyOfOneHead(t *testing.T) {
 	r := synthetic(t, 3, 2, 1, 200, 100)
 	for i := range r.Results {

@@ -48,7 +48,7 @@ type triangles struct {
 	prev, next []int // neighbours of a point that are left
 	area       []float64
 	heap       []int
-	at         []int // place of a point in the heap; −1 where it is not in it
+	at         []int // place of a point in the heap; −1 if it is not in it
 }
 
 func newTriangles(points []metrics.Point) *triangles {
@@ -76,7 +76,7 @@ func (t *triangles) dropSmallest() {
 	t.next[before], t.prev[after] = after, before
 	for _, j := range []int{before, after} {
 		if t.at[j] >= 0 {
-			// Never smaller than the removed triangle: else a curve would be
+			// Never smaller than the removed triangle: otherwise a curve would be
 			// removed point by point from a corner.
 			t.area[j] = max(dropped, t.triangle(j))
 			heap.Fix(t, t.at[j])

@@ -315,7 +315,7 @@ func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metr
 	var grey []Series
 	for _, d := range curves {
 		for _, p := range d.points {
-			if p.X >= 0.02 { // the first few images make any accuracy
+			if p.X >= 0.02 { // an accuracy of only a few images is noise
 				lowest = min(lowest, p.Y)
 			}
 		}

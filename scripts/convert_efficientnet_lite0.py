@@ -70,7 +70,7 @@ class View:
 
 
 class Unpickler(pickle.Unpickler):
-    """An unpickler that builds tensors' descriptions and can do nothing else."""
+    """An unpickler that builds descriptions of tensors and nothing else."""
 
     known = {
         ("collections", "OrderedDict"): collections.OrderedDict,
@@ -80,7 +80,7 @@ class Unpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a name stands for, of the four that are known."""
+        """Returns the class or function of one of the four known names."""
         try:
             return self.known[module, name]
         except KeyError:
@@ -117,7 +117,7 @@ def read_checkpoint(file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 class Builder:
-    """Puts the graph together, taking each weight out of the state dict once."""
+    """Builds the graph, and takes each weight out of the state dict once."""
 
     def __init__(self, state: dict[str, np.ndarray]) -> None:
         self.state = dict(state)

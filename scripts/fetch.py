@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import IO
 
 ATTEMPTS = 3
-MAX_MEMBER = 256 << 20  # bytes; no file that we take is larger
+MAX_MEMBER = 256 << 20  # bytes; no file that we need is larger
 STAMP = ".stamp"
 
 # A file in an archive: its name, its size, and how to open it.
@@ -42,7 +42,7 @@ Member = tuple[str, int, Callable[[], "IO[bytes] | None"]]
 
 
 class Failure(Exception):
-    """What went wrong, in words for the person at the terminal."""
+    """What went wrong, as a message for the user."""
 
 
 def attempt(command: list[str], what: str) -> None:

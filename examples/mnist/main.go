@@ -4,8 +4,8 @@
 //
 //	mnist --detector D --train F --test F --ood NAME=F [--ood NAME=F …] [--out figures]
 //
-// Each of the detector's heads, one per seed, is measured by itself.
-// `scripts/reproduce mnist` makes all that it reads.
+// Each of the detector's heads, one per seed, is measured separately.
+// `scripts/reproduce mnist` makes the files that it reads.
 package main
 
 import (
@@ -100,7 +100,7 @@ type result struct {
 	scores  [][]float64 // of each set
 }
 
-// measure measures a head of the detector by itself.
+// measure measures one head of the detector.
 func measure(ctx context.Context, d *pipeline.Detector, h int, sets []*features.Set) (result, error) {
 	one := *d
 	one.Heads = d.Heads[h : h+1]
@@ -200,7 +200,7 @@ func drawFigure(names []string, scores [][]float64, files ...string) error {
 	if err != nil {
 		return err
 	}
-	left.Legend.XOffs = -4 * vg.Centimeter // away from the bar at 1
+	left.Legend.XOffs = -4 * vg.Centimeter // not over the bar at 1
 	right.Legend.Left = true
 	return figures.Save(12*vg.Centimeter, 10*vg.Centimeter, []*plot.Plot{left, right}, files...)
 }

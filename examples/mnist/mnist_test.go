@@ -43,8 +43,8 @@ func TestScriptOnMNIST(t *testing.T) {
 	}
 }
 
-// shorten writes an idx file of the first n images or labels of another, gzipped
-// by its name alone: readers go by the content.
+// shorten writes an idx file of the first n images or labels of another. Only its
+// name says that it is gzipped: readers check the content.
 func shorten(t *testing.T, from, to string, n uint32) {
 	t.Helper()
 	data, err := exec.Command("gzip", "-dc", from).Output()

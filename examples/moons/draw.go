@@ -12,9 +12,9 @@ import (
 	"mlrbfn/report/figures"
 )
 
-// drawFigure writes the paper's figure to files: the background in the colour
-// of the predicted class, the darker the more confident, the data on top. The
-// background is pixels wide and high.
+// drawFigure writes the paper's figure to files: the background has the colour of
+// the predicted class, darker for higher confidence, and the data are on top.
+// pixels is the width and the height of the background.
 func drawFigure(n *network, pixels int, points []point, labels []int64, title string, files ...string) error {
 	background := image.NewNRGBA(image.Rect(0, 0, pixels, pixels))
 	for row := range pixels {

@@ -4,8 +4,8 @@
 //
 //	moons [--noise 0.2,0.05] [--seed 0] [--out figures]
 //
-// It prints accuracies beside the best possible one, and the confidence far from
-// the data, and draws both networks, as PNG and SVG.
+// It prints accuracies, the best possible one, and the confidence far from the
+// data, and draws both networks, as PNG and SVG.
 package main
 
 import (
@@ -143,7 +143,7 @@ func share(points []point, labels []int64, predict func(point) int) float64 {
 // far summarises the confidence of a network far from its data.
 type far struct{ largest, mean, confident float64 }
 
-// The window that the figures show and that far is computed in.
+// The window of the figures, in which far is computed.
 const left, right, bottom, top = -4.0, 7.0, -4.0, 7.0
 
 // farFrom evaluates a network on a grid of points in the window that are farther

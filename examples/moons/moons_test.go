@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestArcs holds the moons against scikit-learn 1.9's make_moons(10,
-// shuffle=False) without noise.
+// TestArcs compares the moons with scikit-learn 1.9's make_moons(10, shuffle=False)
+// without noise.
 func TestArcs(t *testing.T) {
 	want := [2][5]point{
 		{{1, 0}, {0.7071067811865476, 0.7071067811865475}, {0, 1}, {-0.7071067811865475, 0.7071067811865476}, {-1, 0}},
@@ -32,8 +32,8 @@ func TestArcs(t *testing.T) {
 	}
 }
 
-// TestBayesLimit: nobody can beat the limit but by luck, and the densities' own
-// classes reach it.
+// TestBayesLimit: no classifier can exceed the limit except by chance, and the
+// densities' own classes reach it.
 func TestBayesLimit(t *testing.T) {
 	const noise = 0.3
 	points, labels := makeMoons(20000, noise, rand.New(rand.NewPCG(2, 1)))
@@ -46,7 +46,7 @@ func TestBayesLimit(t *testing.T) {
 	}
 }
 
-// TestPaper trains with the paper's settings on moons that can be told apart.
+// TestPaper trains with the paper's settings on moons that can be separated.
 func TestPaper(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it trains two networks")

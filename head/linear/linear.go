@@ -1,6 +1,6 @@
 // Package linear fits a linear head: multinomial logistic regression with an L2
 // penalty on standardised features, as scikit-learn's StandardScaler and
-// LogisticRegression fit it. The strength of the penalty is chosen by the
+// LogisticRegression fit it. The penalty is the strongest that hardly raises the
 // cross-entropy of the validation rows.
 //
 // With z = (x − μ)/σ, where μ and σ are the mean and the deviation of each feature
@@ -35,13 +35,13 @@ type Options struct {
 	// C is the inverse of the penalty's strength, in scikit-learn's meaning: the
 	// sum of the rows' losses is weighed against ‖W‖²/2. (For two classes
 	// scikit-learn penalises the difference of their weights instead; the same
-	// head needs half the C there.) 0 means the value of Grid with the least
-	// cross-entropy on the validation rows.
+	// head needs half the C there.) 0 means the least value of Grid whose
+	// cross-entropy on the validation rows is at most Slack above the least one.
 	C float64
 
 	// Near is a head that was fitted on nearly the same rows, such as those of one
-	// class more (see [Fitted.Without]). Fitting begins there, which saves most of
-	// the time; the result is the same within Tolerance.
+	// class more (see [Fitted.Without]). Fitting begins with its weights, which
+	// saves most of the time; the result is the same within Tolerance.
 	Near *Fitted
 
 	// Tolerance is by how much the mean loss may be above its minimum, about; 0
@@ -50,31 +50,37 @@ type Options struct {
 }
 
 // Grid lists the values of C to choose from, in the order in which they are tried.
-// Each begins at the head of the one before. The first that is worse than the one
-// before ends the search.
-var Grid = []float64{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, .1, .3, 1, 3, 10, 30, 100}
+// Each begins at the head of the one before. The search ends after the first that
+// is worse than the one before, or whose loss is below Slack.
+var Grid = []float64{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, .1, .3, 1}
 
-// DefaultC is C where there are too few rows to choose it.
+// Slack is the cross-entropy that a stronger penalty may cost. Weaker penalties
+// gain little beyond that, and the logits of unknown images grow with them. Where
+// the backbone was trained on the same images, the loss falls with each weaker
+// penalty, and says nothing.
+const Slack = 0.03
+
+// DefaultC is C if there are too few rows to choose it.
 const DefaultC = 1e-2
 
 // Fitted is a fitted head.
 type Fitted struct {
 	*posthoc.Linear
-	C float64 // that was asked for or chosen
+	C float64 // given or chosen
 
 	// Losses are the cross-entropies of the validation rows for the first values
-	// of Grid; nil where C was not chosen.
+	// of Grid; nil if C was not chosen.
 	Losses []float64
 
 	axes *axes
 }
 
-// Fit fits the head of so many classes. Without validation rows each tenth row of
-// a class takes their place for the choice of C, and the head is then fitted on
-// all. A class without rows gets no weights and a bias that makes it improbable.
+// Fit fits the head of a number of classes. Without validation rows, each tenth row
+// of a class replaces them for the choice of C; the head is then fitted on all
+// rows. A class without rows gets no weights and a bias that makes it improbable.
 //
-// The rows may lie in a file that is larger than memory: each step reads them
-// once. Where that would take very long, C is chosen on a part of the rows.
+// The rows may be in a file that is larger than memory: each step reads them once.
+// If that would take very long, C is chosen on a part of the rows.
 func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (*Fitted, error) {
 	if err := head.CheckRows(train, val, classes); err != nil {
 		return nil, err
@@ -131,20 +137,23 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 	search := p
 	rows := int(min(float64(p.rows.Len()), searchWork/float64(len(theta))))
 	if rows < p.rows.Len() {
-		search = p.on(dataset.Spread(p.rows.Index, rows))
+		search = p.with(p.rows.With(dataset.Spread(p.rows.Index, rows)))
 	}
-	held := *p
-	if held.rows = p.known(val); held.rows.Len() == 0 {
+	held := p.with(p.known(val))
+	if held.rows.Len() == 0 {
 		fitted, apart := apart(search.rows)
-		held.rows, search = search.rows.With(apart), p.on(fitted)
+		held.rows, search = search.rows.With(apart), p.with(search.rows.With(fitted))
 	}
 	held.rows.Index = dataset.Spread(held.rows.Index, max(rows/2, 1))
 	if len(p.labels) < 2 || held.rows.Len() == 0 {
 		f.C = DefaultC
 		return theta, nil
 	}
-	best := slices.Clone(theta)
-	least := math.Inf(1)
+	type tried struct {
+		c, loss float64
+		theta   []float64
+	}
+	var good []tried // at most Slack above the least loss
 	for _, c := range Grid {
 		if err := solve.minimise(ctx, search, theta, c, searchTolerance); err != nil {
 			return nil, err
@@ -153,17 +162,22 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 		if err != nil {
 			return nil, err
 		}
+		last := len(f.Losses) - 1
 		f.Losses = append(f.Losses, loss)
-		if !(loss < least) {
+		if last >= 0 && !(loss < f.Losses[last]) {
 			break
 		}
-		f.C, least = c, loss
-		copy(best, theta)
+		good = append(good, tried{c, loss, slices.Clone(theta)})
+		good = slices.DeleteFunc(good, func(t tried) bool { return t.loss > loss+Slack })
+		if loss < Slack {
+			break
+		}
 	}
-	return best, nil
+	f.C = good[0].c
+	return good[0].theta, nil
 }
 
-// apart divides rows: each tenth of a class, if it has so many, is set apart.
+// apart splits rows: each tenth row of a class, if it has that many, is held out.
 func apart(rows dataset.Rows) (fitted, apart []int) {
 	for _, class := range rows.ByClass() {
 		for i, r := range class {

@@ -11,13 +11,13 @@ import (
 
 const (
 	remembered = 8   // pairs of steps and changes of the gradient
-	mostSteps  = 300 // several times what a fit takes
+	mostSteps  = 300 // several times as many as a fit needs
 	halvings   = 30  // of a step that does not lower the loss
 	rounding   = 4e-16
 )
 
 // solver minimises the penalised loss by L-BFGS (Nocedal and Wright, algorithm
-// 7.5). It keeps what it learnt about the curvature from one penalty to the next.
+// 7.5). It reuses what it learnt about the curvature for the next penalty.
 //
 // The metric of the first step is the inverse of a diagonal in the axes: for a
 // class the mean of p(1−p) times the variance of the axis, plus the penalty. It is
@@ -87,7 +87,7 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 			if halved == halvings {
 				return nil // rounding hides what is left to gain
 			}
-			// The minimum of the parabola through what is known.
+			// The minimum of the parabola through the known values.
 			length *= max(.1, min(.5, length*slope/2/(lower-loss+length*slope)))
 		}
 		var next pair
@@ -99,7 +99,7 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 		}
 		floats.SubTo(next.step, trial, theta)
 		floats.SubTo(next.change, trialGradient, gradient)
-		if floats.Dot(next.step, next.change) > 0 { // always, but for rounding
+		if floats.Dot(next.step, next.change) > 0 { // always, except for rounding
 			s.pairs = append(s.pairs, next)
 		}
 		copy(theta, trial)
@@ -108,7 +108,7 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 	return nil
 }
 
-// leastSpread keeps the metric finite where all probabilities are 0 or 1.
+// leastSpread keeps the metric finite if all probabilities are 0 or 1.
 const leastSpread = 1e-6
 
 // divide divides a vector like the parameters by the diagonal.

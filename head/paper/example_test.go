@@ -12,8 +12,8 @@ import (
 	"mlrbfn/head/paper"
 )
 
-// Two clouds of points in the plane: near either the head says its class, and
-// far from both it is confident of none.
+// Two clouds of points in the plane: near each cloud the head predicts its class,
+// and far from both it is confident of none.
 func Example() {
 	rng := rand.New(rand.NewPCG(1, 2))
 	data := dataset.Rows{D: 2}

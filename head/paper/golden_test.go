@@ -36,7 +36,7 @@ type goldenLayer struct {
 	GradDepression  headtest.Vector `json:"grad_depression"`
 }
 
-// layerOf puts a golden layer alone into a network.
+// layerOf makes a network of one golden layer.
 func layerOf[T numeric.Real](g goldenLayer) (*network[T], *rbf.Layer[T]) {
 	m := &Network{Norm: g.K, Recovery: g.Recovery, Layers: []head.Layer{{
 		In: len(g.Input[0]), N: len(g.Beta),
@@ -163,7 +163,7 @@ func (g goldenNetwork) config() Config {
 	}
 }
 
-// networkLike gives a network of the layers' sizes in g, parameters zero.
+// networkLike returns a network with the sizes of the layers in g, all parameters zero.
 func networkLike[T numeric.Real](cfg Config, g rbftest.Params, d, batch int) *network[T] {
 	m := &Network{Norm: cfg.Norm, Recovery: cfg.Recovery, NoDepression: cfg.NoDepression, NoRatio: cfg.NoRatio, NoProjections: cfg.NoProjections}
 	for i, p := range g {
@@ -294,8 +294,8 @@ func checkTraining[T numeric.Real](g goldenTraining) func(*testing.T, float64) {
 		headtest.Near(t, "losses", losses, g.Losses, tol)
 		rbftest.Near(t, "final", net.Network, false, g.Final, tol)
 		net.Refresh()
-		// What ‖x‖² − 2x·c + ‖c‖² loses in float32 comes back 20 steps later,
-		// to PyTorch too (0.5e-5), and which way depends on the kernels.
+		// The rounding of ‖x‖² − 2x·c + ‖c‖² in float32 shows 20 steps later, also
+		// in PyTorch (0.5e-5), and its sign depends on the kernels.
 		net.forward(x, len(g.Data))
 		headtest.Near(t, "final log φ", net.Output(len(g.Data)), g.FinalLogPred.Flat(), 2*tol)
 	}

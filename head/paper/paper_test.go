@@ -77,7 +77,7 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 	})
 }
 
-// TestConfidenceIsBounded: confidences lie in [0, 1], and far from all centroids
+// TestConfidenceIsBounded: confidences are in [0, 1], and far from all centroids
 // they are low for every class.
 func TestConfidenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -290,7 +290,7 @@ func BenchmarkStep(b *testing.B) {
 			for i := range labels {
 				labels[i] = int(data.Labels[i])
 			}
-			t.Step(data.X[:128*shape.d], labels) // the kernels make their room
+			t.Step(data.X[:128*shape.d], labels) // the kernels allocate their buffers
 			b.ReportAllocs()
 			for b.Loop() {
 				t.Step(data.X[:128*shape.d], labels)

@@ -10,9 +10,9 @@ import (
 )
 
 // ClosedForm returns the network with one layer before its first training step:
-// Gaussians at the class means, with one width, and the score. It needs no
-// training and scores nearly as a trained network does, so it shows what a network
-// of other rows would do. The rows are conditioned.
+// Gaussians at the class means, with one width, and the score. It needs no training
+// and its scores are nearly those of a trained network, so it shows how a network
+// trained on other rows would score. The rows are conditioned.
 func ClosedForm(ctx context.Context, train, val dataset.Rows, classes int) (_ *Network, err error) {
 	made, err := Config{Layers: 1}.Prepare(ctx, train, val, classes, nil)
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"mlrbfn/options"
 )
 
-// LeastProjection is how many features the layers read at least, where Projection
-// is not given.
+// LeastProjection is the least number of features that the layers read by default.
 const LeastProjection = 50
 
 // Config is the shape of the residual network. A zero field takes its default,
@@ -21,7 +20,7 @@ const LeastProjection = 50
 type Config struct {
 	Layers     int     // RBF layers, the last one included; 0 means 2
 	Centroids  int     // N, centroids of each hidden layer; 0 means 50
-	Projection int     // e, how many of the first features the layers read; 0 means LeastProjection, or one less than there are classes where these are more
+	Projection int     // e, how many of the first features the layers read; 0 means LeastProjection, or the number of classes less one if that is more
 	Recovery   float64 // rec ≥ 1; 0 means 1.1
 	SumLoss    bool    // the loss is the sum over the entries instead of the mean
 }

@@ -13,8 +13,8 @@ import (
 	"mlrbfn/head/residual"
 )
 
-// The residual network reads conditioned features. Most of these eight say nothing of
-// the class, and far more loudly than the two that do.
+// The residual network reads conditioned features. Most of these eight carry no
+// information about the class, and vary far more than the two that do.
 func Example() {
 	rng := rand.New(rand.NewPCG(1, 2))
 	features := func(a, b float32) []float32 {
@@ -49,7 +49,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	m.Conditioning = whitening // from here on it reads features as they are
+	m.Conditioning = whitening // now it reads unconditioned features
 
 	for _, row := range [][]float32{features(0, 1), features(1, 1), features(0, 3)} {
 		logConfidences, scores := m.Outputs(row)

@@ -15,7 +15,7 @@ import (
 	"mlrbfn/head/internal/rbftest"
 )
 
-// golden is PyTorch's and NumPy's float64 answers for a residual network of two
+// golden holds PyTorch's and NumPy's float64 results for a residual network of two
 // hidden layers (scripts/research/golden.py). They are in the coordinates of
 // the golden's own whitening, which differ from ours by a rotation.
 type golden struct {
@@ -92,8 +92,8 @@ func (g *golden) data(x headtest.Matrix, labels []int64) dataset.Rows {
 	return data
 }
 
-// TestGoldenConditioning holds what a residual network reads, except for the
-// rotation: W Wᵀ says all of the distances.
+// TestGoldenConditioning compares the input of a residual network, except for the
+// rotation: W Wᵀ determines the distances.
 func TestGoldenConditioning(t *testing.T) {
 	g := readGolden(t)
 	d := len(g.X[0])
@@ -173,7 +173,7 @@ func TestGoldenFirstWidth(t *testing.T) {
 	}
 }
 
-// network gives the golden's head with parameters rounded to float32.
+// network returns the golden's head with parameters rounded to float32.
 func (g *golden) network() *Network {
 	p := g.Parameters
 	hidden := func(c, a headtest.Matrix, b headtest.Vector, init float64) head.Layer {
@@ -246,8 +246,8 @@ func TestGoldenScore(t *testing.T) {
 	headtest.Near(t, "score of the head", got, g.Score, 1e-5)
 }
 
-// TestDecisionOfManyClasses holds G against its definition where it is taken
-// over the 100 largest of more, and where one of them is all but certain.
+// TestDecisionOfManyClasses compares G with its definition for the 100 largest of
+// more classes, and for one almost certain class.
 func TestDecisionOfManyClasses(t *testing.T) {
 	l := make([]float64, 150)
 	for c := range l {
@@ -270,7 +270,7 @@ func TestDecisionOfManyClasses(t *testing.T) {
 	if !slices.Equal(l, before) {
 		t.Error("it changed what it read")
 	}
-	// p = 1 − e^−50 and e^−50: each product is all but e^−50.
+	// p = 1 − e^−50 and e^−50: each product is almost e^−50.
 	if got, want := decision([]float64{0, -50}), -2*math.Exp(-5); math.Abs(got-want) > 1e-12 {
 		t.Errorf("of a certain row: %g, want %g", got, want)
 	}

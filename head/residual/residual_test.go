@@ -99,15 +99,15 @@ func logSum(logPhi []float64) float64 {
 	return top + math.Log(sum)
 }
 
-// TestConfidenceIsBounded states what is proved in the package's text:
-// confidences add up to at most 1 and to at most what the distance from the
-// data allows, so that they go to 0 in every direction.
+// TestConfidenceIsBounded checks the bound in the package comment: confidences add
+// up to at most 1 and to at most what the distance from the data allows, so that
+// they go to 0 in every direction.
 func TestConfidenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawNetwork(t)
 		x := headtest.DrawRows(t, m.Dim(), 70) // more than a batch
 		d, classes := m.Dim(), m.Classes()
-		slack := 0.0 // what the hidden layers may give back of the depression
+		slack := 0.0 // by how much the hidden layers may raise the depression
 		for _, l := range m.Layers[:len(m.Layers)-1] {
 			widths, initial := l.Widths()
 			slack += math.Log(m.Recovery * slices.Max(widths) / initial)
@@ -143,8 +143,8 @@ func TestConfidenceIsBounded(t *testing.T) {
 	})
 }
 
-// TestFarRowsHaveALoss: log φ of rows that are far from all class means stays below
-// what the loss has a value for, however float32 rounds the large numbers that
+// TestFarRowsHaveALoss: log φ of rows that are far from all class means stays in
+// the range where the loss is finite, however float32 rounds the large numbers that
 // cancel in it.
 func TestFarRowsHaveALoss(t *testing.T) {
 	const e, rows = 5, 256
@@ -173,8 +173,8 @@ func TestFarRowsHaveALoss(t *testing.T) {
 	}
 }
 
-// TestOddRows feeds NaN and infinities: it must neither spoil the rows
-// beside it nor pass for in-distribution.
+// TestOddRows has rows with NaN and infinities: they must neither change other rows
+// nor count as in-distribution.
 func TestOddRows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawNetwork(t)
@@ -314,7 +314,7 @@ func whitened(t *testing.T, classes int, train, val dataset.Rows) (dataset.Rows,
 }
 
 // TestUnseenClass: a class without training rows changes nothing for the
-// others, also where these overlap about its empty place.
+// others, also if these overlap around its empty place.
 func TestUnseenClass(t *testing.T) {
 	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2)
 	for _, d := range []dataset.Rows{train, val} {
@@ -349,7 +349,7 @@ func TestUnseenClass(t *testing.T) {
 	}
 }
 
-// TestTrainLearns looks at accuracy and at confidence far away.
+// TestTrainLearns checks accuracy, and confidence far away.
 func TestTrainLearns(t *testing.T) {
 	train, val := whitened(t, 4, headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2))
 	for layers := 1; layers <= 3; layers++ {
@@ -385,7 +385,7 @@ func TestTrainLearns(t *testing.T) {
 	}
 }
 
-// TestTrainOnOddData ends in a head that is one, or says why not.
+// TestTrainOnOddData: training ends with a valid head or an error.
 func TestTrainOnOddData(t *testing.T) {
 	first := func(n int) dataset.Rows {
 		data := headtest.Blobs(60, 3, 3, 1)
@@ -508,7 +508,7 @@ func TestFromSettingsRefuses(t *testing.T) {
 }
 
 // TestBalanceHelpsSmallClasses: of classes of 150, 150 and 3 rows balanced training
-// finds more of the smallest than training as usual does.
+// finds more of the smallest than ordinary training.
 func TestBalanceHelpsSmallClasses(t *testing.T) {
 	const d, apart = 30, 3.5
 	draw := func(seed uint64, counts ...int) dataset.Rows {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -41,9 +42,10 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	tpr := c.Float64("target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
 	scores := c.String("scores", pipeline.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+pipeline.HeadScore+" or ensemble(A,B,…)")
 	perClass := c.Bool("per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
+	noAssess := c.Bool("no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
 	c.section("head and training")
 	heads := AddHeadFlags(c.FlagSet, 0)
-	c.rare("target-tpr", "preset", "conditioning")
+	c.rare("target-tpr", "preset", "conditioning", "no-assess")
 	c.rare(rareHeadFlags...)
 	c.section("running")
 	var memory Bytes
@@ -98,7 +100,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 		}
 		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
-		opts.PerClass = *perClass
+		opts.PerClass, opts.NoHoldOut = *perClass, *noAssess
 		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
@@ -309,7 +311,26 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		}
 		text += fmt.Sprintf("\nlong-run false alarms of this threshold: %.2g%% to %.2g%% of in-distribution images (95%% confidence interval)", 100*r.FalseAlarms[0], 100*r.FalseAlarms[1])
 	}
-	return text
+	if r.NoAssessment != "" {
+		text += "\n" + r.NoAssessment
+	}
+	return text + assessed(r.Assessment)
+}
+
+// assessed says what class hold-out found.
+func assessed(a *pipeline.Assessment) string {
+	if a == nil {
+		return ""
+	}
+	var hardest string
+	for _, name := range slices.Sorted(maps.Keys(a.Classes)) {
+		if hardest == "" || a.Classes[name].AUROC < a.Classes[hardest].AUROC {
+			hardest = name
+		}
+	}
+	class := a.Classes[hardest]
+	return fmt.Sprintf("\na new class like yours would be noticed with AUROC %.3f; hardest: %s (%.3f), taken for %s; at 5%% false alarms %.0f%% are caught (class hold-out)",
+		a.AUROC, Printable(hardest), class.AUROC, Printable(class.TakenFor), 100*a.Caught)
 }
 
 // largestThreshold returns the largest of the classes' thresholds times a sign.

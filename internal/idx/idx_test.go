@@ -145,8 +145,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever the bytes, reading ends without a panic, errors are
-// ErrFormat, and what is read is what the header says.
+// FuzzRead: for any bytes, reading does not panic, errors are ErrFormat, and the
+// result has the header's sizes.
 func FuzzRead(f *testing.F) {
 	good := file(imagesMagic, make([]byte, 24), 2, 3, 4)
 	for _, data := range [][]byte{nil, good, good[:20], zip(f, good), file(labelsMagic, []byte{1, 2}, 2), file(imagesMagic, nil, 1<<31, 1<<31, 4),

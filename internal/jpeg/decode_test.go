@@ -23,7 +23,7 @@ import (
 	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
-// pixels is what Pillow makes of a file.
+// pixels are the pixels that Pillow reads from a file.
 type pixels struct {
 	Width, Height int
 	SHA256        string // of RGB
@@ -52,7 +52,7 @@ func golden(t testing.TB) map[string][]byte {
 	return files
 }
 
-// answers returns what Pillow makes of files, nil for an error.
+// answers returns Pillow's pixels of files, nil for an error.
 func answers(t testing.TB, files map[string][]byte, name string) map[string]*pixels {
 	t.Helper()
 	var found map[string]*pixels
@@ -65,7 +65,7 @@ func answers(t testing.TB, files map[string][]byte, name string) map[string]*pix
 	return found
 }
 
-// check compares what Decode makes of a file with what Pillow does.
+// check compares Decode's result for a file with Pillow's.
 func check(t *testing.T, name string, data []byte, want *pixels) {
 	t.Helper()
 	img, err := Decode(t.Context(), data, Options{})
@@ -95,8 +95,8 @@ func check(t *testing.T, name string, data []byte, want *pixels) {
 	}
 }
 
-// TestEqualsPillow: files of every kind, sound and broken, have the pixels of
-// Pillow 13, or are errors where Pillow raises one.
+// TestEqualsPillow: files of every kind, also broken ones, have the pixels of
+// Pillow 13, or are errors if Pillow raises one.
 func TestEqualsPillow(t *testing.T) {
 	files := golden(t)
 	onEachPath(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestEqualsPillow(t *testing.T) {
 	})
 }
 
-// TestSharedEqualsPillow does the same for odd files of other projects and
+// TestSharedEqualsPillow does the same for unusual files of other projects and for
 // photographs.
 func TestSharedEqualsPillow(t *testing.T) {
 	dir := testenv.Shared(t, "data")
@@ -168,7 +168,7 @@ func anyFile(t testing.TB, prefix string) []byte {
 	return nil
 }
 
-// TestScanBomb: a few bytes of a file can ask for all blocks to be gone through.
+// TestScanBomb: a few bytes of a file can ask for a pass over all blocks.
 func TestScanBomb(t *testing.T) {
 	file := anyFile(t, "scans-dc-1x1")
 	scan := bytes.Index(file, []byte{0xff, mSOS})
@@ -194,8 +194,8 @@ func (c *countdown) Err() error {
 	return nil
 }
 
-// TestStops: wherever the context is cancelled Decode returns its error, and it
-// asks at every row of MCUs.
+// TestStops: Decode returns the context's error whenever it is cancelled, and
+// checks it at every row of MCUs.
 func TestStops(t *testing.T) {
 	for name, data := range golden(t) {
 		config, err := DecodeConfig(data)
@@ -217,8 +217,8 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// TestReuse: an image goes into memory that is there, and nothing of what was
-// decoded before is left in it.
+// TestReuse: an image is decoded into existing memory, and nothing of the image
+// before remains.
 func TestReuse(t *testing.T) {
 	files := golden(t)
 	var names []string
@@ -249,7 +249,7 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// TestSamples: the components as they are, or colours whatever the file says.
+// TestSamples: the components without conversion, or converted colours whatever the file says.
 func TestSamples(t *testing.T) {
 	file := anyFile(t, "rgb-sequential")
 	img, err := Decode(t.Context(), file, Options{})
@@ -283,8 +283,8 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestWanted: the pixels of any part are the same whether it alone is wanted or
-// all of the image, and so is the error.
+// TestWanted: the pixels of any part are the same whether only the part or all of
+// the image is wanted, and so is the error.
 func TestWanted(t *testing.T) {
 	files := golden(t)
 	var names []string
@@ -311,7 +311,7 @@ func TestWanted(t *testing.T) {
 			for range 10 {
 				x, y := edge(0, size.X-1, "left"), edge(0, size.Y-1, "top")
 				part := image.Rect(x, y, edge(x+1, size.X, "right"), edge(y+1, size.Y, "bottom"))
-				// Nothing that is kept in between is of help.
+				// Decode another file first, so that reused memory does not hold the wanted pixels.
 				if _, err := Decode(t.Context(), other, Options{}); err != nil {
 					rt.Fatal(err)
 				}

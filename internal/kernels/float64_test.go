@@ -31,9 +31,9 @@ func normals64(rng *rand.Rand, n int) []float64 {
 	return x
 }
 
-// TestBLAS holds every routine against gonum's own, on sizes around those of
-// tiles, blocks and passes, with strides wider than the matrices. What lies
-// beside a matrix or in its other triangle stays.
+// TestBLAS compares every routine with gonum's own, on sizes around those of tiles,
+// blocks and passes, with strides larger than the rows. Elements outside a matrix
+// or in its other triangle must not change.
 func TestBLAS(t *testing.T) {
 	var plain gonum.Implementation
 	transposes := []blas.Transpose{blas.NoTrans, blas.Trans}
@@ -99,8 +99,8 @@ func TestBLAS(t *testing.T) {
 	})
 }
 
-// TestFloat64Products holds them against sums, and a row alone against the same
-// row among others: bit-identical.
+// TestFloat64Products compares products with sums. A row alone must be
+// bit-identical to the same row among others.
 func TestFloat64Products(t *testing.T) {
 	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
@@ -241,8 +241,8 @@ func BenchmarkFloat64(b *testing.B) {
 	}
 }
 
-// TestRight: a packed matrix gives the bits of the product that packs it, and a
-// row has the same alone as among others.
+// TestRight: the product with a packed matrix is bit-identical to the one that
+// packs it, and that of a row does not depend on the others.
 func TestRight(t *testing.T) {
 	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {
@@ -270,8 +270,8 @@ func TestRight(t *testing.T) {
 	})
 }
 
-// TestBelow holds sums and bits against their definition, with NaN among the
-// numbers and bounds that many of them are near.
+// TestBelow compares sums and bits with their definition, for numbers with NaN,
+// many of which are near the bounds.
 func TestBelow(t *testing.T) {
 	forEachFloat64(t, func(t *testing.T) {
 		check(t, func(t *rapid.T) {

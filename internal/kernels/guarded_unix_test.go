@@ -10,8 +10,7 @@ import (
 )
 
 // guarded returns n floats whose end is the end of readable memory, so that a
-// kernel that reads or writes beyond crashes. Only the garbage that a test
-// makes ends them.
+// kernel that reads or writes beyond it crashes. Call release to free the memory.
 func guarded(t testing.TB, n int) []float32 {
 	page := unix.Getpagesize()
 	size := (4*n + page - 1) / page * page
@@ -31,7 +30,7 @@ func guarded(t testing.TB, n int) []float32 {
 
 var mapped [][]byte
 
-// release ends all that guarded has returned.
+// release frees all memory that guarded has returned.
 func release() {
 	for _, m := range mapped {
 		_ = unix.Munmap(m)

@@ -22,7 +22,7 @@ func forEach(t *testing.T, test func(*testing.T, set)) {
 	}
 }
 
-// check is rapid.Check that gives back what guarded took.
+// check is rapid.Check that frees the memory of guarded.
 func check(t *testing.T, property func(*rapid.T)) {
 	rapid.Check(t, func(r *rapid.T) {
 		defer release()
@@ -46,8 +46,8 @@ func inFloat64(x []float32) []float64 {
 	return out
 }
 
-// near checks got against want with an error for each element: absolute where
-// want is finite; a NaN and infinities must be the same.
+// near compares got with want, with an absolute tolerance for each finite element;
+// NaN and infinities must be the same.
 func near(t rapid.TB, what string, got []float32, want []float64, allowed func(i int) float64) {
 	t.Helper()
 	for i, w := range want {
@@ -59,12 +59,12 @@ func near(t rapid.TB, what string, got []float32, want []float64, allowed func(i
 	}
 }
 
-// tiny is the least number that is not taken for 0.
+// tiny is the least positive number that is not treated as 0.
 const tiny = 0x1p-126
 
 func rngOf(t *rapid.T) *rand.Rand { return rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)) }
 
-// TestProducts holds the products against float64 to the rounding of a sum.
+// TestProducts compares the products with float64, up to the rounding of a sum.
 func TestProducts(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		p := s.products()
@@ -101,7 +101,7 @@ func TestProducts(t *testing.T) {
 							want[at] += term
 							size[at] += math.Abs(term)
 						}
-						if math.Abs(want[at]) > math.MaxFloat32 || size[at] > math.MaxFloat32/4 { // what overflows on the way is not our matter
+						if math.Abs(want[at]) > math.MaxFloat32 || size[at] > math.MaxFloat32/4 { // intermediate overflow is not tested
 							want[at], size[at] = 0, math.Inf(1)
 						}
 					}
@@ -122,8 +122,8 @@ func TestProducts(t *testing.T) {
 	})
 }
 
-// TestSquaredDistancesGradient holds it against the same in plain float64, with
-// and without the rows and the gradient by X.
+// TestSquaredDistancesGradient compares it with plain float64, with and without the
+// rows and the gradient by X.
 func TestSquaredDistancesGradient(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		p := s.products()
@@ -168,7 +168,7 @@ func TestProductsPropagate(t *testing.T) {
 	})
 }
 
-// TestDistances holds Σ|x−c| and its gradient against plain float64.
+// TestDistances compares Σ|x−c| and its gradient with plain float64.
 func TestDistances(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		p, exact := s.products(), plainProducts[float64]{}
@@ -193,7 +193,7 @@ func TestDistances(t *testing.T) {
 	})
 }
 
-// ulp is the distance of float32s at v, as far as float32 reaches.
+// ulp is the distance of neighbouring float32s at v, within the range of float32.
 func ulp(v float64) float64 {
 	if math.Abs(v) < 0x1p-126 || math.IsNaN(v) {
 		return 0x1p-149
@@ -250,7 +250,7 @@ func TestFunctions(t *testing.T) {
 	})
 }
 
-// TestRows holds what goes row by row against the same in plain float64.
+// TestRows compares the row-by-row kernels with plain float64.
 func TestRows(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		v, exact := s.vectors, plainVectors[float64]{}
@@ -309,7 +309,7 @@ func TestRows(t *testing.T) {
 	})
 }
 
-// TestTranspose turns a matrix of numbers that tell where they belong.
+// TestTranspose transposes a matrix of numbers that encode their place.
 func TestTranspose(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		check(t, func(r *rapid.T) {
@@ -330,8 +330,7 @@ func TestTranspose(t *testing.T) {
 	})
 }
 
-// TestSoftmax holds the softmax of columns and what leads back through it
-// against plain float64.
+// TestSoftmax compares the softmax of columns and its gradient with plain float64.
 func TestSoftmax(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		check(t, func(r *rapid.T) {
@@ -356,7 +355,7 @@ func TestSoftmax(t *testing.T) {
 	})
 }
 
-// TestActivate looks at ties, NaN and rows without any value.
+// TestActivate has ties, huge distances, and columns of NaN alone.
 func TestActivate(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		v, exact := s.vectors, plainVectors[float64]{}
@@ -398,7 +397,7 @@ func TestActivate(t *testing.T) {
 	})
 }
 
-// TestLogBCE reaches from certainty to −∞.
+// TestLogBCE has values from certainty to −∞.
 func TestLogBCE(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		check(t, func(r *rapid.T) {
@@ -469,7 +468,7 @@ func TestAdam(t *testing.T) {
 			t.Errorf("after a gradient of NaN: %v", p)
 		}
 		p, g, m, v = guarded(t, 1), guarded(t, 1), guarded(t, 1), guarded(t, 1)
-		g[0] = 1e30 // its square is no number of float32
+		g[0] = 1e30 // its square overflows float32
 		for range 3 {
 			s.vectors.Adam(p, g, m, v, 1e-3, 1)
 		}
@@ -479,8 +478,7 @@ func TestAdam(t *testing.T) {
 	})
 }
 
-// TestShortArguments: a kernel must not be let loose on memory that is not its
-// argument's.
+// TestShortArguments: a kernel must not read or write memory outside its arguments.
 func TestShortArguments(t *testing.T) {
 	forEach(t, func(t *testing.T, s set) {
 		x := func(n int) []float32 { return make([]float32, n) }

@@ -2,7 +2,7 @@ package kernels
 
 import "testing"
 
-// BenchmarkPeak measures what the core can do: a product in the first-level
+// BenchmarkPeak measures the peak speed of the core: a product in the first-level
 // cache that fills all tiles.
 func BenchmarkPeak(b *testing.B) {
 	const m, n, k = 36, 96, 100
@@ -19,9 +19,9 @@ func BenchmarkPeak(b *testing.B) {
 	b.ReportMetric(2*m*n*k*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 }
 
-// BenchmarkElements measures what a step does between its products, in the
-// first-level cache: forth and back for a hidden centroid and for a class, each
-// of a batch, and Adam for a parameter.
+// BenchmarkElements measures the work of a step between its products, in the
+// first-level cache: forward and backward for a hidden centroid and for a class,
+// each for a batch, and Adam for a parameter.
 func BenchmarkElements(b *testing.B) {
 	const batch, rows = 128, 8
 	v := VectorsOf[float32]()
@@ -39,7 +39,7 @@ func BenchmarkElements(b *testing.B) {
 	p, m, second := room(rows*batch), room(rows*batch), make([]float32, rows*batch)
 	for name, of := range map[string]struct {
 		run  func()
-		each int // how many it treats
+		each int // number of elements
 	}{
 		"activation": {func() {
 			v.Activate(phi, top, largest, dist, inverse, width, limit)

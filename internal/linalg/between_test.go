@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAddBetween says that the covariance within the classes and that between
-// them are the whole, with a class that has no rows.
+// TestAddBetween: the within-class and the between-class covariance add up to the
+// total one, also with a class without rows.
 func TestAddBetween(t *testing.T) {
 	const n, d, classes = 200, 5, 4
 	rng := rand.New(rand.NewPCG(7, 8))

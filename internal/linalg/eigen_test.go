@@ -24,8 +24,8 @@ func random(n, rank int) *mat.SymDense {
 	return s
 }
 
-// TestEigen holds eigenvalues against gonum's, and vectors against what they
-// are defined by.
+// TestEigen compares eigenvalues with gonum's, and checks that vectors satisfy
+// their definition.
 func TestEigen(t *testing.T) {
 	diagonal := mat.NewSymDense(5, nil)
 	for i, v := range []float64{3, -1, 0, 3, 2} {
@@ -33,7 +33,7 @@ func TestEigen(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		a     *mat.SymDense
-		scale float64 // gonum cannot scale what is very large or small
+		scale float64 // gonum does not scale very large or small values
 	}{
 		"one": {random(1, 1), 1}, "two": {random(2, 5), 1}, "few": {random(7, 9), 1}, "many": {random(150, 400), 1},
 		"of low rank": {random(130, 20), 1}, "huge": {random(40, 50), 1e300}, "tiny": {random(40, 50), 1e-290},
@@ -89,7 +89,7 @@ func TestEigenOfNoNumbers(t *testing.T) {
 	}
 }
 
-// TestEigenOnCores asks for the same bits on any number of cores.
+// TestEigenOnCores: results are bit-identical on any number of cores.
 func TestEigenOnCores(t *testing.T) {
 	a := random(200, 300)
 	_, want, err := Eigen(a)

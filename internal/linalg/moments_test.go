@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCovariances holds the blocked sums against the definitions, over more
-// rows than a block has and with a class that has none.
+// TestCovariances compares the blocked sums with the definitions, for more rows
+// than a block has and with a class that has none.
 func TestCovariances(t *testing.T) {
 	const n, d, classes = block + 37, 3, 4
 	rng := rand.New(rand.NewPCG(1, 1))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestProducts takes sizes around those of a slab.
+// TestProducts uses sizes around those of a slab.
 func TestProducts(t *testing.T) {
 	testProducts[float32](t, 1e-4)
 	testProducts[float64](t, 1e-12)

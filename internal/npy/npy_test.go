@@ -115,8 +115,8 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// TestFileSizeMustAgree covers what a header alone cannot show: that a huge
-// promise takes no memory, and that a file was cut or has grown.
+// TestFileSizeMustAgree compares headers with the file's size: a huge shape takes
+// no memory, and a file that was cut or has grown is an error.
 func TestFileSizeMustAgree(t *testing.T) {
 	tests := []struct {
 		name string
@@ -255,7 +255,7 @@ func TestWriterKeepsToItsShape(t *testing.T) {
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// TestNumPy holds our files against NumPy's: it must open ours, mapped, and
+// TestNumPy compares our files with NumPy's: NumPy must open ours, mapped, and
 // numpy.save of the same array must give the same bytes.
 func TestNumPy(t *testing.T) {
 	dir := t.TempDir()
@@ -297,8 +297,8 @@ scalar float64 () [7.0] True
 	}
 }
 
-// FuzzReadHeader checks that no header breaks the parser, and that what it
-// accepts comes back the same after we have written it.
+// FuzzReadHeader checks that no header breaks the parser, and that an accepted
+// header is the same after writing and reading.
 func FuzzReadHeader(f *testing.F) {
 	f.Add(raw(1, dict("<f4", "False", "(2, 3)")))
 	f.Add(raw(2, dict("<i8", "True", "(2,)")))

@@ -18,14 +18,14 @@ func int64sField(name string, values ...int64) field {
 
 func attribute(a Attribute) field { return bytesField(nodeAttribute, a) }
 
-// loopField is a loop of so many steps over some nodes, whose condition is what
-// the node go makes.
+// loopField is a loop of a number of steps over some nodes; its condition is the
+// output of the node go.
 func loopField(steps string, body ...field) field {
 	body = append(body, bytesField(graphInput, valueInfo("step", Int64, nil)), bytesField(graphInput, valueInfo("on", Bool, nil)), bytesField(graphOutput, valueInfo("go", Bool, nil)))
 	return nodeField("Loop", "y", []string{steps, ""}, attribute(message(stringField(1, "body"), bytesField(6, message(body...)))))
 }
 
-// functionField is a function that calls another so many times.
+// functionField is a function that calls another a number of times.
 func functionField(name, calls string, times int) field {
 	fields := []field{stringField(1, name), stringField(10, "f")}
 	for range times {

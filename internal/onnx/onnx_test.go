@@ -14,7 +14,7 @@ import (
 )
 
 // file is a ModelProto with the fields of a graph: the input x, the output y and
-// what is given.
+// the given ones.
 func file(opset int64, graph ...field) []byte {
 	graph = append(graph, bytesField(graphInput, valueInfo("x", Float, []int{Batch, 3})), bytesField(graphOutput, valueInfo("y", Float, []int{Batch, 3})))
 	return message(intField(modelIRVersion, 8), bytesField(modelOpset, message(intField(2, opset))), bytesField(modelGraph, message(graph...)))
@@ -176,7 +176,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestNothingPanics changes bytes of a file that has everything.
+// TestNothingPanics changes bytes of a file with all kinds of fields.
 func TestNothingPanics(t *testing.T) {
 	m, err := New(17, "test", "")
 	if err != nil {

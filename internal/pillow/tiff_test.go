@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTIFFUnsupported is the list of what Pillow reads of TIFF and this package
-// does not, with why, and of what neither reads.
+// TestTIFFUnsupported lists the kinds of TIFF that Pillow reads and this package
+// does not, with the reason, and those that neither reads.
 func TestTIFFUnsupported(t *testing.T) {
 	type tags map[uint16][]uint32
 	grey := tags{tagWidth: {4}, tagHeight: {3}, tagBits: {8}, tagPhotometric: {tiffBlackIsZero}, tagStripOffsets: {8}}
@@ -20,7 +20,7 @@ func TestTIFFUnsupported(t *testing.T) {
 		base tags
 		more tags
 		says string
-		why  string // where Pillow reads it
+		why  string // if Pillow reads it
 	}{
 		{"supported", grey, nil, "", ""},
 		{"supported tiles", tiled, nil, "", ""},
@@ -58,7 +58,7 @@ func TestTIFFUnsupported(t *testing.T) {
 	}
 }
 
-// tiffFile is a TIFF of the tags alone, each a LONG.
+// tiffFile is a TIFF with only the tags, each a LONG.
 func tiffFile(tags map[uint16][]uint32) []byte {
 	little := binary.LittleEndian
 	file := little.AppendUint32([]byte("II*\x00"), 8)
@@ -81,7 +81,7 @@ func tiffFile(tags map[uint16][]uint32) []byte {
 	return append(file, values...)
 }
 
-// TestTIFFDirectory: what Pillow does with a directory that lies about itself.
+// TestTIFFDirectory: a directory with wrong sizes is read as by Pillow.
 func TestTIFFDirectory(t *testing.T) {
 	file := tiffFile(map[uint16][]uint32{tagBits: {8, 8, 8}})
 	d, err := readIFD(file)
@@ -101,8 +101,8 @@ func TestTIFFDirectory(t *testing.T) {
 	}
 }
 
-// TestTIFFChecksum: as for libtiff, pixels that are not those of their checksum
-// are an error; a stream that ends before its checksum or goes on is none.
+// TestTIFFChecksum: as in libtiff, pixels with a wrong checksum are an error; a
+// stream that ends before its checksum, or continues after it, is not.
 func TestTIFFChecksum(t *testing.T) {
 	const width, height = 10, 10
 	deflated := func(n int) []byte {

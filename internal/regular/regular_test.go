@@ -42,7 +42,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A pipe in the place of a folder is not waited for.
+// A pipe in place of a folder does not block.
 func TestOpenDir(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }

@@ -35,7 +35,7 @@ var (
 	}
 )
 
-// write fails the test where writing does.
+// write writes a file and fails the test on an error.
 func write(t testing.TB, metadata map[string]string, tensors []safetensors.Tensor) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -167,8 +167,8 @@ func list(n int, format string) string {
 	return strings.Join(parts, ",")
 }
 
-// TestAsManyTensorsAsAFileCanHold looks for each of them, which takes time in
-// proportion to their number.
+// TestAsManyTensorsAsAFileCanHold finds each of them; the time must be proportional
+// to their number.
 func TestAsManyTensorsAsAFileCanHold(t *testing.T) {
 	many := make([]safetensors.Tensor, 1<<16)
 	for i := range many {
@@ -334,8 +334,8 @@ func TestReadNamesTheFile(t *testing.T) {
 	}
 }
 
-// TestPython holds our files against Python's safetensors, both ways, and
-// computes the checksum there as the package's description says.
+// TestPython compares our files with those of Python's safetensors, in both
+// directions, and computes the checksum in Python as the package comment says.
 func TestPython(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "ours"), write(t, metadata, tensors), 0o666); err != nil {
@@ -397,7 +397,7 @@ func FuzzParse(f *testing.F) {
 		}
 		var b bytes.Buffer
 		if err := safetensors.Write(&b, file.Metadata, file.Tensors); err != nil {
-			// An empty name is what the format allows and we do not write.
+			// The format allows an empty name, which we do not write.
 			return
 		}
 		again, err := safetensors.Parse(b.Bytes())

@@ -21,7 +21,7 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// tree returns the files under dir with what they hold.
+// tree returns the files under dir with their contents.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -142,7 +142,7 @@ func TestLinksAreCopiedNotMoved(t *testing.T) {
 	same(t, tree(t, dir), map[string]string{"real": "text", "link": "text", "out/link": "text"})
 }
 
-// What a link leads to outside the folder that was named is not touched.
+// A file outside the named folder is not touched through a link.
 func TestLinksOutOfTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "victim", "a"), "mine")
@@ -160,7 +160,7 @@ func TestLinksOutOfTheFolder(t *testing.T) {
 	}
 	same(t, tree(t, dir), map[string]string{"victim/a": "mine", "in/a": "mine", "in/b": "text"})
 
-	// Neither do links below the target lead out of it, or anywhere.
+	// Links below the target are not followed either.
 	link(t, "../victim", filepath.Join(dir, "out", "x"))
 	write(t, filepath.Join(dir, "out", "inside", "c"), "")
 	link(t, "inside", filepath.Join(dir, "out", "y"))
@@ -176,8 +176,7 @@ func TestLinksOutOfTheFolder(t *testing.T) {
 	same(t, tree(t, filepath.Join(dir, "victim")), map[string]string{"a": "mine"})
 }
 
-// A link that takes the place of a folder or file after it was judged changes
-// nothing.
+// A link that replaces a folder or file after it was judged has no effect.
 func TestLinksSwappedIn(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "victim", "a"), "mine")
@@ -196,7 +195,7 @@ func TestLinksSwappedIn(t *testing.T) {
 	if to, err := out.Move(judged, "a"); !errors.Is(err, ErrOutside) {
 		t.Error(to, err)
 	}
-	// The folder itself, and that of the target.
+	// The source folder, and the target folder.
 	if err := errors.Join(os.Rename(filepath.Join(dir, "in"), filepath.Join(dir, "was")), os.Symlink("victim", filepath.Join(dir, "in")),
 		os.Rename(filepath.Join(dir, "out"), filepath.Join(dir, "there")), os.Symlink("victim", filepath.Join(dir, "out"))); err != nil {
 		t.Fatal(err)
@@ -256,7 +255,7 @@ func otherFileSystem(t *testing.T) string {
 	return other
 }
 
-// Another file system has to be copied to; where there is one, it is tried.
+// Files are copied to another file system; if the machine has one, this is tested.
 func TestMoveToAnotherFileSystem(t *testing.T) {
 	other := otherFileSystem(t)
 	dir := t.TempDir()
@@ -270,10 +269,10 @@ func TestMoveToAnotherFileSystem(t *testing.T) {
 }
 
 // TestKilledMove kills moves to another file system, at a moment that the clock
-// chooses: whichever it is, every file is whole in one of the two places.
+// chooses: every file must be complete in one of the two places.
 func TestKilledMove(t *testing.T) {
 	const files, bytes = 40, 1 << 20
-	if dir := os.Getenv("SETASIDE_FROM"); dir != "" { // what is killed
+	if dir := os.Getenv("SETASIDE_FROM"); dir != "" { // the process that is killed
 		to := target(t, os.Getenv("SETASIDE_TO"))
 		for i := range files {
 			name := strconv.Itoa(i)

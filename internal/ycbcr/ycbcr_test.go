@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRGBA: colours are clipped on both sides and cut, not rounded.
+// TestRGBA: colours are clipped on both sides and truncated, not rounded.
 func TestRGBA(t *testing.T) {
 	var m Matrix
 	for i := range 256 {

@@ -338,7 +338,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	if d.Scoring, err = readScoring(file, meta.Scores, d.Dim(), d.Own); err != nil {
+	if d.Scoring, err = d.readScoring(file, meta.Scores); err != nil {
 		return nil, err
 	}
 	return d, d.readFolds(file, meta.Folds)

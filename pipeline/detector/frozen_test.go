@@ -66,6 +66,11 @@ const (
 layers.0.centroids layers.0.beta layers.0.init_beta layers.0.projections layers.1.centroids layers.1.beta layers.1.init_beta `
 )
 
+// assessedNames are what an assessment says of a class.
+func assessedNames(class string) string {
+	return strings.ReplaceAll("assessment.classes.C.auroc assessment.classes.C.caught_at_5_percent assessment.classes.C.images assessment.classes.C.taken_for ", "C", class)
+}
+
 // TestFrozenNames: the names in detector files never change, or other versions of
 // the program could not read them. Detectors of all kinds are written with the
 // names that these have always had.
@@ -100,6 +105,14 @@ func TestFrozenNames(t *testing.T) {
 			load("version3.safetensors"), commonNames + residualNames + `scores.name scores.parts[].name scores.parts[].kind`,
 			commonTensors + frozenResidual + `scores.scales scores.classifier.weights scores.classifier.bias
 				scores.1.gamma scores.1.m scores.2.classes scores.2.distances scores.2.mean scores.3.l2 scores.3.means scores.3.within.mean scores.3.within.whiten`,
+		},
+		"residual, joined score": {
+			load("version4.safetensors"), commonNames + residualNames + `scores.name scores.parts[].name scores.parts[].kind scores.guard.low scores.guard.middle scores.guard.weight
+				assessment.auroc assessment.caught_at_5_percent ` + assessedNames("0") + assessedNames("1") + assessedNames("2"),
+			commonTensors + frozenResidual + `scores.scales scores.classifier.weights scores.classifier.bias
+				scores.1.mean scores.1.deviation scores.1.kind scores.1.score.alpha scores.1.score.residual.basis scores.1.score.residual.origin
+				scores.1.score.head.in scores.1.score.head.out scores.1.score.head.weights scores.1.score.head.bias
+				scores.2.mean scores.2.deviation scores.2.kind scores.2.score.classes scores.2.score.distances scores.2.score.mean`,
 		},
 		"ablated": {
 			ablated, strings.NewReplacer("pool preprocess", "pool preprocess.exif", "false_alarms[]", "false_alarms").Replace(commonNames) +

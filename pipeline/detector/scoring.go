@@ -256,12 +256,13 @@ func (s *Scoring) isNew() bool {
 	return s != nil && (s.Guard != nil || slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Score == nil && p.Name != OwnPart }))
 }
 
-// readScoring is the inverse of encode. It scores a row of zeros, of which own gives
-// the heads' outputs, so that parts that do not fit the detector are found out at once.
-func readScoring(file *safetensors.File, r *scoringRecord, d int, own func(x []float32) head.Outputs) (*Scoring, error) {
+// readScoring is the inverse of encode. It scores a row of zeros, so that parts that
+// do not fit the detector, whose heads are read before, are found out at once.
+func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Scoring, error) {
 	if r == nil {
 		return nil, nil
 	}
+	d := det.Dim()
 	s := &Scoring{Name: r.Name}
 	if g := r.Guard; g != nil {
 		if s.Guard = (&Guard{g.Low, g.Middle, g.Weight}); !s.Guard.valid() {
@@ -306,8 +307,9 @@ func readScoring(file *safetensors.File, r *scoringRecord, d int, own func(x []f
 		}
 		s.Classifier = &posthoc.Linear{In: d, Out: len(bias), Weights: weights, Bias: bias}
 	}
-	row := s.Batch(make([]float32, d))
-	if err := s.Score(context.Background(), make([]float64, 1), row, own(row.Features)); err != nil {
+	zeros := make([]float32, d)
+	row, own := s.Batch(zeros), det.Own(zeros)
+	if err := s.Score(context.Background(), make([]float64, 1), row, own); err != nil {
 		return nil, err
 	}
 	return s, nil

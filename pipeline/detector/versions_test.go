@@ -32,7 +32,9 @@ var versionRows = []float32{
 //     --epochs 20 --batch 32 --lr 0.02 --seeds 0,1, the paper's head;
 //   - 2, the first with the open head: --centroids 6 --epochs 5;
 //   - 3, the first with other scores, on rows like those: --scores ensemble
-//     --centroids 6 --epochs 5.
+//     --centroids 6 --epochs 5;
+//   - 4, the first with the joined score, on rows like those: --centroids 6
+//     --epochs 5.
 //
 // The files stay as they are: what was trained once is read for ever.
 var versions = map[string]struct {
@@ -64,6 +66,14 @@ var versions = map[string]struct {
 		{"1", 1, 5.677695664563825e-06, -35.24420614546034, true, 1. / 31},
 		{"1", 1, 0, -1529.5865022814878, true, 1. / 31},
 		{"1", 1, 8.870342975768935e-12, -79.40461090694434, true, 1. / 31},
+	}},
+	"version4.safetensors": {true, 1, -7.649621956953128, []Verdict{
+		{"0", 0, 0.9929905154180608, 6.3658340341701125, false, 1},
+		{"1", 1, 0.9774209815638342, 6.5359501266266635, false, 1},
+		{"2", 2, 0.9693656264338653, 6.558710637776903, false, 1},
+		{"0", 0, 0.15425032076482406, -8.199624038549691, true, 1. / 31},
+		{"1", 1, 5.5960199315544743e-306, -4351.857586522023, true, 1. / 31},
+		{"1", 1, 0.020318783645011718, -31.838843485908523, true, 1. / 31},
 	}},
 }
 

@@ -174,10 +174,8 @@ func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run,
 		if err != nil {
 			return nil, err
 		}
-		if i == 0 {
-			for _, n := range j.Notes {
-				e.warn(n)
-			}
+		if i == 0 && j.Why != "" {
+			e.warn(j.Why)
 		}
 		if runs[i] = (run{e.seed(i), e.scoresOf(h.heads)}); j.Scoring != nil {
 			runs[i].predict = e.predictor(j.Scoring, fitting.OfNetwork(posthoc.MLP{j.Scoring.Classifier}), h.heads)

@@ -91,7 +91,7 @@ func TestTrainKeepsGroupsTogether(t *testing.T) {
 			if d.Training.Split != "groups" || d.Training.GroupBy != tt.pattern {
 				t.Errorf("split %q by %q", d.Training.Split, d.Training.GroupBy)
 			}
-			if warnings := strings.Join(withoutHoldOut(result.Warnings), "\n"); !strings.Contains(warnings, tt.warns) || tt.warns == "" && warnings != "" {
+			if warnings := strings.Join(result.Warnings, "\n"); !strings.Contains(warnings, tt.warns) || tt.warns == "" && warnings != "" {
 				t.Errorf("warnings %q, want %q", warnings, tt.warns)
 			}
 		})

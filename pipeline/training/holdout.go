@@ -104,7 +104,7 @@ const (
 type Joined struct {
 	Scoring    *detector.Scoring    // nil: the heads' own score
 	Assessment *detector.Assessment // nil where there was no class hold-out
-	Notes      []string             // why something is missing
+	Why        string               // there is no assessment, or no Scoring; "" for what was not asked for
 }
 
 // FitJoined fits the joined score on the rows that a seed gives, to the heads of
@@ -126,9 +126,9 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	case !own.Heads[0].HasTerms():
 		return j, nil // the paper's
 	case classes == 1:
-		return j, nil // the heads' own score: there is nothing to choose by
+		return j, nil // no class can be left out
 	case len(t.validation.Index) == 0:
-		j.note("without validation images (Validation), the parts of a joined score have no common scale: the detector judges by the head's own score")
+		j.Why = "without validation images the parts of a joined score have no common scale: the detector judges by the head's own score, and no assessment is made"
 		return j, nil
 	}
 	full, err := linear.Fit(ctx, t.train, t.validation, len(t.Classes), t.Options.Linear)
@@ -139,7 +139,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	switch {
 	case !assess:
 	case classes < leastClasses || len(t.validation.Index) < leastRows:
-		j.note("too few classes or images for class hold-out, which needs %d classes and %d validation images (there are %d and %d): the parts of the score have fixed weights, and no assessment is made",
+		j.Why = fmt.Sprintf("too few classes or images for class hold-out, which needs %d classes and %d validation images (there are %d and %d): the parts of the score have fixed weights, and no assessment is made",
 			leastClasses, leastRows, classes, len(t.validation.Index))
 	default:
 		h := &holdOut{t: t, linear: full, conditioning: own.Heads[0].Conditioning}
@@ -150,10 +150,6 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	}
 	j.Scoring, err = t.joinWith(ctx, weights, full, own)
 	return j, err
-}
-
-func (j *Joined) note(format string, args ...any) {
-	j.Notes = append(j.Notes, fmt.Sprintf(format, args...))
 }
 
 // joinWith fits the parts that have weights on the training rows and puts them on
@@ -329,7 +325,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if err != nil {
 		return err
 	}
-	o := linear.Options{C: h.linear.C, Tolerance: 1e-6, Near: near}
+	o := linear.Options{C: h.linear.C, Tolerance: 1e-4, Near: near}
 	fitted, err := linear.Fit(ctx, train, dataset.Rows{}, len(left), o)
 	if err != nil {
 		return err

@@ -43,7 +43,8 @@ type Result struct {
 	CrossBound *float64 `json:"cross_bound,omitempty"`
 
 	// Assessment is that of the detector: null without class hold-out.
-	Assessment *detector.Assessment `json:"assessment"`
+	Assessment   *detector.Assessment `json:"assessment"`
+	NoAssessment string               `json:"no_assessment,omitempty"` // why not, where it was asked for
 
 	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
 	FalseAlarms *[2]float64 `json:"false_alarms"`
@@ -114,7 +115,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
 	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
-	data.Warnings = append(data.Warnings, joined.Notes...)
+	result.NoAssessment = joined.Why
 	if opts.Calibration.Folds > 0 {
 		err = raw.crossCalibrate(ctx, d)
 	} else if d.Scores, err = data.calibrate(ctx, d); err == nil {

@@ -26,8 +26,8 @@ import (
 )
 
 // detection compares the time of detection with the time of its necessary parts:
-// for an image decoding and the model's run, at the start loading the model, for a
-// folder extraction.
+// for an image, decoding and the model's run; for the start, loading the model; for
+// a folder, extraction.
 type detection struct {
 	model, program *string
 	rounds, images *int
@@ -192,8 +192,8 @@ func each(photos []string, do func(photo string) error) error {
 	return nil
 }
 
-// filter is a detection that is given one photograph at a time, as detect is by
-// a list on standard input.
+// filter is a detection that gets one photograph at a time, as detect gets them
+// from a list on standard input.
 type filter struct {
 	paths  chan string
 	judged chan error // the error of each, and of the end
@@ -226,7 +226,7 @@ func newFilter(ctx context.Context, file, model string) (*filter, error) {
 	return f, nil
 }
 
-// judge takes a photograph from its file to the verdict.
+// judge computes the verdict of a photograph from its file.
 func (f *filter) judge(photo string) error {
 	select {
 	case f.paths <- photo:

@@ -52,19 +52,19 @@ type subject struct {
 	name, folder string
 	images       int
 	seconds      float64
-	batches      []int // that the peer is given, of which the best counts
+	batches      []int // batch sizes of the peer; the best result is used
 }
 
-// A contender is measured once a round.
+// A contender is one way to extract. It is measured once per round.
 type contender struct {
 	name    string
 	measure func() (speed, error)
 }
 
-// speed is what a contender reaches.
+// speed is the speed of a contender.
 type speed struct {
 	rate float64 // images per second
-	cost float64 // milliseconds that an image takes of the processors
+	cost float64 // milliseconds of processor time per image
 }
 
 func (e *extraction) measure(ctx context.Context, dir string) (err error) {
@@ -140,7 +140,7 @@ func (e *extraction) measure(ctx context.Context, dir string) (err error) {
 }
 
 // race measures each contender in every round. It prints the medians, and the
-// ratios of ours, the first, to each and to the best of a kind.
+// ratios of ours, the first, to each and to the best of each kind.
 func (e *extraction) race(w *tabwriter.Writer, what string, contenders []contender) error {
 	rates, costs := make([][]float64, len(contenders)), make([][]float64, len(contenders))
 	for round := range *e.rounds {
@@ -188,8 +188,7 @@ func (e *extraction) command(model, images, out string, flags ...string) (*exec.
 	return cmd, nil
 }
 
-// extract runs our program and returns how long it took, and how long of the
-// processors.
+// extract runs our program and returns its wall-clock and its processor time.
 func (e *extraction) extract(model, images, out string) (took, used time.Duration, err error) {
 	cmd, err := e.command(model, images, out, "--quiet")
 	if err != nil {
@@ -277,8 +276,8 @@ func decode(ctx context.Context, file string, opts preprocess.DecodeOptions) (*i
 	return preprocess.Decode(ctx, data, opts)
 }
 
-// preprocess measures the way from a photograph of 500×375 to its tensor
-// on one core, as time of the processor.
+// preprocess measures the processor time from a photograph of 500×375 to its
+// tensor, on one core.
 func (e *extraction) preprocess(ctx context.Context, w *tabwriter.Writer, s subject, photos []string, dir, python string) error {
 	spec, err := preprocess.Load(s.folder)
 	if err != nil {
@@ -305,7 +304,7 @@ func (e *extraction) preprocess(ctx context.Context, w *tabwriter.Writer, s subj
 	contenders := []contender{{"ours", func() (speed, error) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 		const turns = 10
-		var img *image.NRGBA // as a worker of an extraction has one
+		var img *image.NRGBA // as each worker of an extraction has
 		start := processTime()
 		for range turns {
 			for _, file := range alike {
@@ -329,7 +328,7 @@ func (e *extraction) preprocess(ctx context.Context, w *tabwriter.Writer, s subj
 	return e.race(w, "500×375 to tensor", contenders)
 }
 
-// onOneCore is the speed of what takes so many milliseconds of one processor.
+// onOneCore is the speed of a task that takes a number of milliseconds of one processor.
 func onOneCore(cost float64) speed { return speed{1000 / cost, cost} }
 
 // showMemory prints the resident memory of an extraction with its progress.

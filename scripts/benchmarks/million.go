@@ -83,7 +83,7 @@ func (m *million) measure(_ context.Context, dir string) (err error) {
 	return nil
 }
 
-// pool keeps the one buffer of an encoder.
+// pool holds the one buffer of an encoder.
 type pool struct{ buffer *png.EncoderBuffer }
 
 // Get returns it.
@@ -92,7 +92,7 @@ func (p *pool) Get() *png.EncoderBuffer { return p.buffer }
 // Put takes it back.
 func (p *pool) Put(b *png.EncoderBuffer) { p.buffer = b }
 
-// draw makes n images, each of its own.
+// draw makes n different images.
 func draw(images string, n int) error {
 	return parallel.Ranges(context.Background(), n, perFolder, func() func(from, to int) error {
 		return func(from, to int) error {
@@ -174,7 +174,7 @@ func (m *million) watch(out string, args ...string) error {
 }
 
 // anonymous returns the resident memory of a process in MiB without mapped
-// files, or 0 where the system does not tell.
+// files, or 0 if the system does not tell.
 func anonymous(pid int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, after, _ := strings.Cut(string(text), "RssAnon:")

@@ -26,9 +26,9 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// scoring measures scores on made-up features: KNN, Mahalanobis distances and
-// eigenvectors beside numpy's, on the same cores with as many threads. The Python
-// is MLRBFN_PEERS_PYTHON, or python3 with what set-up brings.
+// scoring compares scores on made-up features with numpy: KNN, Mahalanobis
+// distances and eigenvectors, on the same cores with the same number of threads.
+// The Python is MLRBFN_PEERS_PYTHON, or python3 with the packages of set-up.
 type scoring struct {
 	train, dim, classes, queries, k int
 	threads, rounds                 int
@@ -201,7 +201,7 @@ func (o *scoring) write(ctx context.Context, path string, n int) (err error) {
 	return buffer.Flush()
 }
 
-// covariance is the one within the classes.
+// covariance is the within-class covariance.
 func covariance(ctx context.Context, data *posthoc.Data) (*mat.SymDense, error) {
 	r := linalg.Rows{
 		D: data.D, Index: make([]int, data.N), Classes: data.Classes,

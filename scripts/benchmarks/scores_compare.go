@@ -82,7 +82,7 @@ func (o *scoring) compare(ctx context.Context, stdout io.Writer) (err error) {
 	return table.Flush()
 }
 
-// numpy returns a Python that has it, and what that needs in its environment.
+// numpy returns a Python that has numpy, and the environment variables that it needs.
 func numpy(ctx context.Context) (python string, env []string) {
 	try := func(python string, env ...string) bool {
 		cmd := exec.CommandContext(ctx, python, "-c", "import numpy")

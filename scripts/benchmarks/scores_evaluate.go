@@ -95,9 +95,9 @@ func (o *scoring) evaluate(ctx context.Context, stdout io.Writer) (err error) {
 }
 
 // writeSet makes a set of n rows that cycle through ten classes. Features are
-// positive, as after an activation, and lie around the class means, which all sets
-// without a group share. Near rows lie between two of these means, far rows around
-// other means.
+// positive, as after an activation, and are distributed around the class means,
+// which all sets without a group share. Near rows are between two of these means,
+// far rows around other means.
 func writeSet(ctx context.Context, dir string, seed uint64, n, d int, group string) error {
 	const classes = 10
 	random := rand.New(rand.NewPCG(0, 1))

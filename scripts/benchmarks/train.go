@@ -19,7 +19,7 @@ import (
 	"mlrbfn/internal/kernels"
 )
 
-// training measures training beside the peers in MLRBFN_SHARED/oracle/peers.
+// training compares training with the peers in MLRBFN_SHARED/oracle/peers.
 type training struct {
 	rounds, core, epochs, rows *int
 	seconds                    *float64
@@ -75,7 +75,7 @@ paged: rows that do not fit into memory beside the same rows in it`)
 // shape is a head: batch 128, 50 centroids and 100 projections a hidden layer.
 type shape struct {
 	name         string // of our benchmark
-	peer         string // in the peers' programs; none for what they lack
+	peer         string // in the peers' programs; "" if they do not have it
 	d, layers, c int
 }
 
@@ -86,9 +86,8 @@ var shapes = []shape{
 	{"cifar10-512-k1", "", 512, 4, 10},
 }
 
-// flops counts what the matrix products of a step must do: distances and
-// their two gradients, of which the first layer needs one, and projections
-// and their two.
+// flops counts the operations of a step's matrix products: distances with their two
+// gradients (one in the first layer), and projections with their two gradients.
 func (s shape) flops() float64 {
 	const batch, n, o = 128, 50, 100
 	multiplications := 2 * n * s.d
@@ -97,8 +96,8 @@ func (s shape) flops() float64 {
 	return 2 * batch * float64(multiplications)
 }
 
-// parts counts what a step does between its products: hidden centroids, classes
-// and parameters.
+// parts counts the elements that a step computes between its products: hidden
+// centroids, classes and parameters.
 func (s shape) parts() map[string]int {
 	const n, o = 50, 100
 	hidden := s.layers - 1
@@ -211,7 +210,7 @@ func (t *training) command(env []string, name string, args ...string) ([]byte, e
 	return output(append([]string{"GOMAXPROCS=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"}, env...), name, args...)
 }
 
-// pinned makes a command run on the core that is asked for, where that can be.
+// pinned makes a command run on the wanted core, if the system can do that.
 func (t *training) pinned(name string, args []string) (string, []string) {
 	if taskset, err := exec.LookPath("taskset"); err == nil && *t.core >= 0 {
 		args = append([]string{"-c", strconv.Itoa(*t.core), name}, args...)
@@ -247,12 +246,12 @@ func (t *training) benchmark(binary, kernels, name, unit string) (float64, error
 func (t *training) peers() []trainer {
 	return t.peersBy("1", t.command, map[string][][]string{
 		"torch":      {{"PyTorch eager", "torch_bench.py", "eager"}, {"PyTorch compiled, fused", "torch_bench.py", "compile fused"}},
-		"jax, torch": {{"JAX jit", "jax_bench.py"}}, // which takes its head from PyTorch
+		"jax, torch": {{"JAX jit", "jax_bench.py"}}, // which reads its head from PyTorch
 	})
 }
 
-// peersBy lists programs, by the modules that they need: a name, the file and its
-// arguments, to be run with so many threads.
+// peersBy lists programs by the modules that they need: a name, the file and its
+// arguments. threads is their number of threads.
 func (t *training) peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []trainer {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
 	if python == "" {

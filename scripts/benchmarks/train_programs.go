@@ -75,8 +75,8 @@ type outcome struct {
 	peak int64 // bytes of memory; 0 if unknown
 }
 
-// train runs the program on all cores, or on the one that is asked for, with its
-// progress shown.
+// train runs the program on all cores, or on the wanted one, and shows its
+// progress.
 func (t *training) train(features string, onOne bool, args ...string) (outcome, error) {
 	var o outcome
 	program, args := t.file, append([]string{"train", "--features", features, "--out", features + ".detector", "--restart", "--json"}, args...)
@@ -117,7 +117,7 @@ func tell(lines func(w *tabwriter.Writer)) {
 	w.Flush()
 }
 
-// seeds measures three heads at once.
+// seeds measures three heads in parallel.
 func (t *training) seeds() error {
 	features, err := t.cifar10()
 	if err != nil {
@@ -144,8 +144,8 @@ func (t *training) seeds() error {
 	return nil
 }
 
-// contention measures heads, and the peers with a thread for each core, alone and
-// beside a program that keeps every core busy.
+// contention measures heads, and the peers with a thread for each core: first
+// alone, then while other programs load every core.
 func (t *training) contention() error {
 	features, err := t.cifar10()
 	if err != nil {
@@ -202,8 +202,8 @@ func (t *training) contention() error {
 	return nil
 }
 
-// loops returns what n loops of burn's kind do in a second, which is what the
-// system really leaves to so many threads.
+// loops returns the work per second of n loops like burn's: the speed that the
+// system really leaves to n threads.
 func (t *training) loops(n int) func(shape) (float64, error) {
 	return func(shape) (float64, error) {
 		var wg sync.WaitGroup
@@ -222,10 +222,11 @@ func (t *training) loops(n int) func(shape) (float64, error) {
 	}
 }
 
-// burnVariable makes this program one that keeps a core busy until it is stopped.
+// burnVariable is the environment variable that makes this program load one core
+// until it is stopped.
 const burnVariable = "BENCH_TRAIN_BURN"
 
-// burn keeps a core busy for n rounds.
+// burn loads a core for n rounds.
 func burn(n int) {
 	x := uint64(1)
 	for range n {
@@ -234,9 +235,9 @@ func burn(n int) {
 	burnt.Store(x)
 }
 
-var burnt atomic.Uint64 // without which a compiler may leave out the loop
+var burnt atomic.Uint64 // prevents that a compiler removes the loop
 
-// burners starts n such programs, which stop ends.
+// burners starts n such programs; stop ends them.
 func burners(n int) (stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

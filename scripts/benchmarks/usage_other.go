@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// processTime is not known here.
+// processTime is not known on this system.
 func processTime() time.Duration { return 0 }
 
-// peak is not known here.
+// peak is not known on this system.
 func peak(*os.ProcessState) int64 { return 0 }

@@ -16,8 +16,8 @@ func processTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// peak returns the most bytes of memory that a program that has ended has held,
-// or 0 where the system counts them otherwise than Linux.
+// peak returns the peak memory in bytes of a program that has ended, or 0 if the
+// system does not count like Linux.
 func peak(s *os.ProcessState) int64 {
 	if usage, ok := s.SysUsage().(*syscall.Rusage); ok && runtime.GOOS == "linux" {
 		return int64(usage.Maxrss) << 10

@@ -37,8 +37,8 @@ func main() {
 	}
 }
 
-// views are how the page is looked at: in a frame, as browsers do not open
-// windows narrower than 500 pixels.
+// views are the sizes and modes in which the page is checked: in a frame, because
+// browsers do not open windows narrower than 500 pixels.
 var views = []struct {
 	name          string
 	width, height int
@@ -51,9 +51,9 @@ var views = []struct {
 	{"phone-dark", 390, 12000, true, true},
 }
 
-// probe is added to a copy of the page. It tells whether the page fits when
-// everything is unfolded, what does not, whether a click sorts the first table, and
-// how many charts that are unfolded were not drawn.
+// probe is added to a copy of the page. It unfolds everything and prints whether
+// the page fits, what does not fit, whether a click sorts the first table, and how
+// many unfolded charts were not drawn.
 const probe = `<script>addEventListener("load", () => {
 const undrawn = [...document.querySelectorAll(".chart")].filter((c) => c.checkVisibility() && !(c.querySelector("canvas") && Chart.getChart(c.querySelector("canvas")))).length;
 const closed = [...document.querySelectorAll("details:not([open])")];
@@ -72,21 +72,21 @@ table.tHead.rows[1].cells[0].querySelector("button").click();
 console.log("PROBE wide " + wide + " past [" + past.slice(0, 5) + "] broken " + broken + " sorted " + sorted + " undrawn " + undrawn);
 });</script>`
 
-// visible stands in for IntersectionObserver, which a headless browser may not call
-// before its time is up: what is not folded up is in view.
+// visible replaces IntersectionObserver, which a headless browser may not call in
+// time: everything that is unfolded counts as visible.
 const visible = `<script>window.IntersectionObserver = class {
 constructor(seen) { this.seen = seen; }
 observe(e) { if (e.checkVisibility()) this.seen([{ isIntersecting: true, target: e }]); }
 unobserve() {}
 };</script>`
 
-// What the browser's console must say, and all that it may say.
+// The only line that the browser must and may print on its console.
 const (
 	passed    = "PROBE wide 0 past [] broken 0 sorted true undrawn 0"
 	forbidden = "Content Security Policy"
 )
 
-// noScripts is put before a page whose scripts shall not run. (The browser's
+// noScripts is put before a page whose scripts must not run. (The browser's
 // screenshots need scripts of its own, so that they cannot be turned off.)
 const noScripts = `<meta http-equiv="Content-Security-Policy" content="script-src 'none'">`
 
@@ -153,7 +153,7 @@ func check(report, out, browser string) error {
 
 var consoleLine = regexp.MustCompile(`CONSOLE[:(].*`)
 
-// look runs the browser, whose console must say what is wanted and nothing else.
+// look runs the browser and checks that its console prints the wanted line and nothing else.
 func look(browser string, args []string, want string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

@@ -3,7 +3,7 @@
 //
 //	train/DIGIT/*.png         200 handwritten digits a class, to learn from
 //	new/digits/DIGIT_*.png    50 unseen ones a class, the truth in the name
-//	new/clothes/*.png         500 pieces of clothing, where there are any
+//	new/clothes/*.png         500 pieces of clothing, if they were downloaded
 //	new/photos/*              photographs
 //
 // The same downloads give the same files. If the folders already exist it does
@@ -56,7 +56,7 @@ func run(from, to string) error {
 	_, err := os.Stat(clothesFile)
 	withClothes := err == nil
 
-	// What the folders hold, written last: where it agrees they are complete.
+	// A description of the folders, written last: if it is the wanted one, they are complete.
 	stamp := filepath.Join(to, "data.stamp")
 	want := fmt.Sprintf("version 1, %d + %d digits a class, clothes: %t\n", trainPerDigit, newPerDigit, withClothes)
 	if got, err := os.ReadFile(stamp); err == nil && string(got) == want && isDir(filepath.Join(to, "train")) && isDir(filepath.Join(to, "new")) {
@@ -91,9 +91,9 @@ func run(from, to string) error {
 	return os.WriteFile(stamp, []byte(want), 0o644)
 }
 
-// writeDigits writes the first images of one digit to train/ and the last ones
-// to new/. The npm package holds one JSON object a digit, whose key data lists
-// the pixels of all its images, as fractions of 255 to three decimals.
+// writeDigits writes the first images of one digit to train/ and the last ones to
+// new/. The npm package holds one JSON object per digit, whose key data lists the
+// pixels of all its images, as fractions of 255 with three decimals.
 func writeDigits(from, to string, digit int) error {
 	name := filepath.Join(from, fmt.Sprintf("%d.json", digit))
 	f, err := os.Open(name)

@@ -1,10 +1,10 @@
-// Demoreport reads the verdicts that `mlrbfn detect --format jsonl` gave on the
-// folders of the demonstration and says how good they are:
+// Demoreport reads the verdicts of `mlrbfn detect --format jsonl` on the folders of
+// the demonstration and prints how good they are:
 //
 //	demoreport VERDICTS.jsonl
 //
-// Images under a folder digits/ are of known kind, their true class stands
-// before the underscore of their name; those of every other folder are
+// Images in a folder digits/ are in-distribution; the part of their name before the
+// underscore is their true class. Images in every other folder are
 // out-of-distribution (OOD) images.
 package main
 
@@ -133,7 +133,7 @@ func scores(vs []verdict) []float64 {
 	return s
 }
 
-// spread returns n verdicts at even distances, or all where there are fewer.
+// spread returns n verdicts at even distances, or all if there are fewer.
 func spread(vs []verdict, n int) []verdict {
 	if len(vs) <= n {
 		return vs

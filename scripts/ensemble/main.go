@@ -79,7 +79,8 @@ var ensembles = [][]string{
 // A rule makes a function of a score from in-distribution scores, ascending.
 var rules = map[string]func(val []float64) func(v float64) float64{
 	"z": func(val []float64) func(float64) float64 { return head.ScaleOf(val).Of },
-	// The empirical distribution as a normal one; below all, in deviations.
+	// The empirical distribution mapped to a normal one; below all scores, in
+	// standard deviations.
 	"probit": func(val []float64) func(float64) float64 {
 		n, scale := float64(len(val)), head.ScaleOf(val)
 		return func(v float64) float64 {
@@ -91,8 +92,8 @@ var rules = map[string]func(val []float64) func(v float64) float64{
 			return z
 		}
 	},
-	// The logarithm of the empirical distribution, whose lower tenth is taken
-	// for exponential.
+	// The logarithm of the empirical distribution. Its lower tenth is assumed to be
+	// exponential.
 	"log p": func(val []float64) func(float64) float64 {
 		n, tail := len(val), max(2, len(val)/10)
 		var excess float64
@@ -141,7 +142,7 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 	for _, r := range own.Splits["validation"] {
 		held[r] = true
 	}
-	x, labels := map[bool][]float32{}, map[bool][]int64{} // by whether they are held
+	x, labels := map[bool][]float32{}, map[bool][]int64{} // by whether a tenth is held out
 	for r, y := range train.Labels() {
 		x[held[r]], labels[held[r]] = append(x[held[r]], train.Row(r)...), append(labels[held[r]], y)
 	}
@@ -258,7 +259,7 @@ func (m *measured) ensemble(rule string, parts []string, suffix string) map[stri
 // results are AUROCs per task, means over the seeds.
 type results []aurocs
 
-// over gathers the AUROCs of all tasks, which appear once per seed.
+// over averages the AUROCs of each task over its seeds.
 func over(all []*measured, tasks []string, of func(*measured) aurocs) results {
 	sum, count := map[string]aurocs{}, map[string]float64{}
 	for _, m := range all {
@@ -284,7 +285,8 @@ func (r results) mean(skip int) (f aurocs) {
 	return aurocs{f[0] / n, f[1] / n}
 }
 
-// worst is the largest step below others in a group, of all tasks but one.
+// worst is the smallest lead over other in near or far, over all tasks but one; it
+// is negative if other is better.
 func (r results) worst(other results, skip int) float64 {
 	worst := math.Inf(1)
 	for i := range r {
@@ -339,7 +341,7 @@ func print(runs []*measured, tasks []string) {
 	for _, s := range single {
 		singles[s] = over(runs, tasks, func(m *measured) aurocs { return m.aurocs(m.scores[s]) })
 	}
-	// The best of all single scores, near and far each on its own.
+	// The best of all single scores, separately for near and far.
 	bestOf := make(results, len(tasks))
 	winner := make([][2]string, len(tasks))
 	for _, s := range single {

@@ -46,7 +46,7 @@ OPSET = 18  # what PyTorch's exporter writes without converting; onnxruntime has
 ONE_FILE = 2**31 - 2**20  # bytes of weights; protobuf's bound leaves no more in model.onnx
 TOLERANCE = 1e-4  # PyTorch against onnxruntime, of the largest output where that is above 1
 COSINE = 0.9999  # extract against the library's processor with PyTorch
-CENTRED = 0.99  # the same less the pictures' mean, in which random networks bury what tells pictures apart
+CENTRED = 0.99  # the same after subtraction of the pictures' mean, which hides the differences in random networks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,12 +57,12 @@ ALL = [
     *(f"transformers:facebook/dinov2{registers}-{size}" for registers in ("", "-with-registers") for size in ("small", "base", "large")),
     *(f"timm:vit_{size}_patch14_{registers}dinov2.lvd142m" for registers in ("", "reg4_") for size in ("small", "base", "large")),
     "torchvision:resnet18", "torchvision:resnet50", "torchvision:resnet50:IMAGENET1K_V1", "timm:resnet18.a1_in1k", "timm:resnet50.a1_in1k",
-    # others, for what is said of any model
+    # others, for options that any model has
     "transformers:google/vit-base-patch16-224", "transformers:google/siglip-base-patch16-224", "transformers:microsoft/resnet-18",
     "timm:convnext_atto.d2_in1k", "timm:swin_tiny_patch4_window7_224.ms_in1k", "timm:efficientnet_b0.ra_in1k",
     "timm:vit_base_patch16_siglip_224.webli", "torchvision:efficientnet_b0", "torchvision:vit_b_32", "open_clip:ViT-B-16-SigLIP:webli",
 ]
-# The side that the self-test takes where the model's own would make it long.
+# Image sizes of the self-test for models whose own size would take long.
 SMALLER = {spec: 224 for spec in ALL if "dinov2" in spec and spec.startswith("timm:") and "small" not in spec}
 
 
@@ -97,7 +97,7 @@ def write_graph(backbone: Backbone, file: Path) -> None:
 
 
 def forget_origin(model) -> None:
-    """Removes what the exporter noted of Python files and lines: the same weights give the same file."""
+    """Removes the exporter's records of Python files and lines: the same weights give the same file."""
     model.metadata_props.clear()
     model.doc_string = None
     for graph in model.graphs():
@@ -131,7 +131,7 @@ def compare_runtime(backbone: Backbone, file: Path) -> tuple[float, dict[str, in
 
 
 def build_extract(into: Path) -> Path:
-    """Builds the program, as it is now."""
+    """Builds the program from the current source."""
     program = into / "extract"
     done = subprocess.run(["go", "build", "-o", program, "./cmd/extract"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
@@ -198,7 +198,7 @@ def self_test(specs: list[str], pictures: Path) -> int:
                 megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
                 print(f"{spec:58} {size:>8}  {outputs:32} {proof.error:8.1e} {proof.cosine:10.7f} {proof.centred:9.6f} {megabytes:6.0f} {time.monotonic() - started:5.0f}", flush=True)
                 proof.check()
-            except Exception as error:  # one that fails must not hide the others
+            except Exception as error:  # a failure must not hide the others
                 failed += 1
                 print(f"{spec:58} FAILED: {type(error).__name__}: {error}", flush=True)
             shutil.rmtree(folder)
@@ -216,7 +216,7 @@ def main() -> int:
     source.add_argument("--weights", type=Path, metavar="FILE", help="local weights: .safetensors, .pth, .pt or .bin")
     source.add_argument("--random", action="store_true", help="random weights, always the same: for tests")
     parser.add_argument("--size", type=int, metavar="N", help="side of the images (default: what the weights were made for)")
-    parser.add_argument("--force", action="store_true", help="replace a folder that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing folder")
     parser.add_argument("--pictures", type=Path, default=ROOT / ".setup" / "photos", metavar="DIR", help="pictures to check with (default: set-up's photographs)")
     parser.add_argument("--self-test", nargs="+", metavar="all|short|MODEL", help="export with random weights and print how well it agrees")
     args = parser.parse_args()

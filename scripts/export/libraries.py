@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 
 class Failure(Exception):
-    """What went wrong, in words for the person at the terminal."""
+    """What went wrong, as a message for the user."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Backbone:
 
 @dataclass
 class Request:
-    """What was asked for: which model, and where its weights come from."""
+    """A request: which model, and where its weights come from."""
 
     name: str
     tag: str = ""
@@ -162,7 +162,7 @@ def from_open_clip(request: Request) -> Backbone:
     if request.size:
         config["vision_cfg"]["image_size"] = request.size
 
-    # What the tower is called with in encode_image, which has the same result.
+    # encode_image calls the tower with this; the result is the same.
     def embed(visual: nn.Module, x: Tensor) -> tuple[Tensor]:
         embeds = visual(x)
         return (embeds[0] if isinstance(embeds, tuple) else embeds,)
@@ -191,7 +191,7 @@ def from_timm(request: Request) -> Backbone:
     options = {}
     if request.size and given is not None and given.fixed_input_size:
         options["img_size"] = request.size
-    if request.weights:  # read as timm reads what it fetches, so that it converts what it knows
+    if request.weights:  # read by timm like its own downloads, so that it converts known formats
         options["pretrained_cfg_overlay"] = {"file": str(request.weights)}
     model = timm.create_model(request.name, pretrained=not request.random, **options)
     data = resolve_model_data_config(model, args={"img_size": request.size} if request.size else None)
@@ -230,8 +230,8 @@ def from_torchvision(request: Request) -> Backbone:
     if request.weights:
         model.load_state_dict(state_dict(request.weights))
 
-    # torchvision has no file for this; timm's says the same steps in the same
-    # rounding, for timm's are torchvision's.
+    # torchvision has no file for this; timm's describes the same steps with the
+    # same rounding, because timm uses torchvision's.
     def save(folder: Path) -> None:
         crop_pct = size / resize
         while math.floor(size / crop_pct) < resize:
@@ -254,9 +254,9 @@ def from_torchvision(request: Request) -> Backbone:
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 
-# What config.json and preprocessor_config.json of these checkpoints say where it
-# is not the default of transformers' classes: model type, configuration, image
-# processor and its settings. With them these need no hub for --random and --weights.
+# The settings in config.json and preprocessor_config.json of these checkpoints that
+# are not the defaults of transformers' classes: model type, configuration, image
+# processor and its settings. With them, --random and --weights need no hub.
 DINOV2_PROCESSOR = ("Bit", {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "resample": 3, **IMAGENET})
 PRESETS: dict[str, tuple[str, dict, tuple[str, dict]]] = {
     f"openai/clip-vit-base-patch{patch}": ("clip", {"vision_config": {"patch_size": patch}}, ("CLIP", {})) for patch in (16, 32)
@@ -310,7 +310,7 @@ def from_transformers(request: Request) -> Backbone:
     def build(**options) -> tuple[nn.Module, list[str]]:
         if request.random:
             return auto.from_config(config, **options), []
-        # What does not fit is told below, with the rest of what is missing.
+        # Tensors that do not fit are reported below, with the other missing ones.
         options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
         if request.weights:
             cls = transformers.MODEL_MAPPING[type(config)] if not classifier else transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]

@@ -1,7 +1,7 @@
-// Command promise measures how often a detector flags new in-distribution images
-// that it promises to flag in 5% of all cases, on made-up features of the kinds of
-// folders that people have: images several times over, frames of videos, classes of
-// one image. Each seed draws features, trains a detector and judges new rows.
+// Command promise measures how often a detector flags new in-distribution images,
+// where it promises at most 5%. The made-up features imitate folders that people
+// have: with several copies of images, frames of videos, or classes of one image.
+// Each seed draws features, trains a detector and judges new rows.
 //
 //	go run ./scripts/promise -seeds 200
 package main
@@ -25,13 +25,13 @@ import (
 	"mlrbfn/pipeline"
 )
 
-// A kind of folder: how training rows are drawn, and new ones.
+// A kind of folder: how training rows and new rows are drawn.
 type kind struct {
 	name string
 	make func(*world) set
 	// fresh draws a new row; nil draws one of a random class.
 	fresh func(*world) ([]float32, int)
-	// calibration, where set, makes a feature set to calibrate by.
+	// calibration, if set, makes a feature set for calibration.
 	calibration func(*world, set) set
 	groupBy     string
 }
@@ -48,7 +48,7 @@ func (s *set) add(row []float32, label int) {
 
 const dim = 64
 
-// world is what rows are drawn from: a normal distribution per class.
+// world is the distribution of the rows: a normal distribution per class.
 type world struct {
 	rng     *rand.Rand
 	classes [][]float64
@@ -99,7 +99,7 @@ func times(rows, copies int) func(*world) set {
 
 const singles = 500
 
-// video is what the frames of one have in common.
+// video is what the frames of one video have in common.
 func (w *world) video() []float64 { return w.normal(2) }
 
 var kinds = []kind{

@@ -15,18 +15,17 @@ import (
 	"mlrbfn/report"
 )
 
-// paperCSV holds the numbers of the paper's tables, in per cent, with the lines
-// of its LaTeX that they stand in. The metric openood is its first table's, of
-// AUROC.
+// paperCSV holds the numbers of the paper's tables, in per cent, with their lines
+// in its LaTeX source. The metric openood is the AUROC of its first table.
 //
 //go:embed paper.csv
 var paperCSV string
 
-// published is a cell of a table of the paper's.
+// published is a cell of a table in the paper.
 type published struct {
 	metric, benchmark, method, backbone string
 	cell                                report.Cell
-	beside                              bool // stands beside a line of ours
+	beside                              bool // is printed next to a line of ours
 }
 
 const firstTable = "openood"
@@ -78,7 +77,7 @@ func (e *experiment) compare(w io.Writer) error {
 	}
 	originals, standIns := grids()
 	var here, all []report.Study
-	var benchmarks []string // the paper's names of those in all
+	var benchmarks []string // the paper's names of the studies in all
 	for _, kind := range []struct {
 		grids  map[string]grid
 		suffix string
@@ -112,7 +111,7 @@ func (e *experiment) compare(w io.Writer) error {
 }
 
 // benchmarkLines returns the lines of the paper's first table that are not about
-// MLRBFNs; none if none of the benchmarks is the paper's.
+// MLRBFNs, or nothing if none of the benchmarks is in the paper.
 func benchmarkLines(paper []published, benchmarks []string) (lines []report.Line) {
 	if !slices.ContainsFunc(benchmarks, func(b string) bool { return b != "" }) {
 		return nil
@@ -161,7 +160,7 @@ func (e *experiment) comparison(b *strings.Builder, here []report.Study, paper [
 		b.WriteString("| method | backbone | near | near, paper | far | far, paper | ID acc. | ID acc., paper |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
 		var theirs []published
 		for _, p := range paper {
-			// The first table has AUROCs that the second has not.
+			// The first table has AUROCs that the second does not have.
 			first := p.metric == firstTable && m.Name == report.AUROC.Name && p.backbone != "CLIP" && p.backbone != "DINOv2"
 			if p.benchmark == benchmark && (p.metric == m.Name || first) {
 				theirs = append(theirs, p)
@@ -198,7 +197,7 @@ func (e *experiment) comparison(b *strings.Builder, here []report.Study, paper [
 	}
 }
 
-// line is one of a comparison, of one method, whatever the network.
+// line is a line of a comparison: one method on any network.
 type line struct {
 	of, method, backbone string
 	ours, theirs         report.Cell

@@ -14,7 +14,7 @@ import (
 	"mlrbfn/pipeline"
 )
 
-// Where OpenOOD keeps images, below its data root.
+// OpenOOD's folders of images, below its data root.
 const (
 	classic    = "images_classic"
 	largescale = "images_largescale"
@@ -25,7 +25,7 @@ type set struct {
 	name string
 	root string // folder of images, below the data root
 	list string // OpenOOD list, below the data root; "" takes all of root
-	part int    // of a tree: 0 all, trainPart all but every fourth image of a class, testPart those
+	part int    // part of a folder: 0 all, trainPart all but every fourth image of a class, testPart those
 }
 
 const (
@@ -33,24 +33,24 @@ const (
 	testPart
 )
 
-// grid is what the paper measures on one in-distribution data set.
+// grid is the paper's experiment on one in-distribution data set.
 type grid struct {
-	name  string // as the paper has it
-	title string // as our tables have it
+	name  string // its name in the paper
+	title string // its name in our tables
 
 	train, test set
-	val         *set // nil: none but a tenth of the training images
+	val         *set // nil: a tenth of the training images
 	near, far   []set
 
-	// preset is the paper's settings of its head: --paper or another.
+	// preset names the settings of the paper's head: --paper or another preset.
 	preset string
 
-	// standIn says what differs from the paper's data; "" where nothing does.
+	// standIn says what differs from the paper's data; "" if nothing does.
 	standIn string
-	models  []string // to use unless others are given, in models/ of the checkout or of the shared folder
+	models  []string // used unless others are given; in models/ of the checkout or of the shared folder
 }
 
-// openood returns a grid of OpenOOD's lists, v1.5.
+// openood returns a grid with the lists of OpenOOD v1.5.
 func openood(name, title, id, lists, root, preset string, near, far []set) grid {
 	at := func(s set) set {
 		s.list = fmt.Sprintf("benchmark_imglist/%s/%s.txt", lists, s.list)
@@ -72,8 +72,8 @@ func openood(name, title, id, lists, root, preset string, near, far []set) grid 
 	}
 }
 
-// grids returns the paper's, by their names on the command line, and their
-// stand-ins.
+// grids returns the paper's grids by their names on the command line, and the grids
+// of their stand-ins.
 func grids() (paper, standIns map[string]grid) {
 	farClassic := []set{{name: "mnist"}, {name: "svhn"}, {name: "texture"}, {name: "places365"}}
 	nearImageNet := []set{{name: "ssb_hard"}, {name: "ninco"}}
@@ -122,8 +122,8 @@ func grids() (paper, standIns map[string]grid) {
 	return paper, standIns
 }
 
-// absent returns what of a set is not below the data root, "" if nothing is. Of
-// a list it looks for the first image's top folder alone.
+// absent returns the missing file or folder of a set below the data root, "" if
+// there is none. For a list it checks only the top folder of the first image.
 func (s set) absent(data string) (string, error) {
 	need := []string{filepath.Join(data, s.root)}
 	if s.list != "" {
@@ -154,8 +154,8 @@ func (s set) absent(data string) (string, error) {
 	return "", nil
 }
 
-// source returns the images and the list to extract, writing the list of a part
-// of a tree under out.
+// source returns the images and the list to extract. For a part of a folder it
+// writes the list under out.
 func (s set) source(data, out string) (opts pipeline.ExtractOptions, err error) {
 	opts.Images = filepath.Join(data, s.root)
 	if s.list != "" {

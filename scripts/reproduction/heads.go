@@ -17,9 +17,8 @@ const heads = "heads"
 
 var headsOn = []string{"cifar10", "imagenet200"}
 
-// compareHeads prints near and far AUROC and the accuracy of the default head
-// beside the paper's head and post-hoc scores, a line for each backbone and data
-// set.
+// compareHeads prints near and far AUROC and the accuracy of the default head, the
+// paper's head and post-hoc scores, a line for each backbone and data set.
 func (e *experiment) compareHeads(w io.Writer) error {
 	_, standIns := grids()
 	fmt.Fprint(w, "| features | trained on | default head | ensemble | best single score | linear head, MSP | paper's head |\n|---|---|---|---|---|---|---|\n")
@@ -61,7 +60,7 @@ test images, chosen afterwards; scores read a linear head that is trained on the
 	return err
 }
 
-// single says whether a method is one post-hoc score.
+// single tells whether a method is a single post-hoc score.
 func single(method string) bool {
 	return !strings.HasPrefix(method, pipeline.JoinedScore) && !strings.HasPrefix(method, "ensemble") && !slices.ContainsFunc(contests, func(c contest) bool {
 		return c.suffix != "" && strings.HasSuffix(method, c.suffix)

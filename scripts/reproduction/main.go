@@ -1,6 +1,6 @@
 // Reproduce runs the paper's experiments on one in-distribution data set: it
 // extracts the features of OpenOOD's lists with every backbone, compares the
-// methods on them, and prints the paper's numbers beside ours. Run it by
+// methods on them, and prints the paper's numbers next to ours. Run it by
 // scripts/reproduce:
 //
 //	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads [flags]
@@ -62,11 +62,11 @@ const dataSets = "cifar10, cifar100, imagenet200, imagenet1k or heads"
 // experiment is a run of the program.
 type experiment struct {
 	grid
-	key, data, out string // out is of all data sets
+	key, data, out string // out is the folder of all data sets
 	methods        []string
 	contests       []contest
-	train          map[bool]pipeline.TrainOptions // whether as published
-	trained        string                         // how they are trained, for the report
+	train          map[bool]pipeline.TrainOptions // whether the head is as published
+	trained        string                         // how the heads are trained, for the report
 	again          bool
 	extraction     pipeline.ExtractOptions
 	evaluation     pipeline.EvaluateOptions
@@ -280,7 +280,7 @@ func (e *experiment) note(format string, args ...any) {
 	}
 }
 
-// describe says what the data is.
+// describe describes the data.
 func (e *experiment) describe() string {
 	if e.standIn == "" {
 		return e.title + " and its OOD images as in OpenOOD v1.5"
@@ -342,7 +342,7 @@ func (e *experiment) findSets() error {
 // measure extracts all sets with a backbone and evaluates the contests on them.
 func (e *experiment) measure(ctx context.Context, b backbone) error {
 	dir := filepath.Join(e.out, e.key)
-	prints := map[string]string{} // of what feature sets hold
+	prints := map[string]string{} // checksums of the feature sets
 	extract := func(s set) (string, error) {
 		opts, err := s.source(e.data, dir)
 		if err != nil {
@@ -404,7 +404,8 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 			opts.Softmax = &head.MLPConfig{Layers: c.layers}
 		}
 		opts.Out = e.folder(b.name, c)
-		// All is for Evaluate to choose from where it is not for the contest.
+		// Without --methods, Evaluate chooses the methods of the first contest; the
+		// others take all that depend on their network.
 		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
 			opts.Methods = append([]string{pipeline.JoinedScore}, posthoc.Names()...)
 		}
@@ -431,7 +432,7 @@ func (e *experiment) folder(backbone string, c contest) string {
 	return filepath.Join(e.out, e.key, "reports", backbone, c.name)
 }
 
-// settings is the file beside a finished report that says what it was made of.
+// settings is the file in a finished report that records how the report was made.
 const settings = "settings.json"
 
 // hold evaluates a contest, unless its report exists.
@@ -475,7 +476,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 	return atomicfile.Write(file, func(w io.Writer) error { _, err := w.Write(made); return err })
 }
 
-// studies reads what has been evaluated on a data set, a study per backbone.
+// studies reads the evaluations on a data set, a study per backbone.
 func studies(out, key, title string) (all []report.Study, err error) {
 	folders, err := filepath.Glob(filepath.Join(out, key, "reports", "*", "*", settings))
 	if err != nil {

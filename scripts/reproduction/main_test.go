@@ -17,8 +17,8 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// miniature lays out OpenOOD's data root for CIFAR-10 with few images, without
-// MNIST, SVHN and Places365.
+// miniature makes OpenOOD's data root for CIFAR-10 with few images, without MNIST,
+// SVHN and Places365.
 func miniature(t *testing.T) string {
 	t.Helper()
 	images, data := testenv.Shared(t, "data", "images"), t.TempDir()
@@ -111,7 +111,7 @@ func TestReproduce(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, comparison)
 		}
 	}
-	// The paper's numbers stand beside those of the backbone of that name, of each head.
+	// The paper's numbers are printed next to those of the backbone of that name, for each head.
 	for _, method := range []string{"mlrbfn", "mlrbfn (as published)", "msp", "msp (plain)", "msp (MLP)", "knn"} {
 		lines := 0
 		for line := range strings.Lines(comparison) {
@@ -177,7 +177,7 @@ func TestReproduceRefuses(t *testing.T) {
 }
 
 // Every list of the paper's grids is one of OpenOOD's, and every stand-in is in
-// the shared folder, which does not know ImageNet's training lists.
+// the shared folder, which does not have ImageNet's training lists.
 func TestGrids(t *testing.T) {
 	data := testenv.Shared(t, "data")
 	lists := read(t, data, "lists", "openood", "SOURCES.csv")
@@ -240,7 +240,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Every number stands in the line of the paper that paper.csv names.
+// Every number is in the line of the paper that paper.csv names.
 func TestPaperFigures(t *testing.T) {
 	lines := strings.Split(read(t, testenv.Shared(t, "paper", "mlrbfn.tex")), "\n")
 	for row := range strings.Lines(paperCSV) {

@@ -1,4 +1,4 @@
-"""Conditioning of features: x -> (x/||x|| - mean) M, fitted on training rows alone."""
+"""Conditioning of features: x -> (x/||x|| - mean) M, fitted only on training rows."""
 import numpy as np
 
 SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

@@ -11,7 +11,7 @@ IMAGENET = ["vit-tiny-p16", "efficientnet-lite0", "mobilenetv2"]
 TASKS = {f"{m}/cifar10": (m, *CIFAR) for m in IMAGENET + ["resnet56-cifar10", "densenet100-cifar10"]}
 TASKS |= {f"{m}/imagenette": (m, *NETTE) for m in IMAGENET}
 TASKS |= {"pixels/mnist": ("pixels", "mnist_train", "mnist_test", ["fashion_mnist"], ["kmnist"])}
-# The tasks on which docs/research.md chose, and on which everything tried is run.
+# The tasks on which docs/research.md chose the recipe, and on which all variants are run.
 TUNED = ["vit-tiny-p16/cifar10", "resnet56-cifar10/cifar10", "mobilenetv2/imagenette"]
 
 

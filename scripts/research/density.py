@@ -79,7 +79,7 @@ def split(y):
 def radial(x, y, tx, _, others):
     val, classes = split(y), y.max() + 1
     lengths = np.linalg.norm(x, axis=1)
-    unit = np.median(lengths)  # only a unit: it changes nothing but the size of the numbers
+    unit = np.median(lengths)  # only a unit, which scales the numbers
     rows = []
     for b in EXPONENTS:
         change = lambda x: (x / unit / (np.linalg.norm(x, axis=1, keepdims=True) / unit) ** b).astype(np.float32)

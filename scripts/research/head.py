@@ -18,7 +18,7 @@ class Options:
     normalised: bool = True  # log phi = log softmax(l) + depression; otherwise l + depression, as in the paper
     width: float = 0.25  # beta of a hidden layer = width / (0.95 quantile of its distances); the paper's 4
     recovery: float = 1.1
-    depression: bool = True  # of the hidden layers; dep_0 stays
+    depression: bool = True  # of the hidden layers; dep_0 remains
     ce: float = 0.0  # weight of softmax cross-entropy beside the C binary problems
     focal: float = 0.0
     smooth: float = 0.0

@@ -82,8 +82,8 @@ class Tasks:
         classes = json.loads((self.root / model / "cifar100-train" / "features.json").read_text())["classes"]
         members = sorted(classes.index(r["class"]) for r in self.rows if r["superclass"] == superclass)
         known = np.isin(y, members[:4])
-        tr, ty, te, tey = split_classes(x[known], y[known], 5000, True)
-        return tr, ty, te, tey, {("near", "fifth"): x[y == members[4]]} | self.others(model, [], FAR)
+        tr, ty, held, heldy = split_classes(x[known], y[known], 5000, True)
+        return tr, ty, held, heldy, {("near", "fifth"): x[y == members[4]]} | self.others(model, [], FAR)
 
 
 def head(x, y, vx, vy):

@@ -59,7 +59,7 @@ func Values[T numeric.Real](v Vector) []T {
 
 func Float32s(v Vector) []float32 { return Values[float32](v) }
 
-// Golden reads one of the float64 answers of PyTorch (internal/testenv/goldens).
+// Golden reads expected values that PyTorch computed in float64 (internal/testenv/goldens).
 func Golden(t *testing.T, file string, into any) {
 	t.Helper()
 	ReadGolden(t, testenv.Golden(t, file), into)
@@ -82,7 +82,7 @@ func Both(t *testing.T, name string, single func(*testing.T, float64), double fu
 	t.Run(name+"/float64", func(t *testing.T) { double(t, 1e-9) })
 }
 
-// Near checks got against want to tol of want's largest finite magnitude.
+// Near compares got with want. The tolerance is tol times want's largest finite magnitude.
 func Near[T numeric.Real](t *testing.T, what string, got []T, want Vector, tol float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -117,7 +117,7 @@ func Transpose[T numeric.Real](x []T, b int) []T {
 	return out
 }
 
-// Given deals out prepared random numbers.
+// Given is a source of prepared random numbers.
 type Given struct{ Uniforms, Normals []Number }
 
 func (g *Given) Float64() float64 {
@@ -133,9 +133,9 @@ func (g *Given) NormFloat64() float64 {
 }
 
 // CheckGradients compares gradients with finite differences of the loss. It skips
-// an entry for which differences of two widths disagree: there is a kink between
-// the points (a max, the cap, |x−c|), or a confidence of a wrong class so near to 1
-// that the loss is almost singular.
+// an entry for which differences of two widths disagree: either there is a kink
+// between the points (a max, the cap, |x−c|), or the confidence of a wrong class is
+// so near to 1 that the loss is almost singular.
 func CheckGradients(t *rapid.T, params, gradients [][]float64, loss func() float64) {
 	for number, p := range params {
 		for i, grad := range gradients[number] {

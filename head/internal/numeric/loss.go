@@ -6,7 +6,7 @@ import (
 	"mlrbfn/internal/kernels"
 )
 
-// LogShift keeps log y away from 0, where log(1−y) has no value.
+// LogShift keeps log y below 0, where log(1−y) is defined.
 const LogShift = 1e-6
 
 // LogBCE returns the paper's loss (appendix, log_bce_loss): binary

@@ -49,8 +49,8 @@ func TestGoldenLoss(t *testing.T) {
 	single := make([]float32, len(logY))
 	loss = numeric.LogBCE(headtest.Transpose(headtest.Float32s(g.LogPred.Flat()), len(g.Labels)), g.Labels, single)
 	headtest.Near(t, "float32 loss", []float64{loss}, headtest.Vector{g.Loss}, 1e-5)
-	// log y = −1e-9 and 0 differ from their shifted values by less than
-	// float32 tells; the slope there is 1/1e-6.
+	// log y = −1e-9 and 0 differ from their shifted values by less than float32
+	// resolves; the slope there is 1/1e-6.
 	headtest.Near(t, "float32 gradient", headtest.Transpose(single, g.Classes), g.Grad.Flat(), 1e-5)
 }
 

@@ -46,7 +46,7 @@ func NotFinite[T Real](v T) bool {
 	return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0)
 }
 
-// Softplus is log(1+eˣ), and x itself above 20, as torch has it.
+// Softplus is log(1+eˣ), and x itself above 20, as in torch.
 func Softplus(x float64) float64 {
 	if x > 20 {
 		return x

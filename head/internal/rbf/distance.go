@@ -23,7 +23,7 @@ func (k Norm) power(a float64) float64 {
 	return math.Pow(a, float64(k))
 }
 
-// slope returns d|a|^k/da = k·|a|^(k−1)·sign(a), and, as torch.cdist, 0 at a = 0
+// slope returns d|a|^k/da = k·|a|^(k−1)·sign(a), and, like torch.cdist, 0 at a = 0
 // for k = 1.
 func (k Norm) slope(a float64) float64 {
 	switch {
@@ -39,8 +39,8 @@ func (k Norm) slope(a float64) float64 {
 	return math.Copysign(float64(k)*math.Pow(math.Abs(a), float64(k)-1), a)
 }
 
-// Distance returns ‖x−c‖_k^k, summed term by term, which unlike the expansion of
-// the square is exact near zero.
+// Distance returns ‖x−c‖_k^k, summed term by term. Unlike the expansion of the
+// square, this is exact near zero.
 func Distance[T numeric.Real](k Norm, x, c []T) T {
 	c = c[:len(x)]
 	var sum T

@@ -1,4 +1,4 @@
-// Package rbftest holds networks of radial basis functions against goldens.
+// Package rbftest compares networks of radial basis functions with goldens.
 package rbftest
 
 import (
@@ -27,7 +27,7 @@ func Set[T numeric.Real](net *rbf.Network[T], g Params) {
 	}
 }
 
-// Near holds the network's parameters, or its gradients, against g.
+// Near compares the network's parameters, or its gradients, with g.
 func Near[T numeric.Real](t *testing.T, what string, net *rbf.Network[T], grads bool, g Params, tol float64) {
 	t.Helper()
 	for i, l := range net.Layers {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/arch/arm64/arm64asm"
 )
 
-// TestWords holds each word of machine code against what a disassembler makes
-// of it, which must be what stands beside it.
+// TestWords compares each word of machine code, disassembled, with the text next to
+// it.
 func TestWords(t *testing.T) {
 	files, err := filepath.Glob("../../*_arm64.s")
 	if err != nil || len(files) == 0 {

@@ -1,0 +1,155 @@
+package training
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/npy"
+	"mlrbfn/pipeline/detector"
+)
+
+// nearTwins writes n rows of each of so many classes: classes 0 and 1 lie close to
+// each other, the others far apart.
+func nearTwins(t *testing.T, classes, n int) string {
+	t.Helper()
+	const d = 8
+	rng := rand.New(rand.NewPCG(3, 5))
+	var x []float32
+	var y []int64
+	for c := range classes {
+		centre := make([]float64, d)
+		centre[max(c, 1)%d] = 9
+		if c == 0 {
+			centre[0] = 2
+		}
+		for range n {
+			for _, v := range centre {
+				x = append(x, float32(v+1+rng.NormFloat64()))
+			}
+			y = append(y, int64(c))
+		}
+	}
+	dir := t.TempDir()
+	if err := errors.Join(npy.WriteFile(filepath.Join(dir, "features.npy"), x, len(y), d), npy.WriteFile(filepath.Join(dir, "labels.npy"), y, len(y))); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestHoldOut: a new class is harder to notice if it is like a known one, and the
+// detector is the same on one core.
+func TestHoldOut(t *testing.T) {
+	o := quick(nearTwins(t, 5, 100))
+	var files [][]byte
+	for _, cores := range []int{runtime.GOMAXPROCS(0), 1} {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(cores))
+		d, result, err := Train(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := result.Assessment
+		if d.ScoreName() != detector.JoinedScore || d.Assessment != a || len(a.Classes) != 5 || result.NoAssessment != "" {
+			t.Fatalf("score %s, assessment %+v", d.ScoreName(), a)
+		}
+		zero, three := a.Classes["0"], a.Classes["3"]
+		if zero.TakenFor != "1" || a.Classes["1"].TakenFor != "0" || zero.AUROC > 0.95 || three.AUROC < 0.99 || three.Caught < 0.9 || zero.Images != 90 {
+			t.Errorf("assessment %+v", a)
+		}
+		var mean float64
+		for _, c := range a.Classes {
+			mean += c.AUROC / 5
+		}
+		if math.Abs(mean-a.AUROC) > 1e-12 {
+			t.Errorf("AUROC %g, the mean over the classes is %g", a.AUROC, mean)
+		}
+		if v := d.Verdicts(slices.Repeat([]float32{-30}, 8)); !v[0].OOD || v[0].Score > -guardWeight {
+			t.Errorf("a row far from all classes: %+v", v[0])
+		}
+		path := filepath.Join(t.TempDir(), "d")
+		if err := d.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	if !bytes.Equal(files[0], files[1]) {
+		t.Error("the detector depends on the number of cores")
+	}
+}
+
+// TestHoldOutGroups: with many classes groups of them are left out, and each class
+// once.
+func TestHoldOutGroups(t *testing.T) {
+	o := quick(nearTwins(t, 23, 12))
+	_, result, err := Train(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := result.Assessment; a == nil || len(a.Classes) != 23 {
+		t.Errorf("assessment %+v", a)
+	}
+}
+
+// TestFixedWeights: what is too little for class hold-out gets fixed weights, and
+// the result says so.
+func TestFixedWeights(t *testing.T) {
+	for name, features := range map[string]string{"two classes": nearTwins(t, 2, 200), "few images": nearTwins(t, 4, 8), "skipped": nearTwins(t, 5, 100)} {
+		o := quick(features)
+		o.NoHoldOut = name == "skipped"
+		d, result, err := Train(t.Context(), o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if d.ScoreName() != detector.JoinedScore || d.Scoring.Guard == nil || len(d.Scoring.Parts) != len(fixedWeights) || result.Assessment != nil {
+			t.Errorf("%s: %+v", name, d.Scoring)
+		}
+		if says := strings.Contains(result.NoAssessment, "fixed weights"); says == o.NoHoldOut {
+			t.Errorf("%s: %q", name, result.NoAssessment)
+		}
+	}
+	o := quick(nearTwins(t, 5, 100))
+	o.Validation.None = true
+	d, result, err := Train(t.Context(), o)
+	if err != nil || d.ScoreName() != detector.HeadScore || !strings.Contains(result.NoAssessment, "validation") {
+		t.Errorf("without validation images: %v, %q", err, result.NoAssessment)
+	}
+}
+
+func TestHoldOutStops(t *testing.T) {
+	o := quick(nearTwins(t, 3, 50))
+	data, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	own, err := data.TrainHead(t.Context(), 0, data.Options.Head, data.Options.Train)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := data.FitJoined(ctx, 0, own); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestWeigh: the best candidates count most, and the density always.
+func TestWeigh(t *testing.T) {
+	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5})
+	if len(w) != 3 || math.Abs(w["gen"]/w["vim-s"]-math.E) > 1e-9 || math.Abs(w["gen"]+w["vim-s"]-sumWeights) > 1e-9 || w[detector.DensityPart] != always {
+		t.Errorf("weights %v", w)
+	}
+}
