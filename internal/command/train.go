@@ -296,7 +296,7 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		if r.Scores == "knn" {
 			text += " (nearest training images)"
 		}
-		text += "; it cannot name what other images show"
+		text += "; promised is how few of its images are flagged, not how many other images are caught"
 	}
 	switch {
 	case r.Threshold == nil:

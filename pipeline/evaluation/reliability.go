@@ -36,7 +36,7 @@ func (e *evaluation) reliability(ctx context.Context) (*Reliability, error) {
 	var right []bool
 	for _, d := range all {
 		own := *d
-		own.Scoring = nil // the confidence is the heads'
+		own.Scoring, own.Folds = nil, nil // the confidence is the heads'
 		verdicts, err := own.VerdictsContext(ctx, e.id.X)
 		if err != nil {
 			return nil, err

@@ -23,7 +23,7 @@ func (t *Data) fitConfidence(ctx context.Context, d *detector.Detector) (*detect
 		from = t.Held
 	}
 	own := *d
-	own.Scoring, own.Confidence = nil, nil
+	own.Scoring, own.Folds, own.Confidence = nil, nil, nil
 	var logPhi []float64
 	var right []bool
 	for part := range slices.Chunk(t.validation.Index, 16*tables.BlockRows) {
