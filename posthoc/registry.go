@@ -196,7 +196,7 @@ func (m method) fits(d, c int, memory int64) error {
 		return nil
 	}
 	if need, have := m.memory(d, c), cmp.Or(memory, DefaultMemory); need > have {
-		return options.Errorf("Memory", "%d bytes are too few: %d features in %d classes need %d", have, d, c, need)
+		return options.Errorf("Memory", "%.3g GiB are too few: %d features in %d classes need %.3g GiB", float64(have)/(1<<30), d, c, float64(need)/(1<<30))
 	}
 	return nil
 }
