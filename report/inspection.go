@@ -62,7 +62,8 @@ type ClassOverlap struct {
 //go:embed inspection.html inspection.js
 var inspectionAssets embed.FS
 
-var inspectionPage = template.Must(template.New("inspection.html").ParseFS(inspectionAssets, "inspection.html"))
+// inspectionPage shares the template of a picture with the page of an evaluation.
+var inspectionPage = template.Must(template.Must(template.New("inspection.html").ParseFS(assets, "page.html")).ParseFS(inspectionAssets, "inspection.html"))
 
 // findingView is a Finding with its thumbnails.
 type findingView struct {

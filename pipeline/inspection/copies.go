@@ -36,20 +36,22 @@ type duplicate struct {
 // copies finds pairs of rows that show the same image.
 func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 	var all []duplicate
-	equal := map[[32]byte]int{} // first row with such a file
+	equal := map[string]int{} // first row with a file of such a hash
 	n := len(in.Labels)
 	same := make([]int, n) // the first row that this one equals in bytes or features
 	byRow := map[[32]byte]int{}
 	for i := range n {
+		if i%4096 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		same[i] = i
 		if hash := in.hashes[i]; hash != "" {
-			key := sha256.Sum256([]byte(hash))
-			if first, ok := equal[key]; ok {
+			if first, ok := equal[hash]; ok {
 				same[i] = first
 				all = append(all, duplicate{first, i, 1})
 				continue
 			}
-			equal[key] = i
+			equal[hash] = i
 		}
 		key := sha256.Sum256(bytesOf(in.rowOf(i)))
 		if first, ok := byRow[key]; ok {
