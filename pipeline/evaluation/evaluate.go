@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
@@ -25,8 +26,6 @@ import (
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/files"
-	"mlrbfn/pipeline/internal/fitting"
-	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
@@ -210,9 +209,9 @@ func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) 
 type evaluation struct {
 	opts     Options
 	train    *training.Data
-	id       *tables.Table
+	id       *dataset.Table
 	idLabels []int64 // in the training classes; −1 where there is none
-	ood      []*tables.Table
+	ood      []*dataset.Table
 	runs     []report.Run // what was scored
 	leaked   []Leak
 	reliable *Reliability // of confidences, once all is measured
@@ -278,8 +277,8 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	if e.train, err = training.Open(ctx, opts.Train); err != nil {
 		return nil, err
 	}
-	open := func(dir string) (*tables.Table, error) {
-		t, err := tables.Open(ctx, nil, dir)
+	open := func(dir string) (*dataset.Table, error) {
+		t, err := dataset.OpenTable(ctx, nil, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -294,7 +293,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	if e.id, err = open(opts.ID); err != nil {
 		return nil, err
 	}
-	if e.idLabels, err = tables.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
+	if e.idLabels, err = dataset.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
 		return nil, err
 	}
 	for _, set := range opts.OOD {
@@ -316,7 +315,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		}
 	}
 	if opts.Head == BackboneHead {
-		for _, t := range append([]*tables.Table{e.train.Table, e.id}, e.ood...) {
+		for _, t := range append([]*dataset.Table{e.train.Table, e.id}, e.ood...) {
 			if err := t.CheckLogits(len(e.train.Classes)); err != nil {
 				return nil, err
 			}
@@ -354,7 +353,7 @@ func (e *evaluation) warn(text string) {
 func (e *evaluation) seed(i int) string { return strconv.FormatUint(e.train.Options.Seeds[i], 10) }
 
 func (e *evaluation) close() {
-	tables := append([]*tables.Table{e.id}, e.ood...)
+	tables := append([]*dataset.Table{e.id}, e.ood...)
 	if e.train != nil {
 		e.train.Close()
 	}
@@ -372,12 +371,12 @@ type run struct {
 }
 
 // predictor gives the scores [n] and classes [n] of a table's rows.
-type predictor func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error)
+type predictor func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error)
 
 // trained is what a contender is with one seed.
 type trained struct {
 	heads      *detector.Detector  // an MLRBFN
-	classifier *fitting.Classifier // or a softmax network
+	classifier *posthoc.Classifier // or a softmax network
 }
 
 // trainAll trains a contender with each seed.
@@ -420,7 +419,7 @@ func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained
 
 // verdictsOf returns a predictor by a detector's verdicts.
 func verdictsOf(d *detector.Detector) predictor {
-	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
+	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
 		verdicts, err := d.VerdictsContext(ctx, t.X)
 		for _, v := range verdicts {
 			scores, classes = append(scores, v.Score), append(classes, v.Label)
@@ -441,7 +440,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 	var meanwhile errgroup.Group            // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }() // where scoring fails
 	scored := 0
-	score := func(dataset string, t *tables.Table) ([]float64, []int, error) {
+	score := func(dataset string, t *dataset.Table) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, t)
 		if err == nil && e.opts.Out != "" {
 			meanwhile.Go(func() error { return writeScores(e.scoresFile(method, r.seed, dataset), scores) })

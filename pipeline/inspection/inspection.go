@@ -16,7 +16,6 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/options"
-	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/pipeline/issues"
 	"mlrbfn/report"
 )
@@ -105,12 +104,12 @@ type Overlap struct {
 // inspector is one inspection.
 type inspector struct {
 	Options
-	*tables.Table     // features, and after them those of the test sets
-	train         int // rows of Features
-	known         []report.Image
-	hashes        []string // SHA-256 of each image's file; "" if unknown
-	pictures      *pictures
-	report        *Report
+	*dataset.Table     // features, and after them those of the test sets
+	train          int // rows of Features
+	known          []report.Image
+	hashes         []string // SHA-256 of each image's file; "" if unknown
+	pictures       *pictures
+	report         *Report
 }
 
 func (in *inspector) rowOf(i int) []float32 { return in.X[i*in.D : (i+1)*in.D] }
@@ -127,12 +126,12 @@ func Inspect(ctx context.Context, o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.Distinct(append(append([]string{}, o.Features...), o.Test...)); err != nil {
+	if err := dataset.Distinct(append(append([]string{}, o.Features...), o.Test...)); err != nil {
 		return nil, err
 	}
 	space := dataset.NewSpace(o.Memory/2, o.Scratch, 1)
 	defer func() { err = errors.Join(err, space.Close()) }()
-	table, err := tables.Open(ctx, space, append(append([]string{}, o.Features...), o.Test...)...)
+	table, err := dataset.OpenTable(ctx, space, append(append([]string{}, o.Features...), o.Test...)...)
 	if err != nil {
 		return nil, err
 	}
