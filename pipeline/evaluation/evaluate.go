@@ -45,12 +45,15 @@ const (
 	OwnHead      = "mlrbfn"
 )
 
+// DefaultSeeds are those that an evaluation and an ablation repeat with.
+func DefaultSeeds() []uint64 { return []uint64{0, 1, 2} }
+
 // OODSet is a feature set of images of none of the training classes.
 type OODSet struct{ Group, Name, Features string }
 
 // Options says what to measure on what. A zero field takes its default.
 type Options struct {
-	Train training.Options // the training features and how heads are trained; Seeds are those to repeat with
+	Train training.Options // the training features and how heads are trained; Seeds are those to repeat with, nil means DefaultSeeds. No threshold is set, so that Calibration is ignored
 	ID    string           // feature set of in-distribution test images
 	OOD   []OODSet
 
@@ -77,7 +80,7 @@ type Options struct {
 
 	Out string // folder of the report
 
-	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
+	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means metrics.DefaultResamples, less means none
 
 	// For the report to show. ImageRoots are the folders that its thumbnails may
 	// come from, as [report.FeatureSet] says; Draw makes its static pictures, as
@@ -265,16 +268,19 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		}
 		opts.Softmax = &shape
 	}
-	if opts.Memory == 0 {
-		opts.Memory = posthoc.DefaultMemory
-	}
+	opts.Memory = cmp.Or(opts.Memory, posthoc.DefaultMemory)
+	opts.Bootstrap = max(cmp.Or(opts.Bootstrap, metrics.DefaultResamples), 0)
 	e := &evaluation{opts: opts, room: opts.Memory / 4, prepared: map[string]prepared{}}
 	defer func() {
 		if err != nil {
 			e.close()
 		}
 	}()
-	if e.train, err = training.Open(ctx, opts.Train); err != nil {
+	e.opts.Train.Calibration = training.Share{None: true}
+	if len(opts.Train.Seeds) == 0 {
+		e.opts.Train.Seeds = DefaultSeeds()
+	}
+	if e.train, err = training.Open(ctx, e.opts.Train); err != nil {
 		return nil, err
 	}
 	open := func(dir string) (*dataset.Table, error) {

@@ -5,6 +5,7 @@
 package inspection
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -20,6 +21,9 @@ import (
 	"mlrbfn/report"
 )
 
+// DefaultFolds is the default of Options.
+const DefaultFolds = 5
+
 // Options says what to inspect. Only Features is needed.
 type Options struct {
 	Features []string // feature sets, of the same model
@@ -31,7 +35,7 @@ type Options struct {
 	// Roots are folders that images may come from; see [report.FeatureSet].
 	Roots []string
 
-	Folds  int    // parts for out-of-fold predictions; 0 means 5
+	Folds  int    // parts for out-of-fold predictions; 0 means DefaultFolds
 	Seed   uint64 // of the folds
 	Memory int64  // in bytes, about; 0 means [dataset.DefaultMemory]
 	// Scratch is the folder for temporary files; "" means the system's.
@@ -44,9 +48,7 @@ func (o Options) withDefaults() (Options, error) {
 	if len(o.Features) == 0 {
 		return o, options.Errorf("Features", "none are named")
 	}
-	if o.Folds == 0 {
-		o.Folds = 5
-	}
+	o.Folds = cmp.Or(o.Folds, DefaultFolds)
 	if o.Folds < 2 {
 		return o, options.Errorf("Folds", "%d: there are at least 2", o.Folds)
 	}

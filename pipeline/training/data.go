@@ -40,7 +40,7 @@ type Data struct {
 // options that it keeps have their defaults filled in.
 func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if len(opts.Seeds) == 0 {
-		opts.Seeds = []uint64{0}
+		opts.Seeds = DefaultSeeds()
 	}
 	if opts.TargetTPR == 0 {
 		opts.TargetTPR = DefaultTargetTPR
