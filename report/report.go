@@ -19,13 +19,10 @@ import (
 	"html/template"
 	"image"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
 	"mlrbfn/metrics"
 )
 
@@ -137,21 +134,7 @@ const generator = `<meta name="generator" content="mlrbfn report">`
 // work. A report.html that this package did not make is never replaced. Dir need
 // not exist yet.
 func Check(dir string) error {
-	file := filepath.Join(dir, "report.html")
-	text, err := regular.ReadFile(file, regular.Page)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil && !strings.Contains(string(text), generator) {
-		err = fmt.Errorf("%s: %w", file, ErrForeign)
-	}
-	if err == nil {
-		err = atomicfile.Check(file)
-	}
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return checkPage(filepath.Join(dir, "report.html"))
 }
 
 // Write writes report.html, and its static pictures as figures/*.svg, to the
