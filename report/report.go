@@ -13,16 +13,12 @@
 package report
 
 import (
-	"embed"
 	"errors"
 	"fmt"
-	"html/template"
 	"image"
-	"io"
 	"os"
 	"path/filepath"
 
-	"mlrbfn/internal/atomicfile"
 	"mlrbfn/metrics"
 )
 
@@ -122,14 +118,6 @@ type Interval struct {
 // Fact is a line of what is needed to repeat the evaluation.
 type Fact struct{ Name, Value string }
 
-//go:embed page.html style.css page.js
-var assets embed.FS
-
-var page = template.Must(template.New("page.html").ParseFS(assets, "page.html"))
-
-// generator is in the head of every page that Write makes.
-const generator = `<meta name="generator" content="mlrbfn report">`
-
 // Check returns an error if Write could not write to dir. Call it before long
 // work. A report.html that this package did not make is never replaced. Dir need
 // not exist yet.
@@ -157,10 +145,7 @@ func Write(dir string, r Report) error {
 	if err := v.writeFigures(filepath.Join(dir, "figures")); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	err = atomicfile.Write(filepath.Join(dir, "report.html"), func(w io.Writer) error {
-		return page.Execute(w, v)
-	})
-	if err != nil {
+	if err := writePage(filepath.Join(dir, "report.html"), "evaluation.html", v); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
