@@ -78,7 +78,7 @@ type conditioningRecord struct {
 	Dims      int     `json:"dims"`
 }
 
-// settings returns those of the heads.
+// settings returns the settings of the heads.
 func (m *metadata) settings() head.Settings {
 	return head.Settings{
 		Norm: m.Norm, Recovery: m.Recovery, Open: m.Open,

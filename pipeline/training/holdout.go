@@ -99,7 +99,7 @@ const (
 	leastRows    = 20    // validation rows that it needs
 )
 
-// Joined is what class hold-out gives.
+// Joined is the result of class hold-out.
 type Joined struct {
 	Scoring    *detector.Scoring    // nil: the heads' own score
 	Assessment *detector.Assessment // nil where there was no class hold-out
