@@ -23,8 +23,10 @@ func FuzzParseDetector(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, text := range forgeMetadata(f, version4.Metadata[metadataKey]) {
-		f.Add(text, 3)
+	for i, text := range forgeMetadata(f, version4.Metadata[metadataKey]) {
+		if i%16 == 0 { // or the baseline takes most of the time
+			f.Add(text, 3)
+		}
 	}
 	for _, text := range []string{`{"version":3}`, `{"version":1e99}`, `{"version":2,"classes":null,"heads":1000000000}`, `{"version":3,"classes":["a\u001b[31m"],"heads":[{}],"layers":-1}`, `null`, `[`} {
 		f.Add(text, 2)
