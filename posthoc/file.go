@@ -3,6 +3,7 @@ package posthoc
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 )
 
@@ -107,6 +108,12 @@ func one[T float64 | int64 | uint8](f *fields, name string, v *T) {
 }
 
 func (f *fields) float(name string, v *float64) { one(f, name, v) }
+
+// notNegative is a float that has no meaning below 0.
+func (f *fields) notNegative(name string, v *float64) {
+	f.float(name, v)
+	f.refuse(!(*v >= 0 && *v <= math.MaxFloat64), name, "it is %g", *v)
+}
 
 func (f *fields) int(name string, v *int) {
 	n := int64(*v)

@@ -281,13 +281,26 @@ func (d *Detector) verdict(logConfidences []float64, score float64) Verdict {
 	label, most := best(logConfidences)
 	v := Verdict{
 		Class: d.Classes[label], Label: label,
-		Confidence: math.Exp(most), Score: score,
+		Confidence: math.Exp(most), Score: finite(score),
 		OOD: !(score >= d.ThresholdOf(label)), PValue: pValue(d.ScoresOf(label), score),
 	}
 	if d.Confidence != nil {
 		v.Confidence = d.Confidence.chance(most)
 	}
+	if math.IsNaN(v.Confidence) {
+		v.Confidence = 0
+	}
 	return v
+}
+
+// finite returns the finite number that is nearest to a score, since JSON has no
+// other; NaN, which is flagged, counts as the lowest. Honest detectors give no such
+// scores.
+func finite(score float64) float64 {
+	if math.IsNaN(score) {
+		return -math.MaxFloat64
+	}
+	return max(-math.MaxFloat64, min(score, math.MaxFloat64))
 }
 
 // best returns the first largest of a row and where it is.
