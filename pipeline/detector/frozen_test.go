@@ -77,6 +77,9 @@ func assessedNames(class string) string {
 func TestFrozenNames(t *testing.T) {
 	ablated := detectorOf(1)
 	ablated.Training.ClassRows, ablated.Training.SumLoss, ablated.Training.Window = []int{1}, true, 9
+	ablated.Training.Sets, ablated.Relabelled = []TrainingSet{{"/a", ForTraining, 9, "00"}}, map[int]int{3: -1}
+	ablated.Training.NoHoldOut, ablated.Training.LinearC = true, 0.1
+	ablated.Training.Conditioning = &conditioning.Options{Kind: conditioning.Auto}
 	first := ablated.Heads[0].Network.(*paper.Network)
 	first.NoDepression, first.NoRatio, first.NoProjections = true, true, true
 	first.Layers[0].Projections = nil
@@ -116,8 +119,10 @@ func TestFrozenNames(t *testing.T) {
 		},
 		"ablated": {
 			ablated, strings.NewReplacer("pool preprocess", "pool preprocess.exif", "false_alarms[]", "false_alarms").Replace(commonNames) +
-				`conditioning training.class_rows[] training.sum_loss training.window no_ratio no_projections`,
-			commonTensors + strings.ReplaceAll(layers(""), "layers.0.projections", ""),
+				`conditioning training.class_rows[] training.sum_loss training.window no_ratio no_projections
+				training.sets[].path training.sets[].use training.sets[].rows training.sets[].content_sha256 training.no_hold_out training.linear_c
+				training.conditioning.kind training.conditioning.l2 training.conditioning.shrinkage training.conditioning.dims`,
+			commonTensors + `labels.rows labels.classes ` + strings.ReplaceAll(layers(""), "layers.0.projections", ""),
 		},
 		"scaled": {
 			scaled, strings.NewReplacer("pool preprocess", "pool preprocess.exif", "false_alarms[]", "false_alarms").Replace(commonNames) +

@@ -34,7 +34,9 @@ type Data struct {
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space
-	excluded          int            // rows that Exclude took the label of
+	excluded          int         // rows that Exclude took the label of
+	relabelled        map[int]int // what Exclude and Relabel changed; see detector.Detector
+	calibratedOn      []detector.TrainingSet
 	made              []dataset.Rows // rows of train and validation, until release
 }
 
@@ -133,18 +135,18 @@ func (t *Data) correct() error {
 	if err != nil {
 		return options.Errorf(cmp.Or(map[bool]string{true: "Exclude"}[t.Options.Exclude != ""], "Relabel"), "%w", err)
 	}
-	relabelled := 0
+	t.relabelled = map[int]int{}
 	for i, y := range t.Labels {
-		switch {
-		case labels[i] == y:
-		case labels[i] < 0:
+		if labels[i] == y {
+			continue
+		}
+		t.relabelled[i] = int(labels[i])
+		if labels[i] < 0 {
 			t.excluded++
-		default:
-			relabelled++
 		}
 	}
 	t.Labels = labels
-	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, images left out: %d; images given another label: %d", t.excluded, relabelled))
+	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, images left out: %d; images given another label: %d", t.excluded, len(t.relabelled)-t.excluded))
 	return nil
 }
 
