@@ -53,6 +53,10 @@ type Detector struct {
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
+	// Validation is nil without validation images, with one class, and in files that
+	// are older than it.
+	Validation *Validation
+
 	// Relabelled are the rows of the training features whose label a list of issues
 	// changed: the class that they were trained as, −1 for those left out.
 	Relabelled map[int]int
@@ -90,7 +94,10 @@ type TrainingRecord struct {
 	// in the order of Features; nil for a file that is older than this record.
 	Sets []TrainingSet `json:"sets,omitempty"`
 
-	// What else repeats the training where it is not the default.
+	ClassCalibration []int `json:"class_calibration,omitempty"` // calibration rows per class; nil where they have no labels
+
+	// What else repeats the training.
+	Scores       string                `json:"scores,omitempty"` // that was asked for
 	NoHoldOut    bool                  `json:"no_hold_out,omitempty"`
 	LinearC      float64               `json:"linear_c,omitempty"`     // see linear.Options
 	Conditioning *conditioning.Options `json:"conditioning,omitempty"` // as it was asked for; nil for a file that is older than this record

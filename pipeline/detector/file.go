@@ -156,7 +156,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = append(append(append(tensors, d.relabelledTensors()...), d.byClassTensors()...), scoreTensors...)
+	tensors = append(append(append(tensors, append(d.relabelledTensors(), d.Validation.tensors()...)...), d.byClassTensors()...), scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -310,7 +310,7 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
 	}
-	if err := d.readRelabelled(file); err != nil {
+	if err := errors.Join(d.readRelabelled(file), d.readValidation(file)); err != nil {
 		return nil, err
 	}
 	if err := d.readByClass(file); err != nil {

@@ -9,6 +9,7 @@ import (
 	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
 	"mlrbfn/options"
+	"mlrbfn/pipeline/detector"
 )
 
 // Defaults of Options.
@@ -39,6 +40,13 @@ type Options struct {
 	// Relabel whose label seemed wrong get the suggested class, even if Exclude has
 	// them too.
 	Exclude, Relabel string
+
+	// Keep, unless nil, is a detector that was trained on the first of Features, in the
+	// same order. The rows that it set aside for validation and calibration stay set
+	// aside, and labels stay as it had them, so that it can be compared with the new
+	// detector on images that neither was trained on. The seed divides the other rows.
+	// OptionsOf gives the options that it was trained with.
+	Keep *detector.Detector
 
 	// Head is the network to train, with its shape: a residual.Config or a
 	// paper.Config. It also has the defaults of the next two fields. nil means

@@ -141,9 +141,10 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 			result.CrossBound = &bound
 		}
 	}
-	if result.ValClasses, err = raw.recalls(ctx, d); err != nil {
+	if d.Validation, err = raw.validate(ctx, d); err != nil {
 		return nil, nil, err
 	}
+	result.ValClasses = raw.recalls(d.Validation)
 	result.judgeAccuracy(len(data.Classes))
 	shape := opts.Head.Settings()
 	d.Training = detector.TrainingRecord{
@@ -151,7 +152,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
 		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy,
-		NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
+		Scores: opts.Scores, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
 	}
 	d.Relabelled = data.relabelled
 	if d.Training.Sets, err = data.trainedOn(ctx); err != nil {
