@@ -40,6 +40,7 @@ type layout struct {
 	Notes    []string // what is missing on the page, and why
 	Links    []link   // to the sections, without that of Commands and Facts
 	Charts   bool     // draw charts with Chart.js
+	Map      bool     // there is a map of images, or a confusion matrix
 	Commands []string // to repeat what the page shows
 	Facts    []Fact
 	Album    *album // the page's thumbnails; nil for none
@@ -57,7 +58,13 @@ func asset(name string) string {
 }
 
 // Style returns the style sheet.
-func (l layout) Style() template.CSS { return template.CSS(pageColours() + asset("style.css")) }
+func (l layout) Style() template.CSS {
+	css := pageColours() + asset("style.css")
+	if l.Map {
+		css += "\n" + shades() + asset("map.css")
+	}
+	return template.CSS(css)
+}
 
 // Scripts returns the scripts, in order. Without them the page can be read too.
 func (l layout) Scripts() []template.JS {
@@ -65,6 +72,9 @@ func (l layout) Scripts() []template.JS {
 	if l.Charts {
 		library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // that file is not part of the page
 		scripts = append(scripts, template.JS(library), template.JS(asset("charts.js")))
+	}
+	if l.Map {
+		scripts = append(scripts, template.JS(asset("map.js")))
 	}
 	return scripts
 }

@@ -97,6 +97,7 @@ type TrainingRecord struct {
 	ClassCalibration []int `json:"class_calibration,omitempty"` // calibration rows per class; nil where they have no labels
 
 	// What else repeats the training.
+	Tool         string                `json:"tool,omitempty"`   // the program and its version
 	Scores       string                `json:"scores,omitempty"` // that was asked for
 	NoHoldOut    bool                  `json:"no_hold_out,omitempty"`
 	LinearC      float64               `json:"linear_c,omitempty"`     // see linear.Options

@@ -1,8 +1,10 @@
 package detector
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"mlrbfn/internal/safetensors"
 )
@@ -21,6 +23,26 @@ type Confused struct{ Label, Given, Images int }
 type FlaggedImages struct {
 	Flagged int
 	Images  int // that were judged; of very many validation images not all are
+}
+
+// Give counts an image by the class that it is given.
+func (v *Validation) Give(label int, verdict Verdict) {
+	c := Confused{Label: label, Given: verdict.Label}
+	at, known := slices.BinarySearchFunc(v.Confusion, c, func(a, b Confused) int {
+		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(a.Given, b.Given))
+	})
+	if !known {
+		v.Confusion = slices.Insert(v.Confusion, at, c)
+	}
+	v.Confusion[at].Images++
+}
+
+// Flag counts an image by whether it is flagged.
+func (v *Validation) Flag(label int, verdict Verdict) {
+	v.Flagged[label].Images++
+	if verdict.OOD {
+		v.Flagged[label].Flagged++
+	}
 }
 
 // Right returns how many images of a class are given it, and how many there are.

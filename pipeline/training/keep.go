@@ -20,15 +20,10 @@ import (
 
 // This file repeats a training with more rows.
 
-// OptionsOf returns the options that repeat the training of a detector on the feature
-// sets that it was trained on, which are in dirs or, with none, where they were or
-// beside its file; see [detector.Detector.OpenTraining]. Keep is the detector: rows
-// that it set aside stay so when more sets are added to Features. Options about files,
-// memory and progress are not set.
-//
-// Settings that a file of an older program does not have are those of the default;
-// notes say which.
-func OptionsOf(ctx context.Context, d *detector.Detector, dirs []string) (o Options, notes []string, err error) {
+// Recorded returns the options that a detector was trained with, as its file has them.
+// Options about checkpoints, memory and progress are not set. Settings that a file of
+// an older program does not have are those of the default; notes say which.
+func Recorded(d *detector.Detector) (o Options, notes []string, err error) {
 	r := d.Training
 	settings := d.Heads[0].Network.Settings()
 	if settings.Open {
@@ -42,7 +37,7 @@ func OptionsOf(ctx context.Context, d *detector.Detector, dirs []string) (o Opti
 	o.Train.Epochs, o.Train.Batch, o.Train.LR, o.Train.Patience, o.Train.Balance = r.Epochs, r.Batch, r.LR, r.Patience, r.Balance
 	o.Train.Schedule = head.Schedule(r.Schedule)
 	o.Seeds, o.TargetTPR, o.GroupBy = slices.Clone(d.Seeds), d.TargetTPR, r.GroupBy
-	o.PerClass, o.NoHoldOut, o.Linear.C = d.ByClass != nil, r.NoHoldOut, r.LinearC
+	o.PerClass, o.NoHoldOut, o.Linear.C, o.Tool = d.ByClass != nil, r.NoHoldOut, r.LinearC, r.Tool
 	o.Scores = cmp.Or(r.Scores, d.ScoreName())
 	switch c := d.Heads[0].Conditioning; {
 	case r.Conditioning != nil:
@@ -51,28 +46,57 @@ func OptionsOf(ctx context.Context, d *detector.Detector, dirs []string) (o Opti
 		o.Conditioning.Kind = conditioning.None
 	default:
 		o.Conditioning.Kind, o.Conditioning.L2, o.Conditioning.Dims = c.Kind, c.L2, c.Dims
-		notes = append(notes, "the detector's file is older than the record of the conditioning that was asked for: the kind that it has is fitted anew")
+		notes = append(notes, "the detector's file is older than the record of the conditioning that was asked for; the kind that it has is fitted")
 	}
-	use := func(share *Share, text, use string) error {
-		sets, err := d.OpenSets(ctx, use, dirs)
-		if err != nil && len(d.Training.Sets) > 0 {
-			return err
-		}
-		if len(sets) > 0 {
-			share.Features = sets[0].Dir
-			return sets[0].Close()
-		}
-		*share, err = parseShare(text)
-		return err
+	o.Features = slices.Clone(r.Features)
+	if o.Validation, err = parseShare(r.Validation); err == nil {
+		o.Calibration, err = parseShare(r.Calibration)
 	}
-	err = errors.Join(use(&o.Validation, r.Validation, detector.ForValidation), use(&o.Calibration, r.Calibration, detector.ForCalibration))
-	if err != nil {
+	at := 0
+	for _, set := range r.Sets {
+		switch {
+		case set.Use == detector.ForTraining && at < len(o.Features):
+			o.Features[at] = set.Path
+			at++
+		case set.Use == detector.ForValidation:
+			o.Validation.Features = set.Path
+		case set.Use == detector.ForCalibration:
+			o.Calibration.Features = set.Path
+		}
+	}
+	return o, notes, err
+}
+
+// OptionsOf returns the options that repeat the training of a detector on the feature
+// sets that it was trained on, which are in dirs or, with none, where they were or
+// beside its file; see [detector.Detector.OpenTraining]. They are those of [Recorded];
+// Keep is the detector, so that rows that it set aside stay so when more sets are
+// added to Features.
+func OptionsOf(ctx context.Context, d *detector.Detector, dirs []string) (o Options, notes []string, err error) {
+	if o, notes, err = Recorded(d); err != nil {
 		return o, notes, err
+	}
+	for use, share := range map[string]*Share{detector.ForValidation: &o.Validation, detector.ForCalibration: &o.Calibration} {
+		if share.Features == "" || len(d.Training.Sets) == 0 {
+			continue
+		}
+		sets, err := d.OpenSets(ctx, use, dirs)
+		if err != nil {
+			return o, notes, err
+		}
+		for _, set := range sets {
+			share.Features = set.Dir
+			err = errors.Join(err, set.Close())
+		}
+		if err != nil {
+			return o, notes, err
+		}
 	}
 	data, err := d.OpenTraining(ctx, dirs)
 	if err != nil {
 		return o, notes, err
 	}
+	o.Features = nil
 	for _, set := range data.Sets {
 		o.Features = append(o.Features, set.Dir)
 	}

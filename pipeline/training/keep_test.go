@@ -41,8 +41,10 @@ func TestOptionsOf(t *testing.T) {
 		set    string
 		change func(*Options)
 	}{
-		"by default":   {twins, func(*Options) {}},
-		"paper":        {two, func(o *Options) { o.Head, o.Seeds = paper.Config{Layers: 2, Centroids: 8, Projection: 4, NoRatio: true, Norm: 3}, []uint64{4, 2} }},
+		"by default": {twins, func(*Options) {}},
+		"paper": {two, func(o *Options) {
+			o.Head, o.Seeds = paper.Config{Layers: 2, Centroids: 8, Projection: 4, NoRatio: true, Norm: 3}, []uint64{4, 2}
+		}},
 		"own sets":     {two, func(o *Options) { o.Validation.Features, o.Calibration.Fraction = held, 0.3 }},
 		"folds":        {two, func(o *Options) { o.Calibration.Folds, o.Scores = 3, "head" }},
 		"per class":    {twins, func(o *Options) { o.PerClass, o.TargetTPR, o.NoHoldOut, o.Linear.C = true, 0.8, true, 0.5 }},

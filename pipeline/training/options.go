@@ -81,6 +81,9 @@ type Options struct {
 	// Classes with too few calibration images share a threshold.
 	PerClass bool
 
+	// Tool names the program and its version for the detector's file; it may be "".
+	Tool string
+
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
 	// memory. What does not fit goes to temporary files in the folder Scratch, ""

@@ -1,7 +1,6 @@
 package training
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,27 +22,12 @@ func (t *Data) validate(ctx context.Context, d *detector.Detector) (*detector.Va
 	}
 	own := *d
 	own.Scoring, own.Folds = nil, nil // the class is the heads'
-	confusion := map[detector.Confused]int{}
-	err := t.eachValidation(ctx, &own, t.validation.Index, func(y int, v detector.Verdict) {
-		confusion[detector.Confused{Label: y, Given: v.Label}]++
-	})
+	v := &detector.Validation{Flagged: make([]detector.FlaggedImages, len(t.Classes))}
+	err := t.eachValidation(ctx, &own, t.validation.Index, v.Give)
 	if err != nil {
 		return nil, err
 	}
-	v := &detector.Validation{Flagged: make([]detector.FlaggedImages, len(t.Classes))}
-	for c, n := range confusion {
-		c.Images = n
-		v.Confusion = append(v.Confusion, c)
-	}
-	slices.SortFunc(v.Confusion, func(a, b detector.Confused) int {
-		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(a.Given, b.Given))
-	})
-	return v, t.eachValidation(ctx, d, dataset.Every(t.validation.Index, mostFlagged), func(y int, verdict detector.Verdict) {
-		v.Flagged[y].Images++
-		if verdict.OOD {
-			v.Flagged[y].Flagged++
-		}
-	})
+	return v, t.eachValidation(ctx, d, dataset.Every(t.validation.Index, mostFlagged), v.Flag)
 }
 
 // eachValidation judges validation rows.
