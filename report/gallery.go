@@ -1,19 +1,12 @@
 package report
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/base64"
 	"fmt"
-	"html/template"
-	"image"
-	"image/color"
-	"image/jpeg"
 	"math"
 	"runtime"
 	"slices"
 
-	"golang.org/x/image/draw"
 	"gonum.org/v1/gonum/blas/blas32"
 
 	"mlrbfn/internal/parallel"
@@ -22,29 +15,7 @@ import (
 // gallery holds the most extreme images of a set.
 type gallery struct {
 	Title, Caption string
-	Items          []*galleryItem
-}
-
-// galleryItem is an image with its score and the training images nearest to it.
-type galleryItem struct {
-	picture
-	Predicted string // the class; "" if unknown
-	Wrong     bool   // Predicted is not the label
-	Score     string
-	Nearest   []neighbour
-
-	row []float32
-}
-
-type neighbour struct {
-	picture
-	Cosine string
-}
-
-// picture is an image as the page shows it.
-type picture struct {
-	Image
-	Thumbnail template.URL // "" if the image could not be read
+	Tiles          []*tile
 }
 
 // extremes returns the indices of the n lowest or highest scores, in order. It
@@ -65,97 +36,192 @@ func extremes(scores []float64, n int, highest bool) []int {
 	return places[:min(n, len(places))]
 }
 
+// missed holds the worst misses of one method.
+type missed struct {
+	Method    string
+	Galleries []gallery
+}
+
+// place is an image of a set.
+type place struct {
+	set *Set
+	row int
+}
+
+// hardest collects the images that galleries show.
+type hardest struct {
+	*view
+	places []place // of the tiles
+	tiles  []*tile
+}
+
 // galleries shows the most OOD-looking test images and the most ID-looking OOD
-// images of each set.
-func (v *view) galleries() ([]gallery, error) {
-	run, ok := v.firstRun(v.GalleryMethod)
-	if !ok {
-		return nil, nil
-	}
+// images: of each set by the scores of the gallery's method, and of all sets
+// together by those of every other method.
+func (v *view) galleries() error {
+	h := &hardest{view: v}
 	size := cmp.Or(v.GallerySize, 6)
-	thumbnails := thumbnails{}
-	var all []gallery
-	var items []*galleryItem
-	add := func(set *Set, dataset, title, caption string, highest bool) error {
-		if set.Image == nil {
-			return nil
+	for _, method := range v.methods {
+		run, ok := v.firstRun(method)
+		if !ok {
+			continue
 		}
-		scores, err := v.scores(run, dataset)
+		lowest, err := h.most([]*Set{&v.ID}, run, size, false)
 		if err != nil {
 			return err
 		}
-		predicted := run.Predicted[dataset]
-		g := gallery{Title: title, Caption: caption}
-		for _, i := range extremes(scores, size, highest) {
-			item := &galleryItem{picture: thumbnails.of(set, i), Score: number(scores[i])}
-			if set.Row != nil {
-				item.row = set.Row(i)
+		galleries := []gallery{{"Most OOD-looking of " + v.idName(), "Images of the training classes with the lowest scores, lowest first.", lowest}}
+		var together []*Set
+		for i := range v.OOD {
+			set := &v.OOD[i]
+			if together = append(together, set); method != v.GalleryMethod {
+				continue
 			}
-			if i < len(predicted) && predicted[i] >= 0 && predicted[i] < len(v.Classes) {
-				item.Predicted = v.Classes[predicted[i]]
-				item.Wrong = dataset == "id" && item.Label != "" && item.Label != item.Predicted
+			highest, err := h.most([]*Set{set}, run, size, true)
+			if err != nil {
+				return err
 			}
-			g.Items = append(g.Items, item)
+			galleries = append(galleries, gallery{"Most ID-looking of " + set.Name,
+				"OOD images (" + set.Group + ") with the highest scores, highest first. Any class that is predicted is wrong.", highest})
 		}
-		if len(g.Items) > 0 {
-			items = append(items, g.Items...)
-			all = append(all, g)
+		if method != v.GalleryMethod {
+			highest, err := h.most(together, run, size, true)
+			if err != nil {
+				return err
+			}
+			galleries = append(galleries, gallery{"Most ID-looking OOD images", "Of all sets, highest first.", highest})
 		}
-		return nil
+		galleries = slices.DeleteFunc(galleries, func(g gallery) bool { return len(g.Tiles) == 0 })
+		switch {
+		case len(galleries) == 0:
+		case method == v.GalleryMethod:
+			v.Galleries = galleries
+		default:
+			v.Misses = append(v.Misses, missed{method, galleries})
+		}
 	}
-	err := add(&v.ID, "id", "Most OOD-looking of "+v.idName(),
-		"Images of the training classes with the lowest scores, lowest first.", false)
-	if err != nil {
-		return nil, err
+	h.addNearest()
+	return nil
+}
+
+// most returns the images of these sets, of which all have pictures, with the lowest
+// or the highest scores.
+func (h *hardest) most(sets []*Set, run Run, n int, highest bool) (tiles []*tile, err error) {
+	type scored struct {
+		place
+		score     float64
+		predicted int
 	}
-	for i := range v.OOD {
-		set := &v.OOD[i]
-		err := add(set, set.Name, "Most ID-looking of "+set.Name,
-			"OOD images ("+set.Group+") with the highest scores, highest first. Any class that is predicted is wrong.", true)
+	var all []scored
+	for _, set := range sets {
+		if set.Image == nil {
+			continue
+		}
+		dataset := set.Name
+		if set == &h.ID {
+			dataset = "id"
+		}
+		scores, err := h.scores(run, dataset)
 		if err != nil {
 			return nil, err
 		}
+		for _, i := range extremes(scores, n, highest) {
+			s := scored{place{set, i}, scores[i], -1}
+			if predicted := run.Predicted[dataset]; i < len(predicted) {
+				s.predicted = predicted[i]
+			}
+			all = append(all, s)
+		}
 	}
-	if v.Train != nil && v.Train.Row != nil && v.Train.Image != nil {
-		nearest(v.Train, items, cmp.Or(v.Neighbours, 3), thumbnails)
+	slices.SortStableFunc(all, func(a, b scored) int {
+		if highest {
+			a, b = b, a
+		}
+		return cmp.Compare(a.score, b.score)
+	})
+	for _, s := range all[:min(n, len(all))] {
+		t := &tile{picture: h.Page.Album.of(s.set.Image(s.row), thumbnailSide)}
+		if t.Label != "" {
+			t.Lines = append(t.Lines, tileLine{Name: "label", Value: t.Label})
+		}
+		if s.predicted >= 0 && s.predicted < len(h.Classes) {
+			class := h.Classes[s.predicted]
+			wrong := s.set == &h.ID && t.Label != "" && t.Label != class
+			if wrong {
+				class += " ✗ wrong"
+			}
+			t.Lines = append(t.Lines, tileLine{"predicted", class, wrong})
+		}
+		if len(sets) > 1 {
+			t.Lines = append(t.Lines, tileLine{Name: "set", Value: s.set.Name})
+		}
+		t.Lines = append(t.Lines, tileLine{Name: "score", Value: number(s.score)})
+		tiles, h.tiles, h.places = append(tiles, t), append(h.tiles, t), append(h.places, s.place)
 	}
-	return all, nil
+	return tiles, nil
 }
 
-// nearest finds the k training images with the highest cosine to each item, in
-// one pass over the training features. A row of zeros has the cosine 0.
-func nearest(train *Set, items []*galleryItem, k int, thumbnails thumbnails) {
-	best := make([][]found, len(items))
-	norms := make([]float64, len(items))
-	for q, item := range items {
-		norms[q] = math.Sqrt(dot(item.row, item.row))
+// addNearest adds the nearest training images to all tiles.
+func (h *hardest) addNearest() {
+	if h.Train == nil || h.Train.Row == nil || h.Train.Image == nil {
+		return
 	}
-	const block = 256 // rows that stay in the cache while all items are compared with them
+	at := map[place]int{} // of those that several galleries show, only one is searched for
+	var rows [][]float32
+	for _, p := range h.places {
+		if _, ok := at[p]; !ok && p.set.Row != nil {
+			at[p] = len(rows)
+			rows = append(rows, p.set.Row(p.row))
+		}
+	}
+	best := nearest(h.Train, rows, cmp.Or(h.Neighbours, 3))
+	for i, p := range h.places {
+		q, ok := at[p]
+		if !ok {
+			continue
+		}
+		t := h.tiles[i]
+		t.Beside = "nearest in training"
+		for _, f := range best[q] {
+			near := nearTile{picture: h.Page.Album.of(h.Train.Image(f.row), thumbnailSide), Text: fmt.Sprintf("%.3f", f.cosine)}
+			if near.Label != "" {
+				near.Text = near.Label + " " + near.Text
+			}
+			t.Near = append(t.Near, near)
+		}
+	}
+}
+
+// nearest finds the k training images with the highest cosine to each row, in
+// one pass over the training features. A row of zeros has the cosine 0.
+func nearest(train *Set, rows [][]float32, k int) [][]found {
+	best := make([][]found, len(rows))
+	norms := make([]float64, len(rows))
+	for q, row := range rows {
+		norms[q] = math.Sqrt(dot(row, row))
+	}
+	const block = 256 // rows that stay in the cache while all others are compared with them
 	rowNorms := make([]float64, block)
-	for from := 0; from < train.N; from += block {
+	for from := 0; from < train.N && len(rows) > 0; from += block {
 		to := min(from+block, train.N)
 		for i := from; i < to; i++ {
 			rowNorms[i-from] = math.Sqrt(dot(train.Row(i), train.Row(i)))
 		}
-		parallel.Each(runtime.GOMAXPROCS(0), len(items), func(q int) {
+		parallel.Each(runtime.GOMAXPROCS(0), len(rows), func(q int) {
 			for i := from; i < to; i++ {
 				row := train.Row(i)
-				if len(items[q].row) != len(row) {
+				if len(rows[q]) != len(row) {
 					continue
 				}
 				f := found{row: i}
 				if scale := rowNorms[i-from] * norms[q]; scale > 0 {
-					f.cosine = dot(items[q].row, row) / scale
+					f.cosine = dot(rows[q], row) / scale
 				}
 				best[q] = keep(best[q], f, k)
 			}
 		})
 	}
-	for q, item := range items {
-		for _, f := range best[q] {
-			item.Nearest = append(item.Nearest, neighbour{thumbnails.of(train, f.row), fmt.Sprintf("%.3f", f.cosine)})
-		}
-	}
+	return best
 }
 
 // found is a training image and its cosine to an item.
@@ -180,57 +246,4 @@ func keep(best []found, f found, k int) []found {
 // dot sums in float64, so that neighbours that differ little are ordered right.
 func dot(a, b []float32) float64 {
 	return blas32.DDot(blas32.Vector{N: len(a), Inc: 1, Data: a}, blas32.Vector{N: len(b), Inc: 1, Data: b})
-}
-
-// thumbnails caches pictures by set and row, as images may share neighbours.
-type thumbnails map[place]picture
-
-type place struct {
-	set *Set
-	row int
-}
-
-func (t thumbnails) of(set *Set, row int) picture {
-	p, ok := t[place{set, row}]
-	if !ok {
-		p.Image = set.Image(row)
-		if p.Decode != nil {
-			p.Thumbnail = thumbnail(p.Decode)
-		}
-		t[place{set, row}] = p
-	}
-	return p
-}
-
-const (
-	thumbnailSide    = 96
-	thumbnailQuality = 80
-)
-
-// thumbnail returns an image as a small JPEG in a URL, or "" if it cannot be read:
-// missing images do not prevent a report.
-func thumbnail(decode func() (image.Image, error)) (url template.URL) {
-	defer func() {
-		if recover() != nil { // decoders of rare formats have panicked
-			url = ""
-		}
-	}()
-	from, err := decode()
-	if err != nil || from.Bounds().Empty() {
-		return ""
-	}
-	size := from.Bounds().Size()
-	scale := float64(thumbnailSide) / float64(max(size.X, size.Y))
-	to := image.NewRGBA(image.Rect(0, 0, max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))))
-	draw.Draw(to, to.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)
-	var scaler draw.Scaler = draw.CatmullRom
-	if scale > 1 {
-		scaler = draw.NearestNeighbor // small images are shown as they are
-	}
-	scaler.Scale(to, to.Bounds(), from, from.Bounds(), draw.Over, nil)
-	var b bytes.Buffer
-	if err := jpeg.Encode(&b, to, &jpeg.Options{Quality: thumbnailQuality}); err != nil {
-		return ""
-	}
-	return template.URL("data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(b.Bytes()))
 }

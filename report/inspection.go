@@ -2,17 +2,12 @@ package report
 
 import (
 	"cmp"
-	"embed"
 	"fmt"
-	"html/template"
-	"io"
 	"os"
 	"path/filepath"
-	"runtime"
+	"slices"
+	"strconv"
 	"strings"
-
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/parallel"
 )
 
 // Inspection holds what a page on the faults of a set of images shows.
@@ -59,23 +54,19 @@ type ClassOverlap struct {
 	Share            string
 }
 
-//go:embed inspection.html inspection.js
-var inspectionAssets embed.FS
-
-// inspectionPage shares the template of a picture with the page of an evaluation.
-var inspectionPage = template.Must(template.Must(template.New("inspection.html").ParseFS(assets, "page.html")).ParseFS(inspectionAssets, "inspection.html"))
-
-// findingView is a Finding with its thumbnails.
-type findingView struct {
-	Finding
-	Picture picture
-	Second  *picture
+// inspectionView is an Inspection as the page's template reads it.
+type inspectionView struct {
+	Page         layout
+	Filter       []choice
+	Sections     []sectionView
+	ClassTable   table
+	OverlapTable *table
 }
 
-// sectionView is a FindingSection as the template reads it.
+// sectionView is a FindingSection as the page's template reads it.
 type sectionView struct {
 	FindingSection
-	Items []*findingView
+	Tiles []*tile
 }
 
 // WriteInspection writes the page to report.html in the folder dir, which it makes
@@ -84,57 +75,83 @@ func WriteInspection(dir string, in Inspection) error {
 	if err := Check(dir); err != nil {
 		return err
 	}
-	css, err := assets.ReadFile("style.css")
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	script, err := inspectionAssets.ReadFile("inspection.js")
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	in.Title = cmp.Or(in.Title, "What is wrong with the images")
-	v := struct {
-		Inspection
-		Style    template.CSS
-		Script   template.JS
-		Sections []*sectionView
-	}{Inspection: in, Style: template.CSS(pageColours() + strings.TrimSpace(string(css))), Script: template.JS(script)}
+	v := inspectionView{Page: layout{
+		Title: cmp.Or(in.Title, "What is wrong with the images"), Lead: in.Lead, Notes: in.Notes,
+		Commands: in.Commands, Facts: in.Facts, Album: &album{},
+	}}
 	odd := FindingSection{ID: "odd", Title: "Odd files", Total: len(in.Odd), Shown: in.Odd,
 		Note: "Images that are blank, blurred, or of an unusual size or shape. They may be right."}
-	var all []*findingView
-	for _, s := range append(in.Sections, odd) {
-		view := &sectionView{FindingSection: s}
+	for _, s := range append(slices.Clone(in.Sections), odd) {
+		if s.Total == 0 {
+			continue
+		}
+		view := sectionView{FindingSection: s}
 		for _, f := range s.Shown {
-			view.Items = append(view.Items, &findingView{Finding: f})
+			view.Tiles = append(view.Tiles, v.Page.Album.finding(f))
 		}
-		all = append(all, view.Items...)
 		v.Sections = append(v.Sections, view)
+		v.Page.Links = append(v.Page.Links, link{s.ID, fmt.Sprintf("%s (%d)", s.Title, s.Total)})
 	}
-	parallel.Each(runtime.GOMAXPROCS(0), len(all), func(i int) {
-		f := all[i]
-		f.Picture = pictureOf(f.Image)
-		if f.Other != nil {
-			other := pictureOf(*f.Other)
-			f.Second = &other
-		}
-	})
+	v.Page.Links = append(v.Page.Links, link{"classes", "Classes"})
+	v.Page.Album.load()
+	v.tables(in)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	err = atomicfile.Write(filepath.Join(dir, "report.html"), func(w io.Writer) error {
-		return inspectionPage.Execute(w, v)
-	})
-	if err != nil {
+	if err := writePage(filepath.Join(dir, "report.html"), "inspection.html", v); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
 }
 
-// pictureOf reads an image's thumbnail.
-func pictureOf(img Image) picture {
-	p := picture{Image: img}
-	if img.Decode != nil {
-		p.Thumbnail = thumbnail(img.Decode)
+// finding returns the tile of a finding.
+func (a *album) finding(f Finding) *tile {
+	t := &tile{picture: a.of(f.Image, thumbnailSide), Class: f.Image.Label, Also: f.Suggested}
+	for _, line := range []tileLine{{"label", f.Image.Label, false}, {"seems", f.Suggested, true}, {"is", f.What, false}, {"certainty", f.Score, false}} {
+		if line.Value != "" {
+			t.Lines = append(t.Lines, line)
+		}
 	}
-	return p
+	if f.Other != nil {
+		t.Beside = "shows the same as"
+		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), strings.TrimSpace(f.Other.Label + " " + f.Other.Path)}}
+	}
+	return t
+}
+
+// tables makes the tables of the classes, and the filter by them.
+func (v *inspectionView) tables(in Inspection) {
+	whole := func(n int) tableCell { return tableCell{Mean: strconv.Itoa(n), Sort: strconv.Itoa(n)} }
+	classes := choice{Label: "Show images of the class", Keys: "class also"}
+	v.ClassTable = table{Caption: "Classes", Head: "class",
+		Columns: []string{"images", "predicted right", "labels that seem wrong", "copies", "in the test set", "outliers"}}
+	for _, c := range in.Classes {
+		classes.Options = append(classes.Options, c.Name)
+		rows := whole(c.Rows)
+		if c.Few {
+			rows.Mean, rows.Wrong = rows.Mean+" (few)", true
+		}
+		v.ClassTable.Rows = append(v.ClassTable.Rows, tableRow{c.Name, []tableCell{rows,
+			{Mean: c.Accuracy, Sort: percentSort(c.Accuracy)}, whole(c.Wrong), whole(c.Copies), whole(c.Leaked), whole(c.Outliers)}})
+	}
+	if len(classes.Options) > 1 {
+		v.Filter = []choice{classes}
+	}
+	if len(in.Overlaps) == 0 {
+		return
+	}
+	v.OverlapTable = &table{Caption: "Classes that overlap", Head: "images labelled", Columns: []string{"are predicted as", "images", "of the class"}}
+	for _, o := range in.Overlaps {
+		v.OverlapTable.Rows = append(v.OverlapTable.Rows, tableRow{o.Label, []tableCell{
+			{Mean: o.Predicted, Sort: o.Predicted}, whole(o.Rows), {Mean: o.Share, Sort: percentSort(o.Share)}}})
+	}
+}
+
+// percentSort returns the sort key of a share such as 12.5%; "" for none.
+func percentSort(share string) string {
+	number, ok := strings.CutSuffix(share, "%")
+	if !ok {
+		return ""
+	}
+	return number
 }

@@ -92,16 +92,16 @@ func TestNearest(t *testing.T) {
 		}
 	}
 	rows[5] = make([]float32, d)
-	train := &Set{N: n, Row: func(i int) []float32 { return rows[i] }, Image: func(i int) Image { return Image{Path: string(rune('A' + i))} }}
-	items := []*galleryItem{{row: rows[17]}, {row: make([]float32, d)}, {row: nil}}
-	nearest(train, items, k, thumbnails{})
-	for _, item := range items[:2] {
+	train := &Set{N: n, Row: func(i int) []float32 { return rows[i] }}
+	queries := [][]float32{rows[17], make([]float32, d), nil}
+	best := nearest(train, queries, k)
+	for q, query := range queries[:2] {
 		order := make([]int, n)
 		cosines := make([]float64, n)
 		for i, row := range rows {
 			order[i] = i
-			if scale := math.Sqrt(dot(row, row)) * math.Sqrt(dot(item.row, item.row)); scale > 0 {
-				cosines[i] = dot(row, item.row) / scale
+			if scale := math.Sqrt(dot(row, row)) * math.Sqrt(dot(query, query)); scale > 0 {
+				cosines[i] = dot(row, query) / scale
 			}
 		}
 		slices.SortStableFunc(order, func(a, b int) int {
@@ -114,13 +114,13 @@ func TestNearest(t *testing.T) {
 			return 0
 		})
 		for j, want := range order[:k] {
-			if got := item.Nearest[j].Path; got != string(rune('A'+want)) {
-				t.Errorf("neighbour %d is %q, want %q", j, got, string(rune('A'+want)))
+			if got := best[q][j].row; got != want {
+				t.Errorf("neighbour %d is %d, want %d", j, got, want)
 			}
 		}
 	}
-	if len(items[2].Nearest) != 0 {
-		t.Errorf("an image without features has the neighbours %v", items[2].Nearest)
+	if len(best[2]) != 0 {
+		t.Errorf("an image without features has the neighbours %v", best[2])
 	}
 }
 
@@ -135,9 +135,13 @@ func TestThumbnails(t *testing.T) {
 		return name
 	}
 	of := func(name string) string {
-		return string(thumbnail(func() (image.Image, error) {
+		t := thumbnail(func() (image.Image, error) {
 			return (&files{roots: []string{dir}}).decode("", features.Image{Path: name})
-		}))
+		}, thumbnailSide)
+		if t == nil {
+			return ""
+		}
+		return string(t.URL)
 	}
 	var tall, cut bytes.Buffer
 	if err := gif.Encode(&tall, image.NewGray(image.Rect(0, 0, 3, 300)), nil); err != nil {
@@ -247,12 +251,8 @@ func BenchmarkNearest(b *testing.B) {
 			rows[i][j] = float32(random.NormFloat64())
 		}
 	}
-	train := &Set{N: 20_000, Row: func(i int) []float32 { return rows[i%1000] }, Image: func(int) Image { return Image{} }}
+	train := &Set{N: 20_000, Row: func(i int) []float32 { return rows[i%1000] }}
 	for b.Loop() {
-		items := make([]*galleryItem, 42)
-		for i := range items {
-			items[i] = &galleryItem{row: rows[i]}
-		}
-		nearest(train, items, 3, thumbnails{})
+		nearest(train, rows[:42], 3)
 	}
 }

@@ -13,19 +13,12 @@
 package report
 
 import (
-	"embed"
 	"errors"
 	"fmt"
-	"html/template"
 	"image"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
 	"mlrbfn/metrics"
 )
 
@@ -125,33 +118,11 @@ type Interval struct {
 // Fact is a line of what is needed to repeat the evaluation.
 type Fact struct{ Name, Value string }
 
-//go:embed page.html style.css page.js
-var assets embed.FS
-
-var page = template.Must(template.New("page.html").ParseFS(assets, "page.html"))
-
-// generator is in the head of every page that Write makes.
-const generator = `<meta name="generator" content="mlrbfn report">`
-
 // Check returns an error if Write could not write to dir. Call it before long
 // work. A report.html that this package did not make is never replaced. Dir need
 // not exist yet.
 func Check(dir string) error {
-	file := filepath.Join(dir, "report.html")
-	text, err := regular.ReadFile(file, regular.Page)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil && !strings.Contains(string(text), generator) {
-		err = fmt.Errorf("%s: %w", file, ErrForeign)
-	}
-	if err == nil {
-		err = atomicfile.Check(file)
-	}
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return checkPage(filepath.Join(dir, "report.html"))
 }
 
 // Write writes report.html, and its static pictures as figures/*.svg, to the
@@ -174,10 +145,7 @@ func Write(dir string, r Report) error {
 	if err := v.writeFigures(filepath.Join(dir, "figures")); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	err = atomicfile.Write(filepath.Join(dir, "report.html"), func(w io.Writer) error {
-		return page.Execute(w, v)
-	})
-	if err != nil {
+	if err := writePage(filepath.Join(dir, "report.html"), "evaluation.html", v); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil

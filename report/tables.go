@@ -9,10 +9,11 @@ import (
 	"mlrbfn/metrics"
 )
 
-// table is a table of the page: a row for each method.
+// table is a table that a click sorts: a row for each method, class or the like.
 type table struct {
 	Caption string
-	Groups  []columnGroup // headings above those of the columns
+	Head    string        // of the first column
+	Groups  []columnGroup // headings above those of the columns; nil for none
 	Columns []string
 	Rows    []tableRow
 }
@@ -29,7 +30,7 @@ type tableRow struct {
 
 type tableCell struct {
 	Mean, Std, Interval string // as printed
-	Best                bool
+	Best, Wrong         bool
 	Sort                string // the sort key of the cell; "" is last
 }
 
@@ -54,7 +55,7 @@ func (t *table) addColumn(label string, lower bool, values []Value, intervals []
 }
 
 func newTable(caption string, heads []string) table {
-	t := table{Caption: caption}
+	t := table{Caption: caption, Head: "method"}
 	for _, head := range heads {
 		t.Rows = append(t.Rows, tableRow{Head: head})
 	}

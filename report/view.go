@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"html/template"
 	"io"
 	"math"
 	"net/url"
@@ -23,20 +22,19 @@ import (
 // view is a report as the page's template reads it.
 type view struct {
 	Report
-	Style            template.CSS
-	Library, Script  template.JS
-	Question, Answer string
-	Summary          table
-	PerSet           []table
-	Histograms       []panel // one for each method
-	ROC, PR          panel
-	Selective        []*figure
-	AblationTable    *table
-	AblationFigures  []*figure
-	PublishedTable   *table
-	Galleries        []gallery
-	GalleryMethod    string
-	Others           bool // some methods are drawn in grey
+	Page            layout
+	Summary         table
+	PerSet          []table
+	Histograms      []panel // one for each method
+	ROC, PR         panel
+	Selective       []*figure
+	AblationTable   *table
+	AblationFigures []*figure
+	PublishedTable  *table
+	Galleries       []gallery
+	Misses          []missed // of the other methods
+	GalleryMethod   string
+	Others          bool // some methods are drawn in grey
 
 	results results
 	methods []string       // in the order of the results
@@ -50,19 +48,10 @@ type panel struct {
 }
 
 func newView(r Report) (*view, error) {
-	css, err := assets.ReadFile("style.css")
-	if err != nil {
-		return nil, err
-	}
-	script, err := assets.ReadFile("page.js")
-	if err != nil {
-		return nil, err
-	}
-	library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // that file is not part of the page
-	r.Title = cmp.Or(r.Title, "Out-of-distribution detection")
-	v := &view{
-		Report: r, Style: template.CSS(pageColours() + string(css)), Library: template.JS(library), Script: template.JS(script),
-		results: index(r.Results), methods: order(r.Results, func(r Result) string { return r.Method }),
+	v := &view{Report: r, results: index(r.Results), methods: order(r.Results, func(r Result) string { return r.Method })}
+	v.Page = layout{
+		Title:    cmp.Or(r.Title, "Out-of-distribution detection"),
+		Commands: r.Commands, Facts: r.Facts, Album: &album{},
 	}
 	v.chooseStyles()
 	v.lead()
@@ -78,8 +67,34 @@ func newView(r Report) (*view, error) {
 	if len(r.Published) > 0 {
 		v.PublishedTable = publishedTable(r.Published)
 	}
-	v.Galleries, err = v.galleries()
-	return v, err
+	if err := v.galleries(); err != nil {
+		return nil, err
+	}
+	v.Page.Album.load()
+	v.Page.Charts = len(v.figures()) > 0
+	v.Page.Links = v.links()
+	return v, nil
+}
+
+// links lists the sections of the page.
+func (v *view) links() []link {
+	links := []link{{"summary", "Summary"}, {"sets", "Single sets"}}
+	for _, l := range []struct {
+		there bool
+		link
+	}{
+		{v.PublishedTable != nil, link{"published", "Published results"}},
+		{v.Histograms != nil, link{"histograms", "Histograms"}},
+		{v.ROC.Figures != nil, link{"curves", "ROC and PR"}},
+		{v.Selective != nil, link{"selective", "Coverage"}},
+		{v.AblationTable != nil, link{"ablation", "Ablation"}},
+		{v.Galleries != nil || v.Misses != nil, link{"galleries", "Images"}},
+	} {
+		if l.there {
+			links = append(links, l.link)
+		}
+	}
+	return append(links, link{"metrics", "Metrics"})
 }
 
 // overall is a method's mean AUROC over all sets of both groups.
@@ -135,8 +150,8 @@ func (v *view) lead() {
 			answers = append(answers, fmt.Sprintf("on %s-OOD %s is best with a mean AUROC of %s%%", group, m, percent(value)))
 		}
 	}
-	v.Question = fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from out-of-distribution (OOD) images, which are of none of them: %s?",
-		v.idName(), count(v.Results[0].NID), strings.Join(sought, " and "))
+	v.Page.Lead = []string{fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from out-of-distribution (OOD) images, which are of none of them: %s?",
+		v.idName(), count(v.Results[0].NID), strings.Join(sought, " and "))}
 	if m, value, ok := v.winner(v.results.accuracy); ok {
 		// All scores of one network have its accuracy.
 		alike := slices.DeleteFunc(slices.Clone(v.methods), func(m string) bool { return percent(v.results.accuracy(m).Mean) != percent(value) })
@@ -149,7 +164,7 @@ func (v *view) lead() {
 		answers = append(answers, fmt.Sprintf("the highest accuracy on the training classes is %s%% (%s)", percent(value), m))
 	}
 	if len(answers) > 0 {
-		v.Answer = strings.ToUpper(answers[0][:1]) + strings.Join(answers, "; ")[1:] + "."
+		v.Page.Answer = strings.ToUpper(answers[0][:1]) + strings.Join(answers, "; ")[1:] + "."
 	}
 }
 
@@ -399,9 +414,6 @@ func (v *view) figures() (all []*figure) {
 	}
 	return slices.Concat(all, v.ROC.Figures, v.PR.Figures, v.Selective, v.AblationFigures)
 }
-
-// HasCharts reports whether the page needs Chart.js.
-func (v *view) HasCharts() bool { return len(v.figures()) > 0 }
 
 // writeFigures makes the static pictures and replaces those of an earlier report.
 func (v *view) writeFigures(dir string) error {

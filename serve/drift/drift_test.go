@@ -248,3 +248,59 @@ func ExampleMartingale() {
 	}
 	// Output: alarm at image true
 }
+
+// TestWatch: a drift of the images of one class is found among those of all, where
+// the class has calibration scores and where it has none; a state goes on.
+func TestWatch(t *testing.T) {
+	classes := []string{"cat", "dog", "owl"}
+	for name, byClass := range map[string]bool{"calibrated by class": true, "calibrated together": false} {
+		rng := rand.New(rand.NewPCG(9, 9))
+		score := func(class int) float64 { return float64(class) + rng.NormFloat64() }
+		c := drift.Calibration{Classes: classes, ByClass: map[string][]float64{}}
+		for i := range 600 {
+			s := score(i % 3)
+			c.Scores = append(c.Scores, s)
+			if byClass {
+				c.ByClass[classes[i%3]] = append(c.ByClass[classes[i%3]], s)
+			}
+		}
+		w := drift.NewWatch(0.01, c, 1)
+		for i := range 3000 {
+			s := score(i % 3)
+			if i >= 1500 && i%3 == 1 {
+				s -= 1.5
+			}
+			w.Add(classes[i%3], s)
+			if i == 1499 {
+				state, err := w.MarshalBinary()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for cut := 0; cut < len(state); cut += 97 {
+					if err := new(drift.Watch).UnmarshalBinary(state[:cut]); err == nil {
+						t.Errorf("%d bytes of %d were read", cut, len(state))
+					}
+				}
+				w = &drift.Watch{}
+				if err := w.UnmarshalBinary(state); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if at := w.Class("dog").RaisedAt(); at <= 500 || at > 600 {
+			t.Errorf("%s: dog raised at image %d of its class, which drifts from 501 on", name, at)
+		}
+		if cat, owl := w.Class("cat").RaisedAt(), w.Class("owl").RaisedAt(); cat+owl > 0 {
+			t.Errorf("%s: cat raised at %d, owl at %d", name, cat, owl)
+		}
+		if at := w.All().RaisedAt(); at <= 1500 {
+			t.Errorf("%s: all together raised at %d", name, at)
+		}
+		if w.Class("none") != nil {
+			t.Error("a class that was not named is watched")
+		}
+		if w.Reset(); w.All().RaisedAt()+w.Class("dog").RaisedAt() != 0 {
+			t.Error("an alarm is left after Reset")
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package report
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"io"
+	"runtime"
+	"strings"
+
+	"golang.org/x/image/draw"
+
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/parallel"
+)
+
+// The parts that all pages are made of. A page is a template in web/ that calls
+// "top" and "bottom" of web/parts.html with its layout, and in between sections
+// that are made of the other parts: "table", "gallery", "figures", "repeat".
+
+//go:embed web
+var web embed.FS
+
+var pages = template.Must(template.ParseFS(web, "web/*.html"))
+
+// generator is in the head of every page.
+const generator = `<meta name="generator" content="mlrbfn report">`
+
+// layout is what every page has around its sections.
+type layout struct {
+	Title    string
+	Lead     []string // what the page says in a few sentences
+	Answer   string   // the last of them, in bold
+	Notes    []string // what is missing on the page, and why
+	Links    []link   // to the sections, without that of Commands and Facts
+	Charts   bool     // draw charts with Chart.js
+	Commands []string // to repeat what the page shows
+	Facts    []Fact
+	Album    *album // the page's thumbnails; nil for none
+}
+
+// link is a link to a section.
+type link struct{ ID, Text string }
+
+func asset(name string) string {
+	text, err := web.ReadFile("web/" + name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// Style returns the style sheet.
+func (l layout) Style() template.CSS { return template.CSS(pageColours() + asset("style.css")) }
+
+// Scripts returns the scripts, in order. Without them the page can be read too.
+func (l layout) Scripts() []template.JS {
+	scripts := []template.JS{template.JS(asset("parts.js"))}
+	if l.Charts {
+		library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // that file is not part of the page
+		scripts = append(scripts, template.JS(library), template.JS(asset("charts.js")))
+	}
+	return scripts
+}
+
+// Policy returns the content security policy: nothing from elsewhere is read, and no
+// scripts run but those of the page.
+func (l layout) Policy() template.HTML {
+	var hashes strings.Builder
+	for _, s := range l.Scripts() {
+		sum := sha256.Sum256([]byte(s))
+		fmt.Fprintf(&hashes, " 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+	}
+	return template.HTML(`<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src` +
+		hashes.String() + `; base-uri 'none'; form-action 'none'">` + "\n" + generator)
+}
+
+// writePage writes a page to a file, by the template of this name.
+func writePage(file, name string, view any) error {
+	return atomicfile.Write(file, func(w io.Writer) error { return pages.ExecuteTemplate(w, name, view) })
+}
+
+// tile is an image of a gallery, with what is known of it and the images beside it.
+type tile struct {
+	*picture
+	Lines  []tileLine
+	Beside string // says what the images beside it are
+	Near   []nearTile
+	// Class and Also are the classes by which the page's filter finds it; "" for none.
+	Class, Also string
+}
+
+// tileLine is one thing that is known of an image.
+type tileLine struct {
+	Name, Value string
+	Wrong       bool // in the colour of what is wrong
+}
+
+// nearTile is an image beside another.
+type nearTile struct {
+	*picture
+	Text string
+}
+
+// choice is a filter by which a page shows some of its images: those of which one of
+// the keys, names of data attributes with spaces between them, has the value.
+type choice struct {
+	Label, Keys string
+	Options     []string
+}
+
+// picture is an image as a page shows it.
+type picture struct {
+	Image
+	side int
+	*thumb
+}
+
+// Missing reports whether the image could not be shown.
+func (p picture) Missing() bool { return p.thumb == nil }
+
+// thumb is a thumbnail. One that several pictures show is in the page once.
+type thumb struct {
+	URL           template.URL
+	Width, Height int
+	uses, number  int
+}
+
+// Shared reports whether several pictures show the thumbnail.
+func (t *thumb) Shared() bool { return t.uses > 1 }
+
+// ID names a shared thumbnail on the page.
+func (t *thumb) ID() string { return fmt.Sprintf("t%d", t.number) }
+
+// album holds the pictures of a page.
+type album struct {
+	pictures []*picture
+	thumbs   []*thumb
+}
+
+// of returns a picture of an image that load will read, with its longer side of so
+// many pixels.
+func (a *album) of(img Image, side int) *picture {
+	p := &picture{Image: img, side: side}
+	a.pictures = append(a.pictures, p)
+	return p
+}
+
+// load reads the thumbnails of all pictures, on all cores.
+func (a *album) load() {
+	thumbs := make([]*thumb, len(a.pictures))
+	parallel.Each(runtime.GOMAXPROCS(0), len(a.pictures), func(i int) {
+		if p := a.pictures[i]; p.Decode != nil {
+			thumbs[i] = thumbnail(p.Decode, p.side)
+		}
+	})
+	known := map[template.URL]*thumb{}
+	for i, t := range thumbs {
+		if t == nil {
+			continue
+		}
+		if known[t.URL] == nil {
+			t.number = len(a.thumbs)
+			known[t.URL] = t
+			a.thumbs = append(a.thumbs, t)
+		}
+		t = known[t.URL]
+		t.uses++
+		a.pictures[i].thumb = t
+	}
+}
+
+// Shared returns the thumbnails that several pictures show.
+func (a *album) Shared() (shared []*thumb) {
+	if a == nil {
+		return nil
+	}
+	for _, t := range a.thumbs {
+		if t.Shared() {
+			shared = append(shared, t)
+		}
+	}
+	return shared
+}
+
+const (
+	thumbnailSide    = 96
+	thumbnailQuality = 80
+)
+
+// thumbnail returns an image as a small JPEG, or nil if it cannot be read: missing
+// images do not prevent a page.
+func thumbnail(decode func() (image.Image, error), side int) (t *thumb) {
+	defer func() {
+		if recover() != nil { // decoders of rare formats have panicked
+			t = nil
+		}
+	}()
+	from, err := decode()
+	if err != nil || from.Bounds().Empty() {
+		return nil
+	}
+	size := from.Bounds().Size()
+	scale := float64(side) / float64(max(size.X, size.Y))
+	to := image.NewRGBA(image.Rect(0, 0, max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))))
+	draw.Draw(to, to.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)
+	var scaler draw.Scaler = draw.CatmullRom
+	if scale > 1 {
+		scaler = draw.NearestNeighbor // small images are shown as they are
+	}
+	scaler.Scale(to, to.Bounds(), from, from.Bounds(), draw.Over, nil)
+	var b bytes.Buffer
+	if err := jpeg.Encode(&b, to, &jpeg.Options{Quality: thumbnailQuality}); err != nil {
+		return nil
+	}
+	return &thumb{URL: template.URL("data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(b.Bytes())),
+		Width: to.Rect.Dx(), Height: to.Rect.Dy()}
+}

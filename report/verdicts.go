@@ -1,0 +1,138 @@
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/regular"
+)
+
+// Verdicts holds what the page of judged images shows: which were flagged, and why.
+type Verdicts struct {
+	Title    string // "" means "Which images are out of distribution"
+	Facts    []Fact // detector, model, threshold, dates: what repeats the run
+	Commands []string
+	Detector string   // file of the detector, for copied commands
+	Classes  []string // of the detector
+
+	// Threshold is the score below which an image is flagged, and MaxFalseAlarms the
+	// share of in-distribution images that it was set to flag at most; 0 if unknown.
+	Threshold, MaxFalseAlarms float64
+	// Calibration are the calibration scores, ascending: what a threshold costs in
+	// false alarms. With nil the page cannot say.
+	Calibration []float64
+	// ByPValue says that the detector does not have one threshold for all images, but
+	// one for each class, or folds. The slider then goes by the p-value, copied
+	// commands by the share of false alarms, and Calibration are those of the class
+	// with the fewest; nil for folds.
+	ByPValue bool
+
+	// Items are the images, in any order; the page shows the most surprising first.
+	// No more than MostVerdicts of them are shown.
+	Items []Verdict
+	// Scores are those of all images, or with ByPValue their p-values, in any order,
+	// where Items are only the most surprising ones; nil means those of Items.
+	Scores []float64
+	Failed []Failure // images that could not be read
+	Notes  []string  // what is missing on the page, and why
+}
+
+// MostVerdicts bounds how many images the pages of Verdicts show.
+const MostVerdicts = 20_000
+
+// Verdict is a judged image and what explains its verdict.
+type Verdict struct {
+	Image                     Image // Label is the class that a person gave it; "" if unknown
+	Class                     string
+	Confidence, Score, PValue float64
+	OOD                       bool
+	Why                       string // one sentence in plain words
+	Parts                     []Part
+	Nearest                   []Neighbour // training images, the nearest first
+	Where                     *Map        // nil for none
+}
+
+// Part is one part of the score of an image.
+type Part struct {
+	Name    string
+	Value   float64 // standard deviations from the mean of the calibration images; negative is stranger
+	Meaning string  // what the part measures, in plain words
+}
+
+// Neighbour is a training image near to a judged one.
+type Neighbour struct {
+	Image    Image
+	Class    string
+	Distance float64
+}
+
+// Map says for each cell of a grid over an image how far that region made the score
+// fall: how much higher the score is while the cell is covered. Negative: covering
+// the cell makes the score lower.
+type Map struct {
+	Width, Height int
+	Values        []float32 // row after row, from the top left
+	// Area is the part of the picture that the grid covers: left, top, right and
+	// bottom as shares of the picture's width and height. Zero means all of it.
+	Area [4]float64
+}
+
+// Failure is an image that could not be read.
+type Failure struct{ Path, Error string }
+
+// CheckVerdicts returns an error if WriteVerdicts could not write to the file. Call
+// it before long work. A file that this package did not make is never replaced.
+func CheckVerdicts(file string) error { return checkPage(file) }
+
+// checkPage returns an error if a page could not be written to the file.
+func checkPage(file string) error {
+	text, err := regular.ReadFile(file, regular.Page)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !strings.Contains(string(text), generator) {
+		err = fmt.Errorf("%s: %w", file, ErrForeign)
+	}
+	if err == nil {
+		err = atomicfile.Check(file)
+	}
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+var verdictsPage = template.Must(template.New("verdicts").Parse(`<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8">` + generator + `<title>{{.Title}}</title></head>
+<body><h1>{{.Title}}</h1>
+{{range .Items}}<p>{{.Image.Path}}: {{.Class}}, {{if .OOD}}out of distribution{{else}}in distribution{{end}}. {{.Why}}</p>
+{{end}}</body>
+</html>
+`))
+
+// WriteVerdicts writes the page of judged images to the file: one page that needs
+// nothing else, or where there are some thousand images the first of several, with
+// the others in a folder beside it.
+func WriteVerdicts(file string, v Verdicts) error {
+	if err := checkPage(file); err != nil {
+		return err
+	}
+	v.Title = cmp.Or(v.Title, "Which images are out of distribution")
+	v.Items = slices.Clone(v.Items)
+	slices.SortStableFunc(v.Items, func(a, b Verdict) int {
+		return cmp.Or(cmp.Compare(a.PValue, b.PValue), cmp.Compare(a.Score, b.Score), strings.Compare(a.Image.Path, b.Image.Path))
+	})
+	err := atomicfile.Write(file, func(w io.Writer) error { return verdictsPage.Execute(w, v) })
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+// What every page can do. Without scripts the pages can be read too.
+"use strict";
+
+// Sorts tables by a click on a column's name.
+for (const table of document.querySelectorAll("table.figures")) {
+  const body = table.tBodies[0];
+  const original = [...body.rows];
+  const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells].filter((head) => !head.matches(":first-child") || table.tHead.rows.length > 1);
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const next = { none: "descending", descending: "ascending", ascending: "none" };
+      const order = next[head.getAttribute("aria-sort") || "none"];
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      if (order === "none") return body.replaceChildren(...original);
+      head.setAttribute("aria-sort", order);
+      const sign = order === "descending" ? -1 : 1;
+      const key = (row) => row.cells[column + 1].dataset.sort;
+      const compare = (a, b) => Number.isNaN(a - b) ? a.localeCompare(b) : a - b;
+      body.replaceChildren(...[...original].sort((a, b) =>
+        (key(a) === "") - (key(b) === "") || sign * compare(key(a), key(b))));
+    });
+  });
+}
+
+// Copies a text, also where the page is a file and the clipboard is closed to it.
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+
+// Adds a button that copies to each block of commands.
+for (const block of document.querySelectorAll("pre")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    button.textContent = await copyText(block.textContent.trim()) ? "Copied" : "Select the text to copy it";
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+  block.before(button);
+}
+
+// Items are the images that a filter can hide and that the keyboard goes through.
+const items = [...document.querySelectorAll("[data-item]")];
+
+// Shows only the images that fit every filter.
+function applyFilters() {
+  const filters = [...document.querySelectorAll("[data-filter]")].filter((select) => select.value);
+  let shown = 0;
+  for (const item of items) {
+    item.hidden = !filters.every((select) => select.dataset.filter.split(" ").some((key) => item.dataset[key] === select.value));
+    shown += !item.hidden;
+  }
+  for (const place of document.querySelectorAll("[data-shown]")) place.textContent = filters.length ? `${shown} of ${items.length} images` : "";
+  document.dispatchEvent(new Event("filtered"));
+}
+for (const select of document.querySelectorAll("[data-filter]")) select.addEventListener("change", applyFilters);
+for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
+if (document.querySelector("[data-filter]")) applyFilters(); // a browser may remember the choice
+
+// Keyboard: j or → goes to the next image, k or ← to the one before, x selects.
+for (const item of items) item.tabIndex = -1;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, textarea, input:not([type=checkbox]), .scroll")) return;
+  const now = document.activeElement.closest("[data-item]");
+  const step = { j: 1, ArrowRight: 1, k: -1, ArrowLeft: -1 }[event.key];
+  if (event.key === "x" && now) {
+    now.querySelector("input[type=checkbox]")?.click();
+    event.preventDefault();
+  }
+  if (!step || !items.length) return;
+  const seen = items.filter((item) => item.checkVisibility ? item.checkVisibility() : !item.hidden);
+  const at = now ? seen.indexOf(now) + step : step > 0 ? 0 : -1;
+  const next = seen[Math.min(at, seen.length - 1)];
+  if (!next) return;
+  next.focus({ preventScroll: true });
+  next.scrollIntoView({ block: "nearest" });
+  event.preventDefault();
+});
