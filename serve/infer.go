@@ -203,6 +203,10 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Request, main, shadow *detectors.Loaded, seats *seats) (*protocol.Response, error) {
+	source, err := sourceOf(r)
+	if err != nil {
+		return nil, err
+	}
 	if err := seats.take(1); err != nil {
 		return nil, err
 	}
@@ -221,6 +225,7 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 	if err != nil {
 		return nil, err
 	}
+	s.wasRead(w)
 	request, err := protocol.Read(data, r.Header.Get(protocol.HeaderLength))
 	if err != nil {
 		return nil, err
@@ -248,7 +253,7 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 		for i, data := range in.Elements {
 			pictures[i].data = data
 		}
-		outcomes = s.all(ctx, main, shadow, pictures)
+		outcomes = s.all(ctx, main, shadow, source, pictures)
 	case in.Name == featuresInput && in.Datatype == protocol.FP32:
 		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(main.Dim()) || len(in.Values) == 0 {
 			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, main.Dim())
@@ -256,7 +261,7 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 		if at := slices.IndexFunc(in.Values, func(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }); at >= 0 {
 			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v", at, in.Values[at])
 		}
-		if outcomes, err = s.rows(ctx, main, in.Values); err != nil {
+		if outcomes, err = s.rows(ctx, main, source, in.Values); err != nil {
 			return nil, err
 		}
 	default:

@@ -43,7 +43,7 @@ type outcome struct {
 }
 
 // one judges an image, unless the same is being judged already.
-func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, p picture) outcome {
+func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, source string, p picture) outcome {
 	key := flightKey{main, sha256.Sum256(p.data)}
 	o := outcome{id: store.NewID(), name: p.name, sha256: hex.EncodeToString(key.hash[:])}
 	used := []*detectors.Loaded{main, shadow} // by the flight, which may go on without this request
@@ -80,7 +80,7 @@ func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, p pict
 		s.metrics.shared.Inc()
 	}
 	if o.err == nil {
-		o.stored = s.remember(ctx, main, o)
+		o.stored = s.remember(ctx, main, o, source, p.data)
 	}
 	s.metrics.judged(main.Name, o)
 	return o
@@ -104,22 +104,22 @@ func (s *Server) compute(ctx context.Context, d *detectors.Loaded, data []byte) 
 }
 
 // all judges the images of a request, each on its own.
-func (s *Server) all(ctx context.Context, main, shadow *detectors.Loaded, pictures []picture) []outcome {
+func (s *Server) all(ctx context.Context, main, shadow *detectors.Loaded, source string, pictures []picture) []outcome {
 	outcomes := make([]outcome, len(pictures))
 	if len(pictures) == 1 {
-		outcomes[0] = s.one(ctx, main, shadow, pictures[0])
+		outcomes[0] = s.one(ctx, main, shadow, source, pictures[0])
 		return outcomes
 	}
 	var group sync.WaitGroup
 	for i, p := range pictures {
-		group.Go(func() { outcomes[i] = s.one(ctx, main, shadow, p) })
+		group.Go(func() { outcomes[i] = s.one(ctx, main, shadow, source, p) })
 	}
 	group.Wait()
 	return outcomes
 }
 
 // rows judges rows of features.
-func (s *Server) rows(ctx context.Context, d *detectors.Loaded, rows []float32) ([]outcome, error) {
+func (s *Server) rows(ctx context.Context, d *detectors.Loaded, source string, rows []float32) ([]outcome, error) {
 	end, err := s.places.run(ctx)
 	if err != nil {
 		return nil, err
@@ -132,15 +132,12 @@ func (s *Server) rows(ctx context.Context, d *detectors.Loaded, rows []float32) 
 	outcomes := make([]outcome, len(verdicts))
 	for i, v := range verdicts {
 		o := outcome{id: store.NewID(), judged: judged{v, slices.Clone(rows[i*d.Dim() : (i+1)*d.Dim()])}}
-		o.stored = s.remember(ctx, d, o)
 		s.metrics.judged(d.Name, o)
 		outcomes[i] = o
 	}
+	s.rememberRows(ctx, d, outcomes, source)
 	return outcomes, nil
 }
-
-// remember stores a verdict and tells whether it did.
-func (s *Server) remember(context.Context, *detectors.Loaded, outcome) bool { return false }
 
 // shadows keeps the images that a detector and its shadow last disagreed on.
 type shadows struct {

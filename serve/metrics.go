@@ -23,6 +23,8 @@ type metrics struct {
 	pValues         *prometheus.HistogramVec
 	shadows         *prometheus.CounterVec
 	loads           *prometheus.CounterVec
+	notStored       prometheus.Counter
+	notKept         prometheus.Counter
 }
 
 // times are the bounds of the buckets of durations, in seconds.
@@ -36,19 +38,21 @@ func newMetrics() *metrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "mlrbfn_" + name, Help: help, Buckets: buckets}, labels)
 	}
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		requests: counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
-		latency:  histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
-		stages:   histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing.", times, "stage"),
-		refused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_refused_total", Help: "Requests that were refused with status 429."}),
-		shared:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_shared_total", Help: "Images that got the verdict of an equal one that was being judged."}),
-		verdicts: counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
-		failed:   counters("failed_images_total", "Images without a verdict.", "detector"),
-		pValues:  histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
-		shadows:  counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
-		loads:    counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
+		registry:  prometheus.NewRegistry(),
+		requests:  counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
+		latency:   histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
+		stages:    histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing.", times, "stage"),
+		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_refused_total", Help: "Requests that were refused with status 429."}),
+		shared:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_shared_total", Help: "Images that got the verdict of an equal one that was being judged."}),
+		verdicts:  counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
+		failed:    counters("failed_images_total", "Images without a verdict.", "detector"),
+		pValues:   histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
+		shadows:   counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
+		loads:     counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
+		notStored: prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_stored_total", Help: "Verdicts that were answered and not stored."}),
+		notKept:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_kept_total", Help: "Images that were to be kept and were not."}),
 	}
-	m.registry.MustRegister(m.requests, m.latency, m.stages, m.refused, m.shared, m.verdicts, m.failed, m.pValues, m.shadows, m.loads,
+	m.registry.MustRegister(m.notStored, m.notKept, m.requests, m.latency, m.stages, m.refused, m.shared, m.verdicts, m.failed, m.pValues, m.shadows, m.loads,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -66,6 +70,15 @@ func (m *metrics) watch(s *Server) {
 		}
 		return 1
 	})
+	if s.queue != nil {
+		gauge("store_waiting_verdicts", "Verdicts that wait to be stored.", func() float64 { return float64(s.queue.Stats().Waiting) })
+		gauge("store_up", "1 while verdicts are stored.", func() float64 {
+			if s.queue.Stats().Down != nil {
+				return 0
+			}
+			return 1
+		})
+	}
 	m.registry.MustRegister(versions{s})
 }
 
@@ -74,7 +87,16 @@ type versions struct{ *Server }
 
 var versionInfo = prometheus.NewDesc("mlrbfn_detector_info", "1 for each detector that is open.", []string{"detector", "version"}, nil)
 
-func (v versions) Describe(to chan<- *prometheus.Desc) { to <- versionInfo }
+var (
+	driftWealth = prometheus.NewDesc("mlrbfn_drift_log_wealth", "Logarithm of the capital of the test for drift: evidence against images like the calibration images.", []string{"detector", "version", "source"}, nil)
+	driftAlarm  = prometheus.NewDesc("mlrbfn_drift_alarm", "How many alarms of drift are raised: of all images together, and of classes.", []string{"detector", "version", "source"}, nil)
+)
+
+func (v versions) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{versionInfo, driftWealth, driftAlarm} {
+		to <- d
+	}
+}
 
 func (v versions) Collect(to chan<- prometheus.Metric) {
 	for _, name := range v.detectors.Names() {
@@ -84,6 +106,19 @@ func (v versions) Collect(to chan<- prometheus.Metric) {
 		if shadow != nil {
 			shadow.Release()
 		}
+	}
+	for _, d := range v.drift.list() {
+		if d.All == nil {
+			continue
+		}
+		alarms := 0
+		for _, m := range append(d.Classes, *d.All) {
+			if m.Alarm {
+				alarms++
+			}
+		}
+		to <- prometheus.MustNewConstMetric(driftWealth, prometheus.GaugeValue, d.All.LogWealth, d.Detector, d.Version, d.Source)
+		to <- prometheus.MustNewConstMetric(driftAlarm, prometheus.GaugeValue, float64(alarms), d.Detector, d.Version, d.Source)
 	}
 }
 

@@ -72,8 +72,15 @@ type Options struct {
 	// addresses.
 	Hosts []string
 
-	// Store remembers verdicts; nil remembers nothing. The caller closes it afterwards.
-	Store store.Store
+	// Store remembers verdicts, and Images the images beside it; nil remembers nothing.
+	// The caller closes them afterwards. With KeepFeatures the features of images are
+	// stored, too, which learning needs.
+	Store        store.Store
+	Images       *store.Images
+	KeepFeatures bool
+	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
+	// source; 0 is DefaultAlpha.
+	Alpha float64
 	// Log gets what happens; nil logs nothing.
 	Log *slog.Logger
 	// Version is that of the program.
@@ -92,6 +99,7 @@ const (
 	DefaultPerClientConns = 256
 	DefaultMaxPixels      = 50_000_000
 	DefaultImageTimeout   = 20 * time.Second
+	DefaultAlpha          = 0.01
 )
 
 // Limits of every connection.
@@ -113,6 +121,10 @@ type Server struct {
 	cert      *access.Certificate // nil without TLS
 	metrics   *metrics
 	shadows   *shadows
+	events    *hub
+	drift     *drifts
+	images    *store.Images // or nil
+	queue     *store.Queue  // or nil
 	draining  atomic.Bool
 
 	stop       context.CancelFunc // ends what runs beside requests
@@ -125,7 +137,8 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	if err := check(&opts); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, log: opts.Log, metrics: newMetrics(), shadows: newShadows()}
+	s := &Server{opts: opts, log: opts.Log, metrics: newMetrics(), shadows: newShadows(), events: newHub(), images: opts.Images}
+	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
 	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
 	s.clients = access.NewClients(max(0, opts.PerClient))
 	if opts.TokenFile != "" {
@@ -143,10 +156,17 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	if s.detectors, err = detectors.Open(ctx, opts.Detectors); err != nil {
 		return nil, err
 	}
+	if opts.Store != nil {
+		if s.queue, err = store.NewQueue(opts.Store, store.QueueOptions{Log: s.log}); err != nil {
+			s.detectors.Close()
+			return nil, err
+		}
+	}
 	s.metrics.watch(s)
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.background.Go(func() { s.detectors.Watch(beside, opts.Poll) })
+	s.background.Go(func() { s.drift.run(beside) })
 	return s, nil
 }
 
@@ -172,6 +192,9 @@ func fill(o *Options) {
 	number(&o.MaxImages, min(DefaultMaxImages, o.Running+o.Waiting))
 	number(&o.PerClient, max(1, (o.Running+o.Waiting)/2))
 	number(&o.PerClientConns, DefaultPerClientConns)
+	if o.Alpha == 0 {
+		o.Alpha = DefaultAlpha
+	}
 	if o.MaxBody == 0 {
 		o.MaxBody = DefaultMaxBody
 	}
@@ -204,6 +227,8 @@ func check(o *Options) error {
 		return options.Errorf("MaxImages", "requests of %d images are never let in, as at most %d images run and wait", o.MaxImages, o.Running+o.Waiting)
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return options.Errorf("CertFile", "a certificate needs its key, and a key its certificate")
+	case !(o.Alpha > 0 && o.Alpha < 1):
+		return options.Errorf("Alpha", "%g: a chance lies between 0 and 1", o.Alpha)
 	}
 	return nil
 }
@@ -268,6 +293,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 	group.Go(func() error {
 		<-ctx.Done()
 		s.draining.Store(true)
+		s.events.close()
 		s.log.Info("ending: requests that have begun are answered", "at_most", s.opts.Drain)
 		deadline, cancel := context.WithTimeout(requests, s.opts.Drain)
 		defer cancel()
@@ -288,8 +314,16 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 
 // Close ends the service, once no request is worked on any more.
 func (s *Server) Close() {
+	s.events.close()
+	s.flights.Wait()
 	s.stop()
 	s.background.Wait()
-	s.flights.Wait()
+	if s.queue != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Drain)
+		defer cancel()
+		if err := s.queue.Close(ctx); err != nil {
+			s.log.Error("some verdicts were not stored", "error", err)
+		}
+	}
 	s.detectors.Close()
 }

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -95,6 +96,9 @@ func (c *counted) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
 }
+
+// ErrOpenToAll is the error of [CheckAddress].
+var ErrOpenToAll = errors.New("other machines can reach this address, and without a token anybody could use the service")
 
 // CheckAddress returns ErrOpenToAll for an address that other machines can reach.
 func CheckAddress(address net.Addr) error {

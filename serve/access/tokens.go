@@ -5,7 +5,6 @@ package access
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -120,6 +119,3 @@ func stampOf(files ...string) string {
 	}
 	return stamp
 }
-
-// ErrOpenToAll is the error of [CheckAddress].
-var ErrOpenToAll = errors.New("other machines can reach this address, and without a token anybody could use the service")
