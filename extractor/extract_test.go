@@ -121,7 +121,7 @@ func TestGoldenTensors(t *testing.T) {
 	for _, name := range append(goldenModels, "vit-tiny-p16-int8") {
 		t.Run(name, func(t *testing.T) {
 			dir := testenv.Shared(t, "models", name)
-			m := openTest(t, dir, ModelOptions{})
+			m := openTest(t, dir, ModelOptions{OpenTimeout: time.Hour}) // under an emulator too
 			golden := readNPZ(t, filepath.Join(dir, "golden_cat.npz"))
 			if name == "vit-tiny-p16-int8" && productsSaturate(t) {
 				maps.Copy(golden, readNPZ(t, filepath.Join("testdata", name+"-saturating.npz")))
