@@ -108,7 +108,7 @@ func probability(x float64) string {
 	case math.IsNaN(x):
 		return "–"
 	case x < 0.001:
-		return "< 0.001"
+		return "<\u00a00.001"
 	}
 	return fmt.Sprintf("%.3f", x)
 }
