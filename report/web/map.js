@@ -81,4 +81,18 @@
   }
   select.addEventListener("change", highlight);
   if (select.value) highlight(); // a browser may remember the choice
+
+  const axes = document.querySelector("[data-map-axes]");
+  function turn() {
+    hide();
+    for (const mark of marks) {
+      const places = mark.dataset.places.split(" ");
+      mark.setAttribute("x", places[axes.value]);
+      mark.setAttribute("y", places[Number(axes.value) + 1]);
+    }
+    const [right, up] = axes.selectedOptions[0].textContent.split(", ");
+    document.querySelector("[data-map-labels]").textContent = `→ ${right}; ↑ ${up}`;
+  }
+  if (axes) axes.addEventListener("change", turn);
+  if (axes && axes.value !== "0") turn();
 })();
