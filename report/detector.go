@@ -171,7 +171,7 @@ func WriteDetector(file string, d Detector) error {
 	}
 	v := &detectorView{Detector: d, Page: layout{
 		Title: cmp.Or(d.Title, "A detector"), Lead: d.Lead, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts,
-		Charts: true, Map: true, Album: &album{},
+		Charts: true, Script: "map.js", Album: &album{},
 	}}
 	v.change()
 	v.classes()

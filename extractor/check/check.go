@@ -21,10 +21,13 @@ import (
 	"mlrbfn/extractor/preprocess"
 )
 
+// DefaultImages is how many images tell most of what a check can find.
+const DefaultImages = 48
+
 // Options says what to check a model with.
 type Options struct {
-	// Images are looked at where they can be read. A few dozen tell most;
-	// without any nothing is said of features.
+	// Images are looked at where they can be read, such as a [Sample] of
+	// DefaultImages; without any nothing is said of features.
 	Images []extractor.Item
 	// Against, unless nil, is a model that should give the same features, such
 	// as the one that this was quantised from.
@@ -33,7 +36,7 @@ type Options struct {
 	Decode preprocess.DecodeOptions
 }
 
-// Report is what was found.
+// Report lists the findings of a check.
 type Report struct {
 	// Images are those that could be read, Failed the others.
 	Images []Image  `json:"images"`
@@ -61,7 +64,7 @@ type Report struct {
 	seen     []*image.NRGBA // what their tensors show
 }
 
-// Image is what the model makes of one image.
+// Image describes the features of one image.
 type Image struct {
 	Path    string  `json:"path"`
 	Norm    float64 `json:"norm"`              // Euclidean, of the features; 0 where it is not finite

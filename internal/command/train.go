@@ -50,7 +50,7 @@ An interrupted training continues with the same command, and the detector is bit
 	perClass := c.Bool("per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
 	noAssess := c.Bool("no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
 	c.section("head and training")
-	heads := AddHeadFlags(c.FlagSet, 0)
+	heads := AddHeadFlags(c.FlagSet, pipeline.DefaultSeeds()...)
 	c.rare("target-tpr", "preset", "conditioning", "no-assess")
 	c.rare(rareHeadFlags...)
 	c.section("running")
@@ -153,7 +153,7 @@ An interrupted training continues with the same command, and the detector is bit
 
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		shown := newEpochs(progress, opts)
-		opts.Progress = shown.update
+		opts.Progress, opts.Stage = shown.update, progress.Phase
 		opts.Resumed = func(epochs []int) {
 			shown.resume(epochs)
 			if !*quiet {

@@ -38,7 +38,7 @@ func at(x, y []float64, want float64) (float64, bool) {
 	return 0, false
 }
 
-// AssessedClass is what is known of one class from when it was left out.
+// AssessedClass tells how well one class was noticed as new when it was left out.
 type AssessedClass struct {
 	AUROC    float64 `json:"auroc"`
 	Caught   float64 `json:"caught_at_5_percent"`

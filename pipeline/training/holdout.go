@@ -16,7 +16,6 @@ import (
 	"mlrbfn/metrics"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/posthoc"
 )
 
@@ -100,7 +99,7 @@ const (
 	leastRows    = 20    // validation rows that it needs
 )
 
-// Joined is what class hold-out gives.
+// Joined is the result of class hold-out.
 type Joined struct {
 	Scoring    *detector.Scoring    // nil: the heads' own score
 	Assessment *detector.Assessment // nil where there was no class hold-out
@@ -156,7 +155,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 // one scale by the validation rows.
 func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *linear.Fitted, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
-	c := fitting.OfNetwork(posthoc.MLP{full.Linear})
+	c := posthoc.ClassifierOf(posthoc.MLP{full.Linear})
 	in := posthoc.Input{Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes)), Head: full.Linear, Memory: t.Options.Memory}
 	from := t.Table
 	if t.Held != nil {
@@ -255,6 +254,7 @@ func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
 			f.out = append(f.out, classes[order[at]])
 		}
 		slices.Sort(f.out)
+		h.t.Options.stage("class hold-out", i, folds)
 		if err := h.fit(ctx, f); err != nil {
 			return err
 		}
@@ -262,6 +262,7 @@ func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
 			h.folds = append(h.folds, f)
 		}
 	}
+	h.t.Options.stage("class hold-out", folds, folds)
 	if len(h.folds) < 2 {
 		return errors.New("class hold-out found no rows to score")
 	}
@@ -334,7 +335,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if err != nil {
 		return err
 	}
-	c := fitting.OfNetwork(posthoc.MLP{fitted.Linear})
+	c := posthoc.ClassifierOf(posthoc.MLP{fitted.Linear})
 	in := posthoc.Input{Train: c.Data(t.Table, train.Index, train.Labels, len(left)), Head: fitted.Linear, Memory: t.Options.Memory}
 	from := t.Table
 	if t.Held != nil {

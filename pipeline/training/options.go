@@ -18,6 +18,9 @@ const (
 	DefaultCheckpointEvery = 30 * time.Second
 )
 
+// DefaultSeeds are the seeds of a detector's heads.
+func DefaultSeeds() []uint64 { return []uint64{0} }
+
 // Options says what to train a detector on, and how. A zero field takes
 // its default.
 type Options struct {
@@ -58,7 +61,7 @@ type Options struct {
 	Conditioning conditioning.Options
 
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
-	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
+	Seeds []uint64          // one head each, trained side by side; nil means DefaultSeeds. The first also makes the split
 
 	// Scores names the score to judge by: detector.JoinedScore, the default, is the one
 	// whose parts class hold-out weighs, and of the paper's heads their own;
@@ -107,6 +110,18 @@ type Options struct {
 	// Progress, where set, is called after each epoch of each head (counted
 	// from 0), from several goroutines.
 	Progress func(head int, e head.Epoch)
+
+	// Stage, where set, is told how far the work after the heads is: which of the
+	// folds of class hold-out, of the parts of the score, or of the folds of
+	// cross-conformal calibration are done.
+	Stage func(what string, done, total int)
+}
+
+// stage tells Options.Stage.
+func (o *Options) stage(what string, done, total int) {
+	if o.Stage != nil {
+		o.Stage(what, done, total)
+	}
 }
 
 // Share is a part of the training rows to set aside: a fraction of them, drawn

@@ -7,7 +7,6 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/tables"
 )
 
 // mostFlagged is how many validation rows are judged, at most, to count the flagged
@@ -36,7 +35,7 @@ func (t *Data) eachValidation(ctx context.Context, d *detector.Detector, rows []
 	if t.Held != nil {
 		from = t.Held
 	}
-	for part := range slices.Chunk(rows, 16*tables.BlockRows) {
+	for part := range slices.Chunk(rows, 16*dataset.BlockRows) {
 		verdicts, err := d.VerdictsContext(ctx, from.Gather(part))
 		if err != nil {
 			return err
