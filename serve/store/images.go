@@ -198,6 +198,18 @@ func (m *Images) write(file string, data []byte) error {
 	return err
 }
 
+// Has says whether the image with a SHA-256 is kept, as far as this process knows.
+func (m *Images) Has(sum string) bool {
+	name, err := parseHash(sum)
+	if err != nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, kept := m.kept[name]
+	return kept
+}
+
 // Get returns the image with a SHA-256; the error wraps ErrNotFound if it is not
 // kept, or no longer as it was.
 func (m *Images) Get(sum string) ([]byte, error) {
