@@ -2,6 +2,7 @@
 // raises a false alarm, and how soon a shift is noticed.
 //
 //	go run ./scripts/drift [-runs 1000] [-picture docs/drift.svg]
+//	go run ./scripts/drift [-runs 100] DETECTOR FEATURES STRANGE-FEATURES
 package main
 
 import (
@@ -24,8 +25,14 @@ func main() {
 	picture := flag.String("picture", "", "draw the course of one stream into this `FILE`, .svg or .png")
 	flag.Parse()
 	log.SetFlags(0)
-	if flag.NArg() > 0 || *runs < 1 {
-		log.Fatal("usage: drift [-runs N] [-picture FILE]")
+	if n := flag.NArg(); n != 0 && n != 3 || *runs < 1 {
+		log.Fatal("usage: drift [-runs N] [-picture FILE | DETECTOR FEATURES STRANGE-FEATURES]")
+	}
+	if flag.NArg() == 3 {
+		if err := onFeatures(flag.Arg(0), flag.Arg(1), flag.Arg(2), *runs); err != nil {
+			log.Fatal(err)
+		}
+		return
 	}
 	if *picture != "" {
 		if err := draw(*picture); err != nil {
