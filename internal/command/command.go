@@ -14,11 +14,12 @@ import (
 // commands makes the commands of mlrbfn, by name.
 var commands = map[string]func() *command{
 	"extract": newExtract, "train": newTrain, "detect": newDetect, "evaluate": newEvaluate, "ablate": newAblate,
-	"inspect": newInspect, "merge": newMerge, "export": newExport, "serve": newServe, "sign": newSign, "version": newVersion,
+	"inspect": newInspect, "merge": newMerge, "export": newExport, "sign": newSign, "version": newVersion,
+	"serve": newServe, "drift": newDrift, "audit": newAudit,
 }
 
 // order is that in which the help lists them.
-var order = []string{"extract", "train", "detect", "serve", "evaluate", "inspect", "export", "sign", "merge", "ablate", "version"}
+var order = []string{"extract", "train", "detect", "serve", "evaluate", "inspect", "drift", "audit", "export", "sign", "merge", "ablate", "version"}
 
 // command is one command. Its flags are those of cmd.
 type command struct {

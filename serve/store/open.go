@@ -28,37 +28,50 @@ import (
 func Open(ctx context.Context, place string, opts Options) (Store, error) {
 	d := &db{readOnly: opts.ReadOnly}
 	var err error
-	if strings.HasPrefix(place, "postgres://") || strings.HasPrefix(place, "postgresql://") {
+	if isPostgres(place) {
 		err = d.openPostgres(place)
 	} else {
-		err = d.openSQLite(strings.TrimPrefix(place, "sqlite:"))
+		err = d.openSQLite(ctx, strings.TrimPrefix(place, "sqlite:"))
 	}
 	if err == nil {
 		err = d.migrate(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the store: %w", err), d.Close())
+		return nil, errors.Join(fmt.Errorf("open the store %s: %w", Name(place), err), d.Close())
 	}
 	return d, nil
 }
 
-// IsPostgres says whether a place that Open takes is the address of a PostgreSQL
-// database, which may hold a password.
-func IsPostgres(place string) bool {
+func isPostgres(place string) bool {
 	return strings.HasPrefix(place, "postgres://") || strings.HasPrefix(place, "postgresql://")
+}
+
+// Name returns what to call a place that Open takes in messages: without the password
+// that an address may have.
+func Name(place string) string {
+	if !isPostgres(place) {
+		return place
+	}
+	u, err := url.Parse(place)
+	if err != nil {
+		return "PostgreSQL"
+	}
+	u.RawQuery = ""
+	return u.Redacted()
 }
 
 // openSQLite opens a file by two pools: one connection that writes, and some that
 // read meanwhile.
-func (d *db) openSQLite(path string) error {
+func (d *db) openSQLite(ctx context.Context, path string) error {
 	if path == "" || strings.HasPrefix(path, ":memory:") {
 		return options.Errorf("Store", "%q is no file", path)
 	}
-	if err := regular.Check(path, regular.Values); err != nil && (d.readOnly || !errors.Is(err, fs.ErrNotExist)) {
+	err := regular.Check(path, regular.Values)
+	exists := err == nil
+	if err != nil && (d.readOnly || !errors.Is(err, fs.ErrNotExist)) {
 		return err
 	}
-	path, err := filepath.Abs(path)
-	if err != nil {
+	if path, err = filepath.Abs(path); err != nil {
 		return err
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
@@ -69,16 +82,20 @@ func (d *db) openSQLite(path string) error {
 		settings["_pragma"] = append([]string{"busy_timeout(10000)", "trusted_schema(0)"}, settings["_pragma"]...)
 		return (&url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: settings.Encode()}).String()
 	}
-	if !d.readOnly {
-		if d.write, err = sql.Open("sqlite", at(url.Values{"_txlock": {"immediate"}, "_pragma": {"journal_mode(WAL)", "synchronous(FULL)"}})); err != nil {
+	if d.read, err = sql.Open("sqlite", at(url.Values{"mode": {"ro"}, "_pragma": {"query_only(1)"}})); err != nil {
+		return err
+	}
+	d.read.SetMaxOpenConns(readers)
+	d.read.SetMaxIdleConns(readers)
+	if exists {
+		if err := d.foreign(ctx); err != nil {
 			return err
 		}
-		d.write.SetMaxOpenConns(1)
 	}
-	d.read, err = sql.Open("sqlite", at(url.Values{"mode": {"ro"}, "_pragma": {"query_only(1)"}}))
-	if err == nil {
-		d.read.SetMaxOpenConns(readers)
-		d.read.SetMaxIdleConns(readers)
+	if !d.readOnly {
+		if d.write, err = sql.Open("sqlite", at(url.Values{"_txlock": {"immediate"}, "_pragma": {"journal_mode(WAL)", "synchronous(FULL)"}})); err == nil {
+			d.write.SetMaxOpenConns(1)
+		}
 	}
 	return err
 }
@@ -185,6 +202,17 @@ func (d *db) migrate(ctx context.Context) error {
 		_, err = tx.ExecContext(ctx, `INSERT INTO mlrbfn_store (version) VALUES ($1)`, formatVersion)
 		return err
 	})
+}
+
+// foreign refuses an SQLite file of another program, before anything writes to it. A
+// PostgreSQL database may be shared, and tables of the same name are an error there.
+func (d *db) foreign(ctx context.Context) error {
+	var ours, all int
+	err := d.read.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE name = 'mlrbfn_store'), count(*) FROM sqlite_master WHERE type = 'table'`).Scan(&ours, &all)
+	if err == nil && ours == 0 && all > 0 {
+		err = errors.New("it is a database of another program")
+	}
+	return err
 }
 
 func (d *db) words(statements string) string {

@@ -2,10 +2,13 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -13,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"mlrbfn/internal/testenv"
 )
 
 var ctx = context.Background()
@@ -541,5 +546,66 @@ func TestNewID(t *testing.T) {
 	time.Sleep(2 * time.Millisecond)
 	if b := NewID(); b <= a {
 		t.Errorf("%s comes after %s", a, b)
+	}
+}
+
+func TestName(t *testing.T) {
+	for place, want := range map[string]string{
+		"postgres://user:secret@host:5432/db?password=secret2": "postgres://user:xxxxx@host:5432/db",
+		"postgres://user:%zz@host/":                            "PostgreSQL",
+		"store.db":                                             "store.db",
+	} {
+		if got := Name(place); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// TestPlaces: what is no store of ours is refused, and stays as it is.
+func TestPlaces(t *testing.T) {
+	dir := t.TempDir()
+	foreign := filepath.Join(dir, "foreign.db")
+	other, err := sql.Open("sqlite", foreign)
+	must(t, err)
+	_, err = other.ExecContext(ctx, "CREATE TABLE verdicts (x)")
+	must(t, errors.Join(err, other.Close()))
+	text := filepath.Join(dir, "text")
+	must(t, os.WriteFile(text, []byte("no database, and longer than the header of one would be, to be sure of that\n"), 0o666))
+	before, err := os.ReadFile(foreign)
+	must(t, err)
+	for _, place := range []string{"", ":memory:", dir, text, foreign, filepath.Join(dir, "none", "store.db"), "postgres://%zz/", "postgres://nobody@127.0.0.1:1/x?sslmode=disable"} {
+		if s, err := Open(ctx, place, Options{}); err == nil {
+			t.Errorf("%s was opened", place)
+			s.Close()
+		} else if strings.Contains(err.Error(), "secret") {
+			t.Error(err)
+		}
+	}
+	after, err := os.ReadFile(foreign)
+	if must(t, err); string(after) != string(before) {
+		t.Error("a foreign database was changed")
+	}
+	must(t, open(t, "sqlite:"+filepath.Join(dir, "new.db"), Options{}).Ping(ctx))
+}
+
+// TestWitness: another program, which knows the text on the audit trail, finds the
+// same hashes.
+func TestWitness(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		testenv.Missing(t, "python3", "install Python 3", err)
+	}
+	place := filepath.Join(t.TempDir(), "store.db")
+	s := open(t, place, Options{})
+	odd := Verdict{ID: "odd", Time: time.UnixMicro(-7), Name: "k\u00e4se\x00\xff", Confidence: math.NaN(), Score: math.Inf(-1), PValue: 1, Threshold: -0.5, OOD: true}
+	must(t, s.Add(ctx, append(verdicts(20), odd)))
+	must(t, s.Review(ctx, []Review{{ID: "odd", Decision: IsNew, Class: "owl", By: "ann"}}))
+	head, err := s.Verify(ctx)
+	must(t, err)
+	must(t, s.write.Close()) // what is in the log goes into the file
+	s.write = nil
+	out, err := exec.Command(python, filepath.Join("testdata", "verify.py"), place).CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != head.String() {
+		t.Errorf("%v: %s, want %v", err, out, head)
 	}
 }
