@@ -168,13 +168,18 @@ func (e *evaluation) blockRows(values int) int {
 func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run, error) {
 	runs := make([]run, len(heads))
 	for i, h := range heads {
-		e.tell(detector.JoinedScore+": class hold-out", i, len(heads))
+		e.train.Options.Stage = func(what string, done, total int) {
+			e.tell(detector.JoinedScore+": "+what, i*total+done, len(heads)*total)
+		}
 		j, err := e.train.FitJoined(ctx, e.train.Options.Seeds[i], h.heads)
 		if err != nil {
 			return nil, err
 		}
 		if i == 0 && j.Why != "" {
 			e.warn(j.Why)
+		}
+		if j.Assessment != nil && e.opts.Assessed != nil {
+			e.opts.Assessed(e.train.Options.Seeds[i], j.Assessment)
 		}
 		if runs[i] = (run{e.seed(i), e.scoresOf(h.heads)}); j.Scoring != nil {
 			runs[i].predict = e.predictor(j.Scoring, posthoc.ClassifierOf(posthoc.MLP{j.Scoring.Classifier}), h.heads)
