@@ -96,7 +96,7 @@ func (p *Progress) Say(line string) {
 }
 
 // Phase is Update for work in several phases, each of which counts from 0: sets
-// or, where the name what ends in "training", epochs.
+// or, where the name what ends in "training" or "folds", epochs or folds.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
@@ -105,8 +105,11 @@ func (p *Progress) Phase(what string, done, total int) {
 	if what != p.phase {
 		p.finish()
 		p.phase, p.start, p.shown, p.done, p.before = what, time.Now(), time.Time{}, 0, 0
-		if p.unit = "sets"; strings.HasSuffix(what, "training") {
+		switch p.unit = "sets"; {
+		case strings.HasSuffix(what, "training"):
 			p.unit = "epochs"
+		case strings.HasSuffix(what, "folds"):
+			p.unit = "folds"
 		}
 	}
 	p.mu.Unlock()

@@ -128,6 +128,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		shown := newEpochs(progress, opts)
 		opts.Progress = shown.update
+		opts.Folded = func(done, total int) { progress.Phase("calibration by folds", done, total) }
 		opts.Resumed = func(epochs []int) {
 			shown.resume(epochs)
 			if !*quiet {

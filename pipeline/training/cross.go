@@ -13,12 +13,19 @@ import (
 // it the scores of these rows, one of each group. The data are those that the final
 // detector is trained on, not conditioned; no row is set aside for calibration.
 func (t *Data) crossCalibrate(ctx context.Context, final *detector.Detector) error {
-	for k, rows := range t.folds(t.Options.Calibration.Folds, t.Options.Seeds[0]) {
+	folds := t.folds(t.Options.Calibration.Folds, t.Options.Seeds[0])
+	for k, rows := range folds {
+		if t.Options.Folded != nil {
+			t.Options.Folded(k, len(folds))
+		}
 		fold, err := t.crossFold(ctx, rows)
 		if err != nil {
 			return fmt.Errorf("fold %d: %w", k, err)
 		}
 		final.Folds, final.Scores = append(final.Folds, fold), append(final.Scores, fold.Scores...)
+	}
+	if t.Options.Folded != nil {
+		t.Options.Folded(len(folds), len(folds))
 	}
 	slices.Sort(final.Scores)
 	final.Threshold = detector.Threshold(final.Scores, final.TargetTPR)

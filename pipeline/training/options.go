@@ -99,6 +99,10 @@ type Options struct {
 	// Progress, where set, is called after each epoch of each head (counted
 	// from 0), from several goroutines.
 	Progress func(head int, e head.Epoch)
+
+	// Folded, where set, is called when a fold of Calibration.Folds is trained, with
+	// how many are and how many there will be, and first with none.
+	Folded func(done, total int)
 }
 
 // Share is a part of the training rows to set aside: a fraction of them, drawn
