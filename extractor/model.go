@@ -367,7 +367,7 @@ func hashGraph(ctx context.Context, file string) (string, error) {
 	return hashFiles(ctx, files)
 }
 
-// HashModel returns what [Model.SHA256] of the model in a folder will be, without
+// HashModel computes [Model.SHA256] of the model in a folder without
 // opening it.
 func HashModel(ctx context.Context, dir string) (string, error) {
 	file, _, err := findGraph(dir)
@@ -566,7 +566,7 @@ func (m *Model) runBlank(ctx context.Context, n int) (err error) {
 func (m *Model) runFree(ctx context.Context, n int) (shapes [][]int64, err error) {
 	for _, out := range m.outputs {
 		if out.Type != "float32" {
-			return nil, fmt.Errorf("the dimensions of output %s cannot be learnt; export the model with float32 outputs", out)
+			return nil, fmt.Errorf("the dimensions of output %s cannot be determined; export the model with float32 outputs", out)
 		}
 	}
 	input, err := newBuffer(m.input.Type, m.inputRow(), n).value(n)

@@ -14,7 +14,7 @@ type Tensor struct {
 	Data  any   // []float32, []float64, []int64 or []uint8, in C order
 }
 
-// Tensors returns what a file must hold to load the score again: its kind and its
+// Tensors returns the contents of a file that loads as the score: its kind and its
 // tensors. A bank of training rows is stored with it, however large. [Load] is the
 // inverse.
 func Tensors(s Scorer) (kind string, tensors []Tensor, err error) {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -114,14 +113,13 @@ func (a *album) finding(f Finding) *tile {
 	}
 	if f.Other != nil {
 		t.Beside = "shows the same as"
-		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), strings.TrimSpace(f.Other.Label + " " + f.Other.Path)}}
+		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), f.Other.Label, strings.ToValidUTF8(f.Other.Path, "\ufffd")}}
 	}
 	return t
 }
 
 // tables makes the tables of the classes, and the filter by them.
 func (v *inspectionView) tables(in Inspection) {
-	whole := func(n int) tableCell { return tableCell{Mean: strconv.Itoa(n), Sort: strconv.Itoa(n)} }
 	classes := choice{Label: "Show images of the class", Keys: "class also"}
 	v.ClassTable = table{Caption: "Classes", Head: "class",
 		Columns: []string{"images", "predicted right", "labels that seem wrong", "copies", "in the test set", "outliers"}}

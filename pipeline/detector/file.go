@@ -78,7 +78,7 @@ type conditioningRecord struct {
 	Dims      int     `json:"dims"`
 }
 
-// settings returns those of the heads.
+// settings returns the settings of the heads.
 func (m *metadata) settings() head.Settings {
 	return head.Settings{
 		Norm: m.Norm, Recovery: m.Recovery, Open: m.Open,
@@ -118,7 +118,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
-		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(pathtext.EncodePercent),
 		Assessment: d.Assessment,
 	}
 	meta.Confidence = d.Confidence
@@ -156,7 +156,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = append(append(tensors, d.byClassTensors()...), scoreTensors...)
+	tensors = append(append(append(tensors, append(d.relabelledTensors(), d.Validation.tensors()...)...), d.byClassTensors()...), scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -310,7 +310,7 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{}, Assessment: meta.Assessment,
+		Source: meta.Source, Training: meta.Training.encodePaths(pathtext.DecodePercent), Splits: map[string][]int{}, Assessment: meta.Assessment,
 	}
 	d.Source.Model = pathtext.DecodePercent(meta.Model)
 	for _, records := range meta.History {
@@ -340,6 +340,9 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 			}
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
+	}
+	if err := errors.Join(d.readRelabelled(file), d.readValidation(file)); err != nil {
+		return nil, err
 	}
 	if err := d.readByClass(file); err != nil {
 		return nil, err
