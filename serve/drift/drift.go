@@ -36,11 +36,11 @@
 // martingale that begins at 1, and by Ville's inequality it ever reaches 1/α with a
 // chance of at most α: that is the alarm. It is two-sided.
 //
-// A jumper loses capital while nothing happens, about exp(−0.004 t), and had to win it
-// all back first: a drift after a million calm images would be noticed some hundred
-// thousand images late. So half of the capital is kept in reserve and paid into the
-// bets little by little: 1/(2(1 + ln(1 + t/100))) is left after t scores. Paying in
-// moves capital between parts of one martingale; the sum stays one.
+// The bets lose capital while nothing happens (the simple jumper about exp(−0.004 t)),
+// and would have to win it all back first: a drift after a million calm images would
+// be noticed some ten thousand images late. So half of the capital is kept in reserve
+// and paid into the bets little by little: 1/(2(1 + ln(1 + t/100))) is left after t
+// scores. Paying in moves capital between parts of one martingale; the sum stays one.
 //
 // # Memory
 //
