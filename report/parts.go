@@ -57,8 +57,11 @@ func asset(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
+// StyleSheet returns the style sheet of all pages, for pages that are made elsewhere.
+func StyleSheet() string { return pageColours() + asset("style.css") }
+
 // Style returns the style sheet.
-func (l layout) Style() template.CSS { return template.CSS(pageColours() + asset("style.css")) }
+func (l layout) Style() template.CSS { return template.CSS(StyleSheet()) }
 
 // Scripts returns the scripts, in order. Without them the page can be read too.
 func (l layout) Scripts() []template.JS {

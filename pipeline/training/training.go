@@ -152,7 +152,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
-		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy,
+		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
 		Tool: opts.Tool, Scores: opts.Scores, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
 	}
 	d.Relabelled = data.relabelled
