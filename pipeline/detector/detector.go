@@ -47,6 +47,9 @@ type Detector struct {
 	// Confidence, unless nil, makes Verdict.Confidence of the largest confidence.
 	Confidence *Platt
 
+	// Reference is what verdicts are explained by; nil in older files.
+	Reference *Reference
+
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head
@@ -80,6 +83,9 @@ type TrainingRecord struct {
 	// if each row was on its own; GroupBy is the pattern that named groups by paths.
 	Split   string `json:"split,omitempty"`
 	GroupBy string `json:"group_by,omitempty"`
+
+	// Sets identify the sets of Features; older files have none.
+	Sets []TrainingSet `json:"sets,omitempty"`
 }
 
 // RowCount says what became of the rows of the training features.

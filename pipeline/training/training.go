@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/pipeline/detector"
@@ -128,6 +129,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if d.Confidence, err = raw.fitConfidence(ctx, d); err != nil {
 		return nil, nil, err
 	}
+	if d.Reference, err = data.reference(ctx, &raw, d); err != nil {
+		return nil, nil, err
+	}
 
 	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -151,6 +155,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
 		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy,
+		Sets: data.trainingSets(),
 	}
 	if trained.window > 0 {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -250,6 +255,11 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 			return nil, err
 		}
 		x = own.X
+	}
+	sample := dataset.Every(rows, detector.ReferenceImages)
+	t.sample = make([]float32, 0, len(sample)*t.D)
+	for _, r := range sample {
+		t.sample = append(t.sample, x[r*t.D:(r+1)*t.D]...)
 	}
 	scores := []float64{}
 	block := make([]float32, 0, tables.BlockRows*t.D)
