@@ -98,20 +98,32 @@ func (r *reduction) rows(ctx context.Context, data dataset.Rows, memory int64) (
 	some := dataset.Every(data.Index, most)
 	from := momentRows(data, 0, r.l2)
 	out := dataset.All(make([]float32, len(some)*r.r), r.r, make([]int64, len(some)))
-	err := parallel.Blocks(ctx, len(some), 16, func(at, to int) {
-		x := make([]float64, r.d)
-		for i := at; i < to; i++ {
-			from.Read(x, some[i])
-			for j, mu := range r.mean {
-				x[j] -= mu
+	block := min(len(some), r.r) // the memory that reduce took for its rows
+	x, z := make([]float64, block*r.d), make([]float64, block*r.r)
+	for at := 0; at < len(some); at += block {
+		part := some[at:min(at+block, len(some))]
+		err := parallel.Blocks(ctx, len(part), 16, func(first, to int) {
+			for i := first; i < to; i++ {
+				row := x[i*r.d : (i+1)*r.d]
+				from.Read(row, part[i])
+				for j, mu := range r.mean {
+					row[j] -= mu
+				}
 			}
-			for e := range r.r {
-				out.X[i*r.r+e] = float32(kernels.Dot(x, r.axes[e*r.d:(e+1)*r.d]))
-			}
-			out.Labels[i] = data.Labels[some[i]]
+		})
+		if err != nil {
+			return out, err
 		}
-	})
-	return out, err
+		z := z[:len(part)*r.r]
+		linalg.NT(len(part), r.r, r.d, x[:len(part)*r.d], r.axes, z)
+		for i, v := range z {
+			out.X[at*r.r+i] = float32(v)
+		}
+		for i, row := range part {
+			out.Labels[at+i] = data.Labels[row]
+		}
+	}
+	return out, ctx.Err()
 }
 
 // fitReduced is Fit for features whose covariance does not fit into memory: it

@@ -11,19 +11,21 @@ import (
 	"mlrbfn/posthoc"
 )
 
-// DefaultHidden is how many outputs a hidden layer of an MLP has, as many as the
-// paper's network has.
-const DefaultHidden = 100
+// Defaults of MLPConfig. A hidden layer has as many outputs as the paper's network has.
+const (
+	DefaultLayers = 2
+	DefaultHidden = 100
+)
 
 // MLPConfig is the shape of an MLP. A zero field takes its default.
 type MLPConfig struct {
-	Layers int // linear layers, the last one included; 0 means 1, a linear classifier
+	Layers int // linear layers, the last one included; 0 means DefaultLayers, 1 is a linear classifier
 	Hidden int // outputs of each hidden layer; 0 means DefaultHidden
 }
 
 // WithDefaults fills in the zero fields and refuses invalid values.
 func (c MLPConfig) WithDefaults() (MLPConfig, error) {
-	c.Layers = cmp.Or(c.Layers, 1)
+	c.Layers = cmp.Or(c.Layers, DefaultLayers)
 	c.Hidden = cmp.Or(c.Hidden, DefaultHidden)
 	if c.Layers < 1 || c.Layers > 100 || c.Hidden < 1 {
 		return c, fmt.Errorf("%d layers with %d outputs: a network has 1 to 100, and outputs", c.Layers, c.Hidden)

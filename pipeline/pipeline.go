@@ -87,6 +87,7 @@ const (
 	FewImages              = inspection.Few
 
 	DefaultOpset = export.DefaultOpset
+	DefaultFolds = inspection.DefaultFolds
 
 	BundleFile = detector.BundleFile
 )
@@ -107,6 +108,14 @@ var (
 	EnsembleParts = detector.EnsembleParts
 	Methods       = detector.ScoreNames
 	Steps         = evaluation.Steps
+)
+
+// Defaults that are lists: the seeds of [Train], those that [Evaluate] and [Ablate]
+// repeat with, and the depths that [Ablate] compares.
+var (
+	DefaultSeeds  = training.DefaultSeeds
+	EvaluateSeeds = evaluation.DefaultSeeds
+	DefaultDepths = evaluation.DefaultDepths
 )
 
 // LoadDetector reads a detector that its Save wrote; see [detector.Load].

@@ -6,33 +6,30 @@ import (
 	"math"
 
 	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/scoregraph"
 )
 
 // ErrNoGraph means that a score cannot be written as an ONNX graph.
 var ErrNoGraph = errors.New("this score has no form as an ONNX graph")
 
-// Rows are what a score reads in a graph: those of a [Batch], in float64.
-type Rows struct {
-	Features onnx.Value // [batch, D]
-	Logits   onnx.Value // [batch, C]; "" for none
-	Classes  int        // C
+func init() {
+	scoregraph.Add = func(m *onnx.Model, score any, rows scoregraph.Rows) (onnx.Value, error) {
+		return addGraph(&graph{m, rows}, score.(Scorer))
+	}
 }
 
-// AddGraph adds a score to an ONNX graph that reads the rows, and returns its value
-// [batch, 1]. The graph computes what the method Score does, in float64. The error
-// wraps ErrNoGraph if the score has no graph, and ErrMissing if it needs logits and
-// there are none.
-func AddGraph(m *onnx.Model, s Scorer, rows Rows) (onnx.Value, error) {
+// addGraph adds a score to a graph, as scoregraph.Add says.
+func addGraph(g *graph, s Scorer) (onnx.Value, error) {
 	for _, k := range kinds {
 		own, ok := k.of(s)
 		if !ok {
 			continue
 		}
-		if g, ok := own.(graphed); ok {
-			if len(k.methods) > 0 && k.methods[0].reads&logits != 0 && rows.Logits == "" {
+		if own, ok := own.(graphed); ok {
+			if len(k.methods) > 0 && k.methods[0].reads&logits != 0 && g.Logits == "" {
 				return "", fmt.Errorf("logits: %w", ErrMissing)
 			}
-			return g.graph(&graph{m, rows})
+			return own.graph(g)
 		}
 	}
 	return "", ErrNoGraph
@@ -47,7 +44,7 @@ type graphed interface {
 // graph is a graph in the making, with the rows that a score reads.
 type graph struct {
 	*onnx.Model
-	Rows
+	scoregraph.Rows
 }
 
 // linear adds the head's logits of rows x.

@@ -149,5 +149,5 @@ func (s *Standardised) graph(g *graph) (onnx.Value, error) {
 	x := g.Op("Div", g.centred(g.Features, s.Mean), g.Vector(s.Deviation))
 	rows := g.Rows
 	rows.Features = g.Cast(g.Cast(x, onnx.Float), onnx.Double)
-	return AddGraph(g.Model, s.Of, rows)
+	return addGraph(&graph{g.Model, rows}, s.Of)
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -121,7 +120,6 @@ func (a *album) finding(f Finding) *tile {
 
 // tables makes the tables of the classes, and the filter by them.
 func (v *inspectionView) tables(in Inspection) {
-	whole := func(n int) tableCell { return tableCell{Mean: strconv.Itoa(n), Sort: strconv.Itoa(n)} }
 	classes := choice{Label: "Show images of the class", Keys: "class also"}
 	v.ClassTable = table{Caption: "Classes", Head: "class",
 		Columns: []string{"images", "predicted right", "labels that seem wrong", "copies", "in the test set", "outliers"}}

@@ -21,10 +21,13 @@ import (
 	"mlrbfn/extractor/preprocess"
 )
 
+// DefaultImages is how many images tell most of what a check can find.
+const DefaultImages = 48
+
 // Options says what to check a model with.
 type Options struct {
-	// Images are looked at where they can be read. A few dozen tell most;
-	// without any nothing is said of features.
+	// Images are looked at where they can be read, such as a [Sample] of
+	// DefaultImages; without any nothing is said of features.
 	Images []extractor.Item
 	// Against, unless nil, is a model that should give the same features, such
 	// as the one that this was quantised from.

@@ -21,11 +21,11 @@ func newAblate() *command {
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := AddSetFlags(c.FlagSet)
 	c.section("what is compared")
-	depths := c.String("depths", "1,2,3,4", "`numbers` of layers, or none")
+	depths := c.String("depths", strings.Trim(strings.ReplaceAll(fmt.Sprint(pipeline.DefaultDepths()), " ", ","), "[]"), "`numbers` of layers, or none")
 	steps := c.String("steps", "all", "`steps` to leave out: all, none or some of "+strings.Join(pipeline.Steps, ","))
 	c.IntVar(&opts.Hidden, "hidden", head.DefaultHidden, "outputs of each hidden layer of the ReLU networks")
 	c.section("head and training")
-	heads := AddHeadFlags(c.FlagSet, 0, 1, 2).PaperByDefault()
+	heads := AddHeadFlags(c.FlagSet, pipeline.EvaluateSeeds()...).PaperByDefault()
 	c.rare(rareHeadFlags...)
 	c.rare("paper")
 	c.section("output")
@@ -43,6 +43,7 @@ func newAblate() *command {
 		if opts.Hidden < 1 {
 			return Usagef("--hidden %d: it must be positive", opts.Hidden)
 		}
+		opts.Depths, opts.Steps = []int{}, []string{}
 		if *depths != "none" {
 			for text := range strings.SplitSeq(*depths, ",") {
 				d, err := strconv.Atoi(strings.TrimSpace(text))
@@ -73,7 +74,6 @@ func newAblate() *command {
 			return err
 		}
 		opts.Train.Features, opts.Train.Memory = *train, int64(memory)
-		opts.Train.Calibration.None = true // no threshold is set here
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", c.adviseText(text)) }

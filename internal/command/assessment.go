@@ -8,6 +8,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 )
 
@@ -22,6 +23,7 @@ type labelled struct {
 	images, right, flagged int
 	named                  map[string]int // images by the class of the verdict
 	accepted               map[string]int // those of them that are not flagged
+	scores                 []float64      // of all images
 }
 
 func newAssessment(classes []string) *assessment {
@@ -37,6 +39,7 @@ func (a *assessment) add(label string, v pipeline.Verdict) {
 		a.labels[label] = l
 	}
 	l.images++
+	l.scores = append(l.scores, v.Score)
 	l.named[v.Class]++
 	if v.Class == label {
 		l.right++
@@ -68,6 +71,7 @@ func (a *assessment) print(w io.Writer) error {
 		total.images += l.images
 		total.right += l.right
 		total.flagged += l.flagged
+		total.scores = append(total.scores, l.scores...)
 	}
 	if in.images+out.images == 0 {
 		_, err := fmt.Fprintln(w, "\nno image has a label: an image's label is the folder that it is in below a PATH")
@@ -82,12 +86,12 @@ func (a *assessment) print(w io.Writer) error {
 		fmt.Fprintf(w, "%s of known classes: %sfalsely flagged %s\n", count(in.images, "image"), right, percent(in.flagged, in.images))
 	}
 	if out.images > 0 {
-		fmt.Fprintf(w, "%s of other classes: caught %s\n", count(out.images, "image"), percent(out.flagged, out.images))
+		fmt.Fprintf(w, "%s of other classes: caught %s%s\n", count(out.images, "image"), percent(out.flagged, out.images), auroc(", AUROC ", in, out))
 	}
 	fmt.Fprintln(w)
 
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "label\timages\tright class\tflagged\ttaken for (images)\t")
+	fmt.Fprintln(t, "label\timages\tright class\tflagged\tAUROC\ttaken for (images)\t")
 	// The worst come first.
 	slices.SortStableFunc(known, func(x, y string) int {
 		return cmp.Compare(float64(a.labels[x].right)/float64(a.labels[x].images), float64(a.labels[y].right)/float64(a.labels[y].images))
@@ -95,11 +99,14 @@ func (a *assessment) print(w io.Writer) error {
 	rows := slices.Concat(known, unknown)
 	for _, name := range rows[:min(len(rows), mostRows)] {
 		l := a.labels[name]
-		right := "–"
-		if len(a.classes) > 1 && slices.Contains(known, name) {
+		right, area := "–", "–"
+		switch isKnown := slices.Contains(known, name); {
+		case !isKnown:
+			area = auroc("", in, *l)
+		case len(a.classes) > 1:
 			right = percent(l.right, l.images)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t\n", Printable(name), l.images, right, percent(l.flagged, l.images), l.takenFor(name))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t\n", Printable(name), l.images, right, percent(l.flagged, l.images), area, l.takenFor(name))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -140,6 +147,15 @@ func (l *labelled) takenFor(label string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s (%d)", Printable(most), l.named[most])
+}
+
+// auroc says how well scores separate images of known classes from others; nothing
+// where there are no known ones.
+func auroc(before string, known, other labelled) string {
+	if known.images == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s%.3f", before, metrics.AUROC(known.scores, other.scores))
 }
 
 func percent(n, of int) string { return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(of)) }

@@ -16,14 +16,15 @@ func TestAssessment(t *testing.T) {
 	for _, v := range []struct {
 		label, class string
 		ood          bool
+		score        float64
 		times        int
 	}{
-		{"cat", "cat", false, 7}, {"cat", "cat", true, 1}, {"cat", "dog", false, 2},
-		{"dog", "dog", false, 3}, {"dog", "cat", true, 1},
-		{"fox", "dog", true, 3}, {"fox", "dog", false, 1},
+		{"cat", "cat", false, 1, 7}, {"cat", "cat", true, 1, 1}, {"cat", "dog", false, 1, 2},
+		{"dog", "dog", false, 1, 3}, {"dog", "cat", true, 1, 1},
+		{"fox", "dog", true, 0, 3}, {"fox", "dog", false, 2, 1},
 	} {
 		for range v.times {
-			a.add(v.label, pipeline.Verdict{Class: v.class, OOD: v.ood})
+			a.add(v.label, pipeline.Verdict{Class: v.class, OOD: v.ood, Score: v.score})
 		}
 	}
 	var b strings.Builder
@@ -33,8 +34,8 @@ func TestAssessment(t *testing.T) {
 	got := strings.Join(strings.Fields(b.String()), " ")
 	for _, want := range []string{
 		"14 images of known classes: right class 78.6% (mean over classes 77.5%), falsely flagged 14.3%",
-		"4 images of other classes: caught 75.0%",
-		"dog 4 75.0% 25.0% cat (1) cat 10 80.0% 10.0% dog (2) fox 4 – 75.0% dog (4)",
+		"4 images of other classes: caught 75.0%, AUROC 0.750",
+		"dog 4 75.0% 25.0% – cat (1) cat 10 80.0% 10.0% – dog (2) fox 4 – 75.0% 0.750 dog (4)",
 		"cat dog OOD cat 7 2 1 dog 0 3 1 fox 0 1 3",
 	} {
 		if !strings.Contains(got, want) {

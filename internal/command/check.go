@@ -23,11 +23,20 @@ type checkFlags struct {
 	images  int
 }
 
+func addCheckFlags(c *command) *checkFlags {
+	var to checkFlags
+	c.BoolVar(&to.on, "check", false, "only show what the model does to some images, and whether that is right")
+	c.StringVar(&to.against, "against", "", "with --check, compare with another `MODEL`, such as the one that this is quantised from")
+	c.StringVar(&to.picture, "picture", "check.png", "with --check, `FILE` for a picture of what the model sees")
+	c.IntVar(&to.images, "check-images", check.DefaultImages, "with --check, `number` of images to look at")
+	return &to
+}
+
 // errCheck ends a check that found something.
 var errCheck = errors.New("the check found something that is probably wrong")
 
 // runCheck says what an extraction would do and whether that is right.
-func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c checkFlags, asJSON bool, s Streams) (err error) {
+func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c *checkFlags, asJSON bool, s Streams) (err error) {
 	m, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return err
@@ -191,7 +200,7 @@ func first(i int, name string) string {
 }
 
 // validate refuses flags that mean nothing without --check, or with pixels.
-func (c checkFlags) validate(changed func(string) bool, pixels bool) error {
+func (c *checkFlags) validate(changed func(string) bool, pixels bool) error {
 	switch {
 	case c.on && pixels:
 		return Usagef("--check is for ONNX models, not for pixels")

@@ -28,7 +28,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")
 	load := addPublicKeyFlag(c.FlagSet)
 	null := c.BoolP("null", "0", false, "paths on standard input end with a NUL byte, as find -print0 writes them")
-	labels := c.Bool("labels", false, "PATHs are folders DIR/class/…/image: also print how often the verdicts are right")
+	labels := c.Bool("labels", false, "PATHs are folders DIR/class/…/image: also print how often the verdicts are right, and AUROC")
 	c.section("verdict")
 	threshold := c.Float64("threshold", 0, "`score` below which an image is OOD (default: that of the detector)")
 	alarms := c.Float64("max-false-alarms", 0, "`SHARE` of in-distribution images that may be flagged (default: that of the detector)")

@@ -38,11 +38,11 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
 	network := ""
 	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
-	layers := c.Int("mlp-layers", 2, "linear layers of --head mlp, 1 to 4, with ReLU between them; 1: the paper's linear head")
+	layers := c.Int("mlp-layers", head.DefaultLayers, "linear layers of --head mlp, 1 to 4, with ReLU between them; 1: the paper's linear head")
 	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")
-	heads := AddHeadFlags(c.FlagSet, 0, 1, 2)
+	heads := AddHeadFlags(c.FlagSet, pipeline.EvaluateSeeds()...)
 	c.rare(rareHeadFlags...)
 	c.rare("preset", "balance", "conditioning", "group-by")
 	c.section("output")
@@ -99,10 +99,12 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 		if opts.Bootstrap < 0 {
 			return Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
 		}
+		if opts.Bootstrap == 0 {
+			opts.Bootstrap = -1
+		}
 		if opts.Train.Features = *train; c.Changed("memory") {
 			opts.Train.Memory = opts.Memory
 		}
-		opts.Train.Calibration.None = true // no threshold is set here
 		if *verify {
 			all := append(slices.Clone(*train), opts.ID)
 			for _, set := range opts.OOD {

@@ -47,11 +47,7 @@ Running it again processes only images that are new or whose size or modificatio
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("check")
-	var check checkFlags
-	c.BoolVar(&check.on, "check", false, "only show what the model does to some images, and whether that is right")
-	c.StringVar(&check.against, "against", "", "with --check, compare with another `MODEL`, such as the one that this is quantised from")
-	c.StringVar(&check.picture, "picture", "check.png", "with --check, `FILE` for a picture of what the model sees")
-	c.IntVar(&check.images, "check-images", 48, "with --check, `number` of images to look at")
+	check := addCheckFlags(c)
 	c.rare("verify", "against", "picture", "check-images")
 	c.section("speed and limits")
 	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)

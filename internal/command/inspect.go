@@ -27,7 +27,7 @@ func newInspect() *command {
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
-	c.IntVar(&opts.Folds, "folds", 5, "parts for predictions by heads that were fitted without the image")
+	c.IntVar(&opts.Folds, "folds", pipeline.DefaultFolds, "parts for predictions by heads that were fitted without the image")
 	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about; default: half of the machine's")
 	c.StringVar(&opts.Scratch, "scratch", "", "`DIR` for temporary files")

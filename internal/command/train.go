@@ -44,7 +44,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	perClass := c.Bool("per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
 	noAssess := c.Bool("no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
 	c.section("head and training")
-	heads := AddHeadFlags(c.FlagSet, 0)
+	heads := AddHeadFlags(c.FlagSet, pipeline.DefaultSeeds()...)
 	c.rare("target-tpr", "preset", "conditioning", "no-assess")
 	c.rare(rareHeadFlags...)
 	c.section("running")

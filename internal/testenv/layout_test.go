@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"conditioning", "posthoc", "extractor"},
 	{"head"},
 	{"report"},
-	{"pipeline/internal/files", "pipeline/internal/tables", "pipeline/issues"},
+	{"pipeline/internal/files", "pipeline/issues"},
 	{"pipeline/detector"},
 	{"pipeline/internal"},
 	{"pipeline/training"},

@@ -26,15 +26,19 @@ import (
 // default.
 type AblateOptions struct {
 	// Train is the training features and how heads are trained, ReLU networks
-	// too; Seeds are those to repeat with. Head is what steps are taken back
-	// from, and Head.Layers counts for these alone.
+	// too; Seeds are those to repeat with, nil means DefaultSeeds. Head is what
+	// steps are taken back from, and Head.Layers counts for these alone; nil means
+	// paper.Config{}. Calibration is ignored.
 	Train training.Options
 	ID    string // feature set of in-distribution test images
 	OOD   []OODSet
 
-	Depths []int    // numbers of layers at which an MLRBFN and a ReLU network meet; may be none
-	Steps  []string // which of Steps to take back; may be none
-	Hidden int      // outputs of the ReLU networks' hidden layers; 0 means 100
+	// Depths are the numbers of layers at which an MLRBFN is compared with a ReLU
+	// network; nil means DefaultDepths. Steps are those of Steps to take back; nil
+	// means all. Either may be empty.
+	Depths []int
+	Steps  []string
+	Hidden int // outputs of the ReLU networks' hidden layers; 0 means head.DefaultHidden
 
 	Out string // folder of the report
 	// Draw makes the pictures; see [report.Report]. nil leaves them out.
@@ -47,6 +51,22 @@ type AblateOptions struct {
 	// Progress, where set, is told which head is being trained, and how many of
 	// the epochs of all heads are done. It is called from several goroutines.
 	Progress func(head string, done, total int)
+}
+
+// DefaultDepths are the depths that an ablation compares.
+func DefaultDepths() []int { return []int{1, 2, 3, 4} }
+
+func (o AblateOptions) withDefaults() AblateOptions {
+	if o.Depths == nil {
+		o.Depths = DefaultDepths()
+	}
+	if o.Steps == nil {
+		o.Steps = Steps
+	}
+	if o.Train.Head == nil {
+		o.Train.Head = paper.Config{}
+	}
+	return o
 }
 
 // Steps are the names of heads that lack a step of the paper's or, the last two,
@@ -101,6 +121,7 @@ func withLayers(c head.Config, layers int) head.Config {
 // Check reports what is wrong with the depths, the steps and the names of the
 // sets.
 func (o AblateOptions) Check() error {
+	o = o.withDefaults()
 	if len(o.Depths)+len(o.Steps) == 0 {
 		return options.Errorf("Depths", "neither depths nor steps are named")
 	}
@@ -159,6 +180,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
+	opts = opts.withDefaults()
 	e, err := openEvaluation(ctx, Options{Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Warn: opts.Warn})
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 func ablateOptions(t *testing.T) AblateOptions {
 	t.Helper()
 	train := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
-	train.Head, train.Seeds, train.Calibration.None = pipetest.SmallPaper, []uint64{0, 1}, true
+	train.Head, train.Seeds = pipetest.SmallPaper, []uint64{0, 1}
 	return AblateOptions{
 		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(),
 		Draw: figures.Draw,
@@ -57,7 +57,7 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 	}
 	want, err := Evaluate(context.Background(), Options{
 		Train: opts.Train, ID: opts.ID, OOD: opts.OOD, Out: t.TempDir(), Methods: []string{"mlrbfn", "msp"},
-		Softmax: &head.MLPConfig{}, SoftmaxTrain: opts.Train.Train,
+		Softmax: &head.MLPConfig{Layers: 1}, SoftmaxTrain: opts.Train.Train,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -112,9 +112,29 @@ func TestAblateLeavesOutWhatDiverges(t *testing.T) {
 	}
 }
 
+// TestAblateDefaults: a program that sets nothing compares what the command does.
+func TestAblateDefaults(t *testing.T) {
+	opts := ablateOptions(t)
+	opts.Train = quick(opts.Train.Features[0])
+	opts.Train.Head, opts.Train.Seeds, opts.Train.Train.Epochs = nil, nil, 1
+	results, err := Ablate(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"mlrbfn-1", "mlrbfn-2", "mlrbfn-3", "mlrbfn-4", "relu-1", "relu-2", "relu-3", "relu-4"}
+	if got := methodsOf(results); !slices.Equal(got, append(want, Steps...)) {
+		t.Errorf("methods %v", got)
+	}
+	for _, seed := range []string{"0", "1", "2"} {
+		if !slices.ContainsFunc(results, func(r report.Result) bool { return r.Seed == seed }) {
+			t.Errorf("no results of seed %s", seed)
+		}
+	}
+}
+
 func TestAblateRefuses(t *testing.T) {
 	for name, change := range map[string]func(*AblateOptions){
-		"nothing":       func(o *AblateOptions) { o.Steps = nil },
+		"nothing":       func(o *AblateOptions) { o.Depths, o.Steps = []int{}, []string{} },
 		"depth 0":       func(o *AblateOptions) { o.Depths = []int{0} },
 		"a depth twice": func(o *AblateOptions) { o.Depths = []int{1, 1} },
 		"a step twice":  func(o *AblateOptions) { o.Steps = []string{"no-ratio", "no-ratio"} },

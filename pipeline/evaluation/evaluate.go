@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
@@ -25,8 +26,6 @@ import (
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/files"
-	"mlrbfn/pipeline/internal/fitting"
-	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
@@ -46,12 +45,15 @@ const (
 	OwnHead      = "mlrbfn"
 )
 
+// DefaultSeeds are those that an evaluation and an ablation repeat with.
+func DefaultSeeds() []uint64 { return []uint64{0, 1, 2} }
+
 // OODSet is a feature set of images of none of the training classes.
 type OODSet struct{ Group, Name, Features string }
 
 // Options says what to measure on what. A zero field takes its default.
 type Options struct {
-	Train training.Options // the training features and how heads are trained; Seeds are those to repeat with
+	Train training.Options // the training features and how heads are trained; Seeds are those to repeat with, nil means DefaultSeeds. No threshold is set, so that Calibration is ignored
 	ID    string           // feature set of in-distribution test images
 	OOD   []OODSet
 
@@ -78,7 +80,7 @@ type Options struct {
 
 	Out string // folder of the report
 
-	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means none
+	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means metrics.DefaultResamples, less means none
 
 	// For the report to show. ImageRoots are the folders that its thumbnails may
 	// come from, as [report.FeatureSet] says; Draw makes its static pictures, as
@@ -210,9 +212,9 @@ func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) 
 type evaluation struct {
 	opts     Options
 	train    *training.Data
-	id       *tables.Table
+	id       *dataset.Table
 	idLabels []int64 // in the training classes; −1 where there is none
-	ood      []*tables.Table
+	ood      []*dataset.Table
 	runs     []report.Run // what was scored
 	leaked   []Leak
 	reliable *Reliability // of confidences, once all is measured
@@ -266,20 +268,23 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		}
 		opts.Softmax = &shape
 	}
-	if opts.Memory == 0 {
-		opts.Memory = posthoc.DefaultMemory
-	}
+	opts.Memory = cmp.Or(opts.Memory, posthoc.DefaultMemory)
+	opts.Bootstrap = max(cmp.Or(opts.Bootstrap, metrics.DefaultResamples), 0)
 	e := &evaluation{opts: opts, room: opts.Memory / 4, prepared: map[string]prepared{}}
 	defer func() {
 		if err != nil {
 			e.close()
 		}
 	}()
-	if e.train, err = training.Open(ctx, opts.Train); err != nil {
+	e.opts.Train.Calibration = training.Share{None: true}
+	if len(opts.Train.Seeds) == 0 {
+		e.opts.Train.Seeds = DefaultSeeds()
+	}
+	if e.train, err = training.Open(ctx, e.opts.Train); err != nil {
 		return nil, err
 	}
-	open := func(dir string) (*tables.Table, error) {
-		t, err := tables.Open(ctx, nil, dir)
+	open := func(dir string) (*dataset.Table, error) {
+		t, err := dataset.OpenTable(ctx, nil, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -294,7 +299,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	if e.id, err = open(opts.ID); err != nil {
 		return nil, err
 	}
-	if e.idLabels, err = tables.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
+	if e.idLabels, err = dataset.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
 		return nil, err
 	}
 	for _, set := range opts.OOD {
@@ -316,7 +321,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		}
 	}
 	if opts.Head == BackboneHead {
-		for _, t := range append([]*tables.Table{e.train.Table, e.id}, e.ood...) {
+		for _, t := range append([]*dataset.Table{e.train.Table, e.id}, e.ood...) {
 			if err := t.CheckLogits(len(e.train.Classes)); err != nil {
 				return nil, err
 			}
@@ -354,7 +359,7 @@ func (e *evaluation) warn(text string) {
 func (e *evaluation) seed(i int) string { return strconv.FormatUint(e.train.Options.Seeds[i], 10) }
 
 func (e *evaluation) close() {
-	tables := append([]*tables.Table{e.id}, e.ood...)
+	tables := append([]*dataset.Table{e.id}, e.ood...)
 	if e.train != nil {
 		e.train.Close()
 	}
@@ -372,12 +377,12 @@ type run struct {
 }
 
 // predictor gives the scores [n] and classes [n] of a table's rows.
-type predictor func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error)
+type predictor func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error)
 
 // trained is what a contender is with one seed.
 type trained struct {
 	heads      *detector.Detector  // an MLRBFN
-	classifier *fitting.Classifier // or a softmax network
+	classifier *posthoc.Classifier // or a softmax network
 }
 
 // trainAll trains a contender with each seed.
@@ -420,7 +425,7 @@ func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained
 
 // verdictsOf returns a predictor by a detector's verdicts.
 func verdictsOf(d *detector.Detector) predictor {
-	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
+	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
 		verdicts, err := d.VerdictsContext(ctx, t.X)
 		for _, v := range verdicts {
 			scores, classes = append(scores, v.Score), append(classes, v.Label)
@@ -441,7 +446,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 	var meanwhile errgroup.Group            // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }() // where scoring fails
 	scored := 0
-	score := func(dataset string, t *tables.Table) ([]float64, []int, error) {
+	score := func(dataset string, t *dataset.Table) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, t)
 		if err == nil && e.opts.Out != "" {
 			meanwhile.Go(func() error { return writeScores(e.scoresFile(method, r.seed, dataset), scores) })

@@ -23,7 +23,7 @@ import (
 // beside it.
 func TestEvaluateFigures(t *testing.T) {
 	train := quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...))
-	train.Seeds, train.Calibration.None = []uint64{0, 1}, true
+	train.Seeds = []uint64{0, 1}
 	out := t.TempDir()
 	opts := Options{
 		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: out,
@@ -174,7 +174,6 @@ func TestEvaluateRefuses(t *testing.T) {
 func TestEvaluateSaysThatItTestsOnTrainingImages(t *testing.T) {
 	for seed, leaks := range map[uint64]bool{1: true, 2: false} {
 		train := quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...))
-		train.Calibration.None = true
 		var found []Leak
 		_, err := Evaluate(context.Background(), Options{
 			Train: train, ID: pipetest.Clouds(t, seed, 100, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(), Methods: []string{"knn"},

@@ -10,7 +10,6 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/features"
-	"mlrbfn/pipeline/internal/tables"
 )
 
 // Leak says how many images of two sets have features that are identical or nearly
@@ -29,7 +28,7 @@ func (l Leak) String() string {
 // trained on where they can be found.
 func (e *evaluation) leaks(ctx context.Context) (_ []Leak, err error) {
 	names, sets := []string{"train"}, []dataset.Rows{e.train.Rows}
-	add := func(name string, t *tables.Table) {
+	add := func(name string, t *dataset.Table) {
 		if t != nil {
 			names, sets = append(names, name), append(sets, t.Rows)
 		}
@@ -95,7 +94,7 @@ func (e *evaluation) leaks(ctx context.Context) (_ []Leak, err error) {
 
 // detectorFeatures opens the training features of a detector; nil where they are
 // those that the evaluation trains on, or are not there any more.
-func (e *evaluation) detectorFeatures(ctx context.Context, dirs []string) (*tables.Table, error) {
+func (e *evaluation) detectorFeatures(ctx context.Context, dirs []string) (*dataset.Table, error) {
 	var others []string
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
@@ -114,7 +113,7 @@ func (e *evaluation) detectorFeatures(ctx context.Context, dirs []string) (*tabl
 	if len(others) == 0 {
 		return nil, nil
 	}
-	t, err := tables.Open(ctx, nil, others...)
+	t, err := dataset.OpenTable(ctx, nil, others...)
 	if err == nil {
 		if err = features.SameSpace(e.train.Sets[0], t.Sets[0]); err == nil {
 			return t, nil

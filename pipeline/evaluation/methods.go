@@ -10,10 +10,10 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
+	"mlrbfn/dataset"
 	"mlrbfn/head"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/fitting"
-	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/posthoc"
 )
 
@@ -26,7 +26,7 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 		return p.runs, p.err
 	}
 	group := posthoc.Related(method)
-	together := &joint{kept: map[*tables.Table][][]float64{}}
+	together := &joint{kept: map[*dataset.Table][][]float64{}}
 	for _, m := range e.opts.Methods {
 		if slices.Contains(group, m) {
 			runs, err := e.prepareIn(ctx, m, together)
@@ -109,18 +109,18 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 // kept.
 type joint struct {
 	members []member
-	kept    map[*tables.Table][][]float64 // by member
+	kept    map[*dataset.Table][][]float64 // by member
 }
 
 // member is a score and what gives the logits that it reads.
 type member struct {
 	score      posthoc.Scorer
-	classifier *fitting.Classifier
+	classifier *posthoc.Classifier
 }
 
 // jointPredictor scores as a member does and classifies as c does.
-func (e *evaluation) jointPredictor(j *joint, at int, c *fitting.Classifier) predictor {
-	return func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
+func (e *evaluation) jointPredictor(j *joint, at int, c *posthoc.Classifier) predictor {
+	return func(ctx context.Context, t *dataset.Table) ([]float64, []int, error) {
 		if j.kept[t] == nil {
 			if err := e.scoreJointly(ctx, j, t); err != nil {
 				return nil, nil, err
@@ -131,7 +131,7 @@ func (e *evaluation) jointPredictor(j *joint, at int, c *fitting.Classifier) pre
 	}
 }
 
-func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *tables.Table) error {
+func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *dataset.Table) error {
 	n := len(t.Labels)
 	all := make([][]float64, len(j.members))
 	scores := make([]posthoc.Scorer, len(all))
@@ -178,7 +178,7 @@ func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run,
 			e.warn(j.Why)
 		}
 		if runs[i] = (run{e.seed(i), e.scoresOf(h.heads)}); j.Scoring != nil {
-			runs[i].predict = e.predictor(j.Scoring, fitting.OfNetwork(posthoc.MLP{j.Scoring.Classifier}), h.heads)
+			runs[i].predict = e.predictor(j.Scoring, posthoc.ClassifierOf(posthoc.MLP{j.Scoring.Classifier}), h.heads)
 		}
 	}
 	return runs, nil
@@ -186,11 +186,11 @@ func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run,
 
 // ownPredictor gives what the heads of a detector say of a table's rows, without
 // the confidences, and the rows' classes.
-type ownPredictor func(ctx context.Context, t *tables.Table) (head.Outputs, []int, error)
+type ownPredictor func(ctx context.Context, t *dataset.Table) (head.Outputs, []int, error)
 
 // scoresOf is a predictor by the heads' own score.
 func (e *evaluation) scoresOf(d *detector.Detector) predictor {
-	return func(ctx context.Context, t *tables.Table) ([]float64, []int, error) {
+	return func(ctx context.Context, t *dataset.Table) ([]float64, []int, error) {
 		own, classes, err := e.once(d)(ctx, t)
 		return own.Scores, classes, err
 	}
@@ -203,11 +203,11 @@ func (e *evaluation) once(d *detector.Detector) ownPredictor {
 			own     head.Outputs
 			classes []int
 		}
-		kept := map[*tables.Table]answer{}
+		kept := map[*dataset.Table]answer{}
 		if e.said == nil {
 			e.said = map[*detector.Detector]ownPredictor{}
 		}
-		e.said[d] = func(ctx context.Context, t *tables.Table) (head.Outputs, []int, error) {
+		e.said[d] = func(ctx context.Context, t *dataset.Table) (head.Outputs, []int, error) {
 			if a, ok := kept[t]; ok {
 				return a.own, a.classes, nil
 			}
@@ -251,14 +251,14 @@ func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 	case OwnHead:
 		heads, err := e.trainHeads(ctx)
 		for _, h := range heads {
-			c := fitting.New(len(e.train.Classes), h.heads.LogConfidences)
+			c := posthoc.NewClassifier(len(e.train.Classes), h.heads.LogConfidences)
 			own := h.heads.Heads[0] // of this seed alone
 			c.Represent, c.Width = own.Representations, own.Width()
 			e.softmax = append(e.softmax, trained{classifier: c})
 		}
 		return e.softmax, err
 	case BackboneHead:
-		c, err := fitting.OfBackbone(e.train.Table)
+		c, err := posthoc.BackboneClassifier(e.train.Table)
 		if err != nil {
 			return nil, err
 		}
@@ -280,7 +280,7 @@ func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 }
 
 // scoring fits a score, or the parts of an ensemble, for the i-th seed.
-func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *fitting.Classifier, own *detector.Detector) (*detector.Scoring, error) {
+func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *posthoc.Classifier, own *detector.Detector) (*detector.Scoring, error) {
 	if err := c.Keep(ctx, e.train.Table, &e.room); err != nil {
 		return nil, err
 	}
@@ -303,12 +303,12 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 
 // predictor scores by s, which reads the logits of c and the scores of own, and
 // classifies as own does, where it is a part, else as c.
-func (e *evaluation) predictor(s *detector.Scoring, c *fitting.Classifier, own *detector.Detector) predictor {
+func (e *evaluation) predictor(s *detector.Scoring, c *posthoc.Classifier, own *detector.Detector) predictor {
 	var say ownPredictor
 	if own != nil {
 		say = e.once(own)
 	}
-	return func(ctx context.Context, t *tables.Table) (scores []float64, classes []int, err error) {
+	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
 		if err := c.Keep(ctx, t, &e.room); err != nil {
 			return nil, nil, err
 		}

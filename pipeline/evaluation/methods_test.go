@@ -38,7 +38,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	methods := slices.Sorted(maps.Keys(golden))
 	out := t.TempDir()
 	train := openHead(set("train"))
-	train.Validation.Features, train.Calibration.None = set("val"), true
+	train.Validation.Features = set("val")
 	figures, err := Evaluate(context.Background(), Options{
 		Train: train, ID: set("id"), OOD: []OODSet{{Near, "near", set("near")}, {Far, "far", set("far")}},
 		Methods: methods, Head: BackboneHead, Memory: 1 << 20, Out: out,
@@ -96,7 +96,6 @@ func TestEvaluateHeads(t *testing.T) {
 		}
 	}
 	train := openHead(set("train"))
-	train.Calibration.None = true
 	opts := Options{Train: train, ID: set("id"), OOD: []OODSet{{Far, "far", set("far")}}, Head: BackboneHead, Out: t.TempDir(), Methods: []string{"vim"}}
 	if _, err := Evaluate(context.Background(), opts); !errors.Is(err, posthoc.ErrMissing) {
 		t.Errorf("vim without weights: %v", err)

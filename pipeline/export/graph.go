@@ -12,9 +12,9 @@ import (
 	"mlrbfn/head/paper"
 	"mlrbfn/head/residual"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/scoregraph"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/posthoc"
 )
 
 // This file writes a detector as ONNX nodes. They compute in float64, as the
@@ -49,7 +49,7 @@ func addDetector(m *onnx.Model, d *detector.Detector, features onnx.Value, batch
 
 // addScoring adds what a detector judges the rows x by, of which the heads say own.
 func addScoring(m *onnx.Model, s *detector.Scoring, x onnx.Value, own outputs) (onnx.Value, error) {
-	rows := posthoc.Rows{Features: x}
+	rows := scoregraph.Rows{Features: x}
 	if c := s.Classifier; c != nil {
 		rows.Logits, rows.Classes = m.Op("Add", m.Times(x, c.Weights, c.In), m.Vector(c.Bias)), c.Out
 	}
@@ -58,7 +58,7 @@ func addScoring(m *onnx.Model, s *detector.Scoring, x onnx.Value, own outputs) (
 		score := own.part(p.Name)
 		if p.Score != nil {
 			var err error
-			if score, err = posthoc.AddGraph(m, p.Score, rows); err != nil {
+			if score, err = scoregraph.Add(m, p.Score, rows); err != nil {
 				return "", fmt.Errorf("score %s: %w", p.Name, err)
 			}
 		}

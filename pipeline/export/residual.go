@@ -5,6 +5,7 @@ import (
 
 	"mlrbfn/head/residual"
 	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/scoregraph"
 	"mlrbfn/posthoc"
 )
 
@@ -47,7 +48,7 @@ func addResidual(m *onnx.Model, n *residual.Network, z, logDep onnx.Value) (logC
 
 // addDecision adds G of a residual network's score [batch, 1].
 func addDecision(m *onnx.Model, logShares onnx.Value, classes int) onnx.Value {
-	decision, err := posthoc.AddGraph(m, posthoc.GEN{Gamma: residual.DecisionPower, M: residual.DecisionClasses}, posthoc.Rows{Logits: logShares, Classes: classes})
+	decision, err := scoregraph.Add(m, posthoc.GEN{Gamma: residual.DecisionPower, M: residual.DecisionClasses}, scoregraph.Rows{Logits: logShares, Classes: classes})
 	if err != nil {
 		panic(fmt.Sprintf("export: the decision's entropy: %v", err))
 	}

@@ -5,6 +5,7 @@
 package inspection
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -16,10 +17,12 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/options"
-	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/pipeline/issues"
 	"mlrbfn/report"
 )
+
+// DefaultFolds is the default of Options.
+const DefaultFolds = 5
 
 // Options says what to inspect. Only Features is needed.
 type Options struct {
@@ -32,7 +35,7 @@ type Options struct {
 	// Roots are folders that images may come from; see [report.FeatureSet].
 	Roots []string
 
-	Folds  int    // parts for out-of-fold predictions; 0 means 5
+	Folds  int    // parts for out-of-fold predictions; 0 means DefaultFolds
 	Seed   uint64 // of the folds
 	Memory int64  // in bytes, about; 0 means [dataset.DefaultMemory]
 	// Scratch is the folder for temporary files; "" means the system's.
@@ -45,9 +48,7 @@ func (o Options) withDefaults() (Options, error) {
 	if len(o.Features) == 0 {
 		return o, options.Errorf("Features", "none are named")
 	}
-	if o.Folds == 0 {
-		o.Folds = 5
-	}
+	o.Folds = cmp.Or(o.Folds, DefaultFolds)
 	if o.Folds < 2 {
 		return o, options.Errorf("Folds", "%d: there are at least 2", o.Folds)
 	}
@@ -105,12 +106,12 @@ type Overlap struct {
 // inspector is one inspection.
 type inspector struct {
 	Options
-	*tables.Table     // features, and after them those of the test sets
-	train         int // rows of Features
-	known         []report.Image
-	hashes        []string // SHA-256 of each image's file; "" if unknown
-	pictures      *pictures
-	report        *Report
+	*dataset.Table     // features, and after them those of the test sets
+	train          int // rows of Features
+	known          []report.Image
+	hashes         []string // SHA-256 of each image's file; "" if unknown
+	pictures       *pictures
+	report         *Report
 }
 
 func (in *inspector) rowOf(i int) []float32 { return in.X[i*in.D : (i+1)*in.D] }
@@ -127,12 +128,12 @@ func Inspect(ctx context.Context, o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.Distinct(append(append([]string{}, o.Features...), o.Test...)); err != nil {
+	if err := dataset.Distinct(append(append([]string{}, o.Features...), o.Test...)); err != nil {
 		return nil, err
 	}
 	space := dataset.NewSpace(o.Memory/2, o.Scratch, 1)
 	defer func() { err = errors.Join(err, space.Close()) }()
-	table, err := tables.Open(ctx, space, append(append([]string{}, o.Features...), o.Test...)...)
+	table, err := dataset.OpenTable(ctx, space, append(append([]string{}, o.Features...), o.Test...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"mlrbfn/dataset"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/tables"
 )
 
 // fitConfidence fits, on the validation rows, what makes a probability of the
@@ -26,7 +26,7 @@ func (t *Data) fitConfidence(ctx context.Context, d *detector.Detector) (*detect
 	own.Scoring, own.Folds, own.Confidence = nil, nil, nil
 	var logPhi []float64
 	var right []bool
-	for part := range slices.Chunk(t.validation.Index, 16*tables.BlockRows) {
+	for part := range slices.Chunk(t.validation.Index, 16*dataset.BlockRows) {
 		verdicts, err := own.VerdictsContext(ctx, from.Gather(part))
 		if err != nil {
 			return nil, err

@@ -14,18 +14,16 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/tables"
 	"mlrbfn/pipeline/issues"
 )
 
-// Data is the rows that heads are trained and validated on. It is for package
-// evaluation, which trains many kinds of head on the same rows; [Train] opens its
-// own.
+// Data is the rows that heads are trained and validated on, to train several kinds
+// of head on the same rows; [Train] opens its own.
 type Data struct {
-	*tables.Table               // the training features, unlabelled rows included
-	Held          *tables.Table // validation features of their own, or nil
-	Options       Options
-	Warnings      []string // what is odd about the features
+	*dataset.Table                // the training features, unlabelled rows included
+	Held           *dataset.Table // validation features of their own, or nil
+	Options        Options
+	Warnings       []string // what is odd about the features
 
 	groups            []int // of the rows, nil where each is one of its own
 	copies            int   // rows that are like others
@@ -43,7 +41,7 @@ type Data struct {
 // options that it keeps have their defaults filled in.
 func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if len(opts.Seeds) == 0 {
-		opts.Seeds = []uint64{0}
+		opts.Seeds = DefaultSeeds()
 	}
 	if opts.TargetTPR == 0 {
 		opts.TargetTPR = DefaultTargetTPR
@@ -77,14 +75,14 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			sets = append(sets, s.Features)
 		}
 	}
-	if err := tables.Distinct(sets); err != nil {
+	if err := dataset.Distinct(sets); err != nil {
 		return nil, err
 	}
 	if opts.Memory == 0 {
 		opts.Memory = dataset.DefaultMemory()
 	}
 	space := dataset.NewSpace(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
-	t, err := tables.Open(ctx, space, opts.Features...)
+	t, err := dataset.OpenTable(ctx, space, opts.Features...)
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
 	}
@@ -227,13 +225,13 @@ func (t *Data) release() error {
 // openValidation opens features of their own to validate on.
 func (t *Data) openValidation(ctx context.Context, dir string) (dataset.Rows, error) {
 	var err error
-	if t.Held, err = tables.Open(ctx, t.space, dir); err != nil {
+	if t.Held, err = dataset.OpenTable(ctx, t.space, dir); err != nil {
 		return dataset.Rows{}, err
 	}
 	if err := features.SameSpace(t.Sets[0], t.Held.Sets[0]); err != nil {
 		return dataset.Rows{}, err
 	}
-	labels, err := tables.Relabel(t.Held.Sets[0], t.Classes)
+	labels, err := dataset.Relabel(t.Held.Sets[0], t.Classes)
 	if err != nil {
 		return dataset.Rows{}, err
 	}

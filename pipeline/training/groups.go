@@ -9,7 +9,6 @@ import (
 	"mlrbfn/dataset"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/tables"
 )
 
 // This file finds the rows that must stay in one part of a split.
@@ -75,7 +74,7 @@ func copies(numbers []int) int {
 
 // groupsOf returns what the pattern finds in the path of each image of a table, ""
 // where it finds nothing; nil without a pattern.
-func groupsOf(pattern string, t *tables.Table) ([]string, error) {
+func groupsOf(pattern string, t *dataset.Table) ([]string, error) {
 	if pattern == "" {
 		return nil, nil
 	}
@@ -108,7 +107,7 @@ func groupsOf(pattern string, t *tables.Table) ([]string, error) {
 	return groups, nil
 }
 
-func firstPath(t *tables.Table) string {
+func firstPath(t *dataset.Table) string {
 	for _, set := range t.Sets {
 		if images, err := set.Images(); err == nil && len(images) > 0 {
 			return images[0].Path
@@ -184,7 +183,7 @@ func (t *Data) labelled() int {
 
 // calibrationRows returns the rows of a feature set of its own that calibrate: one
 // of each group, and none that is like an image to train on or to validate by.
-func (t *Data) calibrationRows(ctx context.Context, own *tables.Table) ([]int, error) {
+func (t *Data) calibrationRows(ctx context.Context, own *dataset.Table) ([]int, error) {
 	names, err := groupsOf(t.Options.GroupBy, own)
 	if err != nil {
 		return nil, err

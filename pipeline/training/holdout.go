@@ -16,7 +16,6 @@ import (
 	"mlrbfn/metrics"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/posthoc"
 )
 
@@ -156,7 +155,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 // one scale by the validation rows.
 func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *linear.Fitted, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
-	c := fitting.OfNetwork(posthoc.MLP{full.Linear})
+	c := posthoc.ClassifierOf(posthoc.MLP{full.Linear})
 	in := posthoc.Input{Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes)), Head: full.Linear, Memory: t.Options.Memory}
 	from := t.Table
 	if t.Held != nil {
@@ -330,7 +329,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if err != nil {
 		return err
 	}
-	c := fitting.OfNetwork(posthoc.MLP{fitted.Linear})
+	c := posthoc.ClassifierOf(posthoc.MLP{fitted.Linear})
 	in := posthoc.Input{Train: c.Data(t.Table, train.Index, train.Labels, len(left)), Head: fitted.Linear, Memory: t.Options.Memory}
 	from := t.Table
 	if t.Held != nil {

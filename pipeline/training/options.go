@@ -17,6 +17,9 @@ const (
 	DefaultCheckpointEvery = 30 * time.Second
 )
 
+// DefaultSeeds are the seeds of a detector's heads.
+func DefaultSeeds() []uint64 { return []uint64{0} }
+
 // Options says what to train a detector on, and how. A zero field takes
 // its default.
 type Options struct {
@@ -50,7 +53,7 @@ type Options struct {
 	Conditioning conditioning.Options
 
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
-	Seeds []uint64          // one head each, trained side by side; nil means 0. The first also makes the split
+	Seeds []uint64          // one head each, trained side by side; nil means DefaultSeeds. The first also makes the split
 
 	// Scores names the score to judge by: detector.JoinedScore, the default, is the one
 	// whose parts class hold-out weighs, and of the paper's heads their own;

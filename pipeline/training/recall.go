@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"mlrbfn/dataset"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/tables"
 )
 
 // recalls counts how often the detector is right on the validation rows of each
@@ -19,7 +19,7 @@ func (t *Data) recalls(ctx context.Context, d *detector.Detector) ([]ClassRecall
 	own := *d
 	own.Scoring, own.Folds = nil, nil // the class is the heads'
 	all := make([]ClassRecall, len(t.Classes))
-	for part := range slices.Chunk(t.validation.Index, 16*tables.BlockRows) {
+	for part := range slices.Chunk(t.validation.Index, 16*dataset.BlockRows) {
 		verdicts, err := own.VerdictsContext(ctx, from.Gather(part))
 		if err != nil {
 			return nil, err

@@ -7,7 +7,6 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/head/linear"
 	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/fitting"
 	"mlrbfn/posthoc"
 )
 
@@ -46,7 +45,7 @@ func (t *Data) TrainHead(ctx context.Context, seed uint64, c head.Config, o head
 }
 
 // TrainNetwork trains a ReLU network on the rows that a seed gives.
-func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, o head.TrainOptions) (*fitting.Classifier, error) {
+func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, o head.TrainOptions) (*posthoc.Classifier, error) {
 	rows, err := t.resplit(seed)
 	if err != nil {
 		return nil, err
@@ -56,11 +55,11 @@ func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, 
 	if err != nil {
 		return nil, err
 	}
-	return fitting.OfNetwork(m), nil
+	return posthoc.ClassifierOf(m), nil
 }
 
 // FitLinear fits the linear head on the rows that a seed gives.
-func (t *Data) FitLinear(ctx context.Context, seed uint64) (*fitting.Classifier, error) {
+func (t *Data) FitLinear(ctx context.Context, seed uint64) (*posthoc.Classifier, error) {
 	rows, err := t.resplit(seed)
 	if err != nil {
 		return nil, err
@@ -69,12 +68,12 @@ func (t *Data) FitLinear(ctx context.Context, seed uint64) (*fitting.Classifier,
 	if err != nil {
 		return nil, fmt.Errorf("the linear head: %w", err)
 	}
-	return fitting.OfNetwork(posthoc.MLP{h.Linear}), nil
+	return posthoc.ClassifierOf(posthoc.MLP{h.Linear}), nil
 }
 
 // FitEnsemble fits an ensemble on the rows that a seed gives. Its parts read the
 // logits of c and the scores of own.
-func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *fitting.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
+func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *posthoc.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
 	rows, err := t.resplit(seed)
 	if err != nil {
 		return nil, err
@@ -83,7 +82,7 @@ func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *fit
 }
 
 // Labelled returns all training rows with a label.
-func (t *Data) Labelled(c *fitting.Classifier) *posthoc.Data {
+func (t *Data) Labelled(c *posthoc.Classifier) *posthoc.Data {
 	var rows []int
 	for i, y := range t.Labels {
 		if y >= 0 {
@@ -95,7 +94,7 @@ func (t *Data) Labelled(c *fitting.Classifier) *posthoc.Data {
 
 // HeldOut returns the validation rows where they are a feature set of their own,
 // else nil.
-func (t *Data) HeldOut(c *fitting.Classifier) *posthoc.Data {
+func (t *Data) HeldOut(c *posthoc.Classifier) *posthoc.Data {
 	if t.Held == nil {
 		return nil
 	}

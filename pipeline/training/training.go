@@ -18,7 +18,6 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/internal/fitting"
-	"mlrbfn/pipeline/internal/tables"
 )
 
 // Result tells how training went; metrics of several heads are means.
@@ -243,7 +242,7 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, error) {
 	x, rows := t.X, t.split.Calibration
 	if dir := t.Options.Calibration.Features; dir != "" {
-		own, err := tables.Open(ctx, t.space, dir)
+		own, err := dataset.OpenTable(ctx, t.space, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -262,8 +261,8 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		t.sample = append(t.sample, x[r*t.D:(r+1)*t.D]...)
 	}
 	scores := []float64{}
-	block := make([]float32, 0, tables.BlockRows*t.D)
-	for part := range slices.Chunk(rows, tables.BlockRows) {
+	block := make([]float32, 0, dataset.BlockRows*t.D)
+	for part := range slices.Chunk(rows, dataset.BlockRows) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

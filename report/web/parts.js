@@ -43,7 +43,7 @@ async function copyText(text) {
 }
 
 // Adds a button that copies to each block of commands.
-for (const block of document.querySelectorAll("pre")) {
+for (const block of document.querySelectorAll("pre:not(.bare)")) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";

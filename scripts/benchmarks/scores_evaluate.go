@@ -14,7 +14,6 @@ import (
 
 	"mlrbfn/head"
 	"mlrbfn/internal/npy"
-	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
 )
 
@@ -37,7 +36,7 @@ func (o *scoring) evaluate(ctx context.Context, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	opts := pipeline.EvaluateOptions{Out: filepath.Join(dir, "report"), Bootstrap: metrics.DefaultResamples, Memory: o.memory}
+	opts := pipeline.EvaluateOptions{Out: filepath.Join(dir, "report"), Memory: o.memory}
 	for i, set := range openOOD {
 		path := filepath.Join(dir, set.name)
 		if err := writeSet(ctx, path, uint64(i), set.n, o.evaluateDim, set.group); err != nil {
@@ -52,8 +51,6 @@ func (o *scoring) evaluate(ctx context.Context, stdout io.Writer) (err error) {
 			opts.OOD = append(opts.OOD, pipeline.OODSet{Group: set.group, Name: set.name, Features: path})
 		}
 	}
-	opts.Train.Seeds = []uint64{0, 1, 2}
-	opts.Train.Calibration.None = true
 	opts.Train.Train = head.TrainOptions{Epochs: 1}
 
 	const training = "training"

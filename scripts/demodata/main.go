@@ -2,7 +2,7 @@
 // of `make demo`:
 //
 //	train/DIGIT/*.png         200 handwritten digits a class, to learn from
-//	new/digits/DIGIT_*.png    50 unseen ones a class, the truth in the name
+//	new/DIGIT/*.png           50 unseen ones a class
 //	new/clothes/*.png         500 pieces of clothing, if they were downloaded
 //	new/photos/*              photographs
 //
@@ -58,7 +58,7 @@ func run(from, to string) error {
 
 	// A description of the folders, written last: if it is the wanted one, they are complete.
 	stamp := filepath.Join(to, "data.stamp")
-	want := fmt.Sprintf("version 1, %d + %d digits a class, clothes: %t\n", trainPerDigit, newPerDigit, withClothes)
+	want := fmt.Sprintf("version 2, %d + %d digits a class, clothes: %t\n", trainPerDigit, newPerDigit, withClothes)
 	if got, err := os.ReadFile(stamp); err == nil && string(got) == want && isDir(filepath.Join(to, "train")) && isDir(filepath.Join(to, "new")) {
 		return nil
 	}
@@ -125,7 +125,7 @@ func writeDigits(from, to string, digit int) error {
 		}
 	}
 	for i := n - newPerDigit; i < n; i++ {
-		if err := write(i, filepath.Join(to, "new", "digits", fmt.Sprintf("%d_%04d.png", digit, i))); err != nil {
+		if err := write(i, filepath.Join(to, "new", fmt.Sprint(digit), fmt.Sprintf("%04d.png", i))); err != nil {
 			return err
 		}
 	}

@@ -203,6 +203,9 @@ func exists(elem ...string) bool {
 
 // readTraining sets the options of our head and of the paper's.
 func (e *experiment) readTraining(seeds string, epochs int) error {
+	if e.evaluation.Bootstrap == 0 {
+		e.evaluation.Bootstrap = -1
+	}
 	e.train = map[bool]pipeline.TrainOptions{}
 	for _, paper := range []bool{false, true} {
 		args := []string{"--seeds", seeds}
@@ -224,7 +227,6 @@ func (e *experiment) readTraining(seeds string, epochs int) error {
 		if err != nil {
 			return err
 		}
-		options.Calibration.None = true // no threshold is set
 		e.train[paper] = options
 	}
 	e.trained = fmt.Sprintf("over the seeds %s; MLRBFNs trained for %d epochs, those as published for %d.",

@@ -1,4 +1,4 @@
-package fitting
+package posthoc
 
 import (
 	"context"
@@ -7,54 +7,54 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
+	"mlrbfn/dataset"
 	"mlrbfn/internal/parallel"
-	"mlrbfn/pipeline/internal/tables"
-	"mlrbfn/posthoc"
 )
 
-// Classifier is what gives the logits that post-hoc scores read.
+// Classifier gives the logits that post-hoc scores read, of rows of a table.
 type Classifier struct {
-	size    int                         // classes
-	of      func(x []float32) []float64 // nil: the logits are the feature sets' own
-	Network posthoc.MLP                 // nil where the weights are not known
+	Network MLP // nil where the weights are not known
 
-	// Represent gives what scores read in the place of features [n, D], so many
-	// values a row; nil leaves features as they are.
+	// Represent gives what scores read in the place of features [n, D], Width values
+	// a row; nil leaves features as they are.
 	Represent func(x []float32) []float32
 	Width     int
 
-	predicted map[*tables.Table][]int     // so far
-	kept      map[*tables.Table][]float64 // logits that are not computed again
-	Train     *posthoc.Data               // all labelled rows, once they are asked for
+	Train *Data // all labelled training rows, once a caller has set them
+
+	size      int                          // classes
+	of        func(x []float32) []float64  // nil: the logits are the feature sets' own
+	predicted map[*dataset.Table][]int     // so far
+	kept      map[*dataset.Table][]float64 // logits that are not computed again
 }
 
-// New returns a classifier of so many classes whose logits are given by of; nil
-// means that they lie beside the features.
-func New(size int, of func(x []float32) []float64) *Classifier {
-	return &Classifier{size: size, of: of, predicted: map[*tables.Table][]int{}, kept: map[*tables.Table][]float64{}}
+// NewClassifier returns a classifier of so many classes. The function of gives its
+// logits; nil means that they lie beside the features.
+func NewClassifier(size int, of func(x []float32) []float64) *Classifier {
+	return &Classifier{size: size, of: of, predicted: map[*dataset.Table][]int{}, kept: map[*dataset.Table][]float64{}}
 }
 
-// OfNetwork returns that of a trained network.
-func OfNetwork(m posthoc.MLP) *Classifier {
+// ClassifierOf makes a classifier of a trained network.
+func ClassifierOf(m MLP) *Classifier {
 	_, classes := m.Size()
-	c := New(classes, m.OfFeatures)
+	c := NewClassifier(classes, m.OfFeatures)
 	c.Network = m
 	return c
 }
 
-// OfBackbone returns the classifier that the features' backbone has, with its
+// BackboneClassifier returns the classifier that the features' backbone has, with its
 // weights where the training features have them.
-func OfBackbone(t *tables.Table) (*Classifier, error) {
-	c := New(len(t.Classes), nil)
+func BackboneClassifier(t *dataset.Table) (*Classifier, error) {
+	c := NewClassifier(len(t.Classes), nil)
 	weights, bias, err := t.Sets[0].Classifier()
 	if err != nil || weights == nil {
 		return c, err
 	}
-	last, err := posthoc.NewLinear(weights, bias)
+	last, err := NewLinear(weights, bias)
 	if err == nil && last.Out != c.size {
 		err = fmt.Errorf("features %s have weights (fc_weight.npy) of %d classes, and there are %d in-distribution classes", t.Dirs[0], last.Out, c.size)
 	}
-	c.Network = posthoc.MLP{last}
+	c.Network = MLP{last}
 	return c, err
 }
 
@@ -67,14 +67,14 @@ func (c *Classifier) Features(x []float32) []float32 {
 }
 
 // All returns the logits of the rows from … to−1, computed on all cores.
-func (c *Classifier) All(ctx context.Context, t *tables.Table, from, to int) ([]float64, error) {
+func (c *Classifier) All(ctx context.Context, t *dataset.Table, from, to int) ([]float64, error) {
 	logits := make([]float64, (to-from)*c.size)
 	err := c.each(ctx, t, from, to, func(at int, part []float64) { copy(logits[(at-from)*c.size:], part) })
 	return logits, err
 }
 
 // Predict returns the class of each row of a table.
-func (c *Classifier) Predict(ctx context.Context, t *tables.Table) ([]int, error) {
+func (c *Classifier) Predict(ctx context.Context, t *dataset.Table) ([]int, error) {
 	if classes, ok := c.predicted[t]; ok {
 		return classes, nil
 	}
@@ -93,7 +93,7 @@ func (c *Classifier) Predict(ctx context.Context, t *tables.Table) ([]int, error
 
 // Keep computes the logits of a table for later, as long as they fit into the
 // room, which it takes them from.
-func (c *Classifier) Keep(ctx context.Context, t *tables.Table, room *int64) error {
+func (c *Classifier) Keep(ctx context.Context, t *dataset.Table, room *int64) error {
 	size := 8 * int64(len(t.Labels)) * int64(c.size)
 	if c.kept[t] != nil || c.of == nil || size > *room {
 		return nil
@@ -107,8 +107,8 @@ func (c *Classifier) Keep(ctx context.Context, t *tables.Table, room *int64) err
 }
 
 // each calls do for the logits of blocks of the rows from … to−1, on all cores.
-func (c *Classifier) each(ctx context.Context, t *tables.Table, from, to int, do func(at int, logits []float64)) error {
-	return parallel.Blocks(ctx, to-from, tables.BlockRows, func(at, end int) {
+func (c *Classifier) each(ctx context.Context, t *dataset.Table, from, to int, do func(at int, logits []float64)) error {
+	return parallel.Blocks(ctx, to-from, dataset.BlockRows, func(at, end int) {
 		rows := make([]int, end-at)
 		for i := range rows {
 			rows[i] = from + at + i
@@ -118,7 +118,7 @@ func (c *Classifier) each(ctx context.Context, t *tables.Table, from, to int, do
 }
 
 // Logits returns those [n, C] of rows of a table, ascending.
-func (c *Classifier) Logits(t *tables.Table, rows []int) []float64 {
+func (c *Classifier) Logits(t *dataset.Table, rows []int) []float64 {
 	kept := c.kept[t]
 	if c.of != nil && kept == nil {
 		return c.of(t.Gather(rows))
@@ -138,8 +138,8 @@ func (c *Classifier) Logits(t *tables.Table, rows []int) []float64 {
 
 // Data gives rows of a table, ascending, with the logits of the classifier;
 // labels are those of all rows of the table.
-func (c *Classifier) Data(t *tables.Table, rows []int, labels []int64, classes int) *posthoc.Data {
-	data := &posthoc.Data{
+func (c *Classifier) Data(t *dataset.Table, rows []int, labels []int64, classes int) *Data {
+	data := &Data{
 		N: len(rows), D: t.D, Classes: classes,
 		Features: func(from, to int) []float32 { return c.Features(t.Gather(rows[from:to])) },
 		Logits:   func(from, to int) []float64 { return c.Logits(t, rows[from:to]) },

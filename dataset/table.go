@@ -1,6 +1,4 @@
-// Package tables opens feature sets as the rows that trainings and evaluations
-// work on.
-package tables
+package dataset
 
 import (
 	"context"
@@ -9,26 +7,25 @@ import (
 	"os"
 	"slices"
 
-	"mlrbfn/dataset"
 	"mlrbfn/features"
 )
 
-// BlockRows is how many rows are read at once.
+// BlockRows is how many rows of a [Table] are read at once.
 const BlockRows = 512
 
 // Table is the rows of one or several feature sets as one matrix, with the
 // union of their classes.
 type Table struct {
-	Dirs         []string
-	dataset.Rows          // all rows; a label is an index into Classes, −1 for none
-	Classes      []string // sorted, unless they are one set's own
-	Sets         []*features.Set
+	Dirs    []string
+	Rows             // all rows; a label is an index into Classes, −1 for none
+	Classes []string // sorted, unless they are one set's own
+	Sets    []*features.Set
 }
 
-// Open opens feature sets that were made by the same model in the same
+// OpenTable opens feature sets that were made by the same model in the same
 // way, and checks that no value is absurd. Several become one in space; nil
 // means in memory. Close it when no row is in use.
-func Open(ctx context.Context, space *dataset.Space, dirs ...string) (_ *Table, err error) {
+func OpenTable(ctx context.Context, space *Space, dirs ...string) (_ *Table, err error) {
 	t := &Table{Dirs: dirs}
 	defer func() {
 		if err != nil {
@@ -143,7 +140,7 @@ func Distinct(dirs []string) error {
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
 		if err != nil {
-			continue // Open says it better
+			continue // OpenTable says it better
 		}
 		for _, other := range infos {
 			if os.SameFile(info, other) {
@@ -209,7 +206,7 @@ func (t *Table) BackboneLogits(row int) []float32 {
 		}
 		row -= set.N
 	}
-	panic("tables: a row beyond the sets")
+	panic("dataset: a row beyond the sets")
 }
 
 // CheckLogits says whether all sets of a table have logits of so many classes.
