@@ -74,8 +74,10 @@ type explaining struct {
 	more     chan struct{} // has a value when received has grown
 }
 
-// explainedAtOnce is how many images share a search of the training features.
-const explainedAtOnce = 512
+// explainedAtOnce is how many images share a search of the training features, and
+// mappedAtOnce how many where those that are flagged get a map, which takes so long
+// that the search does not matter.
+const explainedAtOnce, mappedAtOnce = 512, 16
 
 func newExplaining(opts *DetectOptions, backbone detector.Backbone, sink func(extractor.Result, Verdict, *Explanation) error) *explaining {
 	return &explaining{opts: opts, backbone: backbone, sink: sink, more: make(chan struct{}, 1)}
@@ -88,7 +90,7 @@ func (e *explaining) add(ctx context.Context, r extractor.Result, v Verdict) err
 	}
 	e.results, e.verdicts = append(e.results, r), append(e.verdicts, v)
 	var err error
-	if len(e.results) == explainedAtOnce {
+	if len(e.results) == explainedAtOnce || e.opts.Where && len(e.results) == mappedAtOnce {
 		err = e.flush(ctx)
 	}
 	e.received.Add(1)

@@ -81,13 +81,12 @@ const (
 )
 
 // Extract computes the features of a folder of images and writes them as a
-// feature set, beginning before all are listed. Images that an earlier run onto
-// the same set has done, finished or not, are not done again. An image that
-// cannot be read is listed in the result and in the set, and stops nothing; only
-// where none could be read is that an error, and of a shard not even then.
+// feature set. It begins before all images are listed. It skips images that an
+// earlier run on the same set has processed, even if that run was interrupted. An
+// image that cannot be read is listed in the result and in the set. It is an error
+// if no image can be read, except in a shard.
 //
-// When ctx is cancelled it returns ctx.Err(), and what was done is kept for the
-// next run.
+// When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
 	if opts.List == "" {
 		if err := apart(opts.Images, opts.Out); err != nil {
@@ -236,8 +235,7 @@ func (e *extraction) failure(path string, err error) features.Failure {
 	return features.Failure{Path: path, Error: err.Error()}
 }
 
-// compare returns those of some images whose content is not that which their
-// rows were made of.
+// compare returns the images whose content has changed since their rows were made.
 func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]extractor.Item, error) {
 	var mu sync.Mutex
 	before := e.done

@@ -14,9 +14,9 @@ import (
 
 // The parts of a pipeline are packages of their own; these are their names here.
 type (
-	// Detector is what training gives, and what is saved in a file.
+	// Detector judges images by their features; training makes it, and a file holds it.
 	Detector = detector.Detector
-	// Verdict is what a detector says of one image.
+	// Verdict is the judgement of a detector on one image.
 	Verdict = detector.Verdict
 	// Source says how a detector's features were made.
 	Source = detector.Source
@@ -33,7 +33,7 @@ type (
 	ClassRecall = training.ClassRecall
 	// Share is a part of the training images to set aside.
 	Share = training.Share
-	// Resume is what [Train] does about a checkpoint that exists.
+	// Resume says what [Train] does if there is a checkpoint.
 	Resume = training.Resume
 
 	// EvaluateOptions says what [Evaluate] measures on what.
@@ -53,7 +53,7 @@ type (
 
 	// InspectOptions says what [Inspect] looks at.
 	InspectOptions = inspection.Options
-	// InspectReport is what it found.
+	// InspectReport lists what it found.
 	InspectReport = inspection.Report
 	// Issue is a line of issues.csv.
 	Issue = issues.Issue

@@ -113,7 +113,7 @@ func (a *album) finding(f Finding) *tile {
 	}
 	if f.Other != nil {
 		t.Beside = "shows the same as"
-		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), strings.TrimSpace(f.Other.Label + " " + f.Other.Path)}}
+		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), f.Other.Label, strings.ToValidUTF8(f.Other.Path, "\ufffd")}}
 	}
 	return t
 }

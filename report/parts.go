@@ -109,7 +109,7 @@ type tileLine struct {
 // nearTile is an image beside another.
 type nearTile struct {
 	*picture
-	Text string
+	Text, Value string
 }
 
 // choice is a filter by which a page shows some of its images: those of which one of

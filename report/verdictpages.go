@@ -34,7 +34,7 @@ const (
 	verdictSide = 160  // pixels of a judged image
 	nearSide    = 64   // pixels of a training image beside it
 	mostFailed  = 1000 // failures that the page lists
-	mostBars    = 4.0  // standard deviations that fill a bar
+	leastBar    = 4.0  // standard deviations that fill a bar, at least
 )
 
 // verdictsView is one page of Verdicts as the template reads it.
@@ -52,11 +52,14 @@ type verdictsView struct {
 	Costs    *table
 	Counts   *table
 	Meanings []Part // the parts that mean the same for all images
+	Bar      string // how many standard deviations fill a bar
 	Unshown  []*verdictView
 	Failed   []Failure
 	Pages    []pageLink
 	Before   *pageLink // the pages beside this one; nil for none
 	After    *pageLink
+
+	fullBar float64
 }
 
 // pageLink is a line of the index of pages.
@@ -96,6 +99,19 @@ func (v verdictView) Exact(x float64) string { return exact(x) }
 
 // Short prints a number for people.
 func (v verdictView) Short(x float64) string { return short(x) }
+
+// Probability prints a probability for people.
+func (v verdictView) Probability(x float64) string { return probability(x) }
+
+func probability(x float64) string {
+	switch {
+	case math.IsNaN(x):
+		return "–"
+	case x < 0.001:
+		return "< 0.001"
+	}
+	return fmt.Sprintf("%.3f", x)
+}
 
 // exact writes a number as scripts read it.
 func exact(x float64) string {
@@ -171,6 +187,8 @@ func writeVerdicts(file string, v *Verdicts) error {
 	common := verdictsView{
 		Verdicts: v, Total: len(v.Items), Detector: shell.Quote(v.Detector), Meanings: meanings(v.Items), Control: newSlider(v),
 	}
+	common.fullBar = fullBar(v.Items)
+	common.Bar = short(common.fullBar)
 	// The first page is written last: with it, all are complete.
 	for i := len(links) - 1; i >= 0; i-- {
 		page := common
@@ -217,7 +235,7 @@ func pageLinks(file, folder string, size int, items []Verdict) (links []pageLink
 			}
 		}
 		if l.Last > first {
-			l.Lowest, l.Highest = short(items[first].PValue), short(items[l.Last-1].PValue)
+			l.Lowest, l.Highest = probability(items[first].PValue), probability(items[l.Last-1].PValue)
 		}
 		links = append(links, l)
 	}
@@ -264,10 +282,10 @@ func (p *verdictsView) fill(links []pageLink, i int) {
 		classes[item.Class] = true
 		view := &verdictView{Verdict: item, Number: n, Picture: p.Page.Album.of(item.Image, verdictSide), Overlay: item.Where.overlay()}
 		for _, near := range item.Nearest {
-			view.Near = append(view.Near, nearTile{p.Page.Album.of(near.Image, nearSide), strings.TrimSpace(near.Class + " " + short(near.Distance))})
+			view.Near = append(view.Near, nearTile{p.Page.Album.of(near.Image, nearSide), near.Class, short(near.Distance)})
 		}
 		for _, part := range item.Parts {
-			view.Bars = append(view.Bars, newBar(part, !plain[part.Name]))
+			view.Bars = append(view.Bars, newBar(part, p.fullBar, !plain[part.Name]))
 		}
 		p.Items = append(p.Items, view)
 	}
@@ -396,13 +414,30 @@ func meanings(items []Verdict) (all []Part) {
 	return slices.DeleteFunc(all, func(p Part) bool { return other[p.Name] || p.Meaning == "" })
 }
 
-func newBar(p Part, explain bool) bar {
+// fullBar returns the standard deviations that fill a bar: few parts have more.
+func fullBar(items []Verdict) float64 {
+	var values []float64
+	for _, item := range items {
+		for _, part := range item.Parts {
+			if v := math.Abs(part.Value); v <= math.MaxFloat64 {
+				values = append(values, v)
+			}
+		}
+	}
+	slices.Sort(values)
+	if len(values) == 0 {
+		return leastBar
+	}
+	return max(leastBar, math.Ceil(values[len(values)*9/10]))
+}
+
+func newBar(p Part, full float64, explain bool) bar {
 	b := bar{Part: p, Explain: explain && p.Meaning != "", Left: 50}
 	if math.IsNaN(p.Value) {
 		b.Text = "–"
 		return b
 	}
-	b.Width = 50 * min(math.Abs(p.Value)/mostBars, 1)
+	b.Width = 50 * min(math.Abs(p.Value)/full, 1)
 	if p.Value < 0 {
 		b.Left -= b.Width
 	}
@@ -417,8 +452,8 @@ func (m *Map) overlay() template.URL {
 	}
 	most := float32(0)
 	for _, v := range m.Values {
-		if !math.IsInf(float64(v), 0) {
-			most = max(most, v)
+		if v > most && !math.IsInf(float64(v), 0) { // NaN is not
+			most = v
 		}
 	}
 	if !(most > 0) {
@@ -426,7 +461,7 @@ func (m *Map) overlay() template.URL {
 	}
 	img := image.NewNRGBA(image.Rect(0, 0, m.Width, m.Height))
 	for i, v := range m.Values {
-		if v > 0 { // NaN is not
+		if v > 0 {
 			img.SetNRGBA(i%m.Width, i/m.Width, color.NRGBA{255, 80, 0, uint8(min(v/most, 1) * 200)})
 		}
 	}

@@ -22,7 +22,7 @@ var flagOf = map[string]string{
 	// Of images and models.
 	"Images": "images", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "Out": "out",
 	"Model": "model", "Output": "output", "Pool": "pool", "Width": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
-	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "Runtime": "onnxruntime",
+	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "RunTimeout": "run-timeout", "Runtime": "onnxruntime",
 	"MaxPixels": "max-pixels", "ApplyEXIF": "exif", "ImageTimeout": "image-timeout",
 	// Of detectors and comparisons.
 	"Exclude": "exclude", "Relabel": "relabel", "Folds": "folds",
@@ -82,7 +82,7 @@ func (c *command) advise(err error) error {
 }
 
 // inWarnings puts flags in the place of what warnings name without brackets.
-var inWarnings = strings.NewReplacer("(Calibration cross:10)", "(--calibration cross:10)", "MaxPixels: ", "--max-pixels: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
+var inWarnings = strings.NewReplacer("(Calibration cross:10)", "(--calibration cross:10)", "MaxPixels: ", "--max-pixels: ", "ImageTimeout: ", "--image-timeout: ", "RunTimeout: ", "--run-timeout: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
 
 // bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
 var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)

@@ -143,6 +143,9 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			return labelOf(j.Path, folders)
 		}
 		shown := newPage(*page, opts.Detector, label)
+		if c.Changed("threshold") {
+			shown.alarms = 0
+		}
 		stats, err := pipeline.Detect(ctx, opts, func(j pipeline.Judgement) error {
 			if j.SetAsideErr != nil && !*quiet {
 				fmt.Fprintf(s.Err, "detect: warning: %v\n", j.SetAsideErr)

@@ -131,6 +131,7 @@ type page struct {
 	file     string
 	detector *pipeline.Detector
 	label    func(pipeline.Judgement) string // that a person gave; "" if unknown
+	alarms   float64                         // that the threshold was set for; 0 if unknown
 	byPValue bool
 
 	kept        []pipeline.Judgement
@@ -140,7 +141,7 @@ type page struct {
 }
 
 func newPage(file string, d *pipeline.Detector, label func(pipeline.Judgement) string) *page {
-	p := &page{file: file, detector: d, label: label, byPValue: len(d.Folds) > 0}
+	p := &page{file: file, detector: d, label: label, alarms: 1 - d.TargetTPR, byPValue: len(d.Folds) > 0}
 	for c := range d.Classes {
 		p.byPValue = p.byPValue || d.ThresholdOf(c) != d.Threshold
 	}
@@ -208,7 +209,7 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []report.
 	d := p.detector
 	v := report.Verdicts{
 		Facts: facts, Commands: []string{line}, Detector: d.File(), Classes: d.Classes,
-		Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR, Calibration: d.Scores,
+		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.Scores,
 		ByPValue: p.byPValue, Scores: p.scores, Failed: p.failed, Notes: notes,
 	}
 	if p.byPValue {
@@ -219,16 +220,12 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []report.
 			}
 		}
 	}
-	if n := len(p.scores); n > len(p.kept) {
-		v.Notes = append(v.Notes, fmt.Sprintf("the %d images with the lowest p-values of %d are shown", len(p.kept), n))
-	}
 	if p.unread > len(p.failed) {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d images could not be read; the first %d are listed", p.unread, len(p.failed)))
 	}
 	for _, j := range p.kept {
 		v.Items = append(v.Items, p.item(ctx, j))
 	}
-	v.Notes = append(v.Notes, missingPictures(v.Items)...)
 	return report.WriteVerdicts(p.file, v)
 }
 
@@ -266,32 +263,6 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 		v.Where = &report.Map{Width: m.Width, Height: m.Height, Values: m.Values}
 	}
 	return v
-}
-
-// missingPictures says that pictures of training images cannot be shown, by the first
-// that the page would show.
-func missingPictures(items []report.Verdict) []string {
-	const tried = 8
-	n := 0
-	var last error
-	for _, v := range items {
-		for _, near := range v.Nearest {
-			if near.Image.Decode == nil {
-				continue
-			}
-			if n == tried {
-				break
-			}
-			if _, last = near.Image.Decode(); last == nil {
-				return nil
-			}
-			n++
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	return []string{fmt.Sprintf("no pictures of the training images are shown: %v; --images names the folder that they are in now", last)}
 }
 
 // pageFacts is what repeats a run of detect.

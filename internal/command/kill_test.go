@@ -138,7 +138,7 @@ func TestTwoExtractionsOntoOneSet(t *testing.T) {
 	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, "another extract is writing to it", append([]string{"extract"}, args...)...)
+	fails(t, "another extraction is writing to it", append([]string{"extract"}, args...)...)
 	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

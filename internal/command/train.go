@@ -127,7 +127,7 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		shown := newEpochs(progress, opts)
-		opts.Progress = shown.update
+		opts.Progress, opts.Stage = shown.update, progress.Phase
 		opts.Resumed = func(epochs []int) {
 			shown.resume(epochs)
 			if !*quiet {

@@ -12,7 +12,7 @@ type Assessment struct {
 	Classes map[string]AssessedClass `json:"classes"`
 }
 
-// AssessedClass is what is known of one class from when it was left out.
+// AssessedClass tells how well one class was noticed as new when it was left out.
 type AssessedClass struct {
 	AUROC    float64 `json:"auroc"`
 	Caught   float64 `json:"caught_at_5_percent"`

@@ -1,4 +1,4 @@
-// Package detector has the detector: the file that it is kept in, the verdicts that
+// Package detector has the detector: the file that stores it, the verdicts that
 // it gives on features, the scores that it can judge by, and the calibration of
 // its threshold.
 package detector
@@ -11,8 +11,7 @@ import (
 	"mlrbfn/head"
 )
 
-// Detector is what training gives: everything that a verdict on an image's
-// features needs, in one file.
+// Detector judges images by their features. It is one file.
 type Detector struct {
 	Classes []string     // names, in the order of the heads' outputs
 	Heads   []*head.Head // one per seed; their confidences are averaged
@@ -79,7 +78,7 @@ type TrainingRecord struct {
 	SumLoss     bool     `json:"sum_loss,omitempty"`
 	Window      int      `json:"window,omitempty"` // rows that were shuffled together; 0 means all
 
-	// Split is "groups" if groups of rows were kept in one part of the split, ""
+	// Split is "groups" if groups of rows stayed in one part of the split, ""
 	// if each row was on its own; GroupBy is the pattern that named groups by paths.
 	Split   string `json:"split,omitempty"`
 	GroupBy string `json:"group_by,omitempty"`
@@ -153,7 +152,7 @@ func (d *Detector) outputs(of func(head int) head.Outputs) head.Outputs {
 	return all
 }
 
-// Own returns what the heads say of the rows x [n, D] of features: means of theirs.
+// Own returns the outputs of the heads for the rows x [n, D] of features, as means over the heads.
 func (d *Detector) Own(x []float32) head.Outputs {
 	return d.outputs(func(h int) head.Outputs { return d.Heads[h].All(x) })
 }
@@ -184,7 +183,7 @@ func logAdd(a, b float64) float64 {
 	return a + math.Log1p(math.Exp(b-a))
 }
 
-// Verdict is what a detector says of one image.
+// Verdict is the judgement of a detector on one image.
 type Verdict struct {
 	Class      string  // the most confident class
 	Label      int     // its index
@@ -288,13 +287,26 @@ func (d *Detector) verdict(logConfidences []float64, score float64) Verdict {
 	label, most := best(logConfidences)
 	v := Verdict{
 		Class: d.Classes[label], Label: label,
-		Confidence: math.Exp(most), Score: score,
+		Confidence: math.Exp(most), Score: finite(score),
 		OOD: !(score >= d.ThresholdOf(label)), PValue: pValue(d.ScoresOf(label), score),
 	}
 	if d.Confidence != nil {
 		v.Confidence = d.Confidence.chance(most)
 	}
+	if math.IsNaN(v.Confidence) {
+		v.Confidence = 0
+	}
 	return v
+}
+
+// finite returns the finite number that is nearest to a score, since JSON has no
+// other; NaN, which is flagged, counts as the lowest. Honest detectors give no such
+// scores.
+func finite(score float64) float64 {
+	if math.IsNaN(score) {
+		return -math.MaxFloat64
+	}
+	return max(-math.MaxFloat64, min(score, math.MaxFloat64))
 }
 
 // best returns the first largest of a row and where it is.

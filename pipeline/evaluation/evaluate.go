@@ -97,6 +97,10 @@ type Options struct {
 	// Reliable, where set, is told how far confidences are probabilities.
 	Reliable func(Reliability)
 
+	// Assessed, where set, is told of each seed what class hold-out on the training
+	// classes says, where detector.JoinedScore is compared.
+	Assessed func(seed uint64, a *detector.Assessment)
+
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
 

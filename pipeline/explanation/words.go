@@ -24,6 +24,7 @@ var wordsOf = map[string]words{
 	detector.DensityPart:  {"far from every class", "near to a class", "farther from every class"},
 	detector.DecisionPart: {"between {A} and {B}", "clearly of one class", "less clearly of one class (between {A} and {B})"},
 	detector.OwnPart:      {"far from every class, or between {A} and {B}", "surely of one class", "less surely of any class, by the head's own score,"},
+	detector.HeadScore:    {"low confidence in every class", "confident of a class", "less confident of any class"},
 	detector.GuardPart:    {"beyond nearly all in-distribution images", "within the range of in-distribution images", "farther from every class"},
 
 	"msp":         {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},

@@ -30,7 +30,7 @@ var (
 	ErrOtherTraining = errors.New("it is of another training")
 )
 
-// Resume is what Train does about a checkpoint that is there.
+// Resume says what Train does if there is a checkpoint.
 type Resume int
 
 const (
@@ -180,7 +180,7 @@ func (c *checkpoint) tell(resumed func(epochs []int)) {
 
 func begun(s *head.State) bool { return s != nil }
 
-// hook returns what head i's training calls after each step.
+// hook returns the function that the training of head i calls after each step.
 func (c *checkpoint) hook(i, epochs int) func(int, func() *head.State) error {
 	if c == nil {
 		return nil

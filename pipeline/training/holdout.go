@@ -99,7 +99,7 @@ const (
 	leastRows    = 20    // validation rows that it needs
 )
 
-// Joined is what class hold-out gives.
+// Joined is the result of class hold-out.
 type Joined struct {
 	Scoring    *detector.Scoring    // nil: the heads' own score
 	Assessment *detector.Assessment // nil where there was no class hold-out
@@ -250,6 +250,7 @@ func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
 			f.out = append(f.out, classes[order[at]])
 		}
 		slices.Sort(f.out)
+		h.t.Options.stage("class hold-out", i, folds)
 		if err := h.fit(ctx, f); err != nil {
 			return err
 		}
@@ -257,6 +258,7 @@ func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
 			h.folds = append(h.folds, f)
 		}
 	}
+	h.t.Options.stage("class hold-out", folds, folds)
 	if len(h.folds) < 2 {
 		return errors.New("class hold-out found no rows to score")
 	}

@@ -99,6 +99,18 @@ type Options struct {
 	// Progress, where set, is called after each epoch of each head (counted
 	// from 0), from several goroutines.
 	Progress func(head int, e head.Epoch)
+
+	// Stage, where set, is told how far the work after the heads is: which of the
+	// folds of class hold-out, of the parts of the score, or of the folds of
+	// cross-conformal calibration are done.
+	Stage func(what string, done, total int)
+}
+
+// stage tells Options.Stage.
+func (o *Options) stage(what string, done, total int) {
+	if o.Stage != nil {
+		o.Stage(what, done, total)
+	}
 }
 
 // Share is a part of the training rows to set aside: a fraction of them, drawn
