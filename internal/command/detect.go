@@ -160,15 +160,17 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			j.SetAside = filepath.ToSlash(j.SetAside)
 			return show(j)
 		})
+		progress.Close()
 		if err == nil && *page != "" {
-			progress.Phase("writing "+*page, 0, 0)
+			if !*quiet {
+				fmt.Fprintf(ForPeople(s.Err), "detect: writing the page %s\n", *page)
+			}
 			var notes []string
 			for _, note := range explainer.Notes() {
 				notes = append(notes, c.adviseText(note))
 			}
 			err = shown.write(ctx, explainer, pageFacts(*file, opts.Detector, explainer, shown), c.line(), notes)
 		}
-		progress.Close()
 		if err != nil {
 			return err
 		}

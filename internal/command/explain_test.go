@@ -181,6 +181,15 @@ func TestExplain(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 
+	// Detectors without one threshold for all images.
+	for _, args := range [][]string{{"--calibration", "cross:3"}, {"--calibration", "0.4", "--per-class"}} {
+		call(t, 0, append([]string{"train", "--features", in("kept.features"), "--out", in("other"), "--quiet", "--no-assess"}, args...)...)
+		text, _ := call(t, 3, "detect", "--detector", in("other"), "--quiet", "--json", "--explain", "where", "--report", page, new)
+		if got := lines(t, text)[1]; got["ood"] != true || got["where"] == nil || len(got["nearest"].([]any)) != 3 || !strings.Contains(read(), got["why"].(string)) {
+			t.Errorf("%s: %v", args, got)
+		}
+	}
+
 	fails(t, "--features: ", "detect", "--detector", in("detector"), "--explain", "--features", in("elsewhere"), new)
 	refused(t, "--explain or --report", "detect", "--detector", in("detector"), "--features", in("kept.features"), new)
 	refused(t, "--nearest", "detect", "--detector", in("detector"), "--explain", "--nearest", "-1", new)

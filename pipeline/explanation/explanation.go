@@ -111,7 +111,7 @@ func New(ctx context.Context, d *detector.Detector, opts Options) (_ *Explainer,
 		return nil, err
 	}
 	if e.ref == nil {
-		e.notes = append(e.notes, "the detector is of an older version and does not say what the parts of its score are for calibration images; train it again for standard deviations")
+		e.notes = append(e.notes, "the detector is of an older version and does not say what the parts of its score are for calibration images: for each part, what it adds to the score is shown in the place of standard deviations")
 		return e, nil
 	}
 	for _, part := range e.ref.Parts {
@@ -184,7 +184,8 @@ func (e *Explainer) Explain(ctx context.Context, x []float32, verdicts []detecto
 func (e *Explainer) likely(x []float32) (own, linear [][2]string) {
 	d := e.detector
 	classes := len(d.Classes)
-	for block := range slices.Chunk(x, 1024*d.Dim()) {
+	const confidences = 1 << 19 // that lie in memory at once
+	for block := range slices.Chunk(x, max(1, min(1024, confidences/classes))*d.Dim()) {
 		for row := range slices.Chunk(d.LogConfidences(block), classes) {
 			own = append(own, e.topTwo(row))
 		}

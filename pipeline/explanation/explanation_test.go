@@ -205,6 +205,32 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// TestOlderDetectors: files of all versions are explained, with what they have.
+func TestOlderDetectors(t *testing.T) {
+	for _, name := range []string{"version1", "version2", "version3", "version4"} {
+		d, err := detector.Load(filepath.Join("..", "detector", "testdata", name+".safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := explainer(t, d, Options{})
+		all, verdicts := explain(t, e, strangers(9, d.Dim()))
+		for i, got := range all {
+			var sum float64
+			for _, p := range got.Parts {
+				if sum += p.Adds; math.IsNaN(p.Deviations) != (len(got.Parts) > 1) || p.Meaning == "" {
+					t.Errorf("%s: %+v", name, p)
+				}
+			}
+			if score := verdicts[i].Score; math.Abs(sum-score) > 1e-9*(1+math.Abs(score)) || got.Nearest != nil || verdicts[i].OOD != strings.HasPrefix(got.Why, "Flagged: ") {
+				t.Errorf("%s: row %d: %+v, the score is %g", name, i, got, score)
+			}
+		}
+		if len(e.Notes()) == 0 {
+			t.Errorf("%s: no note says that the training features are missing", name)
+		}
+	}
+}
+
 // TestFindsFeatures: a path in a detector is only a hint. Features that moved, changed
 // or are another model's are not taken, and it is said.
 func TestFindsFeatures(t *testing.T) {

@@ -40,7 +40,7 @@ type bank struct {
 	square []float64                  // ‖z‖² of each row; +Inf for one that is no neighbour
 	scale  []float64                  // 1/‖x‖ of each row if the conditioning divides by it, else 1
 	reach  float64                    // the largest scale·‖x‖
-	memory int64
+	large  bool                       // the sets are larger than the memory: pages that were read are let go of
 }
 
 const (
@@ -82,11 +82,12 @@ func spaceOf(h *head.Head) *conditioning.Conditioning {
 
 // newBank reads the sets once.
 func newBank(ctx context.Context, sets []*features.Set, condition *conditioning.Conditioning, memory int64) (*bank, error) {
-	b := &bank{sets: sets, space: condition, d: sets[0].D, memory: memory}
+	b := &bank{sets: sets, space: condition, d: sets[0].D}
 	for _, set := range sets {
 		b.first = append(b.first, b.n)
 		b.n += set.N
 	}
+	b.large = 4*int64(b.n)*int64(b.d) > memory
 	if condition != nil && condition.Matrix != nil {
 		b.wide = widened(condition.Matrix)
 	}
@@ -150,11 +151,10 @@ func (b *bank) condition(z []float64, x []float32) {
 // rows: the first one's number, labels and features.
 func (b *bank) scan(ctx context.Context, worker func() func(row int, labels []int64, x []float32) error) error {
 	chunk := max(scanBytes/(4*b.d)/scanRows, 1) * scanRows
-	release := 4*int64(b.n)*int64(b.d) > b.memory
 	for s, set := range b.sets {
 		for from := 0; from < set.N; from += chunk {
 			to := min(from+chunk, set.N)
-			if release {
+			if b.large {
 				set.Pages().Need(to*b.d, min(to+chunk, set.N)*b.d)
 			}
 			err := parallel.Ranges(ctx, to-from, scanRows, func() func(int, int) error {
@@ -167,7 +167,7 @@ func (b *bank) scan(ctx context.Context, worker func() func(row int, labels []in
 			if err != nil {
 				return err
 			}
-			if release {
+			if b.large {
 				set.Pages().Release()
 			}
 		}
@@ -263,7 +263,7 @@ func (b *bank) some(ctx context.Context, x []float32, k int) ([][]found, error) 
 		return nil, err
 	}
 	all := make([][]found, n)
-	return all, parallel.Ranges(ctx, n, 1, func() func(int, int) error {
+	err = parallel.Ranges(ctx, n, 1, func() func(int, int) error {
 		return func(i, _ int) error {
 			var h hits
 			for _, own := range workers {
@@ -276,6 +276,12 @@ func (b *bank) some(ctx context.Context, x []float32, k int) ([][]found, error) 
 			return nil
 		}
 	})
+	if b.large {
+		for _, set := range b.sets {
+			set.Pages().Release()
+		}
+	}
+	return all, err
 }
 
 // back returns Wq [n, D] for conditioned rows q [n, E].

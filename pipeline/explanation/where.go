@@ -28,7 +28,7 @@ type Map struct {
 const (
 	shortCells = 8
 	longCells  = 16
-	atOnce     = 1 << 26 // bytes of images with hidden cells
+	atOnce     = 1 << 28 // bytes of images with hidden cells
 )
 
 // Where finds which region of an image made its score fall. It hides two by two cells
