@@ -8,6 +8,7 @@ import (
 	"mlrbfn/pipeline/export"
 	"mlrbfn/pipeline/inspection"
 	"mlrbfn/pipeline/issues"
+	"mlrbfn/pipeline/summary"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/report"
 )
@@ -42,6 +43,8 @@ type (
 	AblateOptions = evaluation.AblateOptions
 	// Assessment says how well a new class would be noticed.
 	Assessment = detector.Assessment
+	// AssessedClass says how well a class would be noticed if it were new.
+	AssessedClass = detector.AssessedClass
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
 	// Leak is images that are in two sets of an evaluation.
@@ -59,6 +62,17 @@ type (
 	Issue = issues.Issue
 	// IssueKind is what may be wrong with an image.
 	IssueKind = issues.Kind
+
+	// SummaryOptions says what [Summarise] shows of a detector.
+	SummaryOptions = summary.Options
+	// Summary is what is known of a detector.
+	Summary = summary.Summary
+	// SummaryClass is what is known of a class of a detector.
+	SummaryClass = summary.Class
+	// FeatureMap shows where images lie along the axes that tell classes apart.
+	FeatureMap = summary.Map
+	// TrainSet names a feature set that a detector was trained on.
+	TrainSet = detector.TrainingSet
 
 	// ExportOptions says what [Export] writes.
 	ExportOptions = export.Options
@@ -90,6 +104,8 @@ const (
 	DefaultFolds = inspection.DefaultFolds
 
 	BundleFile = detector.BundleFile
+
+	ForTraining = detector.ForTraining
 )
 
 // Errors that callers tell from others.
@@ -147,6 +163,17 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Result, error) {
 // [inspection.Inspect].
 func Inspect(ctx context.Context, opts InspectOptions) (*InspectReport, error) {
 	return inspection.Inspect(ctx, opts)
+}
+
+// Summarise says what is known of a detector; see [summary.Of].
+func Summarise(ctx context.Context, opts SummaryOptions) (*Summary, error) {
+	return summary.Of(ctx, opts)
+}
+
+// RecordedOptions returns the options that a detector was trained with, as far as its
+// file has them; see [training.Recorded].
+func RecordedOptions(d *Detector) (opts TrainOptions, notes []string, err error) {
+	return training.Recorded(d)
 }
 
 // WriteIssues writes issues as CSV; see [issues.Write].

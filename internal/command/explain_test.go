@@ -170,10 +170,10 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, stderr = detect("--json", "--explain", "--report", page)
-	if got := lines(t, text); got[0]["nearest"] != nil || got[0]["why"] == "" || !strings.Contains(stderr, "note: the training features ") || !strings.Contains(stderr, "(--features)") {
+	if got := lines(t, text); got[0]["nearest"] != nil || got[0]["why"] == "" || !strings.Contains(stderr, "note: the training features are missing") || !strings.Contains(stderr, "(--features)") {
 		t.Errorf("%s%s", text, stderr)
 	}
-	if text := read(); !strings.Contains(text, "no training images of them are shown") {
+	if text := read(); !strings.Contains(text, "no training images are shown") {
 		t.Error("the page does not say that the features are gone")
 	}
 	text, _ = detect("--json", "--explain", "--features", in("kept.features"), "--images", in("elsewhere"))

@@ -46,6 +46,9 @@ func paths(t *testing.T, file string) []string {
 
 // TestOddImages runs over every file of the odd images at once.
 func TestOddImages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("decoding all odd images takes a minute under the race detector; tests of package preprocess decode them too")
+	}
 	root := testenv.Shared(t, "data", "odd")
 	outcome, rows, failures := extractPixels(t, 3, "--images", root)
 	seen := map[string]bool{}

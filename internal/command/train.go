@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -322,13 +321,7 @@ func assessed(a *pipeline.Assessment) string {
 	if a == nil {
 		return ""
 	}
-	var hardest string
-	for _, name := range slices.Sorted(maps.Keys(a.Classes)) {
-		if hardest == "" || a.Classes[name].AUROC < a.Classes[hardest].AUROC {
-			hardest = name
-		}
-	}
-	class := a.Classes[hardest]
+	hardest, class := hardestClass(a)
 	return fmt.Sprintf("\na new class like yours would be noticed with AUROC %.3f; hardest: %s (%.3f), taken for %s; at 5%% false alarms %.0f%% are caught (class hold-out)",
 		a.AUROC, Printable(hardest), class.AUROC, Printable(class.TakenFor), 100*a.Caught)
 }

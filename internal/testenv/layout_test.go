@@ -31,6 +31,8 @@ var layers = [][]string{
 	{"pipeline/training"},
 	{"pipeline/evaluation", "pipeline/export", "pipeline/inspection"},
 	{"pipeline"},
+	{"serve/store", "serve/drift"},
+	{"serve"},
 	{"internal/command"},
 	{"cmd", "docs", "examples", "models", "scripts"},
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/head"
 )
 
@@ -54,6 +55,14 @@ type Detector struct {
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
+	// Validation is nil without validation images, with one class, and in files that
+	// are older than it.
+	Validation *Validation
+
+	// Relabelled are the rows of the training features whose label a list of issues
+	// changed: the class that they were trained as, −1 for those left out.
+	Relabelled map[int]int
+
 	file   string // that it was read from; "" for a new one
 	signed bool   // by a key that its user named
 }
@@ -83,8 +92,18 @@ type TrainingRecord struct {
 	Split   string `json:"split,omitempty"`
 	GroupBy string `json:"group_by,omitempty"`
 
-	// Sets identify the sets of Features; older files have none.
+	// Sets are the feature sets that the rows came from, the training features first and
+	// in the order of Features; nil for a file that is older than this record.
 	Sets []TrainingSet `json:"sets,omitempty"`
+
+	ClassCalibration []int `json:"class_calibration,omitempty"` // calibration rows per class; nil where they have no labels
+
+	// What else repeats the training.
+	Tool         string                `json:"tool,omitempty"`   // the program and its version
+	Scores       string                `json:"scores,omitempty"` // that was asked for
+	NoHoldOut    bool                  `json:"no_hold_out,omitempty"`
+	LinearC      float64               `json:"linear_c,omitempty"`     // see linear.Options
+	Conditioning *conditioning.Options `json:"conditioning,omitempty"` // as it was asked for; nil for a file that is older than this record
 }
 
 // RowCount says what became of the rows of the training features.

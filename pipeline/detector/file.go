@@ -119,7 +119,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
-		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(pathtext.EncodePercent),
 		Assessment: d.Assessment,
 	}
 	meta.Confidence = d.Confidence
@@ -130,10 +130,6 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		meta.Version = scoresVersion
 	}
 	meta.Model = pathtext.EncodePercent(meta.Model)
-	meta.Training.Sets = slices.Clone(meta.Training.Sets)
-	for i, set := range meta.Training.Sets {
-		meta.Training.Sets[i].Path = pathtext.EncodePercent(set.Path)
-	}
 	if d.Reference != nil {
 		meta.Reference = d.Reference.Of
 	}
@@ -164,7 +160,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = slices.Concat(tensors, d.byClassTensors(), d.Reference.tensors(), scoreTensors)
+	tensors = slices.Concat(tensors, d.relabelledTensors(), d.Validation.tensors(), d.byClassTensors(), d.Reference.tensors(), scoreTensors)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -318,12 +314,9 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{}, Assessment: meta.Assessment,
+		Source: meta.Source, Training: meta.Training.encodePaths(pathtext.DecodePercent), Splits: map[string][]int{}, Assessment: meta.Assessment,
 	}
 	d.Source.Model = pathtext.DecodePercent(meta.Model)
-	for i, set := range d.Training.Sets {
-		d.Training.Sets[i].Path = pathtext.DecodePercent(set.Path)
-	}
 	for _, records := range meta.History {
 		d.History = append(d.History, files.HeadEpochs(records))
 	}
@@ -351,6 +344,9 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 			}
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
+	}
+	if err := errors.Join(d.readRelabelled(file), d.readValidation(file)); err != nil {
+		return nil, err
 	}
 	if err := d.readByClass(file); err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package detector
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -168,30 +167,6 @@ func (d *Detector) readReference(file *safetensors.File, of string) error {
 		d.Reference.Parts = append(d.Reference.Parts, part)
 	}
 	return nil
-}
-
-// TrainingSet names a feature set that a detector was trained on, so that it can be
-// found again. The path is only a hint: the set that is found there must have the
-// same rows. Its JSON names are those of detector files.
-type TrainingSet struct {
-	Path   string `json:"path"` // absolute, as it was at training
-	Rows   int    `json:"rows"`
-	SHA256 string `json:"sha256"` // of SetRows
-}
-
-// SetRows returns the bytes that identify n rows x [n, d] of features: both numbers
-// and up to 1,024 of the rows, spread evenly.
-func SetRows(x []float32, n, d int) []byte {
-	const most = 1024
-	b := binary.LittleEndian.AppendUint64(nil, uint64(n))
-	b = binary.LittleEndian.AppendUint64(b, uint64(d))
-	for i := range min(n, most) {
-		row := i * n / min(n, most)
-		for _, v := range x[row*d : (row+1)*d] {
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-		}
-	}
-	return b
 }
 
 // File returns the file that the detector was read from; "" for a new one.

@@ -20,13 +20,15 @@ import (
 
 // Options says what to explain verdicts by. The zero value is the usual way.
 type Options struct {
-	// Features are the feature sets of the training images. Without any, those that
-	// the detector names are taken where they are found and have not changed.
+	// Features are the feature sets that the detector was trained on, in any order.
+	// Without any, those that it names are taken where they are found and have not
+	// changed; see [detector.Detector.OpenTraining].
 	Features []string
 	// Roots are folders that pictures of training images may come from; see
 	// [report.FeatureSet].
 	Roots []string
-	// Nearest is how many training images are sought for each image; 0 means 3, and
+	// Nearest is how many training images, also of those that were set aside for
+	// validation and calibration, are sought for each image; 0 means 3, and
 	// negative none.
 	Nearest int
 	// Memory is how many bytes of training features may stay in memory, about; 0
@@ -75,9 +77,9 @@ type Explainer struct {
 	detector *detector.Detector
 	names    []string // of the parts
 	ref      *detector.Reference
-	scales   []head.Scale // of the reference's parts
-	sets     []*features.Set
-	bank     *bank // nil without training features
+	scales   []head.Scale           // of the reference's parts
+	data     *detector.TrainingData // nil without training features
+	bank     *bank                  // likewise
 	nearest  int
 	picture  func(*features.Set, features.Image) report.Image
 	notes    []string
@@ -93,21 +95,24 @@ func New(ctx context.Context, d *detector.Detector, opts Options) (_ *Explainer,
 		detector: d, names: d.PartNames(), nearest: cmp.Or(max(opts.Nearest, -1), 3),
 		picture: report.Pictures(opts.Roots),
 	}
-	var exact bool
-	if e.sets, exact, e.notes, err = openSets(d, opts.Features); err != nil {
+	var note string
+	if e.data, note, err = openTraining(ctx, d, opts.Features); err != nil {
 		return nil, err
+	}
+	if note != "" {
+		e.notes = append(e.notes, note)
 	}
 	defer func() {
 		if err != nil {
 			_ = e.Close() // the error says more
 		}
 	}()
-	if len(e.sets) > 0 && (e.nearest > 0 || d.Reference == nil) {
-		if e.bank, err = newBank(ctx, e.sets, spaceOf(d.Heads[0]), cmp.Or(opts.Memory, dataset.DefaultMemory())); err != nil {
+	if e.data != nil && (e.nearest > 0 || d.Reference == nil) {
+		if e.bank, err = newBank(ctx, e.data, spaceOf(d.Heads[0]), cmp.Or(opts.Memory, dataset.DefaultMemory())); err != nil {
 			return nil, err
 		}
 	}
-	if e.ref, err = e.reference(ctx, exact); err != nil {
+	if e.ref, err = e.reference(ctx); err != nil {
 		return nil, err
 	}
 	if e.ref == nil {
@@ -124,11 +129,22 @@ func New(ctx context.Context, d *detector.Detector, opts Options) (_ *Explainer,
 // brackets.
 func (e *Explainer) Notes() []string { return e.notes }
 
-// Sets returns the training features that neighbours come from.
-func (e *Explainer) Sets() []*features.Set { return e.sets }
+// Sets returns the training features that neighbours come from; nil if they are
+// missing.
+func (e *Explainer) Sets() []*features.Set {
+	if e.data == nil {
+		return nil
+	}
+	return e.data.Sets
+}
 
 // Close lets go of the training features.
-func (e *Explainer) Close() error { return closeAll(e.sets) }
+func (e *Explainer) Close() error {
+	if e.data == nil {
+		return nil
+	}
+	return e.data.Close()
+}
 
 // Explain explains the verdicts on the rows x [n, D] of features. The same rows
 // give the same explanations, whatever the others are. It fails only when cancelled,
@@ -222,26 +238,25 @@ func (e *Explainer) neighbours(ctx context.Context, x []float32) ([][]Neighbour,
 	if err != nil {
 		return nil, err
 	}
-	wanted := make([][]int, len(e.sets)) // rows of each set
+	wanted := map[*features.Set][]int{} // rows of each set
 	for _, row := range rows {
 		for _, f := range row {
-			at := e.bank.setOf(f.row)
-			wanted[at] = append(wanted[at], f.row-e.bank.first[at])
+			set, at := e.data.At(f.row)
+			wanted[set] = append(wanted[set], at)
 		}
 	}
-	images := make([]map[int]features.Image, len(e.sets))
-	for s, set := range e.sets {
-		if images[s], err = set.ImagesAt(wanted[s]); err != nil {
+	images := map[*features.Set]map[int]features.Image{}
+	for set, at := range wanted {
+		if images[set], err = set.ImagesAt(at); err != nil {
 			return nil, err
 		}
 	}
 	all := make([][]Neighbour, len(rows))
 	for i, row := range rows {
 		for _, f := range row {
-			s := e.bank.setOf(f.row)
-			set, at := e.sets[s], f.row-e.bank.first[s]
-			n := Neighbour{Row: f.row, Distance: f.distance, Class: set.Classes[set.Labels()[at]]}
-			if img, known := images[s][at]; known {
+			set, at := e.data.At(f.row)
+			n := Neighbour{Row: f.row, Distance: f.distance, Class: e.detector.Classes[e.data.Labels[f.row]]}
+			if img, known := images[set][at]; known {
 				n.Image = e.picture(set, img)
 			}
 			n.Image.Label = n.Class

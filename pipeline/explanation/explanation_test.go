@@ -274,27 +274,25 @@ func TestFindsFeatures(t *testing.T) {
 	if err := os.Rename(beside, away); err != nil {
 		t.Fatal(err)
 	}
-	says(open(), "not found")
+	says(open(), "cannot be found")
 	if err := os.Rename(clouds(t, 2, 40, 6, 3), dir); err != nil {
 		t.Fatal(err)
 	}
-	says(open(), "have changed since")
-	// Those that a person names count, whatever they hold, if they can be compared.
+	says(open(), "has other images or labels now")
+	// A person names where they are now.
 	named := explainer(t, d, Options{Features: []string{away}})
 	if len(named.Sets()) != 1 || len(named.Notes()) > 0 {
 		t.Errorf("named: %d sets, notes %q", len(named.Sets()), named.Notes())
 	}
-	for _, bad := range []string{clouds(t, 3, 40, 5, 3), filepath.Join(place, "gone")} {
+	for _, bad := range []string{clouds(t, 3, 40, 5, 3), dir, filepath.Join(place, "gone")} {
 		var about *options.Error
 		if _, err := New(t.Context(), d, Options{Features: []string{bad}}); !errors.As(err, &about) || about.Option != "Features" {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	// An older detector names folders alone, which only a fingerprint can confirm.
-	d.Training.Sets, d.Training.Features = nil, []string{away}
-	says(explainer(t, d, Options{}), "cannot be told from others")
-	d.Training.Features = nil
-	says(explainer(t, d, Options{}), "does not say what features")
+	// An older detector names folders alone.
+	d.Training.Sets, d.Training.Features = nil, nil
+	says(explainer(t, d, Options{}), "older than the record")
 }
 
 // TestNearest: the neighbours are those of a search in float64 through all rows, for
@@ -329,6 +327,7 @@ func TestNearest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			det := train(t, first, func(opts *training.Options) {
+				opts.Features = sets
 				if o.Head != nil {
 					opts.Head = o.Head
 				}
@@ -354,9 +353,9 @@ func TestNearest(t *testing.T) {
 			}
 		})
 	}
-	few := explainer(t, train(t, first, nil), Options{Features: []string{clouds(t, 5, 1, d, 2)}, Nearest: 5})
-	if all, _ := explain(t, few, queries[:d]); len(all[0].Nearest) != 2 {
-		t.Errorf("of two rows %d are near", len(all[0].Nearest))
+	few := explainer(t, train(t, clouds(t, 5, 10, d, 3), nil), Options{Nearest: 50})
+	if all, _ := explain(t, few, queries[:d]); len(all[0].Nearest) != 30 {
+		t.Errorf("of 30 rows %d are near", len(all[0].Nearest))
 	}
 	none := explainer(t, few.detector, Options{Nearest: -1})
 	if all, _ := explain(t, none, queries[:d]); all[0].Nearest != nil {
@@ -369,7 +368,7 @@ func bruteForce(e *Explainer, x []float32, k int) []found {
 	var all []found
 	z := spaced(e, x)
 	row := 0
-	for _, set := range e.sets {
+	for _, set := range e.Sets() {
 		for i := range set.N {
 			if set.Labels()[i] >= 0 {
 				var sum float64

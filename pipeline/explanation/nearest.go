@@ -7,11 +7,11 @@ import (
 	"slices"
 
 	"mlrbfn/conditioning"
-	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/head/residual"
 	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
+	"mlrbfn/pipeline/detector"
 )
 
 // This file finds the training rows nearest to others, exactly and in bounded
@@ -32,8 +32,7 @@ import (
 
 // bank is the training rows.
 type bank struct {
-	sets   []*features.Set
-	first  []int // the row at which each set begins
+	data   *detector.TrainingData
 	n, d   int
 	space  *conditioning.Conditioning // nil for none
 	wide   []float64                  // its matrix [D, E] in float64; nil without one
@@ -81,12 +80,8 @@ func spaceOf(h *head.Head) *conditioning.Conditioning {
 }
 
 // newBank reads the sets once.
-func newBank(ctx context.Context, sets []*features.Set, condition *conditioning.Conditioning, memory int64) (*bank, error) {
-	b := &bank{sets: sets, space: condition, d: sets[0].D}
-	for _, set := range sets {
-		b.first = append(b.first, b.n)
-		b.n += set.N
-	}
+func newBank(ctx context.Context, data *detector.TrainingData, condition *conditioning.Conditioning, memory int64) (*bank, error) {
+	b := &bank{data: data, space: condition, n: len(data.Labels), d: data.Sets[0].D}
 	b.large = 4*int64(b.n)*int64(b.d) > memory
 	if condition != nil && condition.Matrix != nil {
 		b.wide = widened(condition.Matrix)
@@ -119,7 +114,7 @@ func newBank(ctx context.Context, sets []*features.Set, condition *conditioning.
 	}
 	b.reach = 1
 	if condition == nil || !condition.L2 {
-		for _, set := range sets {
+		for _, set := range data.Sets {
 			for row := range slices.Chunk(set.Features(), b.d) {
 				b.reach = max(b.reach, length(row))
 			}
@@ -151,7 +146,8 @@ func (b *bank) condition(z []float64, x []float32) {
 // rows: the first one's number, labels and features.
 func (b *bank) scan(ctx context.Context, worker func() func(row int, labels []int64, x []float32) error) error {
 	chunk := max(scanBytes/(4*b.d)/scanRows, 1) * scanRows
-	for s, set := range b.sets {
+	first := 0
+	for _, set := range b.data.Sets {
 		for from := 0; from < set.N; from += chunk {
 			to := min(from+chunk, set.N)
 			if b.large {
@@ -161,7 +157,7 @@ func (b *bank) scan(ctx context.Context, worker func() func(row int, labels []in
 				do := worker()
 				return func(i, end int) error {
 					i, end = i+from, end+from
-					return do(b.first[s]+i, set.Labels()[i:end], set.Features()[i*b.d:end*b.d])
+					return do(first+i, b.data.Labels[first+i:first+end], set.Features()[i*b.d:end*b.d])
 				}
 			})
 			if err != nil {
@@ -171,23 +167,9 @@ func (b *bank) scan(ctx context.Context, worker func() func(row int, labels []in
 				set.Pages().Release()
 			}
 		}
+		first += set.N
 	}
 	return nil
-}
-
-// row returns the features of a row.
-func (b *bank) row(i int) []float32 {
-	s := b.setOf(i)
-	return b.sets[s].Row(i - b.first[s])
-}
-
-// setOf returns the number of the set that a row is in.
-func (b *bank) setOf(row int) int {
-	at := len(b.first) - 1
-	for b.first[at] > row {
-		at--
-	}
-	return at
 }
 
 // found is a training row and its distance.
@@ -277,7 +259,7 @@ func (b *bank) some(ctx context.Context, x []float32, k int) ([][]found, error) 
 		}
 	})
 	if b.large {
-		for _, set := range b.sets {
+		for _, set := range b.data.Sets {
 			set.Pages().Release()
 		}
 	}
@@ -306,7 +288,7 @@ func (b *bank) exact(rows []found, z []float64, k int) []found {
 	e := len(z)
 	of := make([]float64, e)
 	for i, f := range rows {
-		b.condition(of, b.row(f.row))
+		b.condition(of, b.data.Row(f.row))
 		var sum float64
 		for j, v := range of {
 			sum += (v - z[j]) * (v - z[j])

@@ -213,6 +213,10 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
+// falseAlarms are the shares of in-distribution images at which an assessment says
+// what is caught.
+var falseAlarms = []float64{0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5}
+
 // holdOut leaves classes out of the fitting.
 type holdOut struct {
 	t            *Data
@@ -450,7 +454,7 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 // assess says how well the joined score finds the classes that were left out. Each
 // fold is judged with the weights that the other folds give.
 func (h *holdOut) assess() *detector.Assessment {
-	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}}
+	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}, FalseAlarms: falseAlarms, Curve: make([]float64, len(falseAlarms))}
 	for i, f := range h.folds {
 		weights, guard := weigh(h.aurocs(i)), guardOf(f.nearness)
 		known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
@@ -474,17 +478,18 @@ func (h *holdOut) assess() *detector.Assessment {
 		for i, v := range f.leftNear {
 			left[i] += guard.Of(v)
 		}
-		threshold := quantile(slices.Sorted(slices.Values(known)), 0.05)
+		sorted := slices.Sorted(slices.Values(known))
+		var thresholds []float64
+		for _, share := range falseAlarms {
+			thresholds = append(thresholds, quantile(sorted, share))
+		}
 		for _, class := range f.out {
 			var scores []float64
-			caught, taken := 0., map[int]int{}
+			taken := map[int]int{}
 			for i, v := range left {
 				if f.class[i] == class {
 					scores = append(scores, v)
 					taken[f.takenFor[i]]++
-					if v < threshold {
-						caught++
-					}
 				}
 			}
 			if len(scores) == 0 {
@@ -496,15 +501,25 @@ func (h *holdOut) assess() *detector.Assessment {
 					most = c
 				}
 			}
-			a.Classes[h.t.Classes[class]] = detector.AssessedClass{
-				AUROC: metrics.AUROC(known, scores), Caught: caught / float64(len(scores)), Images: len(scores), TakenFor: h.t.Classes[most],
+			c := detector.AssessedClass{AUROC: metrics.AUROC(known, scores), Images: len(scores), TakenFor: h.t.Classes[most]}
+			slices.Sort(scores)
+			for i, threshold := range thresholds {
+				below, _ := slices.BinarySearch(scores, threshold)
+				c.Curve = append(c.Curve, float64(below)/float64(len(scores)))
+				if falseAlarms[i] == 0.05 {
+					c.Caught = c.Curve[i]
+				}
 			}
+			a.Classes[h.t.Classes[class]] = c
 		}
 	}
 	for _, name := range h.t.Classes { // in an order that is always the same
 		if c, ok := a.Classes[name]; ok {
 			a.AUROC += c.AUROC / float64(len(a.Classes))
 			a.Caught += c.Caught / float64(len(a.Classes))
+			for i, v := range c.Curve {
+				a.Curve[i] += v / float64(len(a.Classes))
+			}
 		}
 	}
 	return a

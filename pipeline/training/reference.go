@@ -2,9 +2,6 @@ package training
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"path/filepath"
 
 	"mlrbfn/dataset"
 	"mlrbfn/pipeline/detector"
@@ -22,18 +19,4 @@ func (t *Data) reference(ctx context.Context, raw *Data, d *detector.Detector) (
 		from = t.Held
 	}
 	return d.NewReference(ctx, "validation", from.Gather(dataset.Every(raw.validation.Index, detector.ReferenceImages)))
-}
-
-// trainingSets identifies the sets that are trained on.
-func (t *Data) trainingSets() []detector.TrainingSet {
-	var all []detector.TrainingSet
-	for i, set := range t.Sets {
-		path, err := filepath.Abs(t.Dirs[i])
-		if err != nil { // the working directory is gone
-			path = t.Dirs[i]
-		}
-		sum := sha256.Sum256(detector.SetRows(set.Features(), set.N, set.D))
-		all = append(all, detector.TrainingSet{Path: path, Rows: set.N, SHA256: hex.EncodeToString(sum[:])})
-	}
-	return all
 }

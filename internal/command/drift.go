@@ -1,0 +1,381 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"mlrbfn/extractor"
+	"mlrbfn/internal/pathtext"
+	"mlrbfn/pipeline"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/serve/drift"
+)
+
+func newDrift() *command {
+	c := newCommand("drift", "--detector DETECTOR [flags] PATH…", "Say when images ceased to be like the training images",
+		`Goes through images in the order of time or name and watches their scores: all together, and those of each class. If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most --alpha, however many images there are.
+
+Each row of the table is a part of the images: how many were flagged and their mean p-value, with * where it lies outside the interval for 95% of such parts, and the evidence of a change, which raises the alarm when it reaches 100%.`)
+	var opts pipeline.DetectOptions
+	c.section("input")
+	file := c.String("detector", "", "file `DETECTOR` that train wrote")
+	load := addPublicKeyFlag(c.FlagSet)
+	by := ""
+	Choice(c.FlagSet, &by, "by", "time", "time|name", "order of the images: time of the last change, or path (2.jpg before 10.jpg)")
+	c.section("alarm")
+	alpha := c.Float64("alpha", 0.01, "`CHANCE` of ever raising a false alarm")
+	c.section("model")
+	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
+	c.section("output")
+	rows := c.Int("rows", 20, "parts of the course that are shown")
+	asJSON := c.Bool("json", false, "print one JSON object")
+	failOnAlarm := c.Bool("fail-on-alarm", false, "exit with code 4 if an alarm is raised")
+	quiet := c.Bool("quiet", false, "show no progress")
+	c.section("speed and limits")
+	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
+	c.rare(append([]string{"rows"}, rareRunFlags...)...)
+	c.required = []string{"detector"}
+	c.run = func(ctx context.Context, s Streams) error {
+		switch {
+		case c.NArg() == 0:
+			return Usagef("name a folder of images to look at")
+		case !(*alpha > 0 && *alpha < 1):
+			return Usagef("--alpha %g: a chance lies between 0 and 1", *alpha)
+		case *rows < 1:
+			return Usagef("--rows %d: it must be positive", *rows)
+		}
+		if err := images.Check(); err != nil {
+			return err
+		}
+		var err error
+		if opts.Detector, err = load(*file); err != nil {
+			return err
+		}
+		if err := images.LoadRuntime(); err != nil {
+			return err
+		}
+		var times []int64
+		if opts.Paths, times, err = inOrder(ctx, c.Args(), by == "time"); err != nil {
+			return err
+		}
+		course := newCourse(opts.Detector, *alpha, len(opts.Paths), *rows)
+		progress := NewProgress(s.Err, "images", *quiet)
+		opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
+		_, err = pipeline.Detect(ctx, opts, func(j pipeline.Judgement) error {
+			at := int64(0)
+			if seen := course.Images + course.Failed; seen < len(times) {
+				at = times[seen]
+			}
+			course.add(j, at)
+			return nil
+		})
+		progress.Close()
+		if err != nil {
+			return err
+		}
+		course.end()
+		if *asJSON {
+			err = writeJSON(s.Out, course)
+		} else {
+			_, err = fmt.Fprint(ForPeople(s.Out), course)
+		}
+		switch {
+		case err != nil:
+			return err
+		case *failOnAlarm && course.raised():
+			return fmt.Errorf("%w: the images are no longer like the calibration images", ErrOOD)
+		case course.Failed > 0:
+			return fmt.Errorf("%w: %d", ErrPartial, course.Failed)
+		}
+		return nil
+	}
+	return c.done()
+}
+
+// inOrder returns the images under paths in the order of time or of their names, and
+// the times of their last changes in nanoseconds since 1970.
+func inOrder(ctx context.Context, paths []string, byTime bool) (files []string, times []int64, err error) {
+	type image struct {
+		file string
+		time int64
+	}
+	var all []image
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		if extractor.IsIDX(path) {
+			return nil, nil, Usagef("%s: the images of an idx file have neither times nor names", path)
+		}
+		if !info.IsDir() {
+			all = append(all, image{path, info.ModTime().UnixNano()})
+			continue
+		}
+		listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: path})
+		if errors.Is(err, extractor.ErrNoImages) && len(paths) > 1 {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, item := range listing.Items {
+			if !item.InIDX() {
+				all = append(all, image{item.File, item.MTime})
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil, fmt.Errorf("%w under the given paths", extractor.ErrNoImages)
+	}
+	slices.SortStableFunc(all, func(a, b image) int {
+		if byTime && a.time != b.time {
+			return cmp.Compare(a.time, b.time)
+		}
+		return cmp.Or(compareNames(a.file, b.file), strings.Compare(a.file, b.file))
+	})
+	for _, i := range all {
+		files, times = append(files, i.file), append(times, i.time)
+	}
+	return files, times, nil
+}
+
+// compareNames compares texts, and numbers in them by their value.
+func compareNames(a, b string) int {
+	digits := func(s string) string { return s[:len(s)-len(strings.TrimLeft(s, "0123456789"))] }
+	for a != "" && b != "" {
+		m, n := digits(a), digits(b)
+		if m == "" || n == "" {
+			if a[0] != b[0] {
+				return cmp.Compare(a[0], b[0])
+			}
+			a, b = a[1:], b[1:]
+			continue
+		}
+		a, b = a[len(m):], b[len(n):]
+		m, n = strings.TrimLeft(m, "0"), strings.TrimLeft(n, "0")
+		if order := cmp.Or(cmp.Compare(len(m), len(n)), strings.Compare(m, n)); order != 0 {
+			return order
+		}
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// course is what became of a stream of images.
+type course struct {
+	Alpha   float64       `json:"alpha"`
+	Images  int           `json:"images"`
+	Failed  int           `json:"failed"`
+	Alarm   *alarm        `json:"alarm"`           // of all images together; null if there was none
+	Classes []classCourse `json:"classes"`         // those that images were given
+	Parts   []part        `json:"parts"`           // of the course
+	Notes   []string      `json:"notes,omitempty"` // what the promise does not cover
+	LogMost float64       `json:"highest_log_wealth"`
+
+	detector *pipeline.Detector
+	watch    *drift.Watch
+	perPart  int
+	lowest   float64 // log of the capital, and at which image
+	since    alarm
+	byClass  map[string]*classCourse
+	flagged  int // rank of the threshold among the calibration scores
+	compared int // how many calibration scores all images are compared with; 0 where there are several sets
+}
+
+// alarm names the image that raised an alarm.
+type alarm struct {
+	Image     int    `json:"image"` // from 1 on, among those that were read
+	Path      string `json:"path"`
+	PathBytes []byte `json:"path_bytes,omitempty"`
+	Time      string `json:"time,omitempty"`
+	Since     *alarm `json:"since,omitempty"` // where the evidence began to grow
+}
+
+// classCourse is what became of the images that were given one class.
+type classCourse struct {
+	Class  string  `json:"class"`
+	Images int     `json:"images"`
+	OOD    int     `json:"ood"`
+	MeanP  float64 `json:"mean_p_value"`
+	Alarm  *alarm  `json:"alarm"`
+}
+
+// part is some images in a row.
+type part struct {
+	From      int            `json:"from"` // the first, from 1 on
+	To        int            `json:"to"`
+	Begin     string         `json:"begin,omitempty"` // time of the first
+	OOD       int            `json:"ood"`
+	Expected  *[2]float64    `json:"flagged_interval"` // that the share of OOD images should lie in; null where it is not known
+	MeanP     float64        `json:"mean_p_value"`
+	ExpectedP *[2]float64    `json:"mean_p_value_interval"`
+	LogWealth float64        `json:"log_wealth"` // after the last
+	Classes   map[string]int `json:"classes"`
+}
+
+// newCourse prepares for n images, which may be fewer.
+func newCourse(d *pipeline.Detector, alpha float64, n, rows int) *course {
+	c := &course{
+		Alpha: alpha, Classes: []classCourse{}, Parts: []part{}, detector: d, watch: drift.NewWatch(alpha, drift.CalibrationOf(d), 1),
+		perPart: max((n+rows-1)/rows, 1), byClass: map[string]*classCourse{},
+	}
+	switch {
+	case len(d.Folds) > 0:
+		c.Notes = append(c.Notes, "the detector was calibrated by cross-validation: only changes within these images are noticed, not whether the first are like the training images")
+	case d.ByClass != nil:
+		c.Notes = append(c.Notes, "the detector was calibrated by class: no intervals for all classes together")
+	default:
+		c.compared, c.flagged = len(d.Scores), detector.Rank(len(d.Scores), d.TargetTPR)
+		c.Notes = append(c.Notes, "the detector was not calibrated by class: within a class only changes among these images are noticed")
+	}
+	return c
+}
+
+func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
+	if j.Err != nil {
+		c.Failed++
+		return
+	}
+	c.Images++
+	here := alarm{Image: c.Images, Path: pathtext.Encode(j.Path), PathBytes: pathtext.Bytes(j.Path)}
+	if nanoseconds != 0 {
+		here.Time = time.Unix(0, nanoseconds).UTC().Format(time.RFC3339)
+	}
+	all, ofClass := c.watch.Add(j.Class, j.Score)
+	if c.Images == 1 || all.LogWealth < c.lowest {
+		c.lowest, c.since = all.LogWealth, here
+	}
+	if all.Now {
+		raised, since := here, c.since
+		raised.Since = &since
+		c.Alarm = &raised
+	}
+	class := c.byClass[j.Class]
+	if class == nil {
+		class = &classCourse{Class: j.Class}
+		c.byClass[j.Class] = class
+	}
+	class.Images++
+	class.MeanP += j.PValue
+	if ofClass.Now {
+		class.Alarm = &here
+	}
+	if c.Images%c.perPart == 1 || c.perPart == 1 {
+		c.Parts = append(c.Parts, part{From: c.Images, Begin: here.Time, Classes: map[string]int{}})
+	}
+	last := &c.Parts[len(c.Parts)-1]
+	last.To, last.LogWealth = c.Images, all.LogWealth
+	last.MeanP += j.PValue
+	last.Classes[j.Class]++
+	if j.OOD {
+		last.OOD++
+		class.OOD++
+	}
+}
+
+// end finishes the course.
+func (c *course) end() {
+	c.LogMost = c.watch.All().Highest()
+	for _, name := range c.detector.Classes {
+		if class := c.byClass[name]; class != nil {
+			class.MeanP /= float64(class.Images)
+			c.Classes = append(c.Classes, *class)
+		}
+	}
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		n := p.To - p.From + 1
+		p.MeanP /= float64(n)
+		if c.compared > 0 {
+			low, high := drift.MeanPValue(n, c.compared)
+			p.ExpectedP = &[2]float64{low, high}
+			if c.flagged > 0 {
+				low, high = drift.Flagged(n, c.compared, c.flagged)
+				p.Expected = &[2]float64{low, high}
+			}
+		}
+	}
+}
+
+// raised says whether there was any alarm.
+func (c *course) raised() bool {
+	return c.Alarm != nil || slices.ContainsFunc(c.Classes, func(class classCourse) bool { return class.Alarm != nil })
+}
+
+// String is the course as a table.
+func (c *course) String() string {
+	var b strings.Builder
+	mark := func(v float64, interval *[2]float64) string {
+		if interval != nil && (v < interval[0] || v > interval[1]) {
+			return "*"
+		}
+		return " "
+	}
+	threshold := c.watch.All().Threshold()
+	fmt.Fprintf(&b, "%-17s  %-20s  %8s  %-14s %7s  %8s  %s\n", "images", "from", "flagged", "  expected", "mean p", "evidence", "")
+	for _, p := range c.Parts {
+		share := float64(p.OOD) / float64(p.To-p.From+1)
+		expected := ""
+		if p.Expected != nil {
+			expected = fmt.Sprintf("%5.1f–%.1f%%", 100*p.Expected[0], 100*p.Expected[1])
+		}
+		evidence := math.Max(p.LogWealth/threshold, 0)
+		fmt.Fprintf(&b, "%-17s  %-20s  %7.1f%%%s %-14s %6.3f%s  %7.0f%%  %s\n", fmt.Sprintf("%d–%d", p.From, p.To), p.Begin,
+			100*share, mark(share, p.Expected), expected, p.MeanP, mark(p.MeanP, p.ExpectedP), 100*min(evidence, 99), strings.Repeat("#", min(int(10*evidence), 20)))
+	}
+	if len(c.Classes) > 1 {
+		fmt.Fprintf(&b, "\n%-20s  %8s  %8s  %8s  %7s  %s\n", "class", "images", "early", "late", "mean p", "flagged")
+		for _, class := range c.Classes {
+			early, late := c.shares(class.Class)
+			fmt.Fprintf(&b, "%-20s  %8d  %7.1f%%  %7.1f%%  %7.3f  %s\n", Printable(class.Class), class.Images, 100*early, 100*late, class.MeanP, percent(class.OOD, class.Images))
+		}
+	}
+	b.WriteString("\n")
+	for _, note := range c.Notes {
+		fmt.Fprintf(&b, "note: %s\n", note)
+	}
+	tell := func(what string, a *alarm) {
+		fmt.Fprintf(&b, "ALARM, %s: image %d, %s", what, a.Image, Printable(a.Path))
+		if a.Time != "" {
+			fmt.Fprintf(&b, ", %s", a.Time)
+		}
+		if a.Since != nil {
+			fmt.Fprintf(&b, "; the evidence began to grow at image %d, %s", a.Since.Image, Printable(a.Since.Path))
+		}
+		b.WriteString("\n")
+	}
+	if c.Alarm != nil {
+		tell("all images together", c.Alarm)
+	}
+	for _, class := range c.Classes {
+		if class.Alarm != nil {
+			tell("class "+Printable(class.Class), class.Alarm)
+		}
+	}
+	if !c.raised() {
+		fmt.Fprintf(&b, "no alarm in %s (chance of a false one: at most %g)\n", count(c.Images, "image"), c.Alpha)
+	}
+	return b.String()
+}
+
+// shares returns which share of the images was given a class in the first and in the
+// second half of the course.
+func (c *course) shares(class string) (early, late float64) {
+	var of, all [2]int
+	for i, p := range c.Parts {
+		half := 0
+		if i >= (len(c.Parts)+1)/2 {
+			half = 1
+		}
+		of[half] += p.Classes[class]
+		all[half] += p.To - p.From + 1
+	}
+	return float64(of[0]) / float64(max(all[0], 1)), float64(of[1]) / float64(max(all[1], 1))
+}

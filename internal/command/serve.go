@@ -1,0 +1,214 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"mlrbfn/extractor"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/serve"
+	"mlrbfn/serve/access"
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/store"
+)
+
+func newServe() *command {
+	c := newCommand("serve", "--detector DETECTOR [flags]", "Judge images that come over HTTP",
+		`Answers POST /v1/detect with a verdict on the image that is its body, and the requests of the Open Inference Protocol (/v2). The page is at /, the description at /openapi.json.
+
+The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves at once.`)
+	var opts serve.Options
+	c.section("detectors")
+	files := c.StringArray("detector", nil, "file `[NAME=]DETECTOR` that train wrote (repeat for several; the first is the default)")
+	shadows := c.StringArray("shadow", nil, "`NAME=DETECTOR` that runs beside the detector NAME, to compare")
+	load := addPublicKeyFlag(c.FlagSet)
+	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors (default: where it was at training)")
+	c.section("addresses")
+	listen := c.StringArray("listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
+	metrics := c.String("metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
+	c.StringVar(&opts.TokenFile, "token-file", "", "`FILE` with tokens, one a line, that requests need")
+	c.BoolVar(&opts.OpenToAll, "insecure-without-token", false, "let everybody in who reaches the address")
+	c.StringVar(&opts.CertFile, "tls-cert", "", "certificate `FILE`, read again when it changes")
+	c.StringVar(&opts.KeyFile, "tls-key", "", "key `FILE` of the certificate")
+	c.StringArrayVar(&opts.Hosts, "host", nil, "`NAME` that requests may call this service by, beside localhost")
+	c.section("memory")
+	place := c.String("store", "", "remember verdicts in `FILE|postgres://…` (SQLite or PostgreSQL)")
+	keep := store.ImagesOptions{}
+	kept := ""
+	Choice(c.FlagSet, &kept, "keep", "ood", "ood|all|none", "which images are kept beside the store")
+	keepDir := c.String("keep-dir", "", "`DIR` for them (default: the store's FILE with .images)")
+	size := c.Float64("keep-size", 10, "`GIB` of images that are kept, the newest")
+	c.DurationVar(&keep.MaxAge, "keep-age", 0, "remove images after `TIME` (default: never)")
+	c.BoolVar(&opts.KeepFeatures, "keep-features", false, "store the features of images, too")
+	c.Float64Var(&opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
+	c.section("limits")
+	c.IntVar(&opts.Running, "workers", 0, "images in work at once (default: one per core)")
+	c.IntVar(&opts.Waiting, "waiting", serve.DefaultWaiting, "images that wait at most; more are refused (429)")
+	c.DurationVar(&opts.Timeout, "timeout", serve.DefaultTimeout, "refuse (503) what takes longer than `TIME`")
+	c.Int64Var(&opts.MaxBody, "max-body", serve.DefaultMaxBody, "`BYTES` of a request at most (413)")
+	c.IntVar(&opts.MaxImages, "max-images", 0, "images of a request at most (default: 64)")
+	c.IntVar(&opts.PerClient, "per-client", 0, "requests of one address at once (default: half of all; -1: no bound)")
+	c.IntVar(&opts.PerClientConns, "per-client-connections", serve.DefaultPerClientConns, "connections of one address (-1: no bound)")
+	c.DurationVar(&opts.ReadTimeout, "read-timeout", serve.DefaultReadTimeout, "`TIME` for sending a request")
+	c.DurationVar(&opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
+	c.DurationVar(&opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
+	run, backbone := &opts.Detectors.Run, &opts.Detectors.Backbone
+	c.IntVar(&backbone.IntraOpThreads, "threads", 0, "threads of the model for each image (default: 1)")
+	c.StringVar(&backbone.Device, "device", "cpu", "`DEVICE` for the model: "+strings.Join(extractor.Devices(), "|"))
+	annotate(c.Lookup("device"), offered, extractor.Devices()...)
+	c.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime for the device (default: the library's own)")
+	c.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more above 200 MB)")
+	c.Int64Var(&run.MaxPixels, "max-pixels", serve.DefaultMaxPixels, "refuse images of more pixels (422)")
+	c.DurationVar(&run.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
+	images := &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
+	c.section("log")
+	format := ""
+	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
+	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
+	c.rare("host", "keep-dir", "keep-age", "keep-features", "alpha", "max-images", "per-client", "per-client-connections", "read-timeout", "drain", "poll",
+		"threads", "provider", "open-timeout", "image-timeout", "onnxruntime", "shadow")
+	c.required = []string{"detector"}
+	c.run = func(ctx context.Context, s Streams) (err error) {
+		if err := c.noArgs(); err != nil {
+			return err
+		}
+		if err := images.Check(); err != nil {
+			return err
+		}
+		for _, list := range []struct {
+			flag string
+			args []string
+			to   *[]detectors.Named
+		}{{"detector", *files, &opts.Detectors.Detectors}, {"shadow", *shadows, &opts.Detectors.Shadows}} {
+			for _, arg := range list.args {
+				named, err := namedDetector(arg)
+				if err != nil || list.flag == "shadow" && named.File == arg {
+					return Usagef("--%s %s: it is NAME=DETECTOR, and a name has letters, digits and . _ -", list.flag, arg)
+				}
+				*list.to = append(*list.to, named)
+			}
+		}
+		level := slog.LevelInfo
+		if *quiet {
+			level = slog.LevelWarn
+		}
+		opts.Log = slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: level}))
+		if format == "json" {
+			opts.Log = slog.New(slog.NewJSONHandler(s.Err, &slog.HandlerOptions{Level: level}))
+		}
+		opts.Version, _ = buildInfo()
+		opts.Detectors.Load = func(file string) (*detector.Detector, error) { return load(file) }
+		if err := images.LoadRuntime(); err != nil {
+			return err
+		}
+		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features")) {
+			return Usagef("--keep goes with --store")
+		}
+		if *place != "" {
+			if opts.Store, err = store.Open(ctx, *place, store.Options{}); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, opts.Store.Close()) }()
+			keep.Keep, keep.MaxBytes = store.Keep(kept), int64(*size*(1<<30))
+			dir := cmp.Or(*keepDir, strings.TrimPrefix(*place, "sqlite:")+".images")
+			switch {
+			case keep.Keep == store.KeepNone:
+			case store.IsPostgres(*place) && *keepDir == "":
+				return Usagef("--store %s…: name the folder of images by --keep-dir, or keep none by --keep none", "postgres://")
+			default:
+				if opts.Images, err = store.OpenImages(dir, keep); err != nil {
+					return err
+				}
+				defer func() { err = errors.Join(err, opts.Images.Close()) }()
+			}
+		}
+		listeners, err := listenAll(*listen, c.Changed("listen"))
+		if err != nil {
+			return err
+		}
+		closeAll := func() {
+			for _, l := range listeners {
+				l.Close()
+			}
+		}
+		var forMetrics net.Listener
+		if *metrics != "" {
+			if forMetrics, err = listenOn(*metrics); err != nil {
+				closeAll()
+				return err
+			}
+		}
+		server, err := serve.New(ctx, opts)
+		if err != nil {
+			closeAll()
+			if forMetrics != nil {
+				forMetrics.Close()
+			}
+			return err
+		}
+		defer server.Close()
+		for _, l := range listeners {
+			opts.Log.Info("listening", "address", l.Addr().String(), "detectors", len(opts.Detectors.Detectors))
+		}
+		if err := access.Notify("READY=1"); err != nil {
+			opts.Log.Warn("systemd could not be told", "error", err)
+		}
+		return server.Serve(ctx, listeners, forMetrics)
+	}
+	return c.done()
+}
+
+// detectorName is what requests may call a detector, in paths too.
+var detectorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// namedDetector reads [NAME=]FILE. Without a name it is that of the file.
+func namedDetector(arg string) (detectors.Named, error) {
+	if name, file, ok := strings.Cut(arg, "="); ok && detectorName.MatchString(name) && file != "" {
+		return detectors.Named{Name: name, File: file}, nil
+	}
+	name := filepath.Base(arg)
+	if name == detector.BundleFile {
+		if dir, err := filepath.Abs(arg); err == nil {
+			name = filepath.Base(filepath.Dir(dir))
+		}
+	}
+	name = strings.TrimSuffix(name, filepath.Ext(name))
+	if !detectorName.MatchString(name) {
+		return detectors.Named{}, fmt.Errorf("%q is no name", name)
+	}
+	return detectors.Named{Name: name, File: arg}, nil
+}
+
+// listenAll opens the sockets of systemd and, if there are none or the flag is given,
+// those of addresses.
+func listenAll(addresses []string, given bool) ([]net.Listener, error) {
+	listeners, err := access.Inherited()
+	if err != nil || len(listeners) > 0 && !given {
+		return listeners, err
+	}
+	for _, address := range addresses {
+		l, err := listenOn(address)
+		if err != nil {
+			for _, l := range listeners {
+				l.Close()
+			}
+			return nil, err
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+func listenOn(address string) (net.Listener, error) {
+	if file, ok := strings.CutPrefix(address, "unix:"); ok {
+		return net.Listen("unix", file)
+	}
+	return net.Listen("tcp", address)
+}

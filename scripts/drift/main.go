@@ -1,0 +1,86 @@
+// Drift measures what is written in docs/drift.md: how often watching a calm stream
+// raises a false alarm, and how soon a shift is noticed.
+//
+//	go run ./scripts/drift [-runs 1000] [-picture docs/drift.svg]
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"os"
+
+	"mlrbfn/metrics"
+	"mlrbfn/report"
+	"mlrbfn/report/figures"
+	"mlrbfn/serve/drift/simulation"
+)
+
+func main() {
+	runs := flag.Int("runs", 1000, "how many streams")
+	picture := flag.String("picture", "", "draw the course of one stream into this SVG `FILE`")
+	flag.Parse()
+	log.SetFlags(0)
+	if flag.NArg() > 0 || *runs < 1 {
+		log.Fatal("usage: drift [-runs N] [-picture FILE]")
+	}
+	if *picture != "" {
+		if err := draw(*picture); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	const alpha = 0.01
+	methods := []simulation.Method{simulation.Fixed, simulation.Jumper, simulation.Ours}
+	fmt.Printf("400 calibration scores, 20,000 calm ones, alarm with a chance of %g: runs of %d that raise it\n", alpha, *runs)
+	for _, m := range methods {
+		n := simulation.Stream{Calibration: 400, Calm: 20_000}.FalseAlarms(m, alpha, *runs)
+		fmt.Printf("  %-56s %5.1f%%\n", m.Name, 100*float64(n)/float64(*runs))
+	}
+	few := max(*runs/10, 1)
+	fmt.Printf("\nScores fall by some standard deviations after calm ones: images until the alarm, median (90%% quantile) of %d runs\n", few)
+	fmt.Printf("  %8s %6s", "calm", "shift")
+	for _, m := range methods[1:] {
+		fmt.Printf("  %s", m.Name)
+	}
+	fmt.Println()
+	for _, calm := range []int{0, 2000, 20_000, 200_000} {
+		for _, shift := range []float64{0.25, 0.5, 1} {
+			fmt.Printf("  %8d %6g", calm, shift)
+			for _, m := range methods[1:] {
+				delays := simulation.Stream{Calibration: 400, Calm: calm, Shift: shift, Until: 50_000}.Delays(m, alpha, few)
+				cell := "none"
+				if n := len(delays); n > 0 {
+					cell = fmt.Sprintf("%d (%d)", delays[n/2], delays[n*9/10])
+				}
+				fmt.Printf("  %*s", len(m.Name), cell)
+			}
+			fmt.Println()
+		}
+	}
+}
+
+// draw draws the capital of the methods on one stream that shifts.
+func draw(file string) error {
+	const calm, all = 2000, 2500
+	stream := simulation.Stream{Calibration: 400, Calm: calm, Shift: 0.5, Until: all - calm}
+	chart := report.Chart{
+		Name: "drift",
+		X:    report.Axis{Label: "images", Max: all}, Y: report.Axis{Label: "log10 of the capital", Min: -8, Max: 8},
+	}
+	for i, m := range []simulation.Method{simulation.Jumper, simulation.Ours} {
+		s := report.Series{Name: []string{"simple jumper", "with a reserve (mlrbfn)"}[i], Colour: []string{"c1", "c0"}[i], Width: 1.5}
+		stream.Run(m, 0.01, 1, func(t int, log float64) {
+			if t%5 == 0 {
+				s.Points = append(s.Points, metrics.Point{X: float64(t), Y: min(log/math.Ln10, 8)})
+			}
+		})
+		chart.Series = append(chart.Series, s)
+	}
+	data, err := figures.Draw(chart, "svg")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o666)
+}

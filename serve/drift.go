@@ -1,0 +1,259 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"mlrbfn/pipeline"
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/drift"
+	"mlrbfn/serve/store"
+)
+
+// drifts watches the scores of each source for a change. Where there is a store, the
+// state is there: it outlives a restart, and replicas share it.
+type drifts struct {
+	alpha float64
+	store store.Store // or nil
+	log   *slog.Logger
+	watch sync.Mutex // one update at a time
+
+	mu      sync.Mutex
+	sources map[sourceKey]*source
+	missed  int // images that no martingale has seen
+}
+
+type sourceKey struct{ detector, source string } // the hash of a detector's file, and where images come from
+
+// source is one source of images for one detector.
+type source struct {
+	name        string // of the detector
+	version     string
+	calibration func() drift.Calibration
+	waiting     []scored // to be seen
+	state       *drift.Watch
+}
+
+type scored struct {
+	class string
+	score float64
+}
+
+const (
+	driftEvery  = 5 * time.Second // between two updates
+	maxSources  = 64              // beyond them images are not watched
+	maxUnseen   = 100_000         // of one source
+	driftUpdate = 10 * time.Second
+)
+
+func newDrifts(alpha float64, s store.Store, log *slog.Logger) *drifts {
+	return &drifts{alpha: alpha, store: s, log: log, sources: map[sourceKey]*source{}}
+}
+
+// add notes the verdict on an image, to be seen by the next update.
+func (d *drifts) add(l *detectors.Loaded, name string, v pipeline.Verdict) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := sourceKey{l.SHA256, name}
+	s := d.sources[key]
+	if s == nil && len(d.sources) < maxSources {
+		s = &source{name: l.Name, version: l.Version(), calibration: func() drift.Calibration { return drift.CalibrationOf(l.Detector) }}
+		d.sources[key] = s
+	}
+	if s == nil || len(s.waiting) == maxUnseen {
+		d.missed++
+		return
+	}
+	s.waiting = append(s.waiting, scored{v.Class, v.Score})
+}
+
+// run updates until ctx is cancelled, and once more then.
+func (d *drifts) run(ctx context.Context) {
+	tick := time.NewTicker(driftEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+		d.update(context.WithoutCancel(ctx))
+	}
+}
+
+// update lets the martingales see what waits.
+func (d *drifts) update(ctx context.Context) {
+	d.watch.Lock()
+	defer d.watch.Unlock()
+	d.mu.Lock()
+	var keys []sourceKey
+	for key, s := range d.sources {
+		if len(s.waiting) > 0 {
+			keys = append(keys, key)
+		}
+	}
+	d.mu.Unlock()
+	for _, key := range keys {
+		ctx, cancel := context.WithTimeout(ctx, driftUpdate)
+		if err := d.see(ctx, key); err != nil {
+			d.log.Error("the drift of a source was not updated; its images wait", "source", key.source, "error", err)
+		}
+		cancel()
+	}
+}
+
+// see lets the martingales of one source see what waits.
+func (d *drifts) see(ctx context.Context, key sourceKey) error {
+	d.mu.Lock()
+	s := d.sources[key]
+	seen, state := slices.Clone(s.waiting), s.state
+	d.mu.Unlock()
+	var next *drift.Watch
+	var alarms []string
+	change := func(old []byte) ([]byte, error) {
+		next, alarms = drift.NewWatch(d.alpha, s.calibration(), seed()), nil
+		if old != nil {
+			if err := next.UnmarshalBinary(old); err != nil {
+				return nil, err
+			}
+		}
+		for _, v := range seen {
+			all, class := next.Add(v.class, v.score)
+			if all.Now {
+				alarms = append(alarms, "")
+			}
+			if class.Now {
+				alarms = append(alarms, v.class)
+			}
+		}
+		return next.MarshalBinary()
+	}
+	var err error
+	if d.store != nil {
+		err = d.store.UpdateState(ctx, "drift/"+key.detector+"/"+key.source, change)
+	} else {
+		var old []byte
+		if state != nil {
+			old, err = state.MarshalBinary()
+		}
+		if err == nil {
+			_, err = change(old)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.state, s.waiting = next, slices.Delete(s.waiting, 0, len(seen))
+	for _, class := range alarms {
+		d.log.Error("DRIFT: the images are no longer like the calibration images", "detector", s.name, "source", key.source, "class", class, "chance_without_cause", d.alpha)
+	}
+	return nil
+}
+
+// seed is a random one: whoever knows it could tell how ties are broken.
+func seed() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// driftOf is the state of one martingale in JSON.
+type driftOf struct {
+	Class     string  `json:"class,omitempty"` // "" is all images together
+	Images    uint64  `json:"images"`
+	LogWealth float64 `json:"log_wealth"`
+	Threshold float64 `json:"threshold"` // that raises the alarm
+	Alarm     bool    `json:"alarm"`
+	RaisedAt  uint64  `json:"raised_at,omitempty"` // at which image
+}
+
+func stateOf(class string, m *drift.Martingale) driftOf {
+	return driftOf{class, m.Steps(), m.LogWealth(), m.Threshold(), m.RaisedAt() > 0, m.RaisedAt()}
+}
+
+// sourceDrift is the state of one source in JSON.
+type sourceDrift struct {
+	Detector string    `json:"detector"`
+	Version  string    `json:"version"`
+	Source   string    `json:"source"`
+	Waiting  int       `json:"waiting"` // images that are not seen yet
+	All      *driftOf  `json:"all"`     // null before the first update
+	Classes  []driftOf `json:"classes"` // those with images
+}
+
+// list returns the states of all sources.
+func (d *drifts) list() []sourceDrift {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := []sourceDrift{}
+	for key, s := range d.sources {
+		one := sourceDrift{s.name, s.version, key.source, len(s.waiting), nil, []driftOf{}}
+		if s.state != nil {
+			state := stateOf("", s.state.All())
+			one.All = &state
+			for _, class := range s.calibration().Classes {
+				if m := s.state.Class(class); m != nil && m.Steps() > 0 {
+					one.Classes = append(one.Classes, stateOf(class, m))
+				}
+			}
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b sourceDrift) int {
+		return slices.Compare([]string{a.Detector, a.Source, a.Version}, []string{b.Detector, b.Source, b.Version})
+	})
+	return all
+}
+
+// listDrift answers GET /v1/drift.
+func (s *Server) listDrift(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]any{"chance_without_cause": s.opts.Alpha, "sources": s.drift.list()})
+}
+
+// resetDrift answers POST /v1/drift/reset: all alarms have been dealt with, and new tests
+// begin.
+func (s *Server) resetDrift(w http.ResponseWriter, r *http.Request) {
+	if err := s.drift.reset(r.Context()); err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	s.listDrift(w, r)
+}
+
+// reset begins new tests.
+func (d *drifts) reset(ctx context.Context) (err error) {
+	d.update(ctx)
+	d.watch.Lock()
+	defer d.watch.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for key, s := range d.sources {
+		if s.state == nil {
+			continue
+		}
+		if d.store == nil {
+			s.state.Reset()
+			continue
+		}
+		err = errors.Join(err, d.store.UpdateState(ctx, "drift/"+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
+			next := drift.NewWatch(d.alpha, s.calibration(), seed())
+			if old != nil {
+				if err := next.UnmarshalBinary(old); err != nil {
+					return nil, err
+				}
+			}
+			next.Reset()
+			s.state = next
+			return next.MarshalBinary()
+		}))
+	}
+	return err
+}

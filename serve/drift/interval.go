@@ -1,0 +1,46 @@
+package drift
+
+import "math"
+
+// Flagged returns the interval that the share of flagged images among n new ones
+// lies in with a chance of at least 95%, if they are like the calibration images and
+// the threshold is the k-th smallest of m calibration scores: their number has a
+// beta-binomial distribution. It is [0, 1] where there is no such threshold.
+func Flagged(n, m, k int) (low, high float64) {
+	if n < 1 || k < 1 || k > m {
+		return 0, 1
+	}
+	lgamma := func(x int) float64 {
+		v, _ := math.Lgamma(float64(x))
+		return v
+	}
+	a, b := k, m+1-k
+	constant := lgamma(n+1) - lgamma(n+a+b) + lgamma(a+b) - lgamma(a) - lgamma(b)
+	const outside = 0.025
+	below, from, to := 0.0, -1, n
+	for x := 0; x <= n; x++ {
+		below += math.Exp(constant + lgamma(x+a) + lgamma(n-x+b) - lgamma(x+1) - lgamma(n-x+1))
+		if from < 0 && below > outside {
+			from = x
+		}
+		if below >= 1-outside {
+			to = x
+			break
+		}
+	}
+	return float64(max(from, 0)) / float64(n), float64(to) / float64(n)
+}
+
+// MeanPValue returns the interval that the mean p-value of n new images lies in with a
+// chance of about 95%, if they are like the m calibration images: the sum of the ranks
+// is Mann and Whitney's U.
+func MeanPValue(n, m int) (low, high float64) {
+	if n < 1 || m < 1 {
+		return 0, 1
+	}
+	// p = (1 + #{calibration scores ≤ s}) / (m + 1)
+	N, M := float64(n), float64(m)
+	mean := (1 + M/2) / (M + 1)
+	deviation := 1.96 * math.Sqrt((N+M+1)/(12*N*M)) * M / (M + 1)
+	return max(mean-deviation, 0), min(mean+deviation, 1)
+}

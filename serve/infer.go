@@ -1,0 +1,335 @@
+package serve
+
+import (
+	"compress/gzip"
+	"compress/zlib"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/protocol"
+)
+
+// This file answers the requests of the Open Inference Protocol, version 2.
+
+// The inputs of a model: one or the other.
+const (
+	imageInput    = "image"    // BYTES [n] or [n, 1]: encoded images
+	featuresInput = "features" // FP32 [n, D] or [D]
+)
+
+func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]bool{"live": true})
+}
+
+// ready is false while the service ends, so that no more requests are sent to it.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	status := http.StatusOK
+	if s.draining.Load() {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, map[string]bool{"ready": status == http.StatusOK})
+}
+
+func (s *Server) serverMetadata(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]any{
+		"name": "mlrbfn", "version": s.opts.Version, "extensions": []string{"binary_tensor_data", "model_repository"},
+	})
+}
+
+// model returns the detector that the path of a request names. It must be released.
+func (s *Server) model(r *http.Request) (main, shadow *detectors.Loaded, err error) {
+	if main, shadow, err = s.use(r.PathValue("name")); err != nil {
+		return nil, nil, err
+	}
+	if version := r.PathValue("version"); version != "" && version != main.Version() {
+		err = refuse(http.StatusNotFound, "detector %q has version %s now, not %q", main.Name, main.Version(), version)
+		main.Release()
+		if shadow != nil {
+			shadow.Release()
+		}
+		return nil, nil, err
+	}
+	return main, shadow, nil
+}
+
+// about answers with what is known of a model.
+func (s *Server) about(w http.ResponseWriter, r *http.Request, what func(*detectors.Loaded) any) {
+	main, shadow, err := s.model(r)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	defer main.Release()
+	if shadow != nil {
+		defer shadow.Release()
+	}
+	writeJSON(w, http.StatusOK, what(main))
+}
+
+// tensor describes an input or output.
+type tensor struct {
+	Name     string  `json:"name"`
+	Datatype string  `json:"datatype"`
+	Shape    []int64 `json:"shape"`
+}
+
+func inputsOf(d *detectors.Loaded) []tensor {
+	features := tensor{featuresInput, protocol.FP32, []int64{-1, int64(d.Dim())}}
+	if !d.Images() {
+		return []tensor{features}
+	}
+	return []tensor{{imageInput, protocol.Bytes, []int64{-1}}, features}
+}
+
+func outputsOf() []tensor {
+	var all []tensor
+	for _, o := range outputs(nil) {
+		all = append(all, tensor{o.Name, o.Datatype(), []int64{-1}})
+	}
+	return all
+}
+
+func (s *Server) modelMetadata(w http.ResponseWriter, r *http.Request) {
+	s.about(w, r, func(d *detectors.Loaded) any {
+		return map[string]any{"name": d.Name, "versions": []string{d.Version()}, "platform": "mlrbfn", "inputs": inputsOf(d), "outputs": outputsOf(), "classes": d.Classes}
+	})
+}
+
+func (s *Server) modelReady(w http.ResponseWriter, r *http.Request) {
+	s.about(w, r, func(d *detectors.Loaded) any { return map[string]any{"name": d.Name, "ready": true} })
+}
+
+// modelConfig is what Triton's clients ask for before they send batches.
+func (s *Server) modelConfig(w http.ResponseWriter, r *http.Request) {
+	type io struct {
+		Name     string  `json:"name"`
+		DataType string  `json:"data_type"`
+		Dims     []int64 `json:"dims"`
+		Optional bool    `json:"optional,omitempty"`
+	}
+	config := func(tensors []tensor, optional bool) []io {
+		var all []io
+		for _, t := range tensors {
+			name := "TYPE_" + t.Datatype
+			if t.Datatype == protocol.Bytes {
+				name = "TYPE_STRING"
+			}
+			all = append(all, io{t.Name, name, t.Shape, optional})
+		}
+		return all
+	}
+	s.about(w, r, func(d *detectors.Loaded) any {
+		return map[string]any{"name": d.Name, "platform": "mlrbfn", "backend": "mlrbfn", "max_batch_size": 0, "input": config(inputsOf(d), d.Images()), "output": config(outputsOf(), false)}
+	})
+}
+
+// repositoryIndex lists the detectors, as Triton lists models.
+func (s *Server) repositoryIndex(w http.ResponseWriter, _ *http.Request) {
+	type model struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+		State   string `json:"state"`
+	}
+	var all []model
+	for _, name := range s.detectors.Names() {
+		main, shadow := s.detectors.Use(name)
+		all = append(all, model{name, main.Version(), "READY"})
+		main.Release()
+		if shadow != nil {
+			shadow.Release()
+		}
+	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+// load answers POST /v2/repository/models/NAME/load: the detector's file is read again.
+func (s *Server) load(w http.ResponseWriter, r *http.Request) {
+	main, shadow, err := s.model(r)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	name := main.Name
+	main.Release()
+	if shadow != nil {
+		shadow.Release()
+	}
+	// Nobody who leaves stops it, or a file might be tried over and over.
+	if err := s.detectors.Reload(context.WithoutCancel(r.Context()), name); err != nil {
+		s.fail(w, r, http.StatusBadRequest, fmt.Sprintf("the file of detector %q cannot be used, and the old one stays; the log says why", name))
+		return
+	}
+	s.repositoryIndex(w, r)
+}
+
+// infer answers POST /v2/models/NAME/infer.
+func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+	defer cancel()
+	main, shadow, err := s.model(r)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	defer main.Release()
+	if shadow != nil {
+		defer shadow.Release()
+	}
+	seats := seats{places: s.places}
+	defer seats.leave()
+	response, err := s.inferred(ctx, w, r, main, shadow, &seats)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	body, header, err := response.Encode()
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if header < len(body) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set(protocol.HeaderLength, strconv.Itoa(header))
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // whoever has left gets no answer
+}
+
+func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Request, main, shadow *detectors.Loaded, seats *seats) (*protocol.Response, error) {
+	source, err := sourceOf(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := seats.take(1); err != nil {
+		return nil, err
+	}
+	body, err := s.body(w, r)
+	if err != nil {
+		return nil, err
+	}
+	size := r.ContentLength
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
+		if body, err = inflated(body, encoding); err != nil {
+			return nil, err
+		}
+		body, size = http.MaxBytesReader(w, io.NopCloser(body), s.opts.MaxBody), -1
+	}
+	data, err := readAll(body, size, seats)
+	if err != nil {
+		return nil, err
+	}
+	s.wasRead(w)
+	request, err := protocol.Read(data, r.Header.Get(protocol.HeaderLength))
+	if err != nil {
+		return nil, err
+	}
+	if len(request.Inputs) != 1 {
+		return nil, refuse(http.StatusBadRequest, "%d inputs: a request has one, %q or %q", len(request.Inputs), imageInput, featuresInput)
+	}
+	if _, err := request.Choose(outputs(nil)); err != nil { // before any work
+		return nil, err
+	}
+	var outcomes []outcome
+	switch in := request.Inputs[0]; {
+	case in.Name == imageInput && in.Datatype == protocol.Bytes:
+		n := len(in.Elements)
+		switch {
+		case n == 0:
+			return nil, refuse(http.StatusBadRequest, "the request has no image in it")
+		case n > s.opts.MaxImages:
+			return nil, refuse(http.StatusRequestEntityTooLarge, "%d images; a request may have %d", n, s.opts.MaxImages)
+		}
+		if err := seats.take(n - 1); err != nil {
+			return nil, err
+		}
+		pictures := make([]picture, n)
+		for i, data := range in.Elements {
+			pictures[i].data = data
+		}
+		outcomes = s.all(ctx, main, shadow, source, pictures)
+	case in.Name == featuresInput && in.Datatype == protocol.FP32:
+		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(main.Dim()) || len(in.Values) == 0 {
+			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, main.Dim())
+		}
+		if at := slices.IndexFunc(in.Values, func(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }); at >= 0 {
+			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v", at, in.Values[at])
+		}
+		if outcomes, err = s.rows(ctx, main, source, in.Values); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, refuse(http.StatusBadRequest, "input %q of type %s; a detector reads %q of type %s, or %q of type %s", in.Name, in.Datatype, imageInput, protocol.Bytes, featuresInput, protocol.FP32)
+	}
+	// One image that cannot be read spoils no other if the answer says which it is.
+	says := len(request.Outputs) == 0 || slices.ContainsFunc(request.Outputs, func(w protocol.Wanted) bool { return w.Name == errorOutput })
+	failed := 0
+	for i := range outcomes {
+		if err := outcomes[i].err; err != nil {
+			status, text := s.explain(ctx, err)
+			if failed++; !says || failed == len(outcomes) || status != http.StatusUnprocessableEntity {
+				return nil, refuse(status, "image %d of %d: %s", i, len(outcomes), text)
+			}
+		}
+	}
+	all := outputs(outcomes)
+	for i := range outcomes {
+		if err := outcomes[i].err; err != nil {
+			_, text := s.explain(ctx, err)
+			all[len(all)-1].Data.([]string)[i] = text
+		}
+	}
+	chosen, err := request.Choose(all)
+	return &protocol.Response{Model: main.Name, Version: main.Version(), ID: request.ID, Outputs: chosen}, err
+}
+
+// inflated decompresses a body.
+func inflated(body io.Reader, encoding string) (io.Reader, error) {
+	open := map[string]func() (io.Reader, error){
+		"gzip":    func() (io.Reader, error) { return gzip.NewReader(body) },
+		"deflate": func() (io.Reader, error) { return zlib.NewReader(body) },
+	}[encoding]
+	if open == nil {
+		return nil, refuse(http.StatusUnsupportedMediaType, "Content-Encoding %q; gzip and deflate can be read", encoding)
+	}
+	inflated, err := open()
+	if err != nil {
+		return nil, readError(err)
+	}
+	return inflated, nil
+}
+
+// errorOutput is the last of the outputs.
+const errorOutput = "error"
+
+// outputs are the tensors of an answer. Of an image without a verdict the class is "",
+// the label −1, the numbers are 0 and ood is true.
+func outputs(outcomes []outcome) []protocol.Output {
+	n := len(outcomes)
+	ids, classes, errors := make([]string, n), make([]string, n), make([]string, n)
+	labels, ood := make([]int64, n), make([]bool, n)
+	confidences, scores, pValues := make([]float64, n), make([]float64, n), make([]float64, n)
+	for i, o := range outcomes {
+		ids[i] = o.id
+		if o.err != nil {
+			labels[i], ood[i] = -1, true
+			continue
+		}
+		classes[i], labels[i], ood[i] = o.Class, int64(o.Label), o.OOD
+		confidences[i], pValues[i] = o.Confidence, o.PValue
+		scores[i] = min(max(o.Score, -math.MaxFloat64), math.MaxFloat64) // JSON has no infinities
+	}
+	output := func(name string, data any) protocol.Output {
+		return protocol.Output{Name: name, Shape: []int64{int64(n)}, Data: data}
+	}
+	return []protocol.Output{
+		output("class", classes), output("label", labels), output("confidence", confidences), output("score", scores),
+		output("ood", ood), output("p_value", pValues), output("id", ids), output(errorOutput, errors),
+	}
+}

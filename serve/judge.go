@@ -1,0 +1,221 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"mlrbfn/pipeline"
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/store"
+)
+
+// picture is an image that a request brought.
+type picture struct {
+	name string // what the client calls it
+	data []byte
+}
+
+// flightKey is what equal work is: the same bytes by the same detector.
+type flightKey struct {
+	detector *detectors.Loaded
+	hash     [sha256.Size]byte
+}
+
+// judged is what came of an image.
+type judged struct {
+	pipeline.Verdict
+	features []float32
+}
+
+// outcome is what one image of a request is answered with: a verdict, or an error.
+type outcome struct {
+	id     string
+	name   string
+	sha256 string // "" for features that came without an image
+	judged
+	stored bool
+	err    error
+}
+
+// one judges an image, unless the same is being judged already.
+func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, source string, p picture) outcome {
+	key := flightKey{main, sha256.Sum256(p.data)}
+	o := outcome{id: store.NewID(), name: p.name, sha256: hex.EncodeToString(key.hash[:])}
+	used := []*detectors.Loaded{main, shadow} // by the flight, which may go on without this request
+	if shadow == nil {
+		used = used[:1]
+	}
+	release := func() {
+		for _, l := range used {
+			l.Release()
+		}
+	}
+	for _, l := range used {
+		l.Retain()
+	}
+	var shared bool
+	o.judged, shared, o.err = s.flights.Do(ctx, key, func(ctx context.Context, deliver func(judged, error)) {
+		defer release()
+		waited := time.Now()
+		end, err := s.places.run(ctx)
+		if err != nil {
+			deliver(judged{}, err)
+			return
+		}
+		defer end()
+		s.metrics.stage("wait", waited)
+		v, err := s.compute(ctx, main, p.data)
+		deliver(v, err)
+		if shadow != nil && err == nil {
+			s.compare(ctx, main, shadow, hex.EncodeToString(key.hash[:]), p.data, v)
+		}
+	})
+	if shared {
+		release()
+		s.metrics.shared.Inc()
+	}
+	if o.err == nil {
+		o.stored = s.remember(ctx, main, o, source, p.data)
+	}
+	s.metrics.judged(main.Name, o)
+	return o
+}
+
+// compute judges an image.
+func (s *Server) compute(ctx context.Context, d *detectors.Loaded, data []byte) (judged, error) {
+	start := time.Now()
+	row, err := d.Features(ctx, data)
+	if err != nil {
+		return judged{}, err
+	}
+	s.metrics.stage("features", start)
+	start = time.Now()
+	verdicts, err := d.Judge(ctx, row)
+	if err != nil {
+		return judged{}, err
+	}
+	s.metrics.stage("verdict", start)
+	return judged{verdicts[0], row}, nil
+}
+
+// all judges the images of a request, each on its own.
+func (s *Server) all(ctx context.Context, main, shadow *detectors.Loaded, source string, pictures []picture) []outcome {
+	outcomes := make([]outcome, len(pictures))
+	if len(pictures) == 1 {
+		outcomes[0] = s.one(ctx, main, shadow, source, pictures[0])
+		return outcomes
+	}
+	var group sync.WaitGroup
+	for i, p := range pictures {
+		group.Go(func() { outcomes[i] = s.one(ctx, main, shadow, source, p) })
+	}
+	group.Wait()
+	return outcomes
+}
+
+// rows judges rows of features.
+func (s *Server) rows(ctx context.Context, d *detectors.Loaded, source string, rows []float32) ([]outcome, error) {
+	end, err := s.places.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	verdicts, err := d.Judge(ctx, rows)
+	end()
+	if err != nil {
+		return nil, err
+	}
+	outcomes := make([]outcome, len(verdicts))
+	for i, v := range verdicts {
+		o := outcome{id: store.NewID(), judged: judged{v, slices.Clone(rows[i*d.Dim() : (i+1)*d.Dim()])}}
+		s.metrics.judged(d.Name, o)
+		outcomes[i] = o
+	}
+	s.rememberRows(ctx, d, outcomes, source)
+	return outcomes, nil
+}
+
+// shadows keeps the images that a detector and its shadow last disagreed on.
+type shadows struct {
+	mu   sync.Mutex
+	last []disagreement // oldest first
+}
+
+// maxDisagreements bounds what is kept.
+const maxDisagreements = 100
+
+// disagreement is an image of which two detectors say different things.
+type disagreement struct {
+	Time     time.Time `json:"time"`
+	Image    string    `json:"image"` // SHA-256
+	Detector opinion   `json:"detector"`
+	Shadow   opinion   `json:"shadow"`
+}
+
+type opinion struct {
+	Name    string  `json:"name"`
+	Version string  `json:"version"`
+	Class   string  `json:"class"`
+	OOD     bool    `json:"ood"`
+	Score   number  `json:"score"`
+	PValue  float64 `json:"p_value"`
+}
+
+func newShadows() *shadows { return &shadows{} }
+
+func (s *shadows) add(d disagreement) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.last) == maxDisagreements {
+		s.last = slices.Delete(s.last, 0, 1)
+	}
+	s.last = append(s.last, d)
+}
+
+// list returns them, the newest first.
+func (s *shadows) list() []disagreement {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.last)
+	slices.Reverse(all)
+	return all
+}
+
+// compare judges an image by the shadow too, and notes whether the two agree.
+func (s *Server) compare(ctx context.Context, main, shadow *detectors.Loaded, hash string, data []byte, v judged) {
+	row, err := v.features, error(nil)
+	if !shadow.SharesFeatures(main) {
+		row, err = shadow.Features(ctx, data)
+	}
+	var other []pipeline.Verdict
+	if err == nil {
+		other, err = shadow.Judge(ctx, row)
+	}
+	if err != nil {
+		what := "error"
+		if errors.Is(err, context.Canceled) {
+			return
+		}
+		s.metrics.shadow(main.Name, what)
+		s.log.Warn("the shadow has no verdict", "detector", main.Name, "error", err)
+		return
+	}
+	w := other[0]
+	switch {
+	case v.OOD != w.OOD:
+		s.metrics.shadow(main.Name, "ood")
+	case v.Class != w.Class:
+		s.metrics.shadow(main.Name, "class")
+	default:
+		s.metrics.shadow(main.Name, "agree")
+		return
+	}
+	says := func(l *detectors.Loaded, v pipeline.Verdict) opinion {
+		return opinion{l.Name, l.Version(), v.Class, v.OOD, number(v.Score), v.PValue}
+	}
+	s.shadows.add(disagreement{time.Now(), hash, says(main, v.Verdict), says(shadow, w)})
+}

@@ -1,0 +1,374 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/store"
+)
+
+// This file remembers verdicts and tells what is remembered.
+
+// sourcePattern is what a client may call the source of its images.
+var sourcePattern = regexp.MustCompile(`^[\pL\pN][\pL\pN ._:/-]{0,63}$`)
+
+// sourceOf is the source that a request names, or "http".
+func sourceOf(r *http.Request) (string, error) {
+	source := r.URL.Query().Get("source")
+	switch {
+	case source == "":
+		return "http", nil
+	case !sourcePattern.MatchString(source):
+		return "", refuse(http.StatusBadRequest, "a source has up to 64 letters, digits, spaces and . _ : / -")
+	}
+	return source, nil
+}
+
+// remember stores a verdict, keeps its image, and tells whether the verdict is stored.
+// What goes wrong is logged, and never the client's trouble.
+func (s *Server) remember(ctx context.Context, d *detectors.Loaded, o outcome, source string, data []byte) bool {
+	v := s.note(d, &o, source)
+	if s.images != nil && s.images.Wants(&v) {
+		if err := s.images.Put(o.sha256, data); err != nil {
+			s.metrics.notKept.Inc()
+			s.log.Error("an image was not kept", "verdict", o.id, "error", err)
+		}
+	}
+	o.stored = s.store(ctx, v)
+	s.tell(d, &o, v)
+	return o.stored
+}
+
+// rememberRows is remember for verdicts on features.
+func (s *Server) rememberRows(ctx context.Context, d *detectors.Loaded, outcomes []outcome, source string) {
+	verdicts := make([]store.Verdict, len(outcomes))
+	for i := range outcomes {
+		verdicts[i] = s.note(d, &outcomes[i], source)
+	}
+	stored := s.store(ctx, verdicts...)
+	for i := range outcomes {
+		outcomes[i].stored = stored
+		s.tell(d, &outcomes[i], verdicts[i])
+	}
+}
+
+// note makes of an outcome what is stored.
+func (s *Server) note(d *detectors.Loaded, o *outcome, source string) store.Verdict {
+	s.drift.add(d, source, o.Verdict)
+	v := store.Verdict{
+		ID: o.id, Time: time.Now(), Source: source, Name: o.name, Image: o.sha256, Detector: d.SHA256, Model: d.Source.Fingerprint,
+		Class: o.Class, Confidence: o.Confidence, Score: o.Score, PValue: o.PValue, Threshold: d.ThresholdOf(o.Label), OOD: o.OOD,
+	}
+	if s.opts.KeepFeatures {
+		v.Features = o.features
+	}
+	return v
+}
+
+// store stores verdicts and tells whether it did.
+func (s *Server) store(ctx context.Context, verdicts ...store.Verdict) bool {
+	if s.queue == nil {
+		return false
+	}
+	defer s.metrics.stage("store", time.Now())
+	if err := s.queue.Add(ctx, verdicts...); err != nil {
+		s.metrics.notStored.Add(float64(len(verdicts)))
+		s.log.Warn("verdicts were not stored", "verdict", verdicts[0].ID, "verdicts", len(verdicts), "error", err)
+		return false
+	}
+	return true
+}
+
+// tell tells the page about a flagged image.
+func (s *Server) tell(d *detectors.Loaded, o *outcome, v store.Verdict) {
+	if o.OOD {
+		s.events.publish(event{o.id, v.Time, v.Source, o.name, d.Name, o.sha256, o.Class, o.Confidence, number(o.Score), o.PValue, o.stored, s.images != nil && s.images.Has(o.sha256)})
+	}
+}
+
+// errForgets is for who asks a service that remembers nothing.
+var errForgets = &statusError{http.StatusNotFound, "this service remembers nothing: it was started without a store"}
+
+// storeError answers with an error of the store.
+func (s *Server) storeError(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, store.ErrNotFound) {
+		s.fail(w, r, http.StatusNotFound, "there is no verdict with this id")
+		return
+	}
+	id, _ := r.Context().Value(requestID{}).(string)
+	s.log.Error("the store cannot be asked", "request", id, "error", err)
+	s.fail(w, r, http.StatusServiceUnavailable, "the store cannot be asked now")
+}
+
+// record is a [store.Record] in JSON, which has no infinities.
+type record struct {
+	store.Record
+	Score     number         `json:"score"`
+	Threshold number         `json:"threshold"`
+	Kept      bool           `json:"kept"` // whether /v1/images has its image
+	Reviews   []store.Review `json:"reviews,omitempty"`
+}
+
+func (s *Server) recordOf(r store.Record) record {
+	return record{Record: r, Score: number(r.Score), Threshold: number(r.Threshold), Kept: s.images != nil && s.images.Has(r.Image)}
+}
+
+// query reads the query of a request for verdicts or counts.
+func query(r *http.Request) (q store.Query, err error) {
+	values := r.URL.Query()
+	wrong := func(name string, err error) error {
+		return refuse(http.StatusBadRequest, "%s=%s: %v", name, values.Get(name), err)
+	}
+	for name := range values {
+		text := values.Get(name)
+		switch name {
+		case "from", "to":
+			var t time.Time
+			if t, err = time.Parse(time.RFC3339, text); err != nil {
+				return q, wrong(name, errors.New("a time is written like 2026-11-22T10:00:00Z"))
+			}
+			if name == "from" {
+				q.From = t
+			} else {
+				q.To = t
+			}
+		case "source":
+			q.Source = text
+		case "class":
+			q.Class = text
+		case "detector":
+			q.Detector = text
+		case "image":
+			q.Image = text
+		case "ood", "reviewed":
+			yes, err := strconv.ParseBool(text)
+			if err != nil {
+				return q, wrong(name, errors.New("it is true or false"))
+			}
+			if name == "ood" {
+				q.OOD = &yes
+			} else {
+				q.Reviewed = &yes
+			}
+		case "after", "until":
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil || n < 0 {
+				return q, wrong(name, errors.New("it is the seq of a verdict"))
+			}
+			if name == "after" {
+				q.AfterSeq = n
+			} else {
+				q.UntilSeq = n
+			}
+		case "order":
+			orders := []string{"newest", "oldest", "strangest"}
+			at := slices.Index(orders, text)
+			if at < 0 {
+				return q, wrong(name, fmt.Errorf("it is %s", strings.Join(orders, ", ")))
+			}
+			q.Order = store.Order(at)
+		case "limit":
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 || n > 1000 {
+				return q, wrong(name, errors.New("it is a number from 1 to 1000"))
+			}
+			q.Limit = n
+		case "step":
+		default:
+			return q, refuse(http.StatusBadRequest, "nobody knows %q", name)
+		}
+	}
+	return q, nil
+}
+
+// listVerdicts answers GET /v1/verdicts.
+func (s *Server) listVerdicts(w http.ResponseWriter, r *http.Request) {
+	if s.opts.Store == nil {
+		s.failed(w, r, errForgets)
+		return
+	}
+	q, err := query(r)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+	defer cancel()
+	all, err := s.opts.Store.List(ctx, q)
+	if err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	records := make([]record, len(all))
+	for i, v := range all {
+		records[i] = s.recordOf(v)
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"verdicts": records})
+}
+
+// getVerdict answers GET /v1/verdicts/ID.
+func (s *Server) getVerdict(w http.ResponseWriter, r *http.Request) {
+	if s.opts.Store == nil {
+		s.failed(w, r, errForgets)
+		return
+	}
+	v, err := s.opts.Store.Get(r.Context(), r.PathValue("id"))
+	if err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	reviews, err := s.opts.Store.Reviews(r.Context(), v.ID)
+	if err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	answer := s.recordOf(v)
+	answer.Reviews = reviews
+	writeJSON(w, http.StatusOK, answer)
+}
+
+// counts answers GET /v1/counts: verdicts by source, class and spans of time.
+func (s *Server) counts(w http.ResponseWriter, r *http.Request) {
+	if s.opts.Store == nil {
+		s.failed(w, r, errForgets)
+		return
+	}
+	q, err := query(r)
+	var step time.Duration
+	if text := r.URL.Query().Get("step"); err == nil && text != "" {
+		if step, err = time.ParseDuration(text); err != nil || step < time.Second {
+			err = refuse(http.StatusBadRequest, "step=%s: it is a time of 1s or more, such as 1h", text)
+		} else if q.From.IsZero() || time.Since(q.From) > 10_000*step {
+			err = refuse(http.StatusBadRequest, "step=%s: from must be at most 10000 steps ago", text)
+		}
+	}
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+	defer cancel()
+	all, err := s.opts.Store.Count(ctx, q, step)
+	if err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	if all == nil {
+		all = []store.Count{}
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"counts": all})
+}
+
+// review is what a client says about a verdict: its class (label), that it is of a class
+// that the detector does not know (new), or one of fine, junk and undo (verdict).
+type review struct {
+	ID      string `json:"id"`
+	Label   string `json:"label"`
+	New     string `json:"new"`
+	Verdict string `json:"verdict"`
+	By      string `json:"by"`
+}
+
+// maxReviews bounds the reviews of one request.
+const maxReviews = 1000
+
+// addReviews answers POST /v1/reviews. Either all of them are stored or none.
+func (s *Server) addReviews(w http.ResponseWriter, r *http.Request) {
+	if s.opts.Store == nil {
+		s.failed(w, r, errForgets)
+		return
+	}
+	var said []review
+	text := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
+	text.DisallowUnknownFields()
+	if err := text.Decode(&said); err != nil {
+		if err = readError(err); !errors.As(err, new(*http.MaxBytesError)) {
+			err = refuse(http.StatusBadRequest, `reviews are a list of {"id", "label" | "new" | "verdict"}`)
+		}
+		s.failed(w, r, err)
+		return
+	}
+	if len(said) == 0 || len(said) > maxReviews {
+		s.failed(w, r, refuse(http.StatusBadRequest, "%d reviews; a request has 1 to %d", len(said), maxReviews))
+		return
+	}
+	classes := s.classes()
+	var reviews []store.Review
+	now := time.Now()
+	for i, one := range said {
+		v := store.Review{ID: one.ID, Time: now, By: nameOf(one.By)}
+		known := slices.Contains(classes, one.New)
+		switch {
+		case one.Label != "" && one.New == "" && one.Verdict == "":
+			v.Decision, v.Class = store.IsClass, one.Label
+			if !slices.Contains(classes, one.Label) {
+				s.failed(w, r, refuse(http.StatusBadRequest, "review %d: no detector knows the class %q; a new one is said by \"new\"", i, one.Label))
+				return
+			}
+		case one.New != "" && !known && len(one.New) <= maxName && one.Label == "" && one.Verdict == "":
+			v.Decision, v.Class = store.IsNew, nameOf(one.New)
+		case one.Label == "" && one.New == "" && slices.Contains([]string{"fine", "junk", "undo"}, one.Verdict):
+			v.Decision = store.Decision(one.Verdict)
+		default:
+			s.failed(w, r, refuse(http.StatusBadRequest, `review %d: it has one of "label" (a class), "new" (a name that no class has) and "verdict" (fine, junk or undo)`, i))
+			return
+		}
+		reviews = append(reviews, v)
+	}
+	if err := s.opts.Store.Review(r.Context(), reviews); err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]int{"stored": len(reviews)})
+}
+
+// classes are those of all detectors.
+func (s *Server) classes() []string {
+	var all []string
+	for _, name := range s.detectors.Names() {
+		main, shadow := s.detectors.Use(name)
+		all = append(all, main.Classes...)
+		main.Release()
+		if shadow != nil {
+			shadow.Release()
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// image answers GET /v1/images/HASH: an image that was kept. It is shown as an image or
+// saved, and never run.
+func (s *Server) image(w http.ResponseWriter, r *http.Request) {
+	if s.images == nil {
+		s.failed(w, r, errForgets)
+		return
+	}
+	data, err := s.images.Get(r.PathValue("hash"))
+	if errors.Is(err, store.ErrNotFound) {
+		s.fail(w, r, http.StatusNotFound, "this image is not kept")
+		return
+	}
+	if err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	kind := http.DetectContentType(data)
+	if !slices.Contains([]string{"image/jpeg", "image/png", "image/gif", "image/webp", "image/bmp"}, kind) {
+		kind = "application/octet-stream"
+	}
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	w.Header().Set("Content-Disposition", "attachment")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	_, _ = w.Write(data) // whoever has left gets no answer
+}

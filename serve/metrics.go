@@ -1,0 +1,173 @@
+package serve
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics are what Prometheus reads.
+type metrics struct {
+	registry        *prometheus.Registry
+	requests        *prometheus.CounterVec
+	latency         *prometheus.HistogramVec
+	stages          *prometheus.HistogramVec
+	refused, shared prometheus.Counter
+	verdicts        *prometheus.CounterVec
+	failed          *prometheus.CounterVec
+	pValues         *prometheus.HistogramVec
+	shadows         *prometheus.CounterVec
+	loads           *prometheus.CounterVec
+	notStored       prometheus.Counter
+	notKept         prometheus.Counter
+}
+
+// times are the bounds of the buckets of durations, in seconds.
+var times = []float64{.001, .002, .005, .01, .02, .03, .05, .075, .1, .2, .5, 1, 2, 5, 10, 30}
+
+func newMetrics() *metrics {
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mlrbfn_" + name, Help: help}, labels)
+	}
+	histograms := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "mlrbfn_" + name, Help: help, Buckets: buckets}, labels)
+	}
+	m := &metrics{
+		registry:  prometheus.NewRegistry(),
+		requests:  counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
+		latency:   histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
+		stages:    histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing.", times, "stage"),
+		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_refused_total", Help: "Requests that were refused with status 429."}),
+		shared:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_shared_total", Help: "Images that got the verdict of an equal one that was being judged."}),
+		verdicts:  counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
+		failed:    counters("failed_images_total", "Images without a verdict.", "detector"),
+		pValues:   histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
+		shadows:   counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
+		loads:     counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
+		notStored: prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_stored_total", Help: "Verdicts that were answered and not stored."}),
+		notKept:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_kept_total", Help: "Images that were to be kept and were not."}),
+	}
+	m.registry.MustRegister(m.notStored, m.notKept, m.requests, m.latency, m.stages, m.refused, m.shared, m.verdicts, m.failed, m.pValues, m.shadows, m.loads,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// watch adds the gauges of a server.
+func (m *metrics) watch(s *Server) {
+	gauge := func(name, help string, value func() float64) {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mlrbfn_" + name, Help: help}, value))
+	}
+	gauge("running_images", "Images that are being judged.", func() float64 { n, _ := s.places.counts(); return float64(n) })
+	gauge("waiting_images", "Images that are let in and wait.", func() float64 { _, n := s.places.counts(); return float64(n) })
+	gauge("ready", "1, or 0 while the service ends.", func() float64 {
+		if s.draining.Load() {
+			return 0
+		}
+		return 1
+	})
+	if s.queue != nil {
+		gauge("store_waiting_verdicts", "Verdicts that wait to be stored.", func() float64 { return float64(s.queue.Stats().Waiting) })
+		gauge("store_up", "1 while verdicts are stored.", func() float64 {
+			if s.queue.Stats().Down != nil {
+				return 0
+			}
+			return 1
+		})
+	}
+	m.registry.MustRegister(versions{s})
+}
+
+// versions says which detectors are open.
+type versions struct{ *Server }
+
+var versionInfo = prometheus.NewDesc("mlrbfn_detector_info", "1 for each detector that is open.", []string{"detector", "version"}, nil)
+
+var (
+	driftWealth = prometheus.NewDesc("mlrbfn_drift_log_wealth", "Logarithm of the capital of the test for drift: evidence against images like the calibration images.", []string{"detector", "version", "source"}, nil)
+	driftAlarm  = prometheus.NewDesc("mlrbfn_drift_alarm", "How many alarms of drift are raised: of all images together, and of classes.", []string{"detector", "version", "source"}, nil)
+)
+
+func (v versions) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{versionInfo, driftWealth, driftAlarm} {
+		to <- d
+	}
+}
+
+func (v versions) Collect(to chan<- prometheus.Metric) {
+	for _, name := range v.detectors.Names() {
+		main, shadow := v.detectors.Use(name)
+		to <- prometheus.MustNewConstMetric(versionInfo, prometheus.GaugeValue, 1, main.Name, main.Version())
+		main.Release()
+		if shadow != nil {
+			shadow.Release()
+		}
+	}
+	for _, d := range v.drift.list() {
+		if d.All == nil {
+			continue
+		}
+		alarms := 0
+		for _, m := range append(d.Classes, *d.All) {
+			if m.Alarm {
+				alarms++
+			}
+		}
+		to <- prometheus.MustNewConstMetric(driftWealth, prometheus.GaugeValue, d.All.LogWealth, d.Detector, d.Version, d.Source)
+		to <- prometheus.MustNewConstMetric(driftAlarm, prometheus.GaugeValue, float64(alarms), d.Detector, d.Version, d.Source)
+	}
+}
+
+// request counts a request. The route is the pattern that it matched, so that no client
+// can make labels.
+func (m *metrics) request(pattern string, status int, took time.Duration) {
+	_, route, _ := strings.Cut(pattern, " ")
+	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
+	m.latency.WithLabelValues(route).Observe(took.Seconds())
+}
+
+func (m *metrics) stage(name string, since time.Time) {
+	m.stages.WithLabelValues(name).Observe(time.Since(since).Seconds())
+}
+
+func (m *metrics) judged(detector string, o outcome) {
+	if o.err != nil {
+		m.failed.WithLabelValues(detector).Inc()
+		return
+	}
+	m.verdicts.WithLabelValues(detector, o.Class, strconv.FormatBool(o.OOD)).Inc()
+	m.pValues.WithLabelValues(detector).Observe(o.PValue)
+}
+
+func (m *metrics) shadow(detector, result string) { m.shadows.WithLabelValues(detector, result).Inc() }
+
+func (m *metrics) changed(detector string, shadow bool, err error) {
+	role, result := "detector", "replaced"
+	if shadow {
+		role = "shadow"
+	}
+	if err != nil {
+		result = "refused"
+	}
+	m.loads.WithLabelValues(detector, role, result).Inc()
+}
+
+// MetricsHandler answers GET /metrics in Prometheus's format. Where requests need a
+// token, so does it.
+func (s *Server) MetricsHandler() http.Handler {
+	metrics := promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		if s.tokens != nil && !s.tokens.Allow(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			s.fail(w, r, http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
+			return
+		}
+		metrics.ServeHTTP(w, r)
+	})
+	return mux
+}

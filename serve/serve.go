@@ -1,0 +1,329 @@
+// Package serve is a detector as a service over HTTP: it judges images that come one
+// by one, remembers what it said, and shows it on a page.
+//
+// [New] opens the detectors, and [Server.Serve] answers requests until its context is
+// cancelled. The parts are packages of their own that know nothing of HTTP: detectors
+// keeps detectors open and replaces them, flight does equal work once, protocol has
+// the tensors of the Open Inference Protocol, store remembers; access has tokens,
+// certificates and the limits of clients.
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mlrbfn/options"
+	"mlrbfn/serve/access"
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/flight"
+	"mlrbfn/serve/store"
+)
+
+// Options says what a service serves, to whom, and how much of it at once. Of all but
+// Detectors the zero value is the usual way.
+type Options struct {
+	// Detectors are the detectors and how images are read. Log and Changed are set by
+	// this package; a MaxPixels of 0 is DefaultMaxPixels, an ImageTimeout of 0
+	// DefaultImageTimeout.
+	Detectors detectors.Options
+	// Poll is how often the files of detectors are looked at; 0 is DefaultPoll.
+	Poll time.Duration
+
+	// Running is how many images are judged at once; 0 is one for each processor.
+	// Waiting is how many more are let in; 0 is DefaultWaiting. Requests beyond them
+	// are refused with status 429.
+	Running, Waiting int
+	// Timeout bounds how long a request waits and is worked on; 0 is DefaultTimeout.
+	Timeout time.Duration
+	// ReadTimeout bounds how long a client takes to send a request; 0 is
+	// DefaultReadTimeout.
+	ReadTimeout time.Duration
+	// Drain bounds how long requests may take that are not answered at the end; 0 is
+	// DefaultDrain.
+	Drain time.Duration
+	// MaxBody bounds the bytes of a request; 0 is DefaultMaxBody.
+	MaxBody int64
+	// MaxImages bounds the images of a request; 0 is DefaultMaxImages, or fewer if
+	// that many are never let in at once.
+	MaxImages int
+	// PerClient bounds the requests that one address has in work, and PerClientConns
+	// its connections; 0 is half of Running and Waiting, and DefaultPerClientConns; −1
+	// is no bound.
+	PerClient, PerClientConns int
+
+	// TokenFile has the tokens that requests need, one a line; "" lets in everybody
+	// who reaches the address.
+	TokenFile string
+	// OpenToAll allows an address that other machines reach without TokenFile.
+	OpenToAll bool
+	// CertFile and KeyFile, unless "", are the certificate for TLS and its key.
+	CertFile, KeyFile string
+	// Hosts are the names that requests may call this service by, beside localhost and
+	// addresses.
+	Hosts []string
+
+	// Store remembers verdicts, and Images the images beside it; nil remembers nothing.
+	// The caller closes them afterwards. With KeepFeatures the features of images are
+	// stored, too, which learning needs.
+	Store        store.Store
+	Images       *store.Images
+	KeepFeatures bool
+	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
+	// source; 0 is DefaultAlpha.
+	Alpha float64
+	// Log gets what happens; nil logs nothing.
+	Log *slog.Logger
+	// Version is that of the program.
+	Version string
+}
+
+// Defaults of Options.
+const (
+	DefaultPoll           = 2 * time.Second
+	DefaultWaiting        = 128
+	DefaultTimeout        = 30 * time.Second
+	DefaultReadTimeout    = 30 * time.Second
+	DefaultDrain          = 30 * time.Second
+	DefaultMaxBody        = 32 << 20
+	DefaultMaxImages      = 64
+	DefaultPerClientConns = 256
+	DefaultMaxPixels      = 50_000_000
+	DefaultImageTimeout   = 20 * time.Second
+	DefaultAlpha          = 0.01
+)
+
+// Limits of every connection.
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 16 << 10 // bytes
+)
+
+// Server is a service. Serve or Handler answers requests; Close ends it.
+type Server struct {
+	opts      Options
+	log       *slog.Logger
+	detectors *detectors.Set
+	places    *places
+	flights   flight.Group[flightKey, judged]
+	clients   *access.Clients
+	tokens    *access.Tokens      // nil where none is needed
+	cert      *access.Certificate // nil without TLS
+	metrics   *metrics
+	shadows   *shadows
+	events    *hub
+	drift     *drifts
+	images    *store.Images // or nil
+	queue     *store.Queue  // or nil
+	draining  atomic.Bool
+
+	stop       context.CancelFunc // ends what runs beside requests
+	background sync.WaitGroup
+}
+
+// New opens the detectors and whatever else the options name.
+func New(ctx context.Context, opts Options) (_ *Server, err error) {
+	fill(&opts)
+	if err := check(&opts); err != nil {
+		return nil, err
+	}
+	s := &Server{opts: opts, log: opts.Log, metrics: newMetrics(), shadows: newShadows(), events: newHub(), images: opts.Images}
+	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
+	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
+	s.clients = access.NewClients(max(0, opts.PerClient))
+	if opts.TokenFile != "" {
+		if s.tokens, err = access.OpenTokens(opts.TokenFile, s.log); err != nil {
+			return nil, options.Errorf("TokenFile", "%w", err)
+		}
+	}
+	if opts.CertFile != "" {
+		if s.cert, err = access.OpenCertificate(opts.CertFile, opts.KeyFile, s.log); err != nil {
+			return nil, options.Errorf("CertFile", "%w", err)
+		}
+	}
+	opts.Detectors.Log = s.log
+	opts.Detectors.Changed = s.metrics.changed
+	if s.detectors, err = detectors.Open(ctx, opts.Detectors); err != nil {
+		return nil, err
+	}
+	if opts.Store != nil {
+		if s.queue, err = store.NewQueue(opts.Store, store.QueueOptions{Log: s.log}); err != nil {
+			s.detectors.Close()
+			return nil, err
+		}
+	}
+	s.metrics.watch(s)
+	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.background.Go(func() { s.detectors.Watch(beside, opts.Poll) })
+	s.background.Go(func() { s.drift.run(beside) })
+	return s, nil
+}
+
+// fill puts the defaults in.
+func fill(o *Options) {
+	or := func(v *time.Duration, usual time.Duration) {
+		if *v == 0 {
+			*v = usual
+		}
+	}
+	or(&o.Poll, DefaultPoll)
+	or(&o.Timeout, DefaultTimeout)
+	or(&o.ReadTimeout, DefaultReadTimeout)
+	or(&o.Drain, DefaultDrain)
+	or(&o.Detectors.Run.ImageTimeout, DefaultImageTimeout)
+	number := func(v *int, usual int) {
+		if *v == 0 {
+			*v = usual
+		}
+	}
+	number(&o.Running, runtime.GOMAXPROCS(0))
+	number(&o.Waiting, DefaultWaiting)
+	number(&o.MaxImages, min(DefaultMaxImages, o.Running+o.Waiting))
+	number(&o.PerClient, max(1, (o.Running+o.Waiting)/2))
+	number(&o.PerClientConns, DefaultPerClientConns)
+	if o.Alpha == 0 {
+		o.Alpha = DefaultAlpha
+	}
+	if o.MaxBody == 0 {
+		o.MaxBody = DefaultMaxBody
+	}
+	if o.Detectors.Run.MaxPixels == 0 {
+		o.Detectors.Run.MaxPixels = DefaultMaxPixels
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func check(o *Options) error {
+	for _, bound := range []struct {
+		option string
+		value  int64
+	}{
+		{"Running", int64(o.Running)}, {"Waiting", int64(o.Waiting)}, {"MaxImages", int64(o.MaxImages)}, {"MaxBody", o.MaxBody},
+		{"Timeout", int64(o.Timeout)}, {"ReadTimeout", int64(o.ReadTimeout)}, {"Drain", int64(o.Drain)}, {"Poll", int64(o.Poll)},
+	} {
+		if bound.value < 1 {
+			return options.Errorf(bound.option, "it must be positive")
+		}
+	}
+	switch {
+	case o.PerClient < -1:
+		return options.Errorf("PerClient", "%d: -1 is no bound", o.PerClient)
+	case o.PerClientConns < -1:
+		return options.Errorf("PerClientConns", "%d: -1 is no bound", o.PerClientConns)
+	case o.MaxImages > o.Running+o.Waiting:
+		return options.Errorf("MaxImages", "requests of %d images are never let in, as at most %d images run and wait", o.MaxImages, o.Running+o.Waiting)
+	case (o.CertFile == "") != (o.KeyFile == ""):
+		return options.Errorf("CertFile", "a certificate needs its key, and a key its certificate")
+	case !(o.Alpha > 0 && o.Alpha < 1):
+		return options.Errorf("Alpha", "%g: a chance lies between 0 and 1", o.Alpha)
+	}
+	return nil
+}
+
+// Serve answers requests on the listeners until ctx is cancelled, and then those that
+// have begun. Metrics, unless nil, is where metrics are offered. It closes all listeners.
+func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics net.Listener) error {
+	all := listeners
+	if metrics != nil {
+		all = append(append([]net.Listener{}, listeners...), metrics)
+	}
+	closeAll := func() {
+		for _, l := range all {
+			l.Close()
+		}
+	}
+	for _, l := range all {
+		if err := access.CheckAddress(l.Addr()); err != nil && s.tokens == nil {
+			if !s.opts.OpenToAll {
+				closeAll()
+				return options.Errorf("TokenFile", "%s: %w", l.Addr(), err)
+			}
+			s.log.Warn("EVERYBODY who reaches this address can use the service, read what it remembers and replace detectors by their files: there is no token", "address", l.Addr().String())
+		} else if err != nil && s.cert == nil {
+			s.log.Warn("tokens and images travel unencrypted to this address: name a certificate, or let nothing but a proxy with TLS reach it", "address", l.Addr().String())
+		}
+	}
+	var servers []*http.Server
+	group, ctx := errgroup.WithContext(ctx)
+	requests, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	start := func(l net.Listener, handler http.Handler) {
+		server := &http.Server{
+			Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: s.opts.ReadTimeout, IdleTimeout: idleTimeout,
+			WriteTimeout: s.opts.ReadTimeout + s.opts.Timeout + 10*time.Second, MaxHeaderBytes: maxHeader,
+			ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+			BaseContext: func(net.Listener) context.Context { return requests },
+		}
+		if s.opts.PerClientConns > 0 {
+			l = access.Limit(l, access.NewClients(s.opts.PerClientConns))
+		}
+		if s.cert != nil {
+			server.TLSConfig = s.cert.Config()
+			server.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
+			l = tls.NewListener(l, server.TLSConfig)
+		}
+		servers = append(servers, server)
+		group.Go(func() error {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+	handler := s.Handler()
+	for _, l := range listeners {
+		start(l, handler)
+	}
+	if metrics != nil {
+		start(metrics, s.MetricsHandler())
+	}
+	group.Go(func() error {
+		<-ctx.Done()
+		s.draining.Store(true)
+		s.events.close()
+		s.log.Info("ending: requests that have begun are answered", "at_most", s.opts.Drain)
+		deadline, cancel := context.WithTimeout(requests, s.opts.Drain)
+		defer cancel()
+		var ends errgroup.Group
+		for _, server := range servers {
+			ends.Go(func() error {
+				if err := server.Shutdown(deadline); err != nil {
+					s.log.Error("some requests were not answered in time", "error", err)
+					return server.Close()
+				}
+				return nil
+			})
+		}
+		return ends.Wait()
+	})
+	return group.Wait()
+}
+
+// Close ends the service, once no request is worked on any more.
+func (s *Server) Close() {
+	s.events.close()
+	s.flights.Wait()
+	s.stop()
+	s.background.Wait()
+	if s.queue != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Drain)
+		defer cancel()
+		if err := s.queue.Close(ctx); err != nil {
+			s.log.Error("some verdicts were not stored", "error", err)
+		}
+	}
+	s.detectors.Close()
+}

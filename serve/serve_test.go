@@ -1,0 +1,629 @@
+package serve
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	goimage "image"
+	"image/png"
+	"io"
+	"math"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mlrbfn/options"
+	"mlrbfn/pipeline"
+	"mlrbfn/serve/access"
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/internal/servetest"
+)
+
+// world is a service that runs, with one detector named main.
+type world struct {
+	*Server
+	url, file string
+}
+
+func start(t *testing.T, change func(*Options)) *world {
+	t.Helper()
+	w := &world{file: servetest.Detector(t, 1)}
+	opts := Options{Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: w.file}}}, Version: "test"}
+	if change != nil {
+		change(&opts)
+	}
+	var err error
+	if w.Server, err = New(t.Context(), opts); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(w.Handler())
+	w.url = server.URL
+	t.Cleanup(func() {
+		server.Close()
+		w.Close()
+	})
+	return w
+}
+
+// ask sends a request and returns the status, the headers and the body.
+func ask(t *testing.T, method, url string, header map[string]string, body io.Reader) (int, http.Header, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range header {
+		if name == "Host" {
+			r.Host = value
+			continue
+		}
+		r.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(text)
+}
+
+// verdicts asks pipeline.Judge.
+func (w *world) verdicts(t *testing.T, images ...[]byte) []pipeline.Verdict {
+	t.Helper()
+	judge, err := pipeline.OpenJudge(t.Context(), w.file, pipeline.JudgeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer judge.Close()
+	var all []pipeline.Verdict
+	for _, data := range images {
+		v, err := judge.Image(t.Context(), pipeline.Encoded(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+type result struct {
+	ID, Path, Detector, Class string
+	Confidence, Score         float64
+	OOD                       bool
+	PValue                    float64 `json:"p_value"`
+	Stored                    *bool
+	Error                     string
+}
+
+func decode(t *testing.T, text string, to any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), to); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+}
+
+func (r result) agrees(v pipeline.Verdict) bool {
+	return r.Class == v.Class && r.Confidence == v.Confidence && r.Score == v.Score && r.OOD == v.OOD && r.PValue == v.PValue
+}
+
+func TestDetect(t *testing.T) {
+	w := start(t, nil)
+	images := [][]byte{servetest.Image(0, 100), servetest.Image(1, 101)}
+	want := w.verdicts(t, images...)
+	status, header, text := ask(t, "POST", w.url+"/v1/detect?name=%3Cscript%3E.png", map[string]string{"X-Request-Id": "mine-7"}, bytes.NewReader(images[0]))
+	var one result
+	decode(t, text, &one)
+	if status != 200 || !one.agrees(want[0]) || one.ID == "" || one.Path != "<script>.png" || one.Detector != "main" || one.Stored != nil {
+		t.Errorf("%d %s, want %+v", status, text, want[0])
+	}
+	if header.Get("X-Request-Id") != "mine-7" || header.Get("Content-Type") != "application/json" || !strings.HasPrefix(header.Get("Content-Security-Policy"), "default-src 'none'") || strings.Contains(text, "<") {
+		t.Errorf("%v\n%s", header, text)
+	}
+
+	// A form with two images and one that is broken.
+	var form bytes.Buffer
+	parts := multipart.NewWriter(&form)
+	for i, data := range [][]byte{images[0], []byte("no image"), images[1]} {
+		part, err := parts.CreateFormFile("file", fmt.Sprintf("%d.png", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = part.Write(data)
+	}
+	parts.Close()
+	status, _, text = ask(t, "POST", w.url+"/v1/detect?detector=main", map[string]string{"Content-Type": parts.FormDataContentType()}, &form)
+	var all struct{ Results []result }
+	decode(t, text, &all)
+	if r := all.Results; status != 200 || len(r) != 3 || !r[0].agrees(want[0]) || !r[2].agrees(want[1]) || r[1].Error == "" || r[1].Path != "1.png" || r[0].ID == r[2].ID {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+// TestStatus: each way in which a request can fail has its status, and says why.
+func TestStatus(t *testing.T) {
+	w := start(t, func(o *Options) { o.MaxBody, o.MaxImages, o.Detectors.Run.MaxPixels = 4096, 2, 12 })
+	image := servetest.Image(0, 1)
+	var large bytes.Buffer
+	if err := png.Encode(&large, goimage.NewGray(goimage.Rect(0, 0, 13, 1))); err != nil {
+		t.Fatal(err)
+	}
+	form := func(n int) (string, io.Reader) {
+		var b bytes.Buffer
+		parts := multipart.NewWriter(&b)
+		for range n {
+			part, _ := parts.CreateFormFile("x", "y")
+			_, _ = part.Write([]byte("broken"))
+		}
+		parts.Close()
+		return parts.FormDataContentType(), &b
+	}
+	none, noBody := form(0)
+	three, threeBody := form(3)
+	two, twoBody := form(2)
+	features := `{"inputs":[{"name":"features","datatype":"FP32","shape":[1,36],"data":[` + strings.Repeat("1,", 35) + `1]}]}`
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write([]byte(features))
+	z.Close()
+	var bomb bytes.Buffer
+	z = gzip.NewWriter(&bomb)
+	_, _ = z.Write(make([]byte, 1<<20))
+	z.Close()
+	for _, tt := range []struct {
+		method, path string
+		header       map[string]string
+		body         io.Reader
+		status       int
+		says         string
+	}{
+		{"POST", "/v1/detect", nil, strings.NewReader("no image"), 422, "unsupported image format"},
+		{"POST", "/v1/detect", nil, bytes.NewReader(image[:60]), 422, "cannot read PNG"},
+		{"POST", "/v1/detect", nil, &large, 422, "PNG of 13×1 pixels is above the limit of 12"},
+		{"POST", "/v1/detect", nil, nil, 400, "no image"},
+		{"POST", "/v1/detect", nil, bytes.NewReader(make([]byte, 5000)), 413, "more than 4096 bytes"},
+		{"POST", "/v1/detect", nil, io.MultiReader(bytes.NewReader(make([]byte, 5000))), 413, "more than 4096 bytes"}, // of a length that is not told
+		{"POST", "/v1/detect?detector=other", nil, bytes.NewReader(image), 404, `no detector \"other\"`},
+		{"POST", "/v1/detect", map[string]string{"Content-Type": "multipart/form-data"}, bytes.NewReader(image), 400, "form"},
+		{"POST", "/v1/detect", map[string]string{"Content-Type": "multipart/form-data; boundary=x"}, bytes.NewReader(image), 400, "could not be read"},
+		{"POST", "/v1/detect", map[string]string{"Content-Type": none}, noBody, 400, ""},
+		{"POST", "/v1/detect", map[string]string{"Content-Type": two}, twoBody, 422, "unsupported image format"},
+		{"POST", "/v1/detect", map[string]string{"Content-Type": three}, threeBody, 413, "may have 2 images"},
+		{"GET", "/v1/detect", nil, nil, 405, ""},
+		{"GET", "/nothing", nil, nil, 404, ""},
+		{"POST", "/v1/detect", map[string]string{"Host": "evil.example"}, bytes.NewReader(image), 421, "host name"},
+		{"POST", "/v1/detect", map[string]string{"Origin": "https://evil.example"}, bytes.NewReader(image), 403, "another site"},
+		{"POST", "/v1/detect", map[string]string{"Sec-Fetch-Site": "cross-site"}, bytes.NewReader(image), 403, "another site"},
+		{"GET", "/healthz", nil, nil, 200, "live"},
+		{"GET", "/readyz", nil, nil, 200, "ready"},
+		{"GET", "/v2/health/live", nil, nil, 200, "live"},
+		{"GET", "/v2/health/ready", nil, nil, 200, "ready"},
+		{"GET", "/v2", nil, nil, 200, "binary_tensor_data"},
+		{"GET", "/v2/models/main", nil, nil, 200, `{"name":"features","datatype":"FP32","shape":[-1,36]}`},
+		{"GET", "/v2/models/other", nil, nil, 404, ""},
+		{"GET", "/v2/models/main/ready", nil, nil, 200, ""},
+		{"GET", "/v2/models/main/versions/0/ready", nil, nil, 404, "not \\\"0\\\""},
+		{"GET", "/v2/models/main/config", nil, nil, 200, "TYPE_STRING"},
+		{"POST", "/v2/repository/index", nil, nil, 200, "READY"},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader("{"), 400, "Open Inference Protocol"},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader("{}"), 400, "0 inputs"},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader(strings.Replace(features, "features", "other", 1)), 400, `input \"other\"`},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader(strings.Replace(features, "[1,36]", "[36,1]", 1)), 400, "the detector reads"},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader(features), 200, `"datatype":"FP64"`},
+		{"POST", "/v2/models/main/infer", map[string]string{"Content-Encoding": "gzip"}, &packed, 200, `"datatype":"FP64"`},
+		{"POST", "/v2/models/main/infer", map[string]string{"Content-Encoding": "gzip"}, &bomb, 413, "more than 4096 bytes"},
+		{"POST", "/v2/models/main/infer", map[string]string{"Content-Encoding": "gzip"}, strings.NewReader("no"), 400, ""},
+		{"POST", "/v2/models/main/infer", map[string]string{"Content-Encoding": "br"}, strings.NewReader("no"), 415, "gzip and deflate"},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader(`{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":["AAAA"]}]}`), 422, "image 0 of 1"},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader(`{"inputs":[{"name":"image","datatype":"BYTES","shape":[3],"data":["","",""]}]}`), 413, "3 images"},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader(strings.Replace(features, `{"inputs"`, `{"outputs":[{"name":"x"}],"inputs"`, 1)), 400, `no output`},
+	} {
+		status, header, text := ask(t, tt.method, w.url+tt.path, tt.header, tt.body)
+		if status != tt.status || !strings.Contains(text, tt.says) {
+			t.Errorf("%s %s %v: %d %s, want %d %q", tt.method, tt.path, tt.header, status, text, tt.status, tt.says)
+		}
+		if strings.Contains(text, filepath.Dir(w.file)) {
+			t.Errorf("%s: the answer names a path: %s", tt.path, text)
+		}
+		if header.Get("X-Request-Id") == "" || header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: headers %v", tt.path, header)
+		}
+	}
+	// Headers that are too large.
+	if status, _, _ := ask(t, "GET", w.url+"/healthz", map[string]string{"X": strings.Repeat("x", 2<<20)}, nil); status != 431 {
+		t.Errorf("huge headers: %d", status)
+	}
+}
+
+// TestInfer: images as a tensor of bytes get the verdicts of detect, as JSON and binary,
+// and a broken one among them spoils no other.
+func TestInfer(t *testing.T) {
+	w := start(t, nil)
+	image := servetest.Image(1, 100)
+	want := w.verdicts(t, image)[0]
+	bytesOf := func(b []byte) string {
+		return string([]byte{byte(len(b)), byte(len(b) >> 8), 0, 0}) + string(b)
+	}
+	tail := bytesOf(image) + bytesOf([]byte("broken"))
+	head := fmt.Sprintf(`{"id":"7","inputs":[{"name":"image","datatype":"BYTES","shape":[2,1],"parameters":{"binary_data_size":%d}}]}`, len(tail))
+	status, _, text := ask(t, "POST", w.url+"/v2/models/main/infer", map[string]string{"Inference-Header-Content-Length": fmt.Sprint(len(head))}, strings.NewReader(head+tail))
+	var got struct {
+		Model   string `json:"model_name"`
+		ID      string
+		Outputs []struct {
+			Name string
+			Data []any
+		}
+	}
+	decode(t, text, &got)
+	values := map[string][]any{}
+	for _, o := range got.Outputs {
+		values[o.Name] = o.Data
+	}
+	delete(values, "id")
+	errors := values["error"]
+	delete(values, "error")
+	if status != 200 || got.ID != "7" || got.Model != "main" || !reflect.DeepEqual(values, map[string][]any{
+		"class": {want.Class, ""}, "label": {float64(want.Label), -1.0}, "confidence": {want.Confidence, 0.0},
+		"score": {want.Score, 0.0}, "ood": {want.OOD, true}, "p_value": {want.PValue, 0.0},
+	}) || errors[0] != "" || errors[1] == "" {
+		t.Errorf("%d %s, want %+v", status, text, want)
+	}
+	// Who does not ask for the errors is refused.
+	head = strings.Replace(head, `{"id"`, `{"outputs":[{"name":"class","parameters":{"binary_data":true}}],"id"`, 1)
+	headers := map[string]string{"Inference-Header-Content-Length": fmt.Sprint(len(head))}
+	if status, _, text = ask(t, "POST", w.url+"/v2/models/main/infer", headers, strings.NewReader(head+tail)); status != 422 || !strings.Contains(text, "image 1 of 2") {
+		t.Errorf("%d %s", status, text)
+	}
+	head = strings.Replace(head, fmt.Sprint(len(tail)), fmt.Sprint(2*len(bytesOf(image))), 1)
+	headers["Inference-Header-Content-Length"] = fmt.Sprint(len(head))
+	status, header, text := ask(t, "POST", w.url+"/v2/models/main/infer", headers, strings.NewReader(head+bytesOf(image)+bytesOf(image)))
+	if n := len(text) - 2*(4+len(want.Class)); status != 200 || header.Get("Inference-Header-Content-Length") != fmt.Sprint(n) || text[n:] != strings.Repeat(bytesOf([]byte(want.Class)), 2) {
+		t.Errorf("%d %v %q", status, header, text)
+	}
+}
+
+// TestLimits: beyond what may wait, requests are refused and told when to come again;
+// equal images are judged once; and nothing is lost of those that wait.
+func TestLimits(t *testing.T) {
+	w := start(t, func(o *Options) { o.Running, o.Waiting, o.PerClient = 1, 2, -1 })
+	image := servetest.Image(0, 1)
+	// The one that runs is this test.
+	end, err := w.places.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			if status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(image)); status != 200 {
+				t.Errorf("%d %s", status, text)
+			}
+		})
+	}
+	for {
+		if _, waiting := w.places.counts(); waiting == 2 { // of three, and one is counted as running
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	status, header, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(image))
+	if status != 429 || header.Get("Retry-After") == "" {
+		t.Errorf("%d %v %s", status, header, text)
+	}
+	if status, _, _ := ask(t, "GET", w.url+"/readyz", nil, nil); status != 200 {
+		t.Errorf("ready: %d", status)
+	}
+	end()
+	all.Wait()
+	if _, _, text = ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(image)); !strings.Contains(text, "class") {
+		t.Errorf("afterwards: %s", text)
+	}
+	if w.places.in != 0 || w.places.bytes != 0 {
+		t.Errorf("%d images and %d bytes are still in", w.places.in, w.places.bytes)
+	}
+}
+
+// TestClients: one address has a bound of its own.
+func TestClients(t *testing.T) {
+	w := start(t, func(o *Options) { o.PerClient = 1 })
+	slow, more := io.Pipe()
+	var all sync.WaitGroup
+	all.Go(func() {
+		if status, _, _ := ask(t, "POST", w.url+"/v1/detect", nil, slow); status != 422 {
+			t.Errorf("the slow one: %d", status)
+		}
+	})
+	if _, err := more.Write([]byte("x")); err != nil { // it has begun
+		t.Fatal(err)
+	}
+	for {
+		w.places.mu.Lock()
+		begun := w.places.in == 1
+		w.places.mu.Unlock()
+		if begun {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if status, _, text := ask(t, "GET", w.url+"/v1/shadows", nil, nil); status != 429 {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, _, _ := ask(t, "GET", w.url+"/healthz", nil, nil); status != 200 {
+		t.Errorf("health: %d", status)
+	}
+	more.Close()
+	all.Wait()
+	if status, _, _ := ask(t, "GET", w.url+"/v1/shadows", nil, nil); status != 200 {
+		t.Errorf("afterwards: %d", status)
+	}
+}
+
+// TestTokens: without a token of the file only health and the description are told.
+func TestTokens(t *testing.T) {
+	const first, second = "0123456789abcdef-first", "0123456789abcdef-second"
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("# ours\n"+first+"\n\n"+second+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, func(o *Options) { o.TokenFile = file })
+	for _, r := range w.routes() {
+		method, path, _ := strings.Cut(r.pattern, " ")
+		path = strings.NewReplacer("{name}", "main", "{version}", "0", "{id}", "0", "{hash}", "0", "{$}", "").Replace(path)
+		status, header, text := ask(t, method, w.url+path, nil, nil)
+		if needed := status == 401 && header.Get("WWW-Authenticate") == "Bearer"; needed == r.open {
+			t.Errorf("%s without a token: %d %s", r.pattern, status, text)
+		}
+	}
+	for authorization, want := range map[string]int{
+		"Bearer " + first: 200, "bearer " + second: 200, "Bearer " + first + "x": 401, "Bearer ": 401, first: 401, "Basic " + first: 401, "Bearer # ours": 401, "": 401,
+	} {
+		if status, _, _ := ask(t, "GET", w.url+"/v1/shadows", map[string]string{"Authorization": authorization}, nil); status != want {
+			t.Errorf("%q: %d", authorization, status)
+		}
+	}
+	metrics := httptest.NewServer(w.MetricsHandler())
+	defer metrics.Close()
+	if status, _, _ := ask(t, "GET", metrics.URL+"/metrics", nil, nil); status != 401 {
+		t.Errorf("metrics: %d", status)
+	}
+	if status, _, text := ask(t, "GET", metrics.URL+"/metrics", map[string]string{"Authorization": "Bearer " + first}, nil); status != 200 || !strings.Contains(text, `mlrbfn_detector_info{detector="main"`) {
+		t.Errorf("metrics: %d", status)
+	}
+}
+
+// TestLoad: a detector is replaced on request, or refused without a path in the answer.
+func TestLoad(t *testing.T) {
+	w := start(t, nil)
+	version := func() string {
+		main, _ := w.detectors.Use("")
+		defer main.Release()
+		return main.Version()
+	}
+	before := version()
+	data, err := os.ReadFile(servetest.Detector(t, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.file, data[:len(data)/2], 0o666); err != nil {
+		t.Fatal(err)
+	}
+	status, _, text := ask(t, "POST", w.url+"/v2/repository/models/main/load", nil, nil)
+	if status != 400 || strings.Contains(text, filepath.Dir(w.file)) || version() != before {
+		t.Errorf("%d %s", status, text)
+	}
+	if err := os.WriteFile(w.file, data, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, text = ask(t, "POST", w.url+"/v2/repository/models/main/load", nil, nil); status != 200 || version() == before {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, _, _ = ask(t, "POST", w.url+"/v2/repository/models/other/load", nil, nil); status != 404 {
+		t.Error(status)
+	}
+}
+
+// TestShadow: where a detector and its shadow disagree is counted and listed.
+func TestShadow(t *testing.T) {
+	w := start(t, func(o *Options) {
+		o.Detectors.Shadows = []detectors.Named{{Name: "main", File: "shadow"}}
+		o.Detectors.Load = func(file string) (*pipeline.Detector, error) {
+			d, err := pipeline.LoadDetector(strings.TrimSuffix(file, ".flags-all"))
+			if err == nil && strings.HasSuffix(file, ".flags-all") {
+				d.SetThreshold(1e9)
+			}
+			return d, err
+		}
+		file := o.Detectors.Detectors[0].File
+		o.Detectors.Shadows[0].File = file + ".flags-all"
+		if err := os.Link(file, file+".flags-all"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	want := 0
+	for i := range 10 {
+		status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, uint64(i))))
+		var r result
+		if decode(t, text, &r); status != 200 {
+			t.Fatal(text)
+		}
+		if !r.OOD {
+			want++
+		}
+	}
+	w.flights.Wait()
+	_, _, text := ask(t, "GET", w.url+"/v1/shadows", nil, nil)
+	var got struct {
+		Disagreements []struct{ Detector, Shadow struct{ OOD bool } }
+	}
+	decode(t, text, &got)
+	if want == 0 || len(got.Disagreements) != want || got.Disagreements[0].Detector.OOD || !got.Disagreements[0].Shadow.OOD {
+		t.Errorf("%s, want %d", text, want)
+	}
+}
+
+// TestServeEnds: at the end requests that have begun are answered, and no goroutine
+// stays.
+func TestServeEnds(t *testing.T) {
+	file := servetest.Detector(t, 1)
+	before := runtime.NumGoroutine()
+	s, err := New(t.Context(), Options{Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: file}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listeners []net.Listener
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners = append(listeners, l)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, listeners[:1], listeners[1]) }()
+	url := "http://" + listeners[0].Addr().String()
+	body, more := io.Pipe()
+	answered := make(chan int, 1)
+	client := &http.Client{Transport: &http.Transport{}}
+	go func() {
+		response, err := client.Post(url+"/v1/detect", "image/png", body)
+		if err != nil {
+			t.Error(err)
+			answered <- 0
+			return
+		}
+		response.Body.Close()
+		answered <- response.StatusCode
+	}()
+	image := servetest.Image(0, 5)
+	_, _ = more.Write(image[:10])
+	for s.placesIn() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	for !s.draining.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	_, _ = more.Write(image[10:])
+	more.Close()
+	if status := <-answered; status != 200 {
+		t.Errorf("the request that had begun: %d", status)
+	}
+	client.CloseIdleConnections()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	for range 1000 { // connections end a moment later
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	stacks := make([]byte, 1<<20)
+	t.Errorf("%d goroutines, %d before\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+}
+
+func (s *Server) placesIn() int {
+	s.places.mu.Lock()
+	defer s.places.mu.Unlock()
+	return s.places.in
+}
+
+// TestSlowClient: who does not send in time gets an answer and blocks nobody.
+func TestSlowClient(t *testing.T) {
+	s, err := New(t.Context(), Options{
+		Detectors:   detectors.Options{Detectors: []detectors.Named{{Name: "main", File: servetest.Detector(t, 1)}}},
+		ReadTimeout: 50 * time.Millisecond, Running: 1, Waiting: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, []net.Listener{l}, nil) }()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(conn, "POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc")
+	text, _ := io.ReadAll(conn)
+	if !strings.Contains(string(text), "408 Request Timeout") {
+		t.Errorf("%s", text)
+	}
+	conn.Close()
+	cancel()
+	if err := <-ended; err != nil || s.placesIn() != 0 {
+		t.Error(err, s.placesIn())
+	}
+}
+
+// TestOpenToAll: an address that other machines reach needs tokens.
+func TestOpenToAll(t *testing.T) {
+	w := start(t, nil)
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.Serve(t.Context(), []net.Listener{l}, nil)
+	if e, ok := errors.AsType[*options.Error](err); !ok || e.Option != "TokenFile" || !errors.Is(err, access.ErrOpenToAll) {
+		t.Error(err)
+	}
+}
+
+// TestOpenAPI: the description has each route, and no other.
+func TestOpenAPI(t *testing.T) {
+	w := start(t, nil)
+	_, _, text := ask(t, "GET", w.url+"/openapi.json", nil, nil)
+	var described struct {
+		Paths map[string]map[string]json.RawMessage
+	}
+	decode(t, text, &described)
+	var got, want []string
+	for path, methods := range described.Paths {
+		for method := range methods {
+			if method != "parameters" {
+				got = append(got, strings.ToUpper(method)+" "+path)
+			}
+		}
+	}
+	for _, r := range w.routes() {
+		if !r.page {
+			want = append(want, r.pattern)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("described are\n%s\nand offered\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestNumber: JSON has no infinities.
+func TestNumber(t *testing.T) {
+	if b, err := json.Marshal([]number{1.5, number(math.Inf(-1))}); err != nil || string(b) != "[1.5,null]" {
+		t.Error(string(b), err)
+	}
+}
