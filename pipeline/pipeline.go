@@ -188,3 +188,9 @@ func SplitScores(list string) []string { return detector.SplitScores(list) }
 
 // CheckScores reports what is wrong with the name of a score, or of an ensemble.
 func CheckScores(name string) error { return detector.CheckScores(name) }
+
+// OptionsOf returns the options that repeat a detector's training; see
+// [training.OptionsOf].
+func OptionsOf(ctx context.Context, d *Detector, dirs []string) (opts TrainOptions, notes []string, err error) {
+	return training.OptionsOf(ctx, d, dirs)
+}

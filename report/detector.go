@@ -28,11 +28,11 @@ type Detector struct {
 	Confusion []Confusion // of the validation images
 
 	// Levels are shares of false alarms, and HeldOut says what is caught of each class
-	// that was left out where so many are accepted. Caught and AUROC of the mean are
-	// those over all classes.
-	Levels  []float64
-	HeldOut []HeldOutClass
-	Mean    HeldOutClass
+	// that was left out where so many are accepted; the curves have CurveLevels. Caught,
+	// Curve and AUROC of Mean are the means over all classes.
+	Levels, CurveLevels []float64
+	HeldOut             []HeldOutClass
+	Mean                HeldOutClass
 
 	// Threshold is the score below which an image is flagged, −Inf for none, and
 	// MaxFalseAlarms what it was set to flag at most.
@@ -68,7 +68,8 @@ type HeldOutClass struct {
 	AUROC    float64
 	Images   int
 	TakenFor string
-	Caught   []float64 // at Detector.Levels; NaN if unknown, and nil if all are
+	Caught   []float64 // at Detector.Levels; NaN if unknown
+	Curve    []float64 // at Detector.CurveLevels; nil if unknown
 }
 
 // FalseAlarms is what a threshold costs: the share of in-distribution images that are
@@ -81,17 +82,16 @@ type EpochMean struct {
 	TrainLoss, ValLoss, ValAccuracy float64 // the last is NaN without validation images
 }
 
-// FeatureMap shows images where their features lie on two axes.
+// FeatureMap shows images where their features lie on axes, two at a time.
 type FeatureMap struct {
-	Note   string // which images, and what the axes are
-	XLabel string
-	YLabel string
+	Note   string   // which images, and what the axes are
+	Axes   []string // labels, an even number
 	Points []MapPoint
 }
 
 // MapPoint is an image on a map.
 type MapPoint struct {
-	X, Y  float64
+	At    []float64 // on each axis
 	Image Image
 	Class string // its label
 	Part  string // what it was used for
@@ -249,7 +249,7 @@ func (v *detectorView) change() {
 			countCell(a.Images), ofCell(a.FlaggedBefore, a.Images), countCell(a.HeldOut), ofCell(a.Right, a.HeldOut), ofCell(a.FlaggedAfter, a.HeldOut)}})
 	}
 	v.ChangeTable = &table{Caption: "The classes that were known before", Head: "class",
-		Columns: []string{"images", "right before", "right now", "falsely flagged before", "falsely flagged now", "AUROC if new, before", "now"}}
+		Columns: []string{"images", "right before", "right now", "falsely flagged before", "falsely flagged now", "AUROC if new, before", "AUROC if new, now"}}
 	for _, class := range append([]ChangedClass{c.All}, c.Classes...) {
 		row := tableRow{class.Name, []tableCell{countCell(class.Images), ofCell(class.RightBefore, class.Images), ofCell(class.RightAfter, class.Images),
 			ofCell(class.FlaggedBefore, class.Images), ofCell(class.FlaggedAfter, class.Images), aurocCell(class.AUROCBefore), aurocCell(class.AUROCAfter)}}
@@ -333,9 +333,11 @@ func (v *detectorView) heldOut() {
 		return
 	}
 	v.link("new", "New classes")
-	t := &table{Caption: "Classes left out of the fitting, as if they were new", Head: "class", Columns: []string{"AUROC", "images", "mostly taken for"}}
+	t := &table{Caption: "Classes left out of the fitting, as if they were new", Head: "class",
+		Groups:  []columnGroup{{"as a new class", 3}, {"caught, where these false alarms are accepted", len(v.Levels)}},
+		Columns: []string{"AUROC", "images", "mostly taken for"}}
 	for _, level := range v.Levels {
-		t.Columns = append(t.Columns, fmt.Sprintf("caught at %.3g%% false alarms", 100*level))
+		t.Columns = append(t.Columns, fmt.Sprintf("%.3g%%", 100*level))
 	}
 	all := v.Mean
 	all.Name = cmp.Or(all.Name, "all classes (mean)")
@@ -357,21 +359,20 @@ func (v *detectorView) heldOut() {
 		t.Rows = append(t.Rows, row)
 	}
 	v.HeldOutTable = t
-	if len(v.Levels) < 3 || len(v.Mean.Caught) != len(v.Levels) {
+	n := len(v.CurveLevels)
+	if n < 2 || len(v.Mean.Curve) != n {
 		return
 	}
 	curve := func(c HeldOutClass) (points []metrics.Point) {
-		for i, level := range v.Levels {
-			if i < len(c.Caught) {
-				points = append(points, metrics.Point{X: level, Y: c.Caught[i]})
-			}
+		for i, level := range v.CurveLevels[:min(n, len(c.Curve))] {
+			points = append(points, metrics.Point{X: level, Y: c.Curve[i]})
 		}
 		return points
 	}
-	chart := Chart{Name: "held-out", Caption: "Share of the images of a new class that is caught, by the share of false alarms that is accepted.",
+	chart := Chart{Name: "held-out", Caption: "Share of the images of a new class that is caught, by the share of false alarms that is accepted. Grey: the other classes.",
 		Text: fmt.Sprintf("On average %.0f%% of the images of a class that was left out are caught at %.3g%% false alarms, %.0f%% at %.3g%%.",
-			100*v.Mean.Caught[0], 100*v.Levels[0], 100*v.Mean.Caught[len(v.Levels)-1], 100*v.Levels[len(v.Levels)-1]),
-		X: Axis{Label: "false alarms, %", Max: v.Levels[len(v.Levels)-1], Percent: true}, Y: Axis{Label: "caught, %", Max: 1, Percent: true},
+			100*v.Mean.Curve[0], 100*v.CurveLevels[0], 100*v.Mean.Curve[n-1], 100*v.CurveLevels[n-1]),
+		X: Axis{Label: "false alarms, %", Max: v.CurveLevels[n-1], Percent: true}, Y: Axis{Label: "caught, %", Max: 1, Percent: true},
 		Series: []Series{styled(lineStyles[0], "mean over the classes", curve(v.Mean)), styled(lineStyles[1], "hardest: "+hardest.Name, curve(hardest))},
 	}
 	for _, c := range v.HeldOut {
@@ -540,7 +541,14 @@ const (
 type mapView struct {
 	FeatureMap
 	Classes []mapClass
+	Views   []mapPlane
 	Marks   []mapMark
+}
+
+// mapPlane is two axes that a map shows.
+type mapPlane struct {
+	First int // of the axes
+	X, Y  string
 }
 
 // mapClass is a class with its mark.
@@ -551,7 +559,7 @@ type mapClass struct {
 
 // mapMark is a point with its place in pixels.
 type mapMark struct {
-	X, Y          string
+	Places        []string // on each axis, in pixels
 	Colour, Shape int
 	MapPoint
 	Picture *picture
@@ -597,34 +605,52 @@ func (v *detectorView) drawMap() {
 			m.Classes = append(m.Classes, mapClass{c.Name, len(m.Classes) % len(lineStyles), len(m.Classes) / len(lineStyles) % len(mapShapes)})
 		}
 	}
-	place := func(of func(MapPoint) float64, pixels float64) func(MapPoint) string {
-		values := make([]float64, len(given.Points))
-		for i, p := range given.Points {
-			values[i] = of(p)
-		}
-		slices.Sort(values)
-		// A few far points must not push all others together: they are at the edge.
-		n := len(values)
-		low, high := values[n/200], values[n-1-n/200]
-		slack := 0.15 * (high - low)
-		low, high = max(values[0], low-slack), min(values[n-1], high+slack)
-		return func(p MapPoint) string {
-			share := 0.5
-			if high > low {
-				share = min(max((of(p)-low)/(high-low), 0), 1)
-			}
-			return strconv.FormatFloat(mapMargin+share*(pixels-2*mapMargin), 'f', 1, 64)
-		}
+	var places [][]string // by axis, then by point
+	for axis := range given.Axes {
+		places = append(places, placesOf(given.Points, axis))
 	}
-	x, y := place(func(p MapPoint) float64 { return p.X }, mapWidth), place(func(p MapPoint) float64 { return -p.Y }, mapHeight)
-	for _, p := range given.Points {
+	for i, p := range given.Points {
 		c := m.Classes[number[p.Class]]
 		state := "accepted"
 		if p.OOD {
 			state = "flagged"
 		}
 		text := fmt.Sprintf("%s: %s, %s image, given %s, %s", p.Class, p.Image.Path, p.Part, p.Given, state)
-		m.Marks = append(m.Marks, mapMark{X: x(p), Y: y(p), Colour: c.Colour, Shape: c.Shape, MapPoint: p, Picture: v.picture(p.Image, mapThumbnail), Text: text})
+		mark := mapMark{Colour: c.Colour, Shape: c.Shape, MapPoint: p, Picture: v.picture(p.Image, mapThumbnail), Text: text}
+		for axis := range given.Axes {
+			mark.Places = append(mark.Places, places[axis][i])
+		}
+		m.Marks = append(m.Marks, mark)
+	}
+	for axis := 0; axis+1 < len(given.Axes); axis += 2 {
+		m.Views = append(m.Views, mapPlane{axis, given.Axes[axis], given.Axes[axis+1]})
 	}
 	v.Map = m
+}
+
+// placesOf returns where points are on the picture of the map, in pixels: an even axis
+// goes to the right, an odd one up.
+func placesOf(points []MapPoint, axis int) (places []string) {
+	sign, pixels := 1., float64(mapWidth)
+	if axis%2 == 1 {
+		sign, pixels = -1, mapHeight
+	}
+	values := make([]float64, len(points))
+	for i, p := range points {
+		values[i] = sign * p.At[axis]
+	}
+	slices.Sort(values)
+	// A few far points must not push all others together: they are at the edge.
+	n := len(values)
+	low, high := values[n/200], values[n-1-n/200]
+	slack := 0.15 * (high - low)
+	low, high = max(values[0], low-slack), min(values[n-1], high+slack)
+	for _, p := range points {
+		share := 0.5
+		if high > low {
+			share = min(max((sign*p.At[axis]-low)/(high-low), 0), 1)
+		}
+		places = append(places, strconv.FormatFloat(mapMargin+share*(pixels-2*mapMargin), 'f', 1, 64))
+	}
+	return places
 }

@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -37,7 +38,7 @@ func newShow() *command {
 	load := addPublicKeyFlag(c.FlagSet)
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() != 1 {
-			return Usagef("name one detector")
+			return Usagef("name one DETECTOR")
 		}
 		file := c.Arg(0)
 		var err error
@@ -46,7 +47,7 @@ func newShow() *command {
 		}
 		opts.FileOnly = *out == "" && len(opts.Features) == 0
 		if *out != "" {
-			if err := report.CheckDetector(*out); err != nil {
+			if err := errors.Join(prepareOutput(*out), report.CheckDetector(*out)); err != nil {
 				return err
 			}
 		}
@@ -56,9 +57,6 @@ func newShow() *command {
 		}
 		defer summary.Close()
 		if *out != "" {
-			if err := prepareOutput(*out); err != nil {
-				return err
-			}
 			if err := report.WriteDetector(*out, c.detectorPage(summary, file, nil)); err != nil {
 				return err
 			}
@@ -69,6 +67,16 @@ func newShow() *command {
 		return c.printSummary(ForPeople(s.Out), summary, file, *out)
 	}
 	return c.done()
+}
+
+// writeDetectorPage writes the page of a detector in a file.
+func (c *command) writeDetectorPage(ctx context.Context, page, file string, opts pipeline.SummaryOptions, change *report.Change) error {
+	summary, err := pipeline.Summarise(ctx, opts)
+	if err != nil {
+		return err
+	}
+	defer summary.Close()
+	return report.WriteDetector(page, c.detectorPage(summary, file, change))
 }
 
 // acceptedAlarms are the shares of false alarms at which it is said what is caught.
@@ -108,11 +116,12 @@ func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.
 		page.Classes = append(page.Classes, line)
 		if a := class.Assessed; a != nil {
 			curve := func(at float64) (float64, bool) { return a.CaughtAt(d.Assessment, at) }
-			page.HeldOut = append(page.HeldOut, report.HeldOutClass{Name: class.Name, AUROC: a.AUROC, Images: a.Images, TakenFor: a.TakenFor, Caught: caughtAt(curve, a.Caught)})
+			page.HeldOut = append(page.HeldOut, report.HeldOutClass{Name: class.Name, AUROC: a.AUROC, Images: a.Images, TakenFor: a.TakenFor, Caught: caughtAt(curve, a.Caught), Curve: a.Curve})
 		}
 	}
 	if a := d.Assessment; a != nil {
-		page.Mean = report.HeldOutClass{AUROC: a.AUROC, Caught: caughtAt(a.CaughtAt, a.Caught)}
+		page.CurveLevels = a.FalseAlarms
+		page.Mean = report.HeldOutClass{AUROC: a.AUROC, Caught: caughtAt(a.CaughtAt, a.Caught), Curve: a.Curve}
 	}
 	if s.Validation != nil {
 		for _, cell := range s.Validation.Confusion {
@@ -149,20 +158,25 @@ func share(n, of int) float64 {
 
 // mapOf is the map of the page.
 func mapOf(d *pipeline.Detector, m *pipeline.FeatureMap) *report.FeatureMap {
-	page := &report.FeatureMap{XLabel: "first axis", YLabel: "second axis"}
-	page.Note = fmt.Sprintf("Features as the head reads them, on the two axes that tell the classes apart best (linear discriminants); one unit is a standard deviation within a class. Shown are %d of %s, spread evenly over the classes.", len(m.Points), count(m.Images, "labelled image"))
+	page := &report.FeatureMap{}
+	for i, share := range m.Shares {
+		label := fmt.Sprintf("axis %d", i+1)
+		if share > 0 {
+			label += fmt.Sprintf(" (%.0f%% of the variance between classes)", 100*share)
+		}
+		page.Axes = append(page.Axes, label)
+	}
+	page.Note = fmt.Sprintf("Features as the head reads them, on the axes that tell the classes apart best (linear discriminants); one unit is a standard deviation within a class. Shown are %d of %s, spread evenly over the classes.", len(m.Points), count(m.Images, "labelled image"))
 	switch {
 	case m.Shares[1] > 0:
-		page.Note += fmt.Sprintf(" The axes have %.0f%% and %.0f%% of the variance between the classes: classes that lie on each other here may differ along others.", 100*m.Shares[0], 100*m.Shares[1])
-		page.XLabel = fmt.Sprintf("first axis (%.0f%% of the variance between classes)", 100*m.Shares[0])
-		page.YLabel = fmt.Sprintf("second axis (%.0f%%)", 100*m.Shares[1])
+		page.Note += " Classes that lie on each other here may differ along other axes."
 	case m.Shares[0] > 0:
 		page.Note += " Two classes differ along one axis; the second is the one along which the images differ most otherwise."
 	default:
 		page.Note += " The axes are those along which the images differ most."
 	}
 	for _, p := range m.Points {
-		page.Points = append(page.Points, report.MapPoint{X: p.X, Y: p.Y, Image: p.Image, Class: d.Classes[p.Class], Part: string(p.Part), Given: p.Verdict.Class, OOD: p.Verdict.OOD})
+		page.Points = append(page.Points, report.MapPoint{At: p.At, Image: p.Image, Class: d.Classes[p.Class], Part: string(p.Part), Given: p.Verdict.Class, OOD: p.Verdict.OOD})
 	}
 	return page
 }
@@ -284,6 +298,9 @@ func detectorFacts(d *pipeline.Detector) []report.Fact {
 		for _, dir := range d.Training.Features {
 			facts = append(facts, report.Fact{Name: "features for training", Value: dir})
 		}
+	}
+	if d.Training.Kept {
+		facts = append(facts, report.Fact{Name: "split", Value: "kept from the detector that images were added to; training on these feature sets anew divides them otherwise"})
 	}
 	if n := len(d.Relabelled); n > 0 {
 		facts = append(facts, report.Fact{Name: "labels changed by issues.csv", Value: strconv.Itoa(n)})

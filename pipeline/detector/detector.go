@@ -91,6 +91,8 @@ type TrainingRecord struct {
 	// if each row was on its own; GroupBy is the pattern that named groups by paths.
 	Split   string `json:"split,omitempty"`
 	GroupBy string `json:"group_by,omitempty"`
+	// Kept says that rows that an earlier detector had set aside stayed so.
+	Kept bool `json:"kept,omitempty"`
 
 	// Sets are the feature sets that the rows came from, the training features first and
 	// in the order of Features; nil for a file that is older than this record.

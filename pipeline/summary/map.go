@@ -14,21 +14,23 @@ import (
 	"mlrbfn/report"
 )
 
-// Map is images on the two axes that tell the classes apart best: linear discriminant
-// axes. In whitened features, where images of a class vary equally in all directions,
+// mapAxes is how many axes a map has, at most.
+const mapAxes = 4
+
+// Map is images on the axes that tell the classes apart best: linear discriminant axes. In whitened features, where images of a class vary equally in all directions,
 // these are the principal axes of the class means.
 type Map struct {
 	Points []Point
 	Images int // that the points were chosen from, evenly over the classes
-	// Shares of the variance between the class means that lie along the axes. With two
-	// classes there is one such axis; the second is then the one along which the images
-	// differ most otherwise, and its share is 0.
-	Shares [2]float64
+	// Shares of the variance between the class means that lie along the axes, of which
+	// there are two or more. With two classes there is one such axis; the second is
+	// then the one along which the images differ most otherwise, and its share is 0.
+	Shares []float64
 }
 
 // Point is an image on the map.
 type Point struct {
-	X, Y    float64 // standard deviations of the images of a class
+	At      []float64 // on each axis, in standard deviations of the images of a class
 	Image   report.Image
 	Class   int // its label
 	Part    Part
@@ -55,16 +57,19 @@ func (s *Summary) drawMap(ctx context.Context, images report.Set, parts []Part, 
 	if err != nil {
 		return nil, err
 	}
-	means, shares := discriminants(z, white.Out(), train, s.data.Labels, len(s.Detector.Classes))
-	m := &Map{Images: len(labelled), Shares: shares}
+	axes, shares := discriminants(z, white.Out(), train, s.data.Labels, len(s.Detector.Classes))
 	x, err := white.Rows(ctx, s.gather(rows), upTo(len(rows)))
 	if err != nil {
 		return nil, err
 	}
-	complete(means, x, white.Out())
+	axes.complete(x, white.Out())
+	m := &Map{Images: len(labelled), Shares: append(shares, make([]float64, len(axes.axes)-len(shares))...)}
 	for i, row := range rows {
 		z := x[i*white.Out() : (i+1)*white.Out()]
-		p := Point{X: dot(means.axes[0], z, means.mean), Y: dot(means.axes[1], z, means.mean), Class: int(s.data.Labels[row]), Part: parts[row]}
+		p := Point{Class: int(s.data.Labels[row]), Part: parts[row]}
+		for _, axis := range axes.axes {
+			p.At = append(p.At, along(axis, z, axes.mean))
+		}
 		if images.Image != nil {
 			p.Image = images.Image(row)
 		}
@@ -132,15 +137,15 @@ func (s *Summary) whitened(ctx context.Context, train []int) (*conditioning.Cond
 	return c, z, err
 }
 
-// axes are two axes of length 1 through the mean of the class means.
+// axes are axes of length 1 through the mean of the class means.
 type axes struct {
 	mean []float64
 	axes [][]float64
 }
 
 // discriminants returns the principal axes of the class means of the rows z [n, e], at
-// most two, and the shares of the variance between the means along them.
-func discriminants(z []float32, e int, rows []int, labels []int64, classes int) (*axes, [2]float64) {
+// most mapAxes and an even number of them unless it is one, and the shares of the variance between the means along them.
+func discriminants(z []float32, e int, rows []int, labels []int64, classes int) (*axes, []float64) {
 	sums, counts := make([][]float64, classes), make([]float64, classes)
 	for i, row := range rows {
 		y := labels[row]
@@ -173,23 +178,26 @@ func discriminants(z []float32, e int, rows []int, labels []int64, classes int) 
 			m[j] -= a.mean[j]
 		}
 	}
-	shares := [2]float64{}
 	if len(means) < 2 {
-		return a, shares
+		return a, nil
 	}
-	found, values, total := principal(means)
-	for k := range min(2, len(means)-1, len(found)) {
+	found, values, total := principal(means, min(mapAxes, len(means)-1))
+	var shares []float64
+	for k, axis := range found {
 		if values[k] <= 1e-9*total {
 			break
 		}
-		a.axes, shares[k] = append(a.axes, found[k]), values[k]/total
+		a.axes, shares = append(a.axes, axis), append(shares, values[k]/total)
+	}
+	if n := len(shares); n > 1 {
+		a.axes, shares = a.axes[:n/2*2], shares[:n/2*2]
 	}
 	return a, shares
 }
 
-// principal returns the principal axes of centred rows, the longest first, with their
-// variances and the sum of these, by way of the products of the rows.
-func principal(rows [][]float64) (found [][]float64, values []float64, total float64) {
+// principal returns the first most principal axes of centred rows, with their
+// variances and the sum of all, by way of the products of the rows.
+func principal(rows [][]float64, most int) (found [][]float64, values []float64, total float64) {
 	n := len(rows)
 	gram := mat.NewSymDense(n, nil)
 	for i := range n {
@@ -209,7 +217,7 @@ func principal(rows [][]float64) (found [][]float64, values []float64, total flo
 		at := n - 1 - k
 		value := max(ascending[at], 0)
 		total += value
-		if k > 1 {
+		if k >= most {
 			continue
 		}
 		axis := make([]float64, len(rows[0]))
@@ -224,8 +232,9 @@ func principal(rows [][]float64) (found [][]float64, values []float64, total flo
 	return found, values, total
 }
 
-// complete adds axes along which the rows x [n, e] differ most otherwise.
-func complete(a *axes, x []float32, e int) {
+// complete adds axes along which the rows x [n, e] differ most otherwise, where there are
+// less than two.
+func (a *axes) complete(x []float32, e int) {
 	for len(a.axes) < 2 {
 		rows := make([][]float64, len(x)/e)
 		mean := make([]float64, e)
@@ -235,9 +244,12 @@ func complete(a *axes, x []float32, e int) {
 				rows[i][j] = float64(v) - a.mean[j]
 			}
 			for _, axis := range a.axes {
-				along := product(axis, rows[i])
+				var length float64
 				for j, v := range axis {
-					rows[i][j] -= along * v
+					length += v * rows[i][j]
+				}
+				for j, v := range axis {
+					rows[i][j] -= length * v
 				}
 			}
 			for j, v := range rows[i] {
@@ -249,7 +261,7 @@ func complete(a *axes, x []float32, e int) {
 				row[j] -= v
 			}
 		}
-		found, _, _ := principal(rows)
+		found, _, _ := principal(rows, 1)
 		if len(found) == 0 {
 			found = [][]float64{make([]float64, e)}
 		}
@@ -276,15 +288,8 @@ func normalise(axis []float64) {
 	}
 }
 
-func product(a, b []float64) (sum float64) {
-	for i, v := range a {
-		sum += v * b[i]
-	}
-	return sum
-}
-
-// dot returns how far along an axis a row lies from a mean.
-func dot(axis []float64, row []float32, mean []float64) (sum float64) {
+// along returns how far along an axis a row lies from a mean.
+func along(axis []float64, row []float32, mean []float64) (sum float64) {
 	for i, v := range axis {
 		sum += v * (float64(row[i]) - mean[i])
 	}

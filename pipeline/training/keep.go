@@ -131,6 +131,12 @@ type kept struct {
 	splits map[string][]int
 }
 
+// keptSplit reports whether the split is not the one that the seed gives.
+func (t *Data) keptSplit() bool {
+	old := t.Options.Keep
+	return old != nil && (old.Training.Kept || t.kept.rows < len(t.Labels))
+}
+
 // keep takes over labels and splits of Options.Keep.
 func (t *Data) keep(ctx context.Context) error {
 	old := t.Options.Keep

@@ -89,6 +89,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	raw := *data // not conditioned
 	defer data.release()
 	condition, err := data.condition(ctx)
+	raw.began = data.began
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
@@ -154,7 +155,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
-		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy,
+		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
 		Tool: opts.Tool, Scores: opts.Scores, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
 	}
 	d.Relabelled = data.relabelled
@@ -183,7 +184,7 @@ type trainedHeads struct {
 func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
 	seeds := t.Options.Seeds
 	kept.tell(t.Options.Resumed)
-	prepared, err := t.Options.Head.Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
+	prepared, err := startWith(t.Options.Head, t.begin).Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
 	if err != nil {
 		return nil, err
 	}

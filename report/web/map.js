@@ -1,11 +1,11 @@
 // The map of images: a card with the image at the pointer or at the mark that has the
 // keyboard's focus.
 (() => {
-  const map = document.querySelector(".map");
+  const map = document.querySelector(".plane");
   if (!map) return;
-  const card = map.querySelector("[data-map-card]");
+  const card = map.querySelector("[data-plane-card]");
   const marks = [...map.querySelectorAll("[data-mark]")];
-  const figures = [...document.querySelectorAll(".map-list figure")];
+  const figures = [...document.querySelectorAll(".plane-list figure")];
   const place = (mark) => [mark.x.baseVal.value, mark.y.baseVal.value];
   const shown = () => marks.filter((mark) => !mark.classList.contains("dim"));
   let current;
@@ -30,7 +30,7 @@
   }
 
   map.addEventListener("pointermove", (event) => {
-    if (event.target.closest(".map-card")) return;
+    if (event.target.closest(".plane-card")) return;
     const box = map.getBoundingClientRect();
     const [x, y] = [(event.clientX - box.left) * 900 / box.width, (event.clientY - box.top) * 900 / box.width];
     let nearest, least = 20 * 20;
@@ -73,7 +73,7 @@
   });
   reach(marks[0]);
 
-  const select = document.querySelector("[data-map-class]");
+  const select = document.querySelector("[data-plane-class]");
   function highlight() {
     hide();
     for (const mark of marks) mark.classList.toggle("dim", Boolean(select.value) && mark.dataset.class !== select.value);
@@ -81,4 +81,18 @@
   }
   select.addEventListener("change", highlight);
   if (select.value) highlight(); // a browser may remember the choice
+
+  const axes = document.querySelector("[data-plane-axes]");
+  function turn() {
+    hide();
+    for (const mark of marks) {
+      const places = mark.dataset.places.split(" ");
+      mark.setAttribute("x", places[axes.value]);
+      mark.setAttribute("y", places[Number(axes.value) + 1]);
+    }
+    const [right, up] = axes.selectedOptions[0].textContent.split(", ");
+    document.querySelector("[data-plane-labels]").textContent = `→ ${right}; ↑ ${up}`;
+  }
+  if (axes) axes.addEventListener("change", turn);
+  if (axes && axes.value !== "0") turn();
 })();
