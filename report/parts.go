@@ -58,9 +58,12 @@ func asset(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
+// StyleSheet returns the style sheet of all pages, for pages that are made elsewhere.
+func StyleSheet() string { return pageColours() + asset("style.css") }
+
 // Style returns the style sheet.
 func (l layout) Style() template.CSS {
-	css := pageColours() + asset("style.css")
+	css := StyleSheet()
 	if l.Sheet != "" {
 		css += "\n" + asset(l.Sheet)
 	}

@@ -108,7 +108,7 @@ func probability(x float64) string {
 	case math.IsNaN(x):
 		return "–"
 	case x < 0.001:
-		return "< 0.001"
+		return "<\u00a00.001"
 	}
 	return fmt.Sprintf("%.3f", x)
 }
@@ -379,7 +379,7 @@ func (v *Verdicts) counts() *table {
 	if len(v.Items) == 0 {
 		return nil
 	}
-	t := &table{Caption: "Images by class", Head: "class", Columns: []string{"images", oodText}}
+	t := &table{Caption: "How many images were given a class, and how many of them are flagged", Head: "class", Columns: []string{"images", oodText}}
 	images, flagged := map[string]int{}, map[string]int{}
 	for _, item := range v.Items {
 		if images[item.Class]++; item.OOD {

@@ -39,7 +39,7 @@ type route struct {
 }
 
 func (s *Server) routes() []route {
-	return []route{
+	return append(s.pageRoutes(), []route{
 		{pattern: "POST /v1/detect", answer: s.detect},
 		{pattern: "GET /v1/shadows", answer: s.listShadows},
 		{pattern: "GET /v1/verdicts", answer: s.listVerdicts},
@@ -66,7 +66,7 @@ func (s *Server) routes() []route {
 		{pattern: "GET /healthz", open: true, answer: s.live},
 		{pattern: "GET /readyz", open: true, answer: s.ready},
 		{pattern: "GET /openapi.json", open: true, answer: s.openAPI},
-	}
+	}...)
 }
 
 // requestID is a key of contexts.

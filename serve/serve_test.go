@@ -627,3 +627,18 @@ func TestNumber(t *testing.T) {
 		t.Error(string(b), err)
 	}
 }
+
+// TestPage: the page and what it needs are there for everybody, and nothing of it is
+// run by another site's leave.
+func TestPage(t *testing.T) {
+	w := start(t, nil)
+	for path, says := range map[string]string{"/": "/page.js", "/page.js": "use strict", "/page.css": "#flagged", "/style.css": "body{"} {
+		status, header, text := ask(t, "GET", w.url+path, nil, nil)
+		if status != 200 || !strings.Contains(text, says) || !strings.Contains(header.Get("Content-Security-Policy"), "script-src 'self'") {
+			t.Errorf("%s: %d %v", path, status, header)
+		}
+	}
+	if _, _, text := ask(t, "GET", w.url+"/page.js", nil, nil); strings.Contains(text, "innerHTML") {
+		t.Error("names could become markup")
+	}
+}

@@ -27,7 +27,7 @@ var flagOf = map[string]string{
 	// Of detectors and comparisons.
 	"Exclude": "exclude", "Relabel": "relabel", "Folds": "folds",
 	"Detector": "detector", "PublicKey": "public-key", "Threshold": "threshold", "SetAside": "move-ood",
-	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
+	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Against": "against", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	// Of the service.
 	"Detectors": "detector", "Shadows": "shadow", "Running": "workers", "Waiting": "waiting", "Timeout": "timeout", "ReadTimeout": "read-timeout", "Drain": "drain", "Poll": "poll",
 	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TokenFile": "token-file", "CertFile": "tls-cert",
@@ -36,7 +36,7 @@ var flagOf = map[string]string{
 }
 
 // notAFlag are options that no flag sets.
-var notAFlag = []string{"Scratch", "Checkpoint", "C", "Near", "Keep"}
+var notAFlag = []string{"Start", "Order", "Class", "Step", "ReadOnly", "Decision", "Scratch", "Checkpoint", "C", "Near"}
 
 // flagIn names the flags of a command that differ from flagOf.
 var flagIn = map[string]map[string]string{

@@ -120,7 +120,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 			dir := cmp.Or(*keepDir, strings.TrimPrefix(*place, "sqlite:")+".images")
 			switch {
 			case keep.Keep == store.KeepNone:
-			case store.IsPostgres(*place) && *keepDir == "":
+			case strings.Contains(*place, "://") && *keepDir == "":
 				return Usagef("--store %s…: name the folder of images by --keep-dir, or keep none by --keep none", "postgres://")
 			default:
 				if opts.Images, err = store.OpenImages(dir, keep); err != nil {

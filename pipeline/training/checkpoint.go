@@ -140,6 +140,11 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 			return nil, err
 		}
 	}
+	if c.run[startName] != "" && keptRun[startName] == "" {
+		// It is of a program whose heads began with the class means.
+		t.Options.fromMeans = true
+		delete(c.run, startName)
+	}
 	run := maps.Clone(c.run)
 	if o.Resume == ResumeAlways {
 		run[rateName] = keptRun[rateName]

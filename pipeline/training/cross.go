@@ -43,6 +43,7 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 	raw := *part // not conditioned
 	defer part.release()
 	condition, err := part.condition(ctx)
+	raw.began = part.began
 	if err != nil {
 		return nil, err
 	}

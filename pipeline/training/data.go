@@ -12,6 +12,8 @@ import (
 	"mlrbfn/dataset"
 	"mlrbfn/extractor"
 	"mlrbfn/features"
+	"mlrbfn/head/linear"
+	"mlrbfn/head/residual"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/issues"
@@ -32,9 +34,11 @@ type Data struct {
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space
-	excluded          int         // rows that Exclude took the label of
-	relabelled        map[int]int // what Exclude and Relabel changed; see detector.Detector
-	kept              *kept       // of Options.Keep; nil without
+	begin             *residual.Linear // that a residual head begins as, once the rows are conditioned; nil: the class means
+	began             *linear.Fitted   // the same, as it was fitted
+	excluded          int              // rows that Exclude took the label of
+	relabelled        map[int]int      // what Exclude and Relabel changed; see detector.Detector
+	kept              *kept            // of Options.Keep; nil without
 	calibratedOn      []detector.TrainingSet
 	made              []dataset.Rows // rows of train and validation, until release
 }
@@ -196,6 +200,9 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 			}
 			return nil
 		})
+	}
+	if t.begin, t.began, err = t.start(ctx, c, t.train, t.validation, len(t.Classes), nil); err != nil {
+		return nil, err
 	}
 	for _, data := range []*dataset.Rows{&t.train, &t.validation} {
 		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {

@@ -68,8 +68,9 @@ const (
 var fixedWeights = map[string]float64{detector.DensityPart: 2, detector.DecisionPart: 1, "gen": 1, "fdbd-s": 1}
 
 // weigh returns the weights of candidates by their AUROC on classes that were left
-// out.
-func weigh(auroc map[string]float64) map[string]float64 {
+// out in so many folds. Few folds say little: the fixed weights have a share then,
+// ½ with four folds and nothing from ten on.
+func weigh(auroc map[string]float64, folds int) map[string]float64 {
 	best, sum := math.Inf(-1), 0.
 	for _, v := range auroc {
 		best = max(best, v)
@@ -87,6 +88,19 @@ func weigh(auroc map[string]float64) map[string]float64 {
 		weights[name] = sumWeights * w / sum
 	}
 	weights[detector.DensityPart] += always
+	share := max(0, float64(mostFolds-folds)/12)
+	sum = 0
+	for _, w := range fixedWeights {
+		sum += w
+	}
+	if share == 0 {
+		return weights
+	}
+	for _, c := range candidates {
+		if w := (1-share)*weights[c.name] + share*fixedWeights[c.name]*(sumWeights+always)/sum; w > 0 {
+			weights[c.name] = w
+		}
+	}
 	return weights
 }
 
@@ -97,6 +111,8 @@ const (
 	foldRows     = 2000  // rows of the classes left out, and of validation rows, that are scored
 	leastClasses = 3     // classes that class hold-out needs
 	leastRows    = 20    // validation rows that it needs
+
+	foldTolerance = 1e-4 // of the linear heads, see linear.Options
 )
 
 // Joined is the result of class hold-out.
@@ -141,11 +157,17 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 		j.Why = fmt.Sprintf("too few classes or images for class hold-out, which needs %d classes and %d validation images (there are %d and %d): the parts of the score have fixed weights, and no assessment is made",
 			leastClasses, leastRows, classes, len(t.validation.Index))
 	default:
-		h := &holdOut{t: t, linear: full, conditioning: own.Heads[0].Conditioning}
+		h := &holdOut{t: t, linear: full, began: t.began, conditioning: own.Heads[0].Conditioning}
+		if h.began == nil && h.conditioning != nil { // of heads that were trained elsewhere
+			turned := &conditioning.Conditioning{Options: h.conditioning.Options, Mean: h.conditioning.Mean, Scale: h.conditioning.Scale, Matrix: slices.Clone(h.conditioning.Matrix)}
+			if _, h.began, err = t.start(ctx, turned, t.train, t.validation, len(t.Classes), nil); err != nil {
+				return nil, err
+			}
+		}
 		if err := h.run(ctx, own.Heads[0].Network.(*residual.Network)); err != nil {
 			return nil, err
 		}
-		weights, j.Assessment = weigh(h.aurocs(-1)), h.assess()
+		weights, j.Assessment = weigh(h.aurocs(-1), len(h.folds)), h.assess()
 	}
 	j.Scoring, err = t.joinWith(ctx, weights, full, own)
 	return j, err
@@ -221,6 +243,7 @@ var falseAlarms = []float64{0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2,
 type holdOut struct {
 	t            *Data
 	linear       *linear.Fitted             // of all classes
+	began        *linear.Fitted             // likewise, what the head began as; nil for the class means
 	conditioning *conditioning.Conditioning // likewise; nil for none
 	folds        []*fold
 }
@@ -300,7 +323,7 @@ func chain(rows []float32, d int) []int {
 func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	t := h.t
 	// The other classes, numbered anew.
-	number, left, near := make([]int64, len(t.Classes)), []int{}, h.linear
+	number, left, near, began := make([]int64, len(t.Classes)), []int{}, h.linear, h.began
 	for c := range number {
 		number[c] = int64(len(left))
 		if slices.Contains(f.out, c) {
@@ -311,6 +334,9 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	}
 	for _, c := range slices.Backward(f.out) {
 		near = near.Without(c)
+		if began != nil {
+			began = began.Without(c)
+		}
 	}
 	without := func(rows dataset.Rows, most int) dataset.Rows {
 		labels := make([]int64, len(rows.Labels))
@@ -326,11 +352,11 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	most := int(min(foldTrain, max(256, t.Options.Memory/16/int64(t.D))))
 	train, val := without(t.train, most), without(t.validation, min(foldRows, most))
 
-	closed, err := h.closedForm(ctx, train, val, len(left))
+	closed, err := h.closedForm(ctx, train, val, len(left), began)
 	if err != nil {
 		return err
 	}
-	o := linear.Options{C: h.linear.C, Tolerance: 1e-4, Near: near}
+	o := linear.Options{C: h.linear.C, Tolerance: foldTolerance, Near: near}
 	fitted, err := linear.Fit(ctx, train, dataset.Rows{}, len(left), o)
 	if err != nil {
 		return err
@@ -376,15 +402,22 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	return ctx.Err()
 }
 
-// closedForm fits the conditioning and the closed form of the residual head.
-func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, classes int) (*head.Head, error) {
+// closedForm fits the conditioning and the residual head before its first step.
+// began is the classifier that it begins as, fitted on nearly the same rows.
+func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, classes int, began *linear.Fitted) (*head.Head, error) {
 	made := &head.Head{}
+	var from *residual.Linear
 	if h.conditioning != nil {
 		o := h.conditioning.Options
 		o.Memory = cmp.Or(o.Memory, h.t.Options.Memory)
 		var err error
 		if made.Conditioning, err = conditioning.Fit(ctx, train, val, classes, o); err != nil {
 			return nil, err
+		}
+		if began != nil {
+			if from, _, err = h.t.start(ctx, made.Conditioning, train, val, classes, began); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, rows := range []*dataset.Rows{&train, &val} {
@@ -400,7 +433,7 @@ func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, class
 			*rows = dataset.All(x, made.Conditioning.Out(), labels)
 		}
 	}
-	network, err := residual.ClosedForm(ctx, train, val, classes)
+	network, err := residual.ClosedForm(ctx, train, val, classes, from)
 	made.Network = network
 	return made, err
 }
@@ -456,7 +489,7 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 func (h *holdOut) assess() *detector.Assessment {
 	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}, FalseAlarms: falseAlarms, Curve: make([]float64, len(falseAlarms))}
 	for i, f := range h.folds {
-		weights, guard := weigh(h.aurocs(i)), guardOf(f.nearness)
+		weights, guard := weigh(h.aurocs(i), len(h.folds)), guardOf(f.nearness)
 		known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
 		for _, c := range candidates {
 			w := weights[c.name]

@@ -155,7 +155,7 @@ func TestHoldOutStops(t *testing.T) {
 
 // TestWeigh: the best candidates count most, and the density always.
 func TestWeigh(t *testing.T) {
-	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5})
+	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5}, 10)
 	if len(w) != 3 || math.Abs(w["gen"]/w["vim-s"]-math.E) > 1e-9 || math.Abs(w["gen"]+w["vim-s"]-sumWeights) > 1e-9 || w[detector.DensityPart] != always {
 		t.Errorf("weights %v", w)
 	}

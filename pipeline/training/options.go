@@ -115,6 +115,8 @@ type Options struct {
 	// folds of class hold-out, of the parts of the score, or of the folds of
 	// cross-conformal calibration are done.
 	Stage func(what string, done, total int)
+
+	fromMeans bool // a residual head begins with the class means, as in old checkpoints
 }
 
 // stage tells Options.Stage.

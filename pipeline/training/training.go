@@ -89,6 +89,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	raw := *data // not conditioned
 	defer data.release()
 	condition, err := data.condition(ctx)
+	raw.began = data.began
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
@@ -180,7 +181,7 @@ type trainedHeads struct {
 func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
 	seeds := t.Options.Seeds
 	kept.tell(t.Options.Resumed)
-	prepared, err := t.Options.Head.Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
+	prepared, err := startWith(t.Options.Head, t.begin).Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
 	if err != nil {
 		return nil, err
 	}
