@@ -171,7 +171,7 @@ func WriteDetector(file string, d Detector) error {
 	}
 	v := &detectorView{Detector: d, Page: layout{
 		Title: cmp.Or(d.Title, "A detector"), Lead: d.Lead, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts,
-		Charts: true, Script: "map.js", Album: &album{},
+		Charts: true, Script: "map.js", Sheet: "map.css", Album: &album{},
 	}}
 	v.change()
 	v.classes()
@@ -571,20 +571,6 @@ type mapMark struct {
 // mapShapes are the marks of classes, of about the same area.
 var mapShapes = []template.HTML{
 	`<circle r="5.5"/>`, `<path d="M-5-5h10v10h-10z"/>`, `<path d="M0-7l6.5 11.5h-13z"/>`, `<path d="M0-7.2L7.2 0 0 7.2-7.2 0z"/>`, `<path d="M0 7l6.5-11.5h-13z"/>`,
-}
-
-// shades declares the colours of marks, and of the cells of a confusion matrix: the
-// larger the share, the stronger, and never too strong to read.
-func shades() string {
-	var b strings.Builder
-	for i := range lineStyles {
-		fmt.Fprintf(&b, ".m%d{fill:var(--c%d);stroke:var(--c%d)}", i, i, i)
-	}
-	for s := 5; s <= 100; s += 5 {
-		strength := 8 + 32*s/100
-		fmt.Fprintf(&b, ".right.s%d{background:color-mix(in srgb,var(--c0) %d%%,var(--paper))}.confused.s%d{background:color-mix(in srgb,var(--c1) %d%%,var(--paper))}", s, strength, s, strength)
-	}
-	return b.String()
 }
 
 // Shapes returns the marks.

@@ -79,7 +79,7 @@ func TestDetectorPage(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		`<span class="path">&lt;gone&gt;.jpg</span>: no &lt;such&gt; file`, "1 image could not be shown", "8 of 9 (88.9%)", `class="right s75"`, `class="confused s25"`,
+		`<span class="path">&lt;gone&gt;.jpg</span>: no &lt;such&gt; file`, "1 image could not be shown", "8 of 9 (88.9%)", `class="right" style="--share:75%"`, `class="confused" style="--share:25%"`, ".plane-card{",
 		"all classes (mean)", "80.0%", "0.900", "Images not shown",
 	} {
 		if !strings.Contains(page, want) {

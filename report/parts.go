@@ -41,6 +41,7 @@ type layout struct {
 	Links    []link   // to the sections, without that of Commands and Facts
 	Charts   bool     // draw charts with Chart.js
 	Script   string   // the page's own script in web/; "" for none
+	Sheet    string   // the page's own style sheet in web/, beside style.css; "" for none
 	Commands []string // to repeat what the page shows
 	Facts    []Fact
 	Album    *album // the page's thumbnails; nil for none
@@ -61,7 +62,13 @@ func asset(name string) string {
 func StyleSheet() string { return pageColours() + asset("style.css") }
 
 // Style returns the style sheet.
-func (l layout) Style() template.CSS { return template.CSS(StyleSheet()) }
+func (l layout) Style() template.CSS {
+	css := StyleSheet()
+	if l.Sheet != "" {
+		css += "\n" + asset(l.Sheet)
+	}
+	return template.CSS(css)
+}
 
 // Scripts returns the scripts, in order. Without them the page can be read too.
 func (l layout) Scripts() []template.JS {
