@@ -260,6 +260,48 @@ func rotate(w, axes *mat.Dense) {
 	lapack64.Ormqr(blas.Right, blas.NoTrans, a, tau, w.RawMatrix(), work, len(work))
 }
 
+// Turn rotates the map, so that the K linear functions w [K, D] of the rows that it
+// reads, divided by their lengths with L2, depend on its first K coordinates alone.
+// The coordinates that were the first K before come next, as far as they differ.
+// Distances remain. It must come before the first use of the map. It returns the functions' weights [K, K] of these coordinates:
+// a function is w·x = a·z + w·μ. The map must be square; K is at most D.
+func (c *Conditioning) Turn(w []float64) (a []float64, err error) {
+	d := c.In()
+	k := len(w) / d
+	if len(c.Matrix) != d*d || k > d {
+		return nil, fmt.Errorf("a map [%d, %d] cannot be turned to %d functions", d, c.Out(), k)
+	}
+	kernels.UseBLAS()
+	m := mat.NewDense(d, d, nil)
+	for i, v := range c.Matrix {
+		m.RawMatrix().Data[i] = float64(v)
+	}
+	var inverse mat.Dense // of m, times wᵀ: the weights of z as it is
+	if err := inverse.Solve(m, mat.NewDense(k, d, w).T()); err != nil {
+		if poor := mat.Condition(0); !errors.As(err, &poor) || math.IsInf(float64(poor), 1) {
+			return nil, fmt.Errorf("turn the conditioning: %w", err)
+		}
+	}
+	before := min(k, d-k)
+	axes := mat.NewDense(d, k+before, nil)
+	axes.Slice(0, d, 0, k).(*mat.Dense).Copy(&inverse)
+	for j := range before {
+		axes.Set(j, k+j, 1)
+	}
+	rotate(m, axes) // leaves R of axes = QR in their upper triangle
+	for i := range k {
+		for j := range k {
+			if j <= i {
+				a = append(a, axes.At(j, i))
+			} else {
+				a = append(a, 0)
+			}
+		}
+	}
+	copyTo(c.Matrix, m.RawMatrix().Data)
+	return a, c.Validate()
+}
+
 // shrunk factorises Σ + s·(tr Σ/D)·I.
 func shrunk(sigma *mat.SymDense, s float64) (*mat.Cholesky, error) {
 	kernels.UseBLAS()

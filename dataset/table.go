@@ -197,7 +197,7 @@ func (t *Table) Gather(rows []int) []float32 {
 	return x
 }
 
-// BackboneLogits returns those that lie beside a row's features.
+// BackboneLogits returns the logits of a row that the feature set has.
 func (t *Table) BackboneLogits(row int) []float32 {
 	for _, set := range t.Sets {
 		if row < set.N {

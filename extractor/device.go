@@ -104,7 +104,7 @@ func parseDevice(text string) (d device, id string, err error) {
 	case several && devices[at].ids == nil:
 		return device{}, "", fmt.Errorf("device %q: there is one %s", text, name)
 	case several && !devices[at].ids.MatchString(id):
-		return device{}, "", fmt.Errorf("device %q: which one is said as in cuda:1, openvino:GPU.1 or coreml:CPUAndGPU", text)
+		return device{}, "", fmt.Errorf("device %q: one of several devices is written as in cuda:1, openvino:GPU.1 or coreml:CPUAndGPU", text)
 	}
 	return devices[at], id, nil
 }
@@ -204,7 +204,7 @@ func usePlugin(session *ort.SessionOptions, d device, id, file string) error {
 	if id != "" {
 		var err error
 		if place, err = strconv.Atoi(id); err != nil {
-			return fmt.Errorf("device %s:%s: of a plug-in's devices which one is said by its place, %s:0 the first", d.name, id, d.name)
+			return fmt.Errorf("device %s:%s: a device of a plug-in is chosen by its number; %s:0 is the first", d.name, id, d.name)
 		}
 	}
 	if err := registerPlugin(file); err != nil {

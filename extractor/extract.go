@@ -1,9 +1,11 @@
 package extractor
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"image"
 	"io"
@@ -176,8 +178,12 @@ func (w *worker) block(ctx context.Context, from, to int) error {
 	if err != nil || len(results) == 0 {
 		return err
 	}
-	if err := w.runner.Run(ctx, len(results)); err != nil {
-		return err
+	err = w.runner.Run(ctx, len(results))
+	if tookTooLong(err) {
+		return w.oneByOne(ctx, results)
+	}
+	if err != nil {
+		return stuckAt(err, results)
 	}
 	for i, r := range results {
 		if err := w.finished(r, i); err != nil {
@@ -185,6 +191,51 @@ func (w *worker) block(ctx context.Context, from, to int) error {
 		}
 	}
 	return nil
+}
+
+// tookTooLong reports whether err is of a run that an image made too long, and that
+// ended.
+func tookTooLong(err error) bool { return errors.Is(err, ErrRunTimeout) && !errors.Is(err, errStuck) }
+
+// oneByOne runs the images of a batch that took too long, whose inputs are in
+// place, and delivers their results.
+func (w *worker) oneByOne(ctx context.Context, results []Result) error {
+	inputs := make([][]float32, len(results)) // a run with blanks clears the others
+	for i := range results {
+		inputs[i] = slices.Clone(w.runner.Input(i))
+	}
+	for i, r := range results {
+		copy(w.runner.Input(0), inputs[i])
+		if err := w.alone(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alone runs the first image of the runner and delivers its result.
+func (w *worker) alone(ctx context.Context, r Result) error {
+	err := w.runner.Run(ctx, 1)
+	if tookTooLong(err) {
+		r.Err = err
+		return w.deliver(r)
+	}
+	if err != nil {
+		return stuckAt(err, []Result{r})
+	}
+	return w.finished(r, 0)
+}
+
+// stuckAt adds to the error of a run that did not end which images it was of.
+func stuckAt(err error, results []Result) error {
+	if !errors.Is(err, ErrRunTimeout) {
+		return err
+	}
+	name := func(r Result) string { return cmp.Or(r.Item.Path, r.Item.File) }
+	if last := len(results) - 1; last > 0 {
+		return fmt.Errorf("one of %d images from %s to %s: %w", last+1, name(results[0]), name(results[last]), err)
+	}
+	return fmt.Errorf("image %s: %w", name(results[0]), err)
 }
 
 // comparison is what became of n images as a batch and one by one.
@@ -216,16 +267,13 @@ func (w *worker) compare(ctx context.Context, from, to int) (c comparison, err e
 	for i, r := range results {
 		copy(w.runner.Input(0), w.runner.Input(i))
 		start := time.Now()
-		if err := w.runner.Run(ctx, 1); err != nil {
+		if err := w.alone(ctx, r); err != nil {
 			return c, err
 		}
 		if t := time.Since(start); i == 0 || t < c.single {
 			c.single = t
 		}
 		c.same = c.same && agree(together[i], slices.Concat(w.runner.Features(0), w.runner.Logits(0)), w.model.exact())
-		if err := w.finished(r, 0); err != nil {
-			return c, err
-		}
 	}
 	return c, nil
 }

@@ -158,7 +158,7 @@ func chooseOutput(outputs []TensorInfo, output, pool string) (TensorInfo, error)
 			at = 0
 		}
 		if at < 0 {
-			return TensorInfo{}, options.Errorf("Output", "there is none called %s or %s; choose from: %s", strings.Join(embeddings, ", "), tokens, list(outputs))
+			return TensorInfo{}, options.Errorf("Output", "no output is called %s or %s; choose from: %s", strings.Join(embeddings, ", "), tokens, list(outputs))
 		}
 	}
 	if !outputs[at].isFloat() {
@@ -209,7 +209,7 @@ func newPooling(row []int64, pool string, layout preprocess.Layout, height, widt
 	case len(row) == 1 && pool == "":
 		return pooling{"", int(row[0]), 0, 1, 0, 1}, nil
 	case len(row) == 1:
-		return pooling{}, options.Errorf("Pool", "it is one vector per image, which leaves nothing to pool")
+		return pooling{}, options.Errorf("Pool", "the output is one vector per image, so that there is nothing to pool")
 	case len(row) == 2:
 		tokens, dim := int(row[0]), int(row[1])
 		leading, known := leadingTokens(tokens, height, width)
@@ -222,7 +222,7 @@ func newPooling(row []int64, pool string, layout preprocess.Layout, height, widt
 		}
 		return pooling{"cls", dim, 0, 1, 0, 1}, nil
 	case len(row) == 3 && pool == "cls":
-		return pooling{}, options.Errorf("Pool", "it is a map without a class token; use mean")
+		return pooling{}, options.Errorf("Pool", "it is a feature map, which has no class token; use mean")
 	case len(row) == 3:
 		channelsLast := layout == preprocess.NHWC
 		if channelsLast && row[1]*row[2] == 1 || !channelsLast && row[0]*row[1] == 1 {
@@ -234,7 +234,7 @@ func newPooling(row []int64, pool string, layout preprocess.Layout, height, widt
 		area := int(row[1] * row[2])
 		return pooling{"mean", int(row[0]), 0, area, 1, area}, nil
 	}
-	return pooling{}, options.Errorf("Output", "it has %d dimensions, where 2, 3 or 4 are known what to do with; choose another", len(row)+1)
+	return pooling{}, options.Errorf("Output", "it has %d dimensions; 2, 3 or 4 are supported; choose another output", len(row)+1)
 }
 
 // leadingTokens tells how many of the tokens of an image come before those of

@@ -9,8 +9,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -40,18 +43,75 @@ func constant(output string, tensor []byte) []byte {
 	return field(1, message(field(2, []byte(output)), field(4, []byte("Constant")), field(5, value)))
 }
 
-// endless is a graph whose loop has so many steps that it does not end. Their
-// number is no constant of the graph, but a product of some.
-func endless() []byte {
+// looping is a graph with a loop that runs as often as the nodes before it say, in
+// the value steps.
+func looping(batch int64, steps ...[]byte) []byte {
 	info := func(name, elem string, shape ...int64) []byte { return valueInfo(TensorInfo{name, elem, shape}) }
 	body := message(
 		node("Identity", "go", "on"), node("Sin", "v", "w"), field(2, []byte("body")),
 		field(11, info("step", "int64")), field(11, info("go", "bool")), field(11, info("v", "float32", -1, 3, 6, 8)),
 		field(12, info("on", "bool")), field(12, info("w", "float32", -1, 3, 6, 8)))
 	loop := message(field(1, []byte("body")), field(6, body), varint(20, 5))
-	return graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3, 6, 8)},
-		int64s("some", true, 1<<31), node("Mul", "some,some", "steps"), constant("first", message(varint(2, 9), field(9, []byte{1}))),
-		node("Loop", "steps,first,image", "features", loop))
+	return graph([]TensorInfo{floats("image", batch, 3, 6, 8)}, []TensorInfo{floats("features", batch, 3, 6, 8)},
+		append(steps, constant("first", message(varint(2, 9), field(9, []byte{1}))), node("Loop", "steps,first,image", "features", loop))...)
+}
+
+// endless is a graph whose loop has so many steps that it does not end. Their
+// number is no constant of the graph, but a product of some.
+func endless() []byte {
+	return looping(-1, int64s("some", true, 1<<31), node("Mul", "some,some", "steps"))
+}
+
+// endlessForBright is a graph whose loop does not end for images with a value above 0.
+func endlessForBright(batch int64) []byte {
+	return looping(batch, node("ReduceMax", "image", "most", intAttribute("keepdims", 0)), node("Relu", "most", "bright"),
+		int64s("many", true, 1<<50), node("Cast", "many", "factor", intAttribute("to", 1)), node("Mul", "bright,factor", "product"),
+		node("Cast", "product", "steps", intAttribute("to", 7)))
+}
+
+// TestEndlessRuns: an image that a graph never ends with is an error like others.
+func TestEndlessRuns(t *testing.T) {
+	dir := t.TempDir()
+	bright := []int{1, 4}
+	var items []Item
+	for i := range 6 {
+		file := filepath.Join(dir, fmt.Sprint(i, ".png"))
+		img := image.NewGray(image.Rect(0, 0, 8, 6))
+		if slices.Contains(bright, i) {
+			img.Pix[0] = 255
+		}
+		var b bytes.Buffer
+		if err := png.Encode(&b, img); err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, b.String())
+		items = append(items, Item{File: file})
+	}
+	for name, batch := range map[string]int64{"any": -1, "fixed": 3} {
+		m := openTest(t, testModel(t, 6, 8, endlessForBright(batch)), ModelOptions{RunTimeout: 20 * time.Millisecond})
+		for _, size := range []int{1, 3} {
+			t.Run(fmt.Sprint(name, size), func(t *testing.T) {
+				stats, err := m.Extract(t.Context(), items, ExtractOptions{Batch: size, Workers: 1}, func(r Result) error {
+					if slices.Contains(bright, r.Index) {
+						if !errors.Is(r.Err, ErrRunTimeout) || options.Name(r.Err) != "RunTimeout" {
+							t.Errorf("image %d: %v", r.Index, r.Err)
+						}
+						return nil
+					}
+					if r.Err != nil || slices.ContainsFunc(r.Features, func(v float32) bool { return v != -1 }) {
+						t.Errorf("image %d: %v, %v", r.Index, r.Features, r.Err)
+					}
+					return nil
+				})
+				if err != nil || stats != (Stats{6, 2}) {
+					t.Errorf("%+v, %v", stats, err)
+				}
+			})
+		}
+	}
+	if _, err := OpenModel(dir, ModelOptions{RunTimeout: -1}); options.Name(err) != "RunTimeout" {
+		t.Error(err)
+	}
 }
 
 // TestHostileGraphs: a graph that is a few hundred bytes long takes neither all

@@ -20,7 +20,7 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// ErrNoImages is what [List] wraps when there is not one image.
+// ErrNoImages is wrapped by the error of [List] if there is no image.
 var ErrNoImages = errors.New("no images")
 
 // ListOptions says what to list.

@@ -2,6 +2,7 @@ package extractor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -57,12 +58,27 @@ type ModelOptions struct {
 	// included; 0 is 2 minutes, or one for each 100 MB of a larger model, and at
 	// least 20 minutes on devices other than the CPU, which compile it.
 	OpenTimeout time.Duration
+	// RunTimeout bounds how long a run may take for each of its images; 0 is 100
+	// times what a blank image takes, and at least 2 minutes, or 20 on devices
+	// other than the CPU. What a graph computes may depend on the image.
+	RunTimeout time.Duration
 }
 
 // ErrOpenTimeout is wrapped by the error of a model that took too long to open.
 // onnxruntime may still be at work on it, in threads of its own that end with the
 // program.
 var ErrOpenTimeout = errors.New("it takes too long to open")
+
+// ErrRunTimeout is wrapped by the error of an image that a model took too long
+// for.
+var ErrRunTimeout = errors.New("the model takes too long for it")
+
+// errStuck is wrapped by the error of a run that onnxruntime could not stop: it is
+// still at work on the run's tensors.
+var errStuck = errors.New("onnxruntime does not stop, and is left behind")
+
+// grace is how long a run may take to stop that was told to.
+const grace = 2 * time.Second
 
 // openTimeout is the time that a model in these files has, far more than an
 // honest one needs.
@@ -76,11 +92,16 @@ func (opts *ModelOptions) openTimeout(files []string) time.Duration {
 			bytes += info.Size()
 		}
 	}
-	least := 2 * time.Minute
+	return max(opts.leastTimeout(), time.Duration(bytes/1e8)*time.Minute)
+}
+
+// leastTimeout is the time that any model has to open and for an image: devices
+// compile it.
+func (opts *ModelOptions) leastTimeout() time.Duration {
 	if opts.Device != "" && opts.Device != "cpu" {
-		least = 20 * time.Minute
+		return 20 * time.Minute
 	}
-	return max(least, time.Duration(bytes/1e8)*time.Minute)
+	return 2 * time.Minute
 }
 
 // A Model is an ONNX graph with its preprocessing, ready to run. Its methods
@@ -99,6 +120,7 @@ type Model struct {
 	Inputs, Outputs []TensorInfo
 
 	session     *ort.DynamicAdvancedSession
+	runTimeout  time.Duration // for an image
 	input       imageInput
 	outputs     []tensor // the embedding and, where there are any, the logits
 	pool        pooling
@@ -144,6 +166,9 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 	if opts.OpenTimeout < 0 {
 		return nil, options.Errorf("OpenTimeout", "%v: it may not be negative", opts.OpenTimeout)
 	}
+	if opts.RunTimeout < 0 {
+		return nil, options.Errorf("RunTimeout", "%v: it may not be negative", opts.RunTimeout)
+	}
 	file, folders, err := findGraph(dir)
 	if err != nil {
 		return nil, err
@@ -180,7 +205,6 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 	}
 	// A run ends soon. Loading, which computes what is constant, cannot be
 	// stopped: it is left behind.
-	const grace = 2 * time.Second
 	select {
 	case o := <-done:
 		return finish(o)
@@ -343,7 +367,7 @@ func hashGraph(ctx context.Context, file string) (string, error) {
 	return hashFiles(ctx, files)
 }
 
-// HashModel returns what [Model.SHA256] of the model in a folder will be, without
+// HashModel computes [Model.SHA256] of the model in a folder without
 // opening it.
 func HashModel(ctx context.Context, dir string) (string, error) {
 	file, _, err := findGraph(dir)
@@ -499,8 +523,10 @@ func (m *Model) measure(ctx context.Context) error {
 			}
 			m.outputs[i].row = shape[1:]
 		}
+		start := time.Now()
 		err := m.runBlank(ctx, n)
 		if err == nil {
+			m.runTimeout = cmp.Or(m.options.RunTimeout, max(m.options.leastTimeout(), 100*time.Since(start)/time.Duration(n)))
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -530,7 +556,9 @@ func (m *Model) runBlank(ctx context.Context, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	return m.run(ctx, b)
+	err = m.run(ctx, b)
+	r.stuck = errors.Is(err, errStuck)
+	return err
 }
 
 // runFree runs n blank images and lets onnxruntime take the memory for outputs,
@@ -538,7 +566,7 @@ func (m *Model) runBlank(ctx context.Context, n int) (err error) {
 func (m *Model) runFree(ctx context.Context, n int) (shapes [][]int64, err error) {
 	for _, out := range m.outputs {
 		if out.Type != "float32" {
-			return nil, fmt.Errorf("the dimensions of output %s cannot be learnt; export the model with float32 outputs", out)
+			return nil, fmt.Errorf("the dimensions of output %s cannot be determined; export the model with float32 outputs", out)
 		}
 	}
 	input, err := newBuffer(m.input.Type, m.inputRow(), n).value(n)
@@ -546,7 +574,9 @@ func (m *Model) runFree(ctx context.Context, n int) (shapes [][]int64, err error
 		return nil, err
 	}
 	b := binding{[]ort.Value{input}, make([]ort.Value, len(m.outputs))}
-	if err := m.run(ctx, b); err != nil {
+	if err := m.run(ctx, b); errors.Is(err, errStuck) {
+		return nil, err
+	} else if err != nil {
 		// Outputs that the wrapper failed to make are nil pointers in an
 		// interface that is not, so none of them is touched here.
 		return nil, errors.Join(err, input.Destroy())
@@ -641,13 +671,11 @@ func (m *Model) needsToBeAlone() bool {
 		v := float32(i%17)/8 - 1
 		r.Input(0)[i], r.Input(1)[i] = v, -10*v
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), m.options.openTimeout(nil))
-	defer cancel()
-	if r.Run(ctx, 1) != nil {
+	if r.Run(context.Background(), 1) != nil {
 		return true
 	}
 	alone := slices.Clone(r.Features(0))
-	return r.Run(ctx, 2) != nil || !agree(r.Features(0), alone, false)
+	return r.Run(context.Background(), 2) != nil || !agree(r.Features(0), alone, false)
 }
 
 // quantisedOps begin the names of the operators that 8-bit graphs have.
@@ -811,12 +839,17 @@ func (m *Model) batchSizes() []int {
 	return deviceBatchSizes
 }
 
-// Close frees the session.
+// Close frees the session, unless onnxruntime could not be stopped and still uses
+// it.
 func (m *Model) Close() error {
 	if m.session == nil {
 		return nil
 	}
 	session := m.session
 	m.session = nil
-	return errors.Join(m.kept.close(), session.Destroy())
+	err := m.kept.close()
+	if m.kept.stuck {
+		return err
+	}
+	return errors.Join(err, session.Destroy())
 }

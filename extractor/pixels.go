@@ -93,7 +93,7 @@ func firstSize(ctx context.Context, items []Item, applyEXIF bool) (image.Point, 
 	if first == nil {
 		first = ErrNoImages
 	}
-	return image.Point{}, fmt.Errorf("no image tells a size: %w", first)
+	return image.Point{}, fmt.Errorf("no image could be read to find out the size: %w", first)
 }
 
 // Pixels is the model that is none: an image's features are its pixels, channel

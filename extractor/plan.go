@@ -2,7 +2,6 @@ package extractor
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -22,14 +21,6 @@ type Plan struct {
 	// what was asked for, or the rule where there was little to do: batches of
 	// one, one thread, a worker for each core.
 	Measured bool `json:"measured"`
-}
-
-func (p Plan) String() string {
-	how := "not measured"
-	if p.Measured {
-		how = "measured"
-	}
-	return fmt.Sprintf("%d worker(s), %d image(s) a batch, %d thread(s) a run (%s)", p.Workers, p.Batch, max(1, p.Threads), how)
 }
 
 // tuning says how much of an extraction may go into finding the best plan.

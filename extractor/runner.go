@@ -1,6 +1,7 @@
 package extractor
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/x448/float16"
 	ort "github.com/yalue/onnxruntime_go"
@@ -26,6 +28,7 @@ type Runner struct {
 	outputs  []*buffer
 	bindings []binding // of n images at n−1, made when first needed
 	features []float32
+	stuck    bool // onnxruntime still uses the tensors
 }
 
 // binding is the tensors over a runner's buffers for one number of images.
@@ -73,7 +76,8 @@ func (m *Model) runnerOf(batch int, limit int64) (*Runner, error) {
 // program that follows its input has many, of few images each.
 type keptRunners struct {
 	sync.Mutex
-	idle []*Runner
+	idle  []*Runner
+	stuck bool // a run of the session does not end
 }
 
 // keptRunner is a runner that goes there when it is closed.
@@ -99,7 +103,7 @@ func (k *keptRunners) take(batch int) *Runner {
 func (r keptRunner) Close() error {
 	r.to.Lock()
 	defer r.to.Unlock()
-	if len(r.to.idle) >= runtime.GOMAXPROCS(0) {
+	if r.stuck || len(r.to.idle) >= runtime.GOMAXPROCS(0) {
 		return r.Runner.Close()
 	}
 	r.to.idle = append(r.to.idle, r.Runner)
@@ -141,10 +145,15 @@ func (r *Runner) Logits(i int) []float32 {
 }
 
 // Run runs the first n images. Cancelling the context stops the run and
-// returns the context's error. Rows may hold infinities and NaNs.
+// returns the context's error. A run that takes too long is stopped, and its error
+// wraps [ErrRunTimeout]; if onnxruntime does not stop, the runner cannot be used any
+// more. Rows may hold infinities and NaNs.
 func (r *Runner) Run(ctx context.Context, n int) error {
 	if n < 1 || n > r.batch {
 		return fmt.Errorf("a run of %d images; this runner takes 1 to %d", n, r.batch)
+	}
+	if r.stuck {
+		return fmt.Errorf("model %s: %w", r.model.File, errStuck)
 	}
 	rows := r.model.rows(n)
 	// What an earlier run left in the surplus rows must not matter, not even
@@ -155,9 +164,16 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 		return err
 	}
 	r.input.encode(rows)
-	if err := r.model.run(ctx, b); err != nil {
+	limit := time.Duration(rows) * r.model.runTimeout
+	timed, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := r.model.run(timed, b); err != nil {
+		r.stuck = errors.Is(err, errStuck)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if timed.Err() != nil {
+			return fmt.Errorf("model %s: %w", r.model.File, options.Errorf("RunTimeout", "%w: more than %v: %w", ErrRunTimeout, limit, err))
 		}
 		if rows > 1 && r.model.input.batch < 0 {
 			return fmt.Errorf("model %s: %w", r.model.File, options.Errorf("Batch", "%w; it must be 1 if the model can take only one image at a time", err))
@@ -173,8 +189,9 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 	return nil
 }
 
-// run is one run of the session, ended early when ctx is.
-func (m *Model) run(ctx context.Context, b binding) (err error) {
+// run is one run of the session, ended early when ctx is. A run that does not end
+// is left behind, with an error that wraps errStuck: its tensors must stay.
+func (m *Model) run(ctx context.Context, b binding) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -183,21 +200,25 @@ func (m *Model) run(ctx context.Context, b binding) (err error) {
 	if err != nil {
 		return err
 	}
-	terminated := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(terminated)
-		// It cannot fail, and if it did the run would merely go on to its end.
-		_ = options.Terminate()
-	})
-	defer func() {
-		if !stop() {
-			<-terminated
-		}
-		if destroyErr := options.Destroy(); err == nil {
-			err = destroyErr
-		}
-	}()
-	return m.session.RunWithOptions(b.inputs, b.outputs, options)
+	done := make(chan error, 1)
+	session := m.session
+	go func() { done <- session.RunWithOptions(b.inputs, b.outputs, options) }()
+	select {
+	case err := <-done:
+		return cmp.Or(err, options.Destroy())
+	case <-ctx.Done():
+	}
+	// It cannot fail, and if it did the run would merely go on to its end.
+	_ = options.Terminate()
+	select {
+	case err := <-done:
+		return cmp.Or(err, options.Destroy())
+	case <-time.After(grace):
+		m.kept.Lock()
+		defer m.kept.Unlock()
+		m.kept.stuck = true
+		return errStuck
+	}
 }
 
 // bind returns the tensors for runs of n images.
@@ -228,8 +249,11 @@ func (b binding) destroy() error {
 	return err
 }
 
-// Close frees the tensors.
+// Close frees the tensors, unless onnxruntime still uses them.
 func (r *Runner) Close() error {
+	if r.stuck {
+		return nil
+	}
 	var err error
 	for _, b := range r.bindings {
 		err = errors.Join(err, b.destroy())

@@ -283,7 +283,7 @@ func checkLibrary(path string) (err error) {
 		return errors.New("was cut short") // the last part is looked at first
 	}
 	if err != nil {
-		return fmt.Errorf("is no shared library: %w", err)
+		return fmt.Errorf("is not a shared library: %w", err)
 	}
 	defer func() { err = errors.Join(err, library.Close()) }()
 	for _, part := range library.Progs {

@@ -28,7 +28,7 @@ func externalWeights(file string) (names []string, err error) {
 	names = onnx.ExternalFiles(data)
 	for _, name := range names {
 		if !filepath.IsLocal(name) {
-			return nil, fmt.Errorf("they are said to lie in %q, which is not below its folder", name)
+			return nil, fmt.Errorf("the model says that they are in %q, which is not below its folder", name)
 		}
 	}
 	return names, nil

@@ -198,7 +198,7 @@ func copyFile(to, from string) error {
 	})
 }
 
-// Contents is what Commit writes besides the rows.
+// Contents describes the rows of a set for Commit.
 type Contents struct {
 	// Images are those of the listing that belong to the set, in its order.
 	// Path, Label, Bytes and MTime are used.

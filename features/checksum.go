@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -105,28 +106,58 @@ func (s *Set) checkSums() error {
 }
 
 // checkSum reads a file wholly and compares its checksum.
-func (s *Set) checkSum(ctx context.Context, name string) (err error) {
+func (s *Set) checkSum(ctx context.Context, name string) error {
+	sum, err := s.sumOf(ctx, name)
+	if err == nil && sum != s.Files[name].SHA256 {
+		return s.damaged(name, "it was altered: its checksum is not that in %s", metaFile)
+	}
+	return err
+}
+
+// sumOf reads a file wholly and returns its checksum.
+func (s *Set) sumOf(ctx context.Context, name string) (string, error) {
 	f, err := regular.Open(s.path(name), regular.Values)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer f.Close()
 	hash, block := sha256.New(), make([]byte, 1<<16)
 	for err == nil {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return "", ctx.Err()
 		}
 		var n int
 		n, err = f.Read(block)
 		hash.Write(block[:n])
 	}
 	if err != io.EOF {
-		return err
+		return "", err
 	}
-	if hex.EncodeToString(hash.Sum(nil)) != s.Files[name].SHA256 {
-		return s.damaged(name, "it was altered: its checksum is not that in %s", metaFile)
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// Content returns a hash of what a training reads of the set: features, labels and
+// the names of the classes. It is made of the set's checksums; those that another
+// program's set or one of version 1 lacks are computed, which takes as long as
+// reading the files. A set that is moved keeps its content.
+func (s *Set) Content(ctx context.Context) (string, error) {
+	hash := sha256.New()
+	for _, name := range []string{featuresFile, labelsFile} {
+		sum := s.Files[name].SHA256
+		if sum == "" {
+			var err error
+			if sum, err = s.sumOf(ctx, name); errors.Is(err, fs.ErrNotExist) {
+				sum = "none" // a set of another program need not have labels
+			} else if err != nil {
+				return "", err
+			}
+		}
+		fmt.Fprintf(hash, "%s\x00", sum)
 	}
-	return nil
+	for _, class := range s.Classes {
+		fmt.Fprintf(hash, "%s\x00", class)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
 // checkHeader compares the header of a matrix that this package wrote, byte by

@@ -2,10 +2,10 @@ package features
 
 import "bytes"
 
-// ParseMeta is what reads features.json, EncodeMeta what writes it.
+// ParseMeta reads features.json, EncodeMeta writes it.
 var ParseMeta, EncodeMeta = parseMeta, Meta.encode
 
-// ParseImages is what reads images.jsonl.
+// ParseImages reads images.jsonl.
 func ParseImages(data []byte) (images []Image, err error) {
 	err = readLines(bytes.NewReader(data), func(img Image) error {
 		images = append(images, img)

@@ -75,9 +75,9 @@ var (
 	// replaced.
 	ErrOtherImages = errors.New("made of images in another folder")
 	// ErrOtherShard says that a set is not the wanted part of a whole.
-	ErrOtherShard = errors.New("not the part that was asked for")
+	ErrOtherShard = errors.New("another shard than the one that was asked for")
 	// ErrLocked says that another process is writing to the set.
-	ErrLocked = errors.New("another extract is writing to it")
+	ErrLocked = errors.New("another extraction is writing to it")
 )
 
 // Meta is features.json. A set of another program has only N, D and Classes.

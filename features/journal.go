@@ -97,7 +97,7 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 	if !bytes.Equal(have, want) {
 		rows, err := os.Stat(filepath.Join(dir, journalRowsFile))
 		if err == nil && rows.Size() > 0 && !force {
-			return nil, options.Errorf("Force", "it is needed to throw away %s, an unfinished extraction %w or %w; or write to another folder", dir, ErrFingerprint, ErrOtherImages)
+			return nil, options.Errorf("Force", "it is needed to delete %s, an unfinished extraction %w or %w; or write to another folder", dir, ErrFingerprint, ErrOtherImages)
 		}
 		if err := removeJournal(dir); err != nil {
 			return nil, err

@@ -39,7 +39,7 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 		}
 		sets = append(sets, s)
 		if _, err := os.Stat(partialDir(shard)); err == nil {
-			return Meta{}, fmt.Errorf("an extract onto %s is at work or was interrupted: it left %s; run the same command again before merging", shard, partialDir(shard))
+			return Meta{}, fmt.Errorf("an extraction to %s is running or was interrupted: it left %s; run the same command again before merging", shard, partialDir(shard))
 		}
 	}
 	if err := belongTogether(sets); err != nil {
@@ -61,7 +61,7 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if rows, err := os.Stat(w.partial(journalRowsFile)); err == nil && rows.Size() > 0 && !o.Force {
-		return Meta{}, options.Errorf("Force", "it is needed to throw away %s, an unfinished extraction; or finish that, or write to another folder", w.partial(""))
+		return Meta{}, options.Errorf("Force", "it is needed to delete %s, an unfinished extraction; or finish that, or write to another folder", w.partial(""))
 	}
 	if old, err := w.inspect(); err != nil {
 		return Meta{}, err

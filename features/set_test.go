@@ -102,6 +102,39 @@ func withoutChecksums(t testing.TB, dir string) {
 	check(t, os.WriteFile(path, text, 0o666))
 }
 
+// TestContent: the content of a set is that of its features, labels and classes,
+// wherever it lies and with or without checksums.
+func TestContent(t *testing.T) {
+	content := func(dir string) string {
+		t.Helper()
+		sum, err := open(t, dir).Content(t.Context())
+		check(t, err)
+		return sum
+	}
+	dir := filepath.Join(t.TempDir(), "set")
+	w := create(t, dir, header, features.Options{})
+	c := features.Contents{Classes: classes}
+	for _, p := range four {
+		check(t, add(w, p))
+		c.Images, c.Labels = append(c.Images, p.image()), append(c.Labels, p.label)
+	}
+	_, err := w.Commit(t.Context(), c)
+	check(t, err)
+	was := content(dir)
+	moved := filepath.Join(t.TempDir(), "moved")
+	check(t, os.Rename(dir, moved))
+	withoutChecksums(t, moved)
+	if now := content(moved); now != was {
+		t.Errorf("moved, and without checksums: %s, was %s", now, was)
+	}
+	other := elsewhere(t)
+	was = content(other)
+	check(t, npy.WriteFile(filepath.Join(other, "labels.npy"), []int64{0, 1, 0}, 3))
+	if content(other) == was {
+		t.Error("the same content with labels")
+	}
+}
+
 // TestOpenRefuses breaks a good set of version 1, which has no checksums, in one
 // way at a time.
 func TestOpenRefuses(t *testing.T) {

@@ -22,7 +22,7 @@ type Error struct {
 // not positive".
 func (e *Error) Error() string { return e.Option + ": " + e.Err.Error() }
 
-// Unwrap returns what is wrong, without the name of the field.
+// Unwrap returns the error without the name of the field.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Errorf returns an *Error about the field option. Format and args are those of

@@ -41,7 +41,7 @@ type DetectOptions struct {
 	SetAside string
 	Copy     bool
 
-	Backbone extractor.ModelOptions // only Device, Provider, IntraOpThreads and OpenTimeout count, the rest is the detector's
+	Backbone extractor.ModelOptions // only Device, Provider, IntraOpThreads and the time limits count, the rest is the detector's
 	// Run is how to extract: workers, batch, progress. With More the total is −1
 	// until all paths are known.
 	Run extractor.ExtractOptions

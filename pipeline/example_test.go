@@ -2,7 +2,10 @@ package pipeline_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"log"
 	"math/rand/v2"
 	"os"
@@ -56,4 +59,77 @@ func ExampleTrain() {
 	// class 0
 	// class 1
 	// out of distribution
+}
+
+// Add teaches a detector a class more: only the new images go through its model, which
+// is pixels here.
+func ExampleAdd() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for i, name := range []string{"images/red", "images/green", "blue"} {
+		if err := paint(in(name), i); err != nil {
+			log.Fatal(err)
+		}
+	}
+	ctx := context.Background()
+	extract := pipeline.ExtractOptions{Model: "pixels", Images: in("images"), Out: in("features")}
+	if _, err := pipeline.Extract(ctx, extract); err != nil {
+		log.Fatal(err)
+	}
+	opts := pipeline.TrainOptions{Features: []string{in("features")}}
+	opts.Train.Epochs = 5
+	old, _, err := pipeline.Train(ctx, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	detector, _, change, err := pipeline.Add(ctx, pipeline.AddOptions{
+		Detector: old,
+		Images:   []pipeline.AddedImages{{Class: "blue", Folder: in("blue"), Features: in("blue.features")}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	blue := change.Added[0]
+	fmt.Println("classes:", detector.Classes)
+	fmt.Printf("the old detector flagged %d of %d images of %s\n", blue.FlaggedBefore, blue.Images, blue.Class)
+	fmt.Printf("the new one knows %d of %d that it was not trained on\n", blue.Right, blue.HeldOut)
+	fmt.Printf("of the known classes %d of %d were right, and are %d\n", change.All.RightBefore, change.All.Images, change.All.RightAfter)
+	// Output:
+	// classes: [blue green red]
+	// the old detector flagged 100 of 100 images of blue
+	// the new one knows 10 of 10 that it was not trained on
+	// of the known classes 20 of 20 were right, and are 20
+}
+
+// paint writes a hundred images of mostly one colour.
+func paint(folder string, channel int) error {
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(3, uint64(channel)))
+	for i := range 100 {
+		img := image.NewNRGBA(image.Rect(0, 0, 4, 4))
+		for at := range img.Pix {
+			img.Pix[at] = uint8(20 + rng.IntN(60))
+			if at%4 == channel || at%4 == 3 {
+				img.Pix[at] += 150
+			}
+			if at%4 == 3 {
+				img.Pix[at] = 255
+			}
+		}
+		f, err := os.Create(filepath.Join(folder, fmt.Sprintf("%d.png", i)))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -31,10 +31,16 @@ type ExtractOptions struct {
 	Images string         // folder of images, one subfolder per class or flat; or an idx file of images
 	List   string         // OpenOOD list of the images to take; "" takes all
 	Names  string         // another list, whose folders name the classes of List; "" for List itself
+	Class  string         // the class of all images, whatever folders they are in; "" for their folders
 	Out    string         // folder of the feature set
 	Shard  features.Shard // which part of the images to take; zero for all
 	Force  bool           // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
 	Verify bool           // tell by their content, and not by size and time, which images have changed
+
+	// Detector, where set, is one whose features to compute: with its backbone, which
+	// Model may name and else is found, and with its preprocessing. Of Backbone only
+	// Device, Provider, IntraOpThreads and OpenTimeout count then.
+	Detector *detector.Detector
 
 	Backbone extractor.ModelOptions // of an ONNX model
 	Pixels   extractor.PixelOptions // of extractor.PixelsName
@@ -81,13 +87,12 @@ const (
 )
 
 // Extract computes the features of a folder of images and writes them as a
-// feature set, beginning before all are listed. Images that an earlier run onto
-// the same set has done, finished or not, are not done again. An image that
-// cannot be read is listed in the result and in the set, and stops nothing; only
-// where none could be read is that an error, and of a shard not even then.
+// feature set. It begins before all images are listed. It skips images that an
+// earlier run on the same set has processed, even if that run was interrupted. An
+// image that cannot be read is listed in the result and in the set. It is an error
+// if no image can be read, except in a shard.
 //
-// When ctx is cancelled it returns ctx.Err(), and what was done is kept for the
-// next run.
+// When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
 	if opts.List == "" {
 		if err := apart(opts.Images, opts.Out); err != nil {
@@ -236,8 +241,7 @@ func (e *extraction) failure(path string, err error) features.Failure {
 	return features.Failure{Path: path, Error: err.Error()}
 }
 
-// compare returns those of some images whose content is not that which their
-// rows were made of.
+// compare returns the images whose content has changed since their rows were made.
 func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]extractor.Item, error) {
 	var mu sync.Mutex
 	before := e.done
@@ -304,6 +308,12 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 		}
 	}
 	slices.SortFunc(e.result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })
+	if e.opts.Class != "" {
+		all.Classes, e.result.Empty = []string{e.opts.Class}, nil
+		for i := range all.Items {
+			all.Items[i].Label = 0
+		}
+	}
 	set := features.Contents{Classes: all.Classes, Failed: e.result.Failed}
 	// Millions, perhaps: room for them is made once.
 	n := len(all.Items) / max(shard.Count, 1)
@@ -384,6 +394,23 @@ func apart(images, out string) error {
 // openBackbone opens what the options name and says what it is, for the set and
 // for detectors.
 func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.Listing) (detector.Backbone, detector.Source, error) {
+	if d := opts.Detector; d != nil {
+		model, err := d.OpenBackbone(ctx, opts.Model, opts.Backbone)
+		if err != nil {
+			return nil, detector.Source{}, err
+		}
+		source := d.Source
+		if m, ok := model.(*extractor.Model); ok {
+			folder, err := filepath.Abs(m.Dir)
+			if err == nil && source.Fingerprint == "" { // features made elsewhere
+				source, err = detector.ModelSource(m, folder, false)
+			}
+			if source.Model = folder; err != nil {
+				return nil, detector.Source{}, errors.Join(err, model.Close())
+			}
+		}
+		return model, source, nil
+	}
 	if opts.Model == extractor.PixelsName {
 		spec, err := opts.Pixels.Spec(ctx, listing)
 		if err != nil {

@@ -22,7 +22,7 @@ type JudgeOptions struct {
 	PublicKey string
 	// Model is the folder of the backbone; "" has the detector's own found.
 	Model string
-	// Backbone says where the backbone runs: only Device, Provider, OpenTimeout and
+	// Backbone says where the backbone runs: only Device, Provider, the time limits and
 	// IntraOpThreads count, the rest is the detector's.
 	Backbone extractor.ModelOptions
 	// Run bounds what an image may take: only Workers, Batch, MaxPixels and

@@ -8,15 +8,16 @@ import (
 	"mlrbfn/pipeline/export"
 	"mlrbfn/pipeline/inspection"
 	"mlrbfn/pipeline/issues"
+	"mlrbfn/pipeline/summary"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/report"
 )
 
 // The parts of a pipeline are packages of their own; these are their names here.
 type (
-	// Detector is what training gives, and what is saved in a file.
+	// Detector judges images by their features; training makes it, and a file holds it.
 	Detector = detector.Detector
-	// Verdict is what a detector says of one image.
+	// Verdict is the judgement of a detector on one image.
 	Verdict = detector.Verdict
 	// Source says how a detector's features were made.
 	Source = detector.Source
@@ -33,7 +34,7 @@ type (
 	ClassRecall = training.ClassRecall
 	// Share is a part of the training images to set aside.
 	Share = training.Share
-	// Resume is what [Train] does about a checkpoint that exists.
+	// Resume says what [Train] does if there is a checkpoint.
 	Resume = training.Resume
 
 	// EvaluateOptions says what [Evaluate] measures on what.
@@ -42,6 +43,8 @@ type (
 	AblateOptions = evaluation.AblateOptions
 	// Assessment says how well a new class would be noticed.
 	Assessment = detector.Assessment
+	// AssessedClass says how well a class would be noticed if it were new.
+	AssessedClass = detector.AssessedClass
 	// OODSet is a feature set of out-of-distribution images.
 	OODSet = evaluation.OODSet
 	// Leak is images that are in two sets of an evaluation.
@@ -53,12 +56,23 @@ type (
 
 	// InspectOptions says what [Inspect] looks at.
 	InspectOptions = inspection.Options
-	// InspectReport is what it found.
+	// InspectReport lists what it found.
 	InspectReport = inspection.Report
 	// Issue is a line of issues.csv.
 	Issue = issues.Issue
 	// IssueKind is what may be wrong with an image.
 	IssueKind = issues.Kind
+
+	// SummaryOptions says what [Summarise] shows of a detector.
+	SummaryOptions = summary.Options
+	// Summary is what is known of a detector.
+	Summary = summary.Summary
+	// SummaryClass is what is known of a class of a detector.
+	SummaryClass = summary.Class
+	// FeatureMap shows where images lie along the axes that tell classes apart.
+	FeatureMap = summary.Map
+	// TrainSet names a feature set that a detector was trained on.
+	TrainSet = detector.TrainingSet
 
 	// ExportOptions says what [Export] writes.
 	ExportOptions = export.Options
@@ -90,6 +104,8 @@ const (
 	DefaultFolds = inspection.DefaultFolds
 
 	BundleFile = detector.BundleFile
+
+	ForTraining = detector.ForTraining
 )
 
 // Errors that callers tell from others.
@@ -149,6 +165,17 @@ func Inspect(ctx context.Context, opts InspectOptions) (*InspectReport, error) {
 	return inspection.Inspect(ctx, opts)
 }
 
+// Summarise says what is known of a detector; see [summary.Of].
+func Summarise(ctx context.Context, opts SummaryOptions) (*Summary, error) {
+	return summary.Of(ctx, opts)
+}
+
+// RecordedOptions returns the options that a detector was trained with, as far as its
+// file has them; see [training.Recorded].
+func RecordedOptions(d *Detector) (opts TrainOptions, notes []string, err error) {
+	return training.Recorded(d)
+}
+
 // WriteIssues writes issues as CSV; see [issues.Write].
 func WriteIssues(file string, all []Issue) error { return issues.Write(file, all) }
 
@@ -161,3 +188,9 @@ func SplitScores(list string) []string { return detector.SplitScores(list) }
 
 // CheckScores reports what is wrong with the name of a score, or of an ensemble.
 func CheckScores(name string) error { return detector.CheckScores(name) }
+
+// OptionsOf returns the options that repeat a detector's training; see
+// [training.OptionsOf].
+func OptionsOf(ctx context.Context, d *Detector, dirs []string) (opts TrainOptions, notes []string, err error) {
+	return training.OptionsOf(ctx, d, dirs)
+}

@@ -3,6 +3,7 @@ package posthoc
 import (
 	"context"
 	"math"
+	"slices"
 
 	"mlrbfn/internal/onnx"
 	"mlrbfn/options"
@@ -21,6 +22,8 @@ func (s *ASH) fields(f *fields) {
 	f.layer("head", &s.Head)
 	text(f, "shape", &s.Shape)
 	f.float("percentile", &s.Percentile)
+	f.refuse(!(s.Percentile >= 0 && s.Percentile <= 100), "percentile", "it is %g", s.Percentile)
+	f.refuse(!slices.Contains([]Shape{"", ASHB, ASHP, ASHS, Scale}, s.Shape), "shape", "%q is not known", s.Shape)
 }
 
 // Shape says what [ASH] does to features f, of which it looks at the k largest.

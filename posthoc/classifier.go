@@ -58,7 +58,7 @@ func BackboneClassifier(t *dataset.Table) (*Classifier, error) {
 	return c, err
 }
 
-// Features returns what scores read of rows of features.
+// Features returns rows of features as scores read them.
 func (c *Classifier) Features(x []float32) []float32 {
 	if c.Represent == nil {
 		return x
@@ -117,7 +117,7 @@ func (c *Classifier) each(ctx context.Context, t *dataset.Table, from, to int, d
 	})
 }
 
-// Logits returns those [n, C] of rows of a table, ascending.
+// Logits returns the logits [n, C] of rows of a table; the rows ascend.
 func (c *Classifier) Logits(t *dataset.Table, rows []int) []float64 {
 	kept := c.kept[t]
 	if c.of != nil && kept == nil {
@@ -136,8 +136,8 @@ func (c *Classifier) Logits(t *dataset.Table, rows []int) []float64 {
 	return logits
 }
 
-// Data gives rows of a table, ascending, with the logits of the classifier;
-// labels are those of all rows of the table.
+// Data returns rows of a table, which ascend, with the logits of the classifier.
+// labels has the labels of all rows of the table.
 func (c *Classifier) Data(t *dataset.Table, rows []int, labels []int64, classes int) *Data {
 	data := &Data{
 		N: len(rows), D: t.D, Classes: classes,

@@ -36,7 +36,7 @@ func (s Energy) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return energy(z, t) })
 }
 
-func (s *Energy) fields(f *fields) { f.float("temperature", &s.Temperature) }
+func (s *Energy) fields(f *fields) { f.notNegative("temperature", &s.Temperature) }
 
 func energy(z []float64, t float64) float64 {
 	sum, _ := logSumExp(z, t)

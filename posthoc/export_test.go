@@ -3,10 +3,10 @@ package posthoc
 // Principal is principal, for tests: to see it in a fitted score takes minutes.
 var Principal = principal
 
-// Largest is what NNGuide keeps of a query's neighbours.
+// Largest finds the nearest neighbours as NNGuide does.
 var Largest = largest
 
-// Needs is what a score needs.
+// Needs tells what a score reads.
 type Needs = needs
 
 const (

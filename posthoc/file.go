@@ -3,6 +3,7 @@ package posthoc
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 )
 
@@ -13,7 +14,7 @@ type Tensor struct {
 	Data  any   // []float32, []float64, []int64 or []uint8, in C order
 }
 
-// Tensors returns what a file must hold to load the score again: its kind and its
+// Tensors returns the contents of a file that loads as the score: its kind and its
 // tensors. A bank of training rows is stored with it, however large. [Load] is the
 // inverse.
 func Tensors(s Scorer) (kind string, tensors []Tensor, err error) {
@@ -107,6 +108,12 @@ func one[T float64 | int64 | uint8](f *fields, name string, v *T) {
 }
 
 func (f *fields) float(name string, v *float64) { one(f, name, v) }
+
+// notNegative is a float that has no meaning below 0.
+func (f *fields) notNegative(name string, v *float64) {
+	f.float(name, v)
+	f.refuse(!(*v >= 0 && *v <= math.MaxFloat64), name, "it is %g", *v)
+}
 
 func (f *fields) int(name string, v *int) {
 	n := int64(*v)

@@ -12,8 +12,9 @@ import (
 var _ = declare[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
 
 func (s *GEN) fields(f *fields) {
-	f.float("gamma", &s.Gamma)
+	f.notNegative("gamma", &s.Gamma)
 	f.int("m", &s.M)
+	f.refuse(s.M < 0, "m", "it is %d", s.M)
 }
 
 // GEN is the generalised entropy: −Σ p^γ (1−p)^γ over the M largest softmax

@@ -15,7 +15,7 @@ var _ = declare[MaxSoftmax]("MaxSoftmax",
 		return FitTemperature(ctx, in.Val)
 	}})
 
-func (s *MaxSoftmax) fields(f *fields) { f.float("temperature", &s.Temperature) }
+func (s *MaxSoftmax) fields(f *fields) { f.notNegative("temperature", &s.Temperature) }
 
 // MaxSoftmax is the maximum softmax probability (MSP): max_c softmax(z/T)_c.
 // Reads logits. It is computed as 1/Σ_c exp((z_c − max z)/T) in float64, so

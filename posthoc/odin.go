@@ -15,7 +15,7 @@ var _ = declare[ODIN]("ODIN", method{
 
 func (s *ODIN) fields(f *fields) {
 	f.network("network", &s.Network)
-	f.float("temperature", &s.Temperature)
+	f.notNegative("temperature", &s.Temperature)
 	f.float("epsilon", &s.Epsilon)
 }
 

@@ -76,7 +76,7 @@ func plain(s Scorer) func(context.Context, Input) (Scorer, error) {
 	return func(context.Context, Input) (Scorer, error) { return s, nil }
 }
 
-// Input is what there is to fit scores on. What a score does not need may be
+// Input holds what scores are fitted on. What a score does not need may be
 // nil.
 type Input struct {
 	Train   *Data   // training rows

@@ -2,6 +2,7 @@ package posthoc
 
 import (
 	"context"
+	"slices"
 
 	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
@@ -19,6 +20,7 @@ var _ = declare[SHE]("SHE", she("she-ip", InnerProduct), she("she-e", Euclidean)
 
 func (s *SHE) fields(f *fields) {
 	text(f, "metric", &s.Metric)
+	f.refuse(!slices.Contains([]Metric{"", InnerProduct, Euclidean, Cosine}, s.Metric), "metric", "%q is not known", s.Metric)
 	f.int("d", &s.D)
 	f.matrix("patterns", &s.Patterns, -1, s.D)
 }

@@ -68,7 +68,7 @@ func (data *Data) meansLocked(ctx context.Context, l2 bool) (*linalg.Moments, er
 	return s.moments, nil
 }
 
-// covariance returns that within the classes. The caller may change it.
+// covariance returns the covariance within the classes. The caller may change it.
 func (data *Data) covariance(ctx context.Context, l2 bool) (*mat.SymDense, *linalg.Moments, error) {
 	m, err := data.meansLocked(ctx, l2)
 	if err != nil {

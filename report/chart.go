@@ -117,6 +117,7 @@ var Palette = []Colour{
 	{"panel", "#f3f5f7", "#1f242a"},
 	{"mark", "#dcecfa", "#1d3a55"},
 	{"link", "#0062a3", "#7cc0f5"},
+	{"wrong", "#b54800", "#ff9a4d"},
 	{"c0", "#0072b2", "#56b4e9"},
 	{"c1", "#c24e00", "#ff9a4d"},
 	{"c2", "#007a58", "#3ecfa3"},

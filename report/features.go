@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -37,6 +38,7 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 	var images []Image
 	var first []int // rows of the sets before
 	files := &files{roots: roots}
+	var identities []string
 	for _, set := range sets {
 		first = append(first, s.N)
 		s.N += set.N
@@ -52,6 +54,7 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 				at.Label = set.Classes[labels[i]]
 			}
 			images = append(images, at)
+			identities = append(identities, cmp.Or(img.SHA256, img.Path))
 		}
 	}
 	s.Row = func(i int) []float32 {
@@ -63,6 +66,7 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 	}
 	if len(images) == s.N {
 		s.Image = func(i int) Image { return images[i] }
+		s.Images = digest(identities)
 	}
 	return s, nil
 }

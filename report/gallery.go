@@ -183,11 +183,8 @@ func (h *hardest) addNearest() {
 		t := h.tiles[i]
 		t.Beside = "nearest in training"
 		for _, f := range best[q] {
-			near := nearTile{picture: h.Page.Album.of(h.Train.Image(f.row), thumbnailSide), Text: fmt.Sprintf("%.3f", f.cosine)}
-			if near.Label != "" {
-				near.Text = near.Label + " " + near.Text
-			}
-			t.Near = append(t.Near, near)
+			near := h.Page.Album.of(h.Train.Image(f.row), thumbnailSide)
+			t.Near = append(t.Near, nearTile{near, near.Label, fmt.Sprintf("%.3f", f.cosine)})
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -114,16 +113,15 @@ func (a *album) finding(f Finding) *tile {
 	}
 	if f.Other != nil {
 		t.Beside = "shows the same as"
-		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), strings.TrimSpace(f.Other.Label + " " + f.Other.Path)}}
+		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), f.Other.Label, strings.ToValidUTF8(f.Other.Path, "\ufffd")}}
 	}
 	return t
 }
 
 // tables makes the tables of the classes, and the filter by them.
 func (v *inspectionView) tables(in Inspection) {
-	whole := func(n int) tableCell { return tableCell{Mean: strconv.Itoa(n), Sort: strconv.Itoa(n)} }
 	classes := choice{Label: "Show images of the class", Keys: "class also"}
-	v.ClassTable = table{Caption: "Classes", Head: "class",
+	v.ClassTable = table{Caption: "Images of each class, and what may be wrong with them", Head: "class",
 		Columns: []string{"images", "predicted right", "labels that seem wrong", "copies", "in the test set", "outliers"}}
 	for _, c := range in.Classes {
 		classes.Options = append(classes.Options, c.Name)
@@ -140,7 +138,7 @@ func (v *inspectionView) tables(in Inspection) {
 	if len(in.Overlaps) == 0 {
 		return
 	}
-	v.OverlapTable = &table{Caption: "Classes that overlap", Head: "images labelled", Columns: []string{"are predicted as", "images", "of the class"}}
+	v.OverlapTable = &table{Caption: "Images of a class that are predicted as another", Head: "images labelled", Columns: []string{"are predicted as", "images", "of the class"}}
 	for _, o := range in.Overlaps {
 		v.OverlapTable.Rows = append(v.OverlapTable.Rows, tableRow{o.Label, []tableCell{
 			{Mean: o.Predicted, Sort: o.Predicted}, whole(o.Rows), {Mean: o.Share, Sort: percentSort(o.Share)}}})

@@ -211,7 +211,7 @@ func TestContrast(t *testing.T) {
 		colours[c.Name] = [2]string{c.Light, c.Dark}
 	}
 	for name, least := range map[string]float64{
-		"ink": 7, "faint": 4.5, "link": 4.5, "c0": 3, "c1": 3, "c2": 3, "c3": 3, "c4": 3, "c5": 3,
+		"ink": 7, "faint": 4.5, "link": 4.5, "wrong": 4.5, "c0": 3, "c1": 3, "c2": 3, "c3": 3, "c4": 3, "c5": 3,
 	} {
 		for mode := range 2 {
 			for _, below := range []string{"paper", "panel"} {

@@ -175,7 +175,7 @@ func (c Cell) values() [3]Value { return [3]Value{c.Near, c.Far, c.Acc} }
 func Markdown(w io.Writer, t Table) error {
 	var b strings.Builder
 	if t.Caption != "" {
-		fmt.Fprintf(&b, "%s\n\n", t.Caption)
+		fmt.Fprintf(&b, "%s\n\n", escapeMarkdown(t.Caption))
 	}
 	b.WriteString("| |")
 	for _, benchmark := range t.Benchmarks {
@@ -211,7 +211,21 @@ func Markdown(w io.Writer, t Table) error {
 	return err
 }
 
-var escapeMarkdown = strings.NewReplacer(`\`, `\\`, `|`, `\|`, `*`, `\*`, `_`, `\_`, "`", "\\`", `<`, `\<`, "\n", " ").Replace
+// escapeMarkdown escapes a text so that Markdown shows it unchanged, on one line.
+func escapeMarkdown(text string) string { return markup.Replace(plain(text)) }
+
+var markup = strings.NewReplacer(`\`, `\\`, `|`, `\|`, `*`, `\*`, `_`, `\_`, "`", "\\`", `<`, `\<`, `[`, `\[`, `]`, `\]`, `$`, `\$`)
+
+// plain puts a blank in the place of what is no printable character: controls, and
+// what turns the direction of writing.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
 
 // LaTeX writes a table in the paper's style, with the packages booktabs, multirow
 // and graphicx, in per cent, deviations as subscripts, the best of each column
@@ -300,17 +314,11 @@ func latexValue(v Value, bold bool) string {
 
 // escapeLaTeX escapes a text so that LaTeX prints it unchanged, on one line and
 // without control characters.
-func escapeLaTeX(text string) string {
-	return commands.Replace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text))
-}
+func escapeLaTeX(text string) string { return commands.Replace(plain(text)) }
 
 var commands = strings.NewReplacer(`\`, `\textbackslash{}`, `{`, `\{`, `}`, `\}`, `&`, `\&`, `%`, `\%`, `$`, `\$`,
-	`#`, `\#`, `_`, `\_`, `~`, `\textasciitilde{}`, `^`, `\textasciicircum{}`, `"`, `\textquotedbl{}`, `<`, `\textless{}`, `>`, `\textgreater{}`)
+	`#`, `\#`, `_`, `\_`, `~`, `\textasciitilde{}`, `^`, `\textasciicircum{}`, `"`, `\textquotedbl{}`, `<`, `\textless{}`, `>`, `\textgreater{}`,
+	`[`, `{[}`, `]`, `{]}`, `*`, `{*}`) // the last three are arguments where a line begins with them
 
 // label drops the characters that would end a LaTeX label.
 func label(text string) string {

@@ -2,11 +2,14 @@ package report_test
 
 import (
 	"flag"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"unicode"
 
 	"mlrbfn/internal/testenv"
 	"mlrbfn/report"
@@ -240,5 +243,55 @@ func TestHostileNamesInLaTeX(t *testing.T) {
 	})
 	if err != nil || strings.Count(plain.String(), "\n") != lines {
 		t.Errorf("hostile names make %d lines of a table that has %d, %v", lines, strings.Count(plain.String(), "\n"), err)
+	}
+}
+
+// escapes are what LaTeX and Markdown print a character by.
+var escapes = map[string]*regexp.Regexp{
+	"LaTeX":    regexp.MustCompile(`\\text(backslash|asciitilde|asciicircum|quotedbl|less|greater)\{\}|\\[{}&%$#_]|\{[][*]\}`),
+	"Markdown": regexp.MustCompile("\\\\[\\\\|*_`<\\[\\]&$]"),
+}
+
+// TestHostileNamesInTables: whatever methods, sets and backbones are called, a table has the
+// commands and cells of one with harmless names.
+func TestHostileNamesInTables(t *testing.T) {
+	special := map[string]string{"LaTeX": "\\{}&%$#_^~\"[]*\n", "Markdown": "\\|*_`<[]$\n"}
+	write := map[string]func(io.Writer, report.Table) error{"LaTeX": report.LaTeX, "Markdown": report.Markdown}
+	structure := func(format, name string) string {
+		cell := report.Cell{Near: report.Value{Mean: 0.5, Std: 0.1}, Far: report.Value{Mean: 0.6, Std: math.NaN()}, Acc: report.Value{Mean: math.NaN()}}
+		cells := []report.Cell{cell, cell}
+		var b strings.Builder
+		err := write[format](&b, report.Table{
+			Caption: name, Label: name, Benchmarks: []string{name, "b" + name},
+			Sections: []report.Section{{Title: name, Lines: []report.Line{
+				{Method: name, Backbone: name, Cells: cells}, {Method: name, Backbone: "b", Cells: cells}, {Method: "c" + name, Backbone: name, Cells: cells},
+			}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := b.String()
+		for _, r := range text {
+			if !unicode.IsPrint(r) && r != '\n' {
+				t.Errorf("%s of %q has %q", format, name, r)
+			}
+		}
+		return strings.Map(func(r rune) rune {
+			if strings.ContainsRune(special[format], r) {
+				return r
+			}
+			return -1
+		}, escapes[format].ReplaceAllString(text, ""))
+	}
+	for format := range write {
+		want := structure(format, "name")
+		for _, name := range []string{
+			`\input{/etc/passwd}`, `\write18{rm -rf ~}`, `}}\end{table*}\end{document}`, `a & b \\ \hline`, "%", "%\n", `$x_1^2$`, `#1`, "[5cm] x", "*[1cm]", "]{", `\`, `a\`, `\\[`, `"'`, "``", "~^~",
+			"a\r\nb", "\x00\x1b[31m", "\u202eabc\u202c", "\u2028", "\xff\xfe", "| x |", "<script>alert(1)</script>", "[x](javascript:alert(1))", "![x](https://example.org/x)", "&lt;", "**", "_", "a\n\n# b",
+		} {
+			if got := structure(format, name); got != want {
+				t.Errorf("%s of %q has the structure\n%s\nwant\n%s", format, name, got, want)
+			}
+		}
 	}
 }

@@ -40,6 +40,7 @@ type layout struct {
 	Notes    []string // what is missing on the page, and why
 	Links    []link   // to the sections, without that of Commands and Facts
 	Charts   bool     // draw charts with Chart.js
+	Script   string   // the page's own script in web/; "" for none
 	Commands []string // to repeat what the page shows
 	Facts    []Fact
 	Album    *album // the page's thumbnails; nil for none
@@ -68,6 +69,9 @@ func (l layout) Scripts() []template.JS {
 	if l.Charts {
 		library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // that file is not part of the page
 		scripts = append(scripts, template.JS(library), template.JS(asset("charts.js")))
+	}
+	if l.Script != "" {
+		scripts = append(scripts, template.JS(asset(l.Script)))
 	}
 	return scripts
 }
@@ -108,7 +112,7 @@ type tileLine struct {
 // nearTile is an image beside another.
 type nearTile struct {
 	*picture
-	Text string
+	Text, Value string
 }
 
 // choice is a filter by which a page shows some of its images: those of which one of
@@ -150,6 +154,7 @@ type album struct {
 // of returns a picture of an image that load will read, with its longer side of so
 // many pixels.
 func (a *album) of(img Image, side int) *picture {
+	img.Path, img.Label = strings.ToValidUTF8(img.Path, "\ufffd"), strings.ToValidUTF8(img.Label, "\ufffd")
 	p := &picture{Image: img, side: side}
 	a.pictures = append(a.pictures, p)
 	return p

@@ -65,6 +65,9 @@ type Report struct {
 	// [Benchmarks], each with one cell.
 	Published []Line
 
+	// Against is an earlier report on the same images, to compare with; nil for none.
+	Against *Earlier
+
 	// Draw makes the static picture of a chart, as "svg" or "png". With nil, charts
 	// need JavaScript and there are no files figures/*.svg.
 	Draw func(c Chart, format string) ([]byte, error)
@@ -80,6 +83,9 @@ type Set struct {
 	N     int    // images; 0 if unknown
 	// Fingerprint is of the model and preprocessing; "" if unknown.
 	Fingerprint string
+	// Images tells sets of images apart: the same text means the same images in the
+	// same order; "" if unknown.
+	Images string
 	// Image describes image i; nil shows none of the set's images.
 	Image func(i int) Image
 	// Row returns the D features of image i; nil shows no nearest images.
@@ -125,8 +131,8 @@ func Check(dir string) error {
 	return checkPage(filepath.Join(dir, "report.html"))
 }
 
-// Write writes report.html, and its static pictures as figures/*.svg, to the
-// folder dir, which it makes if necessary. It removes pictures of an earlier
+// Write writes report.html, its static pictures as figures/*.svg, and sets.json,
+// which says what images it is on, to the folder dir, which it makes if necessary. It removes pictures of an earlier
 // report that this one does not have.
 func Write(dir string, r Report) error {
 	if len(r.Results) == 0 {
@@ -143,6 +149,9 @@ func Write(dir string, r Report) error {
 		return fmt.Errorf("report: %w", err)
 	}
 	if err := v.writeFigures(filepath.Join(dir, "figures")); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	if err := writeSets(dir, r.ID, r.OOD); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	if err := writePage(filepath.Join(dir, "report.html"), "evaluation.html", v); err != nil {

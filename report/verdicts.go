@@ -1,13 +1,9 @@
 package report
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"html/template"
-	"io"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"mlrbfn/internal/atomicfile"
@@ -103,34 +99,6 @@ func checkPage(file string) error {
 	if err == nil {
 		err = atomicfile.Check(file)
 	}
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
-}
-
-var verdictsPage = template.Must(template.New("verdicts").Parse(`<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8">` + generator + `<title>{{.Title}}</title></head>
-<body><h1>{{.Title}}</h1>
-{{range .Items}}<p>{{.Image.Path}}: {{.Class}}, {{if .OOD}}out of distribution{{else}}in distribution{{end}}. {{.Why}}</p>
-{{end}}</body>
-</html>
-`))
-
-// WriteVerdicts writes the page of judged images to the file: one page that needs
-// nothing else, or where there are some thousand images the first of several, with
-// the others in a folder beside it.
-func WriteVerdicts(file string, v Verdicts) error {
-	if err := checkPage(file); err != nil {
-		return err
-	}
-	v.Title = cmp.Or(v.Title, "Which images are out of distribution")
-	v.Items = slices.Clone(v.Items)
-	slices.SortStableFunc(v.Items, func(a, b Verdict) int {
-		return cmp.Or(cmp.Compare(a.PValue, b.PValue), cmp.Compare(a.Score, b.Score), strings.Compare(a.Image.Path, b.Image.Path))
-	})
-	err := atomicfile.Write(file, func(w io.Writer) error { return verdictsPage.Execute(w, v) })
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}

@@ -33,6 +33,7 @@ type view struct {
 	PublishedTable  *table
 	Galleries       []gallery
 	Misses          []missed // of the other methods
+	Comparison      *comparison
 	GalleryMethod   string
 	Others          bool // some methods are drawn in grey
 
@@ -70,6 +71,9 @@ func newView(r Report) (*view, error) {
 	if err := v.galleries(); err != nil {
 		return nil, err
 	}
+	if err := v.compare(); err != nil {
+		return nil, err
+	}
 	v.Page.Album.load()
 	v.Page.Charts = len(v.figures()) > 0
 	v.Page.Links = v.links()
@@ -83,6 +87,7 @@ func (v *view) links() []link {
 		there bool
 		link
 	}{
+		{v.Comparison != nil, link{"against", "Compared with the earlier report"}},
 		{v.PublishedTable != nil, link{"published", "Published results"}},
 		{v.Histograms != nil, link{"histograms", "Histograms"}},
 		{v.ROC.Figures != nil, link{"curves", "ROC and PR"}},

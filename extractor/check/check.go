@@ -36,7 +36,7 @@ type Options struct {
 	Decode preprocess.DecodeOptions
 }
 
-// Report is what was found.
+// Report lists the findings of a check.
 type Report struct {
 	// Images are those that could be read, Failed the others.
 	Images []Image  `json:"images"`
@@ -64,7 +64,7 @@ type Report struct {
 	seen     []*image.NRGBA // what their tensors show
 }
 
-// Image is what the model makes of one image.
+// Image describes the features of one image.
 type Image struct {
 	Path    string  `json:"path"`
 	Norm    float64 `json:"norm"`              // Euclidean, of the features; 0 where it is not finite

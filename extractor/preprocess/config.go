@@ -73,10 +73,27 @@ func parseFile(name string, data []byte, modelType string) (*Spec, error) {
 	if err == nil {
 		err = spec.Validate()
 	}
+	if err == nil {
+		err = spec.plausible()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return spec, nil
+}
+
+// plausible refuses numbers that no library has: with them black and white would be
+// the same, or the other way round.
+func (s *Spec) plausible() error {
+	for c, levels := range s.levels() {
+		switch {
+		case s.Scale < 0 || s.Std[c] < 0:
+			return fmt.Errorf("scale %v and std %v: neither may be below 0", s.Scale, s.Std)
+		case levels[0] >= levels[len(levels)-1]:
+			return fmt.Errorf("with scale %v, mean %v and std %v the values of black and white differ too little", s.Scale, s.Mean, s.Std)
+		}
+	}
+	return nil
 }
 
 func parse(base string, data []byte, modelType string) (*Spec, error) {

@@ -91,74 +91,107 @@ func TestParseDefaults(t *testing.T) {
 	}
 }
 
+// refusedConfigs are refused with an error that has the word.
+var refusedConfigs = []struct{ config, want string }{
+	{``, "JSON"},
+	{`[]`, "JSON"},
+	{`{"size": 224`, "JSON"},
+	{`{"size": 224}`, "image_processor_type"},
+	{`{"image_processor_type": "Qwen2VLImageProcessor"}`, `"Qwen2VLImageProcessor" is not supported`},
+	{`{"image_processor_type": "Siglip2ImageProcessorFast"}`, `"Siglip2ImageProcessorFast" is not supported`},
+	{`{"image_processor_type": "VideoMAEImageProcessor"}`, `"VideoMAEImageProcessor" is not supported`},
+	{`{"image_processor_type": "DINOv3ViTImageProcessorFast", "resample": 3}`, "floating point"},
+	{`{"image_processor_type": "DINOv3ViTImageProcessorFast", "do_center_crop": true}`, "do_center_crop"},
+	{`{"image_processor_type": "BeitImageProcessor", "do_center_crop": true}`, "size is missing"},
+	{`{"image_processor_type": "BeitImageProcessor", "size": 224, "do_center_crop": null}`, "do_center_crop is missing"},
+	{`{"image_processor_type": "PvtImageProcessor"}`, "resample is missing"},
+	{`{"image_processor_type": "PoolFormerImageProcessor", "size": {"height": 2, "width": 3}}`, "shortest_edge"},
+	{`{"image_processor_type": "PoolFormerImageProcessor", "crop_pct": 1e-300}`, "crop_pct"},
+	{`{"image_processor_type": 3}`, "image_processor_type"},
+	{`{"image_processor_type": "CLIPImageProcessor", "do_center_crop": false}`, "depend on the image"},
+	{`{"image_processor_type": "ViTImageProcessor", "size": {"shortest_edge": 224}}`, "depend on the image"},
+	{`{"image_processor_type": "ViTImageProcessor", "do_resize": false}`, "depend on the image"},
+	{`{"image_processor_type": "SiglipImageProcessor", "size": 224}`, "depend on the image"},
+	{`{"image_processor_type": "ViTImageProcessor", "do_center_crop": true}`, "do_center_crop"},
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_offset": true}`, "rescale_offset"},
+	{`{"image_processor_type": "CLIPImageProcessor", "do_flip_channel_order": true}`, "do_flip_channel_order"},
+	{`{"image_processor_type": "CLIPImageProcessor", "do_pad": true}`, "do_pad"},
+	{`{"image_processor_type": "CLIPImageProcessor", "crop_pct": 0.9}`, "crop_pct"},
+	{`{"image_processor_type": "CLIPImageProcessor", "use_square_size": true}`, "use_square_size"},
+	{`{"image_processor_type": "CLIPImageProcessor", "resample": 6}`, "resample is 6"},
+	{`{"image_processor_type": "CLIPImageProcessor", "resample": -1}`, "resample is -1"},
+	{`{"image_processor_type": "CLIPImageProcessor", "resample": 2.5}`, "resample is 2.5"},
+	{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "longest_edge": 300}}`, "longest_edge"},
+	{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "height": 3}}`, "height and width, or"},
+	{`{"image_processor_type": "CLIPImageProcessor", "size": [1, 2, 3]}`, "[height, width]"},
+	{`{"image_processor_type": "CLIPImageProcessor", "size": "big"}`, "size"},
+	{`{"image_processor_type": "CLIPImageProcessor", "size": 100000}`, "1 to 8192"},
+	{`{"image_processor_type": "CLIPImageProcessor", "size": -5}`, "1 to 8192"},
+	{`{"image_processor_type": "CLIPImageProcessor", "crop_size": {"shortest_edge": 5}}`, "crop_size"},
+	{`{"image_processor_type": "CLIPImageProcessor", "crop_size": {"height": 5}}`, "crop_size"},
+	{`{"image_processor_type": "CLIPImageProcessor", "image_mean": [1, 2]}`, "three"},
+	{`{"image_processor_type": "CLIPImageProcessor", "image_std": [1, 0, 1]}`, "std"},
+	{`{"image_processor_type": "CLIPImageProcessor", "rescale_factor": 0}`, "scale"},
+	{`{"image_processor_type": "ConvNextImageProcessor"}`, "resample is missing"},
+	{`{"image_processor_type": "EfficientNetImageProcessor"}`, "resample is missing"},
+	{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": {"height": 224, "width": 224}}`, "shortest_edge"},
+	{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": 224, "crop_pct": 0}`, "crop_pct"},
+	{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": 224, "crop_pct": 1e-300}`, "crop_pct"},
+
+	{`{"pretrained_cfg": {"interpolation": "random"}}`, `unknown filter "random"`},
+	{`{"pretrained_cfg": {"crop_mode": "top"}}`, "crop_mode"},
+	{`{"pretrained_cfg": {"crop_pct": -1}}`, "crop_pct"},
+	{`{"pretrained_cfg": {"crop_mode": "border", "mean": [3, 0, 0]}}`, "border"},
+	{`{"pretrained_cfg": {"input_size": [1, 28, 28]}}`, "input_size"},
+	{`{"input_size": 224}`, "input_size"},
+	{`{"pretrained_cfg": "x"}`, "timm"},
+
+	{`{"preprocess_cfg": {"mode": "L"}}`, "mode"},
+	{`{"preprocess_cfg": {"resize_mode": "stretch"}}`, "resize_mode"},
+	{`{"preprocess_cfg": {"interpolation": "box"}}`, "interpolation"},
+	{`{"preprocess_cfg": {"fill_color": 300}}`, "fill_color"},
+	{`{"preprocess_cfg": {"size": [1, 2, 3]}}`, "size"},
+	{`{"preprocess_cfg": {}, "model_cfg": {"vision_cfg": {"image_size": "x"}}}`, "model_cfg"},
+
+	// Absurd values, as a hostile file has them.
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_factor": -1}`, "scale"},
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_factor": -0.0}`, "scale"},
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_factor": NaN}`, "JSON"},
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_factor": Infinity}`, "JSON"},
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_factor": 1e400}`, "rescale_factor"},
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_factor": 1e300}`, "not finite"},
+	{`{"image_processor_type": "ViTImageProcessor", "rescale_factor": 1e-320}`, "too little"},
+	{`{"image_processor_type": "ViTImageProcessor", "image_mean": [1e39, 0, 0]}`, "not finite"},
+	{`{"image_processor_type": "ViTImageProcessor", "image_mean": 1e20}`, "too little"},
+	{`{"image_processor_type": "ViTImageProcessor", "image_std": -0.5}`, "std"},
+	{`{"image_processor_type": "ViTImageProcessor", "image_std": [1e-300, 1, 1]}`, "not finite"},
+	{`{"image_processor_type": "ViTImageProcessor", "image_std": 1e300}`, "too little"},
+	{`{"image_processor_type": "ViTImageProcessor", "size": 1e99}`, "size"},
+	{`{"image_processor_type": "ViTImageProcessor", "size": {"height": 9223372036854775807, "width": 1}}`, "1 to 8192"},
+	{`{"image_processor_type": "ViTImageProcessor", "size": {"height": -9223372036854775808, "width": 8}}`, "1 to 8192"},
+	{`{"image_processor_type": "ViTImageProcessor", "size": {"height": 99999999999999999999, "width": 8}}`, "size"},
+	{`{"image_processor_type": "LevitImageProcessor", "size": 9223372036854775807, "crop_size": 4}`, "1 to 8192"},
+	{`{"image_processor_type": "PoolFormerImageProcessor", "size": 8192, "crop_pct": 1e-5}`, "crop_pct"},
+	{`{"image_processor_type": "CLIPImageProcessor", "crop_size": 1000000000}`, "1 to 8192"},
+	{`{"image_processor_type": "CLIPImageProcessor", "resample": 1e300}`, "resample"},
+	{`{"image_processor_type": "EfficientNetImageProcessor", "resample": 0, "image_std": 1e-30}`, "not finite"},
+	{`{"image_processor_type": "` + strings.Repeat("V", 1<<16) + `"}`, "not supported"},
+	{`{"pretrained_cfg": {"crop_pct": 1e-4}}`, "crop_pct"},
+	{`{"pretrained_cfg": {"input_size": [3, 0, 0]}}`, "1 to 8192"},
+	{`{"pretrained_cfg": {"std": 0}}`, "std"},
+	{`{"pretrained_cfg": {"std": [-1, -1, -1]}}`, "std"},
+	{`{"preprocess_cfg": {"std": -1}}`, "std"},
+	{`{"preprocess_cfg": {"size": -1}}`, "1 to 8192"},
+	{strings.Repeat(`{"preprocess_cfg":`, 1e5), "JSON"},
+}
+
 // TestParseRefuses: what would be guessed is refused, with the file's name and
 // a word on what is wrong.
 func TestParseRefuses(t *testing.T) {
-	tests := []struct{ config, want string }{
-		{``, "JSON"},
-		{`[]`, "JSON"},
-		{`{"size": 224`, "JSON"},
-		{`{"size": 224}`, "image_processor_type"},
-		{`{"image_processor_type": "Qwen2VLImageProcessor"}`, `"Qwen2VLImageProcessor" is not supported`},
-		{`{"image_processor_type": "Siglip2ImageProcessorFast"}`, `"Siglip2ImageProcessorFast" is not supported`},
-		{`{"image_processor_type": "VideoMAEImageProcessor"}`, `"VideoMAEImageProcessor" is not supported`},
-		{`{"image_processor_type": "DINOv3ViTImageProcessorFast", "resample": 3}`, "floating point"},
-		{`{"image_processor_type": "DINOv3ViTImageProcessorFast", "do_center_crop": true}`, "do_center_crop"},
-		{`{"image_processor_type": "BeitImageProcessor", "do_center_crop": true}`, "size is missing"},
-		{`{"image_processor_type": "BeitImageProcessor", "size": 224, "do_center_crop": null}`, "do_center_crop is missing"},
-		{`{"image_processor_type": "PvtImageProcessor"}`, "resample is missing"},
-		{`{"image_processor_type": "PoolFormerImageProcessor", "size": {"height": 2, "width": 3}}`, "shortest_edge"},
-		{`{"image_processor_type": "PoolFormerImageProcessor", "crop_pct": 1e-300}`, "crop_pct"},
-		{`{"image_processor_type": 3}`, "image_processor_type"},
-		{`{"image_processor_type": "CLIPImageProcessor", "do_center_crop": false}`, "depend on the image"},
-		{`{"image_processor_type": "ViTImageProcessor", "size": {"shortest_edge": 224}}`, "depend on the image"},
-		{`{"image_processor_type": "ViTImageProcessor", "do_resize": false}`, "depend on the image"},
-		{`{"image_processor_type": "SiglipImageProcessor", "size": 224}`, "depend on the image"},
-		{`{"image_processor_type": "ViTImageProcessor", "do_center_crop": true}`, "do_center_crop"},
-		{`{"image_processor_type": "ViTImageProcessor", "rescale_offset": true}`, "rescale_offset"},
-		{`{"image_processor_type": "CLIPImageProcessor", "do_flip_channel_order": true}`, "do_flip_channel_order"},
-		{`{"image_processor_type": "CLIPImageProcessor", "do_pad": true}`, "do_pad"},
-		{`{"image_processor_type": "CLIPImageProcessor", "crop_pct": 0.9}`, "crop_pct"},
-		{`{"image_processor_type": "CLIPImageProcessor", "use_square_size": true}`, "use_square_size"},
-		{`{"image_processor_type": "CLIPImageProcessor", "resample": 6}`, "resample is 6"},
-		{`{"image_processor_type": "CLIPImageProcessor", "resample": -1}`, "resample is -1"},
-		{`{"image_processor_type": "CLIPImageProcessor", "resample": 2.5}`, "resample is 2.5"},
-		{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "longest_edge": 300}}`, "longest_edge"},
-		{`{"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224, "height": 3}}`, "height and width, or"},
-		{`{"image_processor_type": "CLIPImageProcessor", "size": [1, 2, 3]}`, "[height, width]"},
-		{`{"image_processor_type": "CLIPImageProcessor", "size": "big"}`, "size"},
-		{`{"image_processor_type": "CLIPImageProcessor", "size": 100000}`, "1 to 8192"},
-		{`{"image_processor_type": "CLIPImageProcessor", "size": -5}`, "1 to 8192"},
-		{`{"image_processor_type": "CLIPImageProcessor", "crop_size": {"shortest_edge": 5}}`, "crop_size"},
-		{`{"image_processor_type": "CLIPImageProcessor", "crop_size": {"height": 5}}`, "crop_size"},
-		{`{"image_processor_type": "CLIPImageProcessor", "image_mean": [1, 2]}`, "three"},
-		{`{"image_processor_type": "CLIPImageProcessor", "image_std": [1, 0, 1]}`, "std"},
-		{`{"image_processor_type": "CLIPImageProcessor", "rescale_factor": 0}`, "scale"},
-		{`{"image_processor_type": "ConvNextImageProcessor"}`, "resample is missing"},
-		{`{"image_processor_type": "EfficientNetImageProcessor"}`, "resample is missing"},
-		{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": {"height": 224, "width": 224}}`, "shortest_edge"},
-		{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": 224, "crop_pct": 0}`, "crop_pct"},
-		{`{"image_processor_type": "ConvNextImageProcessor", "resample": 3, "size": 224, "crop_pct": 1e-300}`, "crop_pct"},
-
-		{`{"pretrained_cfg": {"interpolation": "random"}}`, `unknown filter "random"`},
-		{`{"pretrained_cfg": {"crop_mode": "top"}}`, "crop_mode"},
-		{`{"pretrained_cfg": {"crop_pct": -1}}`, "crop_pct"},
-		{`{"pretrained_cfg": {"crop_mode": "border", "mean": [3, 0, 0]}}`, "border"},
-		{`{"pretrained_cfg": {"input_size": [1, 28, 28]}}`, "input_size"},
-		{`{"input_size": 224}`, "input_size"},
-		{`{"pretrained_cfg": "x"}`, "timm"},
-
-		{`{"preprocess_cfg": {"mode": "L"}}`, "mode"},
-		{`{"preprocess_cfg": {"resize_mode": "stretch"}}`, "resize_mode"},
-		{`{"preprocess_cfg": {"interpolation": "box"}}`, "interpolation"},
-		{`{"preprocess_cfg": {"fill_color": 300}}`, "fill_color"},
-		{`{"preprocess_cfg": {"size": [1, 2, 3]}}`, "size"},
-		{`{"preprocess_cfg": {}, "model_cfg": {"vision_cfg": {"image_size": "x"}}}`, "model_cfg"},
-	}
-	for _, tt := range tests {
+	for _, tt := range refusedConfigs {
 		_, err := Parse("models/x/config.json", []byte(tt.config))
 		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "models/x/config.json: ") {
-			t.Errorf("%s:\nerror is %v\nwant the file's name and %q", tt.config, err, tt.want)
+			t.Errorf("%.200s:\nerror is %v\nwant the file's name and %q", tt.config, err, tt.want)
 		}
 	}
 }
@@ -230,6 +263,9 @@ func FuzzParse(f *testing.F) {
 		`{"image_processor_type": "V\u001b[31m", "size": 9223372036854775807}`,
 	} {
 		f.Add("preprocess_cfg.json", []byte(seed))
+	}
+	for _, tt := range refusedConfigs {
+		f.Add("config.json", []byte(tt.config))
 	}
 	f.Add("processor_config.json", []byte(`{"image_processor": {"do_resize": true, "resample": 2.0, "size": 224}}`))
 	f.Fuzz(func(t *testing.T, name string, data []byte) {

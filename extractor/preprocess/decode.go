@@ -19,7 +19,7 @@ import (
 // decompression bomb and raises an error.
 const DefaultMaxPixels = 2 * 89478485
 
-// ErrUnknownFormat is what Decode returns, wrapped, for bytes that are no image
+// ErrUnknownFormat is wrapped by the error of Decode for bytes that are no image
 // or one of a format that is not supported.
 var ErrUnknownFormat = errors.New("unsupported image format")
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"mlrbfn/internal/pillow"
+	"mlrbfn/internal/testenv"
 )
 
 func TestIsImage(t *testing.T) {
@@ -127,20 +128,6 @@ func TestDecodeRecovers(t *testing.T) {
 	}
 }
 
-// countdown is a context that is cancelled after it was asked a number of times.
-type countdown struct {
-	context.Context
-	left int
-}
-
-func (c *countdown) Err() error {
-	if c.left == 0 {
-		return context.Canceled
-	}
-	c.left--
-	return nil
-}
-
 // TestDecodeStops: wherever the context is cancelled, Decode says so, also where
 // a decoder puts its own words around it; and it asks for every row, or row of
 // blocks.
@@ -148,7 +135,7 @@ func TestDecodeStops(t *testing.T) {
 	for _, file := range decodeFiles(t) {
 		data := readFile(t, file)
 		for asked := 0; ; asked++ {
-			img, err := Decode(&countdown{t.Context(), asked}, data, DecodeOptions{})
+			img, err := Decode(&testenv.Countdown{Context: t.Context(), Left: asked}, data, DecodeOptions{})
 			if err == nil {
 				rows := img.Rect.Dy()
 				if strings.HasSuffix(file, ".jpg") {
@@ -164,7 +151,7 @@ func TestDecodeStops(t *testing.T) {
 			}
 		}
 	}
-	if _, err := upright(&countdown{t.Context(), 1}, image.NewNRGBA(image.Rect(0, 0, 2, 2)), 6); !errors.Is(err, context.Canceled) {
+	if _, err := upright(&testenv.Countdown{Context: t.Context(), Left: 1}, image.NewNRGBA(image.Rect(0, 0, 2, 2)), 6); !errors.Is(err, context.Canceled) {
 		t.Errorf("error while turning is %v, want that the context was cancelled", err)
 	}
 }

@@ -26,7 +26,7 @@ func (n *normaliser) set(s *Spec) error {
 	return nil
 }
 
-// levels returns what each of the 256 levels of each channel becomes.
+// levels returns the normalised value of each of the 256 levels of each channel.
 func (s *Spec) levels() (table [3][256]float32) {
 	for c := range table {
 		mean, std := float32(s.Mean[c]), float32(s.Std[c])

@@ -34,7 +34,7 @@ func rgb(ctx context.Context, img image.Image) (*image.NRGBA, error) {
 	return dst, nil
 }
 
-// rows returns what converts the rows of img. For an NRGBA they are converted
+// rows returns a function that converts the rows of img. For an NRGBA they are converted
 // in place.
 func rows(img image.Image) (row, error) {
 	w := img.Bounds().Dx()

@@ -204,7 +204,7 @@ func parseTransformers(data []byte, fields map[string]json.RawMessage, modelType
 			return nil, fmt.Errorf("crop_size must give height and width")
 		}
 	} else if s.Height == 0 {
-		return nil, fmt.Errorf("the size of the output would depend on the image: %s neither crops nor resizes to a fixed height and width here", name)
+		return nil, fmt.Errorf("the size of the output would depend on the image, because %s neither crops nor resizes to a fixed height and width", name)
 	}
 
 	if or(cfg.DoRescale, true) {

@@ -47,7 +47,7 @@ func openWebP(data []byte) (pillow.Picture, error) {
 	}
 	p.frame = image.Rect(0, 0, p.width, p.height)
 	if still(data[webpHeader:], p.frame.Size()) == nil { // which is as much memory as it takes
-		return nil, fmt.Errorf("its canvas is %d×%d, its pixels are not", p.width, p.height)
+		return nil, fmt.Errorf("its canvas is %d×%d, and its pixels have another size", p.width, p.height)
 	}
 	return p, nil
 }

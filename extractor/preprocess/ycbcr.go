@@ -6,7 +6,7 @@ import (
 	"mlrbfn/internal/ycbcr"
 )
 
-// fromYCbCr returns what converts the rows of img with the arithmetic of
+// fromYCbCr returns a function that converts the rows of img with the arithmetic of
 // libwebp, which Pillow reads WebP with: chroma is interpolated between the
 // centres of samples ("fancy upsampling").
 func fromYCbCr(img *image.YCbCr) row {

@@ -39,6 +39,11 @@ type Options struct {
 	// cross-entropy on the validation rows is at most Slack above the least one.
 	C float64
 
+	// OneScale divides all features by one number, the root mean square of their
+	// deviations, in place of each by its own. The head then does not depend on
+	// how the features are rotated.
+	OneScale bool
+
 	// Near is a head that was fitted on nearly the same rows, such as those of one
 	// class more (see [Fitted.Without]). Fitting begins with its weights, which
 	// saves most of the time; the result is the same within Tolerance.
@@ -92,7 +97,7 @@ func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (
 	if near := o.Near; near != nil && (near.In != train.D || near.Out != classes) {
 		return nil, fmt.Errorf("a head of %d features and %d classes cannot begin at one of %d and %d", train.D, classes, near.In, near.Out)
 	}
-	p, err := newProblem(ctx, train, classes)
+	p, err := newProblem(ctx, train, classes, o.OneScale)
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ const (
 	prefetchBytes = 4 << 20
 )
 
-func newProblem(ctx context.Context, rows dataset.Rows, classes int) (*problem, error) {
+func newProblem(ctx context.Context, rows dataset.Rows, classes int, oneScale bool) (*problem, error) {
 	p := &problem{rows: rows, classes: classes, compact: make([]int, classes)}
 	counts := make([]int, classes)
 	for _, r := range rows.Index {
@@ -80,7 +80,21 @@ func newProblem(ctx context.Context, rows dataset.Rows, classes int) (*problem, 
 			p.labels = append(p.labels, c)
 		}
 	}
-	return p, p.standardise(ctx)
+	err := p.standardise(ctx)
+	if oneScale {
+		var variances []float64
+		for _, v := range p.scale {
+			if v > 0 {
+				variances = append(variances, 1/(v*v))
+			}
+		}
+		for j, v := range p.scale {
+			if v > 0 {
+				p.scale[j] = math.Sqrt(float64(len(variances)) / floats.Sum(variances))
+			}
+		}
+	}
+	return p, err
 }
 
 // with returns the problem of other rows with the same standardisation.

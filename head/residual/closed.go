@@ -12,9 +12,10 @@ import (
 // ClosedForm returns the network with one layer before its first training step:
 // Gaussians at the class means, with one width, and the score. It needs no training
 // and its scores are nearly those of a trained network, so it shows how a network
-// trained on other rows would score. The rows are conditioned.
-func ClosedForm(ctx context.Context, train, val dataset.Rows, classes int) (_ *Network, err error) {
-	made, err := Config{Layers: 1}.Prepare(ctx, train, val, classes, nil)
+// trained on other rows would score. The rows are conditioned. from is
+// Config.Start.
+func ClosedForm(ctx context.Context, train, val dataset.Rows, classes int, from *Linear) (_ *Network, err error) {
+	made, err := Config{Layers: 1, Start: from}.Prepare(ctx, train, val, classes, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -22,7 +23,7 @@ func ClosedForm(ctx context.Context, train, val dataset.Rows, classes int) (_ *N
 	p := made.(*prepared)
 	n := newNetwork(p.cfg, p.density.D, classes)
 	n.Density = p.density
-	t := &trainer{network: compute[float32](n, head.BatchRows), model: n, val: p.val}
+	t := &trainer{network: compute[float32](n, head.BatchRows), model: n, val: p.val, from: from}
 	if err := t.Start(ctx, nil, head.BatchRows, p.train, rand.New(rand.NewPCG(0, 0))); err != nil {
 		return nil, err
 	}

@@ -22,7 +22,17 @@ type Config struct {
 	Centroids  int     // N, centroids of each hidden layer; 0 means 50
 	Projection int     // e, how many of the first features the layers read; 0 means LeastProjection, or the number of classes less one if that is more
 	Recovery   float64 // rec ≥ 1; 0 means 1.1
-	SumLoss    bool    // the loss is the sum over the entries instead of the mean
+	// Start, unless nil, is a linear classifier of the first features that the last
+	// layer begins as; nil means Gaussians at the class means.
+	Start   *Linear
+	SumLoss bool // the loss is the sum over the entries instead of the mean
+}
+
+// Linear is a classifier of the first K features: logits of class c are
+// Weights[c]·u + Bias[c].
+type Linear struct {
+	Weights []float64 // [C, K]
+	Bias    []float64 // [C]
 }
 
 // WithDefaults implements head.Config. A Projection of 0 stays 0, as its default
@@ -38,6 +48,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, options.Errorf("Layers", "%d: a head has 1 to 100", c.Layers)
 	case c.Centroids < 1:
 		return c, options.Errorf("Centroids", "%d is not positive", c.Centroids)
+	case c.Start != nil && (len(c.Start.Bias) == 0 || len(c.Start.Weights)%len(c.Start.Bias) != 0):
+		return c, options.Errorf("Start", "%d weights and %d biases", len(c.Start.Weights), len(c.Start.Bias))
 	case c.Projection < 0:
 		return c, options.Errorf("Projection", "%d is negative", c.Projection)
 	}
@@ -91,6 +103,9 @@ func (c Config) Prepare(ctx context.Context, train, val dataset.Rows, classes in
 		return nil, err
 	}
 	e := newNetwork(c, train.D, classes).Layers[0].In
+	if s := c.Start; s != nil && (len(s.Bias) != classes || len(s.Weights) > classes*e) {
+		return nil, options.Errorf("Start", "%d weights of %d classes, and the layers read %d features in %d classes", len(s.Weights), len(s.Bias), e, classes)
+	}
 	if p.train, err = p.density.reduce(ctx, train, e, space); err != nil {
 		return nil, err
 	}
@@ -120,7 +135,7 @@ func (p *prepared) Train(ctx context.Context, opts head.TrainOptions) (*head.Hea
 	}
 	n := newNetwork(p.cfg, p.density.D, p.classes)
 	n.Density = p.density
-	t := &trainer{network: compute[float32](n, opts.Batch), model: n, val: p.val, balance: opts.Balance}
+	t := &trainer{network: compute[float32](n, opts.Batch), model: n, val: p.val, balance: opts.Balance, from: p.cfg.Start}
 	t.SumLoss = p.cfg.SumLoss
 	epochs, err := head.Fit(ctx, t, p.train, p.val, p.classes, opts)
 	if err != nil {

@@ -205,7 +205,8 @@ type trainer struct {
 	model *Network
 	val   dataset.Rows // reduced
 
-	balance bool // see network.start
+	balance bool    // see network.start
+	from    *Linear // likewise
 }
 
 // Draw implements head.Trainable. There is nothing to draw.
@@ -215,7 +216,7 @@ func (t *trainer) Draw(head.Random) {}
 // rounding errors of distances end up in exponents.
 func (t *trainer) Start(ctx context.Context, _ []float32, b int, train dataset.Rows, rng head.Random) error {
 	network := compute[float64](t.model, b)
-	if err := network.start(ctx, train, t.val, t.model.Classes(), t.balance, rng); err != nil {
+	if err := network.start(ctx, train, t.val, t.model.Classes(), t.balance, t.from, rng); err != nil {
 		return err
 	}
 	network.CopyTo(t.model.Layers)

@@ -259,7 +259,7 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 			t.Fatal(err)
 		}
 		net := compute[float64](m, 1)
-		if err := net.start(t.Context(), reduced, reducedVal, 3, false, rand.New(rand.NewPCG(1, 1))); err != nil {
+		if err := net.start(t.Context(), reduced, reducedVal, 3, false, nil, rand.New(rand.NewPCG(1, 1))); err != nil {
 			t.Fatal(err)
 		}
 		net.CopyTo(m.Layers)

@@ -6,6 +6,9 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/floats"
+	"gonum.org/v1/gonum/mat"
+
 	"mlrbfn/dataset"
 	"mlrbfn/head"
 	"mlrbfn/head/internal/numeric"
@@ -22,6 +25,7 @@ const (
 	startPasses = 20   // of k-means over them
 	startReach  = 0.25 // β⁺ of a hidden layer times the distance d of rbf.InitialBeta
 	startMost   = 4    // the largest β of a hidden layer: copies of few rows would make it too narrow
+	mostMoved   = 3    // see moveTo
 	narrow      = 1e4  // β of a class without training rows: too narrow for any row
 )
 
@@ -36,7 +40,10 @@ const (
 // With balance the width of a class of n rows is multiplied by n/(n + 1). Its mean
 // is as uncertain as a row of it divided by n, which adds to the distances of its own
 // rows: without the factor a class of few rows loses to the large ones.
-func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, classes int, balance bool, rng rbf.Random) error {
+//
+// From, unless nil, is the classifier to begin as, in place of the one with the
+// class means.
+func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, classes int, balance bool, from *Linear, rng rbf.Random) error {
 	last := net.Last()
 	e := last.D
 	rows := dataset.Sample(train.Index, startRows, rng.Float64)
@@ -73,6 +80,9 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 	if err != nil {
 		return err
 	}
+	if from != nil {
+		moveTo(from, last.Centroids, counts)
+	}
 	unseen := func(row int) bool { return counts[val.Labels[row]] == 0 }
 	if val.Index = slices.DeleteFunc(slices.Clone(val.Index), unseen); len(val.Index) == 0 {
 		val = train
@@ -93,6 +103,79 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 	}
 	net.Refresh()
 	return nil
+}
+
+// moveTo moves centroids [C, e], which are the class means, to where a layer with
+// one width b for all is the classifier: −b‖u − w_c‖² = weights_c·u + bias_c, up to
+// what is the same for all classes. With a_c the weights minus their mean,
+//
+//	w_c = s·a_c + v,  b = 1/(2s),  a_c·v = −bias_c − s/2·‖a_c‖² + constant
+//
+// where the least squares between s·a_c and the class means choose s, so that b means
+// what it means with class means, and v is the shortest solution. C − 1 independent
+// weights always have one. A class without rows is left out. Nothing is moved if the
+// weights do not point to the class means at all, or if v is more than mostMoved
+// times the longest s·a_c: classes that cannot be told apart differ in their biases
+// only, which far centroids would have to express.
+func moveTo[T numeric.Real](l *Linear, centroids, counts []T) {
+	e, k := len(centroids)/len(counts), len(l.Weights)/len(l.Bias)
+	var classes []int
+	for c, n := range counts {
+		if n > 0 {
+			classes = append(classes, c)
+		}
+	}
+	n := len(classes)
+	if n < 2 || k == 0 {
+		return
+	}
+	a, means := mat.NewDense(n, k, nil), mat.NewDense(n, k, nil)
+	for i, c := range classes {
+		a.SetRow(i, l.Weights[c*k:(c+1)*k])
+		for j := range k {
+			means.Set(i, j, float64(centroids[c*e+j]))
+		}
+	}
+	for j := range k {
+		column := mat.Col(nil, j, a)
+		floats.AddConst(-floats.Sum(column)/float64(n), column)
+		a.SetCol(j, column)
+	}
+	s := mat.Dot(flat(a), flat(means)) / mat.Dot(flat(a), flat(a)) // a is centred
+	if !(s > 0) || math.IsInf(s, 1) {
+		return
+	}
+	right := make([]float64, n)
+	for i, c := range classes {
+		row := a.RawRowView(i)
+		right[i] = -l.Bias[c] - s/2*floats.Dot(row, row)
+	}
+	floats.AddConst(-floats.Sum(right)/float64(n), right)
+	var svd mat.SVD
+	if !svd.Factorize(a, mat.SVDThin) {
+		return
+	}
+	var v mat.Dense
+	svd.SolveTo(&v, mat.NewDense(n, 1, right), svd.Rank(1e-9))
+	longest := 0.
+	for i := range n {
+		longest = max(longest, s*floats.Norm(a.RawRowView(i), 2))
+	}
+	if !(mat.Norm(&v, 2) <= mostMoved*longest) {
+		return
+	}
+	for i, c := range classes {
+		to := centroids[c*e : (c+1)*e]
+		clear(to)
+		for j, w := range a.RawRowView(i) {
+			to[j] = T(s*w + v.At(j, 0))
+		}
+	}
+}
+
+func flat(m *mat.Dense) mat.Vector {
+	raw := m.RawMatrix().Data
+	return mat.NewVecDense(len(raw), raw)
 }
 
 // firstWidth returns the width of a grid from 0.0005 to 0.125 with the least

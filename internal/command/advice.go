@@ -20,14 +20,14 @@ var flagOf = map[string]string{
 	"TargetTPR": "target-tpr", "MaxFalseAlarms": "max-false-alarms",
 	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
 	// Of images and models.
-	"Images": "images", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "Out": "out",
+	"Images": "images", "Roots": "images", "Add": "add", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "Out": "out",
 	"Model": "model", "Output": "output", "Pool": "pool", "Width": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
-	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "Runtime": "onnxruntime",
+	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "RunTimeout": "run-timeout", "Runtime": "onnxruntime",
 	"MaxPixels": "max-pixels", "ApplyEXIF": "exif", "ImageTimeout": "image-timeout",
 	// Of detectors and comparisons.
 	"Exclude": "exclude", "Relabel": "relabel", "Folds": "folds",
 	"Detector": "detector", "PublicKey": "public-key", "Threshold": "threshold", "SetAside": "move-ood",
-	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
+	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Against": "against", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	// Of the service.
 	"Detectors": "detector", "Shadows": "shadow", "Running": "workers", "Waiting": "waiting", "Timeout": "timeout", "ReadTimeout": "read-timeout", "Drain": "drain", "Poll": "poll",
 	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TokenFile": "token-file", "CertFile": "tls-cert",
@@ -86,7 +86,7 @@ func (c *command) advise(err error) error {
 }
 
 // inWarnings puts flags in the place of what warnings name without brackets.
-var inWarnings = strings.NewReplacer("(Calibration cross:10)", "(--calibration cross:10)", "MaxPixels: ", "--max-pixels: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
+var inWarnings = strings.NewReplacer("(Calibration cross:10)", "(--calibration cross:10)", "MaxPixels: ", "--max-pixels: ", "ImageTimeout: ", "--image-timeout: ", "RunTimeout: ", "--run-timeout: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
 
 // bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
 var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)

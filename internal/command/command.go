@@ -14,12 +14,12 @@ import (
 // commands makes the commands of mlrbfn, by name.
 var commands = map[string]func() *command{
 	"extract": newExtract, "train": newTrain, "detect": newDetect, "evaluate": newEvaluate, "ablate": newAblate,
-	"inspect": newInspect, "merge": newMerge, "export": newExport, "sign": newSign, "version": newVersion,
+	"inspect": newInspect, "merge": newMerge, "show": newShow, "export": newExport, "sign": newSign, "version": newVersion,
 	"serve": newServe, "drift": newDrift, "audit": newAudit,
 }
 
 // order is that in which the help lists them.
-var order = []string{"extract", "train", "detect", "serve", "evaluate", "inspect", "drift", "audit", "export", "sign", "merge", "ablate", "version"}
+var order = []string{"extract", "train", "detect", "evaluate", "inspect", "show", "serve", "drift", "audit", "export", "sign", "merge", "ablate", "version"}
 
 // command is one command. Its flags are those of cmd.
 type command struct {
@@ -101,7 +101,7 @@ func (c *command) done() *command {
 			_ = c.cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 		case name == "DIR" || name == "FEATURES" || name == "REPORT":
 			_ = c.cmd.MarkFlagDirname(f.Name)
-		case !slices.Contains([]string{"FILE", "MODEL", "DETECTOR", "NAME=FEATURES", "FILE.onnx", "DIR|FILE", "KEY|FILE"}, name):
+		case !slices.Contains([]string{"FILE", "MODEL", "DETECTOR", "NAME=FEATURES", "FILE.onnx", "FILE.html", "DIR|FILE", "KEY|FILE"}, name):
 			_ = c.cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
 		}
 	})

@@ -48,6 +48,7 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	c.IntVar(&opts.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals; 0: none")
+	c.StringVar(&opts.Against, "against", "", "folder `REPORT` of an earlier evaluation on the same images, to compare with")
 	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
 	c.rare("images")
 	quiet := c.Bool("quiet", false, "show no progress")

@@ -26,10 +26,11 @@ Running it again processes only images that are new or whose size or modificatio
 	c.StringVar(&opts.Images, "images", "", "`DIR` of images, or an idx file of images as MNIST has (.gz too)")
 	c.StringVar(&opts.List, "list", "", "only the images of a `FILE` with lines of path and label, as OpenOOD has them")
 	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
+	c.StringVar(&opts.Class, "class", "", "`NAME` of the class of all images, whatever folders they are in")
 	exif := ""
 	Choice(c.FlagSet, &exif, "exif", "ignore", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
 	shard := c.String("shard", "", "only the part `i/n` of the images, i from 1 to n")
-	c.rare("names", "list")
+	c.rare("names", "list", "class")
 	c.section("model")
 	c.StringVar(&opts.Model, "model", "", "`DIR` with model.onnx and its processor's configuration, or pixels: no model")
 	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")

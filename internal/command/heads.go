@@ -80,7 +80,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.Float64Var(&o.Train.LR, "lr", 0, "learning rate of Adam")
 	Choice(f, &h.schedule, "schedule", "", "cosine|plateau", "how the learning rate falls")
 	f.IntVar(&o.Train.Patience, "patience", 0, "epochs without improvement before plateau halves the learning rate")
-	Choice(f, &h.balance, "balance", "none", "none|sample", "an epoch shows each image once, or each class equally often")
+	Choice(f, &h.balance, "balance", "none", "none|sample", "an epoch has each image once, or each class equally often")
 	usage := "train one head per seed"
 	if h.seeds.String() == "0" { // which is taken for no default
 		usage += " (default 0)"

@@ -46,6 +46,9 @@ func paths(t *testing.T, file string) []string {
 
 // TestOddImages runs over every file of the odd images at once.
 func TestOddImages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("decoding all odd images takes a minute under the race detector; tests of package preprocess decode them too")
+	}
 	root := testenv.Shared(t, "data", "odd")
 	outcome, rows, failures := extractPixels(t, 3, "--images", root)
 	seen := map[string]bool{}
@@ -142,19 +145,70 @@ func TestEndlessModel(t *testing.T) {
 		many = m.Op("MatMul", many, many)
 	}
 	m.Output("features", m.Op("Add", m.Op("Flatten", image), m.Reduce("ReduceMean", many, false, 0, 1)), onnx.Float, onnx.Batch, 48)
-	var graph strings.Builder
-	if err := m.Write(&graph); err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "m", "model.onnx"), graph.String())
-	write(t, filepath.Join(dir, "m", "preprocessor_config.json"), `{"image_processor_type": "ViTImageProcessor", "size": {"height": 4, "width": 4}, "do_normalize": false}`)
+	writeModel(t, filepath.Join(dir, "m"), m)
 	picture(t, filepath.Join(dir, "in", "1.png"), 0, 1)
 	cmd := process(t, "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--open-timeout", "200ms")
 	if _, stderr := finish(t, cmd, failed); !strings.Contains(stderr, "--open-timeout: model ") || !strings.Contains(stderr, "more than 200ms") {
 		t.Errorf("it says %q", stderr)
 	}
 	refused(t, "--open-timeout", "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--open-timeout", "-1s")
+}
+
+// writeModel writes a model of images of 4×4.
+func writeModel(t *testing.T, dir string, m *onnx.Model) {
+	t.Helper()
+	var graph strings.Builder
+	if err := m.Write(&graph); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "model.onnx"), graph.String())
+	write(t, filepath.Join(dir, "preprocessor_config.json"), `{"image_processor_type": "ViTImageProcessor", "size": {"height": 4, "width": 4}, "do_normalize": false}`)
+}
+
+// TestRunThatCannotBeStopped: a node of the graph computes for minutes on some
+// images, and onnxruntime looks only between nodes whether it shall stop. The
+// program ends nevertheless.
+func TestRunThatCannotBeStopped(t *testing.T) {
+	t.Setenv("ONNXRUNTIME_SHARED_LIBRARY_PATH", testenv.Runtime(t))
+	m, err := onnx.New(17, "test", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const window = 1 << 17
+	image := m.Input("image", onnx.Float, onnx.Batch, 3, 4, 4)
+	bright := m.Op("Mul", m.Reduce("ReduceMax", image, true, 0, 1, 2, 3), m.Floats([]float32{1 << 23}, 1))
+	length := m.Op("Add", m.Op("Reshape", m.Cast(bright, onnx.Int64), m.Int64s(1)), m.Int64s(window))
+	zeros := m.Op("Reshape", m.Op("ConstantOfShape", length), m.Int64s(1, 1, -1))
+	most := m.Node("AveragePool", []onnx.Value{zeros}, onnx.Ints("kernel_shape", window))
+	m.Output("features", m.Op("Add", m.Op("Flatten", image), m.Reduce("ReduceMean", most, false, 0, 1, 2)), onnx.Float, onnx.Batch, 48)
+	dir := t.TempDir()
+	writeModel(t, filepath.Join(dir, "m"), m)
+	picture(t, filepath.Join(dir, "in", "1.png"), 0, 1)
+	cmd := process(t, "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--run-timeout", "100ms")
+	if _, stderr := finish(t, cmd, failed); !strings.Contains(stderr, "image 1.png: ") || !strings.Contains(stderr, "--run-timeout: the model takes too long for it: more than 100ms: onnxruntime does not stop") {
+		t.Errorf("it says %q", stderr)
+	}
+	refused(t, "--run-timeout", "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--run-timeout", "-1s")
+
+	cmd = process(t, "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--quiet")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for range 6000 { // until it has opened the model
+		if _, err := os.Stat(filepath.Join(dir, "out.partial")); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond)
+	start := time.Now()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 130 || time.Since(start) > 20*time.Second {
+		t.Errorf("Ctrl-C ends it with %d after %v", cmd.ProcessState.ExitCode(), time.Since(start))
+	}
 }
 
 // TestUnreadableFolder runs as a user who may not read everything.

@@ -24,13 +24,14 @@ func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extr
 	annotate(f.Lookup("device"), offered, extractor.Devices()...)
 	f.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime for the device (default: the library's own)")
 	f.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more for models above 200 MB)")
+	f.DurationVar(&backbone.RunTimeout, "run-timeout", 0, "skip an image that the model takes longer than `TIME` for (default: 100 times what a blank one takes, at least 2m)")
 	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse images of more pixels (default: Pillow's limit, 178,956,970)")
 	f.DurationVar(&run.ImageTimeout, "image-timeout", extractor.DefaultImageTimeout, "skip an image that takes longer than `TIME` to decode")
 	return &RunFlags{run, backbone, AddLibraryFlag(f)}
 }
 
 // rareRunFlags are those of AddRunFlags that few need.
-var rareRunFlags = []string{"batch", "threads", "provider", "open-timeout", "max-pixels", "image-timeout", "onnxruntime"}
+var rareRunFlags = []string{"batch", "threads", "provider", "open-timeout", "run-timeout", "max-pixels", "image-timeout", "onnxruntime"}
 
 // AddLibraryFlag adds the flag that names the onnxruntime library.
 func AddLibraryFlag(f *pflag.FlagSet) *string {
@@ -44,6 +45,8 @@ func (r *RunFlags) Check() error {
 		return Usagef("--batch %d --workers %d --threads %d --max-pixels %d: none may be negative", r.run.Batch, r.run.Workers, r.backbone.IntraOpThreads, r.run.MaxPixels)
 	case r.backbone.OpenTimeout < 0:
 		return Usagef("--open-timeout %v: it may not be negative", r.backbone.OpenTimeout)
+	case r.backbone.RunTimeout < 0:
+		return Usagef("--run-timeout %v: it may not be negative", r.backbone.RunTimeout)
 	case r.run.ImageTimeout <= 0:
 		return Usagef("--image-timeout %v: it must be positive", r.run.ImageTimeout)
 	}

@@ -95,8 +95,9 @@ func (p *Progress) Say(line string) {
 	p.last = "" // the bar is shown anew
 }
 
-// Phase is Update for work in several phases, each of which counts from 0: sets
-// or, where the name what ends in "training", epochs.
+// Phase is Update for work in several phases, each of which counts from 0: folds
+// where the name what has that word or "hold-out", epochs where it ends in
+// "training", else sets.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
@@ -105,8 +106,13 @@ func (p *Progress) Phase(what string, done, total int) {
 	if what != p.phase {
 		p.finish()
 		p.phase, p.start, p.shown, p.done, p.before = what, time.Now(), time.Time{}, 0, 0
-		if p.unit = "sets"; strings.HasSuffix(what, "training") {
+		switch {
+		case strings.HasSuffix(what, "training"):
 			p.unit = "epochs"
+		case strings.Contains(what, "folds"), strings.Contains(what, "hold-out"):
+			p.unit = "folds"
+		default:
+			p.unit = "sets"
 		}
 	}
 	p.mu.Unlock()

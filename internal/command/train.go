@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -19,23 +18,30 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/internal/atomicfile"
 	"mlrbfn/pipeline"
+	"mlrbfn/report"
 )
 
 func newTrain() *command {
 	c := newCommand("train", "--features FEATURES --out DETECTOR [flags]", "Train a detector on features",
-		`Trains a detector on the labelled images of one or several feature sets and writes it, with its threshold, as one file.
+		`Trains a detector on the labelled images of feature sets and writes it as one file.
 
-The state of training is saved in DETECTOR.checkpoint. After an interruption the same command continues from there, and the detector is bit-identical.`)
+With --add NAME=DIR --detector OLD, it adds images of a class to OLD; only they are extracted.
+
+An interrupted training continues with the same command, and the detector is bit-identical.`)
 	c.section("input")
 	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
 	exclude := c.String("exclude", "", "leave out the images in `FILE`, an issues.csv of inspect")
-	relabel := c.String("relabel", "", "give images whose label seems wrong in `FILE`, an issues.csv, the suggested class")
+	relabel := c.String("relabel", "", "give images the class that `FILE`, an issues.csv, suggests")
+	adding := addAddFlags(c)
 	c.section("output")
 	out := c.String("out", "", "file `DETECTOR` to write")
-	bundle := c.Bool("bundle", false, "make DETECTOR a folder with the detector and its model, which works on any machine")
+	page := c.String("report", "", "write a page about the detector to `FILE.html`; show makes one later")
+	roots := c.StringArray("images", nil, "`FOLDER` that images of --report may come from (repeat); default: those that the feature sets record")
+	bundle := c.Bool("bundle", false, "make DETECTOR a folder with a copy of the model, for any machine")
 	force := c.Bool("force", false, "replace a detector of other classes")
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
+	c.rare("images")
 	c.section("threshold")
 	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; 0: none")
 	alarms := c.Float64("max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
@@ -56,10 +62,18 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 	restart := c.Bool("restart", false, "start anew even if DETECTOR.checkpoint exists")
 	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
 	c.rare("checkpoint-every", "verify", "resume")
-	c.required = []string{"features", "out"}
+	c.required = []string{"out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() > 0 {
 			return Usagef("unexpected argument %q; --features repeats for each set", c.Arg(0))
+		}
+		if err := adding.check(); err != nil {
+			return err
+		}
+		if !adding.on() {
+			if err := needed(c.FlagSet, []string{"features"}); err != nil {
+				return err
+			}
 		}
 		if err := pipeline.CheckScores(*scores); err != nil {
 			return Usagef("--scores: %w", err)
@@ -73,6 +87,8 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 			return Usagef("--target-tpr %g: a share lies between 0 and 1", *tpr)
 		case c.Changed("max-false-alarms"):
 			*tpr = 1 - *alarms
+		case c.Changed("images") && *page == "":
+			return Usagef("--images goes with --report")
 		}
 		opts, err := heads.Options()
 		if err != nil {
@@ -81,6 +97,19 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		opts.Exclude, opts.Relabel = *exclude, *relabel
 		if opts.Calibration, err = Share("calibration", *calibration); err != nil {
 			return err
+		}
+		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
+		opts.PerClass, opts.NoHoldOut = *perClass, *noAssess
+		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
+			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
+		}
+		if *bundle {
+			*out = filepath.Join(*out, pipeline.BundleFile)
+		}
+		if adding.on() {
+			if opts, err = adding.load(*out, *sets); err != nil {
+				return err
+			}
 		}
 		switch {
 		case *every < 0:
@@ -92,29 +121,26 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 		case *restart:
 			opts.Resume = pipeline.ResumeNever
 		}
-		if *bundle {
-			*out = filepath.Join(*out, pipeline.BundleFile)
-		}
 		checkpoint := *out + ".checkpoint"
 		if *every > 0 {
 			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
 		}
-		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
-		opts.PerClass, opts.NoHoldOut = *perClass, *noAssess
-		opts.Memory, opts.Scratch = int64(memory), filepath.Dir(*out)
-		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
-			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
-		}
+		opts.Memory, opts.Scratch, opts.Tool = int64(memory), filepath.Dir(*out), Version()
 		if err := prepareOutput(*out); err != nil {
 			return err
 		}
+		if *page != "" {
+			if err := errors.Join(prepareOutput(*page), report.CheckDetector(*page)); err != nil {
+				return err
+			}
+		}
 		if !*force && !(*every > 0 && !*restart && exists(checkpoint)) {
-			if err := mayReplace(s.Err, *out, *sets); err != nil {
+			if err := mayReplace(s.Err, *out, func() ([]string, error) { return adding.classes(*sets) }); err != nil {
 				return err
 			}
 		}
 		if *verify {
-			all := slices.Clone(*sets)
+			all := slices.Clone(opts.Features)
 			for _, share := range []pipeline.Share{opts.Validation, opts.Calibration} {
 				if share.Features != "" {
 					all = append(all, share.Features)
@@ -127,14 +153,21 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		shown := newEpochs(progress, opts)
-		opts.Progress = shown.update
+		opts.Progress, opts.Stage = shown.update, progress.Phase
 		opts.Resumed = func(epochs []int) {
 			shown.resume(epochs)
 			if !*quiet {
 				fmt.Fprintf(s.Err, "train: continuing from %s, %d of %d epochs\n", checkpoint, shown.done(), shown.total())
 			}
 		}
-		detector, result, err := pipeline.Train(ctx, opts)
+		var detector *pipeline.Detector
+		var result *pipeline.TrainResult
+		var change *pipeline.Addition
+		if adding.on() {
+			detector, result, change, err = adding.run(ctx, s, opts, progress, *quiet)
+		} else {
+			detector, result, err = pipeline.Train(ctx, opts)
+		}
 		progress.Close()
 		if err != nil {
 			return adviseTraining(s.Err, err, checkpoint, opts.Checkpoint != "" && exists(checkpoint))
@@ -157,11 +190,23 @@ The state of training is saved in DETECTOR.checkpoint. After an interruption the
 			result.Warnings[i] = w
 			fmt.Fprintf(s.Err, "train: warning: %s\n", w)
 		}
-		if *asJSON {
-			return writeJSON(s.Out, result)
+		if *page != "" {
+			if err := c.writeDetectorPage(ctx, *page, *out, pipeline.SummaryOptions{Detector: detector, Roots: *roots}, adding.change(change, detector)); err != nil {
+				return fmt.Errorf("%s is saved, but not the page: %w", *out, err)
+			}
 		}
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n", *out, describe(detector, result))
-		return err
+		if *asJSON {
+			err = writeJSON(s.Out, struct {
+				*pipeline.TrainResult
+				Addition *additionJSON `json:"addition,omitempty"`
+			}{result, adding.json(change, detector)})
+		} else {
+			_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n%s", *out, describe(detector, result), adding.describe(change, detector))
+			if err == nil && *page != "" {
+				_, err = fmt.Fprintf(ForPeople(s.Out), "look at %s\n", *page)
+			}
+		}
+		return errors.Join(err, adding.unreadable(s.Err, change))
 	}
 	return c.done()
 }
@@ -180,9 +225,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// mayReplace refuses to replace a file that is not a detector of the classes of
-// these feature sets. If it is one, it prints that it will be replaced.
-func mayReplace(stderr io.Writer, out string, sets []string) error {
+// mayReplace refuses to replace a file that is not a detector of these classes. If it
+// is one, it prints that it will be replaced.
+func mayReplace(stderr io.Writer, out string, of func() ([]string, error)) error {
 	if !exists(out) {
 		return nil
 	}
@@ -190,16 +235,9 @@ func mayReplace(stderr io.Writer, out string, sets []string) error {
 	if err != nil {
 		return fmt.Errorf("%s exists and is not a detector that this version reads; --force replaces it", out)
 	}
-	var classes []string
-	for _, dir := range sets {
-		set, err := features.Open(dir)
-		if err != nil {
-			return err
-		}
-		classes = append(classes, set.Classes...)
-		if err := set.Close(); err != nil {
-			return err
-		}
+	classes, err := of()
+	if err != nil {
+		return err
 	}
 	slices.Sort(classes)
 	classes = slices.Compact(classes)
@@ -208,6 +246,21 @@ func mayReplace(stderr io.Writer, out string, sets []string) error {
 	}
 	fmt.Fprintf(stderr, "train: %s will be replaced, which has the same %s\n", out, count(len(classes), "class"))
 	return nil
+}
+
+// classesOf lists the classes of feature sets.
+func classesOf(sets []string) (classes []string, err error) {
+	for _, dir := range sets {
+		set, err := features.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		classes = append(classes, set.Classes...)
+		if err := set.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return classes, nil
 }
 
 // some lists names, but not more than a few.
@@ -322,13 +375,7 @@ func assessed(a *pipeline.Assessment) string {
 	if a == nil {
 		return ""
 	}
-	var hardest string
-	for _, name := range slices.Sorted(maps.Keys(a.Classes)) {
-		if hardest == "" || a.Classes[name].AUROC < a.Classes[hardest].AUROC {
-			hardest = name
-		}
-	}
-	class := a.Classes[hardest]
+	hardest, class := hardestClass(a)
 	return fmt.Sprintf("\na new class like yours would be noticed with AUROC %.3f; hardest: %s (%.3f), taken for %s; at 5%% false alarms %.0f%% are caught (class hold-out)",
 		a.AUROC, Printable(hardest), class.AUROC, Printable(class.TakenFor), 100*a.Caught)
 }

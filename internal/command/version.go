@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/shell"
 )
 
 func newVersion() *command {
@@ -110,16 +110,11 @@ func Version() string {
 	return fmt.Sprintf("mlrbfn %s%s, %s %s/%s", version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
-
 // CommandLine writes a program and its arguments as one types them into a shell.
 func CommandLine(program string, args []string) string {
 	words := []string{program}
 	for _, a := range args {
-		if !plainWord.MatchString(a) {
-			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-		}
-		words = append(words, a)
+		words = append(words, shell.Quote(a))
 	}
 	return strings.Join(words, " ")
 }

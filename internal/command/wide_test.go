@@ -66,6 +66,7 @@ func TestWideFeatures(t *testing.T) {
 	}
 	bounded(0, append(evaluate, "--detector", at("d"), "--methods", "mlrbfn,knn,energy")...)
 	bounded(0, "ablate", "--train", at("known.features"), "--id", at("known.features"), "--near", "ramp="+at("other.features"), "--out", at("ablation"), "--seeds", "0", "--epochs", "1", "--depths", "1", "--steps", "none", "--quiet", "--memory", "64MiB")
+	bounded(0, "inspect", "--features", at("known.features"), "--out", at("inspected"), "--quiet", "--memory", "64MiB")
 	for i := 1; i <= 2; i++ {
 		bounded(0, "extract", "--model", "pixels", "--size", "82", "--images", at("known"), "--out", at(fmt.Sprint("shard", i)), "--shard", fmt.Sprintf("%d/2", i), "--quiet")
 	}

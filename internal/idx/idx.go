@@ -131,7 +131,7 @@ func LabelsOf(images string) string {
 	return ""
 }
 
-// plain returns what r holds, inflated if it is gzipped.
+// plain returns a reader of the contents of r, which it inflates if they are gzipped.
 func plain(r io.Reader) (io.Reader, error) {
 	buffered := bufio.NewReader(r)
 	if head, err := buffered.Peek(2); err != nil || string(head) != "\x1f\x8b" {

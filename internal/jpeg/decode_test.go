@@ -180,20 +180,6 @@ func TestScanBomb(t *testing.T) {
 	}
 }
 
-// countdown is a context that is cancelled after it was asked a number of times.
-type countdown struct {
-	context.Context
-	left int
-}
-
-func (c *countdown) Err() error {
-	if c.left == 0 {
-		return context.Canceled
-	}
-	c.left--
-	return nil
-}
-
 // TestStops: Decode returns the context's error whenever it is cancelled, and
 // checks it at every row of MCUs.
 func TestStops(t *testing.T) {
@@ -203,7 +189,7 @@ func TestStops(t *testing.T) {
 			continue
 		}
 		for asked := 0; ; asked++ {
-			img, err := Decode(&countdown{t.Context(), asked}, data, Options{})
+			img, err := Decode(&testenv.Countdown{Context: t.Context(), Left: asked}, data, Options{})
 			if err == nil {
 				if asked < config.Height/32 {
 					t.Errorf("%s: the context was asked %d times for %d rows", name, asked, config.Height)

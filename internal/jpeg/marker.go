@@ -303,7 +303,7 @@ func (m *markers) readScan(s *segment) error {
 			}
 		}
 		if c == nil || slices.Contains(m.scan, c) {
-			return fmt.Errorf("a scan of component %d, which there is not or already", b[0])
+			return fmt.Errorf("a scan of component %d, which does not exist or was read before", b[0])
 		}
 		c.dcIndex, c.acIndex = int(b[1]>>4), int(b[1]&15)
 		m.scan = append(m.scan, c)

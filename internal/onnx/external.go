@@ -54,7 +54,7 @@ func (in *inliner) inline(tensor []byte) ([]byte, error) {
 // read returns the bytes that location, offset and length of external data name.
 func (in *inliner) read(where map[string]string) (_ []byte, err error) {
 	if !filepath.IsLocal(where["location"]) {
-		return nil, fmt.Errorf("they are said to lie in %q, which is not below the graph's folder", where["location"])
+		return nil, fmt.Errorf("the model says that they are in %q, which is not below the graph's folder", where["location"])
 	}
 	f, err := regular.Open(filepath.Join(in.dir, where["location"]), regular.Weights)
 	if err != nil {

@@ -213,7 +213,7 @@ func (g *gif) codes(ctx context.Context, n int) ([]uint8, error) {
 		}
 		for link >= clear {
 			if at == 0 || link >= table {
-				return nil, errors.New("a code whose pixels have no end")
+				return nil, errors.New("an LZW code that never ends")
 			}
 			at--
 			buffer[at], link = last[link], int(prefix[link])

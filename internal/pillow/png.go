@@ -177,7 +177,7 @@ func (p *png) read(c chunk, before bool) error {
 // counts it up.
 func (p *png) follow(data []byte) error {
 	if n := binary.BigEndian.Uint32(data); n != p.sequence {
-		return fmt.Errorf("the animation goes on with part %d where %d was expected", n, p.sequence)
+		return fmt.Errorf("the animation has part %d where part %d was expected", n, p.sequence)
 	}
 	p.sequence++
 	return nil

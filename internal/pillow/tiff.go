@@ -201,7 +201,7 @@ func (t *TIFF) supported() error {
 	case t.compression == tiffJPEG && t.bits != 8:
 		return fmt.Errorf("JPEG compression of %d bits is not supported", t.bits)
 	case t.photometric == tiffYCbCr && t.samples == 3 && (t.planar || t.compression != tiffNone && t.compression != tiffJPEG && !t.usualYCbCr()):
-		return errors.New("colours as YCbCr in planes, or of other than the usual coefficients, are not supported")
+		return errors.New("YCbCr in planes, or with unusual coefficients, is not supported")
 	case t.photometric == tiffYCbCr && t.samples == 3 && t.predicted() && t.int(tagPredictor, 1) != 1:
 		return errors.New("a predictor of YCbCr is not supported")
 	case t.planar && t.samples > 1 && t.bits < 8:
@@ -363,7 +363,7 @@ func (t *TIFF) source(ctx context.Context, number, all, stride, rows, perPlane i
 		return bytes.NewReader(data), nil
 	case tiffLZW:
 		if len(data) > 1 && data[0] == 0 && data[1]&1 == 1 {
-			return nil, errors.New("LZW as before TIFF 5 is not supported")
+			return nil, errors.New("LZW compression of TIFF versions before 5 is not supported")
 		}
 		return lzw.NewReader(bytes.NewReader(data), lzw.MSB, 8), nil
 	case tiffDeflate, tiffOldDeflate:

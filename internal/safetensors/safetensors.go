@@ -30,7 +30,7 @@ type Tensor struct {
 	Data  any   // []float32, []float64, []int64 or []uint8, in C order
 }
 
-// File is what a safetensors file holds.
+// File is the contents of a safetensors file.
 type File struct {
 	Metadata map[string]string // without the checksum
 	Tensors  []Tensor          // in the order of their data; do not change it after the first call of Tensor

@@ -4,7 +4,7 @@ package scoregraph
 
 import "mlrbfn/internal/onnx"
 
-// Rows are what a score reads in a graph: those of a posthoc.Batch, in float64.
+// Rows are the inputs of a score in a graph: those of a posthoc.Batch, in float64.
 type Rows struct {
 	Features onnx.Value // [batch, D]
 	Logits   onnx.Value // [batch, C]; "" for none

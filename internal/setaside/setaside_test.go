@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -211,6 +212,79 @@ func TestLinksSwappedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, tree(t, dir), map[string]string{"victim/a": "mine", "there/a": "text"})
+}
+
+// TestRaces swaps links to a victim in and out, in the source and in the target, while
+// files are moved and copied. Whatever the moment, nothing of the victim is touched.
+func TestRaces(t *testing.T) {
+	dir := t.TempDir()
+	at := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
+	const files = 200
+	when := time.Unix(1e9, 0)
+	mine := map[string]string{}
+	for i := range files {
+		name := strconv.Itoa(i)
+		for _, file := range []string{at("victim", name), at("in", "sub", name)} {
+			write(t, file, "text") // of the same size and time, so that only the place tells
+			if err := os.Chtimes(file, when, when); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mine[name] = "text"
+	}
+	if err := errors.Join(os.Mkdir(at("out"), 0o777), os.Mkdir(at("out", "sub"), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			folder := at([]string{"in", "out"}[i%2], "sub")
+			if os.Rename(folder, folder+".was") == nil {
+				_ = os.Symlink(at("victim"), folder)
+				runtime.Gosched()
+				_ = os.Remove(folder)
+				_ = os.Rename(folder+".was", folder)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	in, out := file(t, at("in"), "sub/0").Root, target(t, at("out"))
+	var left []File
+	for i := range files {
+		f := File{Root: in, Name: "sub/" + strconv.Itoa(i), Size: 4, MTime: when.UnixNano()}
+		do := out.Move
+		if i%3 == 0 {
+			do = out.Copy
+		}
+		tries := 0
+		for tries < 20 {
+			if _, err := do(f, f.Name); err == nil {
+				break
+			}
+			tries++
+		}
+		if tries == 20 {
+			left = append(left, f)
+		}
+	}
+	close(stop)
+	<-stopped
+	for _, f := range left {
+		if _, err := out.Move(f, f.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	same(t, tree(t, at("victim")), mine)
+	arrived := map[string]string{} // in one folder or the other: where the first was away, a second was made
+	for name, text := range tree(t, at("out")) {
+		arrived[filepath.Base(name)] = text
+	}
+	same(t, arrived, mine)
 }
 
 func TestRefusals(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// Suffix is what the name of a file's signature ends with.
+// Suffix is the extension of a signature file.
 const Suffix = ".minisig"
 
 // ErrSignature is wrapped by the error of a file without a valid signature.

@@ -17,6 +17,9 @@ import (
 // TestPublicAPIHasPublicTypes: what a program can import has no type in its
 // exported names that the program cannot name.
 func TestPublicAPIHasPublicTypes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it compiles everything without the race detector")
+	}
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./...")
 	list.Dir, list.Stderr = testenv.Root(t), os.Stderr
 	out, err := list.Output()

@@ -9,6 +9,7 @@ package testenv
 
 import (
 	"archive/zip"
+	"context"
 	"io"
 	"os"
 	"os/exec"
@@ -150,4 +151,19 @@ func Missing(tb testing.TB, what, remedy string, reason any) {
 		tb.Fatalf("%s is required; %s: %v", what, remedy, reason)
 	}
 	tb.Skipf("%s is absent; %s: %v", what, remedy, reason)
+}
+
+// Countdown is a context that is cancelled after Left calls of Err.
+type Countdown struct {
+	context.Context
+	Left int
+}
+
+// Err implements context.Context.
+func (c *Countdown) Err() error {
+	if c.Left == 0 {
+		return context.Canceled
+	}
+	c.Left--
+	return nil
 }

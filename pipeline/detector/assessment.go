@@ -1,5 +1,7 @@
 package detector
 
+import "slices"
+
 // Assessment says how well images of a new class are told from the others: each
 // class, or each group of classes, was left out of the fitting in turn, and its
 // images were scored as out-of-distribution images are. Its JSON names are those of
@@ -10,12 +12,38 @@ type Assessment struct {
 	// threshold with 5% false alarms flags, the mean over the classes.
 	Caught  float64                  `json:"caught_at_5_percent"`
 	Classes map[string]AssessedClass `json:"classes"`
+
+	// FalseAlarms are shares of in-distribution images, ascending, and Curve the shares
+	// of the images of classes that were left out that are caught where so many
+	// are flagged, the means over the classes. Files that are older have neither.
+	FalseAlarms []float64 `json:"false_alarms,omitempty"`
+	Curve       []float64 `json:"curve,omitempty"`
 }
 
-// AssessedClass is what is known of one class from when it was left out.
+// CaughtAt returns the share that is caught at a share of FalseAlarms, and whether the
+// assessment has it.
+func (a *Assessment) CaughtAt(falseAlarms float64) (float64, bool) {
+	return at(a.FalseAlarms, a.Curve, falseAlarms)
+}
+
+// CaughtAt is Assessment.CaughtAt for a class of a.
+func (c AssessedClass) CaughtAt(a *Assessment, falseAlarms float64) (float64, bool) {
+	return at(a.FalseAlarms, c.Curve, falseAlarms)
+}
+
+func at(x, y []float64, want float64) (float64, bool) {
+	if i := slices.Index(x, want); i >= 0 && i < len(y) {
+		return y[i], true
+	}
+	return 0, false
+}
+
+// AssessedClass tells how well one class was noticed as new when it was left out.
 type AssessedClass struct {
 	AUROC    float64 `json:"auroc"`
 	Caught   float64 `json:"caught_at_5_percent"`
 	Images   int     `json:"images"`    // that were scored
 	TakenFor string  `json:"taken_for"` // the class that most of its images were given
+
+	Curve []float64 `json:"curve,omitempty"` // as that of the assessment
 }

@@ -127,8 +127,8 @@ func (d *Detector) readByClass(file *safetensors.File) error {
 			return fmt.Errorf("its calibration scores by class have the count %d and are %d", n, len(scores))
 		}
 		lists[c], scores = scores[:n:n], scores[n:]
-		if !slices.IsSorted(lists[c]) {
-			return errors.New("its calibration scores by class are not ascending")
+		if err := checkCalibration(lists[c]); err != nil {
+			return fmt.Errorf("its calibration scores by class %w", err)
 		}
 	}
 	if len(lists) != len(d.Classes)+1 || len(scores) > 0 {

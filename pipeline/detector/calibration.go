@@ -76,8 +76,15 @@ func (d *Detector) FalseAlarms() *[2]float64 {
 	if k < 1 || k > n || len(d.Folds) > 0 {
 		return nil
 	}
+	low, high := FalseAlarmInterval(k, n)
+	return &[2]float64{low, high}
+}
+
+// FalseAlarmInterval returns the interval of FalseAlarms for a threshold that is the
+// k-th smallest of n calibration scores.
+func FalseAlarmInterval(k, n int) (low, high float64) {
 	share := distuv.Beta{Alpha: float64(k), Beta: float64(n + 1 - k)}
-	return &[2]float64{share.Quantile(0.025), share.Quantile(0.975)}
+	return share.Quantile(0.025), share.Quantile(0.975)
 }
 
 // Threshold returns the ⌊(1−tpr)(n+1)⌋-th smallest of n scores, ascending: a

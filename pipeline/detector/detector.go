@@ -1,4 +1,4 @@
-// Package detector has the detector: the file that it is kept in, the verdicts that
+// Package detector has the detector: the file that stores it, the verdicts that
 // it gives on features, the scores that it can judge by, and the calibration of
 // its threshold.
 package detector
@@ -8,11 +8,11 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/conditioning"
 	"mlrbfn/head"
 )
 
-// Detector is what training gives: everything that a verdict on an image's
-// features needs, in one file.
+// Detector judges images by their features. It is one file.
 type Detector struct {
 	Classes []string     // names, in the order of the heads' outputs
 	Heads   []*head.Head // one per seed; their confidences are averaged
@@ -52,6 +52,14 @@ type Detector struct {
 	History  [][]head.Epoch   // per head
 	Splits   map[string][]int // rows of the training features set aside, by "validation", "calibration" and "left_out"
 
+	// Validation is nil without validation images, with one class, and in files that
+	// are older than it.
+	Validation *Validation
+
+	// Relabelled are the rows of the training features whose label a list of issues
+	// changed: the class that they were trained as, −1 for those left out.
+	Relabelled map[int]int
+
 	file   string // that it was read from; "" for a new one
 	signed bool   // by a key that its user named
 }
@@ -76,10 +84,25 @@ type TrainingRecord struct {
 	SumLoss     bool     `json:"sum_loss,omitempty"`
 	Window      int      `json:"window,omitempty"` // rows that were shuffled together; 0 means all
 
-	// Split is "groups" if groups of rows were kept in one part of the split, ""
+	// Split is "groups" if groups of rows stayed in one part of the split, ""
 	// if each row was on its own; GroupBy is the pattern that named groups by paths.
 	Split   string `json:"split,omitempty"`
 	GroupBy string `json:"group_by,omitempty"`
+	// Kept says that rows that an earlier detector had set aside stayed so.
+	Kept bool `json:"kept,omitempty"`
+
+	// Sets are the feature sets that the rows came from, the training features first and
+	// in the order of Features; nil for a file that is older than this record.
+	Sets []TrainingSet `json:"sets,omitempty"`
+
+	ClassCalibration []int `json:"class_calibration,omitempty"` // calibration rows per class; nil where they have no labels
+
+	// What else repeats the training.
+	Tool         string                `json:"tool,omitempty"`   // the program and its version
+	Scores       string                `json:"scores,omitempty"` // that was asked for
+	NoHoldOut    bool                  `json:"no_hold_out,omitempty"`
+	LinearC      float64               `json:"linear_c,omitempty"`     // see linear.Options
+	Conditioning *conditioning.Options `json:"conditioning,omitempty"` // as it was asked for; nil for a file that is older than this record
 }
 
 // RowCount says what became of the rows of the training features.
@@ -147,7 +170,7 @@ func (d *Detector) outputs(of func(head int) head.Outputs) head.Outputs {
 	return all
 }
 
-// Own returns what the heads say of the rows x [n, D] of features: means of theirs.
+// Own returns the outputs of the heads for the rows x [n, D] of features, as means over the heads.
 func (d *Detector) Own(x []float32) head.Outputs {
 	return d.outputs(func(h int) head.Outputs { return d.Heads[h].All(x) })
 }
@@ -178,7 +201,7 @@ func logAdd(a, b float64) float64 {
 	return a + math.Log1p(math.Exp(b-a))
 }
 
-// Verdict is what a detector says of one image.
+// Verdict is the judgement of a detector on one image.
 type Verdict struct {
 	Class      string  // the most confident class
 	Label      int     // its index
@@ -282,13 +305,26 @@ func (d *Detector) verdict(logConfidences []float64, score float64) Verdict {
 	label, most := best(logConfidences)
 	v := Verdict{
 		Class: d.Classes[label], Label: label,
-		Confidence: math.Exp(most), Score: score,
+		Confidence: math.Exp(most), Score: finite(score),
 		OOD: !(score >= d.ThresholdOf(label)), PValue: pValue(d.ScoresOf(label), score),
 	}
 	if d.Confidence != nil {
 		v.Confidence = d.Confidence.chance(most)
 	}
+	if math.IsNaN(v.Confidence) {
+		v.Confidence = 0
+	}
 	return v
+}
+
+// finite returns the finite number that is nearest to a score, since JSON has no
+// other; NaN, which is flagged, counts as the lowest. Honest detectors give no such
+// scores.
+func finite(score float64) float64 {
+	if math.IsNaN(score) {
+		return -math.MaxFloat64
+	}
+	return max(-math.MaxFloat64, min(score, math.MaxFloat64))
 }
 
 // best returns the first largest of a row and where it is.

@@ -190,10 +190,28 @@ func TestLoadDetectorRefuses(t *testing.T) {
 			*tensors = slices.DeleteFunc(*tensors, func(s safetensors.Tensor) bool { return s.Name == name })
 		})
 	}
+	calibrated := func(scores ...float64) []byte {
+		return rewrite(func(_ map[string]string, tensors *[]safetensors.Tensor) {
+			at := slices.IndexFunc(*tensors, func(s safetensors.Tensor) bool { return s.Name == "calibration.scores" })
+			(*tensors)[at].Shape, (*tensors)[at].Data = []int{len(scores)}, scores
+		})
+	}
+	nan := math.NaN()
 	tests := map[string]struct {
 		data []byte
 		says string
 	}{
+		"scores of NaN":      {calibrated(nan, nan, nan), `"calibration.scores" holds NaN`},
+		"one score of NaN":   {calibrated(nan, 1, 2), `"calibration.scores" holds NaN`},
+		"infinite scores":    {calibrated(1, math.Inf(1)), "infinite"},
+		"unsorted scores":    {calibrated(2, 1), "ascending"},
+		"threshold of NaN":   {replace(`"threshold":`, `"threshold":NaN,"x":`), "metadata"},
+		"threshold of 1e400": {replace(`"threshold":`, `"threshold":1e400,"x":`), "metadata"},
+		"target_tpr of 2":    {replace(`"target_tpr":`, `"target_tpr":2,"x":`), "target_tpr"},
+		"class twice":        {replace(`"cat",`, `"dog",`), `the name "dog" twice`},
+		"class without name": {replace(`"cat",`, `"",`), "classes"},
+		"folds below 0":      {replace(`"version":2`, `"version":4,"folds":-1`), "-1 folds"},
+		"folds without end":  {replace(`"version":2`, `"version":4,"folds":4611686018427387904`), "fold 0 is missing"},
 		"empty":              {nil, ""},
 		"cut short":          {good[:len(good)-1], ""},
 		"one bit altered":    {altered, "altered"},

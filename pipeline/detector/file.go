@@ -78,7 +78,7 @@ type conditioningRecord struct {
 	Dims      int     `json:"dims"`
 }
 
-// settings returns those of the heads.
+// settings returns the settings of the heads.
 func (m *metadata) settings() head.Settings {
 	return head.Settings{
 		Norm: m.Norm, Recovery: m.Recovery, Open: m.Open,
@@ -118,7 +118,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
-		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training,
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(pathtext.EncodePercent),
 		Assessment: d.Assessment,
 	}
 	meta.Confidence = d.Confidence
@@ -156,7 +156,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = append(append(tensors, d.byClassTensors()...), scoreTensors...)
+	tensors = append(append(append(tensors, append(d.relabelledTensors(), d.Validation.tensors()...)...), d.byClassTensors()...), scoreTensors...)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -259,7 +259,29 @@ func readSigned(path, publicKey string) ([]byte, error) {
 	return signature.ReadFile(path, regular.Tensors, key)
 }
 
+// parseDetector reads a detector with its folds. A number that is NaN is damage,
+// whichever tensor has it.
 func parseDetector(file *safetensors.File) (*Detector, error) {
+	for _, t := range file.Tensors {
+		if hasNaN(t.Data) {
+			return nil, fmt.Errorf("tensor %q holds NaN", t.Name)
+		}
+	}
+	return parsePart(file)
+}
+
+func hasNaN(data any) bool {
+	switch data := data.(type) {
+	case []float32:
+		return slices.ContainsFunc(data, func(v float32) bool { return v != v })
+	case []float64:
+		return slices.ContainsFunc(data, math.IsNaN)
+	}
+	return false
+}
+
+// parsePart reads a detector or one of its folds.
+func parsePart(file *safetensors.File) (*Detector, error) {
 	text, ok := file.Metadata[metadataKey]
 	if !ok {
 		return nil, fmt.Errorf("its metadata has no key %s; `train` makes detectors", metadataKey)
@@ -280,9 +302,15 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	if len(meta.Seeds) < 1 || meta.Depression != "paper" && meta.Depression != "none" {
 		return nil, fmt.Errorf("its metadata has %d seeds and depression %q", len(meta.Seeds), meta.Depression)
 	}
+	if !(meta.TargetTPR >= 0 && meta.TargetTPR <= 1) {
+		return nil, fmt.Errorf("its metadata has the target_tpr %g", meta.TargetTPR)
+	}
+	if err := checkClasses(meta.Classes); err != nil {
+		return nil, err
+	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training, Splits: map[string][]int{}, Assessment: meta.Assessment,
+		Source: meta.Source, Training: meta.Training.encodePaths(pathtext.DecodePercent), Splits: map[string][]int{}, Assessment: meta.Assessment,
 	}
 	d.Source.Model = pathtext.DecodePercent(meta.Model)
 	for _, records := range meta.History {
@@ -295,8 +323,8 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 	if d.Scores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
 		return nil, err
 	}
-	if !slices.IsSorted(d.Scores) {
-		return nil, errors.New("its calibration scores are not ascending")
+	if err := checkCalibration(d.Scores); err != nil {
+		return nil, fmt.Errorf("its calibration scores %w", err)
 	}
 	for _, name := range []string{"validation", "calibration", "left_out"} {
 		rows, _, err := safetensors.Get[int64](file, "splits."+name)
@@ -307,8 +335,14 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 			return nil, err
 		}
 		for _, r := range rows {
+			if r < 0 {
+				return nil, fmt.Errorf("its split %s has the row %d", name, r)
+			}
 			d.Splits[name] = append(d.Splits[name], int(r))
 		}
+	}
+	if err := errors.Join(d.readRelabelled(file), d.readValidation(file)); err != nil {
+		return nil, err
 	}
 	if err := d.readByClass(file); err != nil {
 		return nil, err
@@ -342,4 +376,27 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 		return nil, err
 	}
 	return d, d.readFolds(file, meta.Folds)
+}
+
+// checkClasses refuses names that no verdict could be told by.
+func checkClasses(names []string) error {
+	known := map[string]bool{}
+	for _, name := range names {
+		if name == "" || known[name] {
+			return fmt.Errorf("its classes have the name %q twice, or none", name)
+		}
+		known[name] = true
+	}
+	return nil
+}
+
+// checkCalibration refuses scores that no threshold can be read off.
+func checkCalibration(ascending []float64) error {
+	if !slices.IsSorted(ascending) {
+		return errors.New("are not ascending")
+	}
+	if n := len(ascending); n > 0 && math.IsInf(ascending[n-1], 1) {
+		return errors.New("hold an infinite one")
+	}
+	return nil
 }

@@ -85,20 +85,25 @@ func (d *Detector) encodeFolds(metadata map[string]string, tensors []safetensors
 
 // readFolds reads the folds of a detector.
 func (d *Detector) readFolds(file *safetensors.File, folds int) error {
+	if folds < 0 {
+		return fmt.Errorf("it has %d folds", folds)
+	}
+	tensors := map[string][]safetensors.Tensor{} // by the number of the fold
+	for _, t := range file.Tensors {
+		if rest, own := strings.CutPrefix(t.Name, foldPrefix); own && folds > 0 {
+			var k string
+			k, t.Name, _ = strings.Cut(rest, ".")
+			tensors[k] = append(tensors[k], t)
+		}
+	}
 	scores := 0
 	for k := range folds {
-		text, ok := file.Metadata[foldKey+strconv.Itoa(k)]
+		number := strconv.Itoa(k)
+		text, ok := file.Metadata[foldKey+number]
 		if !ok {
 			return fmt.Errorf("it has %d folds, and fold %d is missing", folds, k)
 		}
-		part := &safetensors.File{Metadata: map[string]string{metadataKey: text}}
-		for _, t := range file.Tensors {
-			var own bool
-			if t.Name, own = strings.CutPrefix(t.Name, foldPrefix+strconv.Itoa(k)+"."); own {
-				part.Tensors = append(part.Tensors, t)
-			}
-		}
-		fold, err := parseDetector(part)
+		fold, err := parsePart(&safetensors.File{Metadata: map[string]string{metadataKey: text}, Tensors: tensors[number]})
 		if err == nil && (len(fold.Classes) != len(d.Classes) || fold.Dim() != d.Dim()) {
 			err = errors.New("it has other classes or features than the detector")
 		}

@@ -39,7 +39,7 @@ func readNetwork(file *safetensors.File, s head.Settings, prefix string) (head.N
 	return n, nil
 }
 
-// residualTensors are what a residual network has beside its layers.
+// residualTensors are the tensors of a residual network besides those of its layers.
 func residualTensors(n *residual.Network, prefix string) []safetensors.Tensor {
 	d := n.Density
 	tensors := []safetensors.Tensor{

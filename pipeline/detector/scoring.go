@@ -119,7 +119,7 @@ type Part struct {
 	Scale head.Scale
 }
 
-// Own returns what the heads give for the part, which has no Score of its own.
+// Own returns the values of a part that the heads compute, which has no Score of its own.
 func (p Part) Own(own head.Outputs) []float64 {
 	switch p.Name {
 	case DensityPart:
@@ -142,7 +142,7 @@ type Guard struct {
 	Weight      float64
 }
 
-// Of returns what the guard adds to the score of a row with a density.
+// Of returns the term that the guard adds to the score of a row with a density.
 func (g *Guard) Of(nearness float64) float64 {
 	return g.Weight * min(0, (nearness-g.Low)/(g.Middle-g.Low))
 }
@@ -213,7 +213,7 @@ type partRecord struct {
 
 const scoresPrefix = "scores."
 
-// encode returns what a detector's file holds of the scoring: the parts as
+// encode returns the scoring as a detector's file stores it: the parts as
 // tensors scores.I.…, their scales as scores.scales [parts, 2], and the
 // classifier as scores.classifier.….
 func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {

@@ -30,7 +30,7 @@ var versionRows = []float32{
 //
 //   - 1, as of commit 5b31f56: --layers 2 --centroids 6 --projection 4
 //     --epochs 20 --batch 32 --lr 0.02 --seeds 0,1, the paper's head;
-//   - 2, the first with the open head: --centroids 6 --epochs 5;
+//   - 2, the first with the residual head: --centroids 6 --epochs 5;
 //   - 3, the first with other scores, on rows like those: --scores ensemble
 //     --centroids 6 --epochs 5;
 //   - 4, the first with the joined score, on rows like those: --centroids 6
@@ -100,9 +100,9 @@ func TestDetectorsOfAllVersions(t *testing.T) {
 // differ tells numbers that differ by more than the order of a sum can make.
 func differ(a, b float64) bool { return !(math.Abs(a-b) <= 1e-9*math.Abs(b)) }
 
-// TestOpenDetectorInPython recomputes the verdicts of an open head from its
+// TestResidualDetectorInPython recomputes the verdicts of a residual head from its
 // file with NumPy alone, by the equations of the package head.
-func TestOpenDetectorInPython(t *testing.T) {
+func TestResidualDetectorInPython(t *testing.T) {
 	rows, err := json.Marshal(versionRows)
 	if err != nil {
 		t.Fatal(err)

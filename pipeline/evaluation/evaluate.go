@@ -80,6 +80,10 @@ type Options struct {
 
 	Out string // folder of the report
 
+	// Against is the folder of an earlier report on the same images, which the page
+	// compares with this one; "" for none.
+	Against string
+
 	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means metrics.DefaultResamples, less means none
 
 	// For the report to show. ImageRoots are the folders that its thumbnails may
@@ -96,6 +100,10 @@ type Options struct {
 
 	// Reliable, where set, is told how far confidences are probabilities.
 	Reliable func(Reliability)
+
+	// Assessed, where set, is told of each seed what class hold-out on the training
+	// classes says, where detector.JoinedScore is compared.
+	Assessed func(seed uint64, a *detector.Assessment)
 
 	// Warn, where set, is told what is odd about the features.
 	Warn func(string)
@@ -124,6 +132,9 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	}
 	defer e.close()
 	file := filepath.Join(opts.Out, "results.csv")
+	if err := e.readEarlier(); err != nil {
+		return nil, err
+	}
 	// Nothing is cleared before all is known to be writable.
 	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), report.Check(opts.Out)); err != nil {
 		return nil, err
@@ -218,7 +229,8 @@ type evaluation struct {
 	runs     []report.Run // what was scored
 	leaked   []Leak
 	reliable *Reliability // of confidences, once all is measured
-	room     int64        // bytes that may still be taken to keep logits
+	earlier  *report.Earlier
+	room     int64 // bytes that may still be taken to keep logits
 
 	// Trained when they are first asked for, one per seed.
 	heads, softmax []trained
@@ -240,6 +252,9 @@ func (o Options) Check() error {
 	}
 	if !slices.Contains([]string{"", BackboneHead, OwnHead}, o.Head) {
 		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, OwnHead)
+	}
+	if o.Against != "" && sameFolder(o.Against, o.Out) {
+		return options.Errorf("Against", "%s is the folder that the new report is written to, which replaces the earlier one", o.Against)
 	}
 	if len(o.OOD) == 0 {
 		return options.Errorf("OOD", "no feature sets of out-of-distribution images are named")

@@ -199,3 +199,41 @@ func quick(dirs ...string) training.Options {
 	pipetest.Small(&o.Head, &o.Train)
 	return o
 }
+
+// TestEvaluateAgainst compares an evaluation with an earlier one.
+func TestEvaluateAgainst(t *testing.T) {
+	opts := Options{
+		Train: quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...)), Methods: []string{"msp", "knn"}, Out: t.TempDir(),
+		ID:  pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...),
+		OOD: []OODSet{{Far, "away", pipetest.Clouds(t, 5, 30, nil, [2]float64{3, 3})}},
+	}
+	opts.Train.Seeds = []uint64{0}
+	if _, err := Evaluate(t.Context(), opts); err != nil {
+		t.Fatal(err)
+	}
+	opts.Against = opts.Out
+	if _, err := Evaluate(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "Against") {
+		t.Errorf("against itself: %v", err)
+	}
+	earlier := opts.Out
+	opts.Out, opts.Methods = filepath.Join(t.TempDir(), "new"), []string{"msp", "mds"}
+	if _, err := Evaluate(t.Context(), opts); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(opts.Out, "report.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`id="against"`, earlier, "Images that changed sides"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	opts.OOD[0].Features = pipetest.Clouds(t, 5, 31, nil, [2]float64{3, 3})
+	if _, err := Evaluate(t.Context(), opts); !errors.Is(err, report.ErrOtherImages) || !strings.Contains(err.Error(), "away had 30 images and has 31") {
+		t.Errorf("against a report on other images: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(opts.Out, "results.csv")); err != nil {
+		t.Errorf("what was refused has cleared the folder: %v", err)
+	}
+}

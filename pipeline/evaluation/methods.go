@@ -37,7 +37,7 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 	return p.runs, p.err
 }
 
-// prepared is what prepare returned.
+// prepared is a method ready to score, or the error of preparing it.
 type prepared struct {
 	runs []run
 	err  error
@@ -105,8 +105,7 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 	return runs, nil
 }
 
-// joint are post-hoc scores of which those of a table are computed together and
-// kept.
+// joint are post-hoc scores that are computed together, once for each table.
 type joint struct {
 	members []member
 	kept    map[*dataset.Table][][]float64 // by member
@@ -169,13 +168,18 @@ func (e *evaluation) blockRows(values int) int {
 func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run, error) {
 	runs := make([]run, len(heads))
 	for i, h := range heads {
-		e.tell(detector.JoinedScore+": class hold-out", i, len(heads))
+		e.train.Options.Stage = func(what string, done, total int) {
+			e.tell(detector.JoinedScore+": "+what, i*total+done, len(heads)*total)
+		}
 		j, err := e.train.FitJoined(ctx, e.train.Options.Seeds[i], h.heads)
 		if err != nil {
 			return nil, err
 		}
 		if i == 0 && j.Why != "" {
 			e.warn(j.Why)
+		}
+		if j.Assessment != nil && e.opts.Assessed != nil {
+			e.opts.Assessed(e.train.Options.Seeds[i], j.Assessment)
 		}
 		if runs[i] = (run{e.seed(i), e.scoresOf(h.heads)}); j.Scoring != nil {
 			runs[i].predict = e.predictor(j.Scoring, posthoc.ClassifierOf(posthoc.MLP{j.Scoring.Classifier}), h.heads)
@@ -196,7 +200,7 @@ func (e *evaluation) scoresOf(d *detector.Detector) predictor {
 	}
 }
 
-// once returns what the heads of a detector say, and keeps it for all who ask.
+// once returns the outputs of a detector's heads. They are computed once for each table.
 func (e *evaluation) once(d *detector.Detector) ownPredictor {
 	if e.said[d] == nil {
 		type answer struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ func (e *evaluation) writePage(ctx context.Context, results []report.Result) err
 	id := e.id.Sets[0]
 	r := report.Report{
 		Results: results, Published: e.opts.Published, Classes: e.train.Classes, Draw: e.opts.Draw,
-		Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands,
+		Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands, Against: e.earlier,
 		Facts: append(slices.Clone(e.opts.Facts),
 			report.Fact{Name: "training features", Value: strings.Join(e.train.Dirs, ", ")},
 			report.Fact{Name: "seeds", Value: strings.Trim(fmt.Sprint(e.train.Options.Seeds), "[]")},
@@ -41,21 +42,13 @@ func (e *evaluation) writePage(ctx context.Context, results []report.Result) err
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	base := func(dir string) string { return filepath.Base(filepath.Clean(dir)) }
 	train, err := report.FeatureSet(base(e.train.Dirs[0]), "train", e.opts.ImageRoots, e.train.Sets...)
 	if err != nil {
 		return err
 	}
 	r.Train = &train
-	if r.ID, err = report.FeatureSet(base(e.opts.ID), "", e.opts.ImageRoots, id); err != nil {
+	if r.ID, r.OOD, err = e.tested(); err != nil {
 		return err
-	}
-	for i, o := range e.opts.OOD {
-		set, err := report.FeatureSet(o.Name, o.Group, e.opts.ImageRoots, e.ood[i].Sets[0])
-		if err != nil {
-			return err
-		}
-		r.OOD = append(r.OOD, set)
 	}
 	if n := e.opts.Bootstrap; n > 0 {
 		r.Confidence = fmt.Sprintf("95%% of %d resamples", n)
@@ -65,6 +58,47 @@ func (e *evaluation) writePage(ctx context.Context, results []report.Result) err
 	}
 	return errors.Join(report.Write(e.opts.Out, r),
 		report.WriteTables(e.opts.Out, []report.Study{{Benchmark: r.ID.Name, Results: r.Results}}, r.Published))
+}
+
+func base(dir string) string { return filepath.Base(filepath.Clean(dir)) }
+
+// tested returns the sets that are measured on.
+func (e *evaluation) tested() (id report.Set, ood []report.Set, err error) {
+	if id, err = report.FeatureSet(base(e.opts.ID), "", e.opts.ImageRoots, e.id.Sets[0]); err != nil {
+		return id, nil, err
+	}
+	for i, o := range e.opts.OOD {
+		set, err := report.FeatureSet(o.Name, o.Group, e.opts.ImageRoots, e.ood[i].Sets[0])
+		if err != nil {
+			return id, nil, err
+		}
+		ood = append(ood, set)
+	}
+	return id, ood, nil
+}
+
+// readEarlier reads the report to compare with, if there is one.
+func (e *evaluation) readEarlier() (err error) {
+	if e.opts.Against == "" {
+		return nil
+	}
+	if e.earlier, err = report.ReadEarlier(e.opts.Against); err != nil {
+		return err
+	}
+	id, ood, err := e.tested()
+	if err != nil {
+		return err
+	}
+	return e.earlier.Check(id, ood)
+}
+
+func sameFolder(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 // intervals are those of every method on every set and group.

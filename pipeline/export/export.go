@@ -49,7 +49,7 @@ type Options struct {
 // [posthoc.ErrNoGraph].
 func Export(ctx context.Context, opts Options) error {
 	if n := len(opts.Detector.Folds); n > 0 {
-		return options.Errorf("Detector", "it judges by cross-conformal calibration with %d folds, which cannot be exported; train with a calibration share, or drop the folds", n)
+		return options.Errorf("Detector", "it judges by %d folds, each a whole detector, and a graph holds one: train with a share of the images or a feature set of its own to calibrate by, instead of folds, and export that", n)
 	}
 	var m *onnx.Model
 	var err error

@@ -99,14 +99,14 @@ func addConditioning(m *onnx.Model, x onnx.Value, c *conditioning.Conditioning) 
 	return m.Op("MatMul", x, m.Doubles(doubles(c.Matrix), c.In(), c.Out()))
 }
 
-// outputs are what the heads of a detector give: means of theirs.
+// outputs are the outputs of a detector's heads, as means over the heads.
 type outputs struct {
 	logConfidences     onnx.Value // [batch, C], the logarithm of the mean confidence
 	score              onnx.Value // [batch, 1]
 	nearness, decision onnx.Value // [batch, 1], terms of a residual head's score; "" of other heads
 }
 
-// part returns what the heads give for a part of a detector's score.
+// part returns the output of the heads that is a part of a detector's score.
 func (o outputs) part(name string) onnx.Value {
 	switch name {
 	case detector.DensityPart:

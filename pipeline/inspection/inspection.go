@@ -58,7 +58,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Report is what an inspection found.
+// Report lists the findings of an inspection.
 type Report struct {
 	Classes []Class
 	Rows    int // rows of the features
@@ -86,7 +86,7 @@ type Report struct {
 // Few is how many images a class should have at least.
 const Few = 20
 
-// Class is what was found in the rows of a label.
+// Class counts the findings in the rows of a label.
 type Class struct {
 	Name string
 	Rows int

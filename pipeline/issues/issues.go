@@ -17,7 +17,7 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// Kind is what may be wrong with an image.
+// Kind names what may be wrong with an image.
 type Kind string
 
 const (

@@ -30,7 +30,7 @@ var (
 	ErrOtherTraining = errors.New("it is of another training")
 )
 
-// Resume is what Train does about a checkpoint that is there.
+// Resume says what Train does if there is a checkpoint.
 type Resume int
 
 const (
@@ -140,6 +140,11 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 			return nil, err
 		}
 	}
+	if c.run[startName] != "" && keptRun[startName] == "" {
+		// It is of a program whose heads began with the class means.
+		t.Options.fromMeans = true
+		delete(c.run, startName)
+	}
 	run := maps.Clone(c.run)
 	if o.Resume == ResumeAlways {
 		run[rateName] = keptRun[rateName]
@@ -180,7 +185,7 @@ func (c *checkpoint) tell(resumed func(epochs []int)) {
 
 func begun(s *head.State) bool { return s != nil }
 
-// hook returns what head i's training calls after each step.
+// hook returns the function that the training of head i calls after each step.
 func (c *checkpoint) hook(i, epochs int) func(int, func() *head.State) error {
 	if c == nil {
 		return nil

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
-	"mlrbfn/dataset"
 	"mlrbfn/pipeline/detector"
 )
 
@@ -18,23 +16,16 @@ func (t *Data) fitConfidence(ctx context.Context, d *detector.Detector) (*detect
 	if len(t.Classes) == 1 || len(t.validation.Index) == 0 {
 		return nil, nil
 	}
-	from := t.Table
-	if t.Held != nil {
-		from = t.Held
-	}
 	own := *d
 	own.Scoring, own.Folds, own.Confidence = nil, nil, nil
 	var logPhi []float64
 	var right []bool
-	for part := range slices.Chunk(t.validation.Index, 16*dataset.BlockRows) {
-		verdicts, err := own.VerdictsContext(ctx, from.Gather(part))
-		if err != nil {
-			return nil, err
-		}
-		for i, v := range verdicts {
-			logPhi = append(logPhi, math.Log(v.Confidence))
-			right = append(right, int64(v.Label) == t.validation.Labels[part[i]])
-		}
+	err := t.eachValidation(ctx, &own, t.validation.Index, func(y int, v detector.Verdict) {
+		logPhi = append(logPhi, math.Log(v.Confidence))
+		right = append(right, v.Label == y)
+	})
+	if err != nil {
+		return nil, err
 	}
 	return detector.FitPlatt(logPhi, right), nil
 }

@@ -13,13 +13,16 @@ import (
 // it the scores of these rows, one of each group. The data are those that the final
 // detector is trained on, not conditioned; no row is set aside for calibration.
 func (t *Data) crossCalibrate(ctx context.Context, final *detector.Detector) error {
-	for k, rows := range t.folds(t.Options.Calibration.Folds, t.Options.Seeds[0]) {
+	folds := t.folds(t.Options.Calibration.Folds, t.Options.Seeds[0])
+	for k, rows := range folds {
+		t.Options.stage("folds of the calibration", k, len(folds))
 		fold, err := t.crossFold(ctx, rows)
 		if err != nil {
 			return fmt.Errorf("fold %d: %w", k, err)
 		}
 		final.Folds, final.Scores = append(final.Folds, fold), append(final.Scores, fold.Scores...)
 	}
+	t.Options.stage("folds of the calibration", len(folds), len(folds))
 	slices.Sort(final.Scores)
 	final.Threshold = detector.Threshold(final.Scores, final.TargetTPR)
 	return nil
@@ -32,7 +35,7 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 	for _, row := range without {
 		table.Labels[row] = -1
 	}
-	o.Progress, o.Resumed = nil, nil
+	o.Progress, o.Resumed, o.Stage = nil, nil, nil
 	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, validation: t.validation, space: t.space}
 	if part, err = part.resplit(o.Seeds[0]); err != nil {
 		return nil, err
@@ -40,6 +43,7 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 	raw := *part // not conditioned
 	defer part.release()
 	condition, err := part.condition(ctx)
+	raw.began = part.began
 	if err != nil {
 		return nil, err
 	}

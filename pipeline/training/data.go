@@ -12,6 +12,8 @@ import (
 	"mlrbfn/dataset"
 	"mlrbfn/extractor"
 	"mlrbfn/features"
+	"mlrbfn/head/linear"
+	"mlrbfn/head/residual"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/issues"
@@ -32,7 +34,12 @@ type Data struct {
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space
-	excluded          int            // rows that Exclude took the label of
+	begin             *residual.Linear // that a residual head begins as, once the rows are conditioned; nil: the class means
+	began             *linear.Fitted   // the same, as it was fitted
+	excluded          int              // rows that Exclude took the label of
+	relabelled        map[int]int      // what Exclude and Relabel changed; see detector.Detector
+	kept              *kept            // of Options.Keep; nil without
+	calibratedOn      []detector.TrainingSet
 	made              []dataset.Rows // rows of train and validation, until release
 }
 
@@ -91,6 +98,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			err = errors.Join(err, data.Close())
 		}
 	}()
+	if err := data.keep(ctx); err != nil {
+		return nil, err
+	}
 	if err := data.correct(); err != nil {
 		return nil, err
 	}
@@ -131,18 +141,24 @@ func (t *Data) correct() error {
 	if err != nil {
 		return options.Errorf(cmp.Or(map[bool]string{true: "Exclude"}[t.Options.Exclude != ""], "Relabel"), "%w", err)
 	}
-	relabelled := 0
+	if t.relabelled == nil {
+		t.relabelled = map[int]int{}
+	}
+	excluded, relabelled := 0, 0
 	for i, y := range t.Labels {
 		switch {
 		case labels[i] == y:
+			continue
 		case labels[i] < 0:
-			t.excluded++
+			excluded++
 		default:
 			relabelled++
 		}
+		t.relabelled[i] = int(labels[i])
 	}
 	t.Labels = labels
-	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, images left out: %d; images given another label: %d", t.excluded, relabelled))
+	t.excluded += excluded
+	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, images left out: %d; images given another label: %d", excluded, relabelled))
 	return nil
 }
 
@@ -150,7 +166,7 @@ func (t *Data) correct() error {
 func (t *Data) resplit(seed uint64) (*Data, error) {
 	other := *t
 	var err error
-	if other.split, err = dataset.Split(t.Labels, t.groups, len(t.Classes), t.Options.Validation.fraction(), t.Options.Calibration.fraction(), seed); err != nil {
+	if other.split, err = t.parts(seed); err != nil {
 		return t, err
 	}
 	other.leftOut = len(other.split.LeftOut)
@@ -184,6 +200,9 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 			}
 			return nil
 		})
+	}
+	if t.begin, t.began, err = t.start(ctx, c, t.train, t.validation, len(t.Classes), nil); err != nil {
+		return nil, err
 	}
 	for _, data := range []*dataset.Rows{&t.train, &t.validation} {
 		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
@@ -248,9 +267,21 @@ func (t *Data) openValidation(ctx context.Context, dir string) (dataset.Rows, er
 }
 
 // classRows counts the rows to train on per class.
-func (t *Data) classRows() []int {
+func (t *Data) classRows() []int { return t.perClass(t.split.Train) }
+
+// classCalibration counts the calibration rows per class; nil where they are a set of
+// their own, which need not have labels.
+func (t *Data) classCalibration() []int {
+	if t.Options.Calibration.Features != "" {
+		return nil
+	}
+	return t.perClass(t.split.Calibration)
+}
+
+// perClass counts rows per class.
+func (t *Data) perClass(rows []int) []int {
 	counts := make([]int, len(t.Classes))
-	for _, r := range t.split.Train {
+	for _, r := range rows {
 		counts[t.Labels[r]]++
 	}
 	return counts

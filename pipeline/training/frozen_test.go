@@ -41,6 +41,7 @@ var frozen = map[string]struct {
 func frozenOptions(change func(*Options)) Options {
 	o := Options{Features: []string{filepath.Join("testdata", "checkpoint", "features")}, Seeds: []uint64{3, 1}}
 	change(&o)
+	o.fromMeans = true
 	return o
 }
 
@@ -105,7 +106,7 @@ func TestOldCheckpointsEndAlike(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.Checkpoint = filepath.Join(t.TempDir(), "c")
+		o.Checkpoint, o.fromMeans = filepath.Join(t.TempDir(), "c"), false // the checkpoint says it
 		if err := os.WriteFile(o.Checkpoint, text, 0o666); err != nil {
 			t.Fatal(err)
 		}

@@ -72,7 +72,7 @@ func copies(numbers []int) int {
 	return total
 }
 
-// groupsOf returns what the pattern finds in the path of each image of a table, ""
+// groupsOf returns the match of the pattern in the path of each image of a table, ""
 // where it finds nothing; nil without a pattern.
 func groupsOf(pattern string, t *dataset.Table) ([]string, error) {
 	if pattern == "" {
@@ -157,7 +157,7 @@ func join(numbers []int, names []string) []int {
 func (t *Data) warnOfGroups() {
 	if t.copies > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf(
-			"%d of %d images have features that are identical or nearly identical to those of another: such images stay in one part of the split, and one of each group calibrates",
+			"%d of %d images have features that are identical or nearly identical to those of another image: such groups of images stay in one part of the split, and one image of each group is used for calibration",
 			t.copies, t.labelled()))
 	}
 	if t.Options.Calibration.fraction() == 0 {
@@ -170,7 +170,7 @@ func (t *Data) warnOfGroups() {
 		}
 		share := float64(n) / float64(t.labelled())
 		t.Warnings = append(t.Warnings, fmt.Sprintf(
-			"%d of %d images are all that there is of %d classes, one image or one group of images each: none of them can calibrate, so that what is promised about false alarms is for images of the other classes; if new images are of all classes alike, up to %.3g%% may be flagged",
+			"%d of %d images belong to %d classes that have one image or one group of images each: they cannot be used for calibration, so that the bound on false alarms holds for images of the other classes; if new images come from all classes equally often, up to %.3g%% may be flagged",
 			n, t.labelled(), len(classes), 100*(share+(1-share)*(1-t.Options.TargetTPR))))
 	}
 }

@@ -68,8 +68,9 @@ const (
 var fixedWeights = map[string]float64{detector.DensityPart: 2, detector.DecisionPart: 1, "gen": 1, "fdbd-s": 1}
 
 // weigh returns the weights of candidates by their AUROC on classes that were left
-// out.
-func weigh(auroc map[string]float64) map[string]float64 {
+// out in so many folds. Few folds say little: the fixed weights have a share then,
+// ½ with four folds and nothing from ten on.
+func weigh(auroc map[string]float64, folds int) map[string]float64 {
 	best, sum := math.Inf(-1), 0.
 	for _, v := range auroc {
 		best = max(best, v)
@@ -87,6 +88,19 @@ func weigh(auroc map[string]float64) map[string]float64 {
 		weights[name] = sumWeights * w / sum
 	}
 	weights[detector.DensityPart] += always
+	share := max(0, float64(mostFolds-folds)/12)
+	sum = 0
+	for _, w := range fixedWeights {
+		sum += w
+	}
+	if share == 0 {
+		return weights
+	}
+	for _, c := range candidates {
+		if w := (1-share)*weights[c.name] + share*fixedWeights[c.name]*(sumWeights+always)/sum; w > 0 {
+			weights[c.name] = w
+		}
+	}
 	return weights
 }
 
@@ -97,9 +111,11 @@ const (
 	foldRows     = 2000  // rows of the classes left out, and of validation rows, that are scored
 	leastClasses = 3     // classes that class hold-out needs
 	leastRows    = 20    // validation rows that it needs
+
+	foldTolerance = 1e-4 // of the linear heads, see linear.Options
 )
 
-// Joined is what class hold-out gives.
+// Joined is the result of class hold-out.
 type Joined struct {
 	Scoring    *detector.Scoring    // nil: the heads' own score
 	Assessment *detector.Assessment // nil where there was no class hold-out
@@ -141,11 +157,17 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 		j.Why = fmt.Sprintf("too few classes or images for class hold-out, which needs %d classes and %d validation images (there are %d and %d): the parts of the score have fixed weights, and no assessment is made",
 			leastClasses, leastRows, classes, len(t.validation.Index))
 	default:
-		h := &holdOut{t: t, linear: full, conditioning: own.Heads[0].Conditioning}
+		h := &holdOut{t: t, linear: full, began: t.began, conditioning: own.Heads[0].Conditioning}
+		if h.began == nil && h.conditioning != nil { // of heads that were trained elsewhere
+			turned := &conditioning.Conditioning{Options: h.conditioning.Options, Mean: h.conditioning.Mean, Scale: h.conditioning.Scale, Matrix: slices.Clone(h.conditioning.Matrix)}
+			if _, h.began, err = t.start(ctx, turned, t.train, t.validation, len(t.Classes), nil); err != nil {
+				return nil, err
+			}
+		}
 		if err := h.run(ctx, own.Heads[0].Network.(*residual.Network)); err != nil {
 			return nil, err
 		}
-		weights, j.Assessment = weigh(h.aurocs(-1)), h.assess()
+		weights, j.Assessment = weigh(h.aurocs(-1), len(h.folds)), h.assess()
 	}
 	j.Scoring, err = t.joinWith(ctx, weights, full, own)
 	return j, err
@@ -213,10 +235,15 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
+// falseAlarms are the shares of in-distribution images at which an assessment says
+// what is caught.
+var falseAlarms = []float64{0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5}
+
 // holdOut leaves classes out of the fitting.
 type holdOut struct {
 	t            *Data
 	linear       *linear.Fitted             // of all classes
+	began        *linear.Fitted             // likewise, what the head began as; nil for the class means
 	conditioning *conditioning.Conditioning // likewise; nil for none
 	folds        []*fold
 }
@@ -250,6 +277,7 @@ func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
 			f.out = append(f.out, classes[order[at]])
 		}
 		slices.Sort(f.out)
+		h.t.Options.stage("class hold-out", i, folds)
 		if err := h.fit(ctx, f); err != nil {
 			return err
 		}
@@ -257,6 +285,7 @@ func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
 			h.folds = append(h.folds, f)
 		}
 	}
+	h.t.Options.stage("class hold-out", folds, folds)
 	if len(h.folds) < 2 {
 		return errors.New("class hold-out found no rows to score")
 	}
@@ -294,7 +323,7 @@ func chain(rows []float32, d int) []int {
 func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	t := h.t
 	// The other classes, numbered anew.
-	number, left, near := make([]int64, len(t.Classes)), []int{}, h.linear
+	number, left, near, began := make([]int64, len(t.Classes)), []int{}, h.linear, h.began
 	for c := range number {
 		number[c] = int64(len(left))
 		if slices.Contains(f.out, c) {
@@ -305,6 +334,9 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	}
 	for _, c := range slices.Backward(f.out) {
 		near = near.Without(c)
+		if began != nil {
+			began = began.Without(c)
+		}
 	}
 	without := func(rows dataset.Rows, most int) dataset.Rows {
 		labels := make([]int64, len(rows.Labels))
@@ -320,11 +352,11 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	most := int(min(foldTrain, max(256, t.Options.Memory/16/int64(t.D))))
 	train, val := without(t.train, most), without(t.validation, min(foldRows, most))
 
-	closed, err := h.closedForm(ctx, train, val, len(left))
+	closed, err := h.closedForm(ctx, train, val, len(left), began)
 	if err != nil {
 		return err
 	}
-	o := linear.Options{C: h.linear.C, Tolerance: 1e-4, Near: near}
+	o := linear.Options{C: h.linear.C, Tolerance: foldTolerance, Near: near}
 	fitted, err := linear.Fit(ctx, train, dataset.Rows{}, len(left), o)
 	if err != nil {
 		return err
@@ -370,15 +402,22 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	return ctx.Err()
 }
 
-// closedForm fits the conditioning and the closed form of the residual head.
-func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, classes int) (*head.Head, error) {
+// closedForm fits the conditioning and the residual head before its first step.
+// began is the classifier that it begins as, fitted on nearly the same rows.
+func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, classes int, began *linear.Fitted) (*head.Head, error) {
 	made := &head.Head{}
+	var from *residual.Linear
 	if h.conditioning != nil {
 		o := h.conditioning.Options
 		o.Memory = cmp.Or(o.Memory, h.t.Options.Memory)
 		var err error
 		if made.Conditioning, err = conditioning.Fit(ctx, train, val, classes, o); err != nil {
 			return nil, err
+		}
+		if began != nil {
+			if from, _, err = h.t.start(ctx, made.Conditioning, train, val, classes, began); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, rows := range []*dataset.Rows{&train, &val} {
@@ -394,7 +433,7 @@ func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, class
 			*rows = dataset.All(x, made.Conditioning.Out(), labels)
 		}
 	}
-	network, err := residual.ClosedForm(ctx, train, val, classes)
+	network, err := residual.ClosedForm(ctx, train, val, classes, from)
 	made.Network = network
 	return made, err
 }
@@ -448,9 +487,9 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 // assess says how well the joined score finds the classes that were left out. Each
 // fold is judged with the weights that the other folds give.
 func (h *holdOut) assess() *detector.Assessment {
-	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}}
+	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}, FalseAlarms: falseAlarms, Curve: make([]float64, len(falseAlarms))}
 	for i, f := range h.folds {
-		weights, guard := weigh(h.aurocs(i)), guardOf(f.nearness)
+		weights, guard := weigh(h.aurocs(i), len(h.folds)), guardOf(f.nearness)
 		known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
 		for _, c := range candidates {
 			w := weights[c.name]
@@ -472,17 +511,18 @@ func (h *holdOut) assess() *detector.Assessment {
 		for i, v := range f.leftNear {
 			left[i] += guard.Of(v)
 		}
-		threshold := quantile(slices.Sorted(slices.Values(known)), 0.05)
+		sorted := slices.Sorted(slices.Values(known))
+		var thresholds []float64
+		for _, share := range falseAlarms {
+			thresholds = append(thresholds, quantile(sorted, share))
+		}
 		for _, class := range f.out {
 			var scores []float64
-			caught, taken := 0., map[int]int{}
+			taken := map[int]int{}
 			for i, v := range left {
 				if f.class[i] == class {
 					scores = append(scores, v)
 					taken[f.takenFor[i]]++
-					if v < threshold {
-						caught++
-					}
 				}
 			}
 			if len(scores) == 0 {
@@ -494,15 +534,25 @@ func (h *holdOut) assess() *detector.Assessment {
 					most = c
 				}
 			}
-			a.Classes[h.t.Classes[class]] = detector.AssessedClass{
-				AUROC: metrics.AUROC(known, scores), Caught: caught / float64(len(scores)), Images: len(scores), TakenFor: h.t.Classes[most],
+			c := detector.AssessedClass{AUROC: metrics.AUROC(known, scores), Images: len(scores), TakenFor: h.t.Classes[most]}
+			slices.Sort(scores)
+			for i, threshold := range thresholds {
+				below, _ := slices.BinarySearch(scores, threshold)
+				c.Curve = append(c.Curve, float64(below)/float64(len(scores)))
+				if falseAlarms[i] == 0.05 {
+					c.Caught = c.Curve[i]
+				}
 			}
+			a.Classes[h.t.Classes[class]] = c
 		}
 	}
 	for _, name := range h.t.Classes { // in an order that is always the same
 		if c, ok := a.Classes[name]; ok {
 			a.AUROC += c.AUROC / float64(len(a.Classes))
 			a.Caught += c.Caught / float64(len(a.Classes))
+			for i, v := range c.Curve {
+				a.Curve[i] += v / float64(len(a.Classes))
+			}
 		}
 	}
 	return a

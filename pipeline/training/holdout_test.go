@@ -64,6 +64,13 @@ func TestHoldOut(t *testing.T) {
 		if zero.TakenFor != "1" || a.Classes["1"].TakenFor != "0" || zero.AUROC > 0.95 || three.AUROC < 0.99 || three.Caught < 0.9 || zero.Images != 90 {
 			t.Errorf("assessment %+v", a)
 		}
+		// Nearly all of class 3 is caught at few false alarms; the curves rise.
+		if at5, ok := three.CaughtAt(a, 0.05); !ok || at5 != three.Caught || !slices.IsSorted(three.Curve) || !slices.IsSorted(a.Curve) {
+			t.Errorf("class 3 is caught %v of the time at %v false alarms", three.Curve, a.FalseAlarms)
+		}
+		if at5, ok := a.CaughtAt(0.05); !ok || math.Abs(at5-a.Caught) > 1e-12 {
+			t.Errorf("the mean curve has %g, the assessment %g", at5, a.Caught)
+		}
 		var mean float64
 		for _, c := range a.Classes {
 			mean += c.AUROC / 5
@@ -148,7 +155,7 @@ func TestHoldOutStops(t *testing.T) {
 
 // TestWeigh: the best candidates count most, and the density always.
 func TestWeigh(t *testing.T) {
-	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5})
+	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5}, 10)
 	if len(w) != 3 || math.Abs(w["gen"]/w["vim-s"]-math.E) > 1e-9 || math.Abs(w["gen"]+w["vim-s"]-sumWeights) > 1e-9 || w[detector.DensityPart] != always {
 		t.Errorf("weights %v", w)
 	}

@@ -11,6 +11,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"mlrbfn/head/residual"
 )
 
 // identity tells one training from another: the options that the heads depend on
@@ -26,6 +28,7 @@ type identity map[string]string
 const (
 	rateName  = "Train.LR" // may be changed on demand
 	splitName = "Split"    // is missing where rows are on their own
+	startName = "Start"    // is missing where the head begins with the class means
 	kindName  = "Conditioning.kind"
 )
 
@@ -96,6 +99,9 @@ func (t *Data) identify(ctx context.Context) (identity, error) {
 	}
 	if rule := t.rule(); rule != "" {
 		id[splitName] = rule
+	}
+	if _, ok := t.Options.Head.(residual.Config); ok && !t.Options.fromMeans {
+		id[startName] = "linear"
 	}
 	id["the classes"] = checksum(ctx, classes)
 	id["the training features"] = checksum(ctx, t.X)

@@ -9,6 +9,7 @@ import (
 	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
 	"mlrbfn/options"
+	"mlrbfn/pipeline/detector"
 )
 
 // Defaults of Options.
@@ -43,6 +44,13 @@ type Options struct {
 	// them too.
 	Exclude, Relabel string
 
+	// Keep, unless nil, is a detector that was trained on the first of Features, in the
+	// same order. The rows that it set aside for validation and calibration stay set
+	// aside, and labels stay as it had them, so that it can be compared with the new
+	// detector on images that neither was trained on. The seed divides the other rows.
+	// OptionsOf gives the options that it was trained with.
+	Keep *detector.Detector
+
 	// Head is the network to train, with its shape: a residual.Config or a
 	// paper.Config. It also has the defaults of the next two fields. nil means
 	// residual.Config{}.
@@ -76,6 +84,9 @@ type Options struct {
 	// Classes with too few calibration images share a threshold.
 	PerClass bool
 
+	// Tool names the program and its version for the detector's file; it may be "".
+	Tool string
+
 	// Memory is how many bytes, about, the rows that heads read may take, and
 	// again those that are read from files at a time; 0 means half of the machine's
 	// memory. What does not fit goes to temporary files in the folder Scratch, ""
@@ -99,6 +110,20 @@ type Options struct {
 	// Progress, where set, is called after each epoch of each head (counted
 	// from 0), from several goroutines.
 	Progress func(head int, e head.Epoch)
+
+	// Stage, where set, is told how far the work after the heads is: which of the
+	// folds of class hold-out, of the parts of the score, or of the folds of
+	// cross-conformal calibration are done.
+	Stage func(what string, done, total int)
+
+	fromMeans bool // a residual head begins with the class means, as in old checkpoints
+}
+
+// stage tells Options.Stage.
+func (o *Options) stage(what string, done, total int) {
+	if o.Stage != nil {
+		o.Stage(what, done, total)
+	}
 }
 
 // Share is a part of the training rows to set aside: a fraction of them, drawn

@@ -9,33 +9,55 @@ import (
 	"mlrbfn/pipeline/detector"
 )
 
-// recalls counts how often the detector is right on the validation rows of each
-// class that has any. The data are not conditioned.
-func (t *Data) recalls(ctx context.Context, d *detector.Detector) ([]ClassRecall, error) {
+// mostFlagged is how many validation rows are judged, at most, to count the flagged
+// ones.
+const mostFlagged = 10000
+
+// validate counts what the detector says of the validation rows; nil without any and
+// with one class. The data are not conditioned.
+func (t *Data) validate(ctx context.Context, d *detector.Detector) (*detector.Validation, error) {
+	if len(t.Classes) == 1 || len(t.validation.Index) == 0 {
+		return nil, nil
+	}
+	own := *d
+	own.Scoring, own.Folds = nil, nil // the class is the heads'
+	v := &detector.Validation{Flagged: make([]detector.FlaggedImages, len(t.Classes))}
+	err := t.eachValidation(ctx, &own, t.validation.Index, v.Give)
+	if err != nil {
+		return nil, err
+	}
+	return v, t.eachValidation(ctx, d, dataset.Every(t.validation.Index, mostFlagged), v.Flag)
+}
+
+// eachValidation judges validation rows.
+func (t *Data) eachValidation(ctx context.Context, d *detector.Detector, rows []int, do func(label int, v detector.Verdict)) error {
 	from := t.Table
 	if t.Held != nil {
 		from = t.Held
 	}
-	own := *d
-	own.Scoring, own.Folds = nil, nil // the class is the heads'
-	all := make([]ClassRecall, len(t.Classes))
-	for part := range slices.Chunk(t.validation.Index, 16*dataset.BlockRows) {
-		verdicts, err := own.VerdictsContext(ctx, from.Gather(part))
+	for part := range slices.Chunk(rows, 16*dataset.BlockRows) {
+		verdicts, err := d.VerdictsContext(ctx, from.Gather(part))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for i, row := range part {
-			y := t.validation.Labels[row]
-			all[y].Images++
-			if int64(verdicts[i].Label) == y {
-				all[y].Right++
-			}
+			do(int(t.validation.Labels[row]), verdicts[i])
 		}
 	}
-	for i := range all {
-		all[i].Class = t.Classes[i]
+	return nil
+}
+
+// recalls lists the classes that have validation rows.
+func (t *Data) recalls(v *detector.Validation) (all []ClassRecall) {
+	if v == nil {
+		return nil
 	}
-	return slices.DeleteFunc(all, func(c ClassRecall) bool { return c.Images == 0 }), nil
+	for c, name := range t.Classes {
+		if right, images := v.Right(c); images > 0 {
+			all = append(all, ClassRecall{Class: name, Images: images, Right: right})
+		}
+	}
+	return all
 }
 
 // judgeAccuracy adds what the recalls say of the accuracy. Without validation rows

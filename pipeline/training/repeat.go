@@ -24,7 +24,7 @@ func (t *Data) TrainHead(ctx context.Context, seed uint64, c head.Config, o head
 	if err != nil {
 		return nil, err
 	}
-	prepared, err := c.Prepare(ctx, rows.train, rows.validation, len(t.Classes), rows.space)
+	prepared, err := startWith(c, rows.begin).Prepare(ctx, rows.train, rows.validation, len(t.Classes), rows.space)
 	if err != nil {
 		return nil, err
 	}

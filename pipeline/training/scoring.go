@@ -50,7 +50,7 @@ func (t *Data) fitOn(ctx context.Context, name string, c *posthoc.Classifier, ow
 	return f.Scoring(ctx, name, t.scale(c, own))
 }
 
-// scale returns what puts the parts of an ensemble on one scale: the scores of
+// scale returns the function that puts the parts of an ensemble on one scale: the scores of
 // the validation rows. The data are not conditioned.
 func (t *Data) scale(c *posthoc.Classifier, own *detector.Detector) fitting.Scaler {
 	return func(ctx context.Context, p detector.Part) (head.Scale, error) {

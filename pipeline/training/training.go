@@ -89,6 +89,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	raw := *data // not conditioned
 	defer data.release()
 	condition, err := data.condition(ctx)
+	raw.began = data.began
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
@@ -141,16 +142,22 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 			result.CrossBound = &bound
 		}
 	}
-	if result.ValClasses, err = raw.recalls(ctx, d); err != nil {
+	if d.Validation, err = raw.validate(ctx, d); err != nil {
 		return nil, nil, err
 	}
+	result.ValClasses = raw.recalls(d.Validation)
 	result.judgeAccuracy(len(data.Classes))
 	shape := opts.Head.Settings()
 	d.Training = detector.TrainingRecord{
 		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
-		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy,
+		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
+		Tool: opts.Tool, Scores: opts.Scores, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
+	}
+	d.Relabelled = data.relabelled
+	if d.Training.Sets, err = data.trainedOn(ctx); err != nil {
+		return nil, nil, err
 	}
 	if trained.window > 0 {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -174,7 +181,7 @@ type trainedHeads struct {
 func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
 	seeds := t.Options.Seeds
 	kept.tell(t.Options.Resumed)
-	prepared, err := t.Options.Head.Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
+	prepared, err := startWith(t.Options.Head, t.begin).Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
 	if err != nil {
 		return nil, err
 	}
@@ -246,6 +253,11 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		if err := features.SameSpace(t.Sets[0], own.Sets[0]); err != nil {
 			return nil, err
 		}
+		named, err := detector.NewTrainingSet(ctx, own.Sets[0], detector.ForCalibration)
+		if err != nil {
+			return nil, err
+		}
+		t.calibratedOn = append(t.calibratedOn, named)
 		if rows, err = t.calibrationRows(ctx, own); err != nil {
 			return nil, err
 		}
@@ -268,6 +280,26 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 	}
 	slices.Sort(scores)
 	return scores, nil
+}
+
+// trainedOn names the feature sets of a training that has come to its end.
+func (t *Data) trainedOn(ctx context.Context) ([]detector.TrainingSet, error) {
+	var all []detector.TrainingSet
+	add := func(sets []*features.Set, use string) error {
+		for _, set := range sets {
+			named, err := detector.NewTrainingSet(ctx, set, use)
+			if err != nil {
+				return err
+			}
+			all = append(all, named)
+		}
+		return nil
+	}
+	err := add(t.Sets, detector.ForTraining)
+	if err == nil && t.Held != nil {
+		err = add(t.Held.Sets, detector.ForValidation)
+	}
+	return append(all, t.calibratedOn...), err
 }
 
 // summarise condenses the heads' histories; resumed of their steps took none of

@@ -43,7 +43,7 @@ async function copyText(text) {
 }
 
 // Adds a button that copies to each block of commands.
-for (const block of document.querySelectorAll("pre")) {
+for (const block of document.querySelectorAll("pre:not(.bare)")) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";
@@ -76,7 +76,8 @@ if (document.querySelector("[data-filter]")) applyFilters(); // a browser may re
 // Keyboard: j or → goes to the next image, k or ← to the one before, x selects.
 for (const item of items) item.tabIndex = -1;
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, textarea, input:not([type=checkbox]), .scroll")) return;
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, textarea, input:not([type=checkbox])")) return;
+  if (event.target.matches(".scroll") && event.key.startsWith("Arrow")) return; // which scrolls it
   const now = document.activeElement.closest("[data-item]");
   const step = { j: 1, ArrowRight: 1, k: -1, ArrowLeft: -1 }[event.key];
   if (event.key === "x" && now) {

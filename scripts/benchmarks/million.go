@@ -86,7 +86,7 @@ func (m *million) measure(_ context.Context, dir string) (err error) {
 // pool holds the one buffer of an encoder.
 type pool struct{ buffer *png.EncoderBuffer }
 
-// Get returns it.
+// Get returns the value.
 func (p *pool) Get() *png.EncoderBuffer { return p.buffer }
 
 // Put takes it back.

@@ -2,6 +2,7 @@
 // raises a false alarm, and how soon a shift is noticed.
 //
 //	go run ./scripts/drift [-runs 1000] [-picture docs/drift.svg]
+//	go run ./scripts/drift [-runs 100] DETECTOR FEATURES STRANGE-FEATURES
 package main
 
 import (
@@ -10,6 +11,8 @@ import (
 	"log"
 	"math"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"mlrbfn/metrics"
 	"mlrbfn/report"
@@ -19,11 +22,17 @@ import (
 
 func main() {
 	runs := flag.Int("runs", 1000, "how many streams")
-	picture := flag.String("picture", "", "draw the course of one stream into this SVG `FILE`")
+	picture := flag.String("picture", "", "draw the course of one stream into this `FILE`, .svg or .png")
 	flag.Parse()
 	log.SetFlags(0)
-	if flag.NArg() > 0 || *runs < 1 {
-		log.Fatal("usage: drift [-runs N] [-picture FILE]")
+	if n := flag.NArg(); n != 0 && n != 3 || *runs < 1 {
+		log.Fatal("usage: drift [-runs N] [-picture FILE | DETECTOR FEATURES STRANGE-FEATURES]")
+	}
+	if flag.NArg() == 3 {
+		if err := onFeatures(flag.Arg(0), flag.Arg(1), flag.Arg(2), *runs); err != nil {
+			log.Fatal(err)
+		}
+		return
 	}
 	if *picture != "" {
 		if err := draw(*picture); err != nil {
@@ -63,22 +72,27 @@ func main() {
 
 // draw draws the capital of the methods on one stream that shifts.
 func draw(file string) error {
-	const calm, all = 2000, 2500
+	const calm, all, step = 5000, 6000, 10
 	stream := simulation.Stream{Calibration: 400, Calm: calm, Shift: 0.5, Until: all - calm}
 	chart := report.Chart{
 		Name: "drift",
-		X:    report.Axis{Label: "images", Max: all}, Y: report.Axis{Label: "log10 of the capital", Min: -8, Max: 8},
+		X:    report.Axis{Label: "images; from 5000 on their scores are lower by half a standard deviation", Max: all},
+		Y:    report.Axis{Label: "log10 of the capital", Min: -12, Max: 8},
 	}
-	for i, m := range []simulation.Method{simulation.Jumper, simulation.Ours} {
-		s := report.Series{Name: []string{"simple jumper", "with a reserve (mlrbfn)"}[i], Colour: []string{"c1", "c0"}[i], Width: 1.5}
+	for i, m := range []simulation.Method{simulation.Ours, simulation.Jumper} {
+		s := report.Series{Name: []string{"mlrbfn: with a reserve", "simple jumper"}[i], Colour: []string{"c0", "c1"}[i], Width: 1.5}
 		stream.Run(m, 0.01, 1, func(t int, log float64) {
-			if t%5 == 0 {
-				s.Points = append(s.Points, metrics.Point{X: float64(t), Y: min(log/math.Ln10, 8)})
+			if y := log / math.Ln10; t%step == 0 && y <= chart.Y.Max {
+				s.Points = append(s.Points, metrics.Point{X: float64(t), Y: y})
 			}
 		})
 		chart.Series = append(chart.Series, s)
 	}
-	data, err := figures.Draw(chart, "svg")
+	chart.Series = append(chart.Series, report.Series{
+		Name: "alarm at a chance of 1%", Colour: "faint", Width: 1, Dashes: []float64{4, 3},
+		Points: []metrics.Point{{X: 0, Y: 2}, {X: all, Y: 2}},
+	})
+	data, err := figures.Draw(chart, strings.TrimPrefix(filepath.Ext(file), "."))
 	if err != nil {
 		return err
 	}

@@ -227,6 +227,7 @@ func (k kind) measure(ctx context.Context, seed uint64, dir string, newRows int)
 func main() {
 	seeds := flag.Int("seeds", 200, "`number` of seeds")
 	rows := flag.Int("rows", 1000, "new rows per seed")
+	only := flag.String("only", "", "only the folders with this `text` in their names")
 	flag.Parse()
 	scratch, err := os.MkdirTemp("", "promise")
 	if err != nil {
@@ -235,6 +236,9 @@ func main() {
 	defer os.RemoveAll(scratch)
 	fmt.Printf("%% of %d new rows that are flagged, promised 5: mean ± standard error over %d seeds\n", *rows, *seeds)
 	for _, k := range kinds {
+		if !strings.Contains(k.name, *only) {
+			continue
+		}
 		shares := make([]float64, *seeds)
 		group, ctx := errgroup.WithContext(context.Background())
 		group.SetLimit(runtime.GOMAXPROCS(0))

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"mlrbfn/extractor"
@@ -26,6 +29,8 @@ type set struct {
 	root string // folder of images, below the data root
 	list string // OpenOOD list, below the data root; "" takes all of root
 	part int    // part of a folder: 0 all, trainPart all but every fourth image of a class, testPart those
+
+	classes []string // folders to take images of, numbered in this order; nil takes all
 }
 
 const (
@@ -110,11 +115,10 @@ func grids() (paper, standIns map[string]grid) {
 		},
 		"cifar100": {
 			title: "CIFAR-100 (stand-in)",
-			train: set{"train", "images/cifar100/test", "", trainPart}, test: set{"test", "images/cifar100/test", "", testPart},
+			train: tree("train", "cifar100-train"), test: tree("test", "cifar100/test"),
 			near: []set{tree("cifar10", "cifar10/test"), tree("tin", "tin")}, far: photographs,
-			models: append([]string{"densenet100-cifar100"}, general...),
-			standIn: "2,000 of CIFAR-100's images, three quarters to train on and one to test, stand in for CIFAR-100 " +
-				"(a backbone that was trained on CIFAR-100 may have seen any of them); " + far,
+			models:  append([]string{"densenet100-cifar100"}, general...),
+			standIn: "20,000 training and 2,000 test images stand in for CIFAR-100's; " + far,
 		},
 		"imagenet200": imagenet200,
 		"imagenet1k":  imagenet1k,
@@ -154,14 +158,50 @@ func (s set) absent(data string) (string, error) {
 	return "", nil
 }
 
-// source returns the images and the list to extract. For a part of a folder it
-// writes the list under out.
+// superclasses returns twenty grids of few and similar classes by the names of
+// CIFAR-100's superclasses: the first four of a superclass's five classes, by name,
+// are known, and the fifth is near-OOD.
+func superclasses(data string) (map[string]grid, error) {
+	file := filepath.Join(data, "images", "cifar100-superclasses.csv")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	records, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	members := map[string][]string{}
+	for _, r := range records[1:] {
+		members[r[0]] = append(members[r[0]], r[1])
+	}
+	_, standIns := grids()
+	all := map[string]grid{}
+	for name, classes := range members {
+		slices.Sort(classes)
+		known, last := classes[:len(classes)-1], classes[len(classes)-1:]
+		of := func(kind string, part int, classes []string) set {
+			return set{name: name + "-" + kind, root: "images/cifar100-train", part: part, classes: classes}
+		}
+		all[name] = grid{
+			title: strings.ReplaceAll(name, "_", " "), train: of("train", trainPart, known), test: of("test", testPart, known),
+			near: []set{of("new", 0, last)}, far: standIns["cifar100"].far,
+			models: []string{"efficientnet-lite0", "vit-tiny-p16"},
+			standIn: fmt.Sprintf("four classes of a superclass of CIFAR-100 are known, three quarters of their 200 images each to train on and one to test; "+
+				"the fifth (%s) is near-OOD", last[0]),
+		}
+	}
+	return all, nil
+}
+
+// source returns the images and the list to extract. For a part of a folder or some
+// of its classes it writes the list under out.
 func (s set) source(data, out string) (opts pipeline.ExtractOptions, err error) {
 	opts.Images = filepath.Join(data, s.root)
 	if s.list != "" {
 		opts.List = filepath.Join(data, s.list)
 	}
-	if s.part == 0 {
+	if s.part == 0 && s.classes == nil {
 		return opts, nil
 	}
 	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images})
@@ -171,9 +211,15 @@ func (s set) source(data, out string) (opts pipeline.ExtractOptions, err error) 
 	var lines strings.Builder
 	seen := map[int]int{}
 	for _, item := range listing.Items {
-		seen[item.Label]++
-		if (seen[item.Label]%4 == 0) == (s.part == testPart) {
-			fmt.Fprintf(&lines, "%s %d\n", item.Path, item.Label)
+		label := item.Label
+		if s.classes != nil {
+			if label = slices.Index(s.classes, filepath.Dir(item.Path)); label < 0 {
+				continue
+			}
+		}
+		seen[label]++
+		if s.part == 0 || (seen[label]%4 == 0) == (s.part == testPart) {
+			fmt.Fprintf(&lines, "%s %d\n", item.Path, label)
 		}
 	}
 	opts.List = filepath.Join(out, "lists", s.name+".txt")

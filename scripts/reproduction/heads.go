@@ -1,9 +1,14 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -11,45 +16,102 @@ import (
 	"mlrbfn/report"
 )
 
-// heads names the comparison of the default head with everything else, on the
-// stand-ins of these data sets.
-const heads = "heads"
+// Comparisons of the default score with everything else: on the stand-ins of several
+// data sets, and on the superclasses of CIFAR-100.
+const (
+	heads = "heads"
+	fine  = "superclasses"
+)
 
-var headsOn = []string{"cifar10", "imagenet200"}
+var headsOn = []string{"cifar10", "cifar100", "imagenet200"}
 
-// compareHeads prints near and far AUROC and the accuracy of the default head, the
-// paper's head and post-hoc scores, a line for each backbone and data set.
-func (e *experiment) compareHeads(w io.Writer) error {
-	_, standIns := grids()
-	fmt.Fprint(w, "| features | trained on | default head | ensemble | best single score | linear head, MSP | paper's head |\n|---|---|---|---|---|---|---|\n")
-	for _, key := range headsOn {
-		all, err := studies(e.out, key+"-stand-in", standIns[key].title)
+// Goals, in AUROC and accuracy: by how much the default may be below the best single
+// score, which is chosen afterwards, and below the linear head.
+const (
+	nearGoal     = .01
+	farGoal      = .003
+	accuracyGoal = .003
+)
+
+// standing is where the default score stands on one task with one backbone.
+type standing struct {
+	study                          report.Study
+	own, head, ensemble, published report.Cell
+	msp, best                      report.Cell
+	bestName                       string // of the single score with the largest near + far
+	measured                       measured
+}
+
+// differences returns near and far AUROC minus those of the best single score, and the
+// accuracy minus the linear head's.
+func (s standing) differences() (near, far, accuracy float64) {
+	return s.own.Near.Mean - s.best.Near.Mean, s.own.Far.Mean - s.best.Far.Mean, s.own.Acc.Mean - s.msp.Acc.Mean
+}
+
+// standings reads the reports below out/key.
+func standings(out, key, title string) (all []standing, err error) {
+	found, err := studies(out, key, title)
+	if err != nil {
+		return nil, err
+	}
+	for _, study := range found {
+		s := standing{study: study, own: nothing, head: nothing, ensemble: nothing, published: nothing, msp: nothing, best: nothing, bestName: "–"}
+		for _, section := range report.PaperTable(report.AUROC, []report.Study{study}).Sections {
+			for _, l := range section.Lines {
+				cell := l.Cells[0]
+				switch l.Method {
+				case pipeline.JoinedScore:
+					s.own = cell
+				case pipeline.HeadScore:
+					s.head = cell
+				case "ensemble":
+					s.ensemble = cell
+				case pipeline.JoinedScore + asPublished.suffix:
+					s.published = cell
+				case "msp":
+					s.msp = cell
+				}
+				if single(l.Method) && (math.IsNaN(sum(s.best)) || sum(cell) > sum(s.best)) {
+					s.best, s.bestName = cell, l.Method
+				}
+			}
+		}
+		text, err := os.ReadFile(filepath.Join(out, key, "reports", study.Backbone, linearHead.name, measuredFile))
+		if err == nil {
+			err = json.Unmarshal(text, &s.measured)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// compareHeads prints near and far AUROC and the accuracy of the default score, the
+// heads' own, the ensemble, the best single score and the paper's head, a line for
+// each backbone and task.
+func (e *experiment) compareHeads(w io.Writer, tasks []task) error {
+	fmt.Fprint(w, "| features | known classes | default | head | ensemble | best single score | linear head, MSP | paper's head | default − best single: near / far; accuracy − linear head |\n|---|---|---|---|---|---|---|---|---|\n")
+	byBackbone, order := map[string][]standing{}, []string{}
+	for _, t := range tasks {
+		all, err := standings(e.out, t.key, t.title)
 		if err != nil {
 			return err
 		}
-		lines := map[string][]report.Line{} // by backbone
-		for _, s := range report.PaperTable(report.AUROC, all).Sections {
-			for _, l := range s.Lines {
-				lines[l.Backbone] = append(lines[l.Backbone], l)
-			}
-		}
 		for _, s := range all {
-			of := func(method string) report.Cell {
-				for _, l := range lines[s.Backbone] {
-					if l.Method == method {
-						return l.Cells[0]
-					}
-				}
-				return nothing
+			near, far, accuracy := s.differences()
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s %s | %s | %s | %s |\n", s.study.Backbone, s.study.Benchmark,
+				brief(s.own), brief(s.head), brief(s.ensemble), s.bestName, brief(s.best), brief(s.msp), brief(s.published), signed(near, far, accuracy))
+			if byBackbone[s.study.Backbone] == nil {
+				order = append(order, s.study.Backbone)
 			}
-			best, name := nothing, "–"
-			for _, l := range lines[s.Backbone] {
-				if c := l.Cells[0]; single(l.Method) && (math.IsNaN(sum(best)) || sum(c) > sum(best)) {
-					best, name = c, l.Method
-				}
-			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %s %s | %s | %s |\n", s.Backbone, s.Benchmark,
-				brief(of(pipeline.JoinedScore)), brief(of("ensemble")), name, brief(best), brief(of("msp")), brief(of(pipeline.JoinedScore+asPublished.suffix)))
+			byBackbone[s.study.Backbone] = append(byBackbone[s.study.Backbone], s)
+		}
+	}
+	for _, b := range order {
+		if all := byBackbone[b]; len(all) > 1 {
+			summarise(w, b, all)
 		}
 	}
 	_, err := fmt.Fprintf(w, `
@@ -60,9 +122,105 @@ test images, chosen afterwards; scores read a linear head that is trained on the
 	return err
 }
 
+// summarise prints means over the tasks of a backbone, on how many the goals are
+// reached, what class hold-out expected, and the calibration error of all tasks'
+// confidences together.
+func summarise(w io.Writer, backbone string, all []standing) {
+	n := float64(len(all))
+	mean := func(of func(s standing) report.Cell) report.Cell {
+		var c report.Cell
+		for _, s := range all {
+			own := of(s)
+			c.Near.Mean, c.Far.Mean, c.Acc.Mean = c.Near.Mean+own.Near.Mean/n, c.Far.Mean+own.Far.Mean/n, c.Acc.Mean+own.Acc.Mean/n
+		}
+		return c
+	}
+	var near, far, accuracy float64
+	var reached [3]int
+	for _, s := range all {
+		a, b, c := s.differences()
+		near, far, accuracy = near+a/n, far+b/n, accuracy+c/n
+		for i, good := range []bool{a >= -nearGoal, b >= -farGoal, c >= -accuracyGoal} {
+			if good {
+				reached[i]++
+			}
+		}
+	}
+	fmt.Fprintf(w, "| %s | mean of %d | %s | %s | %s | %s | %s | %s | %s |\n", backbone, len(all),
+		brief(mean(func(s standing) report.Cell { return s.own })), brief(mean(func(s standing) report.Cell { return s.head })),
+		brief(mean(func(s standing) report.Cell { return s.ensemble })), brief(mean(func(s standing) report.Cell { return s.best })),
+		brief(mean(func(s standing) report.Cell { return s.msp })), brief(mean(func(s standing) report.Cell { return s.published })), signed(near, far, accuracy))
+	fmt.Fprintf(w, "| | goals reached | near ≥ best − %g: %d of %d; far ≥ best − %g: %d; accuracy ≥ linear − %g: %d | | | | | | |\n",
+		100*nearGoal, reached[0], len(all), 100*farGoal, reached[1], 100*accuracyGoal, reached[2])
+	if expected, found, off, caught, did := expectations(all); !math.IsNaN(expected) {
+		fmt.Fprintf(w, "| | class hold-out | expected near %.1f, found %.1f, mean absolute difference of a task %.1f; expected to catch %.1f%% at 5%% false alarms, caught %.1f%% | | | | | | |\n",
+			100*expected, 100*found, 100*off, 100*caught, 100*did)
+	}
+	if images, err := pooled(all); images > 0 {
+		fmt.Fprintf(w, "| | confidence | expected calibration error %.4f of all tasks together (15 bins, %d images) | | | | | | |\n", err, images)
+	}
+}
+
+// expectations compares what class hold-out says of a new class with the near-OOD
+// images: AUROC and the share that is caught at 5% false alarms.
+func expectations(all []standing) (expected, found, off, caught, did float64) {
+	n := 0.
+	for _, s := range all {
+		if len(s.measured.Assessed) == 0 {
+			continue
+		}
+		var auroc, c float64
+		for _, a := range s.measured.Assessed {
+			auroc += a.AUROC / float64(len(s.measured.Assessed))
+			c += a.Caught / float64(len(s.measured.Assessed))
+		}
+		n++
+		expected, found, off, caught = expected+auroc, found+s.own.Near.Mean, off+math.Abs(auroc-s.own.Near.Mean), caught+c
+		for _, r := range s.study.Results {
+			if r.Method == pipeline.JoinedScore && r.Group == pipeline.Near && r.Dataset == "mean" && r.Seed == "mean" {
+				did += 1 - r.FPR95ID
+			}
+		}
+	}
+	return expected / n, found / n, off / n, caught / n, did / n
+}
+
+// pooled returns the expected calibration error of all tasks together.
+func pooled(all []standing) (images int, err float64) {
+	var bins [15]bin
+	for _, s := range all {
+		for _, b := range s.measured.Bins {
+			to := &bins[min(int(b.Confidence*15), 14)]
+			to.N, to.Confidence, to.Right = to.N+b.N, to.Confidence+float64(b.N)*b.Confidence, to.Right+float64(b.N)*b.Right
+			images += b.N
+		}
+	}
+	for _, b := range bins {
+		err += math.Abs(b.Confidence-b.Right) / float64(images)
+	}
+	return images, err
+}
+
+// measured is what an evaluation tells beside results.csv.
+type measured struct {
+	Bins     []bin                  `json:"bins"`     // of the confidences, as metrics.ReliabilityBin
+	Assessed []*pipeline.Assessment `json:"assessed"` // by class hold-out, of each seed
+}
+
+type bin struct {
+	N          int     `json:"n"`
+	Confidence float64 `json:"confidence"`
+	Right      float64 `json:"right"`
+}
+
+const measuredFile = "measured.json"
+
+// task is reports below out/key.
+type task struct{ key, title string }
+
 // single tells whether a method is a single post-hoc score.
 func single(method string) bool {
-	return !strings.HasPrefix(method, pipeline.JoinedScore) && !strings.HasPrefix(method, "ensemble") && !slices.ContainsFunc(contests, func(c contest) bool {
+	return !strings.HasPrefix(method, pipeline.JoinedScore) && method != pipeline.HeadScore && !strings.HasPrefix(method, "ensemble") && !slices.ContainsFunc(contests, func(c contest) bool {
 		return c.suffix != "" && strings.HasSuffix(method, c.suffix)
 	})
 }
@@ -74,4 +232,11 @@ func brief(c report.Cell) string {
 		return "–"
 	}
 	return fmt.Sprintf("%.1f / %.1f, %.1f", 100*c.Near.Mean, 100*c.Far.Mean, 100*c.Acc.Mean)
+}
+
+func signed(near, far, accuracy float64) string {
+	if math.IsNaN(near + far + accuracy) {
+		return "–"
+	}
+	return fmt.Sprintf("%+.2f / %+.2f, %+.2f", 100*near, 100*far, 100*accuracy)
 }

@@ -29,15 +29,25 @@ func TestCompareHeads(t *testing.T) {
 		write(t, filepath.Join(dir, "results.csv"), text)
 		write(t, filepath.Join(dir, settings), "{}")
 	}
-	results("linear", "mlrbfn .91 .99 .88", "msp .80 .81 .87", "temperature NaN NaN .87", "vim .89 .98 .87", "knn .93 .90 .87", "ensemble .95 .995 .87")
+	results("linear", "mlrbfn .91 .99 .88", "msp .80 .81 .87", "temperature NaN NaN .87", "vim .89 .98 .87", "knn .93 .90 .87", "head .90 .98 .88", "ensemble .95 .995 .87")
 	results("paper", "mlrbfn .78 .84 .83")
 	var b strings.Builder
 	e := &experiment{out: out, trained: "over the seeds."}
-	if err := e.compareHeads(&b); err != nil {
+	write(t, filepath.Join(out, "cifar10-stand-in", "reports", "net", "linear", measuredFile),
+		`{"bins": [{"n": 3, "confidence": 0.5, "right": 0.75}, {"n": 1, "confidence": 0.9, "right": 1}], "assessed": [{"auroc": 0.9}, {"auroc": 0.8}]}`)
+	here := task{"cifar10-stand-in", "CIFAR-10 (stand-in)"}
+	if err := e.compareHeads(&b, []task{here, here}); err != nil {
 		t.Fatal(err)
 	}
-	want := "| net | CIFAR-10 (stand-in) | 91.0 / 99.0, 88.0 | 95.0 / 99.5, 87.0 | vim 89.0 / 98.0, 87.0 | 80.0 / 81.0, 87.0 | 78.0 / 84.0, 83.0 |\n"
-	if !strings.Contains(b.String(), want) {
-		t.Errorf("no %s in\n%s", want, b.String())
+	for _, want := range []string{
+		"| net | CIFAR-10 (stand-in) | 91.0 / 99.0, 88.0 | 90.0 / 98.0, 88.0 | 95.0 / 99.5, 87.0 | vim 89.0 / 98.0, 87.0 | 80.0 / 81.0, 87.0 | 78.0 / 84.0, 83.0 | +2.00 / +1.00, +1.00 |\n",
+		"| net | mean of 2 | 91.0 / 99.0, 88.0 | 90.0 / 98.0, 88.0 |",
+		"near ≥ best − 1: 2 of 2; far ≥ best − 0.3: 2; accuracy ≥ linear − 0.3: 2 |",
+		"expected near 85.0, found 91.0, mean absolute difference of a task 6.0; expected to catch 0.0% at 5% false alarms, caught 50.0% |",
+		"expected calibration error 0.2125 of all tasks together (15 bins, 8 images) |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %s in\n%s", want, b.String())
+		}
 	}
 }

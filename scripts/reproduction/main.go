@@ -3,7 +3,7 @@
 // methods on them, and prints the paper's numbers next to ours. Run it by
 // scripts/reproduce:
 //
-//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads [flags]
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses [flags]
 package main
 
 import (
@@ -57,12 +57,13 @@ var (
 	contests = []contest{linearHead, plainHead, fourLayers, asPublished}
 )
 
-const dataSets = "cifar10, cifar100, imagenet200, imagenet1k or heads"
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads or superclasses"
 
 // experiment is a run of the program.
 type experiment struct {
 	grid
 	key, data, out string // out is the folder of all data sets
+	features       string // folder with BACKBONE/SET, in place of extraction; "" for none
 	methods        []string
 	contests       []contest
 	train          map[bool]pipeline.TrainOptions // whether the head is as published
@@ -78,17 +79,22 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads [flags]",
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
 Logits are those of a linear head, and for MSP, MLS, energy, GEN, ODIN and SHE once
 more of a linear layer (plain) and an MLP of four that are trained as the paper's; MLRBFNs are trained with our settings, and once more
 with the paper's. heads compares these with all post-hoc scores and the ensemble on
-the stand-ins of CIFAR-10 and ImageNet-200, and prints one table.
+the stand-ins of CIFAR-10, CIFAR-100 and ImageNet-200, and prints one table.
+superclasses does so, without the paper's heads, on twenty tasks of few and similar
+classes: four of a superclass of CIFAR-100 are known and the fifth is near-OOD.
 Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
+	only := f.StringSlice("only", nil, "of superclasses, the `NAMES` to run; the table has all that were run")
+	f.StringVar(&e.features, "features", "", "folder `FEATURES` with a feature set BACKBONE/SET for every backbone and set, in place of extraction; an earlier run has left it in OUT/cifar10-stand-in/features, say")
+	chosen := f.StringSlice("contests", nil, "`HEADS` whose logits scores read: linear, plain, mlp; and paper, the MLRBFN as published (default: all)")
 	subset := f.Bool("subset", false, "run on small stand-ins for the data sets, with small backbones unless --model is given")
 	methods := f.String("methods", "mlrbfn,msp,odin,gen,she-ip,she-e,knn,rmds,ensemble", "`METHODS` to compare, as evaluate has them, or all")
 	seeds := f.String("seeds", "0,1,2", "seeds, with commas between them")
@@ -116,8 +122,19 @@ Results of an earlier run with the same options are reused.`, stdout)
 			*methods = "all"
 		}
 	}
-	if paper, _ := grids(); paper[keys[0]].title == "" {
+	if keys[0] == fine {
+		*subset, e.contests = true, []contest{linearHead}
+		if !f.Changed("methods") {
+			*methods = "all"
+		}
+	} else if paper, _ := grids(); paper[keys[0]].title == "" {
 		return command.Usagef("data set %s: it is "+dataSets, keys[0])
+	}
+	if *chosen != nil {
+		e.contests = slices.DeleteFunc(slices.Clone(contests), func(c contest) bool { return !slices.Contains(*chosen, c.name) })
+		if len(e.contests) != len(*chosen) {
+			return command.Usagef("--contests %s: they are linear, plain, mlp and paper", strings.Join(*chosen, ","))
+		}
 	}
 	if *subset && !f.Changed("data") {
 		e.data = filepath.Join(sharedFolder(), "data")
@@ -131,21 +148,50 @@ Results of an earlier run with the same options are reused.`, stdout)
 	if err := runFlags.Check(); err != nil {
 		return err
 	}
-	if err := runFlags.LoadRuntime(); err != nil {
-		return err
-	}
-	e.evaluation.Draw = figures.Draw
-	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
-	for _, key := range keys {
-		if err := e.run(ctx, key, *subset, *models, *seeds, *epochs); err != nil {
+	if e.features == "" {
+		if err := runFlags.LoadRuntime(); err != nil {
 			return err
 		}
 	}
-	show := e.compare
-	if f.Arg(0) == heads {
-		show = e.compareHeads
+	e.evaluation.Draw = figures.Draw
+	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
+	paper, standIns := grids()
+	var tasks []task
+	all := standIns
+	if keys[0] == fine {
+		var err error
+		if all, err = superclasses(e.data); err != nil {
+			return err
+		}
+		keys = slices.Sorted(maps.Keys(all))
+		for _, name := range *only {
+			if all[name].title == "" {
+				return command.Usagef("--only %s: the superclasses are %s", name, strings.Join(keys, ", "))
+			}
+		}
 	}
-	if err := show(stdout); err != nil {
+	for _, key := range keys {
+		t := task{key + "-stand-in", all[key].title}
+		if e.grid = all[key]; f.Arg(0) == fine {
+			t.key = fine + "/" + key
+		} else if !*subset {
+			t, e.grid = task{key, paper[key].title}, paper[key]
+		}
+		if tasks = append(tasks, t); *only != nil && !slices.Contains(*only, key) {
+			continue
+		}
+		e.key = t.key
+		if err := e.run(ctx, *models, *seeds, *epochs); err != nil {
+			return err
+		}
+	}
+	if f.Arg(0) != heads && f.Arg(0) != fine {
+		if err := e.compare(stdout); err != nil {
+			return err
+		}
+		fmt.Fprintln(stdout)
+	}
+	if err := e.compareHeads(stdout, tasks); err != nil {
 		return err
 	}
 	if e.partial {
@@ -154,13 +200,8 @@ Results of an earlier run with the same options are reused.`, stdout)
 	return nil
 }
 
-// run measures all backbones on a grid.
-func (e *experiment) run(ctx context.Context, key string, standIn bool, models []string, seeds string, epochs int) error {
-	paper, standIns := grids()
-	e.grid, e.key = paper[key], key
-	if standIn {
-		e.grid, e.key = standIns[key], key+"-stand-in"
-	}
+// run measures all backbones on the grid.
+func (e *experiment) run(ctx context.Context, models []string, seeds string, epochs int) error {
 	if err := e.readTraining(seeds, epochs); err != nil {
 		return err
 	}
@@ -169,8 +210,12 @@ func (e *experiment) run(ctx context.Context, key string, standIn bool, models [
 		return err
 	}
 	e.evaluation.Facts = []report.Fact{{Name: "version", Value: command.Version()}, {Name: "data", Value: e.describe()}}
-	if err := e.findSets(); err != nil {
-		return err
+	if e.features == "" {
+		if err := e.findSets(); err != nil {
+			return err
+		}
+	} else {
+		e.val = nil
 	}
 	for _, b := range backbones {
 		if err := e.measure(ctx, b); err != nil {
@@ -258,7 +303,10 @@ func (e *experiment) backbones(models []string) (all []backbone, err error) {
 		return nil, command.Usagef("--model is needed: the paper's are CLIP=DIR (ViT-B/16), DINOv2=DIR (ViT-B/14) and ResNet=DIR; models/README.md says how to export one")
 	}
 	for _, name := range e.models {
-		found := false
+		found := e.features != "" && exists(e.features, name)
+		if found {
+			all = append(all, backbone{name: name})
+		}
 		for _, top := range []string{checkout(), sharedFolder()} {
 			if dir := filepath.Join(top, "models", name); !found && exists(dir) {
 				all, found = append(all, backbone{name, dir}), true
@@ -345,7 +393,16 @@ func (e *experiment) findSets() error {
 func (e *experiment) measure(ctx context.Context, b backbone) error {
 	dir := filepath.Join(e.out, e.key)
 	prints := map[string]string{} // checksums of the feature sets
+	if strings.HasPrefix(e.key, fine+"/") {
+		dir = filepath.Join(e.out, fine) // the far sets of all superclasses are the same
+	}
 	extract := func(s set) (string, error) {
+		if e.features != "" {
+			own := filepath.Join(e.features, b.name, s.name)
+			sum, err := sumOf(filepath.Join(own, "features.npy"))
+			prints[s.name] = sum
+			return own, err
+		}
 		opts, err := s.source(e.data, dir)
 		if err != nil {
 			return "", err
@@ -467,6 +524,15 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		return err
 	}
 	opts.Facts = append(slices.Clone(opts.Facts), report.Fact{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")})
+	var m measured
+	opts.Reliable = func(r pipeline.Reliability) {
+		for _, b := range r.Bins {
+			if b.N > 0 {
+				m.Bins = append(m.Bins, bin(b))
+			}
+		}
+	}
+	opts.Assessed = func(_ uint64, a *pipeline.Assessment) { m.Assessed = append(m.Assessed, a) }
 	progress := command.NewProgress(e.stderr, "", e.quiet)
 	opts.Progress = func(what string, done, total int) { progress.Phase(b.name+", "+c.name+", "+what, done, total) }
 	opts.Warn = func(text string) { e.note("%s, %s: %s", b.name, c.name, text) }
@@ -475,7 +541,28 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(file, func(w io.Writer) error { _, err := w.Write(made); return err })
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string][]byte{measuredFile: text, settings: made} {
+		if err := atomicfile.Write(filepath.Join(opts.Out, name), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sumOf returns the checksum of a file.
+func sumOf(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return fmt.Sprintf("%x", h.Sum(nil)), err
 }
 
 // studies reads the evaluations on a data set, a study per backbone.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -158,6 +159,7 @@ func TestReproduceRefuses(t *testing.T) {
 		{[]string{"cifar10"}, []string{"--model is needed", "DINOv2"}},
 		{[]string{"cifar10", "--model", "a=x", "--model", "a=y"}, []string{"distinct names"}},
 		{[]string{"cifar10", "--model", "x", "--seeds", "a"}, []string{"seed"}},
+		{[]string{"cifar10", "--model", "x", "--contests", "linear,none"}, []string{"--contests", "paper"}},
 		{[]string{"imagenet1k", "--model", "x", "--data", empty}, []string{"train images", "train_imagenet.txt", "download.py"}},
 	} {
 		err := run(context.Background(), test.args, &bytes.Buffer{}, &bytes.Buffer{})
@@ -205,6 +207,35 @@ func TestGrids(t *testing.T) {
 	}
 }
 
+// Each superclass has four classes that are known and one that is new, and its parts
+// have every image of them once.
+func TestSuperclasses(t *testing.T) {
+	data := testenv.Shared(t, "data")
+	all, err := superclasses(data)
+	if err != nil || len(all) != 20 {
+		t.Fatalf("%d superclasses: %v", len(all), err)
+	}
+	g := all["fish"]
+	lines := map[string]int{}
+	for _, s := range []set{g.train, g.test, g.near[0]} {
+		opts, err := s.source(data, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(read(t, opts.List)) {
+			path, label, _ := strings.Cut(strings.TrimSpace(line), " ")
+			lines[s.name+" "+filepath.Dir(path)+" "+label]++
+		}
+	}
+	want := map[string]int{"fish-new trout 0": 200}
+	for i, class := range []string{"aquarium_fish", "flatfish", "ray", "shark"} {
+		want[fmt.Sprintf("fish-train %s %d", class, i)], want[fmt.Sprintf("fish-test %s %d", class, i)] = 150, 50
+	}
+	if !maps.Equal(lines, want) {
+		t.Errorf("%v, want %v", lines, want)
+	}
+}
+
 func TestReadLogits(t *testing.T) {
 	for _, m := range readLogits {
 		if !slices.Contains(posthoc.Names(), m) {
@@ -219,7 +250,7 @@ func TestParts(t *testing.T) {
 	out := t.TempDir()
 	seen := map[string]bool{}
 	for _, part := range []int{trainPart, testPart} {
-		opts, err := set{fmt.Sprint(part), "images/cifar100/test", "", part}.source(data, out)
+		opts, err := set{name: fmt.Sprint(part), root: "images/cifar100/test", part: part}.source(data, out)
 		if err != nil {
 			t.Fatal(err)
 		}

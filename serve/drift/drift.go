@@ -23,19 +23,24 @@
 // win in 11% of calm streams of 20,000 images where 1% was promised.
 //
 // The martingale is capital that is bet on the p-values not being uniform. It is
-// split over three bets: each multiplies its part by 1 + ε(p − ½), for ε = −1 (scores
-// fell: stranger images), 0 and 1 (scores rose: a camera that is stuck on one typical
-// picture). Before each bet, a share of 1% of the capital is spread over the three
-// anew (the simple jumper; Vovk, Testing randomness online, Statistical Science 36,
-// 2021). No bet gains on average where p is uniform, so the capital is a martingale
-// that begins at 1, and by Ville's inequality it ever reaches 1/α with a chance of at
-// most α: that is the alarm. It is two-sided.
+// split over five bets, which multiply their parts by
 //
-// A jumper loses capital while nothing happens, about exp(−0.004 t), and had to win it
-// all back first: a drift after a million calm images would be noticed some hundred
-// thousand images late. So half of the capital is kept in reserve and paid into the
-// bets little by little: 1/(2(1 + ln(1 + t/100))) is left after t scores. Paying in
-// moves capital between parts of one martingale; the sum stays one.
+//	1 + ε(p − ½), for ε = −1 (all scores fell: a dirty lens), 0, and 1 (all rose: a
+//	camera that is stuck on one typical picture)
+//	0.9 + 2·[p < 0.05], which wins where some of the images are strange
+//	0.95 + 5·[p < 0.01], which wins where few are, and very
+//
+// Before each bet, a share of 1% of the capital is spread over them anew. (The first
+// three alone are the simple jumper; Vovk, Testing randomness online, Statistical
+// Science 36, 2021.) No bet gains on average where p is uniform, so the capital is a
+// martingale that begins at 1, and by Ville's inequality it ever reaches 1/α with a
+// chance of at most α: that is the alarm. It is two-sided.
+//
+// The bets lose capital while nothing happens (the simple jumper about exp(−0.004 t)),
+// and would have to win it all back first: a drift after a million calm images would
+// be noticed some ten thousand images late. So half of the capital is kept in reserve
+// and paid into the bets little by little: 1/(2(1 + ln(1 + t/100))) is left after t
+// scores. Paying in moves capital between parts of one martingale; the sum stays one.
 //
 // # Memory
 //
@@ -80,12 +85,24 @@ type Alarm struct {
 
 // The bets and the reserve.
 const (
+	bets         = 5
 	jump         = 0.01
 	inReserve    = 0.5
 	reserveScale = 100
 )
 
-var bets = [3]float64{-1, 0, 1}
+// odds returns what the bets multiply their capital by. Each is 1 on average over
+// uniform p.
+func odds(p float64) [bets]float64 {
+	low, lowest := 0.0, 0.0
+	if p < 0.05 {
+		low = 1
+	}
+	if p < 0.01 {
+		lowest = 1
+	}
+	return [bets]float64{1.5 - p, 1, 0.5 + p, 0.9 + 2*low, 0.95 + 5*lowest}
+}
 
 // Martingale is a conformal test martingale. [New] makes one. It is not for
 // concurrent use.
@@ -96,9 +113,9 @@ type Martingale struct {
 
 	steps     uint64 // scores of the stream since the start or Reset
 	logActive float64
-	parts     [3]float64 // of the active capital, by bet; their sum is 1
-	highest   float64    // log of the most capital so far
-	raisedAt  uint64     // the step of the alarm; 0 if there was none
+	parts     [bets]float64 // of the active capital, by bet; their sum is 1
+	highest   float64       // log of the most capital so far
+	raisedAt  uint64        // the step of the alarm; 0 if there was none
 }
 
 // New returns a martingale for scores that should be like these calibration scores,
@@ -141,7 +158,10 @@ func (o Options) Check() error {
 // each test by itself.
 func (m *Martingale) Reset() {
 	m.steps, m.raisedAt, m.highest = 0, 0, 0
-	m.logActive, m.parts = math.Log(1-inReserve), [3]float64{1. / 3, 1. / 3, 1. / 3}
+	m.logActive = math.Log(1 - inReserve)
+	for i := range m.parts {
+		m.parts[i] = 1. / bets
+	}
 }
 
 // reserve returns what is left of the reserve after t scores.
@@ -172,10 +192,10 @@ func (m *Martingale) bet(p float64) {
 		paid = math.Exp(math.Log(reserve(m.steps-1)-reserve(m.steps)) - m.logActive)
 	}
 	total := 0.0
-	for i, epsilon := range bets {
-		part := (m.parts[i] + paid/3) / (1 + paid)
-		part = (1-jump)*part + jump/3
-		m.parts[i] = part * (1 + epsilon*(p-0.5))
+	for i, times := range odds(p) {
+		part := (m.parts[i] + paid/bets) / (1 + paid)
+		part = (1-jump)*part + jump/bets
+		m.parts[i] = part * times
 		total += m.parts[i]
 	}
 	for i := range m.parts {

@@ -21,7 +21,7 @@ func (m *Martingale) MarshalBinary() ([]byte, error) {
 		return nil, err
 	}
 	b := append([]byte{stateVersion, byte(len(generator))}, generator...)
-	for _, v := range []float64{m.alpha, m.cells.middle, m.cells.width, m.logActive, m.parts[0], m.parts[1], m.parts[2], m.highest} {
+	for _, v := range append([]float64{m.alpha, m.cells.middle, m.cells.width, m.logActive, m.highest}, m.parts[:]...) {
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(v))
 	}
 	b = binary.AppendUvarint(binary.AppendUvarint(b, m.steps), m.raisedAt)
@@ -55,7 +55,7 @@ func (m *Martingale) UnmarshalBinary(data []byte) error {
 		return errState
 	}
 	n := int(data[1])
-	if data = data[2:]; len(data) < n+8*8+8 {
+	if data = data[2:]; len(data) < n+(5+bets)*8+8 {
 		return errState
 	}
 	fresh := Martingale{rng: &rand.PCG{}}
@@ -63,14 +63,21 @@ func (m *Martingale) UnmarshalBinary(data []byte) error {
 		return fmt.Errorf("%w: %w", errState, err)
 	}
 	data = data[n:]
-	for _, v := range []*float64{&fresh.alpha, &fresh.cells.middle, &fresh.cells.width, &fresh.logActive, &fresh.parts[0], &fresh.parts[1], &fresh.parts[2], &fresh.highest} {
+	numbers := []*float64{&fresh.alpha, &fresh.cells.middle, &fresh.cells.width, &fresh.logActive, &fresh.highest}
+	for i := range fresh.parts {
+		numbers = append(numbers, &fresh.parts[i])
+	}
+	for _, v := range numbers {
 		*v, data = math.Float64frombits(binary.BigEndian.Uint64(data)), data[8:]
 		if math.IsNaN(*v) || math.IsInf(*v, 0) {
 			return errState
 		}
 	}
-	sum := fresh.parts[0] + fresh.parts[1] + fresh.parts[2]
-	if !(fresh.alpha > 0 && fresh.alpha < 1) || !(fresh.cells.width > 0) || !(math.Abs(sum-1) < 1e-6) || min(fresh.parts[0], fresh.parts[1], fresh.parts[2]) < 0 {
+	sum, least := 0.0, 1.0
+	for _, part := range fresh.parts {
+		sum, least = sum+part, min(least, part)
+	}
+	if !(fresh.alpha > 0 && fresh.alpha < 1) || !(fresh.cells.width > 0) || !(math.Abs(sum-1) < 1e-6) || least < 0 {
 		return errState
 	}
 	total := binary.BigEndian.Uint64(data[len(data)-8:])

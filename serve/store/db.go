@@ -307,7 +307,7 @@ func (d *db) List(ctx context.Context, q Query) ([]Record, error) { return d.lis
 // list is List of the verdict with an id, unless "".
 func (d *db) list(ctx context.Context, q Query, id string) ([]Record, error) {
 	var args arguments
-	statement := `SELECT v.` + strings.ReplaceAll(columns, ", ", ", v.") + `, r.time, r.reviewer, r.decision, r.class ` + q.from(&args, id)
+	statement := `SELECT v.` + strings.ReplaceAll(columns, ", ", ", v.") + `, r.time, r.reviewer, r.decision, r.class ` + q.from(&args, id, true)
 	switch q.Order {
 	case Newest:
 		statement += ` ORDER BY v.seq DESC`
@@ -355,16 +355,19 @@ func (a *arguments) add(value any) string {
 	return fmt.Sprintf("$%d", len(*a))
 }
 
-// from returns the part of a statement that says which verdicts v, with which review
-// r, a query means.
-func (q *Query) from(args *arguments, id string) string {
+// from returns the part of a statement that says which verdicts v a query means; if
+// reviewed, with the review r that counts.
+func (q *Query) from(args *arguments, id string, reviewed bool) string {
 	var where []string
 	is := func(condition string, value any) { where = append(where, condition+args.add(value)) }
 	tables := `FROM verdicts v LEFT JOIN reviews r ON r.seq = (SELECT max(n.seq) FROM reviews n WHERE n.id = v.id) AND r.decision <> 'undo'`
-	if q.Reviewed != nil && *q.Reviewed || len(q.Decisions) > 0 {
+	switch {
+	case q.Reviewed != nil && *q.Reviewed || len(q.Decisions) > 0:
 		// There are far fewer reviews than verdicts.
 		tables = `FROM reviews r JOIN verdicts v ON v.id = r.id`
 		where = append(where, `r.decision <> 'undo'`, `NOT EXISTS (SELECT 1 FROM reviews n WHERE n.id = r.id AND n.seq > r.seq)`)
+	case q.Reviewed == nil && !reviewed:
+		tables = `FROM verdicts v`
 	}
 	if q.Reviewed != nil && !*q.Reviewed {
 		where = append(where, `r.seq IS NULL`)
@@ -423,7 +426,7 @@ func (d *db) Count(ctx context.Context, q Query, step time.Duration) ([]Count, e
 	}
 	statement := `SELECT ` + span + ` AS span, v.source, v.class, v.ood,
 		CASE WHEN v.p_value >= 1 THEN ` + fmt.Sprint(PBins-1) + ` WHEN v.p_value >= 0 THEN CAST(floor(v.p_value * ` + fmt.Sprint(PBins) + `) AS BIGINT) ELSE -1 END AS bin,
-		count(*), sum(v.p_value) ` + q.from(&args, "") + ` GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3`
+		count(*), sum(v.p_value) ` + q.from(&args, "", false) + ` GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3`
 	var counts []Count
 	var sums []float64 // of the p-values of each count, and how many there are
 	var known []int

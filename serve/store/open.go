@@ -28,7 +28,7 @@ import (
 func Open(ctx context.Context, place string, opts Options) (Store, error) {
 	d := &db{readOnly: opts.ReadOnly}
 	var err error
-	if isPostgres(place) {
+	if IsPostgres(place) {
 		err = d.openPostgres(place)
 	} else {
 		err = d.openSQLite(ctx, strings.TrimPrefix(place, "sqlite:"))
@@ -42,14 +42,15 @@ func Open(ctx context.Context, place string, opts Options) (Store, error) {
 	return d, nil
 }
 
-func isPostgres(place string) bool {
+// IsPostgres reports whether Open takes the place for a PostgreSQL address.
+func IsPostgres(place string) bool {
 	return strings.HasPrefix(place, "postgres://") || strings.HasPrefix(place, "postgresql://")
 }
 
 // Name returns what to call a place that Open takes in messages: without the password
 // that an address may have.
 func Name(place string) string {
-	if !isPostgres(place) {
+	if !IsPostgres(place) {
 		return place
 	}
 	u, err := url.Parse(place)

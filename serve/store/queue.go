@@ -17,7 +17,7 @@ type QueueOptions struct {
 	Batch   int           // how many are stored together at most; 0 means 512
 	Wait    time.Duration // how long Add waits at most; 0 means 2 s
 	Timeout time.Duration // how long the store may take for a batch; 0 means 10 s
-	Retry   time.Duration // how long to wait before a store that failed is tried again; 0 means 1 s
+	Retry   time.Duration // how long to wait before a store that failed is tried again, up to 30 times as long while it fails; 0 means 1 s
 	Log     *slog.Logger  // is told when storing ends and goes on; nil means slog.Default()
 }
 
@@ -36,6 +36,9 @@ type Queue struct {
 	groups []*group      // that wait
 	since  time.Time     // when the batch that is being stored began; zero if none is
 	closed bool
+	trying bool          // storing has ended, and the next batch is to show whether it goes on
+	pause  time.Duration // before the store is tried again
+	told   time.Time     // when the log was last told that storing has ended
 	stats  QueueStats
 }
 
@@ -51,7 +54,7 @@ type QueueStats struct {
 	Stored  int64     // verdicts since the start
 	Refused int64     // verdicts that Add returned an error for
 	Batches int64     // that were stored
-	Down    error     // why storing has ended; nil while it goes on
+	Down    error     // why storing has ended; nil again when something was stored
 	Since   time.Time // when it ended
 }
 
@@ -154,7 +157,7 @@ func (q *Queue) push(g *group) error {
 	switch {
 	case q.closed:
 		return errors.New("the queue is closed")
-	case q.stats.Down != nil:
+	case q.stats.Down != nil && !q.trying:
 		return q.stats.Down
 	case !q.since.IsZero() && time.Since(q.since) > q.opts.Wait:
 		return fmt.Errorf("the store has not answered for %v", q.opts.Wait)
@@ -230,31 +233,48 @@ func (q *Queue) finish(batch []*group, n int, err error) {
 	q.mu.Lock()
 	q.since = time.Time{}
 	q.stats.Waiting -= n
+	before, refused := q.stats, q.stats.Refused
+	tell := false
 	if err == nil {
 		q.stats.Stored += int64(n)
 		q.stats.Batches++
+		q.stats.Down, q.stats.Since, q.trying, q.pause = nil, time.Time{}, false, 0
 	} else {
-		q.stats.Down, q.stats.Since = err, time.Now()
+		q.trying = false
+		if q.stats.Down == nil {
+			q.stats.Since = time.Now()
+		}
+		if tell = q.stats.Down == nil || time.Since(q.told) > reminder; tell {
+			q.told = time.Now()
+		}
+		q.stats.Down = err
 		batch = append(batch[:len(batch):len(batch)], q.groups...)
 		q.groups, q.stats.Waiting = nil, 0
 	}
 	q.mu.Unlock()
-	if err != nil {
-		q.opts.Log.Error("storing has ended: verdicts are answered and not stored", "error", err)
+	switch {
+	case err == nil && before.Down != nil:
+		q.opts.Log.Warn("storing goes on", "after", time.Since(before.Since).Round(time.Millisecond), "not_stored_since_start", refused)
+	case tell:
+		q.opts.Log.Error("storing has ended: verdicts are answered and not stored", "error", err, "not_stored_since_start", refused)
 	}
 	for _, g := range batch {
 		g.result <- err
 	}
 }
 
-// reminder is how often the log says that storing has not gone on.
-const reminder = time.Minute
+const (
+	reminder   = time.Minute // how often the log says that storing has not gone on
+	mostPauses = 30          // the longest pause before a store is tried again, in those of QueueOptions.Retry
+)
 
-// awaitStore returns when the store can be used again, or the queue is closed.
+// awaitStore returns when the store seems to be usable again, or the queue is closed.
+// A full disk may take the little that Ping writes and no batch, so that the pauses
+// grow until something was stored.
 func (q *Queue) awaitStore(ctx context.Context) {
-	told := time.Now()
 	for {
-		pause := time.NewTimer(q.opts.Retry)
+		q.pause = min(max(q.opts.Retry, 2*q.pause), mostPauses*q.opts.Retry)
+		pause := time.NewTimer(q.pause)
 		for waiting := true; waiting; {
 			select {
 			case <-pause.C:
@@ -273,18 +293,18 @@ func (q *Queue) awaitStore(ctx context.Context) {
 		err := q.store.Ping(try)
 		cancel()
 		q.mu.Lock()
-		down, since, refused := q.stats.Down, q.stats.Since, q.stats.Refused
-		if err == nil {
-			q.stats.Down, q.stats.Since = nil, time.Time{}
+		q.trying = err == nil
+		down, refused := q.stats.Down, q.stats.Refused
+		tell := err != nil && time.Since(q.told) > reminder
+		if tell {
+			q.told = time.Now()
 		}
 		q.mu.Unlock()
 		if err == nil {
-			q.opts.Log.Warn("storing goes on", "after", time.Since(since).Round(time.Millisecond), "not_stored_since_start", refused)
 			return
 		}
-		if time.Since(told) > reminder {
+		if tell {
 			q.opts.Log.Error("storing has not gone on", "error", err, "first", down, "not_stored_since_start", refused)
-			told = time.Now()
 		}
 	}
 }

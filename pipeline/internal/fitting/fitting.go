@@ -16,7 +16,7 @@ import (
 // fitted on.
 type Scaler func(context.Context, detector.Part) (head.Scale, error)
 
-// Fitting is what post-hoc scores are fitted on.
+// Fitting holds the rows and the network that post-hoc scores are fitted on.
 type Fitting struct {
 	Train, Val *posthoc.Data // Val may be nil
 	Network    posthoc.MLP   // of the classifier; nil where its weights are not known

@@ -39,7 +39,7 @@ func RandomHead(rng *rand.Rand, norm float64, layers, d, classes int, depression
 	return &head.Head{Network: &paper.Network{Norm: norm, Recovery: 1.1, NoDepression: !depression, Layers: RandomLayers(rng, layers, d, 5, classes)}}
 }
 
-// RandomDensity is what a residual network knows of rows of d numbers of so many
+// RandomDensity returns the density of a residual network for rows of d numbers of so many
 // classes.
 func RandomDensity(rng *rand.Rand, d, classes int) *residual.Density {
 	return &residual.Density{D: d, Means: RandomArray(rng, classes*d, 0, 0.5), Middle: 0.3 * float64(d), Radius: 0.5 * float64(d)}

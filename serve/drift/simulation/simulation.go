@@ -39,7 +39,7 @@ var (
 		return func(score float64) float64 { return bet(ranks.Add(score).PValue) }
 	}}
 	// Ours is package drift.
-	Ours = Method{"mlrbfn: ranked among all before, jumper with a reserve", func(calibration []float64, seed uint64) func(float64) float64 {
+	Ours = Method{"mlrbfn: ranked among all before, five bets and a reserve", func(calibration []float64, seed uint64) func(float64) float64 {
 		m := drift.New(drift.Options{}, calibration, seed)
 		return func(score float64) float64 { return m.Add(score).LogWealth }
 	}}

@@ -1,0 +1,261 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"mlrbfn/dataset"
+	"mlrbfn/features"
+	"mlrbfn/options"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/training"
+)
+
+// AddOptions says which images to add to what a detector knows.
+type AddOptions struct {
+	Detector *Detector
+	Images   []AddedImages // at least one
+
+	// Features are the folders of the feature sets that the detector was trained on, in
+	// any order; none means where they were, or beside the detector's file.
+	Features []string
+
+	// Extract says how to extract the new images: Model (where the backbone is now; ""
+	// finds it), Backbone, Advise and Run count, and the rest is the detector's.
+	Extract ExtractOptions
+	// Extracting, where set, is told before images are extracted.
+	Extracting func(AddedImages)
+	Training   func() // where set, is called before training begins
+	// Train says how to train: Checkpoint, CheckpointEvery, Resume, Resumed, Progress,
+	// Memory, Scratch and Tool count, and the rest is as the detector was trained.
+	Train TrainOptions
+}
+
+// AddedImages is a folder of images of one class, which the detector may know or not.
+type AddedImages struct {
+	Class  string
+	Folder string // all images in it and below are of the class
+	// Features is the folder that their feature set is written to. One that is there,
+	// whole or unfinished, is continued.
+	Features string
+}
+
+// Addition says what adding images did, on images that neither the old nor the new
+// detector was trained on.
+type Addition struct {
+	Added   []AddedClass   // in the order of AddOptions.Images
+	Classes []ChangedClass // that the old detector knew
+	All     ChangedClass   // of these together
+	// HeldOut says which images of the known classes were compared: "validation", or
+	// where there are none "calibration".
+	HeldOut string
+	Failed  []features.Failure // images that could not be read
+	Notes   []string           // what is not as it was in the old training
+}
+
+// AddedClass says whether a class that images were added to is known now.
+type AddedClass struct {
+	Class         string `json:"class"`
+	New           bool   `json:"new"` // the old detector did not know it
+	Features      string `json:"features"`
+	Images        int    `json:"images"`         // with features
+	FlaggedBefore int    `json:"flagged_before"` // of Images, by the old detector
+	HeldOut       int    `json:"held_out"`       // of Images, that the new detector was not trained on
+	Right         int    `json:"right"`          // of HeldOut, given the class
+	FlaggedAfter  int    `json:"flagged_after"`  // of HeldOut
+}
+
+// ChangedClass compares two detectors on the same images.
+type ChangedClass struct {
+	Class         string `json:"class"`
+	Images        int    `json:"images"`
+	RightBefore   int    `json:"right_before"`
+	RightAfter    int    `json:"right_after"`
+	FlaggedBefore int    `json:"flagged_before"`
+	FlaggedAfter  int    `json:"flagged_after"`
+}
+
+// Add trains a detector anew with more images, of classes that it knows or of new
+// ones. Only the new images go through the model; the features of the others are those
+// that the detector was trained on. Rows that were set aside for validation and
+// calibration stay set aside. The result is that of [Train] with the options of the
+// detector, Keep, and the new feature sets after the old ones.
+//
+// The error wraps detector.ErrTrainingSets if the old features are gone or are others
+// now. An interrupted run continues where it was when it is called again with the same
+// options.
+func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Addition, error) {
+	o, notes, err := training.OptionsOf(ctx, opts.Detector, opts.Features)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(opts.Images) == 0 {
+		return nil, nil, nil, options.Errorf("Add", "no images are named")
+	}
+	change := &Addition{Notes: notes}
+	known := len(o.Features)
+	for _, images := range opts.Images {
+		if images.Class == "" {
+			return nil, nil, nil, options.Errorf("Add", "the class of %s has no name", images.Folder)
+		}
+		if opts.Extracting != nil {
+			opts.Extracting(images)
+		}
+		e := opts.Extract
+		e.Detector, e.Class, e.Images, e.Out = opts.Detector, images.Class, images.Folder, images.Features
+		result, err := Extract(ctx, e)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		change.Failed = append(change.Failed, result.Failed...)
+		change.Added = append(change.Added, AddedClass{
+			Class: images.Class, New: !slices.Contains(opts.Detector.Classes, images.Class), Features: images.Features, Images: result.Meta.N})
+		o.Features = append(o.Features, images.Features)
+	}
+	t := opts.Train
+	o.Checkpoint, o.CheckpointEvery, o.Resume, o.Resumed, o.Progress = t.Checkpoint, t.CheckpointEvery, t.Resume, t.Resumed, t.Progress
+	o.Memory, o.Scratch, o.Tool = t.Memory, t.Scratch, t.Tool
+	if opts.Training != nil {
+		opts.Training()
+	}
+	d, result, err := Train(ctx, o)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return d, result, change, change.compare(ctx, opts.Detector, d, known)
+}
+
+// mostCompared bounds how many images are compared.
+const mostCompared = 20_000
+
+// compare judges images by the detectors before and after; the first feature sets of
+// the latter, known in number, are those of the former.
+func (a *Addition) compare(ctx context.Context, before, after *Detector, known int) (err error) {
+	data, err := after.OpenTraining(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, data.Close()) }()
+	first := 0 // row of the sets that were added
+	for _, set := range data.Sets[:known] {
+		first += set.N
+	}
+	held := func(part string, from, to int) (rows []int) {
+		for _, row := range after.Splits[part] {
+			if row >= from && row < to {
+				rows = append(rows, row)
+			}
+		}
+		return rows
+	}
+
+	// Classes that were known, on images that were set aside before.
+	row, label := data.Row, func(row int) string { return after.Classes[data.Labels[row]] }
+	a.HeldOut = detector.ForValidation
+	rows := held("validation", 0, first)
+	if len(rows) == 0 {
+		sets, err := before.OpenSets(ctx, detector.ForValidation, nil)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil && len(sets) > 0 {
+			set := sets[0]
+			defer func() { err = errors.Join(err, set.Close()) }()
+			row, label = set.Row, func(row int) string { return set.Classes[set.Labels()[row]] }
+			for i, y := range set.Labels() {
+				if y >= 0 {
+					rows = append(rows, i)
+				}
+			}
+		}
+	}
+	if len(rows) == 0 {
+		a.HeldOut, rows = detector.ForCalibration, held("calibration", 0, first)
+	}
+	a.All.Class = "all of them"
+	a.Classes = make([]ChangedClass, len(before.Classes))
+	for i, class := range before.Classes {
+		a.Classes[i].Class = class
+	}
+	rows = dataset.Every(rows, mostCompared)
+	was, is, err := both(ctx, before, after, row, rows)
+	if err != nil {
+		return err
+	}
+	for i, r := range rows {
+		class := label(r)
+		for _, c := range []*ChangedClass{&a.All, &a.Classes[slices.Index(before.Classes, class)]} {
+			c.Images++
+			c.RightBefore += one(was[i].Class == class)
+			c.RightAfter += one(is[i].Class == class)
+			c.FlaggedBefore += one(was[i].OOD)
+			c.FlaggedAfter += one(is[i].OOD)
+		}
+	}
+
+	// Images that were added.
+	for i := range a.Added {
+		added := &a.Added[i]
+		to := first + data.Sets[known+i].N
+		var rows []int
+		for r := first; r < to; r++ {
+			if data.Labels[r] >= 0 {
+				rows = append(rows, r)
+			}
+		}
+		if len(rows) > mostCompared {
+			a.Notes = append(a.Notes, fmt.Sprintf("of the images of %s, every n-th was judged by both detectors, %d in all", added.Class, mostCompared))
+			rows = dataset.Every(rows, mostCompared)
+			added.Images = len(rows)
+		}
+		was, is, err := both(ctx, before, after, data.Row, rows)
+		if err != nil {
+			return err
+		}
+		aside := held("validation", first, to)
+		if len(aside) == 0 {
+			aside = held("calibration", first, to)
+		}
+		for i, r := range rows {
+			added.FlaggedBefore += one(was[i].OOD)
+			if _, found := slices.BinarySearch(aside, r); found {
+				added.HeldOut++
+				added.Right += one(is[i].Class == added.Class)
+				added.FlaggedAfter += one(is[i].OOD)
+			}
+		}
+		first = to
+	}
+	return nil
+}
+
+// both returns the verdicts of two detectors on rows.
+func both(ctx context.Context, before, after *Detector, row func(int) []float32, rows []int) (was, is []Verdict, err error) {
+	const block = 512
+	for part := range slices.Chunk(rows, block) {
+		x := make([]float32, 0, block*before.Dim())
+		for _, r := range part {
+			x = append(x, row(r)...)
+		}
+		a, err := before.VerdictsContext(ctx, x)
+		if err != nil {
+			return nil, nil, err
+		}
+		b, err := after.VerdictsContext(ctx, x)
+		if err != nil {
+			return nil, nil, err
+		}
+		was, is = append(was, a...), append(is, b...)
+	}
+	return was, is, nil
+}
+
+// one counts what is true.
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,101 @@
+package training
+
+import (
+	"context"
+
+	"mlrbfn/conditioning"
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/head/linear"
+	"mlrbfn/head/residual"
+)
+
+// startWork is how many multiplications, of rows by weights, one step of fitting the
+// classifier may take that a residual head begins as, and startBytes the memory of
+// the rows that it is fitted on. They do not depend on the memory that there is: a
+// training gives the same everywhere.
+const (
+	startWork  = 1e11
+	startBytes = 256 << 20
+)
+
+// start fits the linear classifier that a residual head begins as, with one scale for
+// all features, on the rows that the conditioning reads, and turns the conditioning
+// so that the classifier reads its first coordinates. Both are nil where the head
+// begins with the class means: where the conditioning does not whiten, and where
+// classes are balanced, which the classifier is not. The rows are not conditioned.
+// near is a fitted classifier of nearly the same rows; it may be nil.
+func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, val dataset.Rows, classes int, near *linear.Fitted) (*residual.Linear, *linear.Fitted, error) {
+	d := train.D
+	if c == nil || c.Kind != conditioning.Whiten || len(c.Matrix) != d*d || classes < 2 || classes > d || t.Options.Train.Balance || t.Options.fromMeans {
+		return nil, nil, nil
+	}
+	o := t.Options.Linear
+	o.OneScale, o.Near = true, near
+	if near != nil {
+		o.C, o.Tolerance = near.C, foldTolerance
+	}
+	most := int(min(startWork/float64(d*classes), startBytes/4/float64(d)))
+	fitted, err := linear.Fit(ctx, read(train, most, c.L2), read(val, most, c.L2), classes, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Weights less their mean: the last of them follows from the others.
+	weights, mean := make([]float64, 0, classes*d), make([]float64, d)
+	for i, v := range fitted.Weights {
+		mean[i%d] += v / float64(classes)
+	}
+	for i, v := range fitted.Weights {
+		weights = append(weights, v-mean[i%d])
+	}
+	k := classes - 1
+	turned, err := c.Turn(weights[:k*d])
+	if err != nil {
+		return nil, nil, err
+	}
+	last := make([]float64, k)
+	for i, v := range turned {
+		last[i%k] -= v
+	}
+	from := &residual.Linear{Weights: append(turned, last...)}
+	for y, b := range fitted.Bias {
+		for j, v := range weights[y*d : (y+1)*d] {
+			b += v * float64(c.Mean[j])
+		}
+		from.Bias = append(from.Bias, b)
+	}
+	return from, fitted, nil
+}
+
+// read returns about most of the rows as a conditioning reads them, and as many of
+// each class.
+func read(rows dataset.Rows, most int, l2 bool) dataset.Rows {
+	index := spreadClasses(rows, most)
+	x, labels := make([]float32, len(index)*rows.D), make([]int64, len(index))
+	wide := make([]float64, rows.D)
+	for i, r := range index {
+		labels[i] = rows.Labels[r]
+		to := x[i*rows.D : (i+1)*rows.D]
+		copy(to, rows.Row(r))
+		if l2 {
+			for j, v := range to {
+				wide[j] = float64(v)
+			}
+			dataset.Normalise(wide)
+			for j, v := range wide {
+				to[j] = float32(v)
+			}
+		}
+	}
+	return dataset.All(x, rows.D, labels)
+}
+
+// startWith returns the head of a network that begins as a classifier; nil leaves it
+// as it is.
+func startWith(c head.Config, from *residual.Linear) head.Config {
+	if own, ok := c.(residual.Config); ok && from != nil {
+		own.Start = from
+		return own
+	}
+	return c
+}

@@ -1,0 +1,305 @@
+package report
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/shell"
+	"mlrbfn/internal/testenv/browser"
+)
+
+// Screens are what every page is looked at on.
+var Screens = []struct {
+	name string
+	browser.Screen
+	plain bool // also without scripts, and with axe-core
+}{
+	{"desk-light", browser.Screen{Width: 1280, Height: 900}, true},
+	{"desk-dark", browser.Screen{Width: 1280, Height: 900, Dark: true}, false},
+	{"phone-light", browser.Screen{Width: 390, Height: 844, Phone: true}, false},
+	{"phone-dark", browser.Screen{Width: 390, Height: 844, Phone: true, Dark: true}, true},
+}
+
+// Look opens a page on every screen, with and without scripts: nothing is wider than
+// the screen, nothing is read from elsewhere, no script fails and axe-core finds
+// nothing serious. With -artifacts, screenshots remain.
+func Look(t *testing.T, b *browser.Browser, name, file string) {
+	t.Helper()
+	address := browser.File(t, file)
+	shots := t.ArtifactDir()
+	show := func(t *testing.T, shot string, screen browser.Screen, scripts bool) *browser.Tab {
+		tab := b.Open(t)
+		tab.Scripts(scripts)
+		tab.Show(screen)
+		tab.Go(address)
+		if wide := tab.Overflow(); len(wide) > 0 {
+			t.Errorf("wider than the screen: %q", wide)
+		}
+		tab.Screenshot(filepath.Join(shots, shot+".png"), true)
+		for _, c := range tab.Complaints() {
+			t.Errorf("the page complains: %s", c)
+		}
+		if r := tab.Requests(); len(r) != 1 {
+			t.Errorf("what was read: %q", r)
+		}
+		return tab
+	}
+	for _, screen := range Screens {
+		at := name + "-" + screen.name
+		t.Run(at, func(t *testing.T) {
+			tab := show(t, at, screen.Screen, true)
+			tab.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true; })`, nil)
+			if wide := tab.Overflow(); len(wide) > 0 {
+				t.Errorf("wider than the screen, unfolded: %q", wide)
+			}
+			if !screen.plain {
+				return
+			}
+			for _, v := range tab.Violations() {
+				t.Error(v)
+			}
+		})
+		if screen.plain {
+			t.Run(at+"-without-scripts", func(t *testing.T) {
+				tab := show(t, at+"-without-scripts", screen.Screen, false)
+				if n := tab.Count("form, button, main select, .needs-script"); n > 0 {
+					t.Errorf("without scripts there are %d controls that do nothing", n)
+				}
+			})
+		}
+	}
+}
+
+func TestVerdictsInBrowser(t *testing.T) {
+	b := browser.Start(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "page.html")
+	v := judged(24)
+	names := []string{"it's <b>one</b>.jpg", "-rf\n$(touch x).jpg"}
+	v.Items[1].Image.Path, v.Items[3].Image.Path = names[0], names[1]
+	v.Items[1].Score, v.Items[1].PValue, v.Items[1].OOD = -20, 0.005, true
+	v.Items[3].Score, v.Items[3].PValue, v.Items[3].OOD = -19, 0.005, true
+	writeVerdictPages(t, file, v)
+	Look(t, b, "verdicts", file)
+
+	tab := b.Open(t)
+	tab.Show(Screens[0].Screen)
+	tab.Go(browser.File(t, file))
+	flagged := 0
+	perClass := map[string]int{}
+	for _, item := range v.Items {
+		perClass[item.Class]++
+		if item.OOD {
+			flagged++
+		}
+	}
+	count := func(what, selector string, want int) {
+		t.Helper()
+		if got := tab.Count(selector); got != want {
+			t.Errorf("%s: %d images, want %d", what, got, want)
+		}
+	}
+	count("at first", ".verdict", 24)
+	count("flagged at first", ".badge.ood", flagged)
+	if got, want := tab.Text("#effect"), fmt.Sprintf("Flags %d of 24 images. False alarms: about 5%% of in-distribution images; with 95%% probability between 2.44%% and 8.41%% in the long run.", flagged); got != want {
+		t.Errorf("the slider says %q, want %q", got, want)
+	}
+	// Filters.
+	tab.Choose("[data-filter=class]", "tulip")
+	count("tulips", ".verdict", perClass["tulip"])
+	tab.Choose("[data-filter=class]", "")
+	tab.Choose("[data-filter=verdict]", "OOD")
+	count("OOD", ".verdict", flagged)
+	if got := tab.Text("[data-shown]"); got != fmt.Sprintf("%d of 24 images", flagged) {
+		t.Errorf("the filter says %q", got)
+	}
+	// The slider, by keyboard, with the filter on.
+	tab.Eval(`document.getElementById("threshold").focus()`, nil)
+	tab.Press("End")
+	n := 0
+	for _, item := range v.Items {
+		if item.Score < v.Calibration[len(v.Calibration)-1] {
+			n++
+		}
+	}
+	count("at the highest threshold", ".verdict", n)
+	if got := tab.Text("#effect"); !strings.HasPrefix(got, fmt.Sprintf("Would flag %d of 24 images.", n)) {
+		t.Errorf("the slider says %q", got)
+	}
+	tab.Press("Home")
+	count("at the lowest threshold", ".verdict", 0)
+	tab.Click("#reset")
+	count("as judged", ".verdict", flagged)
+	tab.Choose("[data-filter=verdict]", "")
+	// Copying: what a shell reads from the command is the paths.
+	paste := func() string {
+		t.Helper()
+		tab.Wait(`[...document.querySelectorAll("#act button")].some((b) => b.textContent === "Copied")`)
+		tab.Eval(`document.getElementById("paste")?.remove(); document.body.insertAdjacentHTML("beforeend", "<textarea id=paste></textarea>"); document.getElementById("paste").focus()`, nil)
+		tab.Paste()
+		tab.Wait(`document.getElementById("paste").value`)
+		var text string
+		tab.Eval(`document.getElementById("paste").value`, &text)
+		return text
+	}
+	tab.Press("j")
+	var at string
+	for _, want := range []string{"i1", "i2", "i3", "i2"} {
+		if tab.Eval(`document.activeElement.id`, &at); at != want {
+			t.Errorf("the keyboard is at %q, want %q", at, want)
+		}
+		if want == "i3" {
+			tab.Press("ArrowLeft")
+		} else {
+			tab.Press("j")
+		}
+	}
+	tab.Press("k", "k", "x") // the first
+	tab.Click("#i2 .pick")
+	if got := tab.Text("#chosen"); got != "2 selected" {
+		t.Errorf("after two clicks: %q", got)
+	}
+	tab.Click("#command")
+	command := paste()
+	for _, want := range []string{"--detector 'my detectors/flowers.safetensors'", "--threshold=" + exact(v.Threshold), "--move-ood 'ood'", "--null -"} {
+		if !strings.Contains(command, want) {
+			t.Errorf("the command lacks %q: %s", want, command)
+		}
+	}
+	if bash, err := exec.LookPath("bash"); err == nil {
+		run := exec.Command(bash, "-c", "mlrbfn() { cat; }; "+command)
+		run.Dir = dir
+		out, err := run.Output()
+		if want := strings.Join(names, "\x00") + "\x00"; err != nil || string(out) != want {
+			t.Errorf("a shell reads %q from %s, %v; want %q", out, command, err, want)
+		}
+		if made, _ := filepath.Glob(filepath.Join(dir, "x*")); len(made) > 0 {
+			t.Errorf("a name ran a command that made %q", made)
+		}
+	}
+	tab.Click("#none")
+	tab.Choose("[data-filter=class]", "rose")
+	var roses []string
+	for _, item := range v.Items {
+		if item.OOD && item.Class == "rose" {
+			roses = append(roses, shell.Quote(item.Image.Path))
+		}
+	}
+	tab.Wait(`document.getElementById("command").textContent !== "Copied"`)
+	tab.Click("#paths")
+	got := strings.Split(paste(), "\n")
+	slices.Sort(got)
+	if slices.Sort(roses); !slices.Equal(got, roses) {
+		t.Errorf("without a selection the paths are %q, want the flagged roses %q", got, roses)
+	}
+	for _, c := range tab.Complaints() {
+		t.Errorf("the page complains: %s", c)
+	}
+}
+
+// TestPagesInBrowser goes from page to page, with a threshold.
+func TestPagesInBrowser(t *testing.T) {
+	b := browser.Start(t)
+	defer func(one, per int) { onePage, perPage = one, per }(onePage, perPage)
+	onePage, perPage = 20, 16
+	file := filepath.Join(t.TempDir(), "a #1?.html")
+	writeVerdictPages(t, file, judged(40))
+	tab := b.Open(t)
+	tab.Show(Screens[3].Screen)
+	tab.Go(browser.File(t, file))
+	if got := tab.Text("h1"); !strings.HasSuffix(got, "page 1 of 3") {
+		t.Errorf("the first page is %q", got)
+	}
+	tab.Eval(`document.getElementById("threshold").focus()`, nil)
+	tab.Press("End")
+	effect := tab.Text("#effect")
+	if !strings.Contains(effect, " of 40 images (16 of 16 on this page)") {
+		t.Errorf("the slider says %q", effect)
+	}
+	tab.Click(`.pager a:last-of-type`)
+	tab.WaitLoad()
+	if got := tab.Text("h1"); !strings.HasSuffix(got, "page 2 of 3") || tab.Count(".verdict") != 16 || tab.Count(".badge.ood") < 10 {
+		t.Errorf("the next page is %q", got)
+	}
+	if wide := tab.Overflow(); len(wide) > 0 {
+		t.Errorf("wider than the screen: %q", wide)
+	}
+	tab.Click(`.pager a:first-of-type`)
+	tab.WaitLoad()
+	if got := tab.Text("#effect"); got != effect {
+		t.Errorf("after a page there and back the slider says %q, not %q", got, effect)
+	}
+	for _, c := range tab.Complaints() {
+		t.Errorf("the pages complain: %s", c)
+	}
+}
+
+func TestInspectionInBrowser(t *testing.T) {
+	b := browser.Start(t)
+	dir := t.TempDir()
+	finding := func(i int, label, suggested string) Finding {
+		return Finding{Image: Image{Path: fmt.Sprintf("%s/%d.jpg", label, i), Label: label, Decode: drawing(i)}, Suggested: suggested, Score: "0.98"}
+	}
+	copied := finding(3, "cat", "")
+	copied.Other = &Image{Path: "dog/a very long name of a file that does not end.jpg", Label: "dog", Decode: drawing(3)}
+	odd := finding(4, "dog", "")
+	odd.What, odd.Image.Decode = "blank", nil
+	in := Inspection{
+		Lead: []string{"4 images of 2 classes."}, Notes: []string{"1 image has no label."},
+		Sections: []FindingSection{
+			{ID: "label", Title: "Labels that seem wrong", Note: "The most certain come first.", Total: 2, Shown: []Finding{finding(1, "cat", "dog"), finding(2, "dog", "cat")}},
+			{ID: "duplicate", Title: "Copies", Total: 7, Shown: []Finding{copied}},
+			{ID: "leak", Title: "Leaks"},
+		},
+		Odd:      []Finding{odd},
+		Classes:  []InspectedClass{{Name: "cat", Rows: 12, Accuracy: "91.7%", Wrong: 1}, {Name: "dog", Rows: 3, Accuracy: "–", Few: true}, {Name: "newt", Rows: 100, Accuracy: "8.0%"}},
+		Overlaps: []ClassOverlap{{"cat", "dog", 3, "25.0%"}, {"dog", "cat", 1, "5.0%"}},
+		Commands: []string{"mlrbfn inspect --features F --out REPORT"}, Facts: []Fact{{"version", "1"}},
+	}
+	if err := WriteInspection(dir, in); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "report.html")
+	Look(t, b, "inspection", file)
+
+	tab := b.Open(t)
+	tab.Show(Screens[2].Screen)
+	tab.Go(browser.File(t, file))
+	if n := tab.Count(".gallery > li"); n != 4 {
+		t.Errorf("%d images are shown", n)
+	}
+	tab.Choose("[data-filter]", "newt")
+	if n := tab.Count(".gallery > li"); n != 0 {
+		t.Errorf("of a class without findings %d images are shown", n)
+	}
+	tab.Choose("[data-filter]", "dog") // as the label, or as what it seems to be
+	if n := tab.Count(".gallery > li"); n != 3 || tab.Text("[data-shown]") != "3 of 4 images" {
+		t.Errorf("of dogs %d images are shown; %q", n, tab.Text("[data-shown]"))
+	}
+	order := func() (names string) {
+		tab.Eval(`[...document.querySelectorAll("#classes tbody")[0].rows].map((r) => r.cells[0].textContent).join(" ")`, &names)
+		return names
+	}
+	tab.Click("#classes thead th:nth-child(3) button")
+	if got := order(); got != "cat newt dog" {
+		t.Errorf("by accuracy: %s", got)
+	}
+	tab.Click("#classes thead th:nth-child(3) button")
+	if got := order(); got != "newt cat dog" {
+		t.Errorf("by accuracy, ascending: %s", got)
+	}
+	tab.Press("j", "j", "j", "j", "j")
+	var at string
+	if tab.Eval(`document.activeElement.dataset.class`, &at); at != "dog" {
+		t.Errorf("the keyboard is at %q", at)
+	}
+	tab.Click("#repeat .copy")
+	tab.Wait(`document.querySelector("#repeat .copy").textContent === "Copied"`)
+	for _, c := range tab.Complaints() {
+		t.Errorf("the page complains: %s", c)
+	}
+}

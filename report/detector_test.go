@@ -1,0 +1,179 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"image"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/testenv/browser"
+)
+
+// shownDetector is the page of a detector of so many classes, with names that are
+// markup and images that cannot be shown.
+func shownDetector(classes int) Detector {
+	d := Detector{
+		Title: "The detector <d>", Lead: []string{"It knows & tells."}, Notes: []string{"Something <is> missing."},
+		Commands: []string{"mlrbfn train --features '<f>'"}, Facts: []Fact{{"seeds", "0"}},
+		Levels: []float64{0.01, 0.05}, CurveLevels: []float64{0.01, 0.05, 0.5}, Threshold: -2, MaxFalseAlarms: 0.05,
+		Mean: HeldOutClass{AUROC: 0.9, Caught: []float64{0.5, 0.8}, Curve: []float64{0.5, 0.8, 1}},
+		Map:  &FeatureMap{Note: "Some images.", Axes: []string{"axis 1", "axis 2", "axis 3", "axis 4"}},
+	}
+	name := func(i int) string { return fmt.Sprintf("<b>class %d</b>", i) }
+	for i := range classes {
+		d.Classes = append(d.Classes, DetectorClass{Name: name(i), Train: 10 + i, Validation: 4, Calibration: -1, Right: 0.75, Flagged: math.NaN()})
+		d.Confusion = append(d.Confusion, Confusion{name(i), name(i), 3}, Confusion{name(i), name((i + 1) % classes), 1})
+		d.HeldOut = append(d.HeldOut, HeldOutClass{Name: name(i), AUROC: 0.9 + float64(i)/1000, Images: 7, TakenFor: name((i + 1) % classes), Caught: []float64{0.5, math.NaN()}, Curve: []float64{0.5, 0.8, 1}})
+		for j := range 5 {
+			at := []float64{float64(i) + float64(j)/10, float64(j), -float64(i * j), float64(i%3) - float64(j)/7}
+			image := Image{Path: fmt.Sprintf("%s/<img src=x>%d.jpg", name(i), j), Label: name(i), Decode: drawing(5*i + j)}
+			part := "training"
+			if j == 0 {
+				part = "validation"
+			}
+			d.Map.Points = append(d.Map.Points, MapPoint{At: at, Image: image, Class: name(i), Part: part, Given: name(i), OOD: j == 4})
+		}
+	}
+	for i := range 30 {
+		share := float64(i+1) / 31
+		d.FalseAlarms = append(d.FalseAlarms, FalseAlarms{float64(i) - 10, share, share / 2, min(1, share*1.5)})
+		d.History = append(d.History, EpochMean{i + 1, 1 / float64(i+1), 1.1 / float64(i+1), 0.9})
+	}
+	d.Closest = []ClosestImage{
+		{Image: Image{Path: "near.jpg", Label: name(0), Decode: drawing(1)}, Score: -2, Threshold: -2, Given: name(1)},
+		{Image: Image{Path: "<gone>.jpg", Label: name(0), Decode: func() (image.Image, error) { return nil, errors.New("no <such> file") }}, Score: -2.1, Threshold: -2, OOD: true, Given: name(0)},
+	}
+	d.Change = &Change{
+		Old: "old <one>", Note: "Compared on some.", AUROCBefore: 0.9, AUROCAfter: math.NaN(),
+		Added: []AddedClass{{Name: name(0), New: true, Images: 9, FlaggedBefore: 8, HeldOut: 0}},
+		All:   ChangedClass{Name: "all", Images: 8, RightBefore: 7, RightAfter: 6, AUROCBefore: math.NaN(), AUROCAfter: 0.5},
+	}
+	return d
+}
+
+func detectorPage(t *testing.T, d Detector) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "d.html")
+	if err := WriteDetector(file, d); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestDetectorPage: names are text, what cannot be shown is listed, and what is missing
+// leaves no empty section.
+func TestDetectorPage(t *testing.T) {
+	page := detectorPage(t, shownDetector(5))
+	for _, bad := range []string{"<b>class", "<img src=x>", "<gone>", "<such>", "<one>", "<d>", "<is>"} {
+		if strings.Contains(page, bad) {
+			t.Errorf("the page has the markup %q", bad)
+		}
+	}
+	for _, want := range []string{
+		`<span class="path">&lt;gone&gt;.jpg</span>: no &lt;such&gt; file`, "1 image could not be shown", "8 of 9 (88.9%)", `class="right s75"`, `class="confused s25"`,
+		"all classes (mean)", "80.0%", "0.900", "Images not shown",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	many := detectorPage(t, shownDetector(31))
+	if strings.Contains(many, `class="confusion"`) || !strings.Contains(many, "Most frequent confusions") || strings.Contains(many, `class="plane-legend"`) {
+		t.Error("31 classes have a matrix or a legend")
+	}
+	bare := detectorPage(t, Detector{Classes: []DetectorClass{{Name: "one", Train: 3, Validation: -1, Calibration: -1, Right: math.NaN(), Flagged: math.NaN()}}, Threshold: math.Inf(-1)})
+	if n := strings.Count(bare, "<section"); n != 1 || strings.Contains(bare, ">NaN") || strings.Contains(bare, "Inf<") {
+		t.Errorf("the page of next to nothing has %d sections", n)
+	}
+	// Points that are all the same, and one far off.
+	d := Detector{Classes: []DetectorClass{{Name: "one"}}, Map: &FeatureMap{Axes: []string{"x", "y"}}}
+	for i := range 300 {
+		p := MapPoint{At: []float64{1, float64(i % 7)}, Class: "one"}
+		if i == 0 {
+			p.At[1] = 1e9
+		}
+		d.Map.Points = append(d.Map.Points, p)
+	}
+	if page := detectorPage(t, d); strings.Contains(page, `="NaN"`) || !strings.Contains(page, `x="450.0" y="14.0"`) {
+		t.Error("equal points are not in the middle, or the far one is not at the edge")
+	}
+	if err := WriteDetector(filepath.Join("detector_test.go"), d); !errors.Is(err, ErrForeign) {
+		t.Errorf("onto a file of somebody else: %v", err)
+	}
+}
+
+func TestDetectorInBrowser(t *testing.T) {
+	b := browser.Start(t)
+	file := filepath.Join(t.TempDir(), "d.html")
+	if err := WriteDetector(file, shownDetector(9)); err != nil {
+		t.Fatal(err)
+	}
+	Look(t, b, "detector", file)
+
+	tab := b.Open(t)
+	tab.Show(Screens[0].Screen)
+	tab.Go(browser.File(t, file))
+	card := func() string {
+		if tab.Count("[data-plane-card]") == 0 {
+			return ""
+		}
+		return tab.Text("[data-plane-card]")
+	}
+	if card() != "" {
+		t.Error("an image of the map is shown unasked")
+	}
+	// The pointer.
+	tab.Eval(`(() => {
+		document.getElementById("map").scrollIntoView();
+		const box = document.querySelector("[data-mark='7']").getBoundingClientRect();
+		document.querySelector(".plane svg").dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: box.x + box.width / 2, clientY: box.y + box.height / 2}));
+	})()`, nil)
+	if got := card(); !strings.Contains(got, "<img src=x>2.jpg") || tab.Count("[data-plane-card] .thumb") != 1 {
+		t.Errorf("at the pointer: %q", got)
+	}
+	// The keyboard: one stop of Tab, arrows from mark to mark.
+	var focusable int
+	if tab.Eval(`document.querySelectorAll("[data-mark][tabindex='0']").length`, &focusable); focusable != 1 {
+		t.Errorf("Tab stops at %d marks", focusable)
+	}
+	tab.Eval(`document.querySelector("[data-mark][tabindex='0']").focus()`, nil)
+	first := card()
+	tab.Press("ArrowRight")
+	second := card()
+	if first == "" || second == "" || first == second {
+		t.Errorf("the keyboard goes from %q to %q", first, second)
+	}
+	tab.Press("ArrowLeft")
+	if got := card(); got != first {
+		t.Errorf("and back to %q", got)
+	}
+	tab.Press("Escape")
+	if got := card(); got != "" {
+		t.Errorf("after Escape: %q", got)
+	}
+	// Other axes, one class.
+	place := func() (x string) {
+		tab.Eval(`document.querySelector("[data-mark='7']").getAttribute("x")`, &x)
+		return x
+	}
+	before := place()
+	tab.Choose("[data-plane-axes]", "2")
+	if place() == before || !strings.Contains(tab.Text("[data-plane-labels]"), "axis 3") {
+		t.Errorf("the axes are still %q", tab.Text("[data-plane-labels]"))
+	}
+	tab.Choose("[data-plane-class]", "<b>class 3</b>")
+	if n := tab.Count("[data-mark]:not(.dim)"); n != 5 {
+		t.Errorf("%d images of a class of 5 are highlighted", n)
+	}
+	for _, c := range tab.Complaints() {
+		t.Errorf("the page complains: %s", c)
+	}
+}

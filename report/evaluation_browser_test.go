@@ -1,0 +1,52 @@
+package report_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"mlrbfn/internal/testenv/browser"
+	"mlrbfn/report"
+)
+
+func TestEvaluationInBrowser(t *testing.T) {
+	b := browser.Start(t)
+	dir := t.TempDir()
+	write(t, dir, synthetic(t, 4, 2, 1, 100, 50))
+	page := filepath.Join(dir, "report.html")
+	report.Look(t, b, "evaluation", page)
+
+	tab := b.Open(t)
+	tab.Show(report.Screens[0].Screen)
+	tab.Go(browser.File(t, page))
+	tab.Click("#summary thead tr:last-child th button")
+	var values []float64
+	tab.Eval(`[...document.querySelectorAll("#summary tbody tr")].map((r) => Number(r.cells[1].dataset.sort))`, &values)
+	for i := range values {
+		if i > 0 && values[i] > values[i-1] {
+			t.Errorf("sorted by AUROC: %v", values)
+		}
+	}
+	if len(values) != 4 || tab.Count("#summary th[aria-sort=descending]") != 1 {
+		t.Errorf("%v; the column does not say that it is sorted", values)
+	}
+	// Charts are drawn as they come into view.
+	tab.Eval(`document.querySelector("#curves .chart").scrollIntoView()`, nil)
+	tab.Wait(`Chart.getChart(document.querySelector("#curves .chart canvas"))`)
+	// Another score's worst misses are folded until they are asked for.
+	if n := tab.Count("#galleries details .gallery > li"); n != 0 {
+		t.Errorf("%d images are shown unasked", n)
+	}
+	tab.Click("#galleries details summary")
+	if n := tab.Count("#galleries details .gallery > li"); n != 12 {
+		t.Errorf("%d images are shown, not the 6 hardest of either kind", n)
+	}
+	tab.Press("j", "j")
+	var at int
+	tab.Eval(`items.filter((i) => i.checkVisibility()).indexOf(document.activeElement)`, &at)
+	if at != 1 {
+		t.Errorf("after two steps the keyboard is at image %d", at)
+	}
+	for _, c := range tab.Complaints() {
+		t.Errorf("the page complains: %s", c)
+	}
+}
