@@ -86,6 +86,67 @@ func drawClasses(t *rapid.T, least int) (data dataset.Rows, classes int) {
 	return data, classes
 }
 
+// TestTurn: functions of the rows are functions of the first coordinates, and
+// distances are what they were.
+func TestTurn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		data, classes := drawClasses(t, 10)
+		d := data.D
+		fit := func() *conditioning.Conditioning {
+			c, err := conditioning.Fit(t.Context(), data, dataset.Rows{}, classes, conditioning.Options{Kind: conditioning.Whiten, Shrinkage: .1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		rows := func(c *conditioning.Conditioning) []float32 {
+			z, err := c.Rows(t.Context(), data.X, data.Index)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return z
+		}
+		before, c := rows(fit()), fit()
+		k := rapid.IntRange(1, d).Draw(t, "functions")
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		w := make([]float64, k*d)
+		for i := range w {
+			w[i] = rng.NormFloat64()
+		}
+		a, err := c.Turn(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := rows(c)
+		for i := range data.Index {
+			var was, is float64
+			for j := range d {
+				was += float64(before[i*d+j]) * float64(before[i*d+j])
+				is += float64(after[i*d+j]) * float64(after[i*d+j])
+			}
+			if math.Abs(was-is) > 1e-3*(1+was) {
+				t.Fatalf("row %d is %g from the mean, was %g", i, is, was)
+			}
+			for f := range k {
+				var want, got, size float64
+				for j := range d {
+					v := w[f*d+j] * (float64(data.X[i*d+j]) - float64(c.Mean[j]))
+					want, size = want+v, size+math.Abs(v)
+				}
+				for j := range k {
+					got += a[f*k+j] * float64(after[i*d+j])
+				}
+				if math.Abs(got-want) > 1e-3*(1+size) {
+					t.Fatalf("function %d of row %d is %g, want %g", f, i, got, want)
+				}
+			}
+		}
+	})
+	if _, err := (&conditioning.Conditioning{Mean: []float32{0}, Scale: []float32{1}}).Turn([]float64{1}); err == nil {
+		t.Error("a map without a matrix was turned")
+	}
+}
+
 // TestWhitenBeginsWithTheClassMeans: the class means differ in the first C−1
 // coordinates only, most in the first, and the matrix is the root of the inverse
 // covariance also with fewer rows than features.

@@ -1,6 +1,8 @@
 package features
 
 import (
+	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -268,6 +270,46 @@ func (s *Set) ImagePath(i int) string {
 		i--
 	}
 	return ""
+}
+
+// ImagesAt reads the entries of images.jsonl for some rows, by row, without keeping
+// the others. Another program's set may have none.
+func (s *Set) ImagesAt(rows []int) (map[int]Image, error) {
+	images := make(map[int]Image, len(rows))
+	if len(rows) == 0 {
+		return images, nil
+	}
+	wanted := make(map[int]bool, len(rows))
+	for _, row := range rows {
+		wanted[row] = true
+	}
+	f, err := regular.Open(s.path(imagesFile), regular.Values)
+	if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
+		return images, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, maxLine)
+	for row := 0; len(images) < len(wanted) && lines.Scan(); row++ {
+		if !wanted[row] {
+			continue
+		}
+		var l imageLine
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return nil, s.damaged(imagesFile, "line %d: %w", row+1, err)
+		}
+		images[row] = Image{decodePath(s.Version, l.Path), l.Label, l.Bytes, l.MTime, l.SHA256}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, s.damaged(imagesFile, "%w", err)
+	}
+	if len(images) < len(wanted) {
+		return nil, s.damaged(imagesFile, "it has fewer lines than %s has rows", featuresFile)
+	}
+	return images, nil
 }
 
 // eachImage gives every image, in the order of the rows, and finally an error if

@@ -1,9 +1,11 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"image"
 	"io"
 	"io/fs"
 	"os"
@@ -17,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/setaside"
 	"mlrbfn/pipeline/detector"
 )
@@ -41,6 +44,12 @@ type DetectOptions struct {
 	SetAside string
 	Copy     bool
 
+	// Explain, unless nil, explains every verdict, many at once; with Where it also
+	// finds which region of a flagged image made the score fall. Neither changes a
+	// verdict.
+	Explain *Explainer
+	Where   bool
+
 	Backbone extractor.ModelOptions // only Device, Provider, IntraOpThreads and the time limits count, the rest is the detector's
 	// Run is how to extract: workers, batch, progress. With More the total is −1
 	// until all paths are known.
@@ -55,6 +64,25 @@ type Judgement struct {
 
 	SetAside    string // where the image was moved or copied to; "" if it was not
 	SetAsideErr error  // why not, though it should have been
+
+	Explanation *Explanation // nil without DetectOptions.Explain
+	Features    []float32    // of the image, as the detector reads them; nil without a verdict
+
+	item extractor.Item
+}
+
+// Image reads and decodes the image, wherever it is by now.
+func (j Judgement) Image(ctx context.Context, opts preprocess.DecodeOptions) (image.Image, error) {
+	item := j.item
+	if j.SetAside != "" {
+		item = extractor.Item{Path: item.Path, File: j.SetAside, Label: -1}
+	}
+	opts.MaxPixels = cmp.Or(opts.MaxPixels, preprocess.DefaultMaxPixels)
+	img, _, err := item.Image(ctx, opts)
+	if err != nil {
+		return nil, err // not an interface that holds nil
+	}
+	return img, nil
 }
 
 // DetectStats counts judgements.
@@ -87,9 +115,10 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 	defer func() { err = errors.Join(err, model.Close()) }()
 
 	var stats DetectStats
-	j := newJudging(ctx, opts.Detector, func(r extractor.Result, v detector.Verdict) error {
-		return sink(stats.add(opts.judgement(aside, r, v)))
+	explaining := newExplaining(&opts, model, func(r extractor.Result, v Verdict, why *Explanation) error {
+		return sink(stats.add(opts.judgement(aside, r, v, why)))
 	})
+	j := newJudging(ctx, opts.Detector, explaining.add)
 	err = j.wait(func(ctx context.Context) error {
 		done, failed := 0, 0
 		for {
@@ -110,6 +139,9 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 			done, failed = done+len(items), failed+through.Failed
 			if err == nil {
 				err = j.flush(ctx)
+			}
+			if err == nil {
+				err = explaining.drain(ctx, done)
 			}
 			if err != nil || opts.More == nil {
 				return err
@@ -148,8 +180,8 @@ func (s *DetectStats) add(j Judgement) Judgement {
 }
 
 // judgement is what became of an image, which it sets aside if it is to be.
-func (opts *DetectOptions) judgement(aside *setaside.Target, r extractor.Result, v detector.Verdict) Judgement {
-	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err}
+func (opts *DetectOptions) judgement(aside *setaside.Target, r extractor.Result, v detector.Verdict, why *Explanation) Judgement {
+	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err, Explanation: why, Features: r.Features, item: r.Item}
 	if j.Err == nil && j.OOD && aside != nil {
 		j.SetAside, j.SetAsideErr = opts.setAside(aside, r.Item)
 	}
@@ -200,9 +232,9 @@ type block struct {
 // others to be judged with. Where images take longer, it gains little.
 const patience = 20 * time.Millisecond
 
-// newJudging starts it; sink gets the result and, where that has features, the verdict on
-// each image, in the order of their indices, one at a time.
-func newJudging(ctx context.Context, d *detector.Detector, sink func(extractor.Result, detector.Verdict) error) *judging {
+// newJudging starts it; sink gets the result, with features that are its own, and, where
+// there are any, the verdict on each image, in the order of their indices, one at a time.
+func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Context, extractor.Result, detector.Verdict) error) *judging {
 	workers := runtime.GOMAXPROCS(0)
 	j := &judging{blocks: make(chan block, workers)}
 	j.group, j.ctx = errgroup.WithContext(ctx)
@@ -211,7 +243,7 @@ func newJudging(ctx context.Context, d *detector.Detector, sink func(extractor.R
 		detector.Verdict
 	}
 	var mu sync.Mutex
-	inOrder := ordered(func(v judged) error { return sink(v.Result, v.Verdict) })
+	inOrder := ordered(func(v judged) error { return sink(j.ctx, v.Result, v.Verdict) })
 	for range workers {
 		j.group.Go(func() error {
 			var judge func(rows []float32) []detector.Verdict // takes memory, and not all may be needed
@@ -227,6 +259,7 @@ func newJudging(ctx context.Context, d *detector.Detector, sink func(extractor.R
 					v := judged{Result: r}
 					if r.Err == nil {
 						v.Verdict, verdicts = verdicts[0], verdicts[1:]
+						v.Features, b.rows = b.rows[:d.Dim():d.Dim()], b.rows[d.Dim():]
 					}
 					mu.Lock()
 					err := inOrder(r.Index, v)

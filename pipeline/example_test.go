@@ -15,14 +15,13 @@ import (
 	"mlrbfn/pipeline"
 )
 
-// A detector trains on features from anywhere: a folder with features.npy and
-// labels.npy. Here they are two clouds of points in the plane.
-func ExampleTrain() {
+// twoClouds writes a folder with features.npy and labels.npy: two clouds of points in
+// the plane, around 1, 0 and 5, 0.
+func twoClouds() string {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
 	rng := rand.New(rand.NewPCG(1, 2))
 	x, y := make([]float32, 0, 2*400), make([]int64, 0, 400)
 	for i := range 400 {
@@ -35,6 +34,14 @@ func ExampleTrain() {
 	if err := npy.WriteFile(filepath.Join(dir, "labels.npy"), y, 400); err != nil {
 		log.Fatal(err)
 	}
+	return dir
+}
+
+// A detector trains on features from anywhere: a folder with features.npy and
+// labels.npy. Here they are two clouds of points in the plane.
+func ExampleTrain() {
+	dir := twoClouds()
+	defer os.RemoveAll(dir)
 
 	opts := pipeline.TrainOptions{Features: []string{dir}}
 	opts.Train.Epochs = 100
@@ -59,6 +66,41 @@ func ExampleTrain() {
 	// class 0
 	// class 1
 	// out of distribution
+}
+
+// An explainer says why features were judged as they were. For images, give it to
+// Detect or to Judge.Explain.
+func ExampleNewExplainer() {
+	dir := twoClouds()
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	detector, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{dir}})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	explainer, err := pipeline.NewExplainer(ctx, detector, pipeline.ExplainOptions{Nearest: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer explainer.Close()
+	rows := []float32{
+		1, 0, // in the middle of the first cloud
+		3, 4, // in none
+	}
+	explanations, err := explainer.Explain(ctx, rows, detector.Verdicts(rows))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, e := range explanations {
+		fmt.Println(e.Why)
+		fmt.Printf("%s: %s; nearest: class %s\n", e.Parts[0].Name, e.Parts[0].Meaning, e.Nearest[0].Class)
+	}
+	// Output:
+	// Not flagged: no part of the score is unusual beside the calibration images.
+	// density: near to a class; nearest: class 0
+	// Flagged: farther from every class than all 40 calibration images.
+	// density: far from every class; nearest: class 1
 }
 
 // Add teaches a detector a class more: only the new images go through its model, which

@@ -127,14 +127,21 @@ func (j *Judge) Image(ctx context.Context, p Picture) (Verdict, error) {
 // is none.
 type Answer struct {
 	Verdict
-	Err error
+	Err         error
+	Explanation *Explanation // of [Judge.Explain]
 }
 
 // Images judges many images, which is faster than one after the other. Its
 // answers are in their order. An image that cannot be read is an answer with an
 // error and disturbs no other.
 func (j *Judge) Images(ctx context.Context, pictures ...Picture) ([]Answer, error) {
-	answers := make([]Answer, len(pictures))
+	answers, _, err := j.judge(ctx, false, pictures)
+	return answers, err
+}
+
+// judge judges pictures and, if asked to, keeps the features of each.
+func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) ([]Answer, [][]float32, error) {
+	answers, rows := make([]Answer, len(pictures)), make([][]float32, len(pictures))
 	var items []extractor.Item
 	var at []int // which picture an item is
 	for i, p := range pictures {
@@ -145,10 +152,13 @@ func (j *Judge) Images(ctx context.Context, pictures ...Picture) ([]Answer, erro
 		items, at = append(items, p.item), append(at, i)
 	}
 	if len(items) == 0 {
-		return answers, ctx.Err()
+		return answers, rows, ctx.Err()
 	}
-	judging := newJudging(ctx, j.detector, func(r extractor.Result, v Verdict) error {
-		answers[at[r.Index]] = Answer{v, r.Err}
+	judging := newJudging(ctx, j.detector, func(_ context.Context, r extractor.Result, v Verdict) error {
+		answers[at[r.Index]] = Answer{Verdict: v, Err: r.Err}
+		if keep {
+			rows[at[r.Index]] = r.Features
+		}
 		return nil
 	})
 	err := judging.wait(func(ctx context.Context) error {
@@ -156,7 +166,7 @@ func (j *Judge) Images(ctx context.Context, pictures ...Picture) ([]Answer, erro
 		return errors.Join(err, judging.flush(ctx))
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return answers, nil
+	return answers, rows, nil
 }

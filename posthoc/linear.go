@@ -9,8 +9,10 @@ import (
 // Linear is a linear head: the logits of features x are W·x + b.
 type Linear struct {
 	In, Out int
-	Weights []float64 // W [C, D]
+	Weights []float64 // W [C, D]; do not change them after the first use
 	Bias    []float64 // b [C]
+
+	packed right
 }
 
 // NewLinear returns the head with the weights [C, D] and bias [C].
@@ -38,7 +40,7 @@ func (h *Linear) row(c int) []float64 { return h.Weights[c*h.In : (c+1)*h.In] }
 
 // Logits puts the logits of the rows x [n, D] into dst [n, C].
 func (h *Linear) Logits(dst, x []float64) {
-	linalg.NT(len(x)/h.In, h.Out, h.In, x, h.Weights, dst)
+	h.packed.times(h.Out, h.In, x, h.Weights, dst)
 	for i := range dst {
 		dst[i] += h.Bias[i%h.Out]
 	}

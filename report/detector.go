@@ -389,7 +389,9 @@ func (v *detectorView) heldOut() {
 const mostAlarms = 0.3
 
 func (v *detectorView) alarms() {
-	points := v.FalseAlarms
+	points := slices.DeleteFunc(slices.Clone(v.FalseAlarms), func(f FalseAlarms) bool {
+		return math.IsInf(f.Threshold, 0) || math.IsNaN(f.Threshold)
+	})
 	if at := slices.IndexFunc(points, func(f FalseAlarms) bool { return f.Share > mostAlarms }); at >= 0 {
 		points = points[:at+1]
 	}

@@ -38,6 +38,7 @@ func shownDetector(classes int) Detector {
 			d.Map.Points = append(d.Map.Points, MapPoint{At: at, Image: image, Class: name(i), Part: part, Given: name(i), OOD: j == 4})
 		}
 	}
+	d.FalseAlarms = []FalseAlarms{{math.Inf(-1), 0.001, 0, 0.01}}
 	for i := range 30 {
 		share := float64(i+1) / 31
 		d.FalseAlarms = append(d.FalseAlarms, FalseAlarms{float64(i) - 10, share, share / 2, min(1, share*1.5)})

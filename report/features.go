@@ -37,7 +37,7 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 	s := Set{Name: name, Group: group}
 	var images []Image
 	var first []int // rows of the sets before
-	files := &files{roots: roots}
+	picture := Pictures(roots)
 	var identities []string
 	for _, set := range sets {
 		first = append(first, s.N)
@@ -49,7 +49,7 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 		}
 		labels := set.Labels()
 		for i, img := range known {
-			at := Image{Path: img.Path, Decode: func() (image.Image, error) { return files.decode(set.Root, img) }}
+			at := picture(set, img)
 			if labels[i] >= 0 {
 				at.Label = set.Classes[labels[i]]
 			}
@@ -69,6 +69,15 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 		s.Images = digest(identities)
 	}
 	return s, nil
+}
+
+// Pictures returns a function that gives the image of an entry of a feature set, by
+// the rules of FeatureSet.
+func Pictures(roots []string) func(*features.Set, features.Image) Image {
+	files := &files{roots: roots}
+	return func(set *features.Set, img features.Image) Image {
+		return Image{Path: img.Path, Decode: func() (image.Image, error) { return files.decode(set.Root, img) }}
+	}
 }
 
 const (

@@ -122,6 +122,40 @@ func checkChoice(t *testing.T, f *linear.Fitted) {
 	}
 }
 
+// TestOneScale: with one scale the logits do not depend on how the features are
+// rotated or scaled together; with a scale for each feature they do.
+func TestOneScale(t *testing.T) {
+	rows := blobs(60, 4, 3, 9)
+	turned := rows
+	turned.X = slices.Clone(rows.X)
+	for i := 0; i < len(turned.X); i += 4 { // first two features by 45 degrees, all times 100
+		a, b := rows.X[i], rows.X[i+1]
+		copy(turned.X[i:], []float32{(a - b) * 70.710678, (a + b) * 70.710678, 100 * rows.X[i+2], 100 * rows.X[i+3]})
+	}
+	for _, one := range []bool{true, false} {
+		var logits [2][]float64
+		for k, r := range []dataset.Rows{rows, turned} {
+			f, err := linear.Fit(context.Background(), r, dataset.Rows{}, 3, linear.Options{C: .01, OneScale: one, Tolerance: 1e-14})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := make([]float64, len(r.X))
+			for i, v := range r.X {
+				x[i] = float64(v)
+			}
+			logits[k] = make([]float64, 3*r.Len())
+			f.Logits(logits[k], x)
+		}
+		apart := 0.
+		for i, v := range logits[0] {
+			apart = max(apart, math.Abs(v-logits[1][i]))
+		}
+		if one != (apart < 1e-4) {
+			t.Errorf("one scale %v: logits differ by %g", one, apart)
+		}
+	}
+}
+
 // blobs are n rows of a class in d features each.
 func blobs(n, d, classes int, seed uint64) dataset.Rows {
 	rng := rand.New(rand.NewPCG(seed, 1))

@@ -42,8 +42,9 @@
 //
 // where the last term is log dep₀ itself if there are no hidden layers.
 //
-// Before the first step the projections a_c are 0 and the w_c are the class
-// means. All β⁺_c of the last layer are the one number of a grid for which
+// Before the first step the projections a_c are 0. Unless Config.Start is nil, the
+// last layer is a linear classifier, which one width for all classes allows; what
+// follows is the start without it. The w_c are the class means. All β⁺_c of the last layer are the one number of a grid for which
 // softmax(l) has the least cross-entropy on the validation rows (with balanced
 // sampling times n/(n + 1) for a class of n rows). Training thus
 // starts from a closed form, which classifies like linear discriminant analysis

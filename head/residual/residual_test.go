@@ -298,6 +298,59 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 	}
 }
 
+// TestStartsAsALinearClassifier: before the first step the shares of the classes are
+// the softmax of the classifier's logits, up to the one factor that the validation
+// rows choose.
+func TestStartsAsALinearClassifier(t *testing.T) {
+	train, val := headtest.Blobs(200, 6, 3, 1), headtest.Blobs(60, 6, 3, 2)
+	means, err := fitDensity(t.Context(), train, val, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := &Linear{Bias: []float64{.1, -.2, .3}}
+	for c := range 3 {
+		for j := range 4 {
+			from.Weights = append(from.Weights, 2*float64(means.Means[c*6+j])+.1*float64(j*c))
+		}
+	}
+	n, err := ClosedForm(t.Context(), train, val, 3, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, logPhi, factor := of(n).NewPredictor(), make([]float64, 3), 0.
+	for _, r := range val.Index {
+		row := val.X[r*6 : (r+1)*6]
+		p.Outputs(logPhi, nil, row)
+		var logits [3]float64
+		for c := range logits {
+			logits[c] = from.Bias[c]
+			for j := range 4 {
+				logits[c] += from.Weights[c*4+j] * float64(row[j])
+			}
+		}
+		if factor == 0 {
+			factor = (logPhi[0] - logPhi[1]) / (logits[0] - logits[1])
+		}
+		for c := range 2 {
+			if got, want := logPhi[c]-logPhi[2], factor*(logits[c]-logits[2]); math.Abs(got-want) > 1e-3*(1+math.Abs(want)) {
+				t.Fatalf("row %d: class %d is ahead by %g, want %g", r, c, got, want)
+			}
+		}
+	}
+	if !(factor > 0) {
+		t.Errorf("factor %g", factor)
+	}
+	// Without a direction that tells the classes apart, it begins with the class means.
+	flat, err := ClosedForm(t.Context(), train, val, 3, &Linear{Weights: []float64{1e-9, 2e-9, 3e-9}, Bias: from.Bias})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := ClosedForm(t.Context(), train, val, 3, nil)
+	if err != nil || !slices.Equal(flat.Layers[0].Centroids, plain.Layers[0].Centroids) {
+		t.Errorf("a classifier of biases moved the centroids: %v", err)
+	}
+}
+
 // whitened gives both sets as the whitening of the first makes them.
 func whitened(t *testing.T, classes int, train, val dataset.Rows) (dataset.Rows, dataset.Rows) {
 	t.Helper()

@@ -36,7 +36,7 @@ var flagOf = map[string]string{
 }
 
 // notAFlag are options that no flag sets.
-var notAFlag = []string{"Order", "Class", "Step", "ReadOnly", "Decision", "Scratch", "Checkpoint", "C", "Near"}
+var notAFlag = []string{"Start", "Order", "Class", "Step", "ReadOnly", "Decision", "Scratch", "Checkpoint", "C", "Near"}
 
 // flagIn names the flags of a command that differ from flagOf.
 var flagIn = map[string]map[string]string{

@@ -15,6 +15,7 @@ import (
 
 	"mlrbfn/internal/pathtext"
 	"mlrbfn/pipeline"
+	"mlrbfn/report"
 )
 
 func newDetect() *command {
@@ -41,13 +42,22 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	Choice(c.FlagSet, &cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	moveOOD := c.String("move-ood", "", "move OOD images into the folder `DIR`, never over another file")
 	copyOOD := c.String("copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
+	page := c.String("report", "", "write a page of the images to `FILE.html`, the most surprising first")
+	explain := ""
+	Choice(c.FlagSet, &explain, "explain", "", "why|where", "also say why: the parts of the score, the nearest training images; where: and which region of OOD images")
+	c.Lookup("explain").NoOptDefVal = "why"
+	var reasons pipeline.ExplainOptions
+	c.StringArrayVar(&reasons.Features, "features", nil, "`FEATURES` of the training images, for --explain and --report (default: those at training)")
+	c.StringArrayVar(&reasons.Roots, "images", nil, "`FOLDER` that pictures of training images may come from (repeat); default: those that the feature sets record")
+	c.IntVar(&reasons.Nearest, "nearest", 3, "training images to show for each image; 0: none")
+	c.rare("features", "images", "nearest")
 	failOnOOD := c.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
 	quiet := c.Bool("quiet", false, "show neither progress nor the summary")
 	c.section("speed and limits")
 	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
 	c.required = []string{"detector"}
-	c.run = func(ctx context.Context, s Streams) error {
+	c.run = func(ctx context.Context, s Streams) (err error) {
 		if c.NArg() == 0 {
 			return Usagef("name an image or a folder of images to judge")
 		}
@@ -60,6 +70,19 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		if err := images.Check(); err != nil {
 			return err
 		}
+		if *page != "" {
+			if err := report.CheckVerdicts(*page); err != nil {
+				return err
+			}
+		}
+		switch {
+		case explain == "" && *page == "" && (c.Changed("features") || c.Changed("images") || c.Changed("nearest")):
+			return Usagef("--features, --images and --nearest go with --explain or --report")
+		case reasons.Nearest < 0:
+			return Usagef("--nearest %d: it is a number of images", reasons.Nearest)
+		case reasons.Nearest == 0:
+			reasons.Nearest = -1
+		}
 		switch opts.SetAside = *moveOOD; {
 		case *moveOOD != "" && *copyOOD != "":
 			return Usagef("--move-ood and --copy-ood exclude each other")
@@ -70,7 +93,6 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		case *copyOOD != "":
 			opts.SetAside, opts.Copy = *copyOOD, true
 		}
-		var err error
 		if opts.Detector, err = load(*file); err != nil {
 			return err
 		}
@@ -87,6 +109,19 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		var explainer *pipeline.Explainer
+		if explain != "" || *page != "" {
+			if explainer, err = pipeline.NewExplainer(ctx, opts.Detector, reasons); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, explainer.Close()) }()
+			for _, note := range explainer.Notes() {
+				fmt.Fprintf(ForPeople(s.Err), "detect: note: %s\n", c.adviseText(note))
+			}
+		}
+		if explain != "" {
+			opts.Explain, opts.Where = explainer, explain == "where"
+		}
 		var folders []string
 		for _, arg := range c.Args() {
 			switch {
@@ -97,22 +132,45 @@ The PATH - reads further paths from standard input, one per line, and judges the
 				opts.More = readPaths(s.In, *null)
 			}
 		}
-		show := newPrinter(format, opts.SetAside != "", cells == "raw", s.Out)
+		show := newPrinter(format, opts.SetAside != "", explain != "", cells == "raw", s.Out)
 		progress := NewProgress(s.Err, "images", *quiet || IsTerminal(s.Out))
 		opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
 		truth := newAssessment(opts.Detector.Classes)
+		label := func(j pipeline.Judgement) string {
+			if !*labels || j.Err != nil {
+				return ""
+			}
+			return labelOf(j.Path, folders)
+		}
+		shown := newPage(*page, opts.Detector, label)
+		if c.Changed("threshold") {
+			shown.alarms = 0
+		}
 		stats, err := pipeline.Detect(ctx, opts, func(j pipeline.Judgement) error {
 			if j.SetAsideErr != nil && !*quiet {
 				fmt.Fprintf(s.Err, "detect: warning: %v\n", j.SetAsideErr)
 			}
-			if label := labelOf(j.Path, folders); *labels && j.Err == nil && label != "" {
-				truth.add(label, j.Verdict)
+			if name := label(j); name != "" {
+				truth.add(name, j.Verdict)
 			}
 			j.Err = c.advise(j.Err)
+			if *page != "" {
+				shown.add(j)
+			}
 			j.SetAside = filepath.ToSlash(j.SetAside)
 			return show(j)
 		})
 		progress.Close()
+		if err == nil && *page != "" {
+			if !*quiet {
+				fmt.Fprintf(ForPeople(s.Err), "detect: writing the page %s\n", *page)
+			}
+			var notes []string
+			for _, note := range explainer.Notes() {
+				notes = append(notes, c.adviseText(note))
+			}
+			err = shown.write(ctx, explainer, pageFacts(*file, opts.Detector, explainer, shown), c.line(), notes)
+		}
 		if err != nil {
 			return err
 		}
@@ -243,9 +301,9 @@ func splitNull(data []byte, atEOF bool) (advance int, token []byte, err error) {
 }
 
 // newPrinter returns a function that prints judgements in a format, with the
-// places where images were set aside if they are, and CSV cells raw or harmless
+// places where images were set aside if they are, with explanations if there are any, and CSV cells raw or harmless
 // for spreadsheets.
-func newPrinter(format string, aside, raw bool, w io.Writer) func(pipeline.Judgement) error {
+func newPrinter(format string, aside, explained, raw bool, w io.Writer) func(pipeline.Judgement) error {
 	switch format {
 	case "jsonl":
 		return func(j pipeline.Judgement) error {
@@ -267,8 +325,9 @@ func newPrinter(format string, aside, raw bool, w io.Writer) func(pipeline.Judge
 				SetAside   string  `json:"set_aside,omitempty"`
 				AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
 				Error      string  `json:"set_aside_error,omitempty"`
+				*reasons
 			}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
-				pathtext.Encode(j.SetAside), pathtext.Bytes(j.SetAside), text(j.SetAsideErr)})
+				pathtext.Encode(j.SetAside), pathtext.Bytes(j.SetAside), text(j.SetAsideErr), reasonsOf(j.Explanation)})
 		}
 	case "csv":
 		if IsTerminal(w) {
@@ -294,6 +353,9 @@ func newPrinter(format string, aside, raw bool, w io.Writer) func(pipeline.Judge
 				if aside {
 					names = append(names, "set_aside")
 				}
+				if explained {
+					names = append(names, "why")
+				}
 				if err := row(names...); err != nil {
 					return err
 				}
@@ -305,6 +367,13 @@ func newPrinter(format string, aside, raw bool, w io.Writer) func(pipeline.Judge
 			}
 			if aside {
 				cells = append(cells, cell(j.SetAside))
+			}
+			if explained {
+				why := ""
+				if j.Explanation != nil {
+					why = j.Explanation.Why
+				}
+				cells = append(cells, cell(why))
 			}
 			return row(cells...)
 		}
@@ -327,6 +396,9 @@ func newPrinter(format string, aside, raw bool, w io.Writer) func(pipeline.Judge
 			verdict = "OOD"
 		}
 		_, err := fmt.Fprintf(w, "%-7s  %-20s  %10.4f  %9.4f  %8.4f  %s\n", verdict, Printable(j.Class), j.Confidence, j.Score, j.PValue, Printable(j.Path))
+		if err == nil && j.Explanation != nil {
+			err = printReasons(w, j.Explanation)
+		}
 		return err
 	}
 }

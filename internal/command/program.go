@@ -88,7 +88,7 @@ func run(ctx context.Context, cmd *cobra.Command, args []string, s Streams) int 
 // execute runs a command, or the one below it that args name, and returns which
 // it was.
 func execute(ctx context.Context, cmd *cobra.Command, args []string, s Streams) (*cobra.Command, error) {
-	cmd.SetArgs(append([]string{}, args...)) // nil would mean those of the process
+	cmd.SetArgs(joinWords(args))
 	cmd.SetIn(s.In)
 	cmd.SetOut(s.Out)
 	cmd.SetErr(ForPeople(s.Err))

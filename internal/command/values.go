@@ -117,3 +117,24 @@ func (c *choice) Set(text string) error {
 	*c.value = text
 	return nil
 }
+
+// optionalWords are the words that may follow a flag which needs none.
+var optionalWords = map[string][]string{"--explain": {"why", "where"}}
+
+// joinWords returns arguments with such words joined to their flags, as pflag wants
+// them: "--explain where" becomes "--explain=where".
+func joinWords(args []string) []string {
+	joined := []string{} // nil would mean those of the process
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			return append(joined, args[i:]...)
+		}
+		if i+1 < len(args) && slices.Contains(optionalWords[arg], args[i+1]) {
+			i++
+			arg += "=" + args[i]
+		}
+		joined = append(joined, arg)
+	}
+	return joined
+}

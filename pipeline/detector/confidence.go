@@ -25,7 +25,7 @@ func logit(logPhi float64) float64 {
 var usual = Platt{Slope: 1}
 
 const (
-	usualWeight = 5
+	usualWeight = 1
 	mostLogit   = 20 // of an image that Platt is fitted on, so that none outweighs all others
 	leastSlope  = 0.01
 )

@@ -47,6 +47,9 @@ type Detector struct {
 	// Confidence, unless nil, makes Verdict.Confidence of the largest confidence.
 	Confidence *Platt
 
+	// Reference is what verdicts are explained by; nil in older files.
+	Reference *Reference
+
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head

@@ -68,6 +68,7 @@ type metadata struct {
 	Folds        int                 `json:"folds,omitempty"`
 	Assessment   *Assessment         `json:"assessment,omitempty"`
 	Confidence   *Platt              `json:"confidence,omitempty"` // nil: the largest φ
+	Reference    string              `json:"reference,omitempty"`  // whose parts of the score the tensor reference.parts has
 }
 
 // conditioningRecord says what a conditioning is.
@@ -129,6 +130,9 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		meta.Version = scoresVersion
 	}
 	meta.Model = pathtext.EncodePercent(meta.Model)
+	if d.Reference != nil {
+		meta.Reference = d.Reference.Of
+	}
 	if settings.NoDepression {
 		meta.Depression = "none"
 	}
@@ -156,7 +160,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = append(append(append(tensors, append(d.relabelledTensors(), d.Validation.tensors()...)...), d.byClassTensors()...), scoreTensors...)
+	tensors = slices.Concat(tensors, d.relabelledTensors(), d.Validation.tensors(), d.byClassTensors(), d.Reference.tensors(), scoreTensors)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -373,6 +377,9 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 		d.Heads = append(d.Heads, h)
 	}
 	if d.Scoring, err = d.readScoring(file, meta.Scores); err != nil {
+		return nil, err
+	}
+	if err := d.readReference(file, meta.Reference); err != nil {
 		return nil, err
 	}
 	return d, d.readFolds(file, meta.Folds)

@@ -77,7 +77,7 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 			return nil, fmt.Errorf("the detector's backbone: %w", err)
 		}
 	}
-	if opts.ApplyEXIF, err = d.Source.appliesEXIF(); err != nil {
+	if opts.ApplyEXIF, err = d.Source.AppliesEXIF(); err != nil {
 		return nil, err
 	}
 	// Output and pool are as training had them; a set made elsewhere names
@@ -125,8 +125,8 @@ func (d *Detector) openPixels(dir string) (Backbone, error) {
 	return model, nil
 }
 
-// appliesEXIF tells whether images are turned as their EXIF orientation says.
-func (s Source) appliesEXIF() (bool, error) {
+// AppliesEXIF tells whether images are turned as their EXIF orientation says.
+func (s Source) AppliesEXIF() (bool, error) {
 	var treatment struct {
 		EXIF string `json:"exif"`
 	}

@@ -193,6 +193,33 @@ func TestEvaluateSaysThatItTestsOnTrainingImages(t *testing.T) {
 	}
 }
 
+// TestEvaluateComparesAllPairsOfSets: images of the validation set, of two sets of
+// OOD images and of the training set of the detector are found again.
+func TestEvaluateComparesAllPairsOfSets(t *testing.T) {
+	clouds := func(seed uint64, n int) string {
+		return pipetest.Clouds(t, seed, n, pipetest.TwoLabels, pipetest.Two...)
+	}
+	d, _, err := training.Train(t.Context(), quick(clouds(5, 100)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	train := quick(clouds(1, 100))
+	train.Validation.Features = clouds(2, 50)
+	var found []Leak
+	_, err = Evaluate(t.Context(), Options{
+		Train: train, ID: clouds(2, 50), Out: t.TempDir(), Methods: []string{"head"}, Detector: d,
+		OOD:    []OODSet{{Near, "a", clouds(3, 20)}, {Far, "b", clouds(3, 20)}, {Far, "c", clouds(5, 100)}},
+		Leaked: func(leaks []Leak) { found = leaks },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Leak{{"validation", "id", 100, 100, 100, 100}, {"a", "b", 40, 40, 40, 40}, {"c", "detector", 200, 200, 200, 200}}
+	if !slices.Equal(found, want) {
+		t.Errorf("leaks %v, want %v", found, want)
+	}
+}
+
 // quick are options that train in a moment.
 func quick(dirs ...string) training.Options {
 	o := training.Options{Features: dirs}

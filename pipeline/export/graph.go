@@ -263,10 +263,19 @@ func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.
 	m.Output("log_confidences", logConfidences, onnx.Double, batch, len(d.Classes))
 	m.Output("confidences", confidences, onnx.Double, batch, len(d.Classes))
 	m.Output("class", class, onnx.Int64, batch)
-	m.Output("confidence", addConfidence(m, d.Confidence, logConfidences), onnx.Double, batch)
-	m.Output("score", score, onnx.Double, batch)
+	m.Output("confidence", addKnown(m, addConfidence(m, d.Confidence, logConfidences), 0), onnx.Double, batch)
+	lowest, highest := m.Number(-math.MaxFloat64), m.Number(math.MaxFloat64)
+	m.Output("score", m.Op("Max", lowest, m.Op("Min", highest, addKnown(m, score, -math.MaxFloat64))), onnx.Double, batch)
 	m.Output("ood", ood, onnx.Bool, batch)
 	m.Output("p_value", pValue, onnx.Double, batch)
+}
+
+// addKnown replaces NaN, where the operator set has Where (from 9 on).
+func addKnown(m *onnx.Model, v onnx.Value, unknown float64) onnx.Value {
+	if m.Opset() < 9 {
+		return v
+	}
+	return m.Op("Where", m.AtLeast(v, m.Number(math.Inf(-1))), v, m.Number(unknown))
 }
 
 // below returns what a score is compared with for being at least s: the

@@ -30,7 +30,8 @@ type Data struct {
 	groups            []int // of the rows, nil where each is one of its own
 	copies            int   // rows that are like others
 	calibrated        []detector.Verdict
-	leftOut           int // calibration rows that are not one of their group's
+	sample            []float32 // features of calibration images, at most detector.ReferenceImages
+	leftOut           int       // calibration rows that are not one of their group's
 	split             dataset.Parts
 	train, validation dataset.Rows
 	space             *dataset.Space

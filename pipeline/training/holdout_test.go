@@ -159,4 +159,13 @@ func TestWeigh(t *testing.T) {
 	if len(w) != 3 || math.Abs(w["gen"]/w["vim-s"]-math.E) > 1e-9 || math.Abs(w["gen"]+w["vim-s"]-sumWeights) > 1e-9 || w[detector.DensityPart] != always {
 		t.Errorf("weights %v", w)
 	}
+	// With four folds half of the weight is that of fixed weights, with the same sum.
+	four := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87}, 4)
+	sum := 0.
+	for _, v := range four {
+		sum += v
+	}
+	if math.Abs(sum-sumWeights-always) > 1e-9 || math.Abs(four["fdbd-s"]-(sumWeights+always)/5/2) > 1e-9 || four["vim-s"] >= w["vim-s"] {
+		t.Errorf("weights of four folds %v", four)
+	}
 }

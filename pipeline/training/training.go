@@ -129,6 +129,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if d.Confidence, err = raw.fitConfidence(ctx, d); err != nil {
 		return nil, nil, err
 	}
+	if d.Reference, err = data.reference(ctx, &raw, d); err != nil {
+		return nil, nil, err
+	}
 
 	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -262,6 +265,11 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 			return nil, err
 		}
 		x = own.X
+	}
+	sample := dataset.Every(rows, detector.ReferenceImages)
+	t.sample = make([]float32, 0, len(sample)*t.D)
+	for _, r := range sample {
+		t.sample = append(t.sample, x[r*t.D:(r+1)*t.D]...)
 	}
 	scores := []float64{}
 	block := make([]float32, 0, dataset.BlockRows*t.D)

@@ -485,9 +485,9 @@ func (t *Tab) Overflow() (wide []string) {
 	return wide
 }
 
-// Violations lists what axe-core finds that is serious or critical. Set-up brings
-// axe-core into .setup/axe.
-func (t *Tab) Violations() (serious []string) {
+// Violations lists what axe-core finds that is serious or critical, by these of its
+// rules; none means all. Set-up brings axe-core into .setup/axe.
+func (t *Tab) Violations(rules ...string) (serious []string) {
 	t.tb.Helper()
 	file := filepath.Join(testenv.Root(t.tb), ".setup", "axe", "axe.min.js")
 	axe, err := os.ReadFile(file)
@@ -495,7 +495,11 @@ func (t *Tab) Violations() (serious []string) {
 		testenv.Missing(t.tb, "axe-core", "install npm and run `make setup`", err)
 	}
 	t.Eval(string(axe)+"; 0", nil)
-	t.Eval(`axe.run(document, { resultTypes: ["violations"] }).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
+	only := ""
+	if len(rules) > 0 {
+		only = `, runOnly: ["` + strings.Join(rules, `", "`) + `"]`
+	}
+	t.Eval(`axe.run(document, { resultTypes: ["violations"]`+only+` }).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
     .flatMap((v) => v.nodes.slice(0, 3).map((n) => v.id + ": " + v.help + ": " + n.html.slice(0, 200) + " " + n.failureSummary.slice(0, 300))))`, &serious)
 	return serious
 }

@@ -1,0 +1,287 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"image"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/pathtext"
+	"mlrbfn/pipeline"
+	"mlrbfn/report"
+)
+
+// reasons is what JSON has of an explanation, beside the verdict.
+type reasons struct {
+	Why     string          `json:"why"`
+	Parts   []jsonPart      `json:"parts"`
+	Nearest []jsonNeighbour `json:"nearest"` // null where the training features are not known
+	Where   *jsonMap        `json:"where,omitempty"`
+}
+
+type jsonPart struct {
+	Name    string   `json:"name"`
+	Value   *float64 `json:"value"` // null where nothing is known of calibration images
+	Adds    *float64 `json:"adds"`
+	Meaning string   `json:"meaning"`
+}
+
+type jsonNeighbour struct {
+	Path      string  `json:"path"`
+	PathBytes []byte  `json:"path_bytes,omitempty"`
+	Row       int     `json:"row"`
+	Class     string  `json:"class"`
+	Distance  float64 `json:"distance"`
+}
+
+type jsonMap struct {
+	Width  int       `json:"width"`
+	Height int       `json:"height"`
+	Values []float32 `json:"values"`
+}
+
+// reasonsOf returns what JSON has of an explanation; nil for none.
+func reasonsOf(e *pipeline.Explanation) *reasons {
+	if e == nil {
+		return nil
+	}
+	r := &reasons{Why: e.Why, Parts: []jsonPart{}}
+	for _, p := range e.Parts {
+		r.Parts = append(r.Parts, jsonPart{p.Name, finite(p.Deviations), finite(p.Adds), p.Meaning})
+	}
+	for _, n := range e.Nearest {
+		r.Nearest = append(r.Nearest, jsonNeighbour{pathtext.Encode(n.Image.Path), pathtext.Bytes(n.Image.Path), n.Row, n.Class, n.Distance})
+	}
+	if m := e.Where; m != nil {
+		r.Where = &jsonMap{m.Width, m.Height, m.Values}
+	}
+	return r
+}
+
+func finite(v float64) *float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return &v
+}
+
+// printReasons prints an explanation below the line of its verdict.
+func printReasons(w io.Writer, e *pipeline.Explanation) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "         %s\n", e.Why)
+	for _, p := range e.Parts {
+		if math.IsNaN(p.Deviations) {
+			fmt.Fprintf(&b, "           %-10s adds %8.2f           %s\n", p.Name, p.Adds, p.Meaning)
+			continue
+		}
+		fmt.Fprintf(&b, "           %-10s %6.1f %-13s  %s\n", p.Name, p.Deviations, bar(p.Deviations), p.Meaning)
+	}
+	for i, n := range e.Nearest {
+		title := ""
+		if i == 0 {
+			title = "nearest"
+		}
+		fmt.Fprintf(&b, "           %-10s %6.2f  %s  %s\n", title, n.Distance, Printable(n.Class), Printable(cmp.Or(n.Image.Path, fmt.Sprintf("row %d", n.Row))))
+	}
+	if e.WhereErr != nil {
+		fmt.Fprintf(&b, "           which region made the score fall is not known: %v\n", e.WhereErr)
+	}
+	if m := e.Where; m != nil {
+		b.WriteString("           which region made the score fall: darkest, most\n")
+		most := slices.Max(append([]float32{0}, m.Values...))
+		for row := range slices.Chunk(m.Values, m.Width) {
+			b.WriteString("             ")
+			for _, v := range row {
+				shade := 0
+				if v > 0 {
+					shade = min(int(v/most*float32(len(shades))), len(shades)-1)
+				}
+				b.WriteString(strings.Repeat(shades[shade], 2))
+			}
+			b.WriteString("\n")
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+var shades = []string{"·", "░", "▒", "▓", "█"}
+
+// bar draws standard deviations from −6 to 6: to the left of the middle what is
+// stranger than usual.
+func bar(deviations float64) string {
+	const side = 6
+	n := int(math.Round(max(-side, min(side, deviations))))
+	if n < 0 {
+		return strings.Repeat(" ", side+n) + strings.Repeat("█", -n) + "│" + strings.Repeat(" ", side)
+	}
+	return strings.Repeat(" ", side) + "│" + strings.Repeat("█", n) + strings.Repeat(" ", side-n)
+}
+
+// page collects what detect --report shows. Of many images it keeps those that are
+// most surprising.
+type page struct {
+	file     string
+	detector *pipeline.Detector
+	label    func(pipeline.Judgement) string // that a person gave; "" if unknown
+	alarms   float64                         // that the threshold was set for; 0 if unknown
+	byPValue bool
+
+	kept        []pipeline.Judgement
+	scores      []float64 // of all images, or their p-values
+	failed      []report.Failure
+	unread, ood int
+}
+
+func newPage(file string, d *pipeline.Detector, label func(pipeline.Judgement) string) *page {
+	p := &page{file: file, detector: d, label: label, alarms: 1 - d.TargetTPR, byPValue: len(d.Folds) > 0}
+	for c := range d.Classes {
+		p.byPValue = p.byPValue || d.ThresholdOf(c) != d.Threshold
+	}
+	return p
+}
+
+// moreSurprising orders judgements.
+func moreSurprising(a, b pipeline.Judgement) int {
+	return cmp.Or(cmp.Compare(a.PValue, b.PValue), cmp.Compare(a.Score, b.Score))
+}
+
+// add takes a judgement.
+func (p *page) add(j pipeline.Judgement) {
+	if j.Err != nil {
+		if p.unread++; len(p.failed) < report.MostVerdicts {
+			p.failed = append(p.failed, report.Failure{Path: j.Path, Error: text(j.Err)})
+		}
+		return
+	}
+	if j.OOD {
+		p.ood++
+	}
+	if p.byPValue {
+		p.scores = append(p.scores, j.PValue)
+	} else {
+		p.scores = append(p.scores, j.Score)
+	}
+	j.Features = slices.Clone(j.Features) // others lie beside them
+	if j.Explanation != nil {
+		j.Features = nil
+	}
+	if p.kept = append(p.kept, j); len(p.kept) == 2*report.MostVerdicts {
+		p.cut()
+	}
+}
+
+// cut keeps the most surprising images.
+func (p *page) cut() {
+	slices.SortStableFunc(p.kept, moreSurprising)
+	if len(p.kept) > report.MostVerdicts {
+		clear(p.kept[report.MostVerdicts:])
+		p.kept = p.kept[:report.MostVerdicts]
+	}
+}
+
+// write explains what is not explained yet, and writes the page.
+func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []report.Fact, line string, notes []string) error {
+	p.cut()
+	var x []float32
+	var verdicts []pipeline.Verdict
+	var at []int
+	for i, j := range p.kept {
+		if j.Explanation == nil {
+			x, verdicts, at = append(x, j.Features...), append(verdicts, j.Verdict), append(at, i)
+			p.kept[i].Features = nil
+		}
+	}
+	all, err := e.Explain(ctx, x, verdicts)
+	if err != nil {
+		return err
+	}
+	for k, i := range at {
+		p.kept[i].Explanation = &all[k]
+	}
+	d := p.detector
+	v := report.Verdicts{
+		Facts: facts, Commands: []string{line}, Detector: d.File(), Classes: d.Classes,
+		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.Scores,
+		ByPValue: p.byPValue, Scores: p.scores, Failed: p.failed, Notes: notes,
+	}
+	if p.byPValue {
+		v.Calibration = nil
+		for c := range d.Classes {
+			if s := d.ScoresOf(c); len(d.Folds) == 0 && (v.Calibration == nil || len(s) < len(v.Calibration)) {
+				v.Calibration = s
+			}
+		}
+	}
+	if p.unread > len(p.failed) {
+		v.Notes = append(v.Notes, fmt.Sprintf("%d images could not be read; the first %d are listed", p.unread, len(p.failed)))
+	}
+	for _, j := range p.kept {
+		v.Items = append(v.Items, p.item(ctx, j))
+	}
+	return report.WriteVerdicts(p.file, v)
+}
+
+// Bounds of a picture for a thumbnail.
+const (
+	mostThumbnailPixels = 1 << 26
+	thumbnailTime       = 20 * time.Second
+)
+
+func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
+	decode := func() (image.Image, error) {
+		ctx, cancel := context.WithTimeout(ctx, thumbnailTime)
+		defer cancel()
+		return j.Image(ctx, preprocess.DecodeOptions{MaxPixels: mostThumbnailPixels})
+	}
+	e := j.Explanation
+	v := report.Verdict{
+		Image: report.Image{Path: j.Path, Label: p.label(j), Decode: decode},
+		Class: j.Class, Confidence: j.Confidence, Score: j.Score, PValue: j.PValue, OOD: j.OOD, Why: e.Why,
+	}
+	for _, part := range e.Parts {
+		value := part.Deviations
+		if math.IsNaN(value) { // of older detectors
+			value = part.Adds
+		}
+		v.Parts = append(v.Parts, report.Part{Name: part.Name, Value: value, Meaning: part.Meaning})
+	}
+	for _, n := range e.Nearest {
+		if n.Image.Path == "" {
+			n.Image.Path = fmt.Sprintf("row %d", n.Row)
+		}
+		v.Nearest = append(v.Nearest, report.Neighbour{Image: n.Image, Class: n.Class, Distance: n.Distance})
+	}
+	if m := e.Where; m != nil {
+		v.Where = &report.Map{Width: m.Width, Height: m.Height, Values: m.Values}
+	}
+	return v
+}
+
+// pageFacts is what repeats a run of detect.
+func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page) []report.Fact {
+	facts := []report.Fact{
+		{Name: "version", Value: Version()},
+		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
+		{Name: "detector", Value: file},
+		{Name: "score", Value: d.ScoreName()},
+		{Name: "images", Value: fmt.Sprintf("%s, %d of them out of distribution, %d unreadable", count(len(p.scores)+p.unread, "image"), p.ood, p.unread)},
+	}
+	if d.Source.Model != "" {
+		facts = append(facts, report.Fact{Name: "backbone", Value: filepath.Base(d.Source.Model)})
+	}
+	if d.Source.SHA256 != "" {
+		facts = append(facts, report.Fact{Name: "SHA-256 of the backbone", Value: d.Source.SHA256})
+	}
+	for _, set := range e.Sets() {
+		facts = append(facts, report.Fact{Name: "training features", Value: set.Dir})
+	}
+	return facts
+}

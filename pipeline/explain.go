@@ -1,0 +1,149 @@
+package pipeline
+
+import (
+	"context"
+	"sync/atomic"
+
+	"mlrbfn/extractor"
+	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/explanation"
+)
+
+type (
+	// Explainer explains the verdicts of a detector; see [NewExplainer].
+	Explainer = explanation.Explainer
+	// ExplainOptions says what to explain verdicts by.
+	ExplainOptions = explanation.Options
+	// Explanation says why an image was judged as it was.
+	Explanation = explanation.Explanation
+	// ScorePart is one part of the score of an image.
+	ScorePart = explanation.Part
+	// Neighbour is a training image near to a judged one.
+	Neighbour = explanation.Neighbour
+	// WhereMap says which region of an image made its score fall.
+	WhereMap = explanation.Map
+)
+
+// NewExplainer returns what explains a detector's verdicts: the parts of the score,
+// in words and in standard deviations, and the nearest training images. Give it to
+// [Detect] or to [Judge.Explain], or call its method Explain for features.
+func NewExplainer(ctx context.Context, d *Detector, opts ExplainOptions) (*Explainer, error) {
+	return explanation.New(ctx, d, opts)
+}
+
+// Explain is Images with the reasons: Answer.Explanation is set for every image that
+// could be read. With where, flagged images have a map of which region made the score
+// fall, which runs some 50 to 100 images through the backbone for each of them.
+func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures ...Picture) ([]Answer, error) {
+	answers, rows, err := j.judge(ctx, true, pictures)
+	if err != nil {
+		return nil, err
+	}
+	var x []float32
+	var verdicts []Verdict
+	var at []int
+	for i, row := range rows {
+		if answers[i].Err == nil {
+			x, verdicts, at = append(x, row...), append(verdicts, answers[i].Verdict), append(at, i)
+		}
+	}
+	all, err := e.Explain(ctx, x, verdicts)
+	if err != nil {
+		return nil, err
+	}
+	for k, i := range at {
+		if where && answers[i].OOD {
+			if all[k].Where, all[k].WhereErr = e.Where(ctx, j.backbone, pictures[i].item, j.run); ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+		}
+		answers[i].Explanation = &all[k]
+	}
+	return answers, nil
+}
+
+// explaining collects judged images, in order, to explain many of them at once.
+type explaining struct {
+	opts     *DetectOptions
+	backbone detector.Backbone
+	sink     func(extractor.Result, Verdict, *Explanation) error
+
+	results  []extractor.Result
+	verdicts []Verdict
+	received atomic.Int64
+	more     chan struct{} // has a value when received has grown
+}
+
+// explainedAtOnce is how many images share a search of the training features, and
+// mappedAtOnce how many where those that are flagged get a map, which takes so long
+// that the search does not matter.
+const explainedAtOnce, mappedAtOnce = 512, 16
+
+func newExplaining(opts *DetectOptions, backbone detector.Backbone, sink func(extractor.Result, Verdict, *Explanation) error) *explaining {
+	return &explaining{opts: opts, backbone: backbone, sink: sink, more: make(chan struct{}, 1)}
+}
+
+// add takes the next image. Calls do not overlap.
+func (e *explaining) add(ctx context.Context, r extractor.Result, v Verdict) error {
+	if e.opts.Explain == nil {
+		return e.sink(r, v, nil)
+	}
+	e.results, e.verdicts = append(e.results, r), append(e.verdicts, v)
+	var err error
+	if len(e.results) == explainedAtOnce || e.opts.Where && len(e.results) == mappedAtOnce {
+		err = e.flush(ctx)
+	}
+	e.received.Add(1)
+	select {
+	case e.more <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+// flush explains the images that were taken. No call of add may overlap.
+func (e *explaining) flush(ctx context.Context) error {
+	var x []float32
+	var verdicts []Verdict
+	for i, r := range e.results {
+		if r.Err == nil {
+			x, verdicts = append(x, r.Features...), append(verdicts, e.verdicts[i])
+		}
+	}
+	all, err := e.opts.Explain.Explain(ctx, x, verdicts)
+	if err != nil {
+		return err
+	}
+	for i, r := range e.results {
+		var why *Explanation
+		if r.Err == nil {
+			why, all = &all[0], all[1:]
+			if e.opts.Where && e.verdicts[i].OOD {
+				if why.Where, why.WhereErr = e.opts.Explain.Where(ctx, e.backbone, r.Item, e.opts.Run); ctx.Err() != nil {
+					return ctx.Err()
+				}
+			}
+		}
+		if err := e.sink(r, e.verdicts[i], why); err != nil {
+			return err
+		}
+	}
+	e.results, e.verdicts = e.results[:0], e.verdicts[:0]
+	return nil
+}
+
+// drain waits until n images were taken, after which no more come for now, and
+// explains those that are left.
+func (e *explaining) drain(ctx context.Context, n int) error {
+	if e.opts.Explain == nil {
+		return nil
+	}
+	for e.received.Load() < int64(n) {
+		select {
+		case <-e.more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return e.flush(ctx)
+}
