@@ -285,6 +285,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 	}
 	handler := s.Handler()
 	for _, l := range listeners {
+		s.log.Info("listening", "address", l.Addr().String(), "detectors", len(s.opts.Detectors.Detectors))
 		start(l, handler)
 	}
 	if metrics != nil {

@@ -154,9 +154,6 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 			return err
 		}
 		defer server.Close()
-		for _, l := range listeners {
-			opts.Log.Info("listening", "address", l.Addr().String(), "detectors", len(opts.Detectors.Detectors))
-		}
 		if err := access.Notify("READY=1"); err != nil {
 			opts.Log.Warn("systemd could not be told", "error", err)
 		}

@@ -4,6 +4,7 @@
 //	scripts/bench train [--sections steps,seeds,contention,whole,paged]
 //	scripts/bench extract [--model DIR] [--memory N]
 //	scripts/bench detect [--model DIR]
+//	scripts/bench serve [--model DIR] [--clients N]
 //	scripts/bench scores [--evaluate FEATURES | --growth ROWS,…]
 //	scripts/bench million [--images N]
 //
@@ -37,7 +38,7 @@ import (
 // dir.
 type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
 
-var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion}
+var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe}
 
 func main() {
 	log.SetFlags(0)

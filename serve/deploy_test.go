@@ -1,0 +1,53 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"mlrbfn/internal/testenv"
+	"mlrbfn/serve/internal/servetest"
+)
+
+// TestDashboard: each metric that the dashboard shows is one that the service has.
+func TestDashboard(t *testing.T) {
+	w, _ := remembering(t)
+	ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1)))
+	w.drift.update(t.Context())
+	w.metrics.changed("main", false, nil)
+	w.metrics.shadow("main", "agree")
+	metrics := httptest.NewServer(w.MetricsHandler())
+	defer metrics.Close()
+	_, _, offered := ask(t, "GET", metrics.URL+"/metrics", nil, nil)
+	data, err := os.ReadFile(filepath.Join(testenv.Root(t), "deploy", "grafana.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(data, &board); err != nil {
+		t.Fatal(err)
+	}
+	shown := 0
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			for _, name := range regexp.MustCompile(`(mlrbfn|process)_[a-z_]+`).FindAllString(target.Expr, -1) {
+				if shown++; !strings.Contains(offered, "\n"+name) {
+					t.Errorf("%s: there is no metric %s", p.Title, name)
+				}
+			}
+		}
+	}
+	if shown < 20 {
+		t.Errorf("%d metrics are shown", shown)
+	}
+}
