@@ -544,7 +544,7 @@ got = dict(zip(names, ReferenceEvaluator(files["head"]).run(None, {"features": n
 assert len(verdicts) == len(got["score"]) == 120
 for i, v in enumerate(verdicts):
     assert meta["head"]["mlrbfn.classes"][got["class"][i]] == v["class"] and got["ood"][i] == v["ood"] and got["p_value"][i] == v["p_value"], (i, v)
-    assert abs(got["score"][i] - v["score"]) < 1e-5 and abs(got["confidence"][i] - v["confidence"]) < 1e-5, (i, v)
+    assert abs(got["score"][i] - v["score"]) < 1e-5 and abs(got["confidence"][i] - v["confidence"]) < 1e-5, (i, v, got["score"][i], got["confidence"][i])
 `, dir, w.features)
 }
 
