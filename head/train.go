@@ -132,7 +132,8 @@ type Trainable interface {
 }
 
 // exploded is the largest allowed ratio of an epoch's loss to the loss of the
-// first step, for a loss above 1. Healthy runs stay below 1 times; only far too
+// first step, for a loss above 1 and above twice log C, that of a guess. Heads that
+// start from a closed form may begin at next to none. Healthy runs stay below 1 times; only far too
 // large learning rates reach a multiple, mostly in the first epoch.
 const exploded = 10
 
@@ -210,7 +211,7 @@ func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int,
 		if len(val.Index) == 0 {
 			e.ValLoss = e.TrainLoss
 		}
-		if e.TrainLoss > max(exploded*f.first, 1) {
+		if e.TrainLoss > max(exploded*f.first, 1, 2*math.Log(float64(classes))) {
 			return f.epochs, diverged(e.TrainLoss)
 		}
 		if notNumber(e.ValLoss) {

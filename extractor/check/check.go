@@ -155,7 +155,11 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 		return r, nil
 	}
 	if r.Oriented > 0 && !opts.Decode.ApplyEXIF {
-		r.warn("%d of %d images have an EXIF orientation, which is ignored: the model sees them turned; ApplyEXIF turns them upright", r.Oriented, len(r.Images))
+		have := "have"
+		if r.Oriented == 1 {
+			have = "has"
+		}
+		r.warn("%d of %d images %s an EXIF orientation, which is ignored: the model sees them turned; ApplyEXIF turns them upright", r.Oriented, len(r.Images), have)
 	}
 	s, err := newSeer(m)
 	if err != nil {
