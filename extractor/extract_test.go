@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -345,6 +346,23 @@ func TestExtractRefusesWhatIsNotFinite(t *testing.T) {
 		}
 	}
 	if stats.Failed != 13 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+// An image of absurdly large features is named as unreadable, not judged.
+func TestExtractRefusesWhatIsAbsurd(t *testing.T) {
+	items := greys(t, 20)
+	scale := message(varint(2, 1), field(9, binary.LittleEndian.AppendUint32(nil, math.Float32bits(1e20))))
+	m := openTest(t, testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3)},
+		constant("scale", scale), node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Mul", "flat,scale", "features"))), ModelOptions{})
+	results, stats := collect(t, m, items, ExtractOptions{})
+	for i, r := range results {
+		if r.Features != nil || r.Err == nil || !strings.Contains(r.Err.Error(), "is beyond") {
+			t.Errorf("image %d: features %v, %v", i, r.Features, r.Err)
+		}
+	}
+	if stats.Failed != len(items) {
 		t.Errorf("%+v", stats)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -169,6 +170,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 		}
 		weights, j.Assessment = weigh(h.aurocs(-1), len(h.folds)), h.assess()
 	}
+	weights = t.Options.without(weights)
 	j.Scoring, err = t.joinWith(ctx, weights, full, own)
 	return j, err
 }
@@ -213,7 +215,9 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *l
 		p.Scale.Deviation /= w
 		s.Parts = append(s.Parts, p)
 	}
-	s.Guard = guardOf(said.Nearness)
+	if !slices.Contains(t.Options.WithoutParts, detector.GuardPart) {
+		s.Guard = guardOf(said.Nearness)
+	}
 	return s, nil
 }
 
@@ -466,6 +470,13 @@ func spreadClasses(rows dataset.Rows, most int) []int {
 	return some
 }
 
+// without returns the values of the parts that are not left out.
+func (o *Options) without(values map[string]float64) map[string]float64 {
+	kept := maps.Clone(values)
+	maps.DeleteFunc(kept, func(name string, _ float64) bool { return slices.Contains(o.WithoutParts, name) })
+	return kept
+}
+
 // aurocs returns the mean AUROC of each candidate over all folds but one.
 func (h *holdOut) aurocs(but int) map[string]float64 {
 	sum, n := map[string]float64{}, 0.
@@ -481,7 +492,7 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 	for name := range sum {
 		sum[name] /= n
 	}
-	return sum
+	return h.t.Options.without(sum)
 }
 
 // assess says how well the joined score finds the classes that were left out. Each
@@ -489,7 +500,7 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 func (h *holdOut) assess() *detector.Assessment {
 	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}, FalseAlarms: falseAlarms, Curve: make([]float64, len(falseAlarms))}
 	for i, f := range h.folds {
-		weights, guard := weigh(h.aurocs(i), len(h.folds)), guardOf(f.nearness)
+		weights, guard := h.t.Options.without(weigh(h.aurocs(i), len(h.folds))), guardOf(f.nearness)
 		known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
 		for _, c := range candidates {
 			w := weights[c.name]

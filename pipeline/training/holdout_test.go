@@ -169,3 +169,23 @@ func TestWeigh(t *testing.T) {
 		t.Errorf("weights of four folds %v", four)
 	}
 }
+
+// Parts that are left out have no weight, with class hold-out and without.
+func TestWithoutParts(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		o := quick(nearTwins(t, 4, 60))
+		o.NoHoldOut, o.WithoutParts = fixed, []string{detector.DensityPart, detector.DecisionPart, detector.GuardPart}
+		d, _, err := Train(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.Scoring.Parts) == 0 || d.Scoring.Guard != nil {
+			t.Errorf("%+v", d.Scoring)
+		}
+		for _, p := range d.Scoring.Parts {
+			if slices.Contains(o.WithoutParts, p.Name) {
+				t.Errorf("%s is a part", p.Name)
+			}
+		}
+	}
+}

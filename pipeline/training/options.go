@@ -77,6 +77,10 @@ type Options struct {
 	// time, and makes no assessment.
 	NoHoldOut bool
 
+	// WithoutParts are parts of detector.JoinedScore that are left out, which may be
+	// detector.GuardPart, to measure what they add. The detector does not record it.
+	WithoutParts []string
+
 	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
 
 	// PerClass gives each class a threshold and p-values of its own, so that at most

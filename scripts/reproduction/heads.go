@@ -114,11 +114,57 @@ func (e *experiment) compareHeads(w io.Writer, tasks []task) error {
 			summarise(w, b, all)
 		}
 	}
+	if err := e.printWithout(w, tasks); err != nil {
+		return err
+	}
 	_, err := fmt.Fprintf(w, `
 Near / far AUROC, accuracy; in per cent, means %s
 The best single score is the post-hoc one with the highest near + far on these very
 test images, chosen afterwards; scores read a linear head that is trained on the features.
 `, e.trained)
+	return err
+}
+
+// printWithout prints the default score beside those without parts of the head, where
+// these were run.
+func (e *experiment) printWithout(w io.Writer, tasks []task) error {
+	variants := []contest{linearHead, noDecision, noParts, noHead}
+	var b strings.Builder
+	for _, t := range tasks {
+		all, err := studies(e.out, t.key, t.title)
+		if err != nil {
+			return err
+		}
+		for _, study := range all {
+			cells := map[string]report.Cell{}
+			for _, section := range report.PaperTable(report.AUROC, []report.Study{study}).Sections {
+				for _, l := range section.Lines {
+					cells[l.Method] = l.Cells[0]
+				}
+			}
+			var line strings.Builder
+			found := 0
+			for _, v := range variants {
+				c, ok := cells[pipeline.JoinedScore+v.suffix]
+				if !ok {
+					line.WriteString(" – |")
+					continue
+				}
+				found++
+				fmt.Fprintf(&line, " %.2f / %.2f |", 100*c.Near.Mean, 100*c.Far.Mean)
+			}
+			if found > 1 {
+				fmt.Fprintf(&b, "| %s | %s |%s\n", study.Backbone, study.Benchmark, &line)
+			}
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, `
+| features | known classes | default | without decision | without decision, density | without decision, density, guard |
+|---|---|---|---|---|---|
+%s`, &b)
 	return err
 }
 

@@ -3,7 +3,7 @@
 // methods on them, and prints the paper's numbers next to ours. Run it by
 // scripts/reproduce:
 //
-//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses [flags]
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves [flags]
 package main
 
 import (
@@ -29,6 +29,7 @@ import (
 	"mlrbfn/internal/command"
 	"mlrbfn/metrics"
 	"mlrbfn/pipeline"
+	"mlrbfn/pipeline/detector"
 	"mlrbfn/posthoc"
 	"mlrbfn/report"
 	"mlrbfn/report/figures"
@@ -43,21 +44,30 @@ type contest struct {
 	layers int    // of a softmax network that is trained as the paper's; 0: the linear head
 	paper  bool   // the MLRBFN is the paper's
 	takes  func(method string) bool
+
+	without []string // parts of the default score that are left out; such a contest runs if it is named
 }
 
 // readLogits are the scores that depend on the kind of softmax network.
 var readLogits = []string{"msp", "mls", "energy", "gen", "odin", "she-ip", "she-e"}
 
 var (
-	linearHead  = contest{"linear", "", 0, false, func(string) bool { return true }}
-	plainHead   = contest{"plain", " (plain)", 1, false, func(m string) bool { return slices.Contains(readLogits, m) }}
-	fourLayers  = contest{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }}
-	asPublished = contest{"paper", " (as published)", 0, true, func(m string) bool { return m == pipeline.JoinedScore }}
+	linearHead  = contest{"linear", "", 0, false, func(string) bool { return true }, nil}
+	plainHead   = contest{"plain", " (plain)", 1, false, func(m string) bool { return slices.Contains(readLogits, m) }, nil}
+	fourLayers  = contest{"mlp", " (MLP)", 4, false, func(m string) bool { return slices.Contains(readLogits, m) }, nil}
+	asPublished = contest{"paper", " (as published)", 0, true, joined, nil}
 
-	contests = []contest{linearHead, plainHead, fourLayers, asPublished}
+	// What the head adds to the default score.
+	noDecision = contest{"no-decision", " (without decision)", 0, false, joined, []string{detector.DecisionPart}}
+	noParts    = contest{"no-parts", " (without decision, density)", 0, false, joined, []string{detector.DecisionPart, detector.DensityPart}}
+	noHead     = contest{"no-head", " (without decision, density, guard)", 0, false, joined, []string{detector.DecisionPart, detector.DensityPart, detector.GuardPart}}
+
+	contests = []contest{linearHead, plainHead, fourLayers, asPublished, noDecision, noParts, noHead}
 )
 
-const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads or superclasses"
+func joined(method string) bool { return method == pipeline.JoinedScore }
+
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses or curves"
 
 // experiment is a run of the program.
 type experiment struct {
@@ -65,6 +75,7 @@ type experiment struct {
 	key, data, out string // out is the folder of all data sets
 	features       string // folder with BACKBONE/SET, in place of extraction; "" for none
 	methods        []string
+	few            few // of curves; the zero value takes all training images
 	contests       []contest
 	train          map[bool]pipeline.TrainOptions // whether the head is as published
 	trained        string                         // how the heads are trained, for the report
@@ -79,7 +90,7 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses [flags]",
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
@@ -89,12 +100,14 @@ with the paper's. heads compares these with all post-hoc scores and the ensemble
 the stand-ins of CIFAR-10, CIFAR-100 and ImageNet-200, and prints one table.
 superclasses does so, without the paper's heads, on twenty tasks of few and similar
 classes: four of a superclass of CIFAR-100 are known and the fifth is near-OOD.
+curves prints how the default score, KNN, MDS++ and the linear head do with 5 to 200
+training images of each class of CIFAR-10's stand-in; a seed is a draw of the images.
 Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
 	only := f.StringSlice("only", nil, "of superclasses, the `NAMES` to run; the table has all that were run")
 	f.StringVar(&e.features, "features", "", "folder `FEATURES` with a feature set BACKBONE/SET for every backbone and set, in place of extraction; an earlier run has left it in OUT/cifar10-stand-in/features, say")
-	chosen := f.StringSlice("contests", nil, "`HEADS` whose logits scores read: linear, plain, mlp; and paper, the MLRBFN as published (default: all)")
+	chosen := f.StringSlice("contests", nil, "`HEADS` whose logits scores read: linear, plain, mlp; and paper, the MLRBFN as published (default: all these); and no-decision, no-parts, no-head, the default score without those parts of the head")
 	subset := f.Bool("subset", false, "run on small stand-ins for the data sets, with small backbones unless --model is given")
 	methods := f.String("methods", "mlrbfn,msp,odin,gen,she-ip,she-e,knn,rmds,ensemble", "`METHODS` to compare, as evaluate has them, or all")
 	seeds := f.String("seeds", "0,1,2", "seeds, with commas between them")
@@ -114,7 +127,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 		return command.Usagef("one data set is needed: " + dataSets)
 	}
 	keys := []string{f.Arg(0)}
-	e.contests = contests
+	e.contests = contests[:4]
 	if keys[0] == heads {
 		keys, *subset = headsOn, true
 		e.contests = []contest{linearHead, asPublished}
@@ -122,7 +135,9 @@ Results of an earlier run with the same options are reused.`, stdout)
 			*methods = "all"
 		}
 	}
-	if keys[0] == fine {
+	if keys[0] == curves {
+		*subset, *methods, e.contests = true, strings.Join(curveScores, ","), []contest{linearHead}
+	} else if keys[0] == fine {
 		*subset, e.contests = true, []contest{linearHead}
 		if !f.Changed("methods") {
 			*methods = "all"
@@ -133,7 +148,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 	if *chosen != nil {
 		e.contests = slices.DeleteFunc(slices.Clone(contests), func(c contest) bool { return !slices.Contains(*chosen, c.name) })
 		if len(e.contests) != len(*chosen) {
-			return command.Usagef("--contests %s: they are linear, plain, mlp and paper", strings.Join(*chosen, ","))
+			return command.Usagef("--contests %s: they are linear, plain, mlp, paper, no-decision, no-parts and no-head", strings.Join(*chosen, ","))
 		}
 	}
 	if *subset && !f.Changed("data") {
@@ -155,6 +170,9 @@ Results of an earlier run with the same options are reused.`, stdout)
 	}
 	e.evaluation.Draw = figures.Draw
 	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
+	if keys[0] == curves {
+		return e.runCurves(ctx, stdout, *models, *seeds, *epochs)
+	}
 	paper, standIns := grids()
 	var tasks []task
 	all := standIns
@@ -395,6 +413,8 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 	prints := map[string]string{} // checksums of the feature sets
 	if strings.HasPrefix(e.key, fine+"/") {
 		dir = filepath.Join(e.out, fine) // the far sets of all superclasses are the same
+	} else if e.few.images > 0 {
+		dir = filepath.Join(e.out, curves)
 	}
 	extract := func(s set) (string, error) {
 		if e.features != "" {
@@ -431,6 +451,11 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 	if err != nil {
 		return err
 	}
+	if e.few.images > 0 {
+		if train, err = e.choose(ctx, train, b.name); err != nil {
+			return err
+		}
+	}
 	opts := e.evaluation
 	if opts.ID, err = extract(e.test); err != nil {
 		return err
@@ -456,6 +481,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		opts := opts
 		opts.Train = e.train[c.paper]
 		opts.Train.Features = []string{train}
+		opts.Train.WithoutParts = c.without
 		if val != "" {
 			opts.Train.Validation = pipeline.Share{Features: val}
 		}
@@ -474,6 +500,9 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		if err := e.hold(ctx, b, c, opts, prints); err != nil {
 			return err
 		}
+	}
+	if e.few.images > 0 {
+		return e.promise(ctx, b.name, opts, train)
 	}
 	return nil
 }
@@ -507,7 +536,8 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		Validation   pipeline.Share
 		Bootstrap    int
 		Sets         map[string]string
-	}{opts.Methods, opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints}, "", "  ")
+		Without      []string `json:",omitempty"`
+	}{opts.Methods, opts.Softmax, t.Head.Settings(), t.Conditioning, t.Train, t.Seeds, t.Validation, opts.Bootstrap, prints, t.WithoutParts}, "", "  ")
 	if err != nil {
 		return err
 	}

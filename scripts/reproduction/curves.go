@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"mlrbfn/features"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/command"
+	"mlrbfn/pipeline"
+)
+
+// Learning curves: the default score beside simple ones, with few training images of
+// each class of CIFAR-10.
+const curves = "curves"
+
+var (
+	curveSizes = []int{5, 10, 20, 50, 200}
+	// GEN reads the logits of the linear head.
+	curveScores = []string{pipeline.JoinedScore, "knn", "mds++", "gen"}
+)
+
+// curveFolds are those of the cross-conformal calibration that is compared.
+const curveFolds = 5
+
+// few says which of the training images are used: with n images of each class, draw k
+// has those from kn on.
+type few struct{ images, draw int }
+
+func (f few) key() string { return fmt.Sprintf("%s/%d-%d", curves, f.images, f.draw) }
+
+// runCurves measures and prints the curves of all backbones.
+func (e *experiment) runCurves(ctx context.Context, w io.Writer, models []string, seeds string, epochs int) error {
+	_, standIns := grids()
+	for _, images := range curveSizes {
+		for draw := range strings.SplitSeq(seeds, ",") {
+			k, err := strconv.Atoi(draw)
+			if err != nil || k < 0 {
+				return command.Usagef("--seeds %s: seeds are numbers with commas between them", seeds)
+			}
+			e.few = few{images, k}
+			e.grid, e.key = standIns["cifar10"], e.few.key()
+			e.models = []string{"vit-tiny-p16"}
+			if err := e.run(ctx, models, draw, epochs); err != nil {
+				return err
+			}
+		}
+	}
+	return e.printCurves(w, strings.Split(seeds, ","))
+}
+
+// choose writes a feature set of the training images of e.few and returns its folder.
+func (e *experiment) choose(ctx context.Context, from, backbone string) (string, error) {
+	s, err := features.Open(from)
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	images, err := s.Images()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(e.out, e.key, "features", backbone, "train")
+	w, err := features.Create(ctx, dir, features.Header{
+		D: s.D, Root: s.Root, Model: s.Model, ModelSHA256: s.ModelSHA256, Output: s.Output, Pool: s.Pool,
+		Preprocess: s.Preprocess, Fingerprint: s.Fingerprint, Tool: command.Version(),
+	}, features.Options{Force: true})
+	if err != nil {
+		return "", err
+	}
+	defer w.Close()
+	some, seen := features.Contents{Classes: s.Classes}, map[int64]int{}
+	for i, y := range s.Labels() {
+		if y < 0 {
+			continue
+		}
+		if seen[y]++; (seen[y]-1)/e.few.images != e.few.draw {
+			continue
+		}
+		if err := w.Append(images[i], s.Row(i), nil); err != nil {
+			return "", err
+		}
+		some.Images, some.Labels = append(some.Images, images[i]), append(some.Labels, y)
+	}
+	if want := e.few.images * len(s.Classes); len(some.Images) != want {
+		return "", fmt.Errorf("%s has %d images for draw %d of %d of each class, want %d", from, len(some.Images), e.few.draw, e.few.images, want)
+	}
+	_, err = w.Commit(ctx, some)
+	return dir, err
+}
+
+// alarms is what a detector flags.
+type alarms struct {
+	Score       string  `json:"score"`
+	Folds       int     `json:"folds"`       // of cross-conformal calibration; 0: a tenth of the images calibrates
+	Calibration int     `json:"calibration"` // images
+	Threshold   bool    `json:"threshold"`   // there is one
+	ID          float64 `json:"id"`          // shares of the test images that are flagged
+	Near        float64 `json:"near"`        // likewise; means over the sets
+	Far         float64 `json:"far"`
+	Why         string  `json:"why"` // there was no class hold-out
+}
+
+const alarmsFile = "alarms.json"
+
+// promise trains detectors as the program does, and counts what they flag at 5% false
+// alarms. A file that exists is kept.
+func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline.EvaluateOptions, train string) error {
+	file := filepath.Join(e.folder(backbone, linearHead), alarmsFile)
+	if exists(file) && !e.again {
+		return nil
+	}
+	var all []alarms
+	for i := range len(curveScores) + 1 {
+		o := e.train[false]
+		o.Features = []string{train}
+		a := alarms{Score: pipeline.JoinedScore, Folds: curveFolds}
+		if i < len(curveScores) {
+			a = alarms{Score: curveScores[i]}
+		}
+		o.Scores, o.Calibration.Folds = a.Score, a.Folds
+		fmt.Fprintf(e.stderr, "reproduce: %s, %s: a detector that judges by %s, %d folds\n", backbone, e.key, a.Score, a.Folds)
+		d, result, err := pipeline.Train(ctx, o)
+		if err != nil {
+			return err
+		}
+		a.Calibration, a.Threshold, a.Why = len(d.Scores), result.Threshold != nil, result.NoAssessment
+		flagged := func(dir string) (share float64, err error) {
+			s, err := features.Open(dir)
+			if err != nil {
+				return 0, err
+			}
+			defer s.Close()
+			verdicts, err := d.VerdictsContext(ctx, s.Features())
+			for _, v := range verdicts {
+				if v.OOD {
+					share += 1 / float64(len(verdicts))
+				}
+			}
+			return share, err
+		}
+		if a.ID, err = flagged(opts.ID); err != nil {
+			return err
+		}
+		for _, set := range opts.OOD {
+			share, err := flagged(set.Features)
+			if err != nil {
+				return err
+			}
+			if set.Group == pipeline.Near {
+				a.Near += share / float64(len(e.near))
+			} else {
+				a.Far += share / float64(len(e.far))
+			}
+		}
+		all = append(all, a)
+	}
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(file, func(w io.Writer) error { _, err := w.Write(text); return err })
+}
+
+// printCurves prints two tables for each backbone: AUROC and accuracy, and what is
+// flagged at 5% false alarms.
+func (e *experiment) printCurves(w io.Writer, draws []string) error {
+	first, err := studies(e.out, few{curveSizes[0], atoi(draws[0])}.key(), "")
+	if err != nil {
+		return err
+	}
+	for _, study := range first {
+		var one, two strings.Builder
+		for _, images := range curveSizes {
+			cells := map[string]*[3]float64{}
+			flags := make([]alarms, len(curveScores)+1)
+			calibrated := make([]int, len(flags)) // draws with a threshold
+			for _, draw := range draws {
+				key := few{images, atoi(draw)}.key()
+				found, err := studies(e.out, key, "")
+				if err != nil {
+					return err
+				}
+				for _, s := range found {
+					for _, r := range s.Results {
+						if s.Backbone != study.Backbone || r.Dataset != "mean" || r.Seed != "mean" {
+							continue
+						}
+						if cells[r.Method] == nil {
+							cells[r.Method] = &[3]float64{}
+						}
+						c, k := cells[r.Method], 1/float64(len(draws))
+						if r.Group == pipeline.Near {
+							c[0] += k * r.AUROC
+							c[2] += k * r.IDAcc
+						} else {
+							c[1] += k * r.AUROC
+						}
+					}
+				}
+				text, err := os.ReadFile(filepath.Join(e.out, key, "reports", study.Backbone, linearHead.name, alarmsFile))
+				if err != nil {
+					return err
+				}
+				var all []alarms
+				if err := json.Unmarshal(text, &all); err != nil {
+					return err
+				}
+				for i, a := range all {
+					flags[i].Calibration = a.Calibration
+					if a.Threshold {
+						calibrated[i]++
+						flags[i].ID, flags[i].Near, flags[i].Far = flags[i].ID+a.ID, flags[i].Near+a.Near, flags[i].Far+a.Far
+					}
+				}
+			}
+			fmt.Fprintf(&one, "| %d |", images)
+			for _, name := range curveScores {
+				c := cells[name]
+				if c == nil {
+					c = &[3]float64{math.NaN(), math.NaN(), math.NaN()}
+				}
+				fmt.Fprintf(&one, " %.1f / %.1f", 100*c[0], 100*c[1])
+				if name == pipeline.JoinedScore || name == "gen" {
+					fmt.Fprintf(&one, ", %.1f", 100*c[2])
+				}
+				one.WriteString(" |")
+			}
+			one.WriteString("\n")
+			fmt.Fprintf(&two, "| %d | %d |", images, flags[0].Calibration)
+			for i, a := range flags {
+				if n := float64(calibrated[i]); n > 0 {
+					fmt.Fprintf(&two, " %.1f; %.0f / %.0f |", 100*a.ID/n, 100*a.Near/n, 100*a.Far/n)
+				} else {
+					two.WriteString(" – |")
+				}
+			}
+			two.WriteString("\n")
+		}
+		fmt.Fprintf(w, `%s: near / far AUROC and accuracy in per cent, means over %d draws of the images
+
+| images per class | default | KNN | MDS++ | linear head, GEN |
+|---|---|---|---|---|
+%s
+Of the test images of known classes, how many per cent are flagged where at most 5 are
+promised; of the near and far OOD images, how many. – is a detector that flags nothing,
+since too few images calibrate.
+
+| images per class | calibrate | default | KNN | MDS++ | linear head, GEN | default, %d folds |
+|---|---|---|---|---|---|---|
+%s
+`, study.Backbone, len(draws), &one, curveFolds, &two)
+	}
+	return nil
+}
+
+func atoi(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
