@@ -138,8 +138,10 @@ func TestClients(t *testing.T) {
 	if !c.Enter("[::ffff:10.0.0.3]:1") || !c.Enter("10.0.0.3:1") || c.Enter("10.0.0.3:2") {
 		t.Error("one address in two forms")
 	}
-	if none := NewClients(0); !none.Enter("x") || !none.Enter("x") {
-		t.Error("0 is no limit")
+	for none, i := NewClients(0), 0; i < 2; i++ {
+		if !none.Enter("x") {
+			t.Error("0 is no limit")
+		}
 	}
 }
 
