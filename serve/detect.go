@@ -8,26 +8,29 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"mlrbfn/internal/explained"
 	"mlrbfn/serve/detectors"
 )
 
 // answer is what a client gets for an image. Its fields are those of detect --json, and
 // the service's own.
 type answer struct {
-	ID         string   `json:"id"`
-	Path       string   `json:"path"` // what the client called the image
-	Detector   string   `json:"detector"`
-	Class      *string  `json:"class,omitempty"`
-	Confidence *float64 `json:"confidence,omitempty"`
-	Score      *number  `json:"score,omitempty"`
-	OOD        *bool    `json:"ood,omitempty"`
-	PValue     *float64 `json:"p_value,omitempty"`
-	Stored     *bool    `json:"stored,omitempty"` // absent where nothing is remembered
-	Error      string   `json:"error,omitempty"`
+	ID                 string   `json:"id"`
+	Path               string   `json:"path"` // what the client called the image
+	Detector           string   `json:"detector"`
+	Class              *string  `json:"class,omitempty"`
+	Confidence         *float64 `json:"confidence,omitempty"`
+	Score              *number  `json:"score,omitempty"`
+	OOD                *bool    `json:"ood,omitempty"`
+	PValue             *float64 `json:"p_value,omitempty"`
+	Stored             *bool    `json:"stored,omitempty"` // absent where nothing is remembered
+	Error              string   `json:"error,omitempty"`
+	*explained.Reasons          // with ?explain=1
 }
 
 // answerOf makes the answer for an image, and its status.
@@ -43,6 +46,7 @@ func (s *Server) answerOf(ctx context.Context, d *detectors.Loaded, o outcome) (
 	if s.opts.Store != nil {
 		a.Stored = &o.stored
 	}
+	a.Reasons = o.reasons
 	return a, http.StatusOK
 }
 
@@ -56,6 +60,13 @@ func (s *Server) detect(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.failed(w, r, err)
 		return
+	}
+	why := false
+	if text := r.URL.Query().Get("explain"); text != "" {
+		if why, err = strconv.ParseBool(text); err != nil {
+			s.failed(w, r, refuse(http.StatusBadRequest, "explain is 1 or 0"))
+			return
+		}
 	}
 	main, shadow, err := s.use(r.URL.Query().Get("detector"))
 	if err != nil {
@@ -77,6 +88,9 @@ func (s *Server) detect(w http.ResponseWriter, r *http.Request) {
 	s.metrics.stage("read", start)
 	s.wasRead(w)
 	outcomes := s.all(ctx, main, shadow, source, pictures)
+	if why {
+		s.addReasons(ctx, main, outcomes)
+	}
 	if !several {
 		a, status := s.answerOf(ctx, main, outcomes[0])
 		if status != http.StatusOK {

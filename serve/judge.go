@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"mlrbfn/internal/explained"
 	"mlrbfn/pipeline"
 	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/store"
@@ -38,8 +40,9 @@ type outcome struct {
 	name   string
 	sha256 string // "" for features that came without an image
 	judged
-	stored bool
-	err    error
+	stored  bool
+	err     error
+	reasons *explained.Reasons // nil unless asked for
 }
 
 // one judges an image, unless the same is being judged already.
@@ -116,6 +119,51 @@ func (s *Server) all(ctx context.Context, main, shadow *detectors.Loaded, source
 	}
 	group.Wait()
 	return outcomes
+}
+
+// addReasons adds why images were judged as they were. Where that fails, the verdicts
+// are answered without it, and the log says why.
+func (s *Server) addReasons(ctx context.Context, d *detectors.Loaded, outcomes []outcome) {
+	var rows []float32
+	var verdicts []pipeline.Verdict
+	var at []int
+	for i, o := range outcomes {
+		if o.err == nil {
+			rows, verdicts, at = append(rows, o.features...), append(verdicts, o.Verdict), append(at, i)
+		}
+	}
+	if len(at) == 0 {
+		return
+	}
+	all, err := s.reasons(ctx, d, rows, verdicts)
+	if err != nil {
+		id, _ := ctx.Value(requestID{}).(string)
+		s.log.Warn("verdicts were not explained", "request", id, "detector", d.Name, "error", err)
+		return
+	}
+	for i, e := range all {
+		for k := range e.Nearest {
+			if img := &e.Nearest[k].Image; !filepath.IsLocal(filepath.FromSlash(img.Path)) {
+				img.Path = "" // it would name a folder of this machine
+			}
+		}
+		outcomes[at[i]].reasons = explained.Of(&e)
+	}
+}
+
+// reasons explains verdicts, as one of the images that run.
+func (s *Server) reasons(ctx context.Context, d *detectors.Loaded, rows []float32, verdicts []pipeline.Verdict) ([]pipeline.Explanation, error) {
+	e, err := d.Explainer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	end, err := s.places.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	defer s.metrics.stage("explain", time.Now())
+	return e.Explain(ctx, rows, verdicts)
 }
 
 // rows judges rows of features.

@@ -41,7 +41,7 @@ func newMetrics() *metrics {
 		registry:  prometheus.NewRegistry(),
 		requests:  counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
 		latency:   histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
-		stages:    histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing.", times, "stage"),
+		stages:    histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing, explaining.", times, "stage"),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_refused_total", Help: "Requests that were refused with status 429."}),
 		shared:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_shared_total", Help: "Images that got the verdict of an equal one that was being judged."}),
 		verdicts:  counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),

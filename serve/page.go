@@ -25,6 +25,7 @@ func (s *Server) pageRoutes() []route {
 		file("GET /{$}", "page.html", "text/html; charset=utf-8"),
 		file("GET /page.js", "page.js", "text/javascript; charset=utf-8"),
 		file("GET /page.css", "page.css", "text/css; charset=utf-8"),
+		file("GET /icon.svg", "icon.svg", "image/svg+xml"),
 		page("GET /style.css", "text/css; charset=utf-8", []byte(report.StyleSheet())),
 	}
 }

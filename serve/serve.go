@@ -262,7 +262,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 	defer end()
 	start := func(l net.Listener, handler http.Handler) {
 		server := &http.Server{
-			Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: s.opts.ReadTimeout, IdleTimeout: idleTimeout,
+			Handler: handler, ReadHeaderTimeout: min(headerTimeout, s.opts.ReadTimeout), ReadTimeout: s.opts.ReadTimeout, IdleTimeout: idleTimeout,
 			WriteTimeout: s.opts.ReadTimeout + s.opts.Timeout + 10*time.Second, MaxHeaderBytes: maxHeader,
 			ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 			BaseContext: func(net.Listener) context.Context { return requests },

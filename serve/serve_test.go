@@ -574,6 +574,15 @@ func TestSlowClient(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	conn.Close()
+	if conn, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(conn, "POST /v1/detect HTTP/1.1\r\nHost: local")
+	_ = conn.SetReadDeadline(time.Now().Add(headerTimeout / 2))
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Errorf("headers that do not end: %v", err)
+	}
+	conn.Close()
 	cancel()
 	if err := <-ended; err != nil || s.placesIn() != 0 {
 		t.Error(err, s.placesIn())

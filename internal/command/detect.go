@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mlrbfn/internal/explained"
 	"mlrbfn/internal/pathtext"
 	"mlrbfn/pipeline"
 	"mlrbfn/report"
@@ -303,7 +304,7 @@ func splitNull(data []byte, atEOF bool) (advance int, token []byte, err error) {
 // newPrinter returns a function that prints judgements in a format, with the
 // places where images were set aside if they are, with explanations if there are any, and CSV cells raw or harmless
 // for spreadsheets.
-func newPrinter(format string, aside, explained, raw bool, w io.Writer) func(pipeline.Judgement) error {
+func newPrinter(format string, aside, why, raw bool, w io.Writer) func(pipeline.Judgement) error {
 	switch format {
 	case "jsonl":
 		return func(j pipeline.Judgement) error {
@@ -325,9 +326,9 @@ func newPrinter(format string, aside, explained, raw bool, w io.Writer) func(pip
 				SetAside   string  `json:"set_aside,omitempty"`
 				AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
 				Error      string  `json:"set_aside_error,omitempty"`
-				*reasons
+				*explained.Reasons
 			}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
-				pathtext.Encode(j.SetAside), pathtext.Bytes(j.SetAside), text(j.SetAsideErr), reasonsOf(j.Explanation)})
+				pathtext.Encode(j.SetAside), pathtext.Bytes(j.SetAside), text(j.SetAsideErr), explained.Of(j.Explanation)})
 		}
 	case "csv":
 		if IsTerminal(w) {
@@ -353,7 +354,7 @@ func newPrinter(format string, aside, explained, raw bool, w io.Writer) func(pip
 				if aside {
 					names = append(names, "set_aside")
 				}
-				if explained {
+				if why {
 					names = append(names, "why")
 				}
 				if err := row(names...); err != nil {
@@ -368,7 +369,7 @@ func newPrinter(format string, aside, explained, raw bool, w io.Writer) func(pip
 			if aside {
 				cells = append(cells, cell(j.SetAside))
 			}
-			if explained {
+			if why {
 				why := ""
 				if j.Explanation != nil {
 					why = j.Explanation.Why

@@ -13,64 +13,9 @@ import (
 	"time"
 
 	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/pathtext"
 	"mlrbfn/pipeline"
 	"mlrbfn/report"
 )
-
-// reasons is what JSON has of an explanation, beside the verdict.
-type reasons struct {
-	Why     string          `json:"why"`
-	Parts   []jsonPart      `json:"parts"`
-	Nearest []jsonNeighbour `json:"nearest"` // null where the training features are not known
-	Where   *jsonMap        `json:"where,omitempty"`
-}
-
-type jsonPart struct {
-	Name    string   `json:"name"`
-	Value   *float64 `json:"value"` // null where nothing is known of calibration images
-	Adds    *float64 `json:"adds"`
-	Meaning string   `json:"meaning"`
-}
-
-type jsonNeighbour struct {
-	Path      string  `json:"path"`
-	PathBytes []byte  `json:"path_bytes,omitempty"`
-	Row       int     `json:"row"`
-	Class     string  `json:"class"`
-	Distance  float64 `json:"distance"`
-}
-
-type jsonMap struct {
-	Width  int       `json:"width"`
-	Height int       `json:"height"`
-	Values []float32 `json:"values"`
-}
-
-// reasonsOf returns what JSON has of an explanation; nil for none.
-func reasonsOf(e *pipeline.Explanation) *reasons {
-	if e == nil {
-		return nil
-	}
-	r := &reasons{Why: e.Why, Parts: []jsonPart{}}
-	for _, p := range e.Parts {
-		r.Parts = append(r.Parts, jsonPart{p.Name, finite(p.Deviations), finite(p.Adds), p.Meaning})
-	}
-	for _, n := range e.Nearest {
-		r.Nearest = append(r.Nearest, jsonNeighbour{pathtext.Encode(n.Image.Path), pathtext.Bytes(n.Image.Path), n.Row, n.Class, n.Distance})
-	}
-	if m := e.Where; m != nil {
-		r.Where = &jsonMap{m.Width, m.Height, m.Values}
-	}
-	return r
-}
-
-func finite(v float64) *float64 {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return nil
-	}
-	return &v
-}
 
 // printReasons prints an explanation below the line of its verdict.
 func printReasons(w io.Writer, e *pipeline.Explanation) error {

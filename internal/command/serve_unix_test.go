@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestServe: the program answers what detect prints, remembers it, and ends with code 0
@@ -134,5 +136,69 @@ func TestServeRefuses(t *testing.T) {
 		{"serve", "--detector", w.detector, "--keep", "some"}, {"serve", "--detector", w.detector, "--max-pixels", "-1"}, {"serve", "--detector", "/"},
 	} {
 		call(t, usage, args...)
+	}
+}
+
+// TestServeSecondSignal: the first signal lets a request that has begun end, the second
+// ends the program at once.
+func TestServeSecondSignal(t *testing.T) {
+	w := newWorld(t)
+	cmd := process(t, "serve", "--detector", w.detector, "--listen", "127.0.0.1:0", "--drain", "1m", "--read-timeout", "1m")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	until := func(pattern string) string {
+		t.Helper()
+		for lines.Scan() {
+			if m := regexp.MustCompile(pattern).FindStringSubmatch(lines.Text()); m != nil {
+				return m[1]
+			}
+		}
+		t.Fatalf("the log has no %s", pattern)
+		return ""
+	}
+	address := until(`msg=listening address=(\S+)`)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// The answer 100 shows that the request has begun.
+	fmt.Fprint(conn, "POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")
+	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(answer, "100 Continue") {
+		t.Fatalf("%q, %v", answer, err)
+	}
+	signal := func() {
+		t.Helper()
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal()
+	until(`msg="(ending)`)
+	ended := make(chan error, 1)
+	go func() {
+		_, _ = io.Copy(io.Discard, log)
+		ended <- cmd.Wait()
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("it did not wait for the request that has begun: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	signal()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("it ended with code 0")
+		}
+	case <-time.After(20 * time.Second): // --drain and --read-timeout are longer
+		_ = cmd.Process.Kill()
+		t.Error("the second signal did not end it")
 	}
 }

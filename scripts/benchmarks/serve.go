@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -73,7 +74,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 		photos = append(photos, data)
 	}
 	server, err := serve.New(ctx, serve.Options{
-		Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: detector}}, Model: *s.model}, PerClient: -1, Log: slog.New(slog.DiscardHandler),
+		Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: detector}}, Model: *s.model}, PerClient: -1, PerClientConns: -1, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -117,6 +118,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	}
 
 	// Idle: one after the other.
+	log.Print("idle")
 	idle := times{}
 	for i := range *s.images / 4 {
 		start := time.Now()
@@ -126,10 +128,12 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 		idle.add(time.Since(start))
 	}
 	// As fast as the clients can.
+	log.Printf("%d clients", *s.clients)
 	rate, err := s.flood(photos, good)
 	if err != nil {
 		return err
 	}
+	log.Print("detect on a folder")
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, program, "detect", "--detector", detector, "--model", *s.model, "--json", "--quiet", folder)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -137,6 +141,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	}
 	detect := float64(*s.images) / time.Since(start).Seconds()
 	// At 70% of it, at even intervals.
+	log.Print("70% load")
 	var loaded times
 	var group sync.WaitGroup
 	var failures atomic.Int64
@@ -154,11 +159,13 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	tick.Stop()
 	group.Wait()
 	// Beyond what may wait.
+	log.Print("more than may wait")
 	var statuses sync.Map
 	for i := range 4 * serve.DefaultWaiting {
 		group.Go(func() {
 			status, err := ask(photos[i%len(photos)])
 			if err != nil {
+				log.Print(err)
 				status = 0
 			}
 			count, _ := statuses.LoadOrStore(status, new(atomic.Int64))

@@ -18,6 +18,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/explanation"
 )
 
 // ErrNoImages is the error of images for a detector whose backbone is not known, as
@@ -42,6 +43,15 @@ type Loaded struct {
 	judges   sync.Pool // of func([]float32) []detector.Verdict
 	users    int       // and whether it is still in its place; both guarded by set.mu
 	replaced bool
+
+	explaining sync.Once
+	explainer  chan opened // of one, which is put back; nil until the first explanation
+}
+
+// opened is an explainer, or why there is none.
+type opened struct {
+	*explanation.Explainer
+	err error
 }
 
 // Version is short for SHA256.
@@ -86,6 +96,33 @@ func (l *Loaded) Judge(ctx context.Context, rows []float32) ([]detector.Verdict,
 	return verdicts, nil
 }
 
+// Explainer returns what explains verdicts, until the detector is released. The first
+// call opens the training features, for all calls; where they are not found, no training
+// images are named.
+func (l *Loaded) Explainer(ctx context.Context) (*explanation.Explainer, error) {
+	l.explaining.Do(func() {
+		l.explainer = make(chan opened, 1)
+		l.Retain()
+		go func() { // which goes on without this call
+			defer l.Release()
+			e, err := explanation.New(context.WithoutCancel(ctx), l.Detector, explanation.Options{})
+			if err == nil {
+				for _, note := range e.Notes() {
+					l.set.opts.Log.Warn("explanations lack something", "detector", l.Name, "note", note)
+				}
+			}
+			l.explainer <- opened{e, err}
+		}()
+	})
+	select {
+	case e := <-l.explainer:
+		l.explainer <- e
+		return e.Explainer, e.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // Retain is another use of a detector that the caller uses. It must be released, too.
 func (l *Loaded) Retain() {
 	l.set.mu.Lock()
@@ -104,8 +141,15 @@ func (l *Loaded) Release() {
 	}
 }
 
-// close lets go of the backbone.
+// close lets go of the backbone and of the training features.
 func (l *Loaded) close() {
+	if l.explainer != nil {
+		if e := <-l.explainer; e.err == nil {
+			if err := e.Close(); err != nil {
+				l.set.opts.Log.Error("closing training features", "detector", l.Name, "error", err)
+			}
+		}
+	}
 	if l.backbone != nil {
 		if err := l.set.drop(l.backbone); err != nil {
 			l.set.opts.Log.Error("closing a model", "detector", l.Name, "error", err)

@@ -139,7 +139,7 @@ function showFlagged(v, first) {
     const list = element("select", undefined, item);
     list.setAttribute("aria-label", "it is of the class");
     element("option", "it is…", list).value = "";
-    for (const c of classes) element("option", c, list).value = c;
+    classes.forEach((c, i) => { element("option", i < 9 ? i + 1 + " " + c : c, list).value = c; });
     list.onchange = () => { if (list.value) say(item, v.id, {label: list.value}); };
     button("new class", () => sayNew(item, v.id));
     button("fine", () => say(item, v.id, {verdict: "fine"}));
