@@ -131,10 +131,12 @@ type Trainable interface {
 	Loss(labels []int) float64
 }
 
-// exploded is the largest allowed ratio of an epoch's loss to the loss of the
-// first step, for a loss above 1 and above twice log C, that of a guess. Heads that
-// start from a closed form may begin at next to none. Healthy runs stay below 1 times; only far too
-// large learning rates reach a multiple, mostly in the first epoch.
+// exploded is the largest allowed ratio of an epoch's loss to the loss of the first
+// step, or to that of a guess if this is more; a loss of 1 is always allowed. Healthy
+// runs stay below 1 times, but for heads that begin as a classifier of few rows: their
+// loss begins at next to nothing, and the first steps of Adam can raise it to that of a
+// guess before it falls again. Only far too large learning rates reach the bound,
+// mostly in the first epoch.
 const exploded = 10
 
 // Fit is the training loop of every network; see Train. The options are those
@@ -211,7 +213,7 @@ func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int,
 		if len(val.Index) == 0 {
 			e.ValLoss = e.TrainLoss
 		}
-		if e.TrainLoss > max(exploded*f.first, 1, 2*math.Log(float64(classes))) {
+		if e.TrainLoss > max(exploded*max(f.first, math.Log(float64(classes))), 1) {
 			return f.epochs, diverged(e.TrainLoss)
 		}
 		if notNumber(e.ValLoss) {

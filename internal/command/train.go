@@ -62,7 +62,6 @@ An interrupted training continues with the same command, and the detector is bit
 	restart := c.Bool("restart", false, "start anew even if DETECTOR.checkpoint exists")
 	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
 	c.rare("checkpoint-every", "verify", "resume")
-	c.required = []string{"out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() > 0 {
 			return Usagef("unexpected argument %q; --features repeats for each set", c.Arg(0))
@@ -70,10 +69,12 @@ An interrupted training continues with the same command, and the detector is bit
 		if err := adding.check(); err != nil {
 			return err
 		}
-		if !adding.on() {
-			if err := needed(c.FlagSet, []string{"features"}); err != nil {
-				return err
-			}
+		required := []string{"features", "out"}
+		if adding.on() {
+			required = required[1:]
+		}
+		if err := needed(c.FlagSet, required); err != nil {
+			return err
 		}
 		if err := pipeline.CheckScores(*scores); err != nil {
 			return Usagef("--scores: %w", err)

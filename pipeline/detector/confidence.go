@@ -4,7 +4,8 @@ import "math"
 
 // Platt turns the largest confidence φ of a detector's heads into the chance that
 // its class is right, σ(Slope·logit(φ) + Offset). Far from all training images φ is
-// 0, and so is the chance. Its JSON names are those of detector files.
+// 0, and so is the chance. A φ above MostLogPhi counts as that, since Platt is fitted
+// on no higher one. Its JSON names are those of detector files.
 type Platt struct {
 	Slope  float64 `json:"slope"` // > 0, so that the order of images stays
 	Offset float64 `json:"offset"`
@@ -15,9 +16,10 @@ func (p Platt) chance(logPhi float64) float64 {
 	return 1 / (1 + math.Exp(-p.Slope*logit(logPhi)-p.Offset))
 }
 
-// logit returns log φ − log(1 − φ) for log φ.
+// logit returns log φ − log(1 − φ) for log φ, at most mostLogit.
 func logit(logPhi float64) float64 {
-	return logPhi - math.Log(-math.Expm1(min(logPhi, 0)))
+	logPhi = min(logPhi, MostLogPhi)
+	return logPhi - math.Log(-math.Expm1(logPhi))
 }
 
 // usual is what validation images pull Platt away from, with the weight of
@@ -27,7 +29,10 @@ var usual = Platt{Slope: 1}
 const (
 	usualWeight = 1
 	mostLogit   = 20 // of an image that Platt is fitted on, so that none outweighs all others
-	leastSlope  = 0.01
+
+	// MostLogPhi is the log φ whose logit is mostLogit, −log(1 + e^−20).
+	MostLogPhi = -2.061153620314381e-09
+	leastSlope = 0.01
 )
 
 // FitPlatt fits the chance on images that nothing else was fitted on: log φ of each,
@@ -39,7 +44,7 @@ func FitPlatt(logPhi []float64, right []bool) *Platt {
 		gs, gb := usualWeight*(p.Slope-usual.Slope), usualWeight*(p.Offset-usual.Offset)
 		ss, sb, bb := float64(usualWeight), 0.0, float64(usualWeight)
 		for i, l := range logPhi {
-			z := min(max(logit(l), -mostLogit), mostLogit)
+			z := max(logit(l), -mostLogit)
 			c := 1 / (1 + math.Exp(-p.Slope*z-p.Offset))
 			w, e := c*(1-c), c
 			if right[i] {

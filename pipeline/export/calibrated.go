@@ -15,7 +15,7 @@ func addConfidence(m *onnx.Model, p *detector.Platt, logConfidences onnx.Value) 
 		return m.Op("Exp", largest)
 	}
 	one := m.Number(1)
-	logPhi := m.Op("Min", largest, m.Number(0))
+	logPhi := m.Op("Min", largest, m.Number(detector.MostLogPhi))
 	logit := m.Op("Sub", logPhi, m.Op("Log", m.Op("Sub", one, m.Op("Exp", logPhi))))
 	exponent := m.Op("Add", m.Op("Mul", logit, m.Number(-p.Slope)), m.Number(-p.Offset))
 	return m.Op("Div", one, m.Op("Add", one, m.Op("Exp", exponent)))
