@@ -71,7 +71,7 @@ func (c *command) advise(err error) error {
 		}
 		text = strings.Replace(text, e.Error(), "--"+name+": "+e.Err.Error(), 1)
 		if e.Option == "Memory" && strings.Contains(text, " features") {
-			text += "; fewer features need less (of pixels, extract --size)"
+			text += fewerFeatures
 		}
 	}
 	if !changed && err != nil && c.Lookup("max-pixels") != nil {
@@ -85,6 +85,9 @@ func (c *command) advise(err error) error {
 	return &advice{text, err}
 }
 
+// fewerFeatures follows what too many features need.
+const fewerFeatures = "; fewer features need less (of pixels, extract --size)"
+
 // inWarnings puts flags in the place of what warnings name without brackets.
 var inWarnings = strings.NewReplacer("(Calibration cross:10)", "(--calibration cross:10)", "MaxPixels: ", "--max-pixels: ", "ImageTimeout: ", "--image-timeout: ", "RunTimeout: ", "--run-timeout: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
 
@@ -93,7 +96,11 @@ var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)
 
 // adviseText names the flags of the options that a warning names.
 func (c *command) adviseText(warning string) string {
-	return bracketed.ReplaceAllStringFunc(inWarnings.Replace(warning), func(option string) string {
+	text := inWarnings.Replace(warning)
+	if strings.Contains(text, ": --memory: ") && strings.Contains(text, " features") {
+		text += fewerFeatures
+	}
+	return bracketed.ReplaceAllStringFunc(text, func(option string) string {
 		if name := flagOf[bracketed.FindStringSubmatch(option)[1]]; name != "" && c.Lookup(name) != nil {
 			return "(--" + name + ")"
 		}

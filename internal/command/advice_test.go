@@ -138,6 +138,7 @@ func TestAdviseText(t *testing.T) {
 	for warning, want := range map[string]string{
 		"set aside 0.14 of the images (Calibration), or name others": "set aside 0.14 of the images (--calibration), or name others",
 		"try more epochs (Train.Epochs)":                             "try more epochs (--epochs)",
+		"mds is left out: Memory: 50000 features need 19 GiB":        "mds is left out: --memory: 50000 features need 19 GiB; fewer features need less (of pixels, extract --size)",
 		"(Opset) and (Nonsense) are no flags of it (95%)":            "(Opset) and (Nonsense) are no flags of it (95%)",
 	} {
 		if got := c.adviseText(warning); got != want {

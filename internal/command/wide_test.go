@@ -61,7 +61,7 @@ func TestWideFeatures(t *testing.T) {
 	}
 	evaluate := []string{"evaluate", "--train", at("known.features"), "--id", at("known.features"), "--near", "ramp=" + at("other.features"), "--out", at("report"), "--seeds", "0", "--epochs", "1", "--bootstrap", "0", "--quiet", "--memory", "64MiB"}
 	says := bounded(0, evaluate...)
-	if !strings.Contains(says, "mds is left out: ") || !strings.Contains(says, "--memory") {
+	if !strings.Contains(says, "mds is left out: score mds: --memory: ") || !strings.Contains(says, "extract --size") {
 		t.Errorf("evaluate says %q", says)
 	}
 	bounded(0, append(evaluate, "--detector", at("d"), "--methods", "mlrbfn,knn,energy")...)
