@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"pipeline/training"},
 	{"pipeline/evaluation", "pipeline/export", "pipeline/inspection"},
 	{"pipeline"},
-	{"serve/store", "serve/drift"},
+	{"serve/store", "serve/drift", "internal/explained"},
 	{"serve"},
 	{"internal/command"},
 	{"cmd", "docs", "examples", "models", "scripts"},

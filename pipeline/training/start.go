@@ -30,6 +30,9 @@ func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, v
 	if c == nil || c.Kind != conditioning.Whiten || len(c.Matrix) != d*d || classes < 2 || classes > d || t.Options.Train.Balance || t.Options.fromMeans {
 		return nil, nil, nil
 	}
+	if h, ok := t.Options.Head.(residual.Config); ok && h.Projection > 0 && h.Projection < classes-1 {
+		return nil, nil, nil
+	}
 	o := t.Options.Linear
 	o.OneScale, o.Near = true, near
 	if near != nil {
