@@ -74,9 +74,7 @@ func (s *Server) detect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer main.Release()
-	if shadow != nil {
-		defer shadow.Release()
-	}
+	defer shadow.Release()
 	seats := seats{places: s.places}
 	defer seats.leave()
 	start := time.Now()

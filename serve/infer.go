@@ -50,9 +50,7 @@ func (s *Server) model(r *http.Request) (main, shadow *detectors.Loaded, err err
 	if version := r.PathValue("version"); version != "" && version != main.Version() {
 		err = refuse(http.StatusNotFound, "detector %q has version %s now, not %q", main.Name, main.Version(), version)
 		main.Release()
-		if shadow != nil {
-			shadow.Release()
-		}
+		shadow.Release()
 		return nil, nil, err
 	}
 	return main, shadow, nil
@@ -66,9 +64,7 @@ func (s *Server) about(w http.ResponseWriter, r *http.Request, what func(*detect
 		return
 	}
 	defer main.Release()
-	if shadow != nil {
-		defer shadow.Release()
-	}
+	defer shadow.Release()
 	writeJSON(w, http.StatusOK, what(main))
 }
 
@@ -141,9 +137,7 @@ func (s *Server) repositoryIndex(w http.ResponseWriter, _ *http.Request) {
 		main, shadow := s.detectors.Use(name)
 		all = append(all, model{name, main.Version(), "READY"})
 		main.Release()
-		if shadow != nil {
-			shadow.Release()
-		}
+		shadow.Release()
 	}
 	writeJSON(w, http.StatusOK, all)
 }
@@ -157,9 +151,7 @@ func (s *Server) load(w http.ResponseWriter, r *http.Request) {
 	}
 	name := main.Name
 	main.Release()
-	if shadow != nil {
-		shadow.Release()
-	}
+	shadow.Release()
 	// Nobody who leaves stops it, or a file might be tried over and over.
 	if err := s.detectors.Reload(context.WithoutCancel(r.Context()), name); err != nil {
 		s.fail(w, r, http.StatusBadRequest, fmt.Sprintf("the file of detector %q cannot be used, and the old one stays; the log says why", name))
@@ -178,9 +170,7 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer main.Release()
-	if shadow != nil {
-		defer shadow.Release()
-	}
+	defer shadow.Release()
 	seats := seats{places: s.places}
 	defer seats.leave()
 	response, err := s.inferred(ctx, w, r, main, shadow, &seats)

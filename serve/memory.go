@@ -338,9 +338,7 @@ func (s *Server) classes() []string {
 		main, shadow := s.detectors.Use(name)
 		all = append(all, main.Classes...)
 		main.Release()
-		if shadow != nil {
-			shadow.Release()
-		}
+		shadow.Release()
 	}
 	slices.Sort(all)
 	return slices.Compact(all)

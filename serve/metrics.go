@@ -103,9 +103,7 @@ func (v versions) Collect(to chan<- prometheus.Metric) {
 		main, shadow := v.detectors.Use(name)
 		to <- prometheus.MustNewConstMetric(versionInfo, prometheus.GaugeValue, 1, main.Name, main.Version())
 		main.Release()
-		if shadow != nil {
-			shadow.Release()
-		}
+		shadow.Release()
 	}
 	for _, d := range v.drift.list() {
 		if d.All == nil {

@@ -40,7 +40,7 @@ type added struct {
 }
 
 // TestAddAClass: a detector learns a class of which only the new images go through
-// the model. What comes out is, to the bit, the detector that a training on all
+// the model. What comes out is bit-identical to the detector that a training on all
 // feature sets gives with the same options and the same images set aside.
 func TestAddAClass(t *testing.T) {
 	t.Chdir(t.TempDir())

@@ -60,7 +60,7 @@ func printReasons(w io.Writer, e *pipeline.Explanation) error {
 var shades = []string{"·", "░", "▒", "▓", "█"}
 
 // bar draws standard deviations from −6 to 6: to the left of the middle what is
-// stranger than usual.
+// less in-distribution than usual.
 func bar(deviations float64) string {
 	const side = 6
 	n := int(math.Round(max(-side, min(side, deviations))))

@@ -55,7 +55,7 @@ type Part struct {
 	Adds float64
 	// Deviations is how many standard deviations it is above the mean of the
 	// calibration images (or, without these, the validation images): negative is
-	// stranger. NaN if nothing is known of such images, as with older detectors.
+	// less in-distribution. NaN if nothing is known of such images, as with older detectors.
 	Deviations float64
 	Meaning    string // what that means, in plain words
 }

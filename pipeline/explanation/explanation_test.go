@@ -48,8 +48,8 @@ func clouds(t *testing.T, seed uint64, n, d, classes int) string {
 	return dir
 }
 
-// strangers are rows near the centres, every third far from them.
-func strangers(n, d int) []float32 { return pipetest.RandomRows(rand.New(rand.NewPCG(8, 9)), n, d) }
+// mixedRows are rows near the centres, every third far from them.
+func mixedRows(n, d int) []float32 { return pipetest.RandomRows(rand.New(rand.NewPCG(8, 9)), n, d) }
 
 func train(t *testing.T, dir string, change func(*training.Options)) *detector.Detector {
 	t.Helper()
@@ -96,7 +96,7 @@ func explain(t *testing.T, e *Explainer, x []float32) ([]Explanation, []detector
 func TestEveryKind(t *testing.T) {
 	const d = 8
 	dir, one := clouds(t, 1, 80, d, 3), clouds(t, 2, 150, d, 1)
-	x := strangers(30, d)
+	x := mixedRows(30, d)
 	for name, tt := range map[string]struct {
 		dir    string
 		change func(*training.Options)
@@ -191,7 +191,7 @@ func TestReference(t *testing.T) {
 	if other.ref != nil || len(other.Notes()) != 1 || !strings.Contains(other.Notes()[0], "older version") {
 		t.Errorf("%v, notes %q", other.ref, other.Notes())
 	}
-	all, verdicts := explain(t, other, strangers(9, 8))
+	all, verdicts := explain(t, other, mixedRows(9, 8))
 	for i, got := range all {
 		if !math.IsNaN(got.Parts[0].Deviations) || got.Parts[0].Meaning == "" || verdicts[i].OOD != strings.HasPrefix(got.Why, "Flagged: ") || strings.Contains(got.Why, "NaN") {
 			t.Errorf("row %d: %+v", i, got)
@@ -213,7 +213,7 @@ func TestOlderDetectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := explainer(t, d, Options{})
-		all, verdicts := explain(t, e, strangers(9, d.Dim()))
+		all, verdicts := explain(t, e, mixedRows(9, d.Dim()))
 		for i, got := range all {
 			var sum float64
 			for _, p := range got.Parts {
@@ -253,7 +253,7 @@ func TestFindsFeatures(t *testing.T) {
 		if len(e.Sets()) > 0 || len(e.Notes()) != 1 || !strings.Contains(e.Notes()[0], note) || !strings.Contains(e.Notes()[0], "(Features)") {
 			t.Errorf("%d sets, notes %q, want %q", len(e.Sets()), e.Notes(), note)
 		}
-		all, _ := explain(t, e, strangers(3, 6))
+		all, _ := explain(t, e, mixedRows(3, 6))
 		for _, got := range all {
 			if got.Nearest != nil || got.Why == "" || len(got.Parts) == 0 || math.IsNaN(got.Parts[0].Deviations) {
 				t.Errorf("%+v", got)
@@ -318,7 +318,7 @@ func TestNearest(t *testing.T) {
 		t.Fatal(err)
 	}
 	sets := []string{first, second}
-	queries := slices.Concat(x[:30*d], strangers(50, d), make([]float32, d))
+	queries := slices.Concat(x[:30*d], mixedRows(50, d), make([]float32, d))
 	for name, o := range map[string]training.Options{
 		"whitened":           {},
 		"without a map":      {Head: pipetest.SmallPaper},

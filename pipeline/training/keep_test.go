@@ -28,7 +28,7 @@ func again(t *testing.T, d *detector.Detector) *detector.Detector {
 	return d
 }
 
-// TestOptionsOf: a detector's file says how to train it again, to the bit, whatever
+// TestOptionsOf: a detector's file says how to train a bit-identical one, whatever
 // the options were.
 func TestOptionsOf(t *testing.T) {
 	twins := nearTwins(t, 4, 60)

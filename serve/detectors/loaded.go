@@ -130,8 +130,11 @@ func (l *Loaded) Retain() {
 	l.users++
 }
 
-// Release ends a use.
+// Release ends a use. A nil one, such as a shadow that there is not, has none.
 func (l *Loaded) Release() {
+	if l == nil {
+		return
+	}
 	l.set.mu.Lock()
 	l.users--
 	closing := l.replaced && l.users == 0

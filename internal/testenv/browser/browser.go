@@ -1,8 +1,8 @@
 // Package browser drives a headless Chromium in tests, as a person would: it clicks,
 // presses keys, and looks at the screen in light and dark, on a desk and on a phone.
 // It speaks the DevTools protocol over a pair of pipes with nothing but the standard
-// library: playwright-core takes 10 MB and Node.js, chromedp seven modules of 15 MB,
-// for the few calls that are needed here.
+// library: playwright-core would need Node.js and chromedp several modules, for the few
+// calls that are needed here.
 package browser
 
 import (
