@@ -215,6 +215,8 @@ func TestWhatDiverges(t *testing.T) {
 		"one step rises":          {[]float64{0.5, 0.5, 8, 0.5, 0.5, 0.5}, 3, ""},
 		"rises in the first":      {[]float64{0.5, 30}, 0, "15.25 in epoch 1"},
 		"rises from next to none": {[]float64{1e-6, 1e-6, 0.9, 0.9, 1.1, 1.1}, 2, "1.1 in epoch 3"},
+		"rises to a guess":        {[]float64{1e-6, 1e-6, 2.1, 2.1, 1e-6, 1e-6}, 3, ""},
+		"rises above guesses":     {[]float64{1e-6, 1e-6, 11.1, 11.1}, 1, "11.1 in epoch 2"},
 		"NaN":                     {[]float64{0.5, 0.5, 0.4, math.NaN()}, 1, "NaN in epoch 2"},
 		"infinite":                {[]float64{0.5, 0.5, 0.4, 0.4, math.Inf(1)}, 2, "+Inf in epoch 3"},
 	} {
@@ -224,7 +226,11 @@ func TestWhatDiverges(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := &scripted{tt.losses, []float32{0}, []float32{0}}
-			epochs, err := head.Fit(t.Context(), m, data, dataset.Rows{}, 1, opts)
+			classes := 1
+			if strings.Contains(name, "guess") {
+				classes = 3 // a guess has a loss of 1.1
+			}
+			epochs, err := head.Fit(t.Context(), m, data, dataset.Rows{}, classes, opts)
 			if len(epochs) != tt.good || errors.Is(err, head.ErrDiverged) != (tt.says != "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%d good epochs, %v; want %d, %q", len(epochs), err, tt.good, tt.says)
 			}
