@@ -28,6 +28,7 @@ import (
 	"mlrbfn/serve/flight"
 	"mlrbfn/serve/folder"
 	"mlrbfn/serve/store"
+	"mlrbfn/serve/webhook"
 )
 
 // Options says what a service serves, to whom, and how much of it at once. Of all but
@@ -87,6 +88,10 @@ type Options struct {
 	// [folder.Options].
 	Folders                   []WatchedFolder
 	FolderEvery, FolderSettle time.Duration
+	// Webhook, unless "", is the address that is told of verdicts and alarms, of which
+	// WebhookOn says which, signed by the secrets of the file WebhookSecret; see package
+	// webhook.
+	Webhook, WebhookSecret, WebhookOn string
 	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
 	// source; 0 is DefaultAlpha.
 	Alpha float64
@@ -137,6 +142,7 @@ type Server struct {
 	queue     *store.Queue  // or nil
 	folders   []*folder.Folder
 	broken    broken
+	webhook   *webhook.Webhook // or nil
 	draining  atomic.Bool
 
 	stop       context.CancelFunc // ends what runs beside requests
@@ -179,14 +185,18 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
-	if err := s.openFolders(); err != nil {
+	if err := errors.Join(s.openFolders(), s.openWebhook()); err != nil {
 		return nil, errors.Join(err, s.closeStore())
 	}
 	s.metrics.watch(s)
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.background.Go(func() { s.detectors.Watch(beside, opts.Poll) })
-	s.background.Go(func() { s.drift.run(beside) })
+	s.background.Go(func() { s.watchDrift(beside) })
+	s.shareDrift(ctx)
+	if s.webhook != nil {
+		s.background.Go(func() { s.runWebhook(beside) })
+	}
 	inflow, end := context.WithCancel(beside)
 	s.endFolders = end
 	for _, f := range s.folders {

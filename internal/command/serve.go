@@ -52,6 +52,9 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	watch := c.StringArray("watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
 	c.DurationVar(&opts.FolderSettle, "watch-settle", folder.DefaultSettle, "a file of --watch is whole when it has not changed for `TIME`")
 	c.DurationVar(&opts.FolderEvery, "watch-every", folder.DefaultEvery, "look into the folders of --watch every `TIME`")
+	c.StringVar(&opts.Webhook, "webhook", "", "tell `URL` of flagged images and of drift (CloudEvents; needs --store and --webhook-secret)")
+	c.StringVar(&opts.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what --webhook sends")
+	Choice(c.FlagSet, &opts.WebhookOn, "webhook-on", "ood", "ood|all|drift", "what --webhook is told: flagged verdicts and drift, all verdicts and drift, or drift alone")
 	c.section("limits")
 	c.IntVar(&opts.Running, "workers", 0, "images in work at once (default: one per core)")
 	c.IntVar(&opts.Waiting, "waiting", serve.DefaultWaiting, "images that wait at most; more are refused (429)")
@@ -77,7 +80,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	format := ""
 	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
 	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-age", "keep-features", "alpha", "watch-settle", "watch-every", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
+	c.rare("host", "keep-dir", "keep-age", "keep-features", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
 		"threads", "provider", "open-timeout", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {

@@ -32,6 +32,7 @@ var layers = [][]string{
 	{"pipeline/evaluation", "pipeline/export", "pipeline/inspection"},
 	{"pipeline"},
 	{"serve/store", "serve/drift", "serve/folder", "internal/explained"},
+	{"serve/webhook"},
 
 	{"serve"},
 	{"internal/command"},
