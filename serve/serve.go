@@ -92,6 +92,8 @@ type Options struct {
 	// WebhookOn says which, signed by the secrets of the file WebhookSecret; see package
 	// webhook.
 	Webhook, WebhookSecret, WebhookOn string
+	// WebhookTimeout bounds one attempt to tell it; 0 is 10 s.
+	WebhookTimeout time.Duration
 	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
 	// source; 0 is DefaultAlpha.
 	Alpha float64
@@ -185,7 +187,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(s.openFolders(), s.openWebhook()); err != nil {
+	if err := errors.Join(s.openFolders(), s.openWebhook(ctx)); err != nil {
 		return nil, errors.Join(err, s.closeStore())
 	}
 	s.metrics.watch(s)
