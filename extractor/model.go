@@ -829,7 +829,7 @@ func (m *Model) withThreads(n int) (model, error) {
 
 func (m *Model) onCPU() bool { return m.options.Device == "" || m.options.Device == "cpu" }
 
-// exact is what CPUs do, as a rule; other devices round by the size of a batch.
+// exact tells whether features do not depend on the size of a batch, as a rule so on CPUs.
 func (m *Model) exact() bool { return m.onCPU() }
 
 func (m *Model) batchSizes() []int {
