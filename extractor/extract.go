@@ -226,9 +226,10 @@ func (w *worker) alone(ctx context.Context, r Result) error {
 	return w.finished(r, 0)
 }
 
-// stuckAt adds to the error of a run that did not end which images it was of.
+// stuckAt adds to the error of a run that took too much time or memory which images it
+// was of.
 func stuckAt(err error, results []Result) error {
-	if !errors.Is(err, ErrRunTimeout) {
+	if !errors.Is(err, ErrRunTimeout) && !errors.Is(err, ErrRunMemory) {
 		return err
 	}
 	name := func(r Result) string { return cmp.Or(r.Item.Path, r.Item.File) }
