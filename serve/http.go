@@ -30,7 +30,7 @@ func (s *Server) Handler() http.Handler {
 	return s.observed(s.guarded(mux))
 }
 
-// route is what answers requests to a pattern of [http.ServeMux].
+// route binds a pattern of [http.ServeMux] to its handler.
 type route struct {
 	pattern string
 	open    bool // no token is needed
@@ -72,7 +72,7 @@ func (s *Server) routes() []route {
 // requestID is a key of contexts.
 type requestID struct{}
 
-// idPattern is what a client may call a request.
+// idPattern matches the ids that a client may give a request.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
 
 // observed gives each request an id and counts, times and logs it. A panic is status 500

@@ -18,7 +18,7 @@ import (
 
 // This file remembers verdicts and tells what is remembered.
 
-// sourcePattern is what a client may call the source of its images.
+// sourcePattern matches the names that a client may give the source of its images.
 var sourcePattern = regexp.MustCompile(`^[\pL\pN][\pL\pN ._:/-]{0,63}$`)
 
 // sourceOf is the source that a request names, or "http".
@@ -268,7 +268,7 @@ func (s *Server) counts(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"counts": all})
 }
 
-// review is what a client says about a verdict: its class (label), that it is of a class
+// review is a client's correction of a verdict: its class (label), that it is of a class
 // that the detector does not know (new), or one of fine, junk and undo (verdict).
 type review struct {
 	ID      string `json:"id"`

@@ -210,7 +210,7 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 	return v
 }
 
-// pageFacts is what repeats a run of detect.
+// pageFacts lists what a reader needs to repeat a run of detect.
 func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page) []report.Fact {
 	facts := []report.Fact{
 		{Name: "version", Value: Version()},

@@ -163,7 +163,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	return c.done()
 }
 
-// detectorName is what requests may call a detector, in paths too.
+// detectorName matches the names that a detector may have in requests and paths.
 var detectorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // namedDetector reads [NAME=]FILE. Without a name it is that of the file.

@@ -47,7 +47,7 @@ type Detector struct {
 	// Confidence, unless nil, makes Verdict.Confidence of the largest confidence.
 	Confidence *Platt
 
-	// Reference is what verdicts are explained by; nil in older files.
+	// Reference puts the parts of a score into proportion when a verdict is explained; nil in older files.
 	Reference *Reference
 
 	Source   Source           // what made the features

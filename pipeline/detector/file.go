@@ -199,7 +199,7 @@ func readConditioning(file *safetensors.File, r *conditioningRecord) (*condition
 	return c, nil
 }
 
-// headPrefix is what the names of a head's tensors begin with.
+// headPrefix returns the prefix of the names of a head's tensors.
 func headPrefix(i, heads int) string {
 	if heads == 1 {
 		return ""

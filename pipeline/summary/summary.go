@@ -35,12 +35,12 @@ type Options struct {
 	Closest int // images on both sides of the threshold together, at most; 0 means 24
 }
 
-// Summary is what is known of a detector.
+// Summary describes a detector: its quality, its classes and its training.
 type Summary struct {
 	Detector   *detector.Detector
 	Classes    []Class
 	Validation *detector.Validation // nil without
-	// FalseAlarms is what a threshold costs, by rising thresholds, thinned to some
+	// FalseAlarms is the cost of each threshold, ascending, thinned to some
 	// hundred; nil for a detector with thresholds by class, or with folds.
 	FalseAlarms []FalseAlarms
 	Map         *Map      // nil without feature sets
@@ -60,7 +60,7 @@ type Class struct {
 	Assessed                       *detector.AssessedClass // nil without class hold-out
 }
 
-// FalseAlarms is what a threshold costs: the share of in-distribution images that is
+// FalseAlarms is the cost of a threshold: the share of in-distribution images that is
 // flagged, and the interval that holds the long-run share for these calibration
 // images with a chance of 95%.
 type FalseAlarms struct{ Threshold, Share, Low, High float64 }

@@ -96,7 +96,7 @@ func (e *experiment) choose(ctx context.Context, from, backbone string) (string,
 	return dir, err
 }
 
-// alarms is what a detector flags.
+// alarms counts the images that a detector flags.
 type alarms struct {
 	Score       string  `json:"score"`
 	Folds       int     `json:"folds"`       // of cross-conformal calibration; 0: a tenth of the images calibrates
