@@ -48,6 +48,7 @@ func (s *Server) routes() []route {
 		{pattern: "POST /v1/reviews", answer: s.addReviews},
 		{pattern: "GET /v1/images/{hash}", answer: s.image},
 		{pattern: "GET /v1/events", answer: s.listenToEvents},
+		{pattern: "GET /v1/broken", answer: s.listBroken},
 		{pattern: "GET /v1/drift", answer: s.listDrift},
 		{pattern: "POST /v1/drift/reset", answer: s.resetDrift},
 		{pattern: "GET /v2", open: true, answer: s.serverMetadata},

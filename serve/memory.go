@@ -37,15 +37,21 @@ func sourceOf(r *http.Request) (string, error) {
 // What goes wrong is logged, and never the client's trouble.
 func (s *Server) remember(ctx context.Context, d *detectors.Loaded, o outcome, source string, data []byte) bool {
 	v := s.note(d, &o, source)
-	if s.images != nil && s.images.Wants(&v) {
-		if err := s.images.Put(o.sha256, data); err != nil {
-			s.metrics.notKept.Inc()
-			s.log.Error("an image was not kept", "verdict", o.id, "error", err)
-		}
-	}
+	s.keep(&v, data)
 	o.stored = s.store(ctx, v)
 	s.tell(d, &o, v)
 	return o.stored
+}
+
+// keep keeps an image if it is to be kept.
+func (s *Server) keep(v *store.Verdict, data []byte) {
+	if s.images == nil || !s.images.Wants(v) {
+		return
+	}
+	if err := s.images.Put(v.Image, data); err != nil {
+		s.metrics.notKept.Inc()
+		s.log.Error("an image was not kept", "verdict", v.ID, "error", err)
+	}
 }
 
 // rememberRows is remember for verdicts on features.
