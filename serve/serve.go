@@ -26,6 +26,7 @@ import (
 	"mlrbfn/serve/access"
 	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/flight"
+	"mlrbfn/serve/learn"
 	"mlrbfn/serve/store"
 )
 
@@ -73,11 +74,16 @@ type Options struct {
 	Hosts []string
 
 	// Store remembers verdicts, and Images the images beside it; nil remembers nothing.
-	// The caller closes them afterwards. With KeepFeatures the features of images are
-	// stored, too, which learning needs.
-	Store        store.Store
-	Images       *store.Images
-	KeepFeatures bool
+	// The caller closes them afterwards.
+	Store  store.Store
+	Images *store.Images
+	// KeepFeatures is of how many of the newest verdicts the features are stored, too,
+	// which learning and groups of look-alikes need; 0 stores none, −1 those of all.
+	// Features of reviewed images stay.
+	KeepFeatures int
+	// LearnDir is a folder for the detectors that learn from reviews; "" is no learning.
+	// Replicas share one.
+	LearnDir string
 	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
 	// source; 0 is DefaultAlpha.
 	Alpha float64
@@ -100,6 +106,7 @@ const (
 	DefaultMaxPixels      = 50_000_000
 	DefaultImageTimeout   = 20 * time.Second
 	DefaultAlpha          = 0.01
+	DefaultKeepFeatures   = 20_000
 )
 
 // Limits of every connection.
@@ -123,8 +130,10 @@ type Server struct {
 	shadows   *shadows
 	events    *hub
 	drift     *drifts
-	images    *store.Images // or nil
-	queue     *store.Queue  // or nil
+	images    *store.Images  // or nil
+	queue     *store.Queue   // or nil
+	learner   *learn.Learner // or nil
+	reaches   reaches
 	draining  atomic.Bool
 
 	stop       context.CancelFunc // ends what runs beside requests
@@ -162,11 +171,14 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
+	s.openLearner(ctx)
 	s.metrics.watch(s)
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.background.Go(func() { s.detectors.Watch(beside, opts.Poll) })
 	s.background.Go(func() { s.drift.run(beside) })
+	s.background.Go(func() { s.follow(beside) })
+	s.background.Go(func() { s.dropFeatures(beside) })
 	return s, nil
 }
 
@@ -316,6 +328,9 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 // Close ends the service, once no request is worked on any more.
 func (s *Server) Close() {
 	s.events.close()
+	if s.learner != nil {
+		s.learner.Close()
+	}
 	s.flights.Wait()
 	s.stop()
 	s.background.Wait()
