@@ -61,6 +61,9 @@ func asset(name string) string {
 // StyleSheet returns the style sheet of all pages, for pages that are made elsewhere.
 func StyleSheet() string { return pageColours() + asset("style.css") }
 
+// Parts returns the templates of web/parts.html, for pages that are made elsewhere.
+func Parts() *template.Template { return template.Must(template.ParseFS(web, "web/parts.html")) }
+
 // Style returns the style sheet.
 func (l layout) Style() template.CSS {
 	css := StyleSheet()

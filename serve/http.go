@@ -86,6 +86,7 @@ func (s *Server) observed(next http.Handler) http.Handler {
 			id = rand.Text()
 		}
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
+		r.RemoteAddr = s.proxies.Client(r)
 		rec := &recorder{ResponseWriter: w}
 		h := w.Header()
 		h.Set("X-Request-Id", id)

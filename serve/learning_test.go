@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"mlrbfn/features"
+	"mlrbfn/internal/testenv"
 	"mlrbfn/pipeline"
 	"mlrbfn/serve/internal/servetest"
 	"mlrbfn/serve/learn"
@@ -60,8 +61,14 @@ type teaching struct {
 
 func teach(t *testing.T, change func(*Options)) *teaching {
 	t.Helper()
+	return teachIn(t, filepath.Join(t.TempDir(), "store.db"), change)
+}
+
+// teachIn is teach with the store at a place.
+func teachIn(t *testing.T, place string, change func(*Options)) *teaching {
+	t.Helper()
 	dir := t.TempDir()
-	db, err := store.Open(t.Context(), filepath.Join(dir, "store.db"), store.Options{})
+	db, err := store.Open(t.Context(), place, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +278,14 @@ func TestLearn(t *testing.T) {
 // TestActiveVersion: the version that was activated serves after a restart, until
 // somebody replaces the detector's file.
 func TestActiveVersion(t *testing.T) {
-	w := teach(t, nil)
+	t.Run("SQLite", func(t *testing.T) { testActiveVersion(t, filepath.Join(t.TempDir(), "store.db")) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		testActiveVersion(t, testenv.StartPostgres(t).URL)
+	})
+}
+
+func testActiveVersion(t *testing.T, place string) {
+	w := teachIn(t, place, nil)
 	var red []string
 	for i := range uint64(12) {
 		red = append(red, w.send(redImage(i)).ID)

@@ -92,7 +92,8 @@ func (s *Server) judgedBy(ctx context.Context, d *detectors.Loaded) (map[string]
 }
 
 // reviewQueue answers GET /v1/queue: flagged images without a review, the strangest first,
-// in groups of look-alikes. With first, the image of that verdict comes first.
+// in groups of look-alikes. With first, the image of that verdict comes first, reviewed
+// or not.
 func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
 	if s.opts.Store == nil {
 		s.failed(w, r, errForgets)
@@ -183,7 +184,7 @@ func (s *Server) waiting(ctx context.Context, d *detectors.Loaded, q *queue, fir
 		return list, nil
 	}
 	v, err := s.opts.Store.Get(ctx, first)
-	if err != nil || v.Review != nil || !files[v.Detector] {
+	if err != nil || !files[v.Detector] {
 		return list, err
 	}
 	list = slices.DeleteFunc(list, func(other store.Record) bool { return other.ID == first })
@@ -291,7 +292,7 @@ func (s *Server) thresholds(w http.ResponseWriter, r *http.Request) {
 	}
 	defer d.Release()
 	defer shadow.Release()
-	v := report.Verdicts{Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR, Calibration: d.Scores, Scores: []float64{}}
+	v := report.Verdicts{Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR, Calibration: d.CalibrationScores, Scores: []float64{}}
 	if v.ByPValue = d.ByClass != nil || len(d.Folds) > 0; v.ByPValue {
 		v.Calibration = nil
 		for c := range d.Classes {

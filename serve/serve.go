@@ -61,6 +61,9 @@ type Options struct {
 	// its connections; 0 is half of Running and Waiting, and DefaultPerClientConns; −1
 	// is no bound.
 	PerClient, PerClientConns int
+	// TrustedProxies are the addresses and networks (10.0.0.0/8) of proxies, and "unix" is
+	// who comes by a Unix socket: their clients are those that X-Forwarded-For names.
+	TrustedProxies []string
 
 	// TokenFile has the tokens that requests need, one a line; "" lets in everybody
 	// who reaches the address.
@@ -124,6 +127,7 @@ type Server struct {
 	places    *places
 	flights   flight.Group[flightKey, judged]
 	clients   *access.Clients
+	proxies   *access.Proxies
 	tokens    *access.Tokens      // nil where none is needed
 	cert      *access.Certificate // nil without TLS
 	metrics   *metrics
@@ -150,6 +154,9 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
 	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
 	s.clients = access.NewClients(max(0, opts.PerClient))
+	if s.proxies, err = access.ParseProxies(opts.TrustedProxies); err != nil {
+		return nil, options.Errorf("TrustedProxies", "%w", err)
+	}
 	if opts.TokenFile != "" {
 		if s.tokens, err = access.OpenTokens(opts.TokenFile, s.log); err != nil {
 			return nil, options.Errorf("TokenFile", "%w", err)
@@ -280,7 +287,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 			BaseContext: func(net.Listener) context.Context { return requests },
 		}
 		if s.opts.PerClientConns > 0 {
-			l = access.Limit(l, access.NewClients(s.opts.PerClientConns))
+			l = access.Limit(l, access.NewClients(s.opts.PerClientConns), s.proxies)
 		}
 		if s.cert != nil {
 			server.TLSConfig = s.cert.Config()

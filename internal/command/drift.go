@@ -232,7 +232,7 @@ func newCourse(d *pipeline.Detector, alpha float64, n, rows int) *course {
 	case d.ByClass != nil:
 		c.Notes = append(c.Notes, "the detector was calibrated by class: no intervals for all classes together")
 	default:
-		c.compared, c.flagged = len(d.Scores), detector.Rank(len(d.Scores), d.TargetTPR)
+		c.compared, c.flagged = len(d.CalibrationScores), detector.Rank(len(d.CalibrationScores), d.TargetTPR)
 		c.Notes = append(c.Notes, "the detector was not calibrated by class: within a class only changes among these images are noticed")
 	}
 	return c

@@ -154,7 +154,7 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []report.
 	d := p.detector
 	v := report.Verdicts{
 		Facts: facts, Commands: []string{line}, Detector: d.File(), Classes: d.Classes,
-		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.Scores,
+		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.CalibrationScores,
 		ByPValue: p.byPValue, Scores: p.scores, Failed: p.failed, Notes: notes,
 	}
 	if p.byPValue {

@@ -57,6 +57,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.IntVar(&opts.MaxImages, "max-images", 0, "images of a request at most (default: 64)")
 	c.IntVar(&opts.PerClient, "per-client", 0, "requests of one address at once (default: half of all; -1: no bound)")
 	c.IntVar(&opts.PerClientConns, "per-client-connections", serve.DefaultPerClientConns, "connections of one address (-1: no bound)")
+	c.StringArrayVar(&opts.TrustedProxies, "trusted-proxy", nil, "`NETWORK` of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8; unix for a Unix socket")
 	c.DurationVar(&opts.ReadTimeout, "read-timeout", serve.DefaultReadTimeout, "`TIME` for sending a request")
 	c.DurationVar(&opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
 	c.DurationVar(&opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
@@ -73,7 +74,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	format := ""
 	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
 	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-age", "keep-features", "learn-dir", "alpha", "max-images", "per-client", "per-client-connections", "read-timeout", "drain", "poll",
+	c.rare("host", "keep-dir", "keep-age", "keep-features", "learn-dir", "alpha", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
 		"threads", "provider", "open-timeout", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {

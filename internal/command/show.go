@@ -220,7 +220,7 @@ func detectorLead(s *pipeline.Summary) []string {
 	default:
 		text := fmt.Sprintf("Its threshold is to flag at most %.4g%% of in-distribution images.", 100*(1-d.TargetTPR))
 		if i := d.FalseAlarms(); i != nil {
-			text += fmt.Sprintf(" In the long run it flags %.2g%% to %.2g%% of them (95%% confidence interval; %s).", 100*i[0], 100*i[1], count(len(d.Scores), "calibration image"))
+			text += fmt.Sprintf(" In the long run it flags %.2g%% to %.2g%% of them (95%% confidence interval; %s).", 100*i[0], 100*i[1], count(len(d.CalibrationScores), "calibration image"))
 		}
 		lead = append(lead, text)
 	}
@@ -362,9 +362,9 @@ func trainLine(d *pipeline.Detector, out string) string {
 	add("seeds", (*Seeds)(&o.Seeds).String(), "0")
 	add("max-false-alarms", number(math.Round((1-o.TargetTPR)*1e12)/1e12), number(math.Round((1-pipeline.DefaultTargetTPR)*1e12)/1e12))
 	if shape.Open {
-		add("scores", o.Scores, pipeline.JoinedScore)
-	} else if o.Scores != pipeline.HeadScore {
-		add("scores", o.Scores, pipeline.JoinedScore)
+		add("scores", o.Score, pipeline.JoinedScore)
+	} else if o.Score != pipeline.HeadScore {
+		add("scores", o.Score, pipeline.JoinedScore)
 	}
 	if o.PerClass {
 		words = append(words, "--per-class")

@@ -309,7 +309,7 @@ const mostThresholds = 200
 // falseAlarms lists what thresholds cost.
 func (s *Summary) falseAlarms() {
 	d := s.Detector
-	n := len(d.Scores)
+	n := len(d.CalibrationScores)
 	switch {
 	case d.ByClass != nil:
 		s.missing("each class has a threshold of its own: there is no one curve of false alarms")
@@ -320,7 +320,7 @@ func (s *Summary) falseAlarms() {
 	}
 	for _, rank := range ranks(n) {
 		low, high := detector.FalseAlarmInterval(rank, n)
-		s.FalseAlarms = append(s.FalseAlarms, FalseAlarms{Threshold: d.Scores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
+		s.FalseAlarms = append(s.FalseAlarms, FalseAlarms{Threshold: d.CalibrationScores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
 	}
 }
 

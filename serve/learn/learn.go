@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -420,7 +421,7 @@ func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *dete
 		return nil, err
 	}
 	dir := l.folder(job.Detector, job.ID)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := errors.Join(l.tidy(ctx, job.Detector), os.MkdirAll(dir, 0o777)); err != nil {
 		return nil, err
 	}
 	root := ""
@@ -433,6 +434,25 @@ func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *dete
 	return Run(ctx, l.opts.Store, l, Task{
 		Subject: subject, Base: base, Now: now.Detector, Dir: dir, Root: root, Tool: l.opts.Tool, Memory: l.opts.Memory, Stage: say, Ready: ready,
 	})
+}
+
+// tidy removes the folders of jobs that were killed. No other job runs.
+func (l *Learner) tidy(ctx context.Context, name string) error {
+	v, err := l.Versions(ctx, name)
+	if err != nil {
+		return err
+	}
+	folders, err := os.ReadDir(filepath.Join(l.opts.Dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, folder := range folders {
+		known := slices.ContainsFunc(v.Versions, func(one Version) bool { return one.ID == folder.Name() })
+		if len(folder.Name()) == len(store.NewID()) && !known {
+			err = errors.Join(err, os.RemoveAll(l.folder(name, folder.Name())))
+		}
+	}
+	return err
 }
 
 // folder is that of a version of a detector.
@@ -493,7 +513,7 @@ func (l *Learner) Versions(ctx context.Context, name string) (v Versions, err er
 func (l *Learner) updateVersions(ctx context.Context, name string, change func(*Versions) error) error {
 	return l.opts.Store.UpdateState(ctx, versionsKey(name), func(old []byte) ([]byte, error) {
 		var v Versions
-		if old != nil {
+		if len(old) > 0 {
 			if err := json.Unmarshal(old, &v); err != nil {
 				return nil, err
 			}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"mlrbfn/dataset"
@@ -121,7 +122,12 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Result, error
 		return nil, err
 	}
 	r.Seconds, r.Trained = time.Since(start).Seconds(), time.Now()
-	r.Notes = append(append(r.Notes, notes...), trained.Warnings...)
+	for _, note := range append(notes, trained.Warnings...) {
+		for _, dir := range o.Features { // which clients need not know
+			note = strings.ReplaceAll(note, dir, filepath.Base(dir))
+		}
+		r.Notes = append(r.Notes, note)
+	}
 	file := filepath.Join(t.Dir, DetectorFile)
 	if err := next.Save(file); err != nil {
 		return nil, err
