@@ -17,7 +17,7 @@ import (
 	"mlrbfn/serve/detectors"
 )
 
-// answer is what a client gets for an image. Its fields are those of detect --json, and
+// answer is the JSON object for one image. Its fields are those of detect --json, and
 // the service's own.
 type answer struct {
 	ID                 string   `json:"id"`

@@ -24,19 +24,19 @@ type picture struct {
 	data []byte
 }
 
-// flightKey is what equal work is: the same bytes by the same detector.
+// flightKey identifies equal work: the same bytes, judged by the same detector.
 type flightKey struct {
 	detector *detectors.Loaded
 	hash     [sha256.Size]byte
 }
 
-// judged is what came of an image.
+// judged is an image's verdict with its features.
 type judged struct {
 	pipeline.Verdict
 	features []float32
 }
 
-// outcome is what one image of a request is answered with: a verdict, or an error.
+// outcome is the answer for one image of a request: a verdict, or an error.
 type outcome struct {
 	id     string
 	name   string

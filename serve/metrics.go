@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics are what Prometheus reads.
+// metrics are the service's counters and gauges for Prometheus.
 type metrics struct {
 	registry        *prometheus.Registry
 	requests        *prometheus.CounterVec

@@ -195,7 +195,7 @@ func compareNames(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// course is what became of a stream of images.
+// course is the result of drift for a stream of images.
 type course struct {
 	Alpha   float64       `json:"alpha"`
 	Images  int           `json:"images"`
@@ -223,7 +223,7 @@ type alarm struct {
 	Since     *alarm `json:"since,omitempty"` // where the evidence began to grow
 }
 
-// classCourse is what became of the images that were given one class.
+// classCourse is the result for the images that were given one class.
 type classCourse struct {
 	Class  string  `json:"class"`
 	Images int     `json:"images"`

@@ -14,11 +14,11 @@ type Expected struct {
 // Expect returns the intervals for n images. Those of all classes together are not known
 // for detectors with several sets of calibration scores: by class, or by folds.
 func Expect(d *detector.Detector, n int) (e Expected) {
-	if len(d.Folds) == 0 && d.ByClass == nil && len(d.Scores) > 0 {
-		low, high := MeanPValue(n, len(d.Scores))
+	if len(d.Folds) == 0 && d.ByClass == nil && len(d.CalibrationScores) > 0 {
+		low, high := MeanPValue(n, len(d.CalibrationScores))
 		e.MeanPValue = &[2]float64{low, high}
-		if k := detector.Rank(len(d.Scores), d.TargetTPR); k > 0 {
-			low, high = Flagged(n, len(d.Scores), k)
+		if k := detector.Rank(len(d.CalibrationScores), d.TargetTPR); k > 0 {
+			low, high = Flagged(n, len(d.CalibrationScores), k)
 			e.Flagged = &[2]float64{low, high}
 		}
 	}
@@ -41,9 +41,9 @@ func Expect(d *detector.Detector, n int) (e Expected) {
 // calibrated by cross-validation (folds) the scores only settle the cells, as other
 // detectors gave them.
 func CalibrationOf(d *detector.Detector) Calibration {
-	c := Calibration{Classes: d.Classes, Scores: d.Scores}
+	c := Calibration{Classes: d.Classes, Scores: d.CalibrationScores}
 	if len(d.Folds) > 0 {
-		c.Grid, c.Scores = d.Scores, nil
+		c.Grid, c.Scores = d.CalibrationScores, nil
 	}
 	if d.ByClass != nil {
 		c.ByClass = make(map[string][]float64, len(d.Classes))

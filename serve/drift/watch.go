@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Calibration is what a stream should be like.
+// Calibration describes the images that a stream is compared with.
 type Calibration struct {
 	// Scores are those of the calibration images. They may be none, and then only
 	// changes within the stream are noticed; Grid then settles the cells.
