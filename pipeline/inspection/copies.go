@@ -3,10 +3,10 @@ package inspection
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"math"
 	"slices"
 
+	"mlrbfn/dataset"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/pipeline/issues"
 )
@@ -39,11 +39,16 @@ func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 	equal := map[string]int{} // first row with a file of such a hash
 	n := len(in.Labels)
 	same := make([]int, n) // the first row that this one equals in bytes or features
-	byRow := map[[32]byte]int{}
+	every := in.Rows
+	every.Index = make([]int, n)
 	for i := range n {
-		if i%4096 == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
+		every.Index[i] = i
+	}
+	numbers, err := dataset.Alike(ctx, every)
+	if err != nil {
+		return nil, err
+	}
+	for i, first := range numbers[0] {
 		same[i] = i
 		if hash := in.hashes[i]; hash != "" {
 			if first, ok := equal[hash]; ok {
@@ -53,13 +58,10 @@ func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 			}
 			equal[hash] = i
 		}
-		key := sha256.Sum256(bytesOf(in.rowOf(i)))
-		if first, ok := byRow[key]; ok {
+		if first < i {
 			same[i] = first
 			all = append(all, duplicate{first, i, 1})
-			continue
 		}
-		byRow[key] = i
 	}
 	rows := in.Rows
 	rows.Labels, rows.Index = make([]int64, n), nil // one class

@@ -11,7 +11,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
-	"unsafe"
 
 	"mlrbfn/dataset"
 	"mlrbfn/features"
@@ -297,8 +296,4 @@ func (in *inspector) run(ctx context.Context) error {
 	in.addOdd()
 	issues.Sort(r.Issues)
 	return nil
-}
-
-func bytesOf(row []float32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(row))), 4*len(row))
 }
