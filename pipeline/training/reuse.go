@@ -23,7 +23,7 @@ const mostAdded = 0.5
 // reuses reports whether choices are taken over.
 func (t *Data) reuses() bool {
 	old := t.Options.Keep
-	if old == nil || t.kept == nil || t.kept.rows == len(t.Labels) || t.Options.Calibration.Folds > 0 || t.Options.Scores != detector.JoinedScore || t.Options.NoHoldOut || len(t.Options.WithoutParts) > 0 {
+	if old == nil || t.kept == nil || t.kept.rows == len(t.Labels) || t.Options.Calibration.Folds > 0 || t.Options.Score != detector.JoinedScore || t.Options.NoHoldOut || len(t.Options.WithoutParts) > 0 {
 		return false
 	}
 	if old.Scoring == nil || old.Scoring.Name != detector.JoinedScore || old.Assessment == nil || len(old.Assessment.Curve) != len(falseAlarms) {
