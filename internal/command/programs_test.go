@@ -205,14 +205,8 @@ func newWorld(t *testing.T) world {
 		write(t, filepath.Join(w.images, "labels.csv"), "no image\n")
 		call(t, 0, "extract", "--model", model, "--images", w.images, "--out", w.features)
 		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", w.pixels)
-		train := []string{"--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
-			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01"}
-		if testing.Short() { // the default takes long under the race detector
-			train = training(train...)
-		} else {
-			train = append([]string{"train"}, train...)
-		}
-		call(t, 0, train...)
+		call(t, 0, training("--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
+			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01")...)
 		theWorld = w
 	})
 	if theWorld.dir == "" {
