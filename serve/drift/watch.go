@@ -74,6 +74,9 @@ func (w *Watch) All() *Martingale { return w.all }
 // not named.
 func (w *Watch) Class(class string) *Martingale { return w.classes[class] }
 
+// Classes are those that have a martingale, in order.
+func (w *Watch) Classes() []string { return slices.Sorted(maps.Keys(w.classes)) }
+
 // Reset begins new tests; see [Martingale.Reset].
 func (w *Watch) Reset() {
 	w.all.Reset()
@@ -93,7 +96,7 @@ func (w *Watch) MarshalBinary() ([]byte, error) {
 		return err
 	}
 	err := part("", w.all)
-	for _, class := range slices.Sorted(maps.Keys(w.classes)) {
+	for _, class := range w.Classes() {
 		err = errors.Join(err, part(class, w.classes[class]))
 	}
 	return b, err
