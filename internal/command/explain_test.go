@@ -6,7 +6,6 @@ import (
 	"html"
 	"image"
 	"image/color"
-	"image/png"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/internal/testenv"
 	"mlrbfn/pipeline"
 	"mlrbfn/report"
 )
@@ -36,16 +36,7 @@ func spot(t *testing.T, path string, kind, at int, strange bool) {
 			}
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 }
 
 // TestExplain: what a person gets of --explain and --report, with names that hold

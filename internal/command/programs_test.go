@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"image/png"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -155,16 +154,7 @@ func picture(t *testing.T, path string, kind int, seed uint64) {
 			img.Set(x, y, color.NRGBA{uint8(min(v+n, 255)), uint8(min(v+n*kind, 255)), uint8(255 - min(v+n, 255)), 255})
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 }
 
 func write(t *testing.T, path, text string) {
