@@ -826,6 +826,10 @@ func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
 	return m.Spec.Tensor(dst, img, m.input.layout)
 }
 
+func (m *Model) normalise(dst []float32, img *preprocess.Cropped) error {
+	return m.Spec.Normalise(dst, img, m.input.layout)
+}
+
 func (m *Model) decoding() preprocess.DecodeOptions {
 	return preprocess.DecodeOptions{ApplyEXIF: m.options.ApplyEXIF, For: m.Spec}
 }

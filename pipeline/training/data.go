@@ -183,6 +183,12 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
 	o := t.Options.Conditioning
+	if t.reuses() {
+		o = conditioning.Options{}
+		if c := t.Options.Keep.Heads[0].Conditioning; c != nil {
+			o = c.Options
+		}
+	}
 	o.Memory = cmp.Or(o.Memory, t.Options.Memory)
 	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
