@@ -100,10 +100,14 @@ func (c *command) advise(err error) error {
 // beginsWithValue matches what an error says of the value of an option: "0.01: …".
 var beginsWithValue = regexp.MustCompile(`^[-+.\de]+: `)
 
+// asCommands names the commands in what the packages below say of missing files.
+var asCommands = strings.NewReplacer("; an extraction makes ", "; mlrbfn extract makes ", "; training makes ", "; mlrbfn train makes ")
+
 // plainPaths returns text, which err is said in, without the names of system calls,
 // and with each path that could not be looked at or opened once: "x.jpg: no such file
 // or directory".
 func plainPaths(text string, err error) string {
+	text = asCommands.Replace(text)
 	for _, e := range all[*fs.PathError](err) {
 		if !slices.Contains([]string{"stat", "lstat", "open", "openat", "statat"}, e.Op) {
 			continue

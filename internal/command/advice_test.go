@@ -132,6 +132,7 @@ func TestAdvise(t *testing.T) {
 	for want, err := range map[string]error{
 		"nothing to look at: nothere.jpg: no such file or directory": fmt.Errorf("nothing to look at: %w", missing),
 		"nothere.jpg: no such file or directory":                     fmt.Errorf("nothere.jpg: %w", missing),
+		"detector d: none; mlrbfn train makes one":                   errors.New("detector d: none; training makes one"),
 		"mkdir x: no space":                                          &fs.PathError{Op: "mkdir", Path: "x", Err: errors.New("no space")},
 		"--max-false-alarms 0.01: too few":                           options.Errorf("MaxFalseAlarms", "0.01: too few"),
 	} {
