@@ -120,6 +120,11 @@ func TestProgress(t *testing.T) {
 	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1 epochs/s, 40s left") {
 		t.Errorf("after a resumption it prints %q", got)
 	}
+	p.from = time.Now().Add(-time.Millisecond)
+	if got := p.render(100, 100, ""); strings.Contains(got, "e+") {
+		t.Errorf("quick epochs print %q", got)
+	}
+	p.from = time.Now().Add(-10 * time.Second)
 	if got := p.render(60, -1, "2 unreadable"); got != "60 epochs, 1 epochs/s, more are being found, 2 unreadable" {
 		t.Errorf("of an unknown total: %q", got)
 	}

@@ -173,7 +173,11 @@ func (p *Progress) render(done, total int, note string) string {
 	b.WriteString(" " + p.unit)
 	if done > p.before {
 		rate := float64(done-p.before) / time.Since(p.from).Seconds()
-		fmt.Fprintf(&b, ", %.4g %s/s", rate, p.unit)
+		format := ", %.3g %s/s"
+		if rate >= 100 {
+			format = ", %.0f %s/s"
+		}
+		fmt.Fprintf(&b, format, rate, p.unit)
 		if total > done {
 			left := time.Duration(float64(total-done) / rate * float64(time.Second))
 			fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
