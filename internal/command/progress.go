@@ -97,7 +97,7 @@ func (p *Progress) Say(line string) {
 
 // Phase is Update for work in several phases, each of which counts from 0: folds
 // where the name what has that word or "hold-out", epochs where it ends in
-// "training", else sets.
+// "training", values where it is a choice, else sets.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
@@ -111,6 +111,8 @@ func (p *Progress) Phase(what string, done, total int) {
 			p.unit = "epochs"
 		case strings.Contains(what, "folds"), strings.Contains(what, "hold-out"):
 			p.unit = "folds"
+		case strings.HasPrefix(what, "choice"):
+			p.unit = "values"
 		default:
 			p.unit = "sets"
 		}
