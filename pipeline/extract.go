@@ -22,7 +22,7 @@ import (
 	"mlrbfn/pipeline/detector"
 )
 
-// tool is what feature sets say they were made by.
+// tool is the name of the program that feature sets record.
 const tool = "mlrbfn extract"
 
 // ExtractOptions says which images to extract with which model to where.
