@@ -134,6 +134,8 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if d.Reference, err = data.reference(ctx, &raw, d); err != nil {
 		return nil, nil, err
 	}
+	rows, _ := data.samples(&raw, d)
+	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
 
 	result.Rows, result.Score, result.FalseAlarms = data.rows(len(d.CalibrationScores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -159,6 +161,10 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
 		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
 		Tool: opts.Tool, Score: opts.Score, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
+	}
+	d.Training.FittedC = joined.C
+	if raw.began != nil {
+		d.Training.StartC = raw.began.C
 	}
 	d.Relabelled = data.relabelled
 	if d.Training.Sets, err = data.trainedOn(ctx); err != nil {
