@@ -98,7 +98,7 @@ func (p *Progress) Say(line string) {
 // Phase is Update for work in several phases, each of which counts from 0 and takes
 // the line of the one before: folds where the name what has that word or "hold-out" or
 // ends in "labels", epochs where it ends in "training", images where it ends in
-// "images" or "features", else sets.
+// "images" or "features", values where it is a choice, else sets.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
@@ -111,6 +111,8 @@ func (p *Progress) Phase(what string, done, total int) {
 			p.unit = "epochs"
 		case strings.Contains(what, "folds"), strings.Contains(what, "hold-out"), strings.HasSuffix(what, "labels"):
 			p.unit = "folds"
+		case strings.HasPrefix(what, "choice"):
+			p.unit = "values"
 		case strings.HasSuffix(what, "images"), strings.HasSuffix(what, "features"):
 			p.unit = "images"
 		default:

@@ -155,7 +155,12 @@ An interrupted training continues with the same command, and the detector is bit
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		classes, _ := adding.classes(*sets) // what is wrong with the sets is found below
 		shown := newEpochs(progress, opts, len(distinct(classes)) == 1)
-		opts.Progress, opts.Stage = shown.update, progress.Phase
+		opts.Progress, opts.Stage = shown.update, func(what string, done, total int) {
+			shown.begin(what, total)
+			if total >= 0 {
+				progress.Phase(what, done, total)
+			}
+		}
 		opts.Resumed = func(epochs []int) {
 			shown.resume(epochs)
 			if !*quiet {
@@ -329,6 +334,13 @@ func (p *epochs) done() (n int) {
 		n += epochs
 	}
 	return n
+}
+
+// begin takes the number of epochs from the stage of training.
+func (p *epochs) begin(what string, total int) {
+	if what == pipeline.TrainingStage && len(p.behind) > 0 {
+		p.each = total / len(p.behind)
+	}
 }
 
 // resume begins with the epochs that each head did before.

@@ -119,6 +119,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if data, err = data.resplit(opts.Seeds[0]); err != nil {
 		return nil, err
 	}
+	data.Options.Train = data.Options.Train.Within(data.train.Len())
 	data.warn()
 	return data, nil
 }
@@ -182,6 +183,7 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // copies in the place of the training and validation rows, until release. It
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
+	t.Options.stage("conditioning", 0, -1)
 	o := t.Options.Conditioning
 	if t.reuses() {
 		o = conditioning.Options{}
