@@ -34,7 +34,7 @@ Each row of the table is a part of the images: how many were flagged and their m
 	c.section("alarm")
 	alpha := c.Float64("alpha", 0.01, "`CHANCE` of ever raising a false alarm")
 	c.section("model")
-	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
+	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
 	rows := c.Int("rows", 20, "parts of the course that are shown")
 	asJSON := c.Bool("json", false, "print one JSON object")
@@ -63,6 +63,7 @@ Each row of the table is a part of the images: how many were flagged and their m
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		opts.Backbone.Drifted = c.warnDrift(s)
 		var times []int64
 		if opts.Paths, times, err = inOrder(ctx, c.Args(), by); err != nil {
 			return err

@@ -30,7 +30,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	files := c.StringArray("detector", nil, "file `[NAME=]DETECTOR` that train wrote (repeat for several; the first is the default)")
 	shadows := c.StringArray("shadow", nil, "`NAME=DETECTOR` that runs beside the detector NAME, to compare")
 	load := addPublicKeyFlag(c.FlagSet)
-	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors (default: where it was at training)")
+	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors"+foundModel)
 	c.section("addresses")
 	listen := c.StringArray("listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
 	metrics := c.String("metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
@@ -77,6 +77,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more above 200 MB)")
 	c.Int64Var(&run.MaxPixels, "max-pixels", serve.DefaultMaxPixels, "refuse images of more pixels (422)")
 	c.DurationVar(&run.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
+	addDriftFlag(c.FlagSet, backbone)
 	images := &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
 	c.section("log")
 	format := ""
@@ -121,6 +122,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		backbone.Drifted = func(text string) { opts.Log.Warn(text) }
 		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features") || c.Changed("learn-dir")) {
 			return Usagef("--keep goes with --store")
 		}

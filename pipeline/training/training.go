@@ -93,6 +93,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
+	opts.stage(TrainingStage, 0, opts.Train.Epochs*len(opts.Seeds))
 	start := time.Now()
 	trained, err := data.trainHeads(ctx, kept)
 	if err != nil {
@@ -117,6 +118,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
 	result.NoAssessment = joined.Why
+	opts.stage("calibration", 0, -1)
 	if opts.Calibration.Folds > 0 {
 		err = raw.crossCalibrate(ctx, d)
 	} else if d.CalibrationScores, err = data.calibrate(ctx, d); err == nil {
@@ -132,6 +134,8 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if d.Reference, err = data.reference(ctx, &raw, d); err != nil {
 		return nil, nil, err
 	}
+	rows, _ := data.samples(&raw, d)
+	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
 
 	result.Rows, result.Score, result.FalseAlarms = data.rows(len(d.CalibrationScores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
