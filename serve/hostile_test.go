@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"compress/zlib"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -19,8 +18,8 @@ import (
 	"mlrbfn/serve/internal/servetest"
 )
 
-// listening is a service on an address of its own, as the program runs it.
-func listening(t *testing.T, change func(*Options)) (s *Server, address string) {
+// attacked is a service on an address of its own, as the program runs it.
+func attacked(t *testing.T, change func(*Options)) (s *Server, address string) {
 	t.Helper()
 	opts := Options{Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: servetest.Detector(t, 1)}}}}
 	change(&opts)
@@ -28,16 +27,9 @@ func listening(t *testing.T, change func(*Options)) (s *Server, address string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, []net.Listener{l}, nil) }()
+	address, stop := listening(t, s)
 	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
+		if err := stop(); err != nil {
 			t.Error(err)
 		}
 		if s.placesIn() != 0 {
@@ -45,7 +37,7 @@ func listening(t *testing.T, change func(*Options)) (s *Server, address string) 
 		}
 		s.Close()
 	})
-	return s, l.Addr().String()
+	return s, address
 }
 
 // raw sends bytes and returns the status lines of all answers until the connection ends or
@@ -74,7 +66,7 @@ func raw(t *testing.T, address, text string) (statuses []int) {
 // TestSmuggling: a request whose length can be read in two ways, by a proxy in another way
 // than here, is refused, or ends the connection after its answer.
 func TestSmuggling(t *testing.T) {
-	_, address := listening(t, func(*Options) {})
+	_, address := attacked(t, func(*Options) {})
 	const hidden = "GET /v1/shadows HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	for name, tt := range map[string]struct {
 		text string
@@ -111,7 +103,7 @@ func TestSmuggling(t *testing.T) {
 // TestDrip: a client that sends a byte now and then is ended as one that sends none, and
 // many of them do not keep others out.
 func TestDrip(t *testing.T) {
-	_, address := listening(t, func(o *Options) {
+	_, address := attacked(t, func(o *Options) {
 		o.ReadTimeout, o.Running, o.Waiting, o.PerClient = 300*time.Millisecond, 1, 8, 4
 	})
 	const slow = 12

@@ -224,7 +224,7 @@ func TestServeKilled(t *testing.T) {
 		told[id] = true
 	}))
 	defer hook.Close()
-	u := newUnderLoad(t, filepath.Join(dir, "store.db"), "--quiet", "--watch", in, "--watch-settle", "10ms", "--watch-every", "10ms",
+	u := newUnderLoad(t, filepath.Join(dir, "store.db"), "--watch", in, "--watch-settle", "10ms", "--watch-every", "10ms",
 		"--webhook", hook.URL, "--webhook-secret", secret, "--webhook-on", "all", "--webhook-timeout", "500ms")
 	rng := rand.New(rand.NewPCG(*killSeed, 1))
 	files := 0
@@ -300,7 +300,7 @@ func (u *underLoad) records() []store.Record {
 // starts it again. Answers go on, and what was said to be stored is there.
 func TestServePostgresStops(t *testing.T) {
 	server := testenv.StartPostgres(t)
-	u := newUnderLoad(t, server.URL, "--log", "json")
+	u := newUnderLoad(t, server.URL)
 	u.start()
 	u.load()
 	u.until("verdicts", 20, u.countStored)

@@ -13,7 +13,6 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -300,10 +299,10 @@ func (s *serving) endure(ctx context.Context, dir string) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: *s.clients}}
 	var next, stored, refused, failed atomic.Int64
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "requests\tresident MiB\tstored\trefused (429)\tfailed\tper second\tload")
+	fmt.Fprintln(w, "requests\tresident\tstored\trefused (429)\tfailed\tper second\tload")
 	began := time.Now()
 	report := func(n int64) {
-		fmt.Fprintf(w, "%d\t%.1f\t%d\t%d\t%d\t%.0f\t%s\n", n, resident(cmd.Process.Pid), stored.Load(), refused.Load(), failed.Load(), float64(n)/time.Since(began).Seconds(), loadAverage())
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%.0f\t%s\n", n, resident(cmd.Process.Pid), stored.Load(), refused.Load(), failed.Load(), float64(n)/time.Since(began).Seconds(), loadAverage())
 		_ = w.Flush()
 	}
 	every := max(int64(*s.soak)/20, 1)
@@ -338,16 +337,6 @@ func (s *serving) endure(ctx context.Context, dir string) error {
 	}
 	group.Wait()
 	return ctx.Err()
-}
-
-// resident is the memory of a process in MiB, NaN where the system does not tell.
-func resident(pid int) float64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	var size, pages float64
-	if _, scan := fmt.Sscan(string(text), &size, &pages); err != nil || scan != nil {
-		return math.NaN()
-	}
-	return pages * float64(os.Getpagesize()) / (1 << 20)
 }
 
 // flood lets all clients ask one after the other, and returns how long it took.

@@ -280,7 +280,7 @@ func (w *Webhook) claim(ctx context.Context) (mine bool, err error) {
 // note changes the state unless another replica sends by now, which is an error.
 func (w *Webhook) note(ctx context.Context, change func(s *state)) error {
 	mine := false
-	err := w.update(ctx, func(s *state) {
+	err := w.update(context.WithoutCancel(ctx), func(s *state) {
 		if mine = s.Sender == w.me; mine {
 			s.Beat++
 			change(s)
@@ -388,6 +388,9 @@ func (w *Webhook) sendVerdicts(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	for _, r := range list {
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
 		body, err := event(r.ID, "mlrbfn.verdict", r.Source, r.Name, r.Time, w.opts.Data(r))
 		if err == nil {
 			err = w.send(ctx, r.ID, body)
@@ -431,8 +434,10 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("the answer has status %d", e.status) }
 
-// send sends one event.
+// send sends one event. Where the service ends meanwhile, the answer is awaited and noted,
+// so that the event does not come again.
 func (w *Webhook) send(ctx context.Context, id string, body []byte) (err error) {
+	ctx = context.WithoutCancel(ctx)
 	defer func() {
 		if w.opts.Sent != nil {
 			w.opts.Sent(err)
