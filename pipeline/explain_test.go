@@ -100,7 +100,7 @@ func TestExplainImages(t *testing.T) {
 		}
 	}
 	m := got[1].Explanation.Where
-	if m.Width != 8 || m.Height != 8 || len(m.Values) != 64 {
+	if m.Width != 8 || m.Height != 8 || len(m.Values) != 64 || m.Area != [4]float64{0, 0, 1, 1} {
 		t.Fatalf("%+v", m)
 	}
 	high := slices.Sorted(slices.Values(m.Values))[60:] // the four highest

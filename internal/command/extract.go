@@ -88,6 +88,7 @@ Running it again processes only images that are new or whose size or modificatio
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		opts.Backbone.Drifted = c.warnDrift(s)
 		if check.on {
 			return runCheck(ctx, opts, check, *asJSON, s)
 		}
@@ -172,8 +173,8 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 // manyPixels is from how many features on extract says that fewer do.
 const manyPixels = 10_000
 
-// quantisedText warns of models that compute in 8 bits. Products is what
-// [extractor.Products] says.
+// quantisedText warns of models that compute in 8 bits. Products is the result of
+// [extractor.Products].
 func quantisedText(products string) string {
 	return fmt.Sprintf("the model is quantised: its features depend on the processor (8-bit products are %s here); train and detect on processors of one kind", products)
 }

@@ -56,10 +56,10 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err := opts.withHeadDefaults(); err != nil {
 		return nil, err
 	}
-	opts.Scores = cmp.Or(opts.Scores, detector.JoinedScore)
-	_, ensemble, err := detector.ScoreParts(opts.Scores)
+	opts.Score = cmp.Or(opts.Score, detector.JoinedScore)
+	_, ensemble, err := detector.ScoreParts(opts.Score)
 	if err != nil {
-		return nil, options.Errorf("Scores", "%w", err)
+		return nil, options.Errorf("Score", "%w", err)
 	}
 	if ensemble && opts.Validation.None {
 		return nil, errNoScale
@@ -183,6 +183,12 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
 	o := t.Options.Conditioning
+	if t.reuses() {
+		o = conditioning.Options{}
+		if c := t.Options.Keep.Heads[0].Conditioning; c != nil {
+			o = c.Options
+		}
+	}
 	o.Memory = cmp.Or(o.Memory, t.Options.Memory)
 	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {

@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"context"
 
 	"mlrbfn/conditioning"
@@ -35,6 +36,9 @@ func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, v
 	}
 	o := t.Options.Linear
 	o.OneScale, o.Near = true, near
+	if t.reuses() {
+		o.C = cmp.Or(o.C, t.Options.Keep.Training.StartC)
+	}
 	if near != nil {
 		o.C, o.Tolerance = near.C, foldTolerance
 	}
