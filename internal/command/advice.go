@@ -51,7 +51,7 @@ var flagIn = map[string]map[string]string{
 func (c *command) usage(err error) error { return &UsageError{c.advise(err)} }
 
 // runtimeAdvice says how to come by an onnxruntime library.
-const runtimeAdvice = "run `make setup`, or name the library with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
+const runtimeAdvice = "run `make setup` in the checkout, put the library beside the program, or name it with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
 // advise names the flags of the options that err is about, and says what to do
 // about a library that is missing.
