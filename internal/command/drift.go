@@ -32,7 +32,7 @@ Each row of the table is a part of the images: how many were flagged and their m
 	c.section("alarm")
 	alpha := c.Float64("alpha", 0.01, "`CHANCE` of ever raising a false alarm")
 	c.section("model")
-	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
+	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
 	rows := c.Int("rows", 20, "parts of the course that are shown")
 	asJSON := c.Bool("json", false, "print one JSON object")

@@ -30,7 +30,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	files := c.StringArray("detector", nil, "file `[NAME=]DETECTOR` that train wrote (repeat for several; the first is the default)")
 	shadows := c.StringArray("shadow", nil, "`NAME=DETECTOR` that runs beside the detector NAME, to compare")
 	load := addPublicKeyFlag(c.FlagSet)
-	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors (default: where it was at training)")
+	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors"+foundModel)
 	c.section("addresses")
 	listen := c.StringArray("listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
 	metrics := c.String("metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
