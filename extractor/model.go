@@ -62,6 +62,12 @@ type ModelOptions struct {
 	// times what a blank image takes, and at least 2 minutes, or 20 on devices
 	// other than the CPU. What a graph computes may depend on the image.
 	RunTimeout time.Duration
+	// AllowDriftedFeatures opens a model for a detector, or for a feature set that there
+	// is, though its features differ from theirs so far that verdicts could change.
+	AllowDriftedFeatures bool
+	// Drifted, where set, is told of features that differ from those of the detector or
+	// the feature set by more than rounding.
+	Drifted func(text string)
 }
 
 // ErrOpenTimeout is wrapped by the error of a model that took too long to open.
@@ -86,13 +92,17 @@ func (opts *ModelOptions) openTimeout(files []string) time.Duration {
 	if opts.OpenTimeout > 0 {
 		return opts.OpenTimeout
 	}
-	var bytes int64
+	return max(opts.leastTimeout(), time.Duration(sizeOf(files)/1e8)*time.Minute)
+}
+
+// sizeOf returns the bytes of some files.
+func sizeOf(files []string) (bytes int64) {
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil {
 			bytes += info.Size()
 		}
 	}
-	return max(opts.leastTimeout(), time.Duration(bytes/1e8)*time.Minute)
+	return bytes
 }
 
 // leastTimeout is the time that any model has to open and for an image: devices
@@ -120,12 +130,14 @@ type Model struct {
 	Inputs, Outputs []TensorInfo
 
 	session     *ort.DynamicAdvancedSession
+	bytes       int64         // of the graph with its weights
 	runTimeout  time.Duration // for an image
 	input       imageInput
 	outputs     []tensor // the embedding and, where there are any, the logits
 	pool        pooling
 	alone       func() bool // needsToBeAlone, asked once
 	kept        *keptRunners
+	probed      *keptProbe
 	options     ModelOptions
 	why         string
 	fingerprint string
@@ -149,8 +161,9 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // A blank image is run to learn the sizes of the outputs, so a graph that does
 // not fit its configuration fails here. So does one whose tensors for one run
 // would not fit into a gigabyte, one whose constants ask for endless loops or
-// huge values, and one that is not open after [ModelOptions.OpenTimeout]. A graph
-// is a program all the same, and sizes that it computes have no bound here.
+// huge values, and one that is not open after [ModelOptions.OpenTimeout]. Tensors
+// whose sizes a run computes may take most of the machine's memory; more is
+// [ErrRunMemory].
 //
 // Errors name the graph file.
 func OpenModel(dir string, opts ModelOptions) (*Model, error) {
@@ -221,7 +234,7 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 // openModel opens the graph in the first of files, whose weights are in the
 // others, with the configuration in the first of folders that has one.
 func openModel(ctx context.Context, files, folders []string, opts ModelOptions) (_ *Model, err error) {
-	m := &Model{File: files[0], options: opts, kept: new(keptRunners)}
+	m := &Model{File: files[0], bytes: sizeOf(files), options: opts, kept: new(keptRunners), probed: new(keptProbe)}
 	for _, m.Dir = range folders {
 		if m.Spec, err = preprocess.Load(m.Dir); err == nil {
 			break
@@ -440,7 +453,11 @@ func (m *Model) inspect() error {
 	if err := options.SetGraphOptimizationLevel(ort.GraphOptimizationLevelDisableAll); err != nil {
 		return err
 	}
-	inputs, outputs, err := ort.GetInputOutputInfoWithOptions(m.File, options)
+	var inputs, outputs []ort.InputOutputInfo
+	err = m.bounded(options, func() (err error) {
+		inputs, outputs, err = ort.GetInputOutputInfoWithOptions(m.File, options)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
 	}
@@ -491,7 +508,10 @@ func (m *Model) newSession() error {
 	for i, out := range m.outputs {
 		names[i] = out.Name
 	}
-	m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
+	err = m.bounded(options, func() (err error) {
+		m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
 	}
@@ -813,6 +833,10 @@ func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
 	return m.Spec.Tensor(dst, img, m.input.layout)
 }
 
+func (m *Model) normalise(dst []float32, img *preprocess.Cropped) error {
+	return m.Spec.Normalise(dst, img, m.input.layout)
+}
+
 func (m *Model) decoding() preprocess.DecodeOptions {
 	return preprocess.DecodeOptions{ApplyEXIF: m.options.ApplyEXIF, For: m.Spec}
 }
@@ -829,7 +853,7 @@ func (m *Model) withThreads(n int) (model, error) {
 
 func (m *Model) onCPU() bool { return m.options.Device == "" || m.options.Device == "cpu" }
 
-// exact is what CPUs do, as a rule; other devices round by the size of a batch.
+// exact tells whether features do not depend on the size of a batch, as a rule so on CPUs.
 func (m *Model) exact() bool { return m.onCPU() }
 
 func (m *Model) batchSizes() []int {

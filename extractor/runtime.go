@@ -21,7 +21,7 @@ import (
 	"mlrbfn/options"
 )
 
-// ErrNoRuntime is what [FindRuntime] and [InitRuntime] wrap when there is no
+// ErrNoRuntime is wrapped by errors of [FindRuntime] and [InitRuntime] when there is no
 // onnxruntime library anywhere they look.
 var ErrNoRuntime = errors.New("no onnxruntime library found")
 

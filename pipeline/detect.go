@@ -49,6 +49,9 @@ type DetectOptions struct {
 	// verdict.
 	Explain *Explainer
 	Where   bool
+	// MostMaps is how many flagged images get such a map, the first ones; 0 means
+	// DefaultMaps. [DetectStats].Unmapped counts the others.
+	MostMaps int
 
 	Backbone extractor.ModelOptions // only Device, Provider, IntraOpThreads and the time limits count, the rest is the detector's
 	// Run is how to extract: workers, batch, progress. With More the total is −1
@@ -56,7 +59,7 @@ type DetectOptions struct {
 	Run extractor.ExtractOptions
 }
 
-// Judgement is what became of one image: a verdict, or an error.
+// Judgement is the result for one image: a verdict, or an error.
 type Judgement struct {
 	Path string // as the image was named, or folder and path within, with forward slashes; its bytes are the file system's and need not be UTF-8
 	detector.Verdict
@@ -89,6 +92,7 @@ func (j Judgement) Image(ctx context.Context, opts preprocess.DecodeOptions) (im
 type DetectStats struct {
 	Images, OOD, Failed int
 	Kept                int // out of distribution, but not set aside as they should have been
+	Unmapped            int // out of distribution, but without a map, see DetectOptions.MostMaps
 }
 
 // Detect judges all images under opts.Paths and gives each judgement to sink,
@@ -161,6 +165,7 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 			}
 		}
 	})
+	stats.Unmapped = explaining.unmapped
 	return stats, err
 }
 
@@ -179,7 +184,7 @@ func (s *DetectStats) add(j Judgement) Judgement {
 	return j
 }
 
-// judgement is what became of an image, which it sets aside if it is to be.
+// judgement returns the result for an image, after setting the image aside if asked for.
 func (opts *DetectOptions) judgement(aside *setaside.Target, r extractor.Result, v detector.Verdict, why *Explanation) Judgement {
 	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err, Explanation: why, Features: r.Features, item: r.Item}
 	if j.Err == nil && j.OOD && aside != nil {
@@ -203,8 +208,8 @@ func (opts *DetectOptions) setAside(aside *setaside.Target, item extractor.Item)
 	return aside.Move(file, item.Path)
 }
 
-// pathOf is how judgements name an image. An item's own path is what it is called
-// when it is set aside.
+// pathOf returns the path that names an image in judgements. An item's own path names it
+// in the folder for images that are set aside.
 func pathOf(item extractor.Item) string {
 	if item.InIDX() {
 		return path.Join(path.Dir(filepath.ToSlash(item.File)), item.Path)
@@ -398,7 +403,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 	return items, nil
 }
 
-// named is what an image that was named by itself is called when it is set
+// named returns the name under which an image that was given by its own path is set
 // aside.
 func named(p string) string {
 	if p = filepath.Clean(p); !filepath.IsLocal(p) {

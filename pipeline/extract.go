@@ -22,7 +22,7 @@ import (
 	"mlrbfn/pipeline/detector"
 )
 
-// tool is what feature sets say they were made by.
+// tool is the name of the program that feature sets record.
 const tool = "mlrbfn extract"
 
 // ExtractOptions says which images to extract with which model to where.
@@ -119,6 +119,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 		Machine: features.Machine{Kernels: kernels.Name()},
 	}
+	if header.Probe, err = model.Probe(ctx); err != nil {
+		return nil, err
+	}
 	quantised := false
 	if m, ok := model.(*extractor.Model); ok {
 		header.Machine.Runtime, header.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
@@ -126,7 +129,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 			header.Machine.Products = extractor.Products()
 		}
 	}
-	w, err := features.Create(ctx, opts.Out, header, features.Options{Force: opts.Force})
+	w, err := features.Create(ctx, opts.Out, header, features.Options{
+		Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -344,7 +349,7 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	}
 	if shard.Count == 0 && lost == len(set.Images) {
 		first := e.result.Failed[0]
-		return nil, fmt.Errorf("none of the %d images under %s gave features; the first: %s: %s", lost, e.opts.Images, first.Path, first.Error)
+		return nil, fmt.Errorf("no image under %s gave features (%d tried); the first: %s: %s", e.opts.Images, lost, first.Path, first.Error)
 	}
 	var err error
 	if e.result.Meta, err = e.w.Commit(ctx, set); err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ func (s *Server) Handler() http.Handler {
 	return s.observed(s.guarded(mux))
 }
 
-// route is what answers requests to a pattern of [http.ServeMux].
+// route binds a pattern of [http.ServeMux] to its handler.
 type route struct {
 	pattern string
 	open    bool // no token is needed
@@ -39,7 +40,7 @@ type route struct {
 }
 
 func (s *Server) routes() []route {
-	return append(s.pageRoutes(), []route{
+	return slices.Concat(s.pageRoutes(), s.learnRoutes(), s.reviewRoutes(), []route{
 		{pattern: "POST /v1/detect", answer: s.detect},
 		{pattern: "GET /v1/shadows", answer: s.listShadows},
 		{pattern: "GET /v1/verdicts", answer: s.listVerdicts},
@@ -48,6 +49,7 @@ func (s *Server) routes() []route {
 		{pattern: "POST /v1/reviews", answer: s.addReviews},
 		{pattern: "GET /v1/images/{hash}", answer: s.image},
 		{pattern: "GET /v1/events", answer: s.listenToEvents},
+		{pattern: "GET /v1/broken", answer: s.listBroken},
 		{pattern: "GET /v1/drift", answer: s.listDrift},
 		{pattern: "POST /v1/drift/reset", answer: s.resetDrift},
 		{pattern: "GET /v2", open: true, answer: s.serverMetadata},
@@ -66,13 +68,13 @@ func (s *Server) routes() []route {
 		{pattern: "GET /healthz", open: true, answer: s.live},
 		{pattern: "GET /readyz", open: true, answer: s.ready},
 		{pattern: "GET /openapi.json", open: true, answer: s.openAPI},
-	}...)
+	})
 }
 
 // requestID is a key of contexts.
 type requestID struct{}
 
-// idPattern is what a client may call a request.
+// idPattern matches the ids that a client may give a request.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
 
 // observed gives each request an id and counts, times and logs it. A panic is status 500
@@ -85,6 +87,7 @@ func (s *Server) observed(next http.Handler) http.Handler {
 			id = rand.Text()
 		}
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
+		r.RemoteAddr = s.proxies.Client(r)
 		rec := &recorder{ResponseWriter: w}
 		h := w.Header()
 		h.Set("X-Request-Id", id)

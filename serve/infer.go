@@ -102,7 +102,7 @@ func (s *Server) modelReady(w http.ResponseWriter, r *http.Request) {
 	s.about(w, r, func(d *detectors.Loaded) any { return map[string]any{"name": d.Name, "ready": true} })
 }
 
-// modelConfig is what Triton's clients ask for before they send batches.
+// modelConfig answers Triton's clients, which ask for it before they send batches.
 func (s *Server) modelConfig(w http.ResponseWriter, r *http.Request) {
 	type io struct {
 		Name     string  `json:"name"`

@@ -17,7 +17,7 @@ type Network struct {
 	Recovery float64 // rec
 	Layers   []head.Layer
 	Density  *Density
-	Score    *Score // nil means max_c log φ_c
+	Score    *HeadScore // nil means max_c log φ_c
 }
 
 // newNetwork returns cfg's network for d features, with all parameters zero and
@@ -48,7 +48,7 @@ func FromSettings(s head.Settings) (*Network, error) {
 
 // Settings implements head.Network.
 func (n *Network) Settings() head.Settings {
-	return head.Settings{Layers: len(n.Layers), Norm: 2, Recovery: n.Recovery, Open: true}
+	return head.Settings{Layers: len(n.Layers), Norm: 2, Recovery: n.Recovery, Residual: true}
 }
 
 // Dim implements head.Network.
@@ -244,7 +244,7 @@ func (n *Network) evaluator() *evaluator {
 
 type evaluator struct {
 	*network[float64]
-	score   *Score
+	score   *HeadScore
 	classes int
 
 	density  *Density

@@ -28,6 +28,8 @@ type addFlags struct {
 	device *string
 	work   *int
 	onnx   *string
+	drift  extractor.ModelOptions // how the backbone is opened
+	warn   func(Streams) func(string)
 	key    func(string) (*pipeline.Detector, error)
 
 	old    *pipeline.Detector
@@ -39,22 +41,23 @@ type addFlags struct {
 // addAddFlags adds the flags.
 func addAddFlags(c *command) *addFlags {
 	f := c.FlagSet
-	a := &addFlags{flags: f, advise: c.advise}
+	a := &addFlags{flags: f, advise: c.advise, warn: c.warnDrift}
 	a.add = f.StringArray("add", nil, "add images of a class, known or new, as `NAME=DIR` (repeat)")
 	a.file = f.String("detector", "", "`DETECTOR` to add to; its features are found, or named by --features")
 	a.model = f.String("model", "", "`DIR` of the detector's backbone for --add (default: it is found by its checksum)")
 	a.device = f.String("device", "cpu", "`DEVICE` for the model with --add: "+strings.Join(extractor.Devices(), "|"))
 	annotate(f.Lookup("device"), offered, extractor.Devices()...)
 	a.work = f.Int("workers", 0, "with --add, images in work at once (default: one per core or fewer)")
+	addDriftFlag(f, &a.drift)
 	a.onnx = AddLibraryFlag(f)
 	a.key = addPublicKeyFlag(f)
-	c.rare("model", "device", "workers", "onnxruntime", "public-key")
+	c.rare("model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
 	return a
 }
 
 // withAdd are the other flags that go with --add: the rest is as the detector was
 // trained.
-var withAdd = []string{"add", "detector", "model", "device", "workers", "onnxruntime", "public-key", "features", "out", "report", "images", "bundle", "force", "json", "quiet",
+var withAdd = []string{"add", "detector", "model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key", "features", "out", "report", "images", "bundle", "force", "json", "quiet",
 	"memory", "checkpoint-every", "resume", "restart", "verify", "help"}
 
 // on reports whether images are to be added.
@@ -138,24 +141,16 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	}
 	var progress *Progress
 	add := pipeline.AddOptions{Detector: a.old, Images: a.images, Features: a.sets, Train: opts}
-	add.Extract.Model, add.Extract.Backbone.Device, add.Extract.Advise = *a.model, *a.device, a.advise
+	a.drift.Device, a.drift.Drifted = *a.device, a.warn(s)
+	add.Extract.Model, add.Extract.Backbone, add.Extract.Advise = *a.model, a.drift, a.advise
 	add.Extract.Run.Workers, add.Extract.Run.ImageTimeout = *a.work, extractor.DefaultImageTimeout
 	add.Extracting = func(images pipeline.AddedImages) {
 		progress.Close()
 		progress = NewProgress(s.Err, "images", quiet)
 		progress.Say(fmt.Sprintf("train: features of %s, images of %s, go to %s", images.Folder, Printable(images.Class), images.Features))
 	}
-	add.Extract.Run.Progress = func(done, failed, total int) {
-		if done == 0 {
-			progress.Begin(0)
-			return
-		}
-		progress.Update(done, total, "")
-	}
-	add.Training = func() {
-		progress.Close()
-		training.Begin(0)
-	}
+	add.Extract.Run.Progress = func(done, failed, total int) { progress.Update(done, total, "") }
+	add.Training = func() { progress.Close() }
 	detector, result, change, err := pipeline.Add(ctx, add)
 	progress.Close()
 	if change != nil {
@@ -166,7 +161,7 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	return detector, result, change, err
 }
 
-// additionJSON is what train --json prints of images that were added.
+// additionJSON is the result of train --add --json.
 type additionJSON struct {
 	Detector    string                  `json:"detector"`
 	Added       []pipeline.AddedClass   `json:"added"`
@@ -196,10 +191,13 @@ func (a *addFlags) change(change *pipeline.Addition, now *pipeline.Detector) *re
 	if change == nil {
 		return nil
 	}
+	kept := false
 	auroc := func(d *pipeline.Detector, class string) float64 {
 		if d.Assessment != nil {
-			if assessed, ok := d.Assessment.Classes[class]; ok {
+			if assessed, ok := d.Assessment.Classes[class]; ok && !(d == now && assessed.Kept) {
 				return assessed.AUROC
+			} else if ok {
+				kept = true
 			}
 		}
 		return math.NaN()
@@ -222,6 +220,9 @@ func (a *addFlags) change(change *pipeline.Addition, now *pipeline.Detector) *re
 	page.All = line(change.All, mean(a.old), mean(now))
 	for _, c := range change.Classes {
 		page.Classes = append(page.Classes, line(c, auroc(a.old, c.Class), auroc(now, c.Class)))
+	}
+	if kept {
+		page.Note += " The AUROC now of a class without one was not computed again."
 	}
 	return page
 }
@@ -254,20 +255,19 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 	slices.SortStableFunc(rows, func(x, y pipeline.ChangedClass) int { // what became worst first
 		return (x.RightAfter - x.RightBefore) - (y.RightAfter - y.RightBefore)
 	})
+	kept := false
 	auroc := func(d *pipeline.Detector, class string) string {
 		if d.Assessment == nil {
 			return "–"
 		}
-		v, ok := d.Assessment.AUROC, true
-		if class != "" {
-			var c pipeline.AssessedClass
-			c, ok = d.Assessment.Classes[class]
-			v = c.AUROC
+		if class == "" {
+			return fmt.Sprintf("%.3f", d.Assessment.AUROC)
 		}
-		if !ok {
+		c, ok := d.Assessment.Classes[class]
+		if kept = kept || ok && d == now && c.Kept; !ok || d == now && c.Kept {
 			return "–"
 		}
-		return fmt.Sprintf("%.3f", v)
+		return fmt.Sprintf("%.3f", c.AUROC)
 	}
 	line := func(c pipeline.ChangedClass, class string) {
 		fmt.Fprintf(t, "%s\t%d\t%d → %d\t%d → %d\t%s → %s\t\n", Printable(c.Class), c.Images, c.RightBefore, c.RightAfter, c.FlaggedBefore, c.FlaggedAfter, auroc(a.old, class), auroc(now, class))
@@ -279,6 +279,9 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 	t.Flush()
 	if n := len(rows) - mostRows; n > 0 {
 		fmt.Fprintf(&b, "and %s more\n", count(n, "class"))
+	}
+	if kept {
+		b.WriteString("–: not computed again\n")
 	}
 	return b.String()
 }

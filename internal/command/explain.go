@@ -154,7 +154,7 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []report.
 	d := p.detector
 	v := report.Verdicts{
 		Facts: facts, Commands: []string{line}, Detector: d.File(), Classes: d.Classes,
-		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.Scores,
+		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.CalibrationScores,
 		ByPValue: p.byPValue, Scores: p.scores, Failed: p.failed, Notes: notes,
 	}
 	if p.byPValue {
@@ -205,12 +205,12 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 		v.Nearest = append(v.Nearest, report.Neighbour{Image: n.Image, Class: n.Class, Distance: n.Distance})
 	}
 	if m := e.Where; m != nil {
-		v.Where = &report.Map{Width: m.Width, Height: m.Height, Values: m.Values}
+		v.Where = &report.Map{Width: m.Width, Height: m.Height, Values: m.Values, Area: m.Area}
 	}
 	return v
 }
 
-// pageFacts is what repeats a run of detect.
+// pageFacts lists what a reader needs to repeat a run of detect.
 func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page) []report.Fact {
 	facts := []report.Fact{
 		{Name: "version", Value: Version()},

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"image/png"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -155,16 +154,7 @@ func picture(t *testing.T, path string, kind int, seed uint64) {
 			img.Set(x, y, color.NRGBA{uint8(min(v+n, 255)), uint8(min(v+n*kind, 255)), uint8(255 - min(v+n, 255)), 255})
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 }
 
 func write(t *testing.T, path, text string) {
@@ -183,14 +173,10 @@ var (
 	theWorld  world
 )
 
-// training returns the command train with these arguments. Short tests leave out
-// what takes long with 1,280 features under the race detector.
+// training returns the command train with these arguments, and without what takes
+// long with 1,280 features.
 func training(args ...string) []string {
-	command := []string{"train"}
-	if testing.Short() {
-		command = append(command, "--conditioning", "standardise", "--scores", pipeline.HeadScore)
-	}
-	return append(command, args...)
+	return append([]string{"train", "--conditioning", "standardise", "--scores", pipeline.HeadScore}, args...)
 }
 
 func newWorld(t *testing.T) world {
@@ -400,13 +386,10 @@ func TestEvaluate(t *testing.T) {
 		picture(t, filepath.Join(dir, "more", fmt.Sprintf("%d.png", i)), 3, uint64(i))
 	}
 	for _, set := range []string{"id", "ramps", "more"} {
-		call(t, 0, "extract", "--model", w.model, "--images", filepath.Join(dir, set), "--out", filepath.Join(dir, set+"-f"), "--quiet")
+		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", filepath.Join(dir, set), "--out", filepath.Join(dir, set+"-f"), "--quiet")
 	}
 	report, own := filepath.Join(dir, "report"), pipeline.JoinedScore
-	if testing.Short() { // class hold-out takes a minute under the race detector
-		own = pipeline.HeadScore
-	}
-	args := []string{"--train", w.features, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
+	args := []string{"--train", w.pixels, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
 		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--conditioning", "l2", "--seeds", "3,4", "--methods", own + ",msp,mds++,ensemble(gen,mds++)", "--memory", "128MiB"}
 	out, _ := call(t, 0, append([]string{"evaluate"}, args...)...)
 	if !strings.Contains(out, "AUROC") || !strings.Contains(out, own) || !strings.Contains(out, "±") {
@@ -452,7 +435,9 @@ for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
 	}
 
 	// A trained detector in place of training: the same metrics as its own seed.
-	call(t, 0, append(append([]string{"evaluate"}, args[:8]...), "--out", filepath.Join(dir, "r2"), "--detector", w.detector, "--methods", "mlrbfn", "--quiet")...)
+	detector := filepath.Join(dir, "d")
+	call(t, 0, "train", "--features", w.pixels, "--out", detector, "--epochs", "3", "--calibration", "0.3", "--quiet")
+	call(t, 0, append(append([]string{"evaluate"}, args[:8]...), "--out", filepath.Join(dir, "r2"), "--detector", detector, "--methods", "mlrbfn", "--quiet")...)
 }
 
 // TestAblate runs the smallest ablation, for which the OOD images of one class
@@ -607,7 +592,7 @@ func TestClearErrors(t *testing.T) {
 	fails(t, absent, "extract", "--model", w.model, "--images", absent, "--out", out)
 	fails(t, absent, "extract", "--model", absent, "--images", w.images, "--out", out)
 	fails(t, "no images", "extract", "--model", w.model, "--images", empty, "--out", out)
-	if _, stderr := call(t, done, "extract", "--model", "pixels", "--images", filepath.Join(dir, "holes"), "--out", filepath.Join(dir, "hollow")); !strings.Contains(stderr, "no images in 1 folder") || !strings.Contains(stderr, "fewer than 5 images in 1 class: full") {
+	if _, stderr := call(t, done, "extract", "--model", "pixels", "--images", filepath.Join(dir, "holes"), "--out", filepath.Join(dir, "hollow")); !strings.Contains(stderr, "1 folder without images") || !strings.Contains(stderr, "fewer than 5 images in 1 class: full") {
 		t.Error(stderr)
 	}
 	fails(t, "features", "extract", "--model", w.model, "--images", w.images, "--out", out, "--output", "pooler_output")
@@ -691,7 +676,8 @@ func TestInterrupt(t *testing.T) {
 	}
 	w := newWorld(t)
 	dir := t.TempDir()
-	for i := range 150 {
+	const images = 60
+	for i := range images {
 		picture(t, filepath.Join(dir, "images", fmt.Sprintf("%03d.png", i)), i%3, uint64(i))
 	}
 	// interrupt waits until the program has got somewhere, and presses Ctrl-C.
@@ -742,11 +728,11 @@ func TestInterrupt(t *testing.T) {
 	}
 	text, _ := call(t, 0, append([]string{"extract"}, args...)...)
 	got := lines(t, text)[0]
-	if got["n"] != 150. || got["new"].(float64)+got["reused"].(float64) != 150 || got["reused"] == 0. {
+	if got["n"] != 1.*images || got["new"].(float64)+got["reused"].(float64) != images || got["reused"] == 0. {
 		t.Errorf("it went on with %v", got)
 	}
 	text, _ = call(t, 0, append([]string{"extract"}, args...)...)
-	if got := lines(t, text)[0]; got["new"] != 0. || got["reused"] != 150. {
+	if got := lines(t, text)[0]; got["new"] != 0. || got["reused"] != 1.*images {
 		t.Errorf("the next run did %v", got)
 	}
 

@@ -16,6 +16,7 @@ import (
 	"mlrbfn/serve"
 	"mlrbfn/serve/access"
 	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/folder"
 	"mlrbfn/serve/store"
 )
 
@@ -29,7 +30,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	files := c.StringArray("detector", nil, "file `[NAME=]DETECTOR` that train wrote (repeat for several; the first is the default)")
 	shadows := c.StringArray("shadow", nil, "`NAME=DETECTOR` that runs beside the detector NAME, to compare")
 	load := addPublicKeyFlag(c.FlagSet)
-	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors (default: where it was at training)")
+	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors"+foundModel)
 	c.section("addresses")
 	listen := c.StringArray("listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
 	metrics := c.String("metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
@@ -46,8 +47,15 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	keepDir := c.String("keep-dir", "", "`DIR` for them (default: the store's FILE with .images)")
 	size := c.Float64("keep-size", 10, "`GIB` of images that are kept, the newest")
 	c.DurationVar(&keep.MaxAge, "keep-age", 0, "remove images after `TIME` (default: never)")
-	c.BoolVar(&opts.KeepFeatures, "keep-features", false, "store the features of images, too")
+	c.IntVar(&opts.KeepFeatures, "keep-features", serve.DefaultKeepFeatures, "store the features of the newest `N` images, for learning (0: none; -1: all)")
+	c.StringVar(&opts.LearnDir, "learn-dir", "", "`DIR` for detectors that learn from reviews (default: the store's FILE with .learned)")
 	c.Float64Var(&opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
+	watch := c.StringArray("watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
+	c.DurationVar(&opts.FolderSettle, "watch-settle", folder.DefaultSettle, "a file of --watch is whole when it has not changed for `TIME`")
+	c.DurationVar(&opts.FolderEvery, "watch-every", folder.DefaultEvery, "look into the folders of --watch every `TIME`")
+	c.StringVar(&opts.Webhook, "webhook", "", "tell `URL` of flagged images and of drift (CloudEvents; needs --store and --webhook-secret)")
+	c.StringVar(&opts.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what --webhook sends")
+	Choice(c.FlagSet, &opts.WebhookOn, "webhook-on", "ood", "ood|all|drift", "what --webhook is told: flagged verdicts and drift, all verdicts and drift, or drift alone")
 	c.section("limits")
 	c.IntVar(&opts.Running, "workers", 0, "images in work at once (default: one per core)")
 	c.IntVar(&opts.Waiting, "waiting", serve.DefaultWaiting, "images that wait at most; more are refused (429)")
@@ -56,6 +64,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.IntVar(&opts.MaxImages, "max-images", 0, "images of a request at most (default: 64)")
 	c.IntVar(&opts.PerClient, "per-client", 0, "requests of one address at once (default: half of all; -1: no bound)")
 	c.IntVar(&opts.PerClientConns, "per-client-connections", serve.DefaultPerClientConns, "connections of one address (-1: no bound)")
+	c.StringArrayVar(&opts.TrustedProxies, "trusted-proxy", nil, "`NETWORK` of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8; unix for a Unix socket")
 	c.DurationVar(&opts.ReadTimeout, "read-timeout", serve.DefaultReadTimeout, "`TIME` for sending a request")
 	c.DurationVar(&opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
 	c.DurationVar(&opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
@@ -67,13 +76,14 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more above 200 MB)")
 	c.Int64Var(&run.MaxPixels, "max-pixels", serve.DefaultMaxPixels, "refuse images of more pixels (422)")
 	c.DurationVar(&run.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
+	addDriftFlag(c.FlagSet, backbone)
 	images := &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
 	c.section("log")
 	format := ""
 	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
 	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-age", "keep-features", "alpha", "max-images", "per-client", "per-client-connections", "read-timeout", "drain", "poll",
-		"threads", "provider", "open-timeout", "image-timeout", "onnxruntime", "shadow")
+	c.rare("host", "keep-dir", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
+		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {
 		if err := c.noArgs(); err != nil {
@@ -95,6 +105,9 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 				*list.to = append(*list.to, named)
 			}
 		}
+		for _, arg := range *watch {
+			opts.Folders = append(opts.Folders, watchedFolder(arg))
+		}
 		level := slog.LevelInfo
 		if *quiet {
 			level = slog.LevelWarn
@@ -108,7 +121,8 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
-		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features")) {
+		backbone.Drifted = func(text string) { opts.Log.Warn(text) }
+		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features") || c.Changed("learn-dir")) {
 			return Usagef("--keep goes with --store")
 		}
 		if *place != "" {
@@ -116,6 +130,9 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 				return err
 			}
 			defer func() { err = errors.Join(err, opts.Store.Close()) }()
+			if opts.LearnDir == "" && !store.IsPostgres(*place) {
+				opts.LearnDir = strings.TrimPrefix(*place, "sqlite:") + ".learned"
+			}
 			keep.Keep, keep.MaxBytes = store.Keep(kept), int64(*size*(1<<30))
 			dir := cmp.Or(*keepDir, strings.TrimPrefix(*place, "sqlite:")+".images")
 			switch {
@@ -162,7 +179,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	return c.done()
 }
 
-// detectorName is what requests may call a detector, in paths too.
+// detectorName matches the names that a detector may have in requests and paths.
 var detectorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // namedDetector reads [NAME=]FILE. Without a name it is that of the file.
@@ -181,6 +198,18 @@ func namedDetector(arg string) (detectors.Named, error) {
 		return detectors.Named{}, fmt.Errorf("%q is no name", name)
 	}
 	return detectors.Named{Name: name, File: arg}, nil
+}
+
+// watchedFolder reads [SOURCE=]DIR. Without a source it is the name of the folder.
+func watchedFolder(arg string) serve.WatchedFolder {
+	if source, dir, ok := strings.Cut(arg, "="); ok && source != "" && dir != "" && !strings.ContainsAny(source, `/\`) {
+		return serve.WatchedFolder{Source: source, Dir: dir}
+	}
+	name := filepath.Base(arg)
+	if dir, err := filepath.Abs(arg); err == nil {
+		name = filepath.Base(dir)
+	}
+	return serve.WatchedFolder{Source: name, Dir: arg}
 }
 
 // listenAll opens the sockets of systemd and, if there are none or the flag is given,

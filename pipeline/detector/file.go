@@ -53,7 +53,7 @@ type metadata struct {
 	Depression    string   `json:"depression"` // "paper" or "none"
 	NoRatio       bool     `json:"no_ratio,omitempty"`
 	NoProjections bool     `json:"no_projections,omitempty"`
-	Open          bool     `json:"open,omitempty"` // the head that goes past the paper's
+	Open          bool     `json:"open,omitempty"` // the head is the residual one
 	Threshold     *float64 `json:"threshold"`      // null: nothing is out of distribution
 	TargetTPR     float64  `json:"target_tpr"`
 	// FalseAlarms is that of the detector's method, for those who read the file.
@@ -69,6 +69,7 @@ type metadata struct {
 	Assessment   *Assessment         `json:"assessment,omitempty"`
 	Confidence   *Platt              `json:"confidence,omitempty"` // nil: the largest φ
 	Reference    string              `json:"reference,omitempty"`  // whose parts of the score the tensor reference.parts has
+	Probe        *probeRecord        `json:"probe,omitempty"`      // what the tensors probe.* are; nil where there are none
 }
 
 // conditioningRecord says what a conditioning is.
@@ -79,10 +80,15 @@ type conditioningRecord struct {
 	Dims      int     `json:"dims"`
 }
 
+// probeRecord says which images a probe is of.
+type probeRecord struct {
+	Version int `json:"version"`
+}
+
 // settings returns the settings of the heads.
 func (m *metadata) settings() head.Settings {
 	return head.Settings{
-		Norm: m.Norm, Recovery: m.Recovery, Open: m.Open,
+		Norm: m.Norm, Recovery: m.Recovery, Residual: m.Open,
 		NoDepression: m.Depression == "none", NoRatio: m.NoRatio, NoProjections: m.NoProjections,
 	}
 }
@@ -118,7 +124,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	}
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
-		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
+		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Residual,
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(pathtext.EncodePercent),
 		Assessment: d.Assessment,
 	}
@@ -132,6 +138,9 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	meta.Model = pathtext.EncodePercent(meta.Model)
 	if d.Reference != nil {
 		meta.Reference = d.Reference.Of
+	}
+	if d.Probe != nil {
+		meta.Probe = &probeRecord{d.Probe.Version}
 	}
 	if settings.NoDepression {
 		meta.Depression = "none"
@@ -152,7 +161,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.Scores)}, Data: append([]float64{}, d.Scores...)}}
+	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.CalibrationScores)}, Data: append([]float64{}, d.CalibrationScores...)}}
 	for name, rows := range d.Splits {
 		data := make([]int64, len(rows))
 		for i, r := range rows {
@@ -160,7 +169,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = slices.Concat(tensors, d.relabelledTensors(), d.Validation.tensors(), d.byClassTensors(), d.Reference.tensors(), scoreTensors)
+	tensors = slices.Concat(tensors, d.relabelledTensors(), d.Validation.tensors(), d.byClassTensors(), d.Reference.tensors(), d.Probe.tensors(), scoreTensors)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -199,7 +208,7 @@ func readConditioning(file *safetensors.File, r *conditioningRecord) (*condition
 	return c, nil
 }
 
-// headPrefix is what the names of a head's tensors begin with.
+// headPrefix returns the prefix of the names of a head's tensors.
 func headPrefix(i, heads int) string {
 	if heads == 1 {
 		return ""
@@ -241,7 +250,7 @@ func load(path, publicKey string) (*Detector, error) {
 	}
 	file, err := parse()
 	if err != nil && !files.IsFormatError(err) {
-		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
+		return nil, fmt.Errorf("detector %s: %w; training makes one", path, files.Pathless(err))
 	}
 	var d *Detector
 	if err == nil {
@@ -324,10 +333,10 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 		d.Threshold = *meta.Threshold
 	}
 	var err error
-	if d.Scores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
+	if d.CalibrationScores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
 		return nil, err
 	}
-	if err := checkCalibration(d.Scores); err != nil {
+	if err := checkCalibration(d.CalibrationScores); err != nil {
 		return nil, fmt.Errorf("its calibration scores %w", err)
 	}
 	for _, name := range []string{"validation", "calibration", "left_out"} {
@@ -381,6 +390,11 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	}
 	if err := d.readReference(file, meta.Reference); err != nil {
 		return nil, err
+	}
+	if meta.Probe != nil {
+		if err := d.readProbe(file, meta.Probe.Version); err != nil {
+			return nil, err
+		}
 	}
 	return d, d.readFolds(file, meta.Folds)
 }

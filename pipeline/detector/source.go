@@ -9,6 +9,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/features"
 )
 
 // Source says how the features of a detector were made, so that those of new
@@ -42,11 +43,12 @@ func ModelSource(model *extractor.Model, folder string, applyEXIF bool) (Source,
 // a detector's training features came from.
 var ErrOtherModel = errors.New("not the detector's backbone")
 
-// Backbone is what makes features of images: an [extractor.Model] or
+// Backbone computes the features of images: an [extractor.Model] or
 // [extractor.Pixels].
 type Backbone interface {
 	Dim() int
 	LogitsDim() int
+	Probe(context.Context) (*features.Probe, error) // nil without a model
 	Extract(context.Context, []extractor.Item, extractor.ExtractOptions, func(extractor.Result) error) (extractor.Stats, error)
 	Close() error
 }
@@ -54,7 +56,8 @@ type Backbone interface {
 // OpenBackbone opens the backbone that the detector's features came from, in the
 // folder dir or, where that is "", where the model with the detector's hash is
 // found; see [extractor.ModelReference]. Of a detector that is signed, only the
-// model with its hash is opened, whatever dir has.
+// model with its hash is opened, whatever dir has. A model whose features differ from
+// the detector's probe is refused or reported, as [Detector.CheckBackbone] says.
 func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
 	if d.Source.Model == extractor.PixelsName {
 		return d.openPixels(dir)
@@ -103,6 +106,9 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 		}
 		return nil, fmt.Errorf("model %s is %w: %s from the one at %s that the detector was trained with", dir, ErrOtherModel, what, d.Source.Model)
 	}
+	if err := d.CheckBackbone(ctx, model, opts); err != nil {
+		return nil, fmt.Errorf("model %s: %w", dir, err)
+	}
 	return model, nil
 }
 
@@ -136,6 +142,22 @@ func (s Source) AppliesEXIF() (bool, error) {
 		}
 	}
 	return treatment.EXIF == exifName(true), nil
+}
+
+// Spec returns how an image is prepared for the model.
+func (s Source) Spec() (*preprocess.Spec, error) {
+	var treatment imageTreatment
+	err := json.Unmarshal(s.Preprocess, &treatment)
+	if err == nil && treatment.Spec == nil {
+		err = errors.New("it does not say")
+	}
+	if err == nil {
+		err = treatment.Spec.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+	}
+	return treatment.Spec, nil
 }
 
 // imageTreatment is all that is done to an image before the model sees it, as

@@ -56,10 +56,10 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err := opts.withHeadDefaults(); err != nil {
 		return nil, err
 	}
-	opts.Scores = cmp.Or(opts.Scores, detector.JoinedScore)
-	_, ensemble, err := detector.ScoreParts(opts.Scores)
+	opts.Score = cmp.Or(opts.Score, detector.JoinedScore)
+	_, ensemble, err := detector.ScoreParts(opts.Score)
 	if err != nil {
-		return nil, options.Errorf("Scores", "%w", err)
+		return nil, options.Errorf("Score", "%w", err)
 	}
 	if ensemble && opts.Validation.None {
 		return nil, errNoScale
@@ -183,6 +183,12 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
 	o := t.Options.Conditioning
+	if t.reuses() {
+		o = conditioning.Options{}
+		if c := t.Options.Keep.Heads[0].Conditioning; c != nil {
+			o = c.Options
+		}
+	}
 	o.Memory = cmp.Or(o.Memory, t.Options.Memory)
 	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
@@ -337,16 +343,16 @@ func (t *Data) warn() {
 		}
 	}
 	if empty > 0 {
-		t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d classes have no images to train on, the first of them %q", empty, len(counts), first))
+		t.Warnings = append(t.Warnings, fmt.Sprintf("classes without images to train on: %d of %d, the first of them %q", empty, len(counts), first))
 	}
 	if least >= 0 && counts[most] >= imbalance*counts[least] && !t.Options.Train.Balance {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; they can be shown equally often (Train.Balance)", counts[most], t.Classes[most], counts[least], t.Classes[least]))
 	}
-	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Open {
-		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST learns their classes better, the residual one tells out-of-distribution images better")
+	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Residual {
+		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST (paper.Presets[\"mnist\"]) learns their classes better, the residual one tells out-of-distribution images better")
 	}
 	t.warnOfGroups()
 	if n := t.unlabelled() - t.excluded; n > 0 {
-		t.Warnings = append(t.Warnings, fmt.Sprintf("%d images without a label are left out", n))
+		t.Warnings = append(t.Warnings, fmt.Sprintf("images without a label are left out: %d", n))
 	}
 }
