@@ -58,7 +58,7 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	elif emulator=$$(command -v qemu-x86_64-static || command -v qemu-x86_64); then \
 	  echo 'on an emulated Haswell:'; \
 	  MLRBFN_KERNELS=go $(count) go test $(quick) -tags noasm -short -timeout 5m -exec "$$emulator -cpu Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid" \
-	    -run '^Test(Exports|OpenModel|ExtractBoundsBatches|ExtractNames|BatchesThatMix|Fingerprint|Products)' \
+	    -run '^Test(Exports|OpenModel|ExtractBoundsBatches|ExtractNames|BatchesThatMix|Fingerprint|Products|Probe)' \
 	    -skip 'TestBatchesThatMixImagesAreNotMade/dynamically_quantised' ./extractor || status=1; \
 	else \
 	  $(count) missing 'the tests on an emulated Haswell, as qemu-x86_64 is not installed (Debian: qemu-user)'; \

@@ -62,6 +62,12 @@ type ModelOptions struct {
 	// times what a blank image takes, and at least 2 minutes, or 20 on devices
 	// other than the CPU. What a graph computes may depend on the image.
 	RunTimeout time.Duration
+	// AllowDriftedFeatures opens a model for a detector, or for a feature set that there
+	// is, though its features differ from theirs so far that verdicts could change.
+	AllowDriftedFeatures bool
+	// Drifted, where set, is told of features that differ from those of the detector or
+	// the feature set by more than rounding.
+	Drifted func(text string)
 }
 
 // ErrOpenTimeout is wrapped by the error of a model that took too long to open.
@@ -131,6 +137,7 @@ type Model struct {
 	pool        pooling
 	alone       func() bool // needsToBeAlone, asked once
 	kept        *keptRunners
+	probed      *keptProbe
 	options     ModelOptions
 	why         string
 	fingerprint string
@@ -227,7 +234,7 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 // openModel opens the graph in the first of files, whose weights are in the
 // others, with the configuration in the first of folders that has one.
 func openModel(ctx context.Context, files, folders []string, opts ModelOptions) (_ *Model, err error) {
-	m := &Model{File: files[0], bytes: sizeOf(files), options: opts, kept: new(keptRunners)}
+	m := &Model{File: files[0], bytes: sizeOf(files), options: opts, kept: new(keptRunners), probed: new(keptProbe)}
 	for _, m.Dir = range folders {
 		if m.Spec, err = preprocess.Load(m.Dir); err == nil {
 			break

@@ -289,7 +289,7 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 	b := &build{
 		meta: Meta{
 			N: n, D: h.D, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
-			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: machines, Shard: c.Part,
+			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: machines, Probe: w.probeOf(fromOld, fromJournal), Shard: c.Part,
 		},
 		features: matrix(0, h.D),
 		labels:   numbers(c.Labels),

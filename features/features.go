@@ -95,6 +95,7 @@ type Meta struct {
 	Fingerprint string          `json:"fingerprint"`        // of model, output, pooling and preprocessing together
 	Tool        string          `json:"tool"`               // program and version that made the set
 	Machines    []Machine       `json:"machines,omitempty"` // the machines that computed the rows, each once; none if unknown
+	Probe       *Probe          `json:"probe,omitempty"`    // what the model answered there; nil if unknown
 	Shard       *Part           `json:"shard,omitempty"`    // which part of a whole it is; nil for a whole set
 	Files       map[string]Sum  `json:"files,omitempty"`    // checksums of the other files that it was made with, by name
 	SHA256      string          `json:"sha256,omitempty"`   // of features.json itself, with 64 zeros in place of these digits
@@ -249,6 +250,11 @@ func parseMeta(data []byte) (Meta, error) {
 	}
 	if m.Version < 1 || m.N < 0 || m.D < 1 {
 		return Meta{}, fmt.Errorf("%w: version %d, n %d or d %d cannot be", ErrDamaged, m.Version, m.N, m.D)
+	}
+	if m.Probe != nil {
+		if err := m.Probe.Validate(m.D); err != nil {
+			return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, m.Preprocess); err == nil {

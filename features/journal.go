@@ -28,6 +28,7 @@ const (
 	journalRowsFile = "rows.f32"      // rows, one after another
 	journalLineFile = "rows.jsonl"    // one journalLine for each row
 	journalMachines = "machines.json" // the machines that rows were made on
+	journalProbe    = "probe.json"    // what the model answered on the first of them
 	newSuffix       = ".new"          // suffix of a file while it is written
 )
 
@@ -262,7 +263,7 @@ func (j *journal) close() error {
 // removeJournal removes the journal in the folder dir, if there is one.
 func removeJournal(dir string) error {
 	// The head is removed last: without rows it is harmless.
-	for _, name := range []string{journalLineFile, journalRowsFile, journalMachines + newSuffix, journalMachines, journalHeadFile + newSuffix, journalHeadFile} {
+	for _, name := range []string{journalLineFile, journalRowsFile, journalMachines + newSuffix, journalMachines, journalProbe + newSuffix, journalProbe, journalHeadFile + newSuffix, journalHeadFile} {
 		if err := disk.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

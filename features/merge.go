@@ -23,8 +23,8 @@ var ErrShards = errors.New("not all the shards of one set")
 //
 // A set at dir is replaced as by [Create] and Commit. After an error it is
 // unchanged. The error wraps ErrShards if shards are missing, given twice, or of
-// different listings, ErrFingerprint if they were made by different models, and
-// what Open and Create return.
+// different listings, ErrFingerprint if they were made by different models,
+// ErrDrifted if a model gave other features for some, and what Open and Create return.
 func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta, err error) {
 	sets := make([]*Set, 0, len(shards))
 	defer func() {
@@ -44,6 +44,11 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 	}
 	if err := belongTogether(sets); err != nil {
 		return Meta{}, err
+	}
+	for _, s := range sets[1:] {
+		if err := o.check(sets[0].Probe, s.Probe, sets[0].Dir+" and "+s.Dir); err != nil {
+			return Meta{}, err
+		}
 	}
 	for _, s := range sets {
 		if err := s.Verify(ctx); err != nil {
@@ -139,6 +144,9 @@ func merged(sets []*Set) (*build, error) {
 		}
 		b.meta.N += s.N
 		b.meta.Machines = union(b.meta.Machines, s.Machines)
+		if s.Probe == nil {
+			b.meta.Probe = nil // not known of all rows
+		}
 		b.failed = append(b.failed, failed...)
 	}
 	// Every image has a row or has failed.

@@ -34,6 +34,7 @@ type Header struct {
 	Fingerprint string          // must not be empty
 	Tool        string
 	Machine     Machine // zero if unknown
+	Probe       *Probe  // nil if unknown
 	Shard       Shard   // zero for a whole set
 }
 
@@ -43,6 +44,11 @@ type Options struct {
 	// shard, a damaged set, or the work of an unfinished run is replaced. A folder
 	// that is not a feature set is never replaced.
 	Force bool
+	// AllowDriftedFeatures allows that rows are mixed whose probes say that the model
+	// gave other features where the others were made.
+	AllowDriftedFeatures bool
+	// Drifted, where set, is told of features that differ by more than rounding.
+	Drifted func(text string)
 }
 
 // Writer writes a feature set. Rows may be appended in any order and survive a
@@ -58,8 +64,9 @@ type Writer struct {
 	journal *journal
 	old     *Set // the set at dir, if its rows can be used
 	known   map[string]location
-	// machines are those of the journal's rows.
+	// machines are those of the journal's rows, probe what the model answered on the first.
 	machines []Machine
+	probe    *Probe
 }
 
 // location says where the row of an image is, and from which state of its file it was made.
@@ -93,8 +100,8 @@ const (
 // before Commit.
 //
 // The error wraps ErrLocked if another process writes to the set, ErrFingerprint,
-// ErrOtherImages, ErrOtherShard, ErrDamaged, or ErrNotSet if dir holds anything
-// that does not belong to a feature set. If ctx is cancelled, it is ctx.Err().
+// ErrOtherImages, ErrOtherShard, ErrDrifted, ErrDamaged, or ErrNotSet if dir holds
+// anything that does not belong to a feature set. If ctx is cancelled, it is ctx.Err().
 func Create(ctx context.Context, dir string, header Header, options Options) (_ *Writer, err error) {
 	if header.D < 1 || header.LogitsDim < 0 || header.Fingerprint == "" {
 		return nil, fmt.Errorf("features: header with %d features, %d logits and fingerprint %q", header.D, header.LogitsDim, header.Fingerprint)
@@ -123,6 +130,18 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 		return nil, err
 	}
 	if w.machines, err = readMachines(w.partial("")); err != nil {
+		return nil, err
+	}
+	if w.probe, err = readProbe(w.partial("")); err != nil {
+		return nil, err
+	}
+	if w.old != nil {
+		err = options.check(w.old.Probe, header.Probe, "compared with "+w.dir)
+	}
+	if err == nil {
+		err = options.check(w.probe, header.Probe, "compared with the unfinished "+w.partial(""))
+	}
+	if err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -346,6 +365,12 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 			return err
 		}
 		w.machines = machines
+	}
+	if w.header.Probe != nil && w.journal.n == 0 {
+		if err := writeProbe(w.partial(""), w.header.Probe); err != nil {
+			return err
+		}
+		w.probe = w.header.Probe
 	}
 	if err := w.journal.append(line, features, logits); err != nil {
 		return fmt.Errorf("add %s to %s: %w", img.Path, partialDir(w.dir), err)

@@ -119,6 +119,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 		Machine: features.Machine{Kernels: kernels.Name()},
 	}
+	if header.Probe, err = model.Probe(ctx); err != nil {
+		return nil, err
+	}
 	quantised := false
 	if m, ok := model.(*extractor.Model); ok {
 		header.Machine.Runtime, header.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
@@ -126,7 +129,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 			header.Machine.Products = extractor.Products()
 		}
 	}
-	w, err := features.Create(ctx, opts.Out, header, features.Options{Force: opts.Force})
+	w, err := features.Create(ctx, opts.Out, header, features.Options{
+		Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
+	})
 	if err != nil {
 		return nil, err
 	}

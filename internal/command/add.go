@@ -28,6 +28,8 @@ type addFlags struct {
 	device *string
 	work   *int
 	onnx   *string
+	drift  extractor.ModelOptions // how the backbone is opened
+	warn   func(Streams) func(string)
 	key    func(string) (*pipeline.Detector, error)
 
 	old    *pipeline.Detector
@@ -39,22 +41,23 @@ type addFlags struct {
 // addAddFlags adds the flags.
 func addAddFlags(c *command) *addFlags {
 	f := c.FlagSet
-	a := &addFlags{flags: f, advise: c.advise}
+	a := &addFlags{flags: f, advise: c.advise, warn: c.warnDrift}
 	a.add = f.StringArray("add", nil, "add images of a class, known or new, as `NAME=DIR` (repeat)")
 	a.file = f.String("detector", "", "`DETECTOR` to add to; its features are found, or named by --features")
 	a.model = f.String("model", "", "`DIR` of the detector's backbone for --add (default: it is found by its checksum)")
 	a.device = f.String("device", "cpu", "`DEVICE` for the model with --add: "+strings.Join(extractor.Devices(), "|"))
 	annotate(f.Lookup("device"), offered, extractor.Devices()...)
 	a.work = f.Int("workers", 0, "with --add, images in work at once (default: one per core or fewer)")
+	addDriftFlag(f, &a.drift)
 	a.onnx = AddLibraryFlag(f)
 	a.key = addPublicKeyFlag(f)
-	c.rare("model", "device", "workers", "onnxruntime", "public-key")
+	c.rare("model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
 	return a
 }
 
 // withAdd are the other flags that go with --add: the rest is as the detector was
 // trained.
-var withAdd = []string{"add", "detector", "model", "device", "workers", "onnxruntime", "public-key", "features", "out", "report", "images", "bundle", "force", "json", "quiet",
+var withAdd = []string{"add", "detector", "model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key", "features", "out", "report", "images", "bundle", "force", "json", "quiet",
 	"memory", "checkpoint-every", "resume", "restart", "verify", "help"}
 
 // on reports whether images are to be added.
@@ -138,7 +141,8 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	}
 	var progress *Progress
 	add := pipeline.AddOptions{Detector: a.old, Images: a.images, Features: a.sets, Train: opts}
-	add.Extract.Model, add.Extract.Backbone.Device, add.Extract.Advise = *a.model, *a.device, a.advise
+	a.drift.Device, a.drift.Drifted = *a.device, a.warn(s)
+	add.Extract.Model, add.Extract.Backbone, add.Extract.Advise = *a.model, a.drift, a.advise
 	add.Extract.Run.Workers, add.Extract.Run.ImageTimeout = *a.work, extractor.DefaultImageTimeout
 	add.Extracting = func(images pipeline.AddedImages) {
 		progress.Close()

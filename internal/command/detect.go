@@ -117,6 +117,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		opts.Backbone.Drifted = c.warnDrift(s)
 		var explainer *pipeline.Explainer
 		if explain != "" || *page != "" {
 			if explainer, err = pipeline.NewExplainer(ctx, opts.Detector, reasons); err != nil {

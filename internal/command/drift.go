@@ -61,6 +61,7 @@ Each row of the table is a part of the images: how many were flagged and their m
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		opts.Backbone.Drifted = c.warnDrift(s)
 		var times []int64
 		if opts.Paths, times, err = inOrder(ctx, c.Args(), by == "time"); err != nil {
 			return err

@@ -24,6 +24,7 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 	c.BoolVar(&opts.WithBackbone, "with-backbone", false, "put the backbone before the head, in one file")
 	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
 	c.BoolVar(&opts.KeepOutputs, "keep-outputs", false, "also output what the backbone itself outputs")
+	addDriftFlag(c.FlagSet, &opts.Backbone)
 	library := AddLibraryFlag(c.FlagSet)
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "file `FILE.onnx` to write")
@@ -53,6 +54,7 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 		if err := prepareOutput(opts.Out); err != nil {
 			return err
 		}
+		opts.Backbone.Drifted = c.warnDrift(s)
 		if opts.WithBackbone {
 			if err := extractor.InitRuntime(*library); err != nil {
 				return err

@@ -88,6 +88,7 @@ Running it again processes only images that are new or whose size or modificatio
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		opts.Backbone.Drifted = c.warnDrift(s)
 		if check.on {
 			return runCheck(ctx, opts, check, *asJSON, s)
 		}

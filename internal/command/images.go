@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -25,13 +26,24 @@ func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extr
 	f.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime for the device (default: the library's own)")
 	f.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more for models above 200 MB)")
 	f.DurationVar(&backbone.RunTimeout, "run-timeout", 0, "skip an image that the model takes longer than `TIME` for (default: 100 times what a blank one takes, at least 2m)")
+	addDriftFlag(f, backbone)
 	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse images of more pixels (default: Pillow's limit, 178,956,970)")
 	f.DurationVar(&run.ImageTimeout, "image-timeout", extractor.DefaultImageTimeout, "skip an image that takes longer than `TIME` to decode")
 	return &RunFlags{run, backbone, AddLibraryFlag(f)}
 }
 
+// addDriftFlag adds the flag that has models opened whose features are not those of before.
+func addDriftFlag(f *pflag.FlagSet, backbone *extractor.ModelOptions) {
+	f.BoolVar(&backbone.AllowDriftedFeatures, "allow-drifted-features", false, "use a model though its features differ from before so far that verdicts could change")
+}
+
+// warnDrift returns a function that warns of features that are not those of before.
+func (c *command) warnDrift(s Streams) func(string) {
+	return func(text string) { fmt.Fprintf(ForPeople(s.Err), "%s: warning: %s\n", c.cmd.Name(), text) }
+}
+
 // rareRunFlags are those of AddRunFlags that few need.
-var rareRunFlags = []string{"batch", "threads", "provider", "open-timeout", "run-timeout", "max-pixels", "image-timeout", "onnxruntime"}
+var rareRunFlags = []string{"batch", "threads", "provider", "open-timeout", "run-timeout", "allow-drifted-features", "max-pixels", "image-timeout", "onnxruntime"}
 
 // AddLibraryFlag adds the flag that names the onnxruntime library.
 func AddLibraryFlag(f *pflag.FlagSet) *string {

@@ -6,22 +6,27 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"mlrbfn/extractor"
 	"mlrbfn/features"
 )
 
 func newMerge() *command {
 	c := newCommand("merge", "--out FEATURES SHARD… [flags]", "Make one feature set of the shards that extract wrote",
-		`Makes one feature set of all shards that extract --shard i/n wrote, given in any order. The set is byte for byte the one that a single run over all images would have written. Shards that are missing, unfinished, damaged or of different sets are refused.`)
+		`Makes one feature set of all shards that extract --shard i/n wrote, given in any order. The set is byte for byte the one that a single run over all images would have written. Shards that are missing, unfinished, damaged or of different sets are refused, and so are shards for which the model gave other features, because a machine was another.`)
 	c.section("output")
 	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
 	force := c.Bool("force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
+	var backbone extractor.ModelOptions
+	addDriftFlag(c.FlagSet, &backbone)
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	c.required = []string{"out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() == 0 {
 			return Usagef("name the folders of the shards")
 		}
-		meta, err := features.Merge(ctx, *out, c.Args(), features.Options{Force: *force})
+		meta, err := features.Merge(ctx, *out, c.Args(), features.Options{
+			Force: *force, AllowDriftedFeatures: backbone.AllowDriftedFeatures, Drifted: c.warnDrift(s),
+		})
 		if err != nil {
 			return err
 		}

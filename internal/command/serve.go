@@ -76,13 +76,14 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more above 200 MB)")
 	c.Int64Var(&run.MaxPixels, "max-pixels", serve.DefaultMaxPixels, "refuse images of more pixels (422)")
 	c.DurationVar(&run.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
+	addDriftFlag(c.FlagSet, backbone)
 	images := &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
 	c.section("log")
 	format := ""
 	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
 	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
 	c.rare("host", "keep-dir", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
-		"threads", "provider", "open-timeout", "image-timeout", "onnxruntime", "shadow")
+		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {
 		if err := c.noArgs(); err != nil {
@@ -120,6 +121,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 		if err := images.LoadRuntime(); err != nil {
 			return err
 		}
+		backbone.Drifted = func(text string) { opts.Log.Warn(text) }
 		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features") || c.Changed("learn-dir")) {
 			return Usagef("--keep goes with --store")
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"mlrbfn/extractor"
 	"mlrbfn/pipeline"
 	"mlrbfn/report"
 )
@@ -198,6 +199,9 @@ func (c *command) printSummary(w io.Writer, s *pipeline.Summary, file, page stri
 	}
 	for _, err := range s.Missing {
 		fmt.Fprintf(w, "note: %v\n", c.advise(err))
+	}
+	if d.Probe == nil && d.Source.Model != extractor.PixelsName {
+		fmt.Fprintf(w, "note: probe: %s\n", noProbe)
 	}
 	if page == "" {
 		_, err := fmt.Fprintln(w, "\n--out FILE.html writes a page with curves and pictures")

@@ -150,6 +150,11 @@ func detectorFacts(d *pipeline.Detector) []report.Fact {
 			facts = append(facts, f)
 		}
 	}
+	if p := d.Probe; p != nil {
+		facts = append(facts, report.Fact{Name: "probe", Value: fmt.Sprintf("what the model answered on %s drawn by the program, version %d", count(p.Images, "image"), p.Version)})
+	} else if d.Source.Model != extractor.PixelsName {
+		facts = append(facts, report.Fact{Name: "probe", Value: noProbe})
+	}
 	for _, set := range d.Training.Sets {
 		facts = append(facts, report.Fact{Name: "features for " + useName(set.Use), Value: fmt.Sprintf("%s (%s, SHA-256 of the content %s)", set.Path, count(set.Rows, "row"), set.Content)})
 	}
@@ -166,6 +171,9 @@ func detectorFacts(d *pipeline.Detector) []report.Fact {
 	}
 	return facts
 }
+
+// noProbe says that a detector has no probe.
+const noProbe = "none: that a model gives other features on another machine is not noticed; features that are extracted now, and detectors trained on them, have one"
 
 func useName(use string) string {
 	if use == pipeline.ForTraining {

@@ -50,6 +50,10 @@ type Detector struct {
 	// Reference puts the parts of a score into proportion when a verdict is explained; nil in older files.
 	Reference *Reference
 
+	// Probe says what features should be; nil in older files, and of features made
+	// elsewhere.
+	Probe *Probe
+
 	Source   Source           // what made the features
 	Training TrainingRecord   // how the heads were trained
 	History  [][]head.Epoch   // per head

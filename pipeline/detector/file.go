@@ -69,6 +69,7 @@ type metadata struct {
 	Assessment   *Assessment         `json:"assessment,omitempty"`
 	Confidence   *Platt              `json:"confidence,omitempty"` // nil: the largest φ
 	Reference    string              `json:"reference,omitempty"`  // whose parts of the score the tensor reference.parts has
+	Probe        *probeRecord        `json:"probe,omitempty"`      // what the tensors probe.* are; nil where there are none
 }
 
 // conditioningRecord says what a conditioning is.
@@ -77,6 +78,11 @@ type conditioningRecord struct {
 	L2        bool    `json:"l2"`
 	Shrinkage float64 `json:"shrinkage"`
 	Dims      int     `json:"dims"`
+}
+
+// probeRecord says which images a probe is of.
+type probeRecord struct {
+	Version int `json:"version"`
 }
 
 // settings returns the settings of the heads.
@@ -133,6 +139,9 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	if d.Reference != nil {
 		meta.Reference = d.Reference.Of
 	}
+	if d.Probe != nil {
+		meta.Probe = &probeRecord{d.Probe.Version}
+	}
 	if settings.NoDepression {
 		meta.Depression = "none"
 	}
@@ -160,7 +169,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		}
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
-	tensors = slices.Concat(tensors, d.relabelledTensors(), d.Validation.tensors(), d.byClassTensors(), d.Reference.tensors(), scoreTensors)
+	tensors = slices.Concat(tensors, d.relabelledTensors(), d.Validation.tensors(), d.byClassTensors(), d.Reference.tensors(), d.Probe.tensors(), scoreTensors)
 	tensors = append(tensors, conditioningTensors(first.Conditioning)...)
 	for i, h := range d.Heads {
 		tensors = append(tensors, networkTensors(h.Network, headPrefix(i, len(d.Heads)))...)
@@ -381,6 +390,11 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	}
 	if err := d.readReference(file, meta.Reference); err != nil {
 		return nil, err
+	}
+	if meta.Probe != nil {
+		if err := d.readProbe(file, meta.Probe.Version); err != nil {
+			return nil, err
+		}
 	}
 	return d, d.readFolds(file, meta.Folds)
 }

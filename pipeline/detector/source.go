@@ -9,6 +9,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/features"
 )
 
 // Source says how the features of a detector were made, so that those of new
@@ -47,6 +48,7 @@ var ErrOtherModel = errors.New("not the detector's backbone")
 type Backbone interface {
 	Dim() int
 	LogitsDim() int
+	Probe(context.Context) (*features.Probe, error) // nil without a model
 	Extract(context.Context, []extractor.Item, extractor.ExtractOptions, func(extractor.Result) error) (extractor.Stats, error)
 	Close() error
 }
@@ -54,7 +56,8 @@ type Backbone interface {
 // OpenBackbone opens the backbone that the detector's features came from, in the
 // folder dir or, where that is "", where the model with the detector's hash is
 // found; see [extractor.ModelReference]. Of a detector that is signed, only the
-// model with its hash is opened, whatever dir has.
+// model with its hash is opened, whatever dir has. A model whose features differ from
+// the detector's probe is refused or reported, as [Detector.CheckBackbone] says.
 func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
 	if d.Source.Model == extractor.PixelsName {
 		return d.openPixels(dir)
@@ -102,6 +105,9 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 			what = "its graph is another"
 		}
 		return nil, fmt.Errorf("model %s is %w: %s from the one at %s that the detector was trained with", dir, ErrOtherModel, what, d.Source.Model)
+	}
+	if err := d.CheckBackbone(ctx, model, opts); err != nil {
+		return nil, fmt.Errorf("model %s: %w", dir, err)
 	}
 	return model, nil
 }

@@ -36,6 +36,8 @@ type Options struct {
 	WithBackbone bool
 	Model        string // folder of the backbone; "" takes the detector's own
 	KeepOutputs  bool   // keep the backbone's outputs beside the verdict
+
+	Backbone extractor.ModelOptions // how the backbone is opened: only AllowDriftedFeatures and Drifted count
 }
 
 // Export writes a detector as an ONNX file, whole or not at all: from features
@@ -90,7 +92,7 @@ func exportHead(opts Options) (*onnx.Model, error) {
 // exportWithBackbone makes the graph from prepared images to verdicts.
 func exportWithBackbone(ctx context.Context, opts Options) (_ *onnx.Model, err error) {
 	d := opts.Detector
-	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.ModelOptions{})
+	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.ModelOptions{AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted})
 	if err != nil {
 		return nil, err
 	}

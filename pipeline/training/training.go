@@ -132,6 +132,8 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if d.Reference, err = data.reference(ctx, &raw, d); err != nil {
 		return nil, nil, err
 	}
+	rows, _ := data.samples(&raw, d)
+	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
 
 	result.Rows, result.Score, result.FalseAlarms = data.rows(len(d.CalibrationScores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)

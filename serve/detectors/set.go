@@ -309,6 +309,9 @@ func (s *Set) open(ctx context.Context, d *detector.Detector) (*backbone, error)
 		if b.source.Fingerprint != "" && b.source.Fingerprint == d.Source.Fingerprint && b.source.SHA256 == d.Source.SHA256 && b.Dim() == d.Dim() {
 			b.users++
 			s.mu.Unlock()
+			if err := d.CheckBackbone(ctx, b, s.opts.Backbone); err != nil {
+				return nil, errors.Join(err, s.drop(b))
+			}
 			return b, nil
 		}
 	}
