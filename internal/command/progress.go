@@ -95,10 +95,10 @@ func (p *Progress) Say(line string) {
 	p.last = "" // the bar is shown anew
 }
 
-// Phase is Update for work in several phases, each of which counts from 0 and takes the
-// line of the one before: folds where the name what has that word or "hold-out" or ends
-// in "labels", epochs where it ends in "training", images where it ends in "images" or
-// "features", else sets.
+// Phase is Update for work in several phases, each of which counts from 0 and takes
+// the line of the one before: folds where the name what has that word or "hold-out" or
+// ends in "labels", epochs where it ends in "training", images where it ends in
+// "images" or "features", else sets.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
