@@ -32,7 +32,7 @@ var flagOf = map[string]string{
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Against": "against", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	// Of the service.
 	"Detectors": "detector", "Shadows": "shadow", "Running": "workers", "Waiting": "waiting", "Timeout": "timeout", "ReadTimeout": "read-timeout", "Drain": "drain", "Poll": "poll",
-	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "WebhookTimeout": "webhook-timeout", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
+	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "WebhookTimeout": "webhook-timeout", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "Settle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
 	"Alpha": "alpha", "Store": "store", "Keep": "keep", "MaxBytes": "keep-size", "MaxAge": "keep-age",
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }
@@ -51,7 +51,7 @@ var flagIn = map[string]map[string]string{
 func (c *command) usage(err error) error { return &UsageError{c.advise(err)} }
 
 // runtimeAdvice says how to come by an onnxruntime library.
-const runtimeAdvice = "run `make setup`, or name the library with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
+const runtimeAdvice = "run `make setup` in the checkout, put the library beside the program, or name it with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
 // advise names the flags of the options that err is about, and says what to do
 // about a library that is missing.

@@ -64,7 +64,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	Choice(f, &h.network, "network", "", "residual|paper", "kind of head")
 	also(f, "network", "open", "residual")
 	f.StringVar(&h.val, "val", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to validate on; 0: none")
-	f.StringVar(&o.GroupBy, "group-by", "", "regular expression `PATTERN`: images whose paths match the same text stay in one part of the split")
+	f.StringVar(&o.GroupBy, "group-by", "", "images whose paths match regular expression `PATTERN` alike stay together")
 	f.StringVar(&h.conditioning, "conditioning", "", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three")
 	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")

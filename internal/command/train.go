@@ -156,7 +156,7 @@ An interrupted training continues with the same command, and the detector is bit
 		classes, _ := adding.classes(*sets) // what is wrong with the sets is found below
 		shown := newEpochs(progress, opts, len(distinct(classes)) == 1)
 		opts.Progress, opts.Stage = shown.update, func(what string, done, total int) {
-			shown.begin(what, total)
+			done += shown.begin(what, total)
 			if total >= 0 {
 				progress.Phase(what, done, total)
 			}
@@ -336,11 +336,14 @@ func (p *epochs) done() (n int) {
 	return n
 }
 
-// begin takes the number of epochs from the stage of training.
-func (p *epochs) begin(what string, total int) {
-	if what == pipeline.TrainingStage && len(p.behind) > 0 {
-		p.each = total / len(p.behind)
+// begin takes the number of epochs from the stage of training, and returns how many
+// were done before.
+func (p *epochs) begin(what string, total int) int {
+	if what != pipeline.TrainingStage {
+		return 0
 	}
+	p.each = total / max(1, len(p.behind))
+	return p.done()
 }
 
 // resume begins with the epochs that each head did before.

@@ -93,7 +93,6 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
-	opts.stage(TrainingStage, 0, opts.Train.Epochs*len(opts.Seeds))
 	start := time.Now()
 	trained, err := data.trainHeads(ctx, kept)
 	if err != nil {
@@ -192,6 +191,7 @@ type trainedHeads struct {
 func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
 	seeds := t.Options.Seeds
 	kept.tell(t.Options.Resumed)
+	t.Options.stage(TrainingStage, 0, t.Options.Train.Epochs*len(seeds))
 	prepared, err := startWith(t.Options.Head, t.begin).Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
 	if err != nil {
 		return nil, err
