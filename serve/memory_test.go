@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -98,6 +99,13 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%+v", counted)
 	}
 	get("/v1/counts?step=1h", 400, nil)
+	var course struct{ Parts []coursePart }
+	if get("/v1/drift/course?source=camera+1", 200, &course); len(course.Parts) != 1 || course.Parts[0].Images != 1 || course.Parts[0].OOD != 1 || course.Parts[0].Classes[r.Class] != 1 ||
+		math.Abs(course.Parts[0].MeanP-r.PValue) > 1e-12 || course.Parts[0].MeanPValue == nil || len(course.Parts[0].Expected.Classes) != 2 {
+		t.Errorf("%+v", course)
+	}
+	get("/v1/drift/course?step=1s", 400, nil)
+	get("/v1/drift/course?detector=none", 404, nil)
 	get("/v1/counts?step=1ms", 400, nil)
 	status, header, data := ask(t, "GET", w.url+"/v1/images/"+stored.Image, nil, nil)
 	if status != 200 || data != string(image) || header.Get("Content-Type") != "image/png" || !strings.Contains(header.Get("Content-Security-Policy"), "sandbox") {

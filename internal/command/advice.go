@@ -32,7 +32,7 @@ var flagOf = map[string]string{
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Against": "against", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	// Of the service.
 	"Detectors": "detector", "Shadows": "shadow", "Running": "workers", "Waiting": "waiting", "Timeout": "timeout", "ReadTimeout": "read-timeout", "Drain": "drain", "Poll": "poll",
-	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "Settle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
+	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "WebhookTimeout": "webhook-timeout", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "Settle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
 	"Alpha": "alpha", "Store": "store", "Keep": "keep", "MaxBytes": "keep-size", "MaxAge": "keep-age",
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }
