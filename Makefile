@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check clean
+.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -20,12 +20,15 @@ build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
 # Counts the tests that ran and those that were skipped, over all runs.
 count = .setup/counted .setup/counts
 
+# Tests link in half the time without debugging tables, and lint has vetted them.
+quick = -vet=off -ldflags=-w
+
 # All runs take place, even if one fails.
 test: lint counted  ## check the sources and run the tests
 	@rm -f .setup/counts; status=0; \
-	$(count) go test ./... || status=1; \
+	$(count) go test $(quick) ./... || status=1; \
 	echo 'the tests of what has assembly, without it:'; \
-	$(count) go test -tags noasm ./head/... ./internal/kernels ./internal/linalg ./posthoc ./internal/jpeg ./extractor/preprocess || status=1; \
+	$(count) go test $(quick) -tags noasm ./head/... ./internal/kernels ./internal/linalg ./posthoc ./internal/jpeg ./extractor/preprocess || status=1; \
 	$(MAKE) --no-print-directory emulated || status=1; \
 	$(count); exit $$status
 
@@ -43,9 +46,9 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	if emulator=$$(command -v qemu-aarch64-static || command -v qemu-aarch64); then \
 	  echo 'on an emulated arm64:'; \
 	  export GOARCH=arm64 CGO_ENABLED=0; \
-	  MLRBFN_KERNELS=neon $(count) go test -short -run ^Test -skip '^Test(ScoreAll|OpenOOD)$$' -exec "$$emulator" \
+	  MLRBFN_KERNELS=neon $(count) go test $(quick) -short -run ^Test -skip '^Test(ScoreAll|OpenOOD)$$' -exec "$$emulator" \
 	    ./internal/kernels ./internal/linalg ./conditioning ./head/... ./posthoc || status=1; \
-	  MLRBFN_KERNELS=go $(count) go test -short -run ^TestGolden -exec "$$emulator" ./head/... || status=1; \
+	  MLRBFN_KERNELS=go $(count) go test $(quick) -short -run ^TestGolden -exec "$$emulator" ./head/... || status=1; \
 	  unset GOARCH CGO_ENABLED; \
 	else \
 	  $(count) missing 'the tests on an emulated arm64, as qemu-aarch64 is not installed (Debian: qemu-user)'; \
@@ -54,7 +57,7 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	  $(count) missing 'the tests on an emulated Haswell, as this machine is not x86-64'; \
 	elif emulator=$$(command -v qemu-x86_64-static || command -v qemu-x86_64); then \
 	  echo 'on an emulated Haswell:'; \
-	  MLRBFN_KERNELS=go $(count) go test -tags noasm -short -timeout 5m -exec "$$emulator -cpu Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid" \
+	  MLRBFN_KERNELS=go $(count) go test $(quick) -tags noasm -short -timeout 5m -exec "$$emulator -cpu Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid" \
 	    -run '^Test(Exports|OpenModel|ExtractBoundsBatches|ExtractNames|BatchesThatMix|Fingerprint|Products|Probe)' \
 	    -skip 'TestBatchesThatMixImagesAreNotMade/dynamically_quantised' ./extractor || status=1; \
 	else \
@@ -73,13 +76,22 @@ lint: setup  ## check formatting, spelling and the sources
 	git ls-files '*.go' '*.md' '*.py' | xargs env PYTHONPATH=.setup/python python3 -m codespell_lib --ignore-words-list $(spelt) --ignore-regex "want's"
 
 race: setup  ## run the short tests under the race detector
-	go test -race -short ./...
+	go test $(quick) -race -short ./...
 
 demo:  ## run the whole chain on real images, in under three minutes
 	@scripts/demo
 
 bench: setup  ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
+
+# The wheels of all platforms are made here; only that of this one can be tried.
+wheels: setup  ## make Python wheels for Linux, macOS and Windows in dist/, and try the one of this machine
+	@python3 scripts/fetch.py packages --requirements scripts/requirements-wheels.txt --into .setup/wheel-tools --dependencies
+	@rm -rf dist
+	PYTHONPATH=.setup/wheel-tools python3 scripts/wheels.py --into dist
+	PYTHONPATH=.setup/wheel-tools python3 -m twine check --strict dist/*.whl
+	PYTHONPATH=.setup/wheel-tools python3 -m check_wheel_contents dist/*.whl
+	@if [ "$$(uname -s)" = Linux ]; then scripts/test_wheel dist/mlrbfn-*manylinux*_$$(uname -m).whl; fi
 
 # Elsewhere property tests draw the same cases in every run (internal/testenv/fixedseed).
 fuzz: setup  ## draw other cases for property tests, then run each fuzz target for FUZZTIME
@@ -100,4 +112,4 @@ export-check: setup  ## export CLIP, DINOv2, ResNet and others with random weigh
 	@scripts/export_model --self-test $(EXPORTS)
 
 clean:  ## remove what set-up, building and the demonstration made
-	rm -rf .setup bin demo models/efficientnet-lite0/model.onnx
+	rm -rf .setup bin demo dist models/efficientnet-lite0/model.onnx

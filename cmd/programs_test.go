@@ -22,7 +22,7 @@ import (
 func build(t *testing.T) (bin string) {
 	t.Helper()
 	bin = t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", bin, "./...", "../examples/gate").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./...", "../examples/gate").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return bin

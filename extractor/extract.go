@@ -60,7 +60,7 @@ type ExtractOptions struct {
 	Chosen func(Plan)
 }
 
-// A Result is what became of one image. Its slices are valid during the call
+// A Result holds the features of one image, or its error. Its slices are valid during the call
 // that it is given to only.
 type Result struct {
 	// Index is the item's place among those given.
@@ -90,7 +90,7 @@ type Stats struct {
 	Done, Failed int
 }
 
-// model is what an extraction runs images through: a [Model], or [Pixels].
+// model computes the features of an extraction: a [Model], or [Pixels].
 type model interface {
 	// Batch is how many images a run has where batch are wanted.
 	Batch(batch int) int
@@ -115,7 +115,7 @@ type model interface {
 	Close() error
 }
 
-// runner is what one worker runs images with; see [Runner].
+// runner runs the batches of one worker; see [Runner].
 type runner interface {
 	Input(i int) []float32
 	Run(ctx context.Context, n int) error
@@ -156,7 +156,7 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 	return e.stats, err
 }
 
-// worker is what one goroutine of an extraction owns.
+// worker holds the memory of one goroutine of an extraction.
 type worker struct {
 	*extraction
 	runner runner
@@ -226,9 +226,10 @@ func (w *worker) alone(ctx context.Context, r Result) error {
 	return w.finished(r, 0)
 }
 
-// stuckAt adds to the error of a run that did not end which images it was of.
+// stuckAt adds to the error of a run that took too much time or memory which images it
+// was of.
 func stuckAt(err error, results []Result) error {
-	if !errors.Is(err, ErrRunTimeout) {
+	if !errors.Is(err, ErrRunTimeout) && !errors.Is(err, ErrRunMemory) {
 		return err
 	}
 	name := func(r Result) string { return cmp.Or(r.Item.Path, r.Item.File) }
@@ -238,7 +239,7 @@ func stuckAt(err error, results []Result) error {
 	return fmt.Errorf("image %s: %w", name(results[0]), err)
 }
 
-// comparison is what became of n images as a batch and one by one.
+// comparison holds the times of n images as a batch and one by one.
 type comparison struct {
 	n             int
 	batch, single time.Duration // for an image; the shortest

@@ -81,7 +81,7 @@ func list(tensors []TensorInfo) string {
 	return strings.Join(names, ", ")
 }
 
-// imageInput is what a graph says of its one input.
+// imageInput describes the one input of a graph.
 type imageInput struct {
 	TensorInfo
 	layout preprocess.Layout

@@ -156,6 +156,37 @@ func TestHostileGraphs(t *testing.T) {
 	}
 }
 
+// TestComputedSizes: a tensor whose size only a run shows takes no more memory than a
+// run may have, nor does one that is computed when the graph is loaded. Others of the
+// same session run afterwards.
+func TestComputedSizes(t *testing.T) {
+	defer func(usual func() int64) { runMemory = usual }(runMemory)
+	runMemory = func() int64 { return 256 << 20 }
+	// A tensor of factor·batch × 1 numbers, of which the mean is taken.
+	wide := func(batch, factor int64) string {
+		return testModel(t, 6, 8, graph([]TensorInfo{floats("image", batch, 3, 6, 8)}, []TensorInfo{floats("features", batch, -1)},
+			int64s("factor", false, factor, 1), node("Flatten", "image", "flat"), node("ReduceMean", "flat", "one", intsAttribute("axes", 1)),
+			node("Shape", "one", "size"), node("Mul", "size,factor", "swapped"), node("ConstantOfShape", "swapped", "wide"),
+			node("ReduceMean", "wide", "mean", intsAttribute("axes", 0)), node("Add", "one,mean", "features")))
+	}
+	for _, batch := range []int64{-1, 1} { // with 1 all sizes are known when the graph is loaded
+		m := openTest(t, wide(batch, 1<<20), ModelOptions{}) // 4 MB
+		if m.Dim() != 1 {
+			t.Errorf("%d features", m.Dim())
+		}
+		if _, err := OpenModel(wide(batch, 1<<27), ModelOptions{}); !errors.Is(err, ErrRunMemory) { // 512 MiB
+			t.Errorf("a batch of %d: %v", batch, err)
+		}
+		r, err := m.NewRunner(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(r.Run(t.Context(), 1), r.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestSpecialFiles: a model's folder with pipes and devices in it.
 func TestSpecialFiles(t *testing.T) {
 	for name, graph := range map[string][]byte{

@@ -119,7 +119,7 @@ func (item *Item) Locate() (*os.Root, string, error) {
 // InIDX tells whether the image is a part of an idx file.
 func (item *Item) InIDX() bool { return item.idx != nil }
 
-// A Listing is what [List] found.
+// A Listing holds the images that [List] found.
 type Listing struct {
 	// Root is the folder as it was given; that of an idx file is where it lies.
 	Root string

@@ -92,13 +92,17 @@ func (opts *ModelOptions) openTimeout(files []string) time.Duration {
 	if opts.OpenTimeout > 0 {
 		return opts.OpenTimeout
 	}
-	var bytes int64
+	return max(opts.leastTimeout(), time.Duration(sizeOf(files)/1e8)*time.Minute)
+}
+
+// sizeOf returns the bytes of some files.
+func sizeOf(files []string) (bytes int64) {
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil {
 			bytes += info.Size()
 		}
 	}
-	return max(opts.leastTimeout(), time.Duration(bytes/1e8)*time.Minute)
+	return bytes
 }
 
 // leastTimeout is the time that any model has to open and for an image: devices
@@ -126,6 +130,7 @@ type Model struct {
 	Inputs, Outputs []TensorInfo
 
 	session     *ort.DynamicAdvancedSession
+	bytes       int64         // of the graph with its weights
 	runTimeout  time.Duration // for an image
 	input       imageInput
 	outputs     []tensor // the embedding and, where there are any, the logits
@@ -156,8 +161,9 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // A blank image is run to learn the sizes of the outputs, so a graph that does
 // not fit its configuration fails here. So does one whose tensors for one run
 // would not fit into a gigabyte, one whose constants ask for endless loops or
-// huge values, and one that is not open after [ModelOptions.OpenTimeout]. A graph
-// is a program all the same, and sizes that it computes have no bound here.
+// huge values, and one that is not open after [ModelOptions.OpenTimeout]. Tensors
+// whose sizes a run computes may take three quarters of the machine's memory, and
+// more is [ErrRunMemory].
 //
 // Errors name the graph file.
 func OpenModel(dir string, opts ModelOptions) (*Model, error) {
@@ -228,7 +234,7 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 // openModel opens the graph in the first of files, whose weights are in the
 // others, with the configuration in the first of folders that has one.
 func openModel(ctx context.Context, files, folders []string, opts ModelOptions) (_ *Model, err error) {
-	m := &Model{File: files[0], options: opts, kept: new(keptRunners), probed: new(keptProbe)}
+	m := &Model{File: files[0], bytes: sizeOf(files), options: opts, kept: new(keptRunners), probed: new(keptProbe)}
 	for _, m.Dir = range folders {
 		if m.Spec, err = preprocess.Load(m.Dir); err == nil {
 			break
@@ -262,6 +268,7 @@ func openModel(ctx context.Context, files, folders []string, opts ModelOptions) 
 // findGraph returns the graph file that dir names and the folders where its
 // processor's configuration may be, in order.
 func findGraph(dir string) (file string, folders []string, err error) {
+	dir = ModelPath(dir)
 	info, err := os.Stat(dir)
 	if err != nil {
 		return "", nil, options.Errorf("Model", "%w; it names a folder with model.onnx and its preprocessing, or an .onnx file", err)
@@ -447,7 +454,11 @@ func (m *Model) inspect() error {
 	if err := options.SetGraphOptimizationLevel(ort.GraphOptimizationLevelDisableAll); err != nil {
 		return err
 	}
-	inputs, outputs, err := ort.GetInputOutputInfoWithOptions(m.File, options)
+	var inputs, outputs []ort.InputOutputInfo
+	err = m.bounded(options, func() (err error) {
+		inputs, outputs, err = ort.GetInputOutputInfoWithOptions(m.File, options)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
 	}
@@ -498,7 +509,10 @@ func (m *Model) newSession() error {
 	for i, out := range m.outputs {
 		names[i] = out.Name
 	}
-	m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
+	err = m.bounded(options, func() (err error) {
+		m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
 	}
@@ -836,7 +850,7 @@ func (m *Model) withThreads(n int) (model, error) {
 
 func (m *Model) onCPU() bool { return m.options.Device == "" || m.options.Device == "cpu" }
 
-// exact is what CPUs do, as a rule; other devices round by the size of a batch.
+// exact tells whether features do not depend on the size of a batch, as a rule so on CPUs.
 func (m *Model) exact() bool { return m.onCPU() }
 
 func (m *Model) batchSizes() []int {

@@ -14,7 +14,7 @@ import (
 // PixelOptions says how an image's pixels become its features; the zero value
 // takes images as they are, in [0, 1].
 type PixelOptions struct {
-	// Width and Height are what images are resized to, whatever their aspect
+	// Width and Height are the size that images are resized to, whatever their aspect
 	// ratio, with Pillow's default filter (bicubic). Both 0 leave them as they
 	// are; all must have one size then.
 	Width, Height int

@@ -205,6 +205,9 @@ func (m *Model) run(ctx context.Context, b binding) error {
 	go func() { done <- session.RunWithOptions(b.inputs, b.outputs, options) }()
 	select {
 	case err := <-done:
+		if err != nil && refused.MatchString(err.Error()) {
+			err = fmt.Errorf("%w: more than %.1f GiB: %w", ErrRunMemory, float64(runMemory())/(1<<30), err)
+		}
 		return cmp.Or(err, options.Destroy())
 	case <-ctx.Done():
 	}

@@ -20,7 +20,7 @@ import (
 	"mlrbfn/options"
 )
 
-// Header is what is known about a set before the first image: what all rows have in
+// Header describes a set before its first image is added: what all rows have in
 // common. Fields without a comment are those of Meta.
 type Header struct {
 	D           int // features of a row, at least 1

@@ -56,7 +56,7 @@ type DetectOptions struct {
 	Run extractor.ExtractOptions
 }
 
-// Judgement is what became of one image: a verdict, or an error.
+// Judgement is the result for one image: a verdict, or an error.
 type Judgement struct {
 	Path string // as the image was named, or folder and path within, with forward slashes; its bytes are the file system's and need not be UTF-8
 	detector.Verdict
@@ -179,7 +179,7 @@ func (s *DetectStats) add(j Judgement) Judgement {
 	return j
 }
 
-// judgement is what became of an image, which it sets aside if it is to be.
+// judgement returns the result for an image, after setting the image aside if asked for.
 func (opts *DetectOptions) judgement(aside *setaside.Target, r extractor.Result, v detector.Verdict, why *Explanation) Judgement {
 	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err, Explanation: why, Features: r.Features, item: r.Item}
 	if j.Err == nil && j.OOD && aside != nil {
@@ -203,8 +203,8 @@ func (opts *DetectOptions) setAside(aside *setaside.Target, item extractor.Item)
 	return aside.Move(file, item.Path)
 }
 
-// pathOf is how judgements name an image. An item's own path is what it is called
-// when it is set aside.
+// pathOf returns the path that names an image in judgements. An item's own path names it
+// in the folder for images that are set aside.
 func pathOf(item extractor.Item) string {
 	if item.InIDX() {
 		return path.Join(path.Dir(filepath.ToSlash(item.File)), item.Path)
@@ -398,7 +398,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 	return items, nil
 }
 
-// named is what an image that was named by itself is called when it is set
+// named returns the name under which an image that was given by its own path is set
 // aside.
 func named(p string) string {
 	if p = filepath.Clean(p); !filepath.IsLocal(p) {

@@ -1,4 +1,4 @@
-// Package pipeline is what a program needs that uses this module as a library:
+// Package pipeline is the interface for Go programs that use this module as a library:
 // [Extract] computes the features of images, [Train] trains a detector on them,
 // and [Detect] says for new images which class they are of and whether they are
 // out of distribution. [Evaluate] measures how well it does, [Ablate] what depth

@@ -123,7 +123,7 @@ func (j *Judge) Image(ctx context.Context, p Picture) (Verdict, error) {
 	return answers[0].Verdict, answers[0].Err
 }
 
-// Answer is what became of one image: a verdict, or an error that says why there
+// Answer is the result for one image: a verdict, or an error that says why there
 // is none.
 type Answer struct {
 	Verdict

@@ -60,14 +60,14 @@ type (
 	InspectReport = inspection.Report
 	// Issue is a line of issues.csv.
 	Issue = issues.Issue
-	// IssueKind is what may be wrong with an image.
+	// IssueKind is a kind of fault that an image may have.
 	IssueKind = issues.Kind
 
 	// SummaryOptions says what [Summarise] shows of a detector.
 	SummaryOptions = summary.Options
-	// Summary is what is known of a detector.
+	// Summary describes a detector: its quality, its classes and its training.
 	Summary = summary.Summary
-	// SummaryClass is what is known of a class of a detector.
+	// SummaryClass describes a class of a detector.
 	SummaryClass = summary.Class
 	// FeatureMap shows where images lie along the axes that tell classes apart.
 	FeatureMap = summary.Map

@@ -66,7 +66,7 @@ func (s *Relation) join(t *together, dst []float64, b Batch) error {
 	return nil
 }
 
-// relationThreshold is what a relation must exceed to count.
+// relationThreshold is the value above which a relation counts.
 const relationThreshold = 0.03
 
 const (

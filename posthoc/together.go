@@ -37,7 +37,7 @@ type sharer interface {
 	join(t *together, dst []float64, b Batch) error
 }
 
-// work is what several scores share, with these scores.
+// work computes several scores that share a computation.
 type work interface {
 	// run computes the scores of the n rows of b, which has no logits.
 	run(ctx context.Context, n int, b Batch) error

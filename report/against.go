@@ -176,7 +176,7 @@ func digest(each []string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// comparison is what the page shows of an earlier report.
+// comparison holds the differences from an earlier report for the page.
 type comparison struct {
 	Earlier string
 	Notes   []string

@@ -72,11 +72,11 @@ type HeldOutClass struct {
 	Curve    []float64 // at Detector.CurveLevels; nil if unknown
 }
 
-// FalseAlarms is what a threshold costs: the share of in-distribution images that are
+// FalseAlarms is the cost of a threshold: the share of in-distribution images that are
 // flagged, with an interval.
 type FalseAlarms struct{ Threshold, Share, Low, High float64 }
 
-// EpochMean is what an epoch of training came to.
+// EpochMean holds the mean metrics of the heads after an epoch.
 type EpochMean struct {
 	Epoch                           int
 	TrainLoss, ValLoss, ValAccuracy float64 // the last is NaN without validation images

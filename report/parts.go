@@ -32,7 +32,7 @@ var pages = template.Must(template.ParseFS(web, "web/*.html"))
 // generator is in the head of every page.
 const generator = `<meta name="generator" content="mlrbfn report">`
 
-// layout is what every page has around its sections.
+// layout holds the parts that every page has around its sections.
 type layout struct {
 	Title    string
 	Lead     []string // what the page says in a few sentences

@@ -12,7 +12,7 @@ import (
 
 // This file says what a threshold flags and what it costs in false alarms.
 
-// slider is what the page's script knows of thresholds.
+// slider is the JSON that the page's script reads about thresholds.
 type slider struct {
 	// Steps are possible limits, ascending: of the score, or with ByPValue of the
 	// p-value, and what each costs.

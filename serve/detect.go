@@ -17,7 +17,7 @@ import (
 	"mlrbfn/serve/detectors"
 )
 
-// answer is what a client gets for an image. Its fields are those of detect --json, and
+// answer is the JSON object for one image. Its fields are those of detect --json, and
 // the service's own.
 type answer struct {
 	ID                 string   `json:"id"`
@@ -215,7 +215,7 @@ func (s *Server) pictures(w http.ResponseWriter, r *http.Request, seats *seats) 
 		if err == nil && len(data) == 0 {
 			err = refuse(http.StatusBadRequest, "the request has no image in it")
 		}
-		return []picture{{nameOf(r.URL.Query().Get("name")), data}}, false, err
+		return []picture{{name: nameOf(r.URL.Query().Get("name")), data: data}}, false, err
 	}
 	form, err := r.MultipartReader()
 	if err != nil {
@@ -245,7 +245,7 @@ func (s *Server) pictures(w http.ResponseWriter, r *http.Request, seats *seats) 
 		if name == "" {
 			name = part.FormName()
 		}
-		all = append(all, picture{nameOf(name), data})
+		all = append(all, picture{name: nameOf(name), data: data})
 	}
 	if len(all) == 0 {
 		return nil, true, refuse(http.StatusBadRequest, "the request has no image in it")

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,12 +47,57 @@ type scored struct {
 	score float64
 }
 
+// driftKey is what the keys of states begin with.
+const driftKey = "drift/"
+
 const (
 	driftEvery  = 5 * time.Second // between two updates
 	maxSources  = 64              // beyond them images are not watched
 	maxUnseen   = 100_000         // of one source
 	driftUpdate = 10 * time.Second
 )
+
+// share takes over the states that are in the store for these detectors: those of before
+// a restart, and of other replicas.
+func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
+	if d.store == nil {
+		return nil
+	}
+	values, err := d.store.States(ctx, driftKey)
+	if err != nil {
+		return err
+	}
+	d.watch.Lock()
+	defer d.watch.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for key, value := range values {
+		hash, name, _ := strings.Cut(strings.TrimPrefix(key, driftKey), "/")
+		at := slices.IndexFunc(open, func(l *detectors.Loaded) bool { return l.SHA256 == hash })
+		if at < 0 {
+			continue
+		}
+		var state drift.Watch
+		if err := state.UnmarshalBinary(value); err != nil {
+			return err
+		}
+		if s := d.of(open[at], name); s != nil {
+			s.state = &state
+		}
+	}
+	return nil
+}
+
+// of returns a source of a detector, nil where there are too many. d.mu is held.
+func (d *drifts) of(l *detectors.Loaded, name string) *source {
+	key := sourceKey{l.SHA256, name}
+	s := d.sources[key]
+	if s == nil && len(d.sources) < maxSources {
+		s = &source{name: l.Name, version: l.Version(), calibration: func() drift.Calibration { return drift.CalibrationOf(l.Detector) }}
+		d.sources[key] = s
+	}
+	return s
+}
 
 func newDrifts(alpha float64, s store.Store, log *slog.Logger) *drifts {
 	return &drifts{alpha: alpha, store: s, log: log, sources: map[sourceKey]*source{}}
@@ -61,12 +107,7 @@ func newDrifts(alpha float64, s store.Store, log *slog.Logger) *drifts {
 func (d *drifts) add(l *detectors.Loaded, name string, v pipeline.Verdict) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	key := sourceKey{l.SHA256, name}
-	s := d.sources[key]
-	if s == nil && len(d.sources) < maxSources {
-		s = &source{name: l.Name, version: l.Version(), calibration: func() drift.Calibration { return drift.CalibrationOf(l.Detector) }}
-		d.sources[key] = s
-	}
+	s := d.of(l, name)
 	if s == nil || len(s.waiting) == maxUnseen {
 		d.missed++
 		return
@@ -74,16 +115,33 @@ func (d *drifts) add(l *detectors.Loaded, name string, v pipeline.Verdict) {
 	s.waiting = append(s.waiting, scored{v.Class, v.Score})
 }
 
-// run updates until ctx is cancelled, and once more then.
-func (d *drifts) run(ctx context.Context) {
+// watchDrift updates until ctx is cancelled, and once more then.
+func (s *Server) watchDrift(ctx context.Context) {
 	tick := time.NewTicker(driftEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
+			s.shareDrift(ctx)
 		}
-		d.update(context.WithoutCancel(ctx))
+		s.drift.update(context.WithoutCancel(ctx))
+	}
+}
+
+// shareDrift takes over what the store has of drift.
+func (s *Server) shareDrift(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, driftUpdate)
+	defer cancel()
+	var open []*detectors.Loaded
+	for _, name := range s.detectors.Names() {
+		main, shadow := s.detectors.Use(name)
+		defer main.Release()
+		shadow.Release()
+		open = append(open, main)
+	}
+	if err := s.drift.share(ctx, open); err != nil && ctx.Err() == nil {
+		s.log.Debug("the states of drift cannot be read now", "error", err)
 	}
 }
 
@@ -136,7 +194,7 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	}
 	var err error
 	if d.store != nil {
-		err = d.store.UpdateState(ctx, "drift/"+key.detector+"/"+key.source, change)
+		err = d.store.UpdateState(ctx, driftKey+key.detector+"/"+key.source, change)
 	} else {
 		var old []byte
 		if state != nil {
@@ -243,7 +301,7 @@ func (d *drifts) reset(ctx context.Context) (err error) {
 			s.state.Reset()
 			continue
 		}
-		err = errors.Join(err, d.store.UpdateState(ctx, "drift/"+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
+		err = errors.Join(err, d.store.UpdateState(ctx, driftKey+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
 			next := drift.NewWatch(d.alpha, s.calibration(), seed())
 			if old != nil {
 				if err := next.UnmarshalBinary(old); err != nil {

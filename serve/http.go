@@ -30,7 +30,7 @@ func (s *Server) Handler() http.Handler {
 	return s.observed(s.guarded(mux))
 }
 
-// route is what answers requests to a pattern of [http.ServeMux].
+// route binds a pattern of [http.ServeMux] to its handler.
 type route struct {
 	pattern string
 	open    bool // no token is needed
@@ -48,6 +48,7 @@ func (s *Server) routes() []route {
 		{pattern: "POST /v1/reviews", answer: s.addReviews},
 		{pattern: "GET /v1/images/{hash}", answer: s.image},
 		{pattern: "GET /v1/events", answer: s.listenToEvents},
+		{pattern: "GET /v1/broken", answer: s.listBroken},
 		{pattern: "GET /v1/drift", answer: s.listDrift},
 		{pattern: "POST /v1/drift/reset", answer: s.resetDrift},
 		{pattern: "GET /v2", open: true, answer: s.serverMetadata},
@@ -72,7 +73,7 @@ func (s *Server) routes() []route {
 // requestID is a key of contexts.
 type requestID struct{}
 
-// idPattern is what a client may call a request.
+// idPattern matches the ids that a client may give a request.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
 
 // observed gives each request an id and counts, times and logs it. A panic is status 500
@@ -85,6 +86,7 @@ func (s *Server) observed(next http.Handler) http.Handler {
 			id = rand.Text()
 		}
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
+		r.RemoteAddr = s.proxies.Client(r)
 		rec := &recorder{ResponseWriter: w}
 		h := w.Header()
 		h.Set("X-Request-Id", id)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"mlrbfn/features"
 	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/protocol"
 )
@@ -101,7 +102,7 @@ func (s *Server) modelReady(w http.ResponseWriter, r *http.Request) {
 	s.about(w, r, func(d *detectors.Loaded) any { return map[string]any{"name": d.Name, "ready": true} })
 }
 
-// modelConfig is what Triton's clients ask for before they send batches.
+// modelConfig answers Triton's clients, which ask for it before they send batches.
 func (s *Server) modelConfig(w http.ResponseWriter, r *http.Request) {
 	type io struct {
 		Name     string  `json:"name"`
@@ -248,8 +249,8 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(main.Dim()) || len(in.Values) == 0 {
 			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, main.Dim())
 		}
-		if at := slices.IndexFunc(in.Values, func(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }); at >= 0 {
-			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v", at, in.Values[at])
+		if at := slices.IndexFunc(in.Values, func(v float32) bool { return !(math.Abs(float64(v)) <= features.MostValue) }); at >= 0 {
+			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v: it must be finite and at most ±%g", at, in.Values[at], features.MostValue)
 		}
 		if outcomes, err = s.rows(ctx, main, source, in.Values); err != nil {
 			return nil, err

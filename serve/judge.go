@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,23 +19,24 @@ import (
 
 // picture is an image that a request brought.
 type picture struct {
+	id   string // of its verdict; "" has one made
 	name string // what the client calls it
 	data []byte
 }
 
-// flightKey is what equal work is: the same bytes by the same detector.
+// flightKey identifies equal work: the same bytes, judged by the same detector.
 type flightKey struct {
 	detector *detectors.Loaded
 	hash     [sha256.Size]byte
 }
 
-// judged is what came of an image.
+// judged is an image's verdict with its features.
 type judged struct {
 	pipeline.Verdict
 	features []float32
 }
 
-// outcome is what one image of a request is answered with: a verdict, or an error.
+// outcome is the answer for one image of a request: a verdict, or an error.
 type outcome struct {
 	id     string
 	name   string
@@ -45,10 +47,19 @@ type outcome struct {
 	reasons *explained.Reasons // nil unless asked for
 }
 
-// one judges an image, unless the same is being judged already.
+// one judges an image and remembers the verdict.
 func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, source string, p picture) outcome {
+	o := s.judge(ctx, main, shadow, p)
+	if o.err == nil {
+		o.stored = s.remember(ctx, main, o, source, p.data)
+	}
+	return o
+}
+
+// judge judges an image, unless the same is being judged already.
+func (s *Server) judge(ctx context.Context, main, shadow *detectors.Loaded, p picture) outcome {
 	key := flightKey{main, sha256.Sum256(p.data)}
-	o := outcome{id: store.NewID(), name: p.name, sha256: hex.EncodeToString(key.hash[:])}
+	o := outcome{id: cmp.Or(p.id, store.NewID()), name: p.name, sha256: hex.EncodeToString(key.hash[:])}
 	used := []*detectors.Loaded{main, shadow} // by the flight, which may go on without this request
 	if shadow == nil {
 		used = used[:1]
@@ -81,9 +92,6 @@ func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, source
 	if shared {
 		release()
 		s.metrics.shared.Inc()
-	}
-	if o.err == nil {
-		o.stored = s.remember(ctx, main, o, source, p.data)
 	}
 	s.metrics.judged(main.Name, o)
 	return o

@@ -18,7 +18,7 @@ import (
 
 // This file remembers verdicts and tells what is remembered.
 
-// sourcePattern is what a client may call the source of its images.
+// sourcePattern matches the names that a client may give the source of its images.
 var sourcePattern = regexp.MustCompile(`^[\pL\pN][\pL\pN ._:/-]{0,63}$`)
 
 // sourceOf is the source that a request names, or "http".
@@ -37,15 +37,21 @@ func sourceOf(r *http.Request) (string, error) {
 // What goes wrong is logged, and never the client's trouble.
 func (s *Server) remember(ctx context.Context, d *detectors.Loaded, o outcome, source string, data []byte) bool {
 	v := s.note(d, &o, source)
-	if s.images != nil && s.images.Wants(&v) {
-		if err := s.images.Put(o.sha256, data); err != nil {
-			s.metrics.notKept.Inc()
-			s.log.Error("an image was not kept", "verdict", o.id, "error", err)
-		}
-	}
+	s.keep(&v, data)
 	o.stored = s.store(ctx, v)
 	s.tell(d, &o, v)
 	return o.stored
+}
+
+// keep keeps an image if it is to be kept.
+func (s *Server) keep(v *store.Verdict, data []byte) {
+	if s.images == nil || !s.images.Wants(v) {
+		return
+	}
+	if err := s.images.Put(v.Image, data); err != nil {
+		s.metrics.notKept.Inc()
+		s.log.Error("an image was not kept", "verdict", v.ID, "error", err)
+	}
 }
 
 // rememberRows is remember for verdicts on features.
@@ -268,7 +274,7 @@ func (s *Server) counts(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"counts": all})
 }
 
-// review is what a client says about a verdict: its class (label), that it is of a class
+// review is a client's correction of a verdict: its class (label), that it is of a class
 // that the detector does not know (new), or one of fine, junk and undo (verdict).
 type review struct {
 	ID      string `json:"id"`

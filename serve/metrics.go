@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics are what Prometheus reads.
+// metrics are the service's counters and gauges for Prometheus.
 type metrics struct {
 	registry        *prometheus.Registry
 	requests        *prometheus.CounterVec
@@ -25,6 +25,7 @@ type metrics struct {
 	loads           *prometheus.CounterVec
 	notStored       prometheus.Counter
 	notKept         prometheus.Counter
+	deliveries      *prometheus.CounterVec
 }
 
 // times are the bounds of the buckets of durations, in seconds.
@@ -38,21 +39,22 @@ func newMetrics() *metrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "mlrbfn_" + name, Help: help, Buckets: buckets}, labels)
 	}
 	m := &metrics{
-		registry:  prometheus.NewRegistry(),
-		requests:  counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
-		latency:   histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
-		stages:    histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing, explaining.", times, "stage"),
-		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_refused_total", Help: "Requests that were refused with status 429."}),
-		shared:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_shared_total", Help: "Images that got the verdict of an equal one that was being judged."}),
-		verdicts:  counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
-		failed:    counters("failed_images_total", "Images without a verdict.", "detector"),
-		pValues:   histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
-		shadows:   counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
-		loads:     counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
-		notStored: prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_stored_total", Help: "Verdicts that were answered and not stored."}),
-		notKept:   prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_kept_total", Help: "Images that were to be kept and were not."}),
+		registry:   prometheus.NewRegistry(),
+		requests:   counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
+		latency:    histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
+		stages:     histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing, explaining.", times, "stage"),
+		refused:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_refused_total", Help: "Requests that were refused with status 429."}),
+		shared:     prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_shared_total", Help: "Images that got the verdict of an equal one that was being judged."}),
+		verdicts:   counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
+		failed:     counters("failed_images_total", "Images without a verdict.", "detector"),
+		pValues:    histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
+		shadows:    counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
+		loads:      counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
+		notStored:  prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_stored_total", Help: "Verdicts that were answered and not stored."}),
+		deliveries: counters("webhook_deliveries_total", "Attempts to send an event to the webhook: taken or failed.", "result"),
+		notKept:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_kept_total", Help: "Images that were to be kept and were not."}),
 	}
-	m.registry.MustRegister(m.notStored, m.notKept, m.requests, m.latency, m.stages, m.refused, m.shared, m.verdicts, m.failed, m.pValues, m.shadows, m.loads,
+	m.registry.MustRegister(m.deliveries, m.notStored, m.notKept, m.requests, m.latency, m.stages, m.refused, m.shared, m.verdicts, m.failed, m.pValues, m.shadows, m.loads,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -78,6 +80,9 @@ func (m *metrics) watch(s *Server) {
 			}
 			return 1
 		})
+	}
+	if s.webhook != nil {
+		gauge("webhook_behind_lines", "Lines of the audit trail that the webhook has not been told of, or needs not be.", func() float64 { return float64(s.webhook.Behind()) })
 	}
 	m.registry.MustRegister(versions{s})
 }
@@ -139,6 +144,14 @@ func (m *metrics) judged(detector string, o outcome) {
 	}
 	m.verdicts.WithLabelValues(detector, o.Class, strconv.FormatBool(o.OOD)).Inc()
 	m.pValues.WithLabelValues(detector).Observe(o.PValue)
+}
+
+func (m *metrics) delivered(err error) {
+	result := "taken"
+	if err != nil {
+		result = "failed"
+	}
+	m.deliveries.WithLabelValues(result).Inc()
 }
 
 func (m *metrics) shadow(detector, result string) { m.shadows.WithLabelValues(detector, result).Inc() }

@@ -26,7 +26,9 @@ import (
 	"mlrbfn/serve/access"
 	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/flight"
+	"mlrbfn/serve/folder"
 	"mlrbfn/serve/store"
+	"mlrbfn/serve/webhook"
 )
 
 // Options says what a service serves, to whom, and how much of it at once. Of all but
@@ -60,6 +62,9 @@ type Options struct {
 	// its connections; 0 is half of Running and Waiting, and DefaultPerClientConns; −1
 	// is no bound.
 	PerClient, PerClientConns int
+	// TrustedProxies are the addresses and networks (10.0.0.0/8) of proxies, and "unix" is
+	// who comes by a Unix socket: their clients are those that X-Forwarded-For names.
+	TrustedProxies []string
 
 	// TokenFile has the tokens that requests need, one a line; "" lets in everybody
 	// who reaches the address.
@@ -78,6 +83,15 @@ type Options struct {
 	Store        store.Store
 	Images       *store.Images
 	KeepFeatures bool
+	// Folders are watched: each image that comes to lie in one is judged once, its verdict
+	// is stored. They need a Store. FolderEvery and FolderSettle are those of
+	// [folder.Options].
+	Folders                   []WatchedFolder
+	FolderEvery, FolderSettle time.Duration
+	// Webhook, unless "", is the address that is told of verdicts and alarms, of which
+	// WebhookOn says which, signed by the secrets of the file WebhookSecret; see package
+	// webhook.
+	Webhook, WebhookSecret, WebhookOn string
 	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
 	// source; 0 is DefaultAlpha.
 	Alpha float64
@@ -117,6 +131,7 @@ type Server struct {
 	places    *places
 	flights   flight.Group[flightKey, judged]
 	clients   *access.Clients
+	proxies   *access.Proxies
 	tokens    *access.Tokens      // nil where none is needed
 	cert      *access.Certificate // nil without TLS
 	metrics   *metrics
@@ -125,10 +140,15 @@ type Server struct {
 	drift     *drifts
 	images    *store.Images // or nil
 	queue     *store.Queue  // or nil
+	folders   []*folder.Folder
+	broken    broken
+	webhook   *webhook.Webhook // or nil
 	draining  atomic.Bool
 
 	stop       context.CancelFunc // ends what runs beside requests
 	background sync.WaitGroup
+	endFolders context.CancelFunc // ends the watching of folders
+	inflow     sync.WaitGroup
 }
 
 // New opens the detectors and whatever else the options name.
@@ -141,6 +161,9 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
 	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
 	s.clients = access.NewClients(max(0, opts.PerClient))
+	if s.proxies, err = access.ParseProxies(opts.TrustedProxies); err != nil {
+		return nil, options.Errorf("TrustedProxies", "%w", err)
+	}
 	if opts.TokenFile != "" {
 		if s.tokens, err = access.OpenTokens(opts.TokenFile, s.log); err != nil {
 			return nil, options.Errorf("TokenFile", "%w", err)
@@ -162,11 +185,23 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
+	if err := errors.Join(s.openFolders(), s.openWebhook()); err != nil {
+		return nil, errors.Join(err, s.closeStore())
+	}
 	s.metrics.watch(s)
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.background.Go(func() { s.detectors.Watch(beside, opts.Poll) })
-	s.background.Go(func() { s.drift.run(beside) })
+	s.background.Go(func() { s.watchDrift(beside) })
+	s.shareDrift(ctx)
+	if s.webhook != nil {
+		s.background.Go(func() { s.runWebhook(beside) })
+	}
+	inflow, end := context.WithCancel(beside)
+	s.endFolders = end
+	for _, f := range s.folders {
+		s.inflow.Go(func() { f.Run(inflow) })
+	}
 	return s, nil
 }
 
@@ -268,7 +303,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 			BaseContext: func(net.Listener) context.Context { return requests },
 		}
 		if s.opts.PerClientConns > 0 {
-			l = access.Limit(l, access.NewClients(s.opts.PerClientConns))
+			l = access.Limit(l, access.NewClients(s.opts.PerClientConns), s.proxies)
 		}
 		if s.cert != nil {
 			server.TLSConfig = s.cert.Config()
@@ -295,6 +330,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 		<-ctx.Done()
 		s.draining.Store(true)
 		s.events.close()
+		s.endFolders()
 		s.log.Info("ending: requests that have begun are answered", "at_most", s.opts.Drain)
 		deadline, cancel := context.WithTimeout(requests, s.opts.Drain)
 		defer cancel()
@@ -316,15 +352,23 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 // Close ends the service, once no request is worked on any more.
 func (s *Server) Close() {
 	s.events.close()
+	s.endFolders()
+	s.inflow.Wait()
 	s.flights.Wait()
 	s.stop()
 	s.background.Wait()
+	if err := s.closeStore(); err != nil {
+		s.log.Error("some verdicts were not stored", "error", err)
+	}
+}
+
+// closeStore stores what waits, and closes the detectors.
+func (s *Server) closeStore() (err error) {
 	if s.queue != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Drain)
 		defer cancel()
-		if err := s.queue.Close(ctx); err != nil {
-			s.log.Error("some verdicts were not stored", "error", err)
-		}
+		err = s.queue.Close(ctx)
 	}
 	s.detectors.Close()
+	return err
 }

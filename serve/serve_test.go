@@ -224,6 +224,7 @@ func TestStatus(t *testing.T) {
 		{"POST", "/v2/models/main/infer", nil, strings.NewReader("{"), 400, "Open Inference Protocol"},
 		{"POST", "/v2/models/main/infer", nil, strings.NewReader("{}"), 400, "0 inputs"},
 		{"POST", "/v2/models/main/infer", nil, strings.NewReader(strings.Replace(features, "features", "other", 1)), 400, `input \"other\"`},
+		{"POST", "/v2/models/main/infer", nil, strings.NewReader(strings.Replace(features, "[1,1,", "[1,1e20,", 1)), 400, "value 1 of the features is 1e+20"},
 		{"POST", "/v2/models/main/infer", nil, strings.NewReader(strings.Replace(features, "[1,36]", "[36,1]", 1)), 400, "the detector reads"},
 		{"POST", "/v2/models/main/infer", nil, strings.NewReader(features), 200, `"datatype":"FP64"`},
 		{"POST", "/v2/models/main/infer", map[string]string{"Content-Encoding": "gzip"}, &packed, 200, `"datatype":"FP64"`},

@@ -29,10 +29,10 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// TestScriptOnMNIST runs it on 2,000 of the real digits.
+// TestScriptOnMNIST runs it on 1,000 of the real digits.
 func TestScriptOnMNIST(t *testing.T) {
 	from, dir := testenv.Shared(t, "data", "idx"), t.TempDir()
-	for name, n := range map[string]uint32{"mnist/train": 2000, "mnist/t10k": 500, "fashion_mnist/t10k": 500, "kmnist/t10k": 500} {
+	for name, n := range map[string]uint32{"mnist/train": 1000, "mnist/t10k": 300, "fashion_mnist/t10k": 300, "kmnist/t10k": 300} {
 		shorten(t, filepath.Join(from, name+"-images-idx3-ubyte.gz"), filepath.Join(dir, name+"-images-idx3-ubyte.gz"), n)
 		shorten(t, filepath.Join(from, name+"-labels-idx1-ubyte.gz"), filepath.Join(dir, name+"-labels-idx1-ubyte.gz"), n)
 	}

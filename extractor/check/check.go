@@ -294,13 +294,13 @@ func (r *Report) features(ctx context.Context, s seer) ([][]float64, error) {
 }
 
 const (
-	// collapsedCosine is what the cosines of useful features lie below even where
+	// collapsedCosine is above all cosines of useful features, even where
 	// the images are alike.
 	collapsedCosine = 0.99
-	// repeatedCosine is what two runs on an image keep, whatever the order in which
+	// repeatedCosine is below the cosine of two runs on an image, whatever the order in which
 	// a device adds.
 	repeatedCosine = 0.9999
-	// sameCosine is what quantisation that works keeps: float16 has .99999,
+	// sameCosine is below the cosines that quantisation keeps where it works: float16 has .99999,
 	// int8 about .99.
 	sameCosine = 0.98
 )

@@ -42,7 +42,7 @@ func machines() (list []*machine) {
 	return list
 }
 
-// fastest is what is used, nil for plain Go: the fastest that is no faster than
+// fastest is the machine in use, nil for plain Go: the fastest that is no faster than
 // what MLRBFN_KERNELS chooses for package kernels.
 var fastest = func() *machine {
 	for _, m := range machines() {
@@ -77,7 +77,7 @@ func wordsOf(weights [4]int32) (parts [4]uint32) {
 	return parts
 }
 
-// layout is what assembly reads of windows, either of columns or of rows.
+// layout is the form in which assembly reads windows, either of columns or of rows.
 type layout struct {
 	// Columns are cut into groups of pixels, each window into fours of weights.
 	near          bool
@@ -186,7 +186,7 @@ func (l *layout) setRows(w *windows, m *machine) {
 	}
 }
 
-// assembly is what it needs besides.
+// assembly holds the rows that it reads besides.
 type assembly struct{ four [4]*uint8 } // rows
 
 // assembled is pass with assembly.
@@ -216,7 +216,7 @@ func (r *resizer) assembled(dst, src *image.NRGBA, columns, rows *axis) {
 	r.four = [4]*uint8{} // the image is not kept
 }
 
-// arithmetic is what normalising needs for a machine.
+// arithmetic holds the constants with which a machine normalises.
 type arithmetic struct {
 	machine   *machine // nil where it does not give the bits of the levels
 	constants [3][6]uint32

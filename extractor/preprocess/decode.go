@@ -23,7 +23,7 @@ const DefaultMaxPixels = 2 * 89478485
 // or one of a format that is not supported.
 var ErrUnknownFormat = errors.New("unsupported image format")
 
-// DecodeOptions configures Decode. The zero value is what Pillow does.
+// DecodeOptions configures Decode. The zero value decodes as Pillow does.
 type DecodeOptions struct {
 	// MaxPixels bounds width×height, as the file's header gives them; 0 is
 	// DefaultMaxPixels.
@@ -32,7 +32,7 @@ type DecodeOptions struct {
 	// WebP says, as Pillow's ImageOps.exif_transpose does. Pillow's Image.open
 	// leaves it as it is.
 	ApplyEXIF bool
-	// For is what the image is for: pixels that its Crop and Tensor do not read
+	// For names the preprocessing to follow: pixels that its Crop and Tensor do not read
 	// may be of any colour, which takes less time. A broken file is an error
 	// wherever it is broken. nil is for all pixels.
 	For *Spec

@@ -83,7 +83,7 @@ const (
 // zero value is ready.
 type resizer struct {
 	columns, rows axes
-	// ring is what is made of those rows of the input that were last, in slots:
+	// ring holds the last rows of the input after the first pass, in slots:
 	// with plain Go a row each, number y in slot y modulo their number.
 	ring    []uint8
 	sums    []int32

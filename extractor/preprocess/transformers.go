@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// processor is what one image processor of transformers does where its
+// processor holds the defaults of one image processor of transformers, where its
 // configuration is silent. The defaults are those of the PIL back ends of
 // transformers 5.23; where version 4.46 has another one there is none, and the
 // configuration must say.

@@ -54,7 +54,7 @@
 // for any row. The loss and the optimiser are the paper's. They change the layers
 // only, not the conditioning or the density.
 //
-// The [Score] is not max_c log φ_c but the sum of two terms, each standardised on
+// The [HeadScore] is not max_c log φ_c but the sum of two terms, each standardised on
 // the validation rows: −m, which finds OOD rows far from all classes, and the
 // generalised entropy of softmax(l), GEN [LLZ], which finds OOD rows between the
 // classes. The first term is not enough: most of m comes from coordinates in which

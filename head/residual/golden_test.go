@@ -223,7 +223,7 @@ func TestGoldenNetworks(t *testing.T) {
 func TestGoldenScore(t *testing.T) {
 	g := readGolden(t)
 	c := g.Constants
-	score := Score{Nearness: head.Scale{Mean: -c.NearMean, Deviation: c.NearDeviation}, Decision: head.Scale{Mean: c.GenMean, Deviation: c.GenDeviation}}
+	score := HeadScore{Nearness: head.Scale{Mean: -c.NearMean, Deviation: c.NearDeviation}, Decision: head.Scale{Mean: c.GenMean, Deviation: c.GenDeviation}}
 	var gens, scores []float64
 	for i, l := range g.L {
 		gens = append(gens, decision(headtest.Values[float64](l)))

@@ -17,7 +17,7 @@ type Network struct {
 	Recovery float64 // rec
 	Layers   []head.Layer
 	Density  *Density
-	Score    *Score // nil means max_c log φ_c
+	Score    *HeadScore // nil means max_c log φ_c
 }
 
 // newNetwork returns cfg's network for d features, with all parameters zero and
@@ -244,7 +244,7 @@ func (n *Network) evaluator() *evaluator {
 
 type evaluator struct {
 	*network[float64]
-	score   *Score
+	score   *HeadScore
 	classes int
 
 	density  *Density

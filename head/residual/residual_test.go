@@ -46,7 +46,7 @@ func drawNetwork(t *rapid.T) *Network {
 	m.Density = &Density{D: d, Means: make([]float32, d*classes), Middle: 0.5 * float64(d), Radius: 2 * float64(d)}
 	normal(m.Density.Means, 0, 1)
 	if rapid.Bool().Draw(t, "score") {
-		m.Score = &Score{Nearness: head.Scale{Mean: -float64(d), Deviation: 1}, Decision: head.Scale{Mean: -0.5, Deviation: 0.2}}
+		m.Score = &HeadScore{Nearness: head.Scale{Mean: -float64(d), Deviation: 1}, Decision: head.Scale{Mean: -0.5, Deviation: 0.2}}
 	}
 	if err := m.Validate(); err != nil {
 		t.Fatal(err)
@@ -530,7 +530,7 @@ func TestValidateRefuses(t *testing.T) {
 		}
 		m := newNetwork(cfg, 3, 2)
 		m.Density = &Density{D: 3, Means: make([]float32, 6), Middle: 1, Radius: 2}
-		m.Score = &Score{Nearness: head.Scale{Deviation: 1}, Decision: head.Scale{Deviation: 1}}
+		m.Score = &HeadScore{Nearness: head.Scale{Deviation: 1}, Decision: head.Scale{Deviation: 1}}
 		if err := m.Validate(); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// Score says how in-distribution a row is, from the squared distance m from the
+// HeadScore says how in-distribution a row is, from the squared distance m from the
 // nearest class mean and from the l_c of the last layer:
 //
 //	s = (−m − m₁)/σ₁ + (G − m₂)/σ₂,  G = −Σ_c p_c^γ (1−p_c)^γ
@@ -22,25 +22,25 @@ import (
 // the second, the generalised entropy of Liu et al. (GEN, CVPR 2023), those between
 // classes. Both are standardised with the mean and the standard deviation of
 // in-distribution rows.
-type Score struct {
+type HeadScore struct {
 	Nearness, Decision head.Scale // of −m and of G
 }
 
-// The parameters of G of a [Score].
+// The parameters of G of a [HeadScore].
 const (
 	DecisionPower   = 0.1 // γ
 	DecisionClasses = 100 // how many p it sums over at most
 )
 
-func (s *Score) valid() bool { return s.Nearness.Valid() && s.Decision.Valid() }
+func (s *HeadScore) valid() bool { return s.Nearness.Valid() && s.Decision.Valid() }
 
 // of returns the score of a row with the distance m and the decision G.
-func (s *Score) of(m, g float64) float64 {
+func (s *HeadScore) of(m, g float64) float64 {
 	return s.Nearness.Of(-m) + s.Decision.Of(g)
 }
 
 // fitScore returns the score standardised on conditioned in-distribution rows.
-func (n *Network) fitScore(ctx context.Context, data dataset.Rows) (*Score, error) {
+func (n *Network) fitScore(ctx context.Context, data dataset.Rows) (*HeadScore, error) {
 	rows, classes := dataset.Spread(data.Index, mostRows), n.Classes()
 	nearness, decisions := make([]float64, len(rows)), make([]float64, len(rows))
 	err := parallel.Ranges(ctx, len(rows), head.BatchRows, func() func(from, to int) error {
@@ -59,7 +59,7 @@ func (n *Network) fitScore(ctx context.Context, data dataset.Rows) (*Score, erro
 	if err != nil {
 		return nil, err
 	}
-	score := &Score{head.ScaleOf(nearness), head.ScaleOf(decisions)}
+	score := &HeadScore{head.ScaleOf(nearness), head.ScaleOf(decisions)}
 	if !score.valid() {
 		return nil, fmt.Errorf("%w: the score of the validation rows is %+v", head.ErrDiverged, *score)
 	}

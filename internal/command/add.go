@@ -170,7 +170,7 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	return detector, result, change, err
 }
 
-// additionJSON is what train --json prints of images that were added.
+// additionJSON is the result of train --add --json.
 type additionJSON struct {
 	Detector    string                  `json:"detector"`
 	Added       []pipeline.AddedClass   `json:"added"`

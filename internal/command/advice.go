@@ -16,7 +16,7 @@ var flagOf = map[string]string{
 	"Layers": "layers", "Centroids": "centroids", "Projection": "projection", "Norm": "norm", "Recovery": "recovery",
 	"Epochs": "epochs", "Batch": "batch", "LR": "lr", "Schedule": "schedule", "Patience": "patience", "Balance": "balance", "Seeds": "seeds",
 	"Conditioning": "conditioning", "Shrinkage": "shrinkage", "Dims": "pca-dims",
-	"Features": "features", "Validation": "val", "Calibration": "calibration", "GroupBy": "group-by", "PerClass": "per-class", "Scores": "scores",
+	"Features": "features", "Validation": "val", "Calibration": "calibration", "GroupBy": "group-by", "PerClass": "per-class", "Score": "scores",
 	"TargetTPR": "target-tpr", "MaxFalseAlarms": "max-false-alarms",
 	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
 	// Of images and models.
@@ -30,7 +30,7 @@ var flagOf = map[string]string{
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Against": "against", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	// Of the service.
 	"Detectors": "detector", "Shadows": "shadow", "Running": "workers", "Waiting": "waiting", "Timeout": "timeout", "ReadTimeout": "read-timeout", "Drain": "drain", "Poll": "poll",
-	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TokenFile": "token-file", "CertFile": "tls-cert",
+	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
 	"Alpha": "alpha", "Store": "store", "Keep": "keep", "MaxBytes": "keep-size", "MaxAge": "keep-age",
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }

@@ -1,7 +1,9 @@
 package command
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,6 +148,17 @@ func TestDetectLabels(t *testing.T) {
 	}
 	refused(t, "--near", "evaluate", "--id", filepath.Join(dir, "id"), "--train", w.pixels, "--out", filepath.Join(dir, "report"))
 	fails(t, "1280 columns", "evaluate", "--detector", detector, "--id", w.features)
+
+	file := filepath.Join(dir, "id", "features.npy")
+	values, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(values[len(values)-4:], math.Float32bits(1e20))
+	if err := os.WriteFile(file, values, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, "the value 1e+20 is beyond", "evaluate", "--detector", detector, "--id", filepath.Join(dir, "id"))
 }
 
 // TestMaxFalseAlarms: a detector whose threshold is set anew flags what one that

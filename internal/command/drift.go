@@ -169,7 +169,7 @@ func compareNames(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// course is what became of a stream of images.
+// course is the result of drift for a stream of images.
 type course struct {
 	Alpha   float64       `json:"alpha"`
 	Images  int           `json:"images"`
@@ -199,7 +199,7 @@ type alarm struct {
 	Since     *alarm `json:"since,omitempty"` // where the evidence began to grow
 }
 
-// classCourse is what became of the images that were given one class.
+// classCourse is the result for the images that were given one class.
 type classCourse struct {
 	Class  string  `json:"class"`
 	Images int     `json:"images"`
@@ -233,7 +233,7 @@ func newCourse(d *pipeline.Detector, alpha float64, n, rows int) *course {
 	case d.ByClass != nil:
 		c.Notes = append(c.Notes, "the detector was calibrated by class: no intervals for all classes together")
 	default:
-		c.compared, c.flagged = len(d.Scores), detector.Rank(len(d.Scores), d.TargetTPR)
+		c.compared, c.flagged = len(d.CalibrationScores), detector.Rank(len(d.CalibrationScores), d.TargetTPR)
 		c.Notes = append(c.Notes, "the detector was not calibrated by class: within a class only changes among these images are noticed")
 	}
 	return c

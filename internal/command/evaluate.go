@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/metrics"
@@ -255,11 +256,12 @@ func printResults(w io.Writer, results []report.Result, rest string) error {
 func assess(ctx context.Context, opts pipeline.EvaluateOptions, s Streams) error {
 	a := newAssessment(opts.Detector.Classes)
 	add := func(dir string, label func(set *features.Set, row int) string) (err error) {
-		set, err := features.Open(dir)
+		table, err := dataset.OpenTable(ctx, nil, dir) // which names a row that is absurd
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, set.Close()) }()
+		defer func() { err = errors.Join(err, table.Close()) }()
+		set := table.Sets[0]
 		if set.D != opts.Detector.Dim() {
 			return fmt.Errorf("features %s have %d columns and the detector reads %d", dir, set.D, opts.Detector.Dim())
 		}

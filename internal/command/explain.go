@@ -154,7 +154,7 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []report.
 	d := p.detector
 	v := report.Verdicts{
 		Facts: facts, Commands: []string{line}, Detector: d.File(), Classes: d.Classes,
-		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.Scores,
+		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.CalibrationScores,
 		ByPValue: p.byPValue, Scores: p.scores, Failed: p.failed, Notes: notes,
 	}
 	if p.byPValue {
@@ -210,7 +210,7 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 	return v
 }
 
-// pageFacts is what repeats a run of detect.
+// pageFacts lists what a reader needs to repeat a run of detect.
 func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page) []report.Fact {
 	facts := []report.Fact{
 		{Name: "version", Value: Version()},

@@ -58,7 +58,7 @@ func TestExplain(t *testing.T) {
 		spot(t, in("photos", bold, fmt.Sprint(i, ".png")), 0, i, false)
 		spot(t, in("photos", script, fmt.Sprint(i, ".png")), 1, i, false)
 	}
-	call(t, 0, "extract", "--model", "pixels", "--images", in("photos"), "--out", in("photos.features"))
+	call(t, 0, "extract", "--model", "pixels", "--size", "16", "--images", in("photos"), "--out", in("photos.features"))
 	call(t, 0, "train", "--features", in("photos.features"), "--out", in("detector"), "--calibration", "0.3", "--quiet")
 	new := in("new")
 	spot(t, filepath.Join(new, "a<img src=x onerror=alert(2)>.png"), 0, 91, false)

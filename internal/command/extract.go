@@ -177,8 +177,8 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 // manyPixels is from how many features on extract says that fewer do.
 const manyPixels = 10_000
 
-// quantisedText warns of models that compute in 8 bits. Products is what
-// [extractor.Products] says.
+// quantisedText warns of models that compute in 8 bits. Products is the result of
+// [extractor.Products].
 func quantisedText(products string) string {
 	return fmt.Sprintf("the model is quantised: its features depend on the processor (8-bit products are %s here); train and detect on processors of one kind", products)
 }

@@ -183,14 +183,10 @@ var (
 	theWorld  world
 )
 
-// training returns the command train with these arguments. Short tests leave out
-// what takes long with 1,280 features under the race detector.
+// training returns the command train with these arguments, and without what takes
+// long with 1,280 features.
 func training(args ...string) []string {
-	command := []string{"train"}
-	if testing.Short() {
-		command = append(command, "--conditioning", "standardise", "--scores", pipeline.HeadScore)
-	}
-	return append(command, args...)
+	return append([]string{"train", "--conditioning", "standardise", "--scores", pipeline.HeadScore}, args...)
 }
 
 func newWorld(t *testing.T) world {
@@ -209,8 +205,14 @@ func newWorld(t *testing.T) world {
 		write(t, filepath.Join(w.images, "labels.csv"), "no image\n")
 		call(t, 0, "extract", "--model", model, "--images", w.images, "--out", w.features)
 		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", w.pixels)
-		call(t, 0, training("--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
-			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01")...)
+		train := []string{"--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
+			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01"}
+		if testing.Short() { // the default takes long under the race detector
+			train = training(train...)
+		} else {
+			train = append([]string{"train"}, train...)
+		}
+		call(t, 0, train...)
 		theWorld = w
 	})
 	if theWorld.dir == "" {
@@ -400,13 +402,10 @@ func TestEvaluate(t *testing.T) {
 		picture(t, filepath.Join(dir, "more", fmt.Sprintf("%d.png", i)), 3, uint64(i))
 	}
 	for _, set := range []string{"id", "ramps", "more"} {
-		call(t, 0, "extract", "--model", w.model, "--images", filepath.Join(dir, set), "--out", filepath.Join(dir, set+"-f"), "--quiet")
+		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", filepath.Join(dir, set), "--out", filepath.Join(dir, set+"-f"), "--quiet")
 	}
 	report, own := filepath.Join(dir, "report"), pipeline.JoinedScore
-	if testing.Short() { // class hold-out takes a minute under the race detector
-		own = pipeline.HeadScore
-	}
-	args := []string{"--train", w.features, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
+	args := []string{"--train", w.pixels, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
 		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--conditioning", "l2", "--seeds", "3,4", "--methods", own + ",msp,mds++,ensemble(gen,mds++)", "--memory", "128MiB"}
 	out, _ := call(t, 0, append([]string{"evaluate"}, args...)...)
 	if !strings.Contains(out, "AUROC") || !strings.Contains(out, own) || !strings.Contains(out, "±") {
@@ -452,7 +451,9 @@ for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
 	}
 
 	// A trained detector in place of training: the same metrics as its own seed.
-	call(t, 0, append(append([]string{"evaluate"}, args[:8]...), "--out", filepath.Join(dir, "r2"), "--detector", w.detector, "--methods", "mlrbfn", "--quiet")...)
+	detector := filepath.Join(dir, "d")
+	call(t, 0, "train", "--features", w.pixels, "--out", detector, "--epochs", "3", "--calibration", "0.3", "--quiet")
+	call(t, 0, append(append([]string{"evaluate"}, args[:8]...), "--out", filepath.Join(dir, "r2"), "--detector", detector, "--methods", "mlrbfn", "--quiet")...)
 }
 
 // TestAblate runs the smallest ablation, for which the OOD images of one class
@@ -691,7 +692,8 @@ func TestInterrupt(t *testing.T) {
 	}
 	w := newWorld(t)
 	dir := t.TempDir()
-	for i := range 150 {
+	const images = 60
+	for i := range images {
 		picture(t, filepath.Join(dir, "images", fmt.Sprintf("%03d.png", i)), i%3, uint64(i))
 	}
 	// interrupt waits until the program has got somewhere, and presses Ctrl-C.
@@ -742,11 +744,11 @@ func TestInterrupt(t *testing.T) {
 	}
 	text, _ := call(t, 0, append([]string{"extract"}, args...)...)
 	got := lines(t, text)[0]
-	if got["n"] != 150. || got["new"].(float64)+got["reused"].(float64) != 150 || got["reused"] == 0. {
+	if got["n"] != 1.*images || got["new"].(float64)+got["reused"].(float64) != images || got["reused"] == 0. {
 		t.Errorf("it went on with %v", got)
 	}
 	text, _ = call(t, 0, append([]string{"extract"}, args...)...)
-	if got := lines(t, text)[0]; got["new"] != 0. || got["reused"] != 150. {
+	if got := lines(t, text)[0]; got["new"] != 0. || got["reused"] != 1.*images {
 		t.Errorf("the next run did %v", got)
 	}
 

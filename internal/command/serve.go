@@ -16,6 +16,7 @@ import (
 	"mlrbfn/serve"
 	"mlrbfn/serve/access"
 	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/folder"
 	"mlrbfn/serve/store"
 )
 
@@ -48,6 +49,12 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.DurationVar(&keep.MaxAge, "keep-age", 0, "remove images after `TIME` (default: never)")
 	c.BoolVar(&opts.KeepFeatures, "keep-features", false, "store the features of images, too")
 	c.Float64Var(&opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
+	watch := c.StringArray("watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
+	c.DurationVar(&opts.FolderSettle, "watch-settle", folder.DefaultSettle, "a file of --watch is whole when it has not changed for `TIME`")
+	c.DurationVar(&opts.FolderEvery, "watch-every", folder.DefaultEvery, "look into the folders of --watch every `TIME`")
+	c.StringVar(&opts.Webhook, "webhook", "", "tell `URL` of flagged images and of drift (CloudEvents; needs --store and --webhook-secret)")
+	c.StringVar(&opts.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what --webhook sends")
+	Choice(c.FlagSet, &opts.WebhookOn, "webhook-on", "ood", "ood|all|drift", "what --webhook is told: flagged verdicts and drift, all verdicts and drift, or drift alone")
 	c.section("limits")
 	c.IntVar(&opts.Running, "workers", 0, "images in work at once (default: one per core)")
 	c.IntVar(&opts.Waiting, "waiting", serve.DefaultWaiting, "images that wait at most; more are refused (429)")
@@ -56,6 +63,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.IntVar(&opts.MaxImages, "max-images", 0, "images of a request at most (default: 64)")
 	c.IntVar(&opts.PerClient, "per-client", 0, "requests of one address at once (default: half of all; -1: no bound)")
 	c.IntVar(&opts.PerClientConns, "per-client-connections", serve.DefaultPerClientConns, "connections of one address (-1: no bound)")
+	c.StringArrayVar(&opts.TrustedProxies, "trusted-proxy", nil, "`NETWORK` of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8; unix for a Unix socket")
 	c.DurationVar(&opts.ReadTimeout, "read-timeout", serve.DefaultReadTimeout, "`TIME` for sending a request")
 	c.DurationVar(&opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
 	c.DurationVar(&opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
@@ -73,7 +81,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	format := ""
 	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
 	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-age", "keep-features", "alpha", "max-images", "per-client", "per-client-connections", "read-timeout", "drain", "poll",
+	c.rare("host", "keep-dir", "keep-age", "keep-features", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {
@@ -95,6 +103,9 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 				}
 				*list.to = append(*list.to, named)
 			}
+		}
+		for _, arg := range *watch {
+			opts.Folders = append(opts.Folders, watchedFolder(arg))
 		}
 		level := slog.LevelInfo
 		if *quiet {
@@ -164,7 +175,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	return c.done()
 }
 
-// detectorName is what requests may call a detector, in paths too.
+// detectorName matches the names that a detector may have in requests and paths.
 var detectorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // namedDetector reads [NAME=]FILE. Without a name it is that of the file.
@@ -183,6 +194,18 @@ func namedDetector(arg string) (detectors.Named, error) {
 		return detectors.Named{}, fmt.Errorf("%q is no name", name)
 	}
 	return detectors.Named{Name: name, File: arg}, nil
+}
+
+// watchedFolder reads [SOURCE=]DIR. Without a source it is the name of the folder.
+func watchedFolder(arg string) serve.WatchedFolder {
+	if source, dir, ok := strings.Cut(arg, "="); ok && source != "" && dir != "" && !strings.ContainsAny(source, `/\`) {
+		return serve.WatchedFolder{Source: source, Dir: dir}
+	}
+	name := filepath.Base(arg)
+	if dir, err := filepath.Abs(arg); err == nil {
+		name = filepath.Base(dir)
+	}
+	return serve.WatchedFolder{Source: name, Dir: arg}
 }
 
 // listenAll opens the sockets of systemd and, if there are none or the flag is given,

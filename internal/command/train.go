@@ -99,7 +99,7 @@ An interrupted training continues with the same command, and the detector is bit
 		if opts.Calibration, err = Share("calibration", *calibration); err != nil {
 			return err
 		}
-		opts.Features, opts.TargetTPR, opts.Scores = *sets, *tpr, *scores
+		opts.Features, opts.TargetTPR, opts.Score = *sets, *tpr, *scores
 		opts.PerClass, opts.NoHoldOut = *perClass, *noAssess
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
@@ -346,8 +346,8 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		text += worstClasses(r.ValClasses)
 	}
 	if len(d.Classes) == 1 {
-		text += fmt.Sprintf("\none class: detect says whether an image is of %s, by the score %s", Printable(d.Classes[0]), r.Scores)
-		if r.Scores == "knn" {
+		text += fmt.Sprintf("\none class: detect says whether an image is of %s, by the score %s", Printable(d.Classes[0]), r.Score)
+		if r.Score == "knn" {
 			text += " (nearest training images)"
 		}
 		text += "; promised is how few of its images are flagged, not how many other images are caught"
@@ -356,10 +356,10 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 	case r.Threshold == nil:
 	case r.CrossBound != nil:
 		text += fmt.Sprintf("\np-values of the score %s by %s in %s, each judged without its own fold, to flag about %.4g%% of in-distribution images; proven is at most %.3g%%",
-			r.Scores, count(r.Rows.Calibration, "image"), count(len(d.Folds), "fold"), 100*(1-d.TargetTPR), 100**r.CrossBound)
+			r.Score, count(r.Rows.Calibration, "image"), count(len(d.Folds), "fold"), 100*(1-d.TargetTPR), 100**r.CrossBound)
 	default:
 		text += fmt.Sprintf("\nthreshold %.4f of the score %s, set by %s to flag at most %.4g%% of in-distribution images",
-			*r.Threshold, r.Scores, count(r.Rows.Calibration, "calibration image"), 100*(1-d.TargetTPR))
+			*r.Threshold, r.Score, count(r.Rows.Calibration, "calibration image"), 100*(1-d.TargetTPR))
 		if d.ByClass != nil {
 			text += fmt.Sprintf("\nthresholds by class, the largest %.4f, the smallest %.4f; what follows is of the class with the fewest calibration images", largestThreshold(d, 1), -largestThreshold(d, -1))
 		}

@@ -1,4 +1,4 @@
-// Package explained is what JSON has of an explanation, in the answers of programs and
+// Package explained has the JSON form of an explanation, for the answers of programs and
 // of the service.
 package explained
 

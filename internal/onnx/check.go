@@ -56,7 +56,7 @@ type checker struct {
 	known     map[string]work // by function; a function found here while it is added up calls itself
 }
 
-// work is what nodes compute.
+// work counts the values and the steps that nodes compute.
 type work struct{ values, runs float64 }
 
 func (w *work) add(other work) error {

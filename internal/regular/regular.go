@@ -57,6 +57,22 @@ func Open(path string, limit int64) (*os.File, error) {
 	return f, nil
 }
 
+// OpenIn is Open for a file in a folder that no link leads out of.
+func OpenIn(root *os.Root, name string, limit int64) (*os.File, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = check(info, name, limit)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // OpenDir opens a folder, and nothing else, and never blocks.
 func OpenDir(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|nonblock|directory, 0)

@@ -31,7 +31,9 @@ var layers = [][]string{
 	{"pipeline/training"},
 	{"pipeline/evaluation", "pipeline/export", "pipeline/inspection"},
 	{"pipeline"},
-	{"serve/store", "serve/drift", "internal/explained"},
+	{"serve/store", "serve/drift", "serve/folder", "internal/explained"},
+	{"serve/webhook"},
+
 	{"serve"},
 	{"internal/command"},
 	{"cmd", "docs", "examples", "models", "scripts"},

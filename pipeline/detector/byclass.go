@@ -39,7 +39,7 @@ func (d *Detector) CalibrateByClass(scores []float64, labels []int) (few []int) 
 func (d *Detector) setByClass(lists [][]float64) {
 	others := lists[len(d.Classes)]
 	if Rank(len(others), d.TargetTPR) < 1 {
-		others = d.Scores
+		others = d.CalibrationScores
 	}
 	d.ByClass = lists
 	d.perClass = make([][]float64, len(d.Classes))
@@ -82,7 +82,7 @@ func (d *Detector) ThresholdOf(class int) float64 {
 // that are given a class compare with.
 func (d *Detector) ScoresOf(class int) []float64 {
 	if d.perClass == nil {
-		return d.Scores
+		return d.CalibrationScores
 	}
 	return d.perClass[class]
 }

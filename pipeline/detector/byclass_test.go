@@ -31,8 +31,8 @@ func TestByClassKeepsItsPromise(t *testing.T) {
 			s, c := draw()
 			scores, labels = append(scores, s), append(labels, c)
 		}
-		d.Scores = slices.Sorted(slices.Values(scores))
-		d.Threshold = Threshold(d.Scores, d.TargetTPR)
+		d.CalibrationScores = slices.Sorted(slices.Values(scores))
+		d.Threshold = Threshold(d.CalibrationScores, d.TargetTPR)
 		if few := d.CalibrateByClass(scores, labels); (len(d.ByClass[2]) == 0) != slices.Contains(few, 2) || slices.Contains(few, 0) {
 			t.Fatalf("classes %v have too few of %d, %d and %d", few, len(d.ByClass[0]), len(d.ByClass[1]), len(d.ByClass[2]))
 		}

@@ -46,10 +46,10 @@ func (d *Detector) SetMaxFalseAlarms(share float64) error {
 		return options.Errorf("MaxFalseAlarms", "%g does not lie between 0 and 1", share)
 	}
 	tpr := 1 - share
-	if n := len(d.Scores); Rank(n, tpr) < 1 {
+	if n := len(d.CalibrationScores); Rank(n, tpr) < 1 {
 		return options.Errorf("MaxFalseAlarms", "%g: the detector has %d calibration images, too few to promise that (%d would do)", share, n, ScoresNeeded(tpr))
 	}
-	d.Threshold, d.TargetTPR = Threshold(d.Scores, tpr), tpr
+	d.Threshold, d.TargetTPR = Threshold(d.CalibrationScores, tpr), tpr
 	d.setThresholds()
 	return nil
 }
@@ -64,7 +64,7 @@ func (d *Detector) SetMaxFalseAlarms(share float64) error {
 // calibration scores, for images that are given that class; those of the others are
 // narrower.
 func (d *Detector) FalseAlarms() *[2]float64 {
-	n := len(d.Scores)
+	n := len(d.CalibrationScores)
 	if d.thresholds != nil {
 		for _, scores := range d.perClass {
 			if Rank(len(scores), d.TargetTPR) > 0 {

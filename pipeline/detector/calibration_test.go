@@ -93,9 +93,9 @@ func TestSplitScores(t *testing.T) {
 // set.
 func TestSetMaxFalseAlarms(t *testing.T) {
 	d := detectorOf(1)
-	d.Scores = nil
+	d.CalibrationScores = nil
 	for i := range 99 {
-		d.Scores = append(d.Scores, float64(i+1)) // their ranks
+		d.CalibrationScores = append(d.CalibrationScores, float64(i+1)) // their ranks
 	}
 	for share, want := range map[float64]float64{0.01: 1, 0.05: 5, 0.1: 10, 0.5: 50} {
 		if err := d.SetMaxFalseAlarms(share); err != nil || d.Threshold != want || math.Abs(d.TargetTPR-(1-share)) > 1e-15 {

@@ -22,7 +22,7 @@ func logit(logPhi float64) float64 {
 	return logPhi - math.Log(-math.Expm1(logPhi))
 }
 
-// usual is what validation images pull Platt away from, with the weight of
+// usual is the prior that validation images pull Platt away from, with the weight of
 // usualWeight: φ itself, for want of images.
 var usual = Platt{Slope: 1}
 

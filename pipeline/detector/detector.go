@@ -24,12 +24,12 @@ type Detector struct {
 
 	// Threshold is the score below which an image is out of distribution;
 	// −Inf where nothing is, for want of calibration images.
-	Threshold float64
-	TargetTPR float64   // share of in-distribution images that the threshold is to keep
-	Scores    []float64 // of the calibration images, ascending
+	Threshold         float64
+	TargetTPR         float64   // share of in-distribution images that the threshold is to keep
+	CalibrationScores []float64 // ascending
 
 	// Folds, where there are any, give the p-values and decide what is flagged, as
-	// file folds.go says. Scores are those of all folds together then, and Threshold
+	// file folds.go says. CalibrationScores are those of all folds together then, and Threshold
 	// is theirs: who sets another threshold for the score drops the folds.
 	Folds []*Detector
 
@@ -47,7 +47,7 @@ type Detector struct {
 	// Confidence, unless nil, makes Verdict.Confidence of the largest confidence.
 	Confidence *Platt
 
-	// Reference is what verdicts are explained by; nil in older files.
+	// Reference puts the parts of a score into proportion when a verdict is explained; nil in older files.
 	Reference *Reference
 
 	// Probe says what features should be; nil in older files, and of features made
@@ -106,7 +106,7 @@ type TrainingRecord struct {
 
 	// What else repeats the training.
 	Tool         string                `json:"tool,omitempty"`   // the program and its version
-	Scores       string                `json:"scores,omitempty"` // that was asked for
+	Score        string                `json:"scores,omitempty"` // that was asked for
 	NoHoldOut    bool                  `json:"no_hold_out,omitempty"`
 	LinearC      float64               `json:"linear_c,omitempty"`     // see linear.Options
 	Conditioning *conditioning.Options `json:"conditioning,omitempty"` // as it was asked for; nil for a file that is older than this record

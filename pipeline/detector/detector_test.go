@@ -34,10 +34,10 @@ func detectorOf(heads int) *Detector {
 	}
 	d := &Detector{
 		Classes: []string{"cat", "dog", "Ä\n"}, Threshold: -1.5, TargetTPR: 0.95,
-		Scores:   []float64{-3, -1.5, -1, -0.5},
-		Source:   Source{Fingerprint: "f", Model: "models/m\xff", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)},
-		Training: TrainingRecord{Features: []string{"x"}, Layers: 2, Validation: "0.1", Calibration: "0.1"},
-		Splits:   map[string][]int{"validation": {1, 5}, "calibration": {2, 7, 9}},
+		CalibrationScores: []float64{-3, -1.5, -1, -0.5},
+		Source:            Source{Fingerprint: "f", Model: "models/m\xff", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)},
+		Training:          TrainingRecord{Features: []string{"x"}, Layers: 2, Validation: "0.1", Calibration: "0.1"},
+		Splits:            map[string][]int{"validation": {1, 5}, "calibration": {2, 7, 9}},
 	}
 	for i := range heads {
 		d.Seeds = append(d.Seeds, uint64(i))
@@ -96,9 +96,9 @@ func TestDetectorRoundTrip(t *testing.T) {
 		}
 	}
 	never := detectorOf(1)
-	never.Threshold, never.Scores = math.Inf(-1), nil
+	never.Threshold, never.CalibrationScores = math.Inf(-1), nil
 	got, err := Load(save(t, never))
-	if err != nil || !math.IsInf(got.Threshold, -1) || len(got.Scores) != 0 {
+	if err != nil || !math.IsInf(got.Threshold, -1) || len(got.CalibrationScores) != 0 {
 		t.Errorf("a detector without threshold came back with %g, %v", got.Threshold, err)
 	}
 }
@@ -146,7 +146,7 @@ print(json.dumps({"classes": meta["classes"], "threshold": meta["threshold"],
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(got.Classes, d.Classes) || got.Threshold != d.Threshold || !slices.Equal(got.Calibration, d.Scores) {
+	if !slices.Equal(got.Classes, d.Classes) || got.Threshold != d.Threshold || !slices.Equal(got.Calibration, d.CalibrationScores) {
 		t.Errorf("Python reads %+v", got)
 	}
 	for i, want := range d.LogConfidences(x) {

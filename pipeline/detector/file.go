@@ -161,7 +161,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.Scores)}, Data: append([]float64{}, d.Scores...)}}
+	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.CalibrationScores)}, Data: append([]float64{}, d.CalibrationScores...)}}
 	for name, rows := range d.Splits {
 		data := make([]int64, len(rows))
 		for i, r := range rows {
@@ -208,7 +208,7 @@ func readConditioning(file *safetensors.File, r *conditioningRecord) (*condition
 	return c, nil
 }
 
-// headPrefix is what the names of a head's tensors begin with.
+// headPrefix returns the prefix of the names of a head's tensors.
 func headPrefix(i, heads int) string {
 	if heads == 1 {
 		return ""
@@ -333,10 +333,10 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 		d.Threshold = *meta.Threshold
 	}
 	var err error
-	if d.Scores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
+	if d.CalibrationScores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
 		return nil, err
 	}
-	if err := checkCalibration(d.Scores); err != nil {
+	if err := checkCalibration(d.CalibrationScores); err != nil {
 		return nil, fmt.Errorf("its calibration scores %w", err)
 	}
 	for _, name := range []string{"validation", "calibration", "left_out"} {

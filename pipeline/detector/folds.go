@@ -47,12 +47,12 @@ func (d *Detector) cross(verdicts []Verdict, of func(fold int) ([]Verdict, error
 			return err
 		}
 		for i, v := range own {
-			below[i] += notAbove(fold.Scores, v.Score)
+			below[i] += notAbove(fold.CalibrationScores, v.Score)
 		}
 	}
-	rank := Rank(len(d.Scores), d.TargetTPR)
+	rank := Rank(len(d.CalibrationScores), d.TargetTPR)
 	for i := range verdicts {
-		verdicts[i].PValue = float64(1+below[i]) / float64(len(d.Scores)+1)
+		verdicts[i].PValue = float64(1+below[i]) / float64(len(d.CalibrationScores)+1)
 		verdicts[i].OOD = 1+below[i] <= rank
 	}
 	return nil
@@ -110,11 +110,11 @@ func (d *Detector) readFolds(file *safetensors.File, folds int) error {
 		if err != nil {
 			return fmt.Errorf("fold %d: %w", k, err)
 		}
-		scores += len(fold.Scores)
+		scores += len(fold.CalibrationScores)
 		d.Folds = append(d.Folds, fold)
 	}
-	if folds > 0 && scores != len(d.Scores) {
-		return fmt.Errorf("its folds have %d calibration scores, and it has %d", scores, len(d.Scores))
+	if folds > 0 && scores != len(d.CalibrationScores) {
+		return fmt.Errorf("its folds have %d calibration scores, and it has %d", scores, len(d.CalibrationScores))
 	}
 	return nil
 }

@@ -17,21 +17,21 @@ import (
 func foldsOf(t *testing.T) (d *Detector, rows []float32) {
 	t.Helper()
 	d, rng := detectorOf(1), rand.New(rand.NewPCG(8, 8))
-	d.Scores, d.TargetTPR = nil, 0.7
+	d.CalibrationScores, d.TargetTPR = nil, 0.7
 	for range 20 * d.Dim() {
 		rows = append(rows, float32(rng.NormFloat64()))
 	}
 	for k := range 3 {
 		fold := detectorOf(k + 2)
 		fold.Heads, fold.Seeds = fold.Heads[:1], fold.Seeds[:1]
-		fold.Scores = nil
+		fold.CalibrationScores = nil
 		for _, v := range fold.Verdicts(rows[k*fold.Dim() : (4*k+5)*fold.Dim()]) {
-			fold.Scores = append(fold.Scores, v.Score)
+			fold.CalibrationScores = append(fold.CalibrationScores, v.Score)
 		}
-		slices.Sort(fold.Scores)
-		d.Folds, d.Scores = append(d.Folds, fold), append(d.Scores, fold.Scores...)
+		slices.Sort(fold.CalibrationScores)
+		d.Folds, d.CalibrationScores = append(d.Folds, fold), append(d.CalibrationScores, fold.CalibrationScores...)
 	}
-	slices.Sort(d.Scores)
+	slices.Sort(d.CalibrationScores)
 	return d, rows
 }
 
@@ -44,14 +44,14 @@ func TestFoldsVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge, n := loaded.NewJudge(), len(d.Scores)
+	judge, n := loaded.NewJudge(), len(d.CalibrationScores)
 	flagged := 0
 	for i, got := range d.Verdicts(rows) {
 		x := rows[i*d.Dim() : (i+1)*d.Dim()]
 		below := 0
 		for _, fold := range d.Folds {
 			own := fold.Verdicts(x)[0].Score
-			for _, s := range fold.Scores {
+			for _, s := range fold.CalibrationScores {
 				if s <= own {
 					below++
 				}

@@ -79,7 +79,7 @@ func TestFrozenNames(t *testing.T) {
 	ablated.Training.ClassRows, ablated.Training.SumLoss, ablated.Training.Window = []int{1}, true, 9
 	ablated.Training.Sets, ablated.Relabelled = []TrainingSet{{"/a", ForTraining, 9, "00"}}, map[int]int{3: -1}
 	ablated.Training.Tool, ablated.Training.Kept = "train", true
-	ablated.Training.Scores, ablated.Training.ClassCalibration = "mlrbfn", []int{1}
+	ablated.Training.Score, ablated.Training.ClassCalibration = "mlrbfn", []int{1}
 	ablated.Validation = &Validation{Confusion: []Confused{{0, 1, 2}}, Flagged: make([]FlaggedImages, len(ablated.Classes))}
 	ablated.Assessment = &Assessment{FalseAlarms: []float64{0.1}, Curve: []float64{0.5}, Classes: map[string]AssessedClass{"0": {Curve: []float64{0.5}}}}
 	ablated.Training.NoHoldOut, ablated.Training.LinearC = true, 0.1

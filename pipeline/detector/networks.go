@@ -76,7 +76,7 @@ func readResidual(file *safetensors.File, s head.Settings, layers []head.Layer, 
 		return nil, fmt.Errorf("tensors %sdensity.means, density.radii and score have %v dimensions and %d and %d values, want [K, D], 2 and 4", prefix, shape, len(radii), len(score))
 	}
 	n.Density = &residual.Density{D: shape[1], Means: means, Middle: radii[0], Radius: radii[1]}
-	n.Score = &residual.Score{
+	n.Score = &residual.HeadScore{
 		Nearness: head.Scale{Mean: score[0], Deviation: score[1]},
 		Decision: head.Scale{Mean: score[2], Deviation: score[3]},
 	}

@@ -109,7 +109,7 @@ type Reference struct {
 	// Of says which images they are: "calibration", or "validation" where no image
 	// was set aside for calibration.
 	Of string
-	// Parts are what each part adds to the scores of these images, ascending:
+	// Parts are the contributions of each part to the scores of these images, ascending:
 	// [P][images], in the order of PartNames.
 	Parts [][]float64
 }
@@ -139,7 +139,7 @@ func (r *Reference) Images() int { return len(r.Parts[0]) }
 
 const referenceTensor = "reference.parts"
 
-// tensors are what a file holds of a reference: [P, images].
+// tensors returns the tensors of a reference for a file: [P, images].
 func (r *Reference) tensors() []safetensors.Tensor {
 	if r == nil {
 		return nil
@@ -147,7 +147,7 @@ func (r *Reference) tensors() []safetensors.Tensor {
 	return []safetensors.Tensor{{Name: referenceTensor, Shape: []int{len(r.Parts), r.Images()}, Data: slices.Concat(r.Parts...)}}
 }
 
-// readReference is the inverse of tensors; of is what the metadata say of it.
+// readReference is the inverse of tensors; of is the kind of images, from the metadata.
 func (d *Detector) readReference(file *safetensors.File, of string) error {
 	values, shape, err := safetensors.Get[float64](file, referenceTensor)
 	if errors.Is(err, safetensors.ErrNoTensor) {

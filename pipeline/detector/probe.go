@@ -117,7 +117,7 @@ func (d *Detector) DriftOf(ctx context.Context, now *features.Probe) (Drift, err
 		return Drift{}, nil
 	}
 	var drift Drift
-	spread := spread(d.Scores)
+	spread := spread(d.CalibrationScores)
 	verdicts, err := d.VerdictsContext(ctx, p.Features)
 	if err != nil {
 		return Drift{}, err
@@ -152,11 +152,11 @@ func (d *Detector) DriftOf(ctx context.Context, now *features.Probe) (Drift, err
 	if err != nil {
 		return Drift{}, err
 	}
-	if k := Rank(len(d.Scores), d.TargetTPR); k > 0 {
-		low, high := FalseAlarmInterval(k, len(d.Scores))
+	if k := Rank(len(d.CalibrationScores), d.TargetTPR); k > 0 {
+		low, high := FalseAlarmInterval(k, len(d.CalibrationScores))
 		drift.Promised = &[2]float64{low, high}
 	}
-	n, threshold := float64(len(was)), Threshold(d.Scores, d.TargetTPR)
+	n, threshold := float64(len(was)), Threshold(d.CalibrationScores, d.TargetTPR)
 	for i := range was {
 		change := is[i].Score - was[i].Score
 		drift.Score += change * change / n
@@ -165,7 +165,7 @@ func (d *Detector) DriftOf(ctx context.Context, now *features.Probe) (Drift, err
 		}
 		if drift.Promised != nil {
 			// How many calibration images would be below the threshold.
-			drift.Flagged += pValue(d.Scores, math.Nextafter(threshold-change, math.Inf(-1))) / n
+			drift.Flagged += pValue(d.CalibrationScores, math.Nextafter(threshold-change, math.Inf(-1))) / n
 		}
 	}
 	drift.Score = math.Sqrt(drift.Score) / spread

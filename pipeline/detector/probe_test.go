@@ -25,7 +25,7 @@ func withProbe() *detector.Detector {
 	}
 	pipetest.Calibrate(det, x)
 	det.TargetTPR = 0.95
-	det.Threshold = detector.Threshold(det.Scores, det.TargetTPR)
+	det.Threshold = detector.Threshold(det.CalibrationScores, det.TargetTPR)
 	det.Probe = det.NewProbe(&features.Probe{Version: 1, Images: 4, Features: pipetest.RandomRows(rng, 4, d)}, x[:20*d])
 	return det
 }

@@ -154,8 +154,8 @@ func (g *Guard) valid() bool {
 // Unscaled leaves a score as it is.
 var Unscaled = head.Scale{Deviation: 1}
 
-// Score puts the scores of the rows of b into dst [n]; own is what the heads say
-// of them.
+// Score puts the scores of the rows of b into dst [n]; own are the heads' outputs
+// for them.
 func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own head.Outputs) error {
 	sum := make([]float64, len(dst))
 	for _, p := range s.Parts {
@@ -193,7 +193,7 @@ func (s *Scoring) roundsInBlocks() bool {
 	})
 }
 
-// scoringRecord is what a detector's metadata say of its Scoring.
+// scoringRecord is the JSON form of a Scoring in a detector's metadata.
 type scoringRecord struct {
 	Name  string       `json:"name"`
 	Parts []partRecord `json:"parts"`

@@ -43,7 +43,7 @@ func ModelSource(model *extractor.Model, folder string, applyEXIF bool) (Source,
 // a detector's training features came from.
 var ErrOtherModel = errors.New("not the detector's backbone")
 
-// Backbone is what makes features of images: an [extractor.Model] or
+// Backbone computes the features of images: an [extractor.Model] or
 // [extractor.Pixels].
 type Backbone interface {
 	Dim() int

@@ -85,7 +85,7 @@ func TestDetectorsOfAllVersions(t *testing.T) {
 			continue
 		}
 		if !slices.Equal(d.Classes, []string{"0", "1", "2"}) || len(d.Heads) != want.heads || d.Heads[0].Network.Settings().Open != want.open || d.Threshold != want.threshold ||
-			len(d.Scores) != 30 || len(d.Splits["validation"]) != 30 || d.Training.Rows.Train != 240 || len(d.History) != want.heads {
+			len(d.CalibrationScores) != 30 || len(d.Splits["validation"]) != 30 || d.Training.Rows.Train != 240 || len(d.History) != want.heads {
 			t.Errorf("%s: read %+v", name, d)
 		}
 		got := d.Verdicts(versionRows)

@@ -394,7 +394,7 @@ type run struct {
 // predictor gives the scores [n] and classes [n] of a table's rows.
 type predictor func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error)
 
-// trained is what a contender is with one seed.
+// trained is a contender fitted with one seed.
 type trained struct {
 	heads      *detector.Detector  // an MLRBFN
 	classifier *posthoc.Classifier // or a softmax network

@@ -51,7 +51,7 @@ type Explanation struct {
 // Part is one part of the score of an image.
 type Part struct {
 	Name string
-	// Adds is what the part adds to the score; those of all parts sum up to it.
+	// Adds is the part's contribution to the score; the contributions of all parts sum up to it.
 	Adds float64
 	// Deviations is how many standard deviations it is above the mean of the
 	// calibration images (or, without these, the validation images): negative is

@@ -104,12 +104,12 @@ func TestEveryKind(t *testing.T) {
 	}{
 		"joined":       {parts: nil},
 		"fixed":        {change: func(o *training.Options) { o.NoHoldOut = true }, parts: []string{"density", "decision", "gen", "fdbd-s"}},
-		"the head's":   {change: func(o *training.Options) { o.Scores = detector.HeadScore }, parts: []string{"density", "decision"}},
-		"three heads":  {change: func(o *training.Options) { o.Scores, o.Seeds = detector.HeadScore, []uint64{0, 1, 2} }, parts: []string{"density", "decision"}},
+		"the head's":   {change: func(o *training.Options) { o.Score = detector.HeadScore }, parts: []string{"density", "decision"}},
+		"three heads":  {change: func(o *training.Options) { o.Score, o.Seeds = detector.HeadScore, []uint64{0, 1, 2} }, parts: []string{"density", "decision"}},
 		"paper":        {change: func(o *training.Options) { o.Head = pipetest.SmallPaper }, parts: []string{"head"}},
-		"a single one": {change: func(o *training.Options) { o.Scores = "knn" }, parts: []string{"knn"}},
-		"ensemble":     {change: func(o *training.Options) { o.Scores = "ensemble" }, parts: []string{"mlrbfn", "gen", "fdbd", "mds++"}},
-		"relation":     {change: func(o *training.Options) { o.Scores = "ensemble(relation,vim)" }, parts: []string{"relation", "vim"}},
+		"a single one": {change: func(o *training.Options) { o.Score = "knn" }, parts: []string{"knn"}},
+		"ensemble":     {change: func(o *training.Options) { o.Score = "ensemble" }, parts: []string{"mlrbfn", "gen", "fdbd", "mds++"}},
+		"relation":     {change: func(o *training.Options) { o.Score = "ensemble(relation,vim)" }, parts: []string{"relation", "vim"}},
 		"folds":        {change: func(o *training.Options) { o.Calibration = training.Share{Folds: 3} }},
 		"one class":    {dir: one, parts: []string{"density", "decision"}},
 		"by class":     {change: func(o *training.Options) { o.PerClass, o.TargetTPR = true, 0.8 }},
@@ -200,8 +200,8 @@ func TestReference(t *testing.T) {
 	// One part alone is compared with the calibration scores.
 	single := train(t, dir, func(o *training.Options) { o.Head = pipetest.SmallPaper })
 	single.Reference = nil
-	if e := explainer(t, single, Options{}); !slices.Equal(e.ref.Parts[0], single.Scores) {
-		t.Errorf("%v, want %v", e.ref, single.Scores)
+	if e := explainer(t, single, Options{}); !slices.Equal(e.ref.Parts[0], single.CalibrationScores) {
+		t.Errorf("%v, want %v", e.ref, single.CalibrationScores)
 	}
 }
 

@@ -34,8 +34,8 @@ func (e *Explainer) reference(ctx context.Context) (*detector.Reference, error) 
 	switch {
 	case d.Reference != nil:
 		return d.Reference, nil
-	case len(d.Folds) == 0 && len(d.PartNames()) == 1 && len(d.Scores) > 0:
-		return &detector.Reference{Of: "calibration", Parts: [][]float64{d.Scores}}, nil
+	case len(d.Folds) == 0 && len(d.PartNames()) == 1 && len(d.CalibrationScores) > 0:
+		return &detector.Reference{Of: "calibration", Parts: [][]float64{d.CalibrationScores}}, nil
 	case e.bank == nil || len(d.Folds) > 0:
 		return nil, nil
 	}
@@ -53,8 +53,8 @@ func (e *Explainer) reference(ctx context.Context) (*detector.Reference, error) 
 	}
 	for _, v := range verdicts {
 		const rounding = 1e-6
-		at, _ := slices.BinarySearch(d.Scores, v.Score-rounding*(1+math.Abs(v.Score)))
-		if at == len(d.Scores) || d.Scores[at] > v.Score+rounding*(1+math.Abs(v.Score)) {
+		at, _ := slices.BinarySearch(d.CalibrationScores, v.Score-rounding*(1+math.Abs(v.Score)))
+		if at == len(d.CalibrationScores) || d.CalibrationScores[at] > v.Score+rounding*(1+math.Abs(v.Score)) {
 			return nil, nil // other rows, by now
 		}
 	}

@@ -187,7 +187,7 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 		{"score", d.ScoreName()},
 		{"threshold", threshold},
 		{"target_tpr", d.TargetTPR},
-		{"calibration_scores", len(d.Scores)},
+		{"calibration_scores", len(d.CalibrationScores)},
 		{"preprocess", d.Source.Preprocess},
 		{"fingerprint", d.Source.Fingerprint},
 		{"model_sha256", d.Source.SHA256},

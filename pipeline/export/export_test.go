@@ -259,8 +259,8 @@ func TestExportedCalibration(t *testing.T) {
 		for _, v := range det.Verdicts(pipetest.RandomRows(rng, n, d)) {
 			scores, labels = append(scores, v.Score), append(labels, v.Label)
 		}
-		det.Scores = slices.Sorted(slices.Values(scores))
-		det.Threshold = detector.Threshold(det.Scores, det.TargetTPR)
+		det.CalibrationScores = slices.Sorted(slices.Values(scores))
+		det.Threshold = detector.Threshold(det.CalibrationScores, det.TargetTPR)
 		if few := det.CalibrateByClass(scores, labels); len(few) == 0 || len(few) == len(det.Classes) {
 			t.Fatalf("%d of %d classes have too few scores", len(few), len(det.Classes))
 		}
@@ -291,7 +291,7 @@ func TestExportedEdges(t *testing.T) {
 			} {
 				for _, flags := range []bool{true, false} {
 					if !flags {
-						det.Threshold, det.Scores = math.Inf(-1), nil
+						det.Threshold, det.CalibrationScores = math.Inf(-1), nil
 					}
 					m, err := export.Head(export.Options{Detector: det, Opset: opset})
 					if err != nil {
@@ -628,7 +628,7 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	det.Threshold, det.Scores = -0.5, []float64{-0.9, -0.6, -0.3}
+	det.Threshold, det.CalibrationScores = -0.5, []float64{-0.9, -0.6, -0.3}
 	out := filepath.Join(work, "all.onnx")
 	opts := export.Options{Detector: det, Out: out, WithBackbone: true}
 	if err := export.Export(t.Context(), opts); err != nil {

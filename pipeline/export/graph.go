@@ -255,7 +255,7 @@ func addVerdict(m *onnx.Model, d *detector.Detector, logConfidences, score onnx.
 	class := m.ArgMax(logConfidences)
 	score = m.Op("Reshape", score, m.Int64s(0))
 	ood := m.Op("Not", m.AtLeast(score, addThreshold(m, d, class)))
-	pValue := addPValue(m, d.Scores, score)
+	pValue := addPValue(m, d.CalibrationScores, score)
 	if d.ByClass != nil {
 		pValue = addPValueByClass(m, d, score, class)
 	}

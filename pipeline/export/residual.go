@@ -11,7 +11,7 @@ import (
 
 // This file writes what a residual network has beside the paper's layers.
 
-// density is what a residual network's layers and score begin with, both [batch, 1].
+// density holds the inputs of a residual network's first layer and of its score, both [batch, 1].
 type density struct {
 	nearness onnx.Value // −m
 	logDep   onnx.Value // log dep₀

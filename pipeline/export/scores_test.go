@@ -33,8 +33,8 @@ func (o outputs) checkScores(t testing.TB, d *detector.Detector, x []float32) {
 		t.Fatalf("%d scores of %d rows", len(o.Score), len(verdicts))
 	}
 	for i, v := range verdicts {
-		near := math.Abs(o.Score[i]-v.Score) <= 1e-6*min(max(1, math.Abs(v.Score)), spread(d.Scores))
-		if !(near || o.Score[i] == v.Score || math.IsNaN(o.Score[i]) && v.Score == -math.MaxFloat64) || int(o.Class[i]) != v.Label || o.OOD[i] != v.OOD || !(math.Abs(o.PValue[i]-v.PValue)*float64(len(d.Scores)+1) < 1.5) {
+		near := math.Abs(o.Score[i]-v.Score) <= 1e-6*min(max(1, math.Abs(v.Score)), spread(d.CalibrationScores))
+		if !(near || o.Score[i] == v.Score || math.IsNaN(o.Score[i]) && v.Score == -math.MaxFloat64) || int(o.Class[i]) != v.Label || o.OOD[i] != v.OOD || !(math.Abs(o.PValue[i]-v.PValue)*float64(len(d.CalibrationScores)+1) < 1.5) {
 			t.Errorf("row %d: score %v (%+.1e), class %d, OOD %t, p-value %g; the detector has %+v", i, o.Score[i], o.Score[i]-v.Score, o.Class[i], o.OOD[i], o.PValue[i], v)
 		}
 	}

@@ -3,10 +3,10 @@ package inspection
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"math"
 	"slices"
 
+	"mlrbfn/dataset"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/pipeline/issues"
 )
@@ -30,41 +30,27 @@ const (
 // duplicate is two rows, a < b, that show the same.
 type duplicate struct {
 	a, b  int
-	score float64 // 1 for equal files or features
+	score float64 // 1 for equal features
 }
 
 // copies finds pairs of rows that show the same image.
 func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
-	var all []duplicate
-	equal := map[string]int{} // first row with a file of such a hash
 	n := len(in.Labels)
-	same := make([]int, n) // the first row that this one equals in bytes or features
-	byRow := map[[32]byte]int{}
-	for i := range n {
-		if i%4096 == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		same[i] = i
-		if hash := in.hashes[i]; hash != "" {
-			if first, ok := equal[hash]; ok {
-				same[i] = first
-				all = append(all, duplicate{first, i, 1})
-				continue
-			}
-			equal[hash] = i
-		}
-		key := sha256.Sum256(bytesOf(in.rowOf(i)))
-		if first, ok := byRow[key]; ok {
-			same[i] = first
-			all = append(all, duplicate{first, i, 1})
-			continue
-		}
-		byRow[key] = i
-	}
 	rows := in.Rows
-	rows.Labels, rows.Index = make([]int64, n), nil // one class
-	for i := range n {
-		if same[i] == i {
+	rows.Labels, rows.Index = make([]int64, n), make([]int, n) // one class
+	for i := range rows.Index {
+		rows.Index[i] = i
+	}
+	same, err := dataset.Alike(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	var all []duplicate
+	rows.Index = rows.Index[:0]
+	for i, first := range same[0] {
+		if first != i {
+			all = append(all, duplicate{first, i, 1})
+		} else {
 			rows.Index = append(rows.Index, i)
 		}
 	}

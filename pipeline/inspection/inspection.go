@@ -11,7 +11,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
-	"unsafe"
 
 	"mlrbfn/dataset"
 	"mlrbfn/features"
@@ -109,7 +108,6 @@ type inspector struct {
 	*dataset.Table     // features, and after them those of the test sets
 	train          int // rows of Features
 	known          []report.Image
-	hashes         []string // SHA-256 of each image's file; "" if unknown
 	pictures       *pictures
 	report         *Report
 }
@@ -170,18 +168,7 @@ func (in *inspector) readImages(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	in.known, in.hashes = make([]report.Image, n), make([]string, n)
-	at := 0
-	for _, set := range in.Sets {
-		images, err := set.Images()
-		if err != nil {
-			return err
-		}
-		for i, img := range images {
-			in.hashes[at+i] = img.SHA256
-		}
-		at += set.N
-	}
+	in.known = make([]report.Image, n)
 	if in.pictures, err = newPictures(in.Scratch, n); err != nil {
 		return err
 	}
@@ -297,8 +284,4 @@ func (in *inspector) run(ctx context.Context) error {
 	in.addOdd()
 	issues.Sort(r.Issues)
 	return nil
-}
-
-func bytesOf(row []float32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(row))), 4*len(row))
 }

@@ -17,7 +17,7 @@ import (
 // likeliest is how many classes of a prediction are remembered.
 const likeliest = 5
 
-// prediction is what heads that were fitted without a row say of it.
+// prediction is the out-of-fold prediction for a row: by heads that were fitted without it.
 type prediction struct {
 	own     float64 // probability of the row's label
 	classes [likeliest]int32

@@ -35,12 +35,12 @@ type Options struct {
 	Closest int // images on both sides of the threshold together, at most; 0 means 24
 }
 
-// Summary is what is known of a detector.
+// Summary describes a detector: its quality, its classes and its training.
 type Summary struct {
 	Detector   *detector.Detector
 	Classes    []Class
 	Validation *detector.Validation // nil without
-	// FalseAlarms is what a threshold costs, by rising thresholds, thinned to some
+	// FalseAlarms is the cost of each threshold, ascending, thinned to some
 	// hundred; nil for a detector with thresholds by class, or with folds.
 	FalseAlarms []FalseAlarms
 	Map         *Map      // nil without feature sets
@@ -60,7 +60,7 @@ type Class struct {
 	Assessed                       *detector.AssessedClass // nil without class hold-out
 }
 
-// FalseAlarms is what a threshold costs: the share of in-distribution images that is
+// FalseAlarms is the cost of a threshold: the share of in-distribution images that is
 // flagged, and the interval that holds the long-run share for these calibration
 // images with a chance of 95%.
 type FalseAlarms struct{ Threshold, Share, Low, High float64 }
@@ -309,7 +309,7 @@ const mostThresholds = 200
 // falseAlarms lists what thresholds cost.
 func (s *Summary) falseAlarms() {
 	d := s.Detector
-	n := len(d.Scores)
+	n := len(d.CalibrationScores)
 	switch {
 	case d.ByClass != nil:
 		s.missing("each class has a threshold of its own: there is no one curve of false alarms")
@@ -320,7 +320,7 @@ func (s *Summary) falseAlarms() {
 	}
 	for _, rank := range ranks(n) {
 		low, high := detector.FalseAlarmInterval(rank, n)
-		s.FalseAlarms = append(s.FalseAlarms, FalseAlarms{Threshold: d.Scores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
+		s.FalseAlarms = append(s.FalseAlarms, FalseAlarms{Threshold: d.CalibrationScores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
 	}
 }
 

@@ -20,11 +20,11 @@ func (t *Data) crossCalibrate(ctx context.Context, final *detector.Detector) err
 		if err != nil {
 			return fmt.Errorf("fold %d: %w", k, err)
 		}
-		final.Folds, final.Scores = append(final.Folds, fold), append(final.Scores, fold.Scores...)
+		final.Folds, final.CalibrationScores = append(final.Folds, fold), append(final.CalibrationScores, fold.CalibrationScores...)
 	}
 	t.Options.stage("folds of the calibration", len(folds), len(folds))
-	slices.Sort(final.Scores)
-	final.Threshold = detector.Threshold(final.Scores, final.TargetTPR)
+	slices.Sort(final.CalibrationScores)
+	final.Threshold = detector.Threshold(final.CalibrationScores, final.TargetTPR)
 	return nil
 }
 
@@ -61,10 +61,10 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 	}
 	d.Scoring = joined.Scoring
 	raw.split.Calibration = t.onePerGroup(without)
-	if d.Scores, err = raw.calibrate(ctx, d); err != nil {
+	if d.CalibrationScores, err = raw.calibrate(ctx, d); err != nil {
 		return nil, err
 	}
-	d.Threshold = detector.Threshold(d.Scores, o.TargetTPR)
+	d.Threshold = detector.Threshold(d.CalibrationScores, o.TargetTPR)
 	return d, nil
 }
 

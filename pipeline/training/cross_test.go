@@ -19,7 +19,7 @@ func TestCrossCalibration(t *testing.T) {
 	for seed := range uint64(6) {
 		o := quick(pipetest.Clouds(t, 2*seed, each, pipetest.TwoLabels, pipetest.Two...))
 		o.Calibration.Folds, o.TargetTPR, o.Seeds = folds, 1-alpha, []uint64{seed}
-		o.Scores = detector.HeadScore // the quickest
+		o.Score = detector.HeadScore // the quickest
 		d, result, err := Train(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -29,10 +29,10 @@ func TestCrossCalibration(t *testing.T) {
 		}
 		var all []float64
 		for _, fold := range d.Folds {
-			all = append(all, fold.Scores...)
+			all = append(all, fold.CalibrationScores...)
 		}
-		if slices.Sort(all); len(d.Folds) != folds || !slices.Equal(all, d.Scores) {
-			t.Errorf("%d folds with scores %v, and the detector has %v", len(d.Folds), all, d.Scores)
+		if slices.Sort(all); len(d.Folds) != folds || !slices.Equal(all, d.CalibrationScores) {
+			t.Errorf("%d folds with scores %v, and the detector has %v", len(d.Folds), all, d.CalibrationScores)
 		}
 		if result.FalseAlarms != nil || *result.CrossBound != detector.CrossBound(1-o.TargetTPR, 2*each, folds) {
 			t.Errorf("false alarms %v, bound %v", result.FalseAlarms, result.CrossBound)
@@ -46,7 +46,7 @@ func TestCrossCalibration(t *testing.T) {
 				flagged++
 			}
 		}
-		if again, _, err := Train(t.Context(), o); err != nil || !slices.Equal(again.Scores, d.Scores) {
+		if again, _, err := Train(t.Context(), o); err != nil || !slices.Equal(again.CalibrationScores, d.CalibrationScores) {
 			t.Errorf("the same again has other scores, %v", err)
 		}
 	}

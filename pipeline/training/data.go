@@ -56,10 +56,10 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err := opts.withHeadDefaults(); err != nil {
 		return nil, err
 	}
-	opts.Scores = cmp.Or(opts.Scores, detector.JoinedScore)
-	_, ensemble, err := detector.ScoreParts(opts.Scores)
+	opts.Score = cmp.Or(opts.Score, detector.JoinedScore)
+	_, ensemble, err := detector.ScoreParts(opts.Score)
 	if err != nil {
-		return nil, options.Errorf("Scores", "%w", err)
+		return nil, options.Errorf("Score", "%w", err)
 	}
 	if ensemble && opts.Validation.None {
 		return nil, errNoScale

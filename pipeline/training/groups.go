@@ -228,15 +228,15 @@ func (t *Data) calibrationRows(ctx context.Context, own *dataset.Table) ([]int, 
 // warnOfTies notes that many calibration scores are equal.
 func (r *Result) warnOfTies(d *detector.Detector) {
 	tied := 0
-	for i, s := range d.Scores {
-		if i > 0 && d.Scores[i-1] == s || i+1 < len(d.Scores) && d.Scores[i+1] == s {
+	for i, s := range d.CalibrationScores {
+		if i > 0 && d.CalibrationScores[i-1] == s || i+1 < len(d.CalibrationScores) && d.CalibrationScores[i+1] == s {
 			tied++
 		}
 	}
-	if share := float64(tied) / float64(len(d.Scores)); share > mostTies {
+	if share := float64(tied) / float64(len(d.CalibrationScores)); share > mostTies {
 		r.Warnings = append(r.Warnings, fmt.Sprintf(
 			"%d of %d calibration scores are equal to others: fewer images may be flagged than the threshold allows, and the interval of false alarms does not hold",
-			tied, len(d.Scores)))
+			tied, len(d.CalibrationScores)))
 	}
 }
 

@@ -85,7 +85,7 @@ func TestTrainKeepsGroupsTogether(t *testing.T) {
 					t.Fatalf("row %d is for %q, and row %d of its group for %q", r, set[r], r%rows, set[r%rows])
 				}
 			}
-			if n := len(d.Scores); n != 40 || n != len(d.Splits["calibration"]) || len(d.Splits["left_out"]) != 2*n || result.Rows.LeftOut != 2*n {
+			if n := len(d.CalibrationScores); n != 40 || n != len(d.Splits["calibration"]) || len(d.Splits["left_out"]) != 2*n || result.Rows.LeftOut != 2*n {
 				t.Errorf("%d calibration scores of %d rows, %d left out", n, len(d.Splits["calibration"]), len(d.Splits["left_out"]))
 			}
 			if d.Training.Split != "groups" || d.Training.GroupBy != tt.pattern {

@@ -30,7 +30,7 @@ type candidate struct {
 	standardised string // the post-hoc score of standardised features that it is; "" for another
 }
 
-// candidates are what a joined score is made of. docs/holdout.md says how they were
+// candidates are the parts that a joined score may have. docs/holdout.md says how they were
 // found, and the rule of their weights.
 var candidates = []candidate{
 	{name: detector.DensityPart}, {name: detector.DecisionPart}, {name: "gen"},
@@ -252,7 +252,7 @@ type holdOut struct {
 	folds        []*fold
 }
 
-// fold is what was found without a group of classes.
+// fold holds the results of training without a group of classes.
 type fold struct {
 	out []int // the classes that were left out
 

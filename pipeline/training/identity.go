@@ -73,7 +73,7 @@ func identifyOptions(o Options) identity {
 		"Linear.Seed":     "0",
 
 		"Seeds":  fmt.Sprint(o.Seeds),
-		"Scores": o.Scores,
+		"Scores": o.Score,
 	}
 	if c := o.Linear.C; c > 0 {
 		id["Linear.C"] = written(c)

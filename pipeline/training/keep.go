@@ -38,7 +38,7 @@ func Recorded(d *detector.Detector) (o Options, notes []string, err error) {
 	o.Train.Schedule = head.Schedule(r.Schedule)
 	o.Seeds, o.TargetTPR, o.GroupBy = slices.Clone(d.Seeds), d.TargetTPR, r.GroupBy
 	o.PerClass, o.NoHoldOut, o.Linear.C, o.Tool = d.ByClass != nil, r.NoHoldOut, r.LinearC, r.Tool
-	o.Scores = cmp.Or(r.Scores, d.ScoreName())
+	o.Score = cmp.Or(r.Score, d.ScoreName())
 	switch c := d.Heads[0].Conditioning; {
 	case r.Conditioning != nil:
 		o.Conditioning = *r.Conditioning

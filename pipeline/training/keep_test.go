@@ -46,9 +46,9 @@ func TestOptionsOf(t *testing.T) {
 			o.Head, o.Seeds = paper.Config{Layers: 2, Centroids: 8, Projection: 4, NoRatio: true, Norm: 3}, []uint64{4, 2}
 		}},
 		"own sets":     {two, func(o *Options) { o.Validation.Features, o.Calibration.Fraction = held, 0.3 }},
-		"folds":        {two, func(o *Options) { o.Calibration.Folds, o.Scores = 3, "head" }},
+		"folds":        {two, func(o *Options) { o.Calibration.Folds, o.Score = 3, "head" }},
 		"per class":    {twins, func(o *Options) { o.PerClass, o.TargetTPR, o.NoHoldOut, o.Linear.C = true, 0.8, true, 0.5 }},
-		"other score":  {twins, func(o *Options) { o.Scores, o.Validation.Fraction = "ensemble(vim,mds)", 0.2 }},
+		"other score":  {twins, func(o *Options) { o.Score, o.Validation.Fraction = "ensemble(vim,mds)", 0.2 }},
 		"issues":       {two, func(o *Options) { o.Exclude, o.Relabel = issues, issues }},
 		"conditioning": {twins, func(o *Options) { o.Conditioning.Kind, o.Conditioning.Shrinkage, o.Train.Balance = "whiten", 0.3, true }},
 	} {

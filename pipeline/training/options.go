@@ -63,14 +63,14 @@ type Options struct {
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means DefaultSeeds. The first also makes the split
 
-	// Scores names the score to judge by: detector.JoinedScore, the default, is the one
+	// Score names the score to judge by: detector.JoinedScore, the default, is the one
 	// whose parts class hold-out weighs, and of the paper's heads their own;
 	// detector.HeadScore is the heads' own; any of Methods, or an ensemble
 	// "ensemble(A,B,…)", is fitted on the rows that the heads are trained on, and an
 	// ensemble put on one scale by the validation rows. Where a score reads logits,
 	// they are those of a linear head that is fitted as Linear says on the rows that
 	// the first seed gives.
-	Scores string
+	Score string
 	Linear linear.Options
 
 	// NoHoldOut gives the parts of detector.JoinedScore fixed weights, which takes no

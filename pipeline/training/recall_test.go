@@ -15,7 +15,7 @@ func TestRecalls(t *testing.T) {
 	labels := []int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1} // the last cloud lies on the first
 	clouds := [][2]float64{{0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}}
 	o := quick(pipetest.Clouds(t, 1, 20, labels, clouds...))
-	o.Validation.Features, o.Calibration.None, o.Scores = pipetest.Clouds(t, 2, 10, labels, clouds...), true, detector.HeadScore
+	o.Validation.Features, o.Calibration.None, o.Score = pipetest.Clouds(t, 2, 10, labels, clouds...), true, detector.HeadScore
 	d, result, err := Train(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestRecalls(t *testing.T) {
 func TestOneClass(t *testing.T) {
 	for scores, want := range map[string]string{"": detector.HeadScore, "knn": "knn", detector.HeadScore: detector.HeadScore, "mds": "mds"} {
 		o := quick(pipetest.Clouds(t, 1, 300, []int64{0}, [2]float64{4, 0}))
-		o.Scores = scores
+		o.Score = scores
 		d, result, err := Train(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -53,8 +53,8 @@ func TestOneClass(t *testing.T) {
 		if len(result.Warnings) > 0 {
 			t.Errorf("%q: warnings %q", scores, result.Warnings)
 		}
-		if d.ScoreName() != want || result.Scores != want {
-			t.Errorf("%q: the detector judges by %s, %s; want %s", scores, d.ScoreName(), result.Scores, want)
+		if d.ScoreName() != want || result.Score != want {
+			t.Errorf("%q: the detector judges by %s, %s; want %s", scores, d.ScoreName(), result.Score, want)
 		}
 		if v := d.Verdicts([]float32{4, 0, -9, 6}); v[0].OOD || !v[1].OOD {
 			t.Errorf("%q: verdicts %+v", scores, v)

@@ -14,13 +14,13 @@ import (
 // fitScoring fits the score to judge by; a nil Scoring is the heads' own. The data
 // are not conditioned.
 func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*Joined, error) {
-	switch t.Options.Scores {
+	switch t.Options.Score {
 	case detector.HeadScore:
 		return &Joined{}, nil
 	case detector.JoinedScore:
 		return t.join(ctx, own, !t.Options.NoHoldOut)
 	}
-	parts, _, err := detector.ScoreParts(t.Options.Scores)
+	parts, _, err := detector.ScoreParts(t.Options.Score)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*Joined,
 			return nil, err
 		}
 	}
-	s, err := t.fitOn(ctx, t.Options.Scores, c, own, t.Options.Memory)
+	s, err := t.fitOn(ctx, t.Options.Score, c, own, t.Options.Memory)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func TestTrainScores(t *testing.T) {
 	}
 	for _, name := range []string{detector.HeadScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation"} {
 		opts := openHead(set("train"))
-		opts.Scores, opts.Calibration.Features = name, set("val")
+		opts.Score, opts.Calibration.Features = name, set("val")
 		d, result, err := Train(context.Background(), opts)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -57,23 +57,23 @@ func TestTrainScores(t *testing.T) {
 				flagged++
 			}
 		}
-		if result.Scores != name || loaded.ScoreName() != name || *result.Threshold != d.Threshold {
-			t.Errorf("%s: the detector's score is %q, %q", name, result.Scores, loaded.ScoreName())
+		if result.Score != name || loaded.ScoreName() != name || *result.Threshold != d.Threshold {
+			t.Errorf("%s: the detector's score is %q, %q", name, result.Score, loaded.ScoreName())
 		}
 		// Both the calibration and these images count by chance.
-		if low, high := betaBinomial(len(verdicts), detector.Rank(len(d.Scores), d.TargetTPR), len(d.Scores)); flagged < low || flagged > high {
+		if low, high := betaBinomial(len(verdicts), detector.Rank(len(d.CalibrationScores), d.TargetTPR), len(d.CalibrationScores)); flagged < low || flagged > high {
 			t.Errorf("%s: %d of %d fresh images flagged, want %d to %d", name, flagged, len(verdicts), low, high)
 		}
 	}
 	for name, says := range map[string]string{"magic": "magic", "ensemble(gen)": "several", "ensemble(gen,gen)": "once", "ensemble(gen,magic)": "magic"} {
 		opts := openHead(set("train"))
-		opts.Scores = name
+		opts.Score = name
 		if _, _, err := Train(context.Background(), opts); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	opts := openHead(set("train"))
-	opts.Scores, opts.Validation.None = "ensemble", true
+	opts.Score, opts.Validation.None = "ensemble", true
 	if _, _, err := Train(context.Background(), opts); !errors.Is(err, errNoScale) {
 		t.Errorf("an ensemble without validation images: %v", err)
 	}
@@ -84,7 +84,7 @@ func TestTrainScores(t *testing.T) {
 func TestEnsembleScale(t *testing.T) {
 	set := pipetest.OpenOOD(t)
 	opts := openHead(set("train"))
-	opts.Scores = "ensemble(mlrbfn,mds,gen)"
+	opts.Score = "ensemble(mlrbfn,mds,gen)"
 	d, _, err := Train(context.Background(), opts)
 	if err != nil {
 		t.Fatal(err)
@@ -182,8 +182,8 @@ func TestFalseAlarms(t *testing.T) {
 	within := 0
 	for range draws {
 		rng.Shuffle(len(scores), func(i, j int) { scores[i], scores[j] = scores[j], scores[i] })
-		d.Scores = slices.Sorted(slices.Values(scores[:n]))
-		d.Threshold = detector.Threshold(d.Scores, 0.95)
+		d.CalibrationScores = slices.Sorted(slices.Values(scores[:n]))
+		d.Threshold = detector.Threshold(d.CalibrationScores, 0.95)
 		flagged := 0
 		for _, s := range scores[n:] {
 			if s < d.Threshold {
@@ -225,7 +225,7 @@ func TestCalibrationNeedsNewImages(t *testing.T) {
 			flagged++
 		}
 	}
-	n := len(d.Scores)
+	n := len(d.CalibrationScores)
 	if _, high := betaBinomial(len(x)/d.Dim(), detector.Rank(n, d.TargetTPR), n); flagged <= high {
 		t.Errorf("%d flagged, no more than %d: this backbone does not show what the others do", flagged, high)
 	}

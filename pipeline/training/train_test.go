@@ -87,7 +87,7 @@ func TestTrainSharesOutTheRows(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if result.Rows != tt.want || d.Training.Rows != tt.want || len(d.Scores) != tt.want.Calibration {
+			if result.Rows != tt.want || d.Training.Rows != tt.want || len(d.CalibrationScores) != tt.want.Calibration {
 				t.Errorf("rows %+v, want %+v", result.Rows, tt.want)
 			}
 			if warnings := strings.Join(result.Warnings, "\n"); tt.warns == "" && warnings != "" || !strings.Contains(warnings, tt.warns) {

@@ -37,7 +37,7 @@ type Result struct {
 	ValClasses          []ClassRecall `json:"val_classes"`
 
 	Threshold *float64 `json:"threshold"` // null where nothing will be flagged
-	Scores    string   `json:"scores"`    // what the threshold is of
+	Score     string   `json:"scores"`    // what the threshold is of
 
 	// CrossBound is detector.CrossBound with folds, else null.
 	CrossBound *float64 `json:"cross_bound,omitempty"`
@@ -78,7 +78,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	defer data.Close()
 	opts = data.Options
-	if err := fitting.CheckMemory(opts.Scores, data.D, len(data.Classes), opts.Memory); err != nil {
+	if err := fitting.CheckMemory(opts.Score, data.D, len(data.Classes), opts.Memory); err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
 	// Before conditioning, which takes long and numbers the rows anew.
@@ -119,8 +119,8 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	result.NoAssessment = joined.Why
 	if opts.Calibration.Folds > 0 {
 		err = raw.crossCalibrate(ctx, d)
-	} else if d.Scores, err = data.calibrate(ctx, d); err == nil {
-		d.Threshold = detector.Threshold(d.Scores, opts.TargetTPR)
+	} else if d.CalibrationScores, err = data.calibrate(ctx, d); err == nil {
+		d.Threshold = detector.Threshold(d.CalibrationScores, opts.TargetTPR)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("calibrate on %s: %w", data.Dirs[0], err)
@@ -135,15 +135,15 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	rows, _ := data.samples(&raw, d)
 	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
 
-	result.Rows, result.Scores, result.FalseAlarms = data.rows(len(d.Scores)), d.ScoreName(), d.FalseAlarms()
+	result.Rows, result.Score, result.FalseAlarms = data.rows(len(d.CalibrationScores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
 	if math.IsInf(d.Threshold, -1) {
-		result.Warnings = append(result.Warnings, data.tooFew(len(d.Scores)))
+		result.Warnings = append(result.Warnings, data.tooFew(len(d.CalibrationScores)))
 	} else {
 		result.Threshold = &d.Threshold
 		result.warnOfTies(d)
 		if k := len(d.Folds); k > 0 {
-			bound := detector.CrossBound(1-opts.TargetTPR, len(d.Scores), k)
+			bound := detector.CrossBound(1-opts.TargetTPR, len(d.CalibrationScores), k)
 			result.CrossBound = &bound
 		}
 	}
@@ -158,7 +158,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
 		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
 		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
-		Tool: opts.Tool, Scores: opts.Scores, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
+		Tool: opts.Tool, Score: opts.Score, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
 	}
 	d.Relabelled = data.relabelled
 	if d.Training.Sets, err = data.trainedOn(ctx); err != nil {

@@ -99,7 +99,7 @@ func times(rows, copies int) func(*world) set {
 
 const singles = 500
 
-// video is what the frames of one video have in common.
+// video draws the part that all frames of one video share.
 func (w *world) video() []float64 { return w.normal(2) }
 
 var kinds = []kind{

@@ -96,7 +96,7 @@ func (e *experiment) choose(ctx context.Context, from, backbone string) (string,
 	return dir, err
 }
 
-// alarms is what a detector flags.
+// alarms counts the images that a detector flags.
 type alarms struct {
 	Score       string  `json:"score"`
 	Folds       int     `json:"folds"`       // of cross-conformal calibration; 0: a tenth of the images calibrates
@@ -125,13 +125,13 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 		if i < len(curveScores) {
 			a = alarms{Score: curveScores[i]}
 		}
-		o.Scores, o.Calibration.Folds = a.Score, a.Folds
+		o.Score, o.Calibration.Folds = a.Score, a.Folds
 		fmt.Fprintf(e.stderr, "reproduce: %s, %s: a detector that judges by %s, %d folds\n", backbone, e.key, a.Score, a.Folds)
 		d, result, err := pipeline.Train(ctx, o)
 		if err != nil {
 			return err
 		}
-		a.Calibration, a.Threshold, a.Why = len(d.Scores), result.Threshold != nil, result.NoAssessment
+		a.Calibration, a.Threshold, a.Why = len(d.CalibrationScores), result.Threshold != nil, result.NoAssessment
 		flagged := func(dir string) (share float64, err error) {
 			s, err := features.Open(dir)
 			if err != nil {

@@ -247,7 +247,7 @@ func pooled(all []standing) (images int, err float64) {
 	return images, err
 }
 
-// measured is what an evaluation tells beside results.csv.
+// measured holds results of an evaluation that results.csv lacks.
 type measured struct {
 	Bins     []bin                  `json:"bins"`     // of the confidences, as metrics.ReliabilityBin
 	Assessed []*pipeline.Assessment `json:"assessed"` // by class hold-out, of each seed

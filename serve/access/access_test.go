@@ -146,13 +146,52 @@ func TestClients(t *testing.T) {
 }
 
 // TestLimit: a client's surplus connections are closed, and one that ends makes room.
+// TestProxies: the client is the last address that no trusted proxy has, whatever clients
+// write before it.
+func TestProxies(t *testing.T) {
+	p, err := ParseProxies([]string{"10.0.0.0/8", "2001:db8::1", "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		remote  string
+		headers []string
+		want    string
+	}{
+		{"203.0.113.7:5", []string{"198.51.100.1"}, "203.0.113.7:5"}, // no proxy
+		{"10.0.0.1:5", nil, "10.0.0.1:5"},
+		{"10.0.0.1:5", []string{"198.51.100.1"}, "198.51.100.1:0"},
+		{"10.0.0.1:5", []string{"1.1.1.1, 198.51.100.1, 10.9.9.9"}, "198.51.100.1:0"},
+		{"10.0.0.1:5", []string{"1.1.1.1", "198.51.100.1:77"}, "198.51.100.1:0"},
+		{"[2001:db8::1]:5", []string{"[2001:db8::2]:77"}, "[2001:db8::2]:0"},
+		{"[::ffff:10.0.0.1]:5", []string{"2001:db8::2"}, "[2001:db8::2]:0"},
+		{"[2001:db8::2]:5", []string{"1.1.1.1"}, "[2001:db8::2]:5"},
+		{"10.0.0.1:5", []string{"1.1.1.1, nonsense, 10.0.0.2"}, "10.0.0.2:0"},
+		{"10.0.0.1:5", []string{"10.0.0.3"}, "10.0.0.3:0"},
+		{"@", []string{"198.51.100.1"}, "198.51.100.1:0"},
+	} {
+		r := &http.Request{RemoteAddr: tt.remote, Header: http.Header{"X-Forwarded-For": tt.headers}}
+		if got := p.Client(r); got != tt.want {
+			t.Errorf("%s %q: %s, want %s", tt.remote, tt.headers, got, tt.want)
+		}
+	}
+	if none, err := ParseProxies(nil); err != nil || none.Trusts("10.0.0.1:5") || none.Trusts("@") {
+		t.Error("a proxy that nobody named")
+	}
+	for _, bad := range []string{"", "10.0.0", "proxy", "10.0.0.0/40"} {
+		if _, err := ParseProxies([]string{bad}); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
 func TestLimit(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	limited := Limit(l, NewClients(1))
+	limited := Limit(l, NewClients(1), nil)
 	accepted := make(chan net.Conn, 8)
 	go func() {
 		for {

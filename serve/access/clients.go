@@ -65,12 +65,15 @@ func clientOf(address string) string {
 }
 
 // Limit returns a listener that closes the connections of clients which have as many as
-// they may.
-func Limit(l net.Listener, clients *Clients) net.Listener { return &limited{l, clients} }
+// they may. Proxies may have any number.
+func Limit(l net.Listener, clients *Clients, proxies *Proxies) net.Listener {
+	return &limited{l, clients, proxies}
+}
 
 type limited struct {
 	net.Listener
 	clients *Clients
+	proxies *Proxies
 }
 
 func (l *limited) Accept() (net.Conn, error) {
@@ -80,6 +83,9 @@ func (l *limited) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		address := conn.RemoteAddr().String()
+		if l.proxies.Trusts(address) {
+			return conn, nil
+		}
 		if l.clients.Enter(address) {
 			return &counted{Conn: conn, leave: sync.OnceFunc(func() { l.clients.Leave(address) })}, nil
 		}

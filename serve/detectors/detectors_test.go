@@ -182,7 +182,7 @@ func TestOpenRefuses(t *testing.T) {
 	load := func(file string) (*pipeline.Detector, error) {
 		d, err := pipeline.LoadDetector(file)
 		if err == nil {
-			d.Scores[0] = d.Scores[len(d.Scores)-1] + 1
+			d.CalibrationScores[0] = d.CalibrationScores[len(d.CalibrationScores)-1] + 1
 		}
 		return d, err
 	}

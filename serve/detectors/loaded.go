@@ -163,7 +163,7 @@ func (l *Loaded) close() {
 // test refuses a detector that would not work: one whose calibration scores cannot be,
 // or whose verdicts on a fixed image cannot be or differ.
 func (l *Loaded) test(ctx context.Context) error {
-	if !slices.IsSorted(l.Scores) || slices.ContainsFunc(l.Scores, math.IsNaN) {
+	if !slices.IsSorted(l.CalibrationScores) || slices.ContainsFunc(l.CalibrationScores, math.IsNaN) {
 		return errors.New("its calibration scores are not in order")
 	}
 	row := make([]float32, l.Dim())

@@ -7,9 +7,9 @@ import "mlrbfn/pipeline/detector"
 // calibrated by cross-validation (folds) the scores only settle the cells, as other
 // detectors gave them.
 func CalibrationOf(d *detector.Detector) Calibration {
-	c := Calibration{Classes: d.Classes, Scores: d.Scores}
+	c := Calibration{Classes: d.Classes, Scores: d.CalibrationScores}
 	if len(d.Folds) > 0 {
-		c.Grid, c.Scores = d.Scores, nil
+		c.Grid, c.Scores = d.CalibrationScores, nil
 	}
 	if d.ByClass != nil {
 		c.ByClass = make(map[string][]float64, len(d.Classes))

@@ -75,7 +75,7 @@ type Options struct {
 	Grid []float64
 }
 
-// Alarm is what a martingale says after a score.
+// Alarm is the state of a martingale after a score.
 type Alarm struct {
 	PValue    float64 // of the score among all before it; low for a stranger image
 	LogWealth float64 // natural logarithm of the capital

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Calibration is what a stream should be like.
+// Calibration describes the images that a stream is compared with.
 type Calibration struct {
 	// Scores are those of the calibration images. They may be none, and then only
 	// changes within the stream are noticed; Grid then settles the cells.
@@ -74,6 +74,9 @@ func (w *Watch) All() *Martingale { return w.all }
 // not named.
 func (w *Watch) Class(class string) *Martingale { return w.classes[class] }
 
+// Classes are those that have a martingale, in order.
+func (w *Watch) Classes() []string { return slices.Sorted(maps.Keys(w.classes)) }
+
 // Reset begins new tests; see [Martingale.Reset].
 func (w *Watch) Reset() {
 	w.all.Reset()
@@ -93,7 +96,7 @@ func (w *Watch) MarshalBinary() ([]byte, error) {
 		return err
 	}
 	err := part("", w.all)
-	for _, class := range slices.Sorted(maps.Keys(w.classes)) {
+	for _, class := range w.Classes() {
 		err = errors.Join(err, part(class, w.classes[class]))
 	}
 	return b, err

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"mlrbfn/options"
 )
@@ -18,6 +20,7 @@ import (
 // where it says postgres.
 type db struct {
 	postgres, readOnly bool
+	tallied            bool    // the store has the table counts, as all have but old ones that are only read
 	write, read        *sql.DB // one and the same with PostgreSQL; write is nil where only reading is allowed
 }
 
@@ -94,8 +97,12 @@ func (d *db) Add(ctx context.Context, verdicts []Verdict) error {
 		if d.postgres {
 			insert = insertPostgres
 		}
-		end, last, err := insert(ctx, tx, rows, seq, last)
+		t := tally{}
+		end, last, err := insert(ctx, tx, rows, seq, last, t)
 		if err != nil || end == seq {
+			return err
+		}
+		if err := d.addTally(ctx, tx, t); err != nil {
 			return err
 		}
 		return setHead(ctx, tx, end, last)
@@ -104,8 +111,8 @@ func (d *db) Add(ctx context.Context, verdicts []Verdict) error {
 
 const columns = `seq, id, time, source, name, image, detector, model, class, confidence, score, p_value, threshold, ood`
 
-// insertSQLite inserts verdicts behind line seq and returns the last line.
-func insertSQLite(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, last hash) (int64, hash, error) {
+// insertSQLite inserts verdicts behind line seq, counts them and returns the last line.
+func insertSQLite(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, last hash, t tally) (int64, hash, error) {
 	line, err := tx.PrepareContext(ctx, `INSERT INTO verdicts (`+columns+`, hash)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ON CONFLICT (id) DO NOTHING`)
 	if err != nil {
@@ -128,6 +135,7 @@ func insertSQLite(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, la
 			continue // stored before
 		}
 		seq, last = seq+1, sum
+		t.count(v)
 		if v.Features != nil {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO features (seq, data) VALUES ($1, $2)`, seq, featureBytes(v.Features)); err != nil {
 				return 0, last, err
@@ -139,7 +147,7 @@ func insertSQLite(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, la
 
 // insertPostgres does the same with one statement for all rows, as each costs the
 // time to the server and back.
-func insertPostgres(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, last hash) (int64, hash, error) {
+func insertPostgres(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, last hash, t tally) (int64, hash, error) {
 	ids := make([]string, len(rows))
 	for i, v := range rows {
 		ids[i] = v.ID
@@ -168,6 +176,7 @@ func insertPostgres(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, 
 		}
 		seq++
 		last = lines.ofVerdict(last, seq, v)
+		t.count(v)
 		seqs, times, oods = append(seqs, seq), append(times, v.Time.UnixMicro()), append(oods, v.OOD)
 		for c, s := range []string{v.ID, v.Source, v.Name, v.Image, v.Detector, v.Model, v.Class} {
 			text[c] = append(text[c], s)
@@ -302,6 +311,22 @@ func (d *db) Get(ctx context.Context, id string) (Record, error) {
 	return found[0], nil
 }
 
+func (d *db) Has(ctx context.Context, ids []string) (map[string]bool, error) {
+	found := make(map[string]bool, len(ids))
+	for some := range slices.Chunk(ids, maxArguments) {
+		var args arguments
+		if err := query(ctx, d.read, func(row *sql.Rows) error {
+			var id string
+			err := row.Scan(&id)
+			found[id] = true
+			return err
+		}, `SELECT id FROM verdicts WHERE id IN (`+args.list(some)+`)`, args...); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
 func (d *db) List(ctx context.Context, q Query) ([]Record, error) { return d.list(ctx, q, "") }
 
 // list is List of the verdict with an id, unless "".
@@ -353,6 +378,18 @@ type arguments []any
 func (a *arguments) add(value any) string {
 	*a = append(*a, value)
 	return fmt.Sprintf("$%d", len(*a))
+}
+
+// maxArguments is how many one statement may have, and some more.
+const maxArguments = 500
+
+// list adds texts and returns their places, for IN.
+func (a *arguments) list(texts []string) string {
+	places := make([]string, len(texts))
+	for i, text := range texts {
+		places[i] = a.add(plain(text))
+	}
+	return strings.Join(places, ", ")
 }
 
 // from returns the part of a statement that says which verdicts v a query means; if
@@ -415,56 +452,6 @@ func (q *Query) from(args *arguments, id string, reviewed bool) string {
 	return tables + ` WHERE ` + strings.Join(where, ` AND `)
 }
 
-func (d *db) Count(ctx context.Context, q Query, step time.Duration) ([]Count, error) {
-	if step != 0 && step < time.Second {
-		return nil, options.Errorf("Step", "%v is shorter than a second", step)
-	}
-	var args arguments
-	span := `0`
-	if step != 0 {
-		span = `v.time / ` + args.add(step.Microseconds())
-	}
-	statement := `SELECT ` + span + ` AS span, v.source, v.class, v.ood,
-		CASE WHEN v.p_value >= 1 THEN ` + fmt.Sprint(PBins-1) + ` WHEN v.p_value >= 0 THEN CAST(floor(v.p_value * ` + fmt.Sprint(PBins) + `) AS BIGINT) ELSE -1 END AS bin,
-		count(*), sum(v.p_value) ` + q.from(&args, "", false) + ` GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3`
-	var counts []Count
-	var sums []float64 // of the p-values of each count, and how many there are
-	var known []int
-	err := query(ctx, d.read, func(row *sql.Rows) error {
-		var at, bin int64
-		var c Count
-		var ood bool
-		var sum sql.NullFloat64
-		if err := row.Scan(&at, &c.Source, &c.Class, &ood, &bin, &c.N, &sum); err != nil {
-			return err
-		}
-		if step != 0 {
-			c.Start = time.UnixMicro(at * step.Microseconds()).UTC()
-		}
-		last := len(counts) - 1
-		if last < 0 || counts[last].Start != c.Start || counts[last].Source != c.Source || counts[last].Class != c.Class {
-			counts, sums, known, last = append(counts, Count{Start: c.Start, Source: c.Source, Class: c.Class}), append(sums, 0), append(known, 0), last+1
-		}
-		to := &counts[last]
-		to.N += c.N
-		if ood {
-			to.OOD += c.N
-		}
-		if bin >= 0 && bin < PBins {
-			to.PValues[bin] += c.N
-			sums[last] += sum.Float64
-			known[last] += c.N
-		}
-		return nil
-	}, statement, args...)
-	for i := range counts {
-		if known[i] > 0 {
-			counts[i].MeanPValue = sums[i] / float64(known[i])
-		}
-	}
-	return counts, err
-}
-
 func (d *db) Reviews(ctx context.Context, id string) ([]Review, error) {
 	var list []Review
 	err := query(ctx, d.read, func(row *sql.Rows) error {
@@ -478,15 +465,8 @@ func (d *db) Reviews(ctx context.Context, id string) ([]Review, error) {
 
 func (d *db) Features(ctx context.Context, ids []string) (map[string][]float32, error) {
 	features := make(map[string][]float32, len(ids))
-	const most = 500 // arguments of a statement
-	for len(ids) > 0 {
-		n := min(most, len(ids))
+	for some := range slices.Chunk(ids, maxArguments) {
 		var args arguments
-		places := make([]string, n)
-		for i, id := range ids[:n] {
-			places[i] = args.add(plain(id))
-		}
-		ids = ids[n:]
 		if err := query(ctx, d.read, func(row *sql.Rows) error {
 			var id string
 			var data []byte
@@ -502,7 +482,7 @@ func (d *db) Features(ctx context.Context, ids []string) (map[string][]float32, 
 			}
 			features[id] = values
 			return nil
-		}, `SELECT v.id, f.data FROM verdicts v JOIN features f ON f.seq = v.seq WHERE v.id IN (`+strings.Join(places, ", ")+`)`, args...); err != nil {
+		}, `SELECT v.id, f.data FROM verdicts v JOIN features f ON f.seq = v.seq WHERE v.id IN (`+args.list(some)+`)`, args...); err != nil {
 			return nil, err
 		}
 	}
@@ -530,6 +510,18 @@ func (d *db) State(ctx context.Context, key string) ([]byte, error) {
 		err = fmt.Errorf("state %q: %w", key, ErrNotFound)
 	}
 	return value, err
+}
+
+func (d *db) States(ctx context.Context, prefix string) (map[string][]byte, error) {
+	values := map[string][]byte{}
+	err := query(ctx, d.read, func(row *sql.Rows) error {
+		var key string
+		var value []byte
+		err := row.Scan(&key, &value)
+		values[key] = value
+		return err
+	}, `SELECT key, value FROM state WHERE substr(key, 1, $1) = $2 AND value IS NOT NULL`, utf8.RuneCountInString(prefix), prefix)
+	return values, err
 }
 
 func (d *db) SetState(ctx context.Context, key string, value []byte) error {

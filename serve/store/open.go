@@ -127,7 +127,7 @@ func (d *db) openPostgres(address string) error {
 }
 
 // formatVersion is that of the tables that this program makes and reads.
-const formatVersion = 1
+const formatVersion = 2
 
 // migrations are the statements that lead from each version to the next, in
 // PostgreSQL's words; sqliteWords gives SQLite's.
@@ -153,6 +153,13 @@ CREATE INDEX reviews_id ON reviews (id, seq);
 CREATE TABLE head (one BIGINT PRIMARY KEY CHECK (one = 1), seq BIGINT NOT NULL, hash BYTEA NOT NULL);
 CREATE TABLE features (seq BIGINT PRIMARY KEY, data BYTEA NOT NULL);
 CREATE TABLE state (key TEXT PRIMARY KEY, value BYTEA);
+`, `
+CREATE TABLE counts (
+	hour BIGINT NOT NULL, source TEXT NOT NULL, class TEXT NOT NULL, detector TEXT NOT NULL, ood BOOLEAN NOT NULL, bin BIGINT NOT NULL,
+	n BIGINT NOT NULL, sum DOUBLE PRECISION NOT NULL,
+	PRIMARY KEY (hour, source, class, detector, ood, bin));
+INSERT INTO counts SELECT time / ` + fmt.Sprint(hour.Microseconds()) + `, source, class, detector, ood, ` + bin + `, count(*), coalesce(sum(p_value), 0)
+	FROM verdicts GROUP BY 1, 2, 3, 4, 5, 6;
 `}
 
 var sqliteWords = strings.NewReplacer("BIGINT PRIMARY KEY", "INTEGER PRIMARY KEY", "BIGINT", "INTEGER", "DOUBLE PRECISION", "REAL", "BYTEA", "BLOB")
@@ -164,11 +171,13 @@ const migrateLock = 0x6d6c7262666e // "mlrbfn"
 func (d *db) migrate(ctx context.Context) error {
 	if d.readOnly {
 		version, err := d.version(ctx, d.read)
-		if err == nil && version != formatVersion {
-			err = fmt.Errorf("the store has version %d, which must be brought to version %d by the program that writes it", version, formatVersion)
+		if err == nil && version == 0 {
+			err = errors.New("it is no store yet")
 		}
+		d.tallied = version > 1
 		return err
 	}
+	d.tallied = true
 	return d.inTx(ctx, func(tx *sql.Tx) error {
 		if d.postgres {
 			if _, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(migrateLock)); err != nil {

@@ -26,7 +26,7 @@ var (
 	ErrNewer = errors.New("the store was written by a newer version of this program")
 )
 
-// Verdict is what a detector said about one image.
+// Verdict is a detector's verdict on one image.
 //
 // Text is kept as UTF-8 without NUL bytes (anything else is replaced), times to the
 // microsecond, and −0 as 0, since databases differ there.
@@ -52,7 +52,7 @@ type Verdict struct {
 	Features []float32 `json:"-"`
 }
 
-// Decision is what a person said about an image.
+// Decision is the kind of a [Review].
 type Decision string
 
 // The decisions.
@@ -64,7 +64,7 @@ const (
 	Undo    Decision = "undo"  // the review before counts no more: there is none
 )
 
-// Review is what a person said about the image of one verdict. The latest of a
+// Review is a person's decision on the image of one verdict. The latest of a
 // verdict counts; none is ever removed.
 type Review struct {
 	ID       string    `json:"id"`   // of the verdict
@@ -141,6 +141,8 @@ type Store interface {
 
 	// Get returns one verdict; the error wraps ErrNotFound if there is none.
 	Get(ctx context.Context, id string) (Record, error)
+	// Has returns which of these ids verdicts have.
+	Has(ctx context.Context, ids []string) (map[string]bool, error)
 	// List returns the verdicts that a query means.
 	List(ctx context.Context, q Query) ([]Record, error)
 	// Count counts the verdicts that a query means, without its order and limit, by
@@ -157,6 +159,8 @@ type Store interface {
 
 	// State returns the value of a key; the error wraps ErrNotFound if there is none.
 	State(ctx context.Context, key string) ([]byte, error)
+	// States returns the values of all keys that begin with a prefix.
+	States(ctx context.Context, prefix string) (map[string][]byte, error)
 	// SetState sets the value of a key, which all replicas see.
 	SetState(ctx context.Context, key string, value []byte) error
 	// UpdateState replaces the value of a key by what change makes of it (nil if

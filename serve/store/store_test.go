@@ -104,6 +104,9 @@ func testRoundTrip(t *testing.T, place string) {
 	if _, err := s.Get(ctx, "none"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("%v", err)
 	}
+	if has, err := s.Has(ctx, append(make([]string, 2*maxArguments), "tiny", "none")); err != nil || len(has) != 1 || !has["tiny"] {
+		t.Errorf("%v, %v", has, err)
+	}
 	if err := s.Add(ctx, []Verdict{{}}); err == nil {
 		t.Error("a verdict without an id was stored")
 	}
@@ -267,6 +270,46 @@ func testCount(t *testing.T, place string) {
 	if must(t, err); len(some) != 2 || some[0].N+some[1].N != 3 {
 		t.Errorf("%+v", some)
 	}
+	// Whole hours come from the table, the rest from the verdicts, and so do all counts of
+	// a store that an old program wrote.
+	for i := range list {
+		list[i].ID, list[i].Time = fmt.Sprintf("later-%d", i), start.Add(time.Duration(i)*7*time.Minute)
+	}
+	must(t, s.Add(ctx, list[:120]))
+	must(t, s.Add(ctx, list)) // 120 of them again
+	_, err = s.write.ExecContext(ctx, `UPDATE mlrbfn_store SET version = 1`)
+	must(t, err)
+	old := open(t, place, Options{ReadOnly: true})
+	if old.tallied {
+		t.Error("an old store has the table")
+	}
+	yes := true
+	from, to := start.Add(91*time.Minute), start.Add(17*time.Hour+5*time.Minute)
+	for i, q := range []Query{{}, {From: from}, {To: to}, {From: from, To: to}, {From: from, To: from.Add(20 * time.Minute)}, {From: from, To: from.Add(-time.Hour)},
+		{From: start.Truncate(time.Hour), To: to, OOD: &yes}, {From: from, To: to, Source: "dock", Class: "cat", Detector: "d1"}, {Detector: "none"}, {From: from, AfterSeq: 250}} {
+		for _, step := range []time.Duration{0, time.Hour, 24 * time.Hour, 90 * time.Minute} {
+			got, err := s.Count(ctx, q, step)
+			must(t, err)
+			want, err := old.Count(ctx, q, step)
+			must(t, err)
+			for _, list := range [][]Count{got, want} {
+				for i := range list {
+					list[i].MeanPValue = math.Round(list[i].MeanPValue*1e12) / 1e12
+				}
+			}
+			if (len(got) == 0) != (i == 5 || q.Detector == "none") || !reflect.DeepEqual(got, want) {
+				t.Errorf("query %d, step %v: %+v, want %+v", i, step, got, want)
+			}
+		}
+	}
+	_, err = s.write.ExecContext(ctx, `DROP TABLE counts`)
+	must(t, err)
+	before, err := s.Count(ctx, Query{AfterSeq: -1}, 0) // which reads the verdicts
+	must(t, err)
+	after, err := open(t, place, Options{}).Count(ctx, Query{}, 0) // opening makes the table anew
+	if must(t, err); len(after) != len(before) || after[0].N != before[0].N || after[0].PValues != before[0].PValues {
+		t.Errorf("%+v, want %+v", after, before)
+	}
 	if _, err := s.Count(ctx, Query{}, time.Millisecond); err == nil {
 		t.Error("spans of a millisecond")
 	}
@@ -332,6 +375,11 @@ func testState(t *testing.T, place string) {
 	value, err := b.State(ctx, "n")
 	if must(t, err); len(value) != 100 {
 		t.Errorf("%d of 100 changes", len(value))
+	}
+	must(t, a.SetState(ctx, "ä/1", []byte{1}))
+	must(t, b.SetState(ctx, "ä/%", []byte{2}))
+	if all, err := a.States(ctx, "ä/"); err != nil || len(all) != 2 || all["ä/1"][0] != 1 || all["ä/%"][0] != 2 {
+		t.Errorf("%v, %v", all, err)
 	}
 	must(t, a.SetState(ctx, "n", nil))
 	value, err = b.State(ctx, "n")

@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/url"
@@ -457,9 +458,13 @@ func (t *Tab) Paste() {
 	t.do("Input.dispatchKeyEvent", map[string]any{"type": "rawKeyDown", "key": "v", "modifiers": 2, "commands": []string{"Paste"}}, nil)
 }
 
-// Screenshot writes what the screen shows to a PNG file, the whole page with whole.
+// Screenshot writes what the screen shows to a PNG file, the whole page with whole. It
+// does so only if go test is to keep such files (-artifacts): it takes long.
 func (t *Tab) Screenshot(file string, whole bool) {
 	t.tb.Helper()
+	if kept := flag.Lookup("test.artifacts"); kept == nil || kept.Value.String() != "true" {
+		return
+	}
 	var shot struct{ Data string }
 	t.do("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}, &shot)
 	data, err := base64.StdEncoding.DecodeString(shot.Data)

@@ -50,7 +50,7 @@ func RandomDensity(rng *rand.Rand, d, classes int) *residual.Density {
 func RandomResidual(rng *rand.Rand, density *residual.Density, layers, e, classes int) *head.Head {
 	return &head.Head{Network: &residual.Network{
 		Recovery: 1.1, Density: density, Layers: RandomLayers(rng, layers, e, e, classes),
-		Score: &residual.Score{
+		Score: &residual.HeadScore{
 			Nearness: head.Scale{Mean: -4 + rng.Float64(), Deviation: 1 + rng.Float64()},
 			Decision: head.Scale{Mean: -2 * rng.Float64(), Deviation: 1 + rng.Float64()},
 		},
@@ -58,7 +58,7 @@ func RandomResidual(rng *rand.Rand, density *residual.Density, layers, e, classe
 }
 
 func RandomDetector(rng *rand.Rand, norm float64, layers, heads, d int, depression bool) *detector.Detector {
-	det := &detector.Detector{Classes: []string{"cat", "dog", "Ä\n", "<x>"}, Threshold: -2, TargetTPR: 0.95, Scores: []float64{-5, -2, -2, -1.5, -0.5}}
+	det := &detector.Detector{Classes: []string{"cat", "dog", "Ä\n", "<x>"}, Threshold: -2, TargetTPR: 0.95, CalibrationScores: []float64{-5, -2, -2, -1.5, -0.5}}
 	for i := range heads {
 		det.Seeds = append(det.Seeds, uint64(i))
 		det.Heads = append(det.Heads, RandomHead(rng, norm, layers, d, len(det.Classes), depression))
@@ -88,12 +88,12 @@ func RandomResidualDetector(rng *rand.Rand, layers, heads, d, classes int) *dete
 // Calibrate gives a detector the scores of the rows x, and their median as its
 // threshold.
 func Calibrate(det *detector.Detector, x []float32) {
-	det.Scores = nil
+	det.CalibrationScores = nil
 	for _, v := range det.Verdicts(x) {
-		det.Scores = append(det.Scores, v.Score)
+		det.CalibrationScores = append(det.CalibrationScores, v.Score)
 	}
-	slices.Sort(det.Scores)
-	det.Threshold = det.Scores[len(det.Scores)/2]
+	slices.Sort(det.CalibrationScores)
+	det.Threshold = det.CalibrationScores[len(det.CalibrationScores)/2]
 }
 
 // RandomRows returns rows near the centroids, every third far from them.

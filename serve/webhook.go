@@ -1,0 +1,75 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"mlrbfn/serve/drift"
+	"mlrbfn/serve/store"
+	"mlrbfn/serve/webhook"
+)
+
+// openWebhook makes what tells another program of verdicts and alarms, if one is named.
+func (s *Server) openWebhook() (err error) {
+	if s.opts.Webhook == "" {
+		return nil
+	}
+	s.webhook, err = webhook.New(webhook.Options{
+		URL: s.opts.Webhook, SecretFile: s.opts.WebhookSecret, On: s.opts.WebhookOn, Store: s.opts.Store, Log: s.log,
+		Data:   func(r store.Record) any { return s.recordOf(r) },
+		Alarms: s.drift.alarms, Sent: s.metrics.delivered,
+	})
+	return err
+}
+
+// runWebhook sends until ctx is cancelled.
+func (s *Server) runWebhook(ctx context.Context) {
+	s.webhook.Run(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := s.webhook.Leave(ctx); err != nil {
+		s.log.Debug("another replica sends only after a while", "error", err)
+	}
+}
+
+// alarmData is the data of the event of an alarm.
+type alarmData struct {
+	Detector           string  `json:"detector"` // SHA-256 of its file, as in verdicts
+	Source             string  `json:"source"`
+	Class              string  `json:"class,omitempty"` // "" is all images together
+	RaisedAt           uint64  `json:"raised_at"`       // at which image
+	LogWealth          float64 `json:"log_wealth"`
+	Threshold          float64 `json:"threshold"`
+	ChanceWithoutCause float64 `json:"chance_without_cause"`
+}
+
+// alarms returns those that are raised in the store, by whatever replica.
+func (d *drifts) alarms(ctx context.Context) (all []webhook.Alarm, err error) {
+	values, err := d.store.States(ctx, driftKey)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range values {
+		var w drift.Watch
+		if err := w.UnmarshalBinary(value); err != nil {
+			d.log.Error("the state of a test for drift cannot be read", "key", key, "error", err)
+			continue
+		}
+		detector, source, _ := strings.Cut(strings.TrimPrefix(key, driftKey), "/")
+		for _, class := range append([]string{""}, w.Classes()...) {
+			m := w.All()
+			if class != "" {
+				m = w.Class(class)
+			}
+			if m.RaisedAt() > 0 {
+				all = append(all, webhook.Alarm{
+					Key: fmt.Sprintf("%s/%s/%d", key, class, m.RaisedAt()), Source: source,
+					Data: alarmData{detector, source, class, m.RaisedAt(), m.LogWealth(), m.Threshold(), d.alpha},
+				})
+			}
+		}
+	}
+	return all, nil
+}
