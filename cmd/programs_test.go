@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"image/png"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -53,17 +52,7 @@ func draw(t *testing.T, path string, kind int, seed uint64) {
 			img.Set(x, y, color.Gray{uint8(v + rng.IntN(50))})
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := png.Encode(f, img); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 }
 
 func TestPrograms(t *testing.T) {

@@ -12,20 +12,21 @@ import (
 )
 
 // ErrRunMemory is wrapped by the error of a model whose runs want more memory for
-// tensors than a session may have: three quarters of the machine's, or of the control
-// group's, without the weights.
+// tensors than a session may have, without the weights: three quarters of the
+// machine's or the control group's, or half of what the process may map.
 var ErrRunMemory = errors.New("its tensors take too much memory")
 
 // runMemory returns how many bytes the tensors of a session's runs may take in all.
-var runMemory = sync.OnceValue(func() int64 { return spill.Default() / 2 * 3 })
+var runMemory = sync.OnceValue(func() int64 { return min(spill.Default()/2*3, mostMapped()/2) })
 
 // foldMemory returns how many bytes onnxruntime may give to a tensor that it computes
 // from constants while it loads a graph of so many bytes: more than its weights take as
 // float32, and at most the default of onnxruntime.
 func foldMemory(graph int64) int64 { return min(max(64<<20, 8*graph), 1<<30) }
 
-// refused matches the errors of onnxruntime about an arena that is full.
-var refused = regexp.MustCompile(`Available memory of [0-9]+ is smaller than requested bytes`)
+// refused matches the errors of onnxruntime about an arena that is full, and about
+// memory that the system does not give.
+var refused = regexp.MustCompile(`Available memory of [0-9]+ is smaller than requested bytes|Failed to allocate memory for requested buffer|std::bad_alloc`)
 
 // arenas counts the sessions that are being made. onnxruntime gives a session the
 // arena that is registered meanwhile. The session keeps it, so that it is freed with

@@ -98,6 +98,8 @@ type model interface {
 	newRunner(batch int) (runner, error)
 	// prepare writes what a run reads of an image.
 	prepare(dst []float32, img *image.NRGBA) error
+	// normalise writes the same of an image that is cropped already.
+	normalise(dst []float32, img *preprocess.Cropped) error
 	// decoding says how images are decoded for prepare.
 	decoding() preprocess.DecodeOptions
 	// threads is how many threads a run may use, or 0 where there is no
@@ -319,6 +321,9 @@ func (w *worker) finished(r Result, i int) error {
 // load reads, hashes, decodes and preprocesses r's image into dst. While it does
 // so the image's pixels count against those that all workers may hold.
 func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
+	if r.Item.memory != nil && r.Item.memory.crop != nil {
+		return w.model.normalise(dst, r.Item.memory.crop)
+	}
 	data, err := read(&r.Item, w.file)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"image"
 	"image/draw"
 
+	"mlrbfn/extractor/preprocess"
 	"mlrbfn/options"
 )
 
@@ -12,6 +13,7 @@ import (
 type inMemory struct {
 	data   []byte
 	pixels image.Image
+	crop   *preprocess.Cropped
 }
 
 // EncodedItem is an image in memory, in the form of a file: what is in it must
@@ -24,6 +26,12 @@ func EncodedItem(name string, data []byte) Item {
 // as that of files is, and nothing is known of an EXIF orientation.
 func PixelsItem(name string, img image.Image) Item {
 	return Item{Path: name, Label: -1, memory: &inMemory{pixels: img}}
+}
+
+// CroppedItem is what a model's [preprocess.Spec.Crop] makes of an image: it is only
+// normalised.
+func CroppedItem(name string, img *preprocess.Cropped) Item {
+	return Item{Path: name, Label: -1, memory: &inMemory{crop: img}}
 }
 
 // InMemory tells whether the item is no file.

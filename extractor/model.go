@@ -162,8 +162,8 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // not fit its configuration fails here. So does one whose tensors for one run
 // would not fit into a gigabyte, one whose constants ask for endless loops or
 // huge values, and one that is not open after [ModelOptions.OpenTimeout]. Tensors
-// whose sizes a run computes may take three quarters of the machine's memory, and
-// more is [ErrRunMemory].
+// whose sizes a run computes may take most of the machine's memory; more is
+// [ErrRunMemory].
 //
 // Errors name the graph file.
 func OpenModel(dir string, opts ModelOptions) (*Model, error) {
@@ -832,6 +832,10 @@ func (m *Model) newRunner(batch int) (runner, error) {
 
 func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
 	return m.Spec.Tensor(dst, img, m.input.layout)
+}
+
+func (m *Model) normalise(dst []float32, img *preprocess.Cropped) error {
+	return m.Spec.Normalise(dst, img, m.input.layout)
 }
 
 func (m *Model) decoding() preprocess.DecodeOptions {

@@ -153,6 +153,10 @@ func (p *Pixels) prepare(dst []float32, img *image.NRGBA) error {
 	return err
 }
 
+func (p *Pixels) normalise(dst []float32, img *preprocess.Cropped) error {
+	return p.spec.Normalise(dst, img, preprocess.NCHW)
+}
+
 func (p *Pixels) decoding() preprocess.DecodeOptions {
 	return preprocess.DecodeOptions{ApplyEXIF: p.applyEXIF, For: p.spec}
 }

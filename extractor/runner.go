@@ -206,7 +206,7 @@ func (m *Model) run(ctx context.Context, b binding) error {
 	select {
 	case err := <-done:
 		if err != nil && refused.MatchString(err.Error()) {
-			err = fmt.Errorf("%w: more than %.1f GiB: %w", ErrRunMemory, float64(runMemory())/(1<<30), err)
+			err = fmt.Errorf("%w: %w", ErrRunMemory, err)
 		}
 		return cmp.Or(err, options.Destroy())
 	case <-ctx.Done():

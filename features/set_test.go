@@ -336,6 +336,16 @@ func FuzzParseMeta(f *testing.F) {
 	}
 	f.Add(sealed)
 	f.Add([]byte(`{"version":1,"n":-1,"preprocess":null}`))
+	// What hostile sets had.
+	for _, text := range []string{
+		`{"version":2,"n":4611686018427387904,"d":4611686018427387904}`, `{"version":2,"n":1e30,"d":1}`, `{"version":99}`, `{"version":3,"n":1,"d":1,"sha256":"00"}`,
+		`{"version":2,"n":1,"d":1,"files":{"../../features.npy":{"bytes":-1,"sha256":""},"/etc/passwd":{"bytes":1,"sha256":"0"}}}`,
+		`{"version":2,"n":1,"d":1,"classes":["a","a","\u001b[2J","\ud800"],"root":"../../../etc","shard":{"index":9,"of":0}}`,
+		`{"version":2,"n":1,"d":1,"preprocess":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`,
+		"\xff\xfe", "null", "[]", `{"version":2,"n":1,"d":1}{"version":2}`,
+	} {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		meta, err := features.ParseMeta(data)
 		if err != nil {
@@ -367,6 +377,14 @@ func FuzzParseImages(f *testing.F) {
 	f.Add([]byte(`{"path":"a%FF.png","label":"cat","bytes":1,"mtime":2,"sha256":"00"}` + "\n{}\n"))
 	f.Add([]byte("\n"))
 	f.Add([]byte("null\n[]"))
+	// What hostile sets had.
+	for _, text := range []string{
+		`{"path":"../../etc/passwd","label":null}`, `{"path":"/dev/zero"}`, `{"path":"a\u0000ff.png","path_bytes":"////"}`, `{"path":"\u001b]0;x\u0007\u202e.png","label":"=1+1"}`,
+		`{"path":"a","bytes":-9223372036854775808,"mtime":9223372036854775807,"sha256":"` + strings.Repeat("zz", 32) + `"}`, `{"path":"a","bytes":1e400}`,
+		`{"path":"` + strings.Repeat("a/", 5000) + `"}`, `{"path":"a"} {"path":"b"}`, "\ufeff{}", strings.Repeat("\n", 300), `{"path":"a`,
+	} {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		images, err := features.ParseImages(data)
 		if err != nil && !errors.Is(err, features.ErrDamaged) {

@@ -48,7 +48,7 @@ type Settings struct {
 	Projection int
 	Norm       float64
 	Recovery   float64
-	Open       bool // the residual network; else the paper's, whose settings follow
+	Residual   bool // the residual network; else the paper's, whose settings follow
 
 	NoDepression, NoRatio, NoProjections bool
 	SumLoss                              bool // of a config

@@ -325,7 +325,7 @@ func ExampleStoppedError() {
 func TestTrainPaged(t *testing.T) {
 	data, val := headtest.Blobs(900, 6, 3, 1), headtest.Blobs(90, 6, 3, 2)
 	for _, cfg := range []head.Config{paper.Config{Layers: 2, Centroids: 6}, residual.Config{Layers: 2, Centroids: 6}} {
-		_, open := cfg.(residual.Config)
+		_, isResidual := cfg.(residual.Config)
 		opts := head.TrainOptions{Epochs: 4, Batch: 16, LR: 0.001, Schedule: head.Plateau, Seed: 3}
 		train := func(ctx context.Context, memory int64, opts head.TrainOptions) (*head.Head, error) {
 			var space *dataset.Space
@@ -354,10 +354,10 @@ func TestTrainPaged(t *testing.T) {
 		const small, all = 6000, 900 * 6 * 4 // of which the rows and one window
 		small1 := run(small, opts)
 		if !bytes.Equal(small1, run(small, opts)) {
-			t.Errorf("residual %v: the same windows gave two heads", open)
+			t.Errorf("residual %v: the same windows gave two heads", isResidual)
 		}
 		if bytes.Equal(small1, whole) {
-			t.Errorf("residual %v: windows changed nothing", open)
+			t.Errorf("residual %v: windows changed nothing", isResidual)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		interrupted := opts
@@ -367,26 +367,26 @@ func TestTrainPaged(t *testing.T) {
 			}
 			return nil
 		}
-		if o := opts; open {
+		if o := opts; isResidual {
 			if o.Window = -1; !bytes.Equal(whole, run(small, o)) {
 				t.Error("all rows shuffled together gave another head where they are in a file")
 			}
 		}
 		var stopped *head.StoppedError
 		if _, err := train(ctx, small, interrupted); !errors.As(err, &stopped) || stopped.State.Window == 0 {
-			t.Fatalf("residual %v: interrupted with %v", open, err)
+			t.Fatalf("residual %v: interrupted with %v", isResidual, err)
 		}
 		for _, memory := range []int64{small, small / 2, 2 * all} {
 			// Like a head that had not begun when others were interrupted.
 			begun := opts
 			begun.Window = stopped.State.Window
 			if !bytes.Equal(small1, run(memory, begun)) {
-				t.Errorf("residual %v: the same windows with %d bytes gave another head", open, memory)
+				t.Errorf("residual %v: the same windows with %d bytes gave another head", isResidual, memory)
 			}
 			resumed := opts
 			resumed.Resume = stopped.State
 			if !bytes.Equal(small1, run(memory, resumed)) {
-				t.Errorf("residual %v: continuing with %d bytes gave another head", open, memory)
+				t.Errorf("residual %v: continuing with %d bytes gave another head", isResidual, memory)
 			}
 		}
 	}

@@ -49,6 +49,9 @@ type DetectOptions struct {
 	// verdict.
 	Explain *Explainer
 	Where   bool
+	// MostMaps is how many flagged images get such a map, the first ones; 0 means
+	// DefaultMaps. [DetectStats].Unmapped counts the others.
+	MostMaps int
 
 	Backbone extractor.ModelOptions // only Device, Provider, IntraOpThreads and the time limits count, the rest is the detector's
 	// Run is how to extract: workers, batch, progress. With More the total is −1
@@ -89,6 +92,7 @@ func (j Judgement) Image(ctx context.Context, opts preprocess.DecodeOptions) (im
 type DetectStats struct {
 	Images, OOD, Failed int
 	Kept                int // out of distribution, but not set aside as they should have been
+	Unmapped            int // out of distribution, but without a map, see DetectOptions.MostMaps
 }
 
 // Detect judges all images under opts.Paths and gives each judgement to sink,
@@ -161,6 +165,7 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 			}
 		}
 	})
+	stats.Unmapped = explaining.unmapped
 	return stats, err
 }
 

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 
@@ -51,15 +52,24 @@ func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures 
 	if err != nil {
 		return nil, err
 	}
+	var items []extractor.Item
+	var of []*Explanation
 	for k, i := range at {
 		if where && answers[i].OOD {
-			if all[k].Where, all[k].WhereErr = e.Where(ctx, j.backbone, pictures[i].item, j.run); ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
+			items, of = append(items, pictures[i].item), append(of, &all[k])
 		}
 		answers[i].Explanation = &all[k]
 	}
-	return answers, nil
+	return answers, addMaps(ctx, e, j.backbone, items, j.run, of)
+}
+
+// addMaps adds the maps of images to their explanations.
+func addMaps(ctx context.Context, e *Explainer, backbone detector.Backbone, items []extractor.Item, run extractor.ExtractOptions, to []*Explanation) error {
+	maps, err := e.Where(ctx, backbone, items, run)
+	for i, m := range maps {
+		to[i].Where, to[i].WhereErr = m.Map, m.Err
+	}
+	return err
 }
 
 // explaining collects judged images, in order, to explain many of them at once.
@@ -71,13 +81,18 @@ type explaining struct {
 	results  []extractor.Result
 	verdicts []Verdict
 	received atomic.Int64
+	maps     int           // that were made
+	unmapped int           // flagged images without, as there were enough
 	more     chan struct{} // has a value when received has grown
 }
 
 // explainedAtOnce is how many images share a search of the training features, and
 // mappedAtOnce how many where those that are flagged get a map, which takes so long
 // that the search does not matter.
-const explainedAtOnce, mappedAtOnce = 512, 16
+const explainedAtOnce, mappedAtOnce = 512, 32
+
+// DefaultMaps is the default of DetectOptions.MostMaps.
+const DefaultMaps = 1000
 
 func newExplaining(opts *DetectOptions, backbone detector.Backbone, sink func(extractor.Result, Verdict, *Explanation) error) *explaining {
 	return &explaining{opts: opts, backbone: backbone, sink: sink, more: make(chan struct{}, 1)}
@@ -114,17 +129,28 @@ func (e *explaining) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	reasons := make([]*Explanation, len(e.results))
+	var items []extractor.Item
+	var of []*Explanation
 	for i, r := range e.results {
-		var why *Explanation
-		if r.Err == nil {
-			why, all = &all[0], all[1:]
-			if e.opts.Where && e.verdicts[i].OOD {
-				if why.Where, why.WhereErr = e.opts.Explain.Where(ctx, e.backbone, r.Item, e.opts.Run); ctx.Err() != nil {
-					return ctx.Err()
-				}
-			}
+		if r.Err != nil {
+			continue
 		}
-		if err := e.sink(r, e.verdicts[i], why); err != nil {
+		reasons[i], all = &all[0], all[1:]
+		switch {
+		case !e.opts.Where || !e.verdicts[i].OOD:
+		case e.maps == cmp.Or(e.opts.MostMaps, DefaultMaps):
+			e.unmapped++
+		default:
+			e.maps++
+			items, of = append(items, r.Item), append(of, reasons[i])
+		}
+	}
+	if err := addMaps(ctx, e.opts.Explain, e.backbone, items, e.opts.Run, of); err != nil {
+		return err
+	}
+	for i, r := range e.results {
+		if err := e.sink(r, e.verdicts[i], reasons[i]); err != nil {
 			return err
 		}
 	}

@@ -2,12 +2,10 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"image"
 	"image/color"
 	"image/draw"
-	"image/png"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -18,6 +16,7 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/testenv"
 )
 
 // striped draws stripes of a kind, lying or standing, with noise, and a strange
@@ -33,16 +32,7 @@ func striped(t *testing.T, path string, kind int, seed uint64, strange image.Rec
 		}
 	}
 	draw.Draw(img, strange, image.NewUniform(color.NRGBA{255, 0, 0, 255}), image.Point{}, draw.Src)
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 }
 
 // TestExplainImages: Detect and Judge give the same explanations and unchanged
@@ -100,7 +90,7 @@ func TestExplainImages(t *testing.T) {
 		}
 	}
 	m := got[1].Explanation.Where
-	if m.Width != 8 || m.Height != 8 || len(m.Values) != 64 {
+	if m.Width != 8 || m.Height != 8 || len(m.Values) != 64 || m.Area != [4]float64{0, 0, 1, 1} {
 		t.Fatalf("%+v", m)
 	}
 	high := slices.Sorted(slices.Values(m.Values))[60:] // the four highest

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"image/png"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -21,6 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"mlrbfn/internal/testenv"
 	_ "mlrbfn/internal/testenv/fixedseed"
 )
 
@@ -32,16 +32,7 @@ func tile(t testing.TB, path string, seed uint64) {
 	for i := range 12 {
 		img.Set(i%4, i/4, color.NRGBA{uint8(rng.Uint32()), uint8(rng.Uint32()), uint8(rng.Uint32()), 255})
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 	// A time that is not that of another state of the file.
 	when := time.Unix(1_700_000_000, int64(seed))
 	if err := os.Chtimes(path, when, when); err != nil {

@@ -29,6 +29,7 @@ type Earlier struct {
 	Dir     string
 	Results []Result
 	sets    []setRecord // nil if it does not record them
+	limits  []limitRecord
 }
 
 // setRecord says in sets.json which images a set of a report has.
@@ -39,9 +40,17 @@ type setRecord struct {
 	Images string `json:"images,omitempty"` // see Set.Images
 }
 
+// limitRecord says in sets.json by which threshold a detector decides.
+type limitRecord struct {
+	Method    string  `json:"method"`
+	Seed      string  `json:"seed"`
+	Threshold float64 `json:"threshold"`
+}
+
 type setsFile struct {
-	Version int         `json:"version"`
-	Sets    []setRecord `json:"sets"`
+	Version    int           `json:"version"`
+	Sets       []setRecord   `json:"sets"`
+	Thresholds []limitRecord `json:"thresholds,omitempty"`
 }
 
 const setsName = "sets.json"
@@ -54,11 +63,17 @@ func recordSets(id Set, ood []Set) []setRecord {
 	return records
 }
 
-func writeSets(dir string, id Set, ood []Set) error {
+func writeSets(dir string, r Report) error {
+	var limits []limitRecord
+	for _, run := range r.Runs {
+		if run.Threshold != nil {
+			limits = append(limits, limitRecord{run.Method, run.Seed, *run.Threshold})
+		}
+	}
 	return atomicfile.Write(filepath.Join(dir, setsName), func(w io.Writer) error {
 		out := json.NewEncoder(w)
 		out.SetIndent("", "  ")
-		return out.Encode(setsFile{1, recordSets(id, ood)})
+		return out.Encode(setsFile{1, recordSets(r.ID, r.OOD), limits})
 	})
 }
 
@@ -84,8 +99,19 @@ func ReadEarlier(dir string) (*Earlier, error) {
 	if sets.Version != 1 {
 		return nil, fmt.Errorf("report: %s has version %d, and this program reads version 1", file, sets.Version)
 	}
-	e.sets = sets.Sets
+	e.sets, e.limits = sets.Sets, sets.Thresholds
 	return e, nil
+}
+
+// threshold returns the threshold of the detector that gave a method's scores; nil
+// without one.
+func (e *Earlier) threshold(method, seed string) *float64 {
+	for _, l := range e.limits {
+		if l.Method == method && l.Seed == seed {
+			return &l.Threshold
+		}
+	}
+	return nil
 }
 
 // Check returns an error that wraps ErrOtherImages unless the earlier report is on
@@ -182,6 +208,7 @@ type comparison struct {
 	Notes   []string
 	Metrics table
 	Sides   *table
+	Own     []string // methods that are judged by the thresholds of detectors
 	Changed []missed // images that changed sides, by method
 }
 
@@ -248,6 +275,14 @@ func (v *view) compare() error {
 			return err
 		}
 		row := tableRow{Head: method}
+		switch before, now := e.threshold(method, seed) != nil, run.Threshold != nil; {
+		case before && now:
+			c.Own = append(c.Own, method)
+		case before:
+			c.Own = append(c.Own, method+" in the earlier report")
+		case now:
+			c.Own = append(c.Own, method+" in this report")
+		}
 		m := missed{Method: method}
 		for i, list := range changes {
 			row.Cells = append(row.Cells, whole(len(list)))
@@ -300,6 +335,12 @@ func (v *view) changes(e *Earlier, run Run, seed string) (lists [4][]change, err
 					return lists, nil
 				}
 				s.limit = accepts95(s.id)
+			}
+			if own := e.threshold(run.Method, seed); own != nil {
+				before.limit = *own
+			}
+			if run.Threshold != nil {
+				now.limit = *run.Threshold
 			}
 		}
 		for i := range now.scores {

@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,6 +98,29 @@ func TestAgainst(t *testing.T) {
 	}
 	if n := strings.Count(section, "does not record"); n != 1 { // the OOD sets do not
 		t.Errorf("the page says %d times that a report does not record its images", n)
+	}
+
+	// Thresholds of detectors count: one that flags nothing, and one that flags all.
+	all, nothing := 1e9, -1e9
+	r.Runs[1].Threshold = &nothing
+	byThreshold := writeEarlier(t, r)
+	if r.Against, err = report.ReadEarlier(byThreshold); err != nil {
+		t.Fatal(err)
+	}
+	r.Runs[1].Threshold = &all
+	page = write(t, t.TempDir(), r)
+	ood := 0
+	for _, set := range r.OOD {
+		ood += set.N
+	}
+	for _, want := range []string{"newly flagged (100)", fmt.Sprintf("newly caught (%d)", ood), "that of its detector (" + method + ")"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("by the thresholds of detectors the comparison lacks %q", want)
+		}
+	}
+	r.Runs[1].Threshold, r.Against = nil, nil
+	if r.Against, err = report.ReadEarlier(earlier); err != nil {
+		t.Fatal(err)
 	}
 
 	for what, change := range map[string]func(r *report.Report){

@@ -140,6 +140,19 @@ func TestDetectorInBrowser(t *testing.T) {
 	if got := card(); !strings.Contains(got, "<img src=x>2.jpg") || tab.Count("[data-plane-card] .thumb") != 1 {
 		t.Errorf("at the pointer: %q", got)
 	}
+	// A finger, which only taps: the card stays.
+	tab.Eval(`(() => {
+		const svg = document.querySelector(".plane svg");
+		svg.dispatchEvent(new PointerEvent("pointerleave", {pointerType: "mouse"}));
+		document.querySelector(".plane").dispatchEvent(new PointerEvent("pointerleave", {pointerType: "mouse"}));
+		const box = document.querySelector("[data-mark='3']").getBoundingClientRect();
+		const at = {bubbles: true, pointerType: "touch", clientX: box.x + box.width / 2 + 10, clientY: box.y + box.height / 2};
+		for (const kind of ["pointerdown", "pointerup", "pointerout"]) svg.dispatchEvent(new PointerEvent(kind, at));
+		document.querySelector(".plane").dispatchEvent(new PointerEvent("pointerleave", {pointerType: "touch"}));
+	})()`, nil)
+	if got := card(); got == "" {
+		t.Error("after a tap no image is shown")
+	}
 	// The keyboard: one stop of Tab, arrows from mark to mark.
 	var focusable int
 	if tab.Eval(`document.querySelectorAll("[data-mark][tabindex='0']").length`, &focusable); focusable != 1 {

@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"mlrbfn/internal/testenv/browser"
@@ -11,7 +12,20 @@ import (
 func TestEvaluationInBrowser(t *testing.T) {
 	b := browser.Start(t)
 	dir := t.TempDir()
-	write(t, dir, synthetic(t, 4, 2, 1, 100, 50))
+	r := synthetic(t, 4, 2, 1, 100, 50)
+	earlier := writeEarlier(t, r)
+	var err error
+	if r.Against, err = report.ReadEarlier(earlier); err != nil {
+		t.Fatal(err)
+	}
+	scores := r.Runs[1].Scores
+	r.Runs[1].Scores = func(dataset string) ([]float64, error) { // the last image of each set changes sides
+		s, err := scores(dataset)
+		s = slices.Clone(s)
+		s[len(s)-1] = map[bool]float64{true: -100, false: 100}[dataset == "id"]
+		return s, err
+	}
+	write(t, dir, r)
 	page := filepath.Join(dir, "report.html")
 	report.Look(t, b, "evaluation", page)
 
@@ -45,6 +59,18 @@ func TestEvaluationInBrowser(t *testing.T) {
 	tab.Eval(`items.filter((i) => i.checkVisibility()).indexOf(document.activeElement)`, &at)
 	if at != 1 {
 		t.Errorf("after two steps the keyboard is at image %d", at)
+	}
+	// What changed since the earlier report: the method whose scores changed is open.
+	if n := tab.Count("#against details[open] .gallery > li"); n < 2 || tab.Count("#against details") != 1 {
+		t.Errorf("%d images that changed sides are shown, of %d methods", n, tab.Count("#against details"))
+	}
+	tab.Click("#against details summary")
+	if n := tab.Count("#against details[open]"); n != 0 {
+		t.Error("the list of changed images does not fold")
+	}
+	tab.Click("#against thead tr:last-child th button")
+	if tab.Count("#against th[aria-sort]") == 0 {
+		t.Error("the table of changes cannot be sorted")
 	}
 	for _, c := range tab.Complaints() {
 		t.Errorf("the page complains: %s", c)

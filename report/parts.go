@@ -61,6 +61,9 @@ func asset(name string) string {
 // StyleSheet returns the style sheet of all pages, for pages that are made elsewhere.
 func StyleSheet() string { return pageColours() + asset("style.css") }
 
+// Parts returns the templates of web/parts.html, for pages that are made elsewhere.
+func Parts() *template.Template { return template.Must(template.ParseFS(web, "web/parts.html")) }
+
 // Style returns the style sheet.
 func (l layout) Style() template.CSS {
 	css := StyleSheet()
@@ -209,31 +212,48 @@ const (
 	thumbnailQuality = 80
 )
 
-// thumbnail returns an image as a small JPEG, or nil if it cannot be read: missing
-// images do not prevent a page.
-func thumbnail(decode func() (image.Image, error), side int) (t *thumb) {
+// Thumbnail returns an image as the small JPEG that pages show, or nil if it cannot be
+// read.
+func Thumbnail(img Image) []byte {
+	if img.Decode == nil {
+		return nil
+	}
+	small, _ := shrink(img.Decode, thumbnailSide)
+	return small
+}
+
+// thumbnail is shrink for a page: missing images do not prevent one.
+func thumbnail(decode func() (image.Image, error), side int) *thumb {
+	small, size := shrink(decode, side)
+	if small == nil {
+		return nil
+	}
+	return &thumb{URL: template.URL("data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(small)), Width: size.X, Height: size.Y}
+}
+
+// shrink returns an image as a small JPEG, or nil if it cannot be read.
+func shrink(decode func() (image.Image, error), side int) (small []byte, to image.Point) {
 	defer func() {
 		if recover() != nil { // decoders of rare formats have panicked
-			t = nil
+			small = nil
 		}
 	}()
 	from, err := decode()
 	if err != nil || from.Bounds().Empty() {
-		return nil
+		return nil, to
 	}
 	size := from.Bounds().Size()
 	scale := float64(side) / float64(max(size.X, size.Y))
-	to := image.NewRGBA(image.Rect(0, 0, max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))))
-	draw.Draw(to, to.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)
+	canvas := image.NewRGBA(image.Rect(0, 0, max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))))
+	draw.Draw(canvas, canvas.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)
 	var scaler draw.Scaler = draw.CatmullRom
 	if scale > 1 {
 		scaler = draw.NearestNeighbor // small images are shown as they are
 	}
-	scaler.Scale(to, to.Bounds(), from, from.Bounds(), draw.Over, nil)
+	scaler.Scale(canvas, canvas.Bounds(), from, from.Bounds(), draw.Over, nil)
 	var b bytes.Buffer
-	if err := jpeg.Encode(&b, to, &jpeg.Options{Quality: thumbnailQuality}); err != nil {
-		return nil
+	if err := jpeg.Encode(&b, canvas, &jpeg.Options{Quality: thumbnailQuality}); err != nil {
+		return nil, to
 	}
-	return &thumb{URL: template.URL("data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(b.Bytes())),
-		Width: to.Rect.Dx(), Height: to.Rect.Dy()}
+	return b.Bytes(), canvas.Rect.Size()
 }

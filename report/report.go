@@ -111,6 +111,9 @@ type Run struct {
 	// Predicted is the class of each image of the sets that Scores knows: an index
 	// into Classes. Sets may be missing.
 	Predicted map[string][]int
+	// Threshold, unless nil, is the one of the detector that gave the scores: it flags
+	// images with lower ones.
+	Threshold *float64
 }
 
 // Interval holds the confidence intervals of a method's metrics. Zero intervals
@@ -151,7 +154,7 @@ func Write(dir string, r Report) error {
 	if err := v.writeFigures(filepath.Join(dir, "figures")); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	if err := writeSets(dir, r.ID, r.OOD); err != nil {
+	if err := writeSets(dir, r); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	if err := writePage(filepath.Join(dir, "report.html"), "evaluation.html", v); err != nil {

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/internal/testenv"
 	"mlrbfn/metrics"
 	"mlrbfn/report"
 	"mlrbfn/report/figures"
@@ -138,14 +139,7 @@ func writePicture(t *testing.T, file string, grey uint8) {
 	for x := range 60 {
 		img.Set(x, x, color.Gray{Y: grey})
 	}
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := png.Encode(f, img); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, file, img)
 }
 
 // write writes a report and returns its page.

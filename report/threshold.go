@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -164,6 +165,16 @@ func newSlider(v *Verdicts) *slider {
 		s.At = at
 	}
 	return s
+}
+
+// Thresholds returns, in JSON, what the slider of WriteVerdicts knows: possible limits,
+// what each flags of v.Scores, which are in order, and what it costs in false alarms.
+func Thresholds(v *Verdicts) json.RawMessage {
+	text, err := json.Marshal(newSlider(v))
+	if err != nil {
+		panic(err) // numbers always work
+	}
+	return text
 }
 
 // Max is the last step.

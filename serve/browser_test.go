@@ -4,97 +4,194 @@ import (
 	"bytes"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"mlrbfn/internal/testenv/browser"
+	"mlrbfn/pipeline"
 	"mlrbfn/serve/internal/servetest"
 	"mlrbfn/serve/store"
 )
 
-// TestPageInBrowser: a person sees what came in, a flagged image as it comes, and reviews
-// it by keys and by clicks. On each screen nothing is wider than it, nothing is against
+// TestPageInBrowser: a person sees what came in, a flagged image as it comes, walks the
+// review queue by keys, undoes, moves the slider, lets the detector learn, activates what
+// came of it and goes back. On each screen nothing is wider than it, nothing is against
 // the page's own policy, and axe-core finds nothing serious.
 func TestPageInBrowser(t *testing.T) {
 	b := browser.Start(t)
-	w, db := remembering(t)
-	send := func(seed uint64, name string) string {
+	w := teach(t, func(o *Options) {
+		o.Detectors.Load = func(file string) (*pipeline.Detector, error) {
+			d, err := pipeline.LoadDetector(file)
+			if err == nil {
+				d.SetThreshold(1e9) // every image is flagged
+			}
+			return d, err
+		}
+	})
+	const markup = "<img src=x onerror=alert(1)>.png"
+	send := func(data []byte, name string) string {
 		t.Helper()
-		_, _, text := ask(t, "POST", w.url+"/v1/detect?source=camera&name="+url.QueryEscape(name), nil, bytes.NewReader(servetest.Image(int(seed%2), seed)))
+		_, _, text := ask(t, "POST", w.url+"/v1/detect?source=camera&name="+url.QueryEscape(name), nil, bytes.NewReader(data))
 		var r result
 		if decode(t, text, &r); r.Stored == nil || !*r.Stored || !r.OOD {
 			t.Fatal(text)
 		}
 		return r.ID
 	}
-	first := send(1, "<img src=x onerror=alert(1)>.png")
-	for i := range uint64(6) {
-		send(2+i, fmt.Sprintf("folder/a-rather-long-name-of-an-image-%d.png", i))
+	first := send(servetest.Image(0, 301), markup)
+	for i := range uint64(14) {
+		send(redImage(i), fmt.Sprintf("folder/a-rather-long-name-of-a-red-image-%d.png", i))
+	}
+	for i := range uint64(4) {
+		send(noise(i), fmt.Sprintf("noise-%d.png", i))
 	}
 	tab := b.Open(t)
 	tab.Show(browser.Screen{Width: 1280, Height: 900})
-	tab.Go(w.url + "/")
-	tab.Wait(`document.getElementById("state").textContent === "live"`)
-	tab.Wait(`document.querySelectorAll("#flagged>li img").length === 7`)
-	if n := tab.Count("#flagged>li"); n != 7 {
-		t.Errorf("%d flagged images", n)
+	open := func() {
+		t.Helper()
+		tab.Go(w.url + "/")
+		tab.Wait(`document.getElementById("state").textContent === "live"`)
 	}
-	var all string
-	tab.Eval(`document.querySelector("#counts tbody tr").innerText.replace(/\s+/g, " ")`, &all)
-	if all != "all 7 100% 7 100% 7 100%" {
-		t.Errorf("what came in: %q", all)
+	// Without JavaScript the page shows what came, but for reviews.
+	tab.Scripts(false)
+	tab.Go(w.url + "/?span=month")
+	if n, m := tab.Count("#flagged>li img"), tab.Count("svg[role=img]"); n != 19 || m != 2 {
+		t.Errorf("without JavaScript there are %d images and %d charts", n, m)
 	}
-	if got := tab.Text("#v-" + first + " .path"); got != "<img src=x onerror=alert(1)>.png" {
+	if got := tab.Text("#lead"); got != "19 images came in the last 30 days. 19 were flagged: 100%." {
+		t.Errorf("without JavaScript: %q", got)
+	}
+	tab.Scripts(true)
+
+	open()
+	tab.Wait(`document.querySelectorAll("#flagged>li img").length === 19`)
+	if got := tab.Text("#v-" + first + " .path"); got != markup {
 		t.Errorf("the name is %q", got)
 	}
-
-	live := send(90, "live.png")
+	tab.Click(`#came [data-span=hour]`)
+	tab.Wait(`document.getElementById("lead").textContent.includes("last hour")`)
+	live := send(servetest.Image(1, 90), "live.png")
 	tab.Wait(`document.querySelector("#flagged>li").id === "v-` + live + `"`)
 
-	// Reviews by keys.
-	review := func(id string, want store.Decision, class string) {
+	// The queue by keys.
+	shown := func() string {
+		var id string
+		tab.Eval(`document.querySelector("#card [data-id]")?.dataset.id || ""`, &id)
+		return id
+	}
+	review := func(id string) *store.Review {
 		t.Helper()
-		v, err := db.Get(t.Context(), id)
-		if err != nil || v.Review == nil || v.Review.Decision != want || v.Review.Class != class {
-			t.Errorf("the review is %+v, %v; want %s %s", v.Review, err, want, class)
+		v, err := w.db.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Review
+	}
+	tab.Wait(`document.querySelectorAll("#card .nearest img").length === 3`)
+	isRed := func() bool { return strings.Contains(tab.Text("#card h3"), "red-image") }
+	for range 20 {
+		if isRed() {
+			break
+		}
+		at := shown()
+		tab.Press("j")
+		if shown() == at {
+			t.Fatal("j does not go on")
 		}
 	}
-	said := func(id, want string) {
+	var group []string
+	tab.Eval(`[...document.querySelectorAll("#card .members input")].map(i => i.value)`, &group)
+	if len(group) != 14 {
+		t.Errorf("%d images of 14 are in one group", len(group))
+	}
+	said := func(want string) {
 		t.Helper()
-		tab.Wait(`document.querySelector("#v-` + id + ` .said").textContent === ` + fmt.Sprintf("%q", want))
+		tab.Wait(fmt.Sprintf(`document.getElementById("said").textContent.startsWith(%q)`, want))
 	}
-	tab.Eval(`document.getElementById("v-`+live+`").focus()`, nil)
-	tab.Press("f")
-	said(live, "fine")
-	review(live, store.IsFine, "")
-	tab.Press("2")
-	said(live, "it is light")
-	review(live, store.IsClass, "light")
+	tab.Press("s")
+	said("1 image ticked")
+	tab.Press("s")
+	said("14 images ticked")
+	tab.Press("n", "r", "e", "d", "Enter")
+	said("14 images: it is red.")
+	for _, id := range group {
+		if r := review(id); r == nil || r.Decision != store.IsNew || r.Class != "red" {
+			t.Errorf("the review is %+v", r)
+		}
+	}
 	tab.Press("u")
-	said(live, "")
-	if v, err := db.Get(t.Context(), live); err != nil || v.Review != nil {
-		t.Errorf("undone is %+v, %v", v.Review, err)
+	said("14 images: not it is red any more.")
+	for _, id := range group {
+		if r := review(id); r != nil {
+			t.Errorf("after undo the review is %+v", r)
+		}
 	}
-	tab.Press("x")
-	said(live, "junk")
-	review(live, store.IsJunk, "")
-	// And by clicks.
-	tab.Choose("#v-"+first+" select", servetest.Classes[0])
-	said(first, "it is "+servetest.Classes[0])
-	review(first, store.IsClass, servetest.Classes[0])
-	tab.Click("#v-" + first + " button:last-child")
-	said(first, "")
+	if shown() != group[0] {
+		t.Error("what was undone is not shown")
+	}
+	tab.Press("3") // which is red by now
+	said("14 images: it is red.")
+	// What is left, until nothing is.
+	for n := 0; shown() != "" && n < 20; n++ {
+		at, key, want := shown(), "x", store.IsJunk
+		switch name := tab.Text("#card h3"); {
+		case name == markup:
+			key, want = "f", store.IsFine
+		case name == "live.png":
+			key, want = "2", store.IsClass
+		}
+		tab.Press(key)
+		tab.Wait(fmt.Sprintf(`(document.querySelector("#card [data-id]")?.dataset.id || "") !== %q`, at))
+		if r := review(at); r == nil || r.Decision != want {
+			t.Errorf("%s: the review is %+v", key, r)
+		}
+	}
+	if got := tab.Text("#card"); got != "No flagged image waits for a review." {
+		t.Errorf("the queue: %q", got)
+	}
+
+	// The slider.
+	before := tab.Text("#effect")
+	tab.Eval(`document.getElementById("threshold").focus()`, nil)
+	tab.Press("Home")
+	tab.Wait(`document.getElementById("effect").textContent.startsWith("Would flag")`)
+	if after := tab.Text("#effect"); !strings.Contains(before, "images. False alarms: about 100%") || !strings.Contains(after, "with 95% probability between") {
+		t.Errorf("the slider says %q, then %q", before, after)
+	}
+
+	// Learning.
+	tab.Wait(`document.getElementById("reviews").textContent.startsWith("16 images can be learned from, and 4 images are junk")`)
+	tab.Click("#start")
+	tab.Wait(`document.getElementById("job").textContent === "Learning is done."`)
+	tab.Wait(`document.getElementById("result").textContent.includes("Have I labelled enough?")`)
+	tab.Eval(`document.querySelectorAll("#result details").forEach(d => { d.open = true })`, nil)
+	tab.Wait(`document.querySelectorAll("#result .changes img").length > 0`)
+	tab.Click("#activate")
+	tab.Wait(`document.getElementById("job").textContent === "The new detector serves."`)
+	var known []string
+	if tab.Eval("classes", &known); !slices.Equal(known, []string{"0", "1", "red"}) {
+		t.Errorf("the new detector knows %q", known)
+	}
+	tab.Click("#back")
+	tab.Wait(`document.getElementById("job").textContent === "The original serves."`)
 
 	// It is the same after it is opened anew, on every screen.
+	send(servetest.Image(0, 302), "later.png")
 	shots := t.ArtifactDir()
 	for name, screen := range map[string]browser.Screen{
 		"desk-light": {Width: 1280, Height: 900}, "desk-dark": {Width: 1280, Height: 900, Dark: true},
 		"phone-light": {Width: 390, Height: 844, Phone: true}, "phone-dark": {Width: 390, Height: 844, Phone: true, Dark: true},
 	} {
 		tab.Show(screen)
-		tab.Go(w.url + "/")
-		tab.Wait(`document.querySelectorAll("#flagged>li img").length === 8 && document.getElementById("counts").tBodies[0].rows.length`)
-		said(live, "junk")
+		open()
+		tab.Wait(`document.querySelectorAll("#card .nearest img").length === 3`)
+		tab.Wait(`document.getElementById("result").textContent.includes("Have I labelled enough?")`)
+		if got := tab.Text("#v-" + first + " .said"); got != "fine" {
+			t.Errorf("%s: %q", name, got)
+		}
 		if wide := tab.Overflow(); len(wide) > 0 {
 			t.Errorf("%s: wider than the screen: %q", name, wide)
 		}
@@ -106,4 +203,33 @@ func TestPageInBrowser(t *testing.T) {
 	for _, c := range tab.Complaints() {
 		t.Errorf("the page complains: %s", c)
 	}
+}
+
+// TestPageWithToken: without the token the page holds nothing about images; with it, it
+// shows them.
+func TestPageWithToken(t *testing.T) {
+	b := browser.Start(t)
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("a-token-of-a-test\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := teach(t, func(o *Options) { o.TokenFile = tokens })
+	status, _, text := ask(t, "POST", w.url+"/v1/detect?name=secret.png", map[string]string{"Authorization": "Bearer a-token-of-a-test"}, bytes.NewReader(noise(1)))
+	if status != 200 {
+		t.Fatal(text)
+	}
+	if status, _, text := ask(t, "GET", w.url+"/page", nil, nil); status != 401 {
+		t.Errorf("%d %s", status, text)
+	}
+	if _, _, text := ask(t, "GET", w.url+"/", nil, nil); strings.Contains(text, "secret") || strings.Contains(text, "camera") {
+		t.Error(text)
+	}
+	tab := b.Open(t)
+	tab.Go(w.url + "/")
+	tab.Wait(`!document.getElementById("login").hidden`)
+	tab.Click("#token")
+	tab.Press(strings.Split("a-token-of-a-test", "")...)
+	tab.Click("#login button")
+	tab.Wait(`document.getElementById("state").textContent === "live"`)
+	tab.Wait(`document.querySelector("#came .lead")?.textContent.startsWith("1 image came")`)
 }

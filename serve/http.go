@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ type route struct {
 }
 
 func (s *Server) routes() []route {
-	return append(s.pageRoutes(), []route{
+	return slices.Concat(s.pageRoutes(), s.learnRoutes(), s.reviewRoutes(), []route{
 		{pattern: "POST /v1/detect", answer: s.detect},
 		{pattern: "GET /v1/shadows", answer: s.listShadows},
 		{pattern: "GET /v1/verdicts", answer: s.listVerdicts},
@@ -67,7 +68,7 @@ func (s *Server) routes() []route {
 		{pattern: "GET /healthz", open: true, answer: s.live},
 		{pattern: "GET /readyz", open: true, answer: s.ready},
 		{pattern: "GET /openapi.json", open: true, answer: s.openAPI},
-	}...)
+	})
 }
 
 // requestID is a key of contexts.

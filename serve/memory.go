@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"mlrbfn/internal/explained"
 	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/store"
 )
@@ -74,7 +75,7 @@ func (s *Server) note(d *detectors.Loaded, o *outcome, source string) store.Verd
 		ID: o.id, Time: time.Now(), Source: source, Name: o.name, Image: o.sha256, Detector: d.SHA256, Model: d.Source.Fingerprint,
 		Class: o.Class, Confidence: o.Confidence, Score: o.Score, PValue: o.PValue, Threshold: d.ThresholdOf(o.Label), OOD: o.OOD,
 	}
-	if s.opts.KeepFeatures {
+	if s.opts.KeepFeatures != 0 {
 		v.Features = o.features
 	}
 	return v
@@ -122,6 +123,8 @@ type record struct {
 	Threshold number         `json:"threshold"`
 	Kept      bool           `json:"kept"` // whether /v1/images has its image
 	Reviews   []store.Review `json:"reviews,omitempty"`
+
+	*explained.Reasons // with ?explain=1, where the features are known
 }
 
 func (s *Server) recordOf(r store.Record) record {
@@ -239,6 +242,11 @@ func (s *Server) getVerdict(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := s.recordOf(v)
 	answer.Reviews = reviews
+	if why, _ := strconv.ParseBool(r.URL.Query().Get("explain")); why {
+		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+		defer cancel()
+		answer.Reasons = s.reasonsOf(ctx, &v)
+	}
 	writeJSON(w, http.StatusOK, answer)
 }
 
@@ -274,9 +282,9 @@ func (s *Server) counts(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"counts": all})
 }
 
-// review is a client's correction of a verdict: its class (label), that it is of a class
+// statement is what a client says about a verdict: its class (label), that it is of a class
 // that the detector does not know (new), or one of fine, junk and undo (verdict).
-type review struct {
+type statement struct {
 	ID      string `json:"id"`
 	Label   string `json:"label"`
 	New     string `json:"new"`
@@ -293,7 +301,7 @@ func (s *Server) addReviews(w http.ResponseWriter, r *http.Request) {
 		s.failed(w, r, errForgets)
 		return
 	}
-	var said []review
+	var said []statement
 	text := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 	text.DisallowUnknownFields()
 	if err := text.Decode(&said); err != nil {

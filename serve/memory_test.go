@@ -35,7 +35,7 @@ func remembering(t *testing.T) (*world, store.Store) {
 		images.Close()
 	})
 	return start(t, func(o *Options) {
-		o.Store, o.Images, o.KeepFeatures = db, images, true
+		o.Store, o.Images, o.KeepFeatures, o.LearnDir = db, images, -1, filepath.Join(dir, "learned")
 		o.Detectors.Load = func(file string) (*pipeline.Detector, error) {
 			d, err := pipeline.LoadDetector(file)
 			if err == nil {

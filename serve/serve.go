@@ -27,6 +27,7 @@ import (
 	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/flight"
 	"mlrbfn/serve/folder"
+	"mlrbfn/serve/learn"
 	"mlrbfn/serve/store"
 	"mlrbfn/serve/webhook"
 )
@@ -78,11 +79,9 @@ type Options struct {
 	Hosts []string
 
 	// Store remembers verdicts, and Images the images beside it; nil remembers nothing.
-	// The caller closes them afterwards. With KeepFeatures the features of images are
-	// stored, too, which learning needs.
-	Store        store.Store
-	Images       *store.Images
-	KeepFeatures bool
+	// The caller closes them afterwards.
+	Store  store.Store
+	Images *store.Images
 	// Folders are watched: each image that comes to lie in one is judged once, its verdict
 	// is stored. They need a Store. FolderEvery and FolderSettle are those of
 	// [folder.Options].
@@ -92,6 +91,13 @@ type Options struct {
 	// WebhookOn says which, signed by the secrets of the file WebhookSecret; see package
 	// webhook.
 	Webhook, WebhookSecret, WebhookOn string
+	// KeepFeatures is of how many of the newest verdicts the features are stored, too,
+	// which learning and groups of look-alikes need; 0 stores none, −1 those of all.
+	// Features of reviewed images stay.
+	KeepFeatures int
+	// LearnDir is a folder for the detectors that learn from reviews; "" is no learning.
+	// Replicas share one.
+	LearnDir string
 	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
 	// source; 0 is DefaultAlpha.
 	Alpha float64
@@ -114,6 +120,7 @@ const (
 	DefaultMaxPixels      = 50_000_000
 	DefaultImageTimeout   = 20 * time.Second
 	DefaultAlpha          = 0.01
+	DefaultKeepFeatures   = 20_000
 )
 
 // Limits of every connection.
@@ -143,6 +150,8 @@ type Server struct {
 	folders   []*folder.Folder
 	broken    broken
 	webhook   *webhook.Webhook // or nil
+	learner   *learn.Learner   // or nil
+	reaches   reaches
 	draining  atomic.Bool
 
 	stop       context.CancelFunc // ends what runs beside requests
@@ -188,6 +197,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	if err := errors.Join(s.openFolders(), s.openWebhook()); err != nil {
 		return nil, errors.Join(err, s.closeStore())
 	}
+	s.openLearner(ctx)
 	s.metrics.watch(s)
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
@@ -202,6 +212,8 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	for _, f := range s.folders {
 		s.inflow.Go(func() { f.Run(inflow) })
 	}
+	s.background.Go(func() { s.follow(beside) })
+	s.background.Go(func() { s.dropFeatures(beside) })
 	return s, nil
 }
 
@@ -354,6 +366,9 @@ func (s *Server) Close() {
 	s.events.close()
 	s.endFolders()
 	s.inflow.Wait()
+	if s.learner != nil {
+		s.learner.Close()
+	}
 	s.flights.Wait()
 	s.stop()
 	s.background.Wait()

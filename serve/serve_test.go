@@ -558,14 +558,8 @@ func TestSlowClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, []net.Listener{l}, nil) }()
-	conn, err := net.Dial("tcp", l.Addr().String())
+	address, stop := listening(t, s)
+	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -575,7 +569,7 @@ func TestSlowClient(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	conn.Close()
-	if conn, err = net.Dial("tcp", l.Addr().String()); err != nil {
+	if conn, err = net.Dial("tcp", address); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(conn, "POST /v1/detect HTTP/1.1\r\nHost: local")
@@ -584,10 +578,22 @@ func TestSlowClient(t *testing.T) {
 		t.Errorf("headers that do not end: %v", err)
 	}
 	conn.Close()
-	cancel()
-	if err := <-ended; err != nil || s.placesIn() != 0 {
+	if err := stop(); err != nil || s.placesIn() != 0 {
 		t.Error(err, s.placesIn())
 	}
+}
+
+// listening has a service listen on a port of this machine, until it is stopped.
+func listening(t *testing.T, s *Server) (address string, stop func() error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, []net.Listener{l}, nil) }()
+	return l.Addr().String(), func() error { cancel(); return <-ended }
 }
 
 // TestOpenToAll: an address that other machines reach needs tokens.

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -10,7 +9,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -54,16 +52,10 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, []net.Listener{l}, nil) }()
+	address, stop := listening(t, s)
 	for _, http2 := range []bool{true, false} {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "localhost"}, ForceAttemptHTTP2: http2}}
-		response, err := client.Post("https://"+l.Addr().String()+"/v1/detect", "image/png", bytes.NewReader(servetest.Image(0, 7)))
+		response, err := client.Post("https://"+address+"/v1/detect", "image/png", bytes.NewReader(servetest.Image(0, 7)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,14 +65,13 @@ func TestTLS(t *testing.T) {
 		}
 		client.CloseIdleConnections()
 	}
-	if response, err := http.Get("http://" + l.Addr().String() + "/healthz"); err == nil {
+	if response, err := http.Get("http://" + address + "/healthz"); err == nil {
 		response.Body.Close()
 		if response.StatusCode == 200 {
 			t.Error("it answers without TLS")
 		}
 	}
-	cancel()
-	if err := <-ended; err != nil {
+	if err := stop(); err != nil {
 		t.Error(err)
 	}
 }

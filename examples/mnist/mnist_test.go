@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"image/png"
 	"io"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"mlrbfn/features"
@@ -29,10 +31,10 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// TestScriptOnMNIST runs it on 1,000 of the real digits.
+// TestScriptOnMNIST runs it on 2,000 of the real digits.
 func TestScriptOnMNIST(t *testing.T) {
 	from, dir := testenv.Shared(t, "data", "idx"), t.TempDir()
-	for name, n := range map[string]uint32{"mnist/train": 1000, "mnist/t10k": 300, "fashion_mnist/t10k": 300, "kmnist/t10k": 300} {
+	for name, n := range map[string]uint32{"mnist/train": 2000, "mnist/t10k": 500, "fashion_mnist/t10k": 500, "kmnist/t10k": 500} {
 		shorten(t, filepath.Join(from, name+"-images-idx3-ubyte.gz"), filepath.Join(dir, name+"-images-idx3-ubyte.gz"), n)
 		shorten(t, filepath.Join(from, name+"-labels-idx1-ubyte.gz"), filepath.Join(dir, name+"-labels-idx1-ubyte.gz"), n)
 	}
@@ -64,6 +66,38 @@ func shorten(t *testing.T, from, to string, n uint32) {
 	}
 }
 
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// programs builds what the script needs, once for all tests.
+func programs(t *testing.T) string {
+	t.Helper()
+	built.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "mlrbfn"); built.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", built.dir, "mlrbfn/cmd/mlrbfn", "mlrbfn/examples/mnist")
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("%w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.dir
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
 // reproduce runs the script with three seeds on dir, whose images have d pixels,
 // checks its output files and returns the printed metrics of each seed.
 func reproduce(t *testing.T, dir string, epochs, d int) [][]float64 {
@@ -82,7 +116,7 @@ func reproduce(t *testing.T, dir string, epochs, d int) [][]float64 {
 	cmd := exec.Command(bash, filepath.Join(testenv.Root(t), "scripts", "reproduce"), "mnist", "--data", dir, "--out", out, "--epochs", strconv.Itoa(epochs),
 		"--batch", "50", "--centroids", "20", "--lr", "0.01", "--quiet")
 	// No onnxruntime library is needed.
-	cmd.Env = append(os.Environ(), "ONNXRUNTIME_SHARED_LIBRARY_PATH=/nowhere/libonnxruntime.so")
+	cmd.Env = append(os.Environ(), "ONNXRUNTIME_SHARED_LIBRARY_PATH=/nowhere/libonnxruntime.so", "PROGRAMS="+programs(t))
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -22,6 +22,17 @@ func (s *Spec) kept(w, h int) image.Rectangle {
 	return image.Rect(left, top, right, bottom)
 }
 
+// Seen returns the part of the crop of an image of w×h that shows the image, which is
+// all of it but for padding, and the part of the image that is seen there: left, top,
+// right and bottom as shares of its width and height.
+func (s *Spec) Seen(w, h int) (crop image.Rectangle, area [4]float64) {
+	height, width := s.resized(h, w)
+	from := image.Pt(s.Rounding.origin(width, s.Width), s.Rounding.origin(height, s.Height))
+	seen := image.Rect(0, 0, s.Width, s.Height).Add(from).Intersect(image.Rect(0, 0, width, height))
+	x, y := float64(width), float64(height)
+	return seen.Sub(from), [4]float64{float64(seen.Min.X) / x, float64(seen.Min.Y) / y, float64(seen.Max.X) / x, float64(seen.Max.Y) / y}
+}
+
 // reach returns the range of inputs that have a weight in the outputs lo to hi
 // (exclusive) of out that in inputs are resized to, and one more on either side
 // for what rounding does.

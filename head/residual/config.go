@@ -67,7 +67,7 @@ func checkRecovery(recovery float64) error {
 func (c Config) Settings() head.Settings {
 	return head.Settings{
 		Layers: c.Layers, Centroids: c.Centroids, Projection: c.Projection,
-		Norm: 2, Recovery: c.Recovery, SumLoss: c.SumLoss, Open: true,
+		Norm: 2, Recovery: c.Recovery, SumLoss: c.SumLoss, Residual: true,
 	}
 }
 

@@ -48,7 +48,7 @@ func FromSettings(s head.Settings) (*Network, error) {
 
 // Settings implements head.Network.
 func (n *Network) Settings() head.Settings {
-	return head.Settings{Layers: len(n.Layers), Norm: 2, Recovery: n.Recovery, Open: true}
+	return head.Settings{Layers: len(n.Layers), Norm: 2, Recovery: n.Recovery, Residual: true}
 }
 
 // Dim implements head.Network.

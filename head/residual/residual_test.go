@@ -542,7 +542,7 @@ func TestValidateRefuses(t *testing.T) {
 }
 
 func TestFromSettingsRefuses(t *testing.T) {
-	good := head.Settings{Norm: 2, Recovery: 1.1, Open: true}
+	good := head.Settings{Norm: 2, Recovery: 1.1, Residual: true}
 	if _, err := FromSettings(good); err != nil {
 		t.Fatal(err)
 	}

@@ -200,10 +200,13 @@ func (a *addFlags) change(change *pipeline.Addition, now *pipeline.Detector) *re
 	if change == nil {
 		return nil
 	}
+	kept := false
 	auroc := func(d *pipeline.Detector, class string) float64 {
 		if d.Assessment != nil {
-			if assessed, ok := d.Assessment.Classes[class]; ok {
+			if assessed, ok := d.Assessment.Classes[class]; ok && !(d == now && assessed.Kept) {
 				return assessed.AUROC
+			} else if ok {
+				kept = true
 			}
 		}
 		return math.NaN()
@@ -226,6 +229,9 @@ func (a *addFlags) change(change *pipeline.Addition, now *pipeline.Detector) *re
 	page.All = line(change.All, mean(a.old), mean(now))
 	for _, c := range change.Classes {
 		page.Classes = append(page.Classes, line(c, auroc(a.old, c.Class), auroc(now, c.Class)))
+	}
+	if kept {
+		page.Note += " The AUROC now of a class without one was not computed again."
 	}
 	return page
 }
@@ -258,20 +264,19 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 	slices.SortStableFunc(rows, func(x, y pipeline.ChangedClass) int { // what became worst first
 		return (x.RightAfter - x.RightBefore) - (y.RightAfter - y.RightBefore)
 	})
+	kept := false
 	auroc := func(d *pipeline.Detector, class string) string {
 		if d.Assessment == nil {
 			return "–"
 		}
-		v, ok := d.Assessment.AUROC, true
-		if class != "" {
-			var c pipeline.AssessedClass
-			c, ok = d.Assessment.Classes[class]
-			v = c.AUROC
+		if class == "" {
+			return fmt.Sprintf("%.3f", d.Assessment.AUROC)
 		}
-		if !ok {
+		c, ok := d.Assessment.Classes[class]
+		if kept = kept || ok && d == now && c.Kept; !ok || d == now && c.Kept {
 			return "–"
 		}
-		return fmt.Sprintf("%.3f", v)
+		return fmt.Sprintf("%.3f", c.AUROC)
 	}
 	line := func(c pipeline.ChangedClass, class string) {
 		fmt.Fprintf(t, "%s\t%d\t%d → %d\t%d → %d\t%s → %s\t\n", Printable(c.Class), c.Images, c.RightBefore, c.RightAfter, c.FlaggedBefore, c.FlaggedAfter, auroc(a.old, class), auroc(now, class))
@@ -283,6 +288,9 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 	t.Flush()
 	if n := len(rows) - mostRows; n > 0 {
 		fmt.Fprintf(&b, "and %s more\n", count(n, "class"))
+	}
+	if kept {
+		b.WriteString("–: not computed again\n")
 	}
 	return b.String()
 }

@@ -3,6 +3,7 @@ package command
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -47,6 +48,8 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	explain := ""
 	Choice(c.FlagSet, &explain, "explain", "", "why|where", "also say why: the parts of the score, the nearest training images; where: and which region of OOD images")
 	c.Lookup("explain").NoOptDefVal = "why"
+	maps := c.Int("maps", pipeline.DefaultMaps, "with --explain where, how many flagged images get a map")
+	c.rare("maps")
 	var reasons pipeline.ExplainOptions
 	c.StringArrayVar(&reasons.Features, "features", nil, "`FEATURES` of the training images, for --explain and --report (default: those at training)")
 	c.StringArrayVar(&reasons.Roots, "images", nil, "`FOLDER` that pictures of training images may come from (repeat); default: those that the feature sets record")
@@ -79,6 +82,10 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		switch {
 		case explain == "" && *page == "" && (c.Changed("features") || c.Changed("images") || c.Changed("nearest")):
 			return Usagef("--features, --images and --nearest go with --explain or --report")
+		case explain != "where" && c.Changed("maps"):
+			return Usagef("--maps goes with --explain where")
+		case *maps < 1:
+			return Usagef("--maps %d: it is at least 1", *maps)
 		case reasons.Nearest < 0:
 			return Usagef("--nearest %d: it is a number of images", reasons.Nearest)
 		case reasons.Nearest == 0:
@@ -122,7 +129,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			}
 		}
 		if explain != "" {
-			opts.Explain, opts.Where = explainer, explain == "where"
+			opts.Explain, opts.Where, opts.MostMaps = explainer, explain == "where", *maps
 		}
 		var folders []string
 		for _, arg := range c.Args() {
@@ -163,6 +170,11 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			return show(j)
 		})
 		progress.Close()
+		unmapped := ""
+		if stats.Unmapped > 0 {
+			unmapped = fmt.Sprintf("the first %s have a map of what made the score fall, and %d others have none: --maps sets how many do", count(cmp.Or(*maps, pipeline.DefaultMaps), "flagged image"), stats.Unmapped)
+			fmt.Fprintf(ForPeople(s.Err), "detect: note: %s\n", unmapped)
+		}
 		if err == nil && *page != "" {
 			if !*quiet {
 				fmt.Fprintf(ForPeople(s.Err), "detect: writing the page %s\n", *page)
@@ -170,6 +182,9 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			var notes []string
 			for _, note := range explainer.Notes() {
 				notes = append(notes, c.adviseText(note))
+			}
+			if unmapped != "" {
+				notes = append(notes, unmapped)
 			}
 			err = shown.write(ctx, explainer, pageFacts(*file, opts.Detector, explainer, shown), c.line(), notes)
 		}

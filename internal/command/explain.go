@@ -205,7 +205,7 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 		v.Nearest = append(v.Nearest, report.Neighbour{Image: n.Image, Class: n.Class, Distance: n.Distance})
 	}
 	if m := e.Where; m != nil {
-		v.Where = &report.Map{Width: m.Width, Height: m.Height, Values: m.Values}
+		v.Where = &report.Map{Width: m.Width, Height: m.Height, Values: m.Values, Area: m.Area}
 	}
 	return v
 }

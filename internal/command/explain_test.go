@@ -6,7 +6,6 @@ import (
 	"html"
 	"image"
 	"image/color"
-	"image/png"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"mlrbfn/internal/testenv"
 	"mlrbfn/pipeline"
 	"mlrbfn/report"
 )
@@ -36,16 +36,7 @@ func spot(t *testing.T, path string, kind, at int, strange bool) {
 			}
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 }
 
 // TestExplain: what a person gets of --explain and --report, with names that hold
@@ -58,7 +49,7 @@ func TestExplain(t *testing.T) {
 		spot(t, in("photos", bold, fmt.Sprint(i, ".png")), 0, i, false)
 		spot(t, in("photos", script, fmt.Sprint(i, ".png")), 1, i, false)
 	}
-	call(t, 0, "extract", "--model", "pixels", "--size", "16", "--images", in("photos"), "--out", in("photos.features"))
+	call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", in("photos"), "--out", in("photos.features"))
 	call(t, 0, "train", "--features", in("photos.features"), "--out", in("detector"), "--calibration", "0.3", "--quiet")
 	new := in("new")
 	spot(t, filepath.Join(new, "a<img src=x onerror=alert(2)>.png"), 0, 91, false)

@@ -49,7 +49,7 @@ func newInspect() *command {
 		}
 		err = errors.Join(os.MkdirAll(*out, 0o777), pipeline.WriteIssues(filepath.Join(*out, "issues.csv"), r.Issues))
 		if err == nil {
-			progress.Phase("making thumbnails", 0, 0)
+			progress.Say("inspect: making the page")
 			err = report.WriteInspection(*out, inspectionPage(r, c.line()))
 		}
 		progress.Close()

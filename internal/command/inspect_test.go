@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"image"
 	"image/color"
-	"image/png"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"testing"
 
 	"golang.org/x/image/draw"
+	"mlrbfn/internal/testenv"
 )
 
 // drawing is a bright shape on a smooth background, in the left or the right half.
@@ -38,17 +38,7 @@ func drawing(seed uint64, right bool) *image.RGBA {
 
 func savePNG(t *testing.T, name string, img image.Image) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := png.Encode(f, img); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, name, img)
 }
 
 // TestInspect: a wrong label, a copy and a leak are found, shown and acted on.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"image"
 	"image/color"
-	"image/png"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -155,16 +154,7 @@ func picture(t *testing.T, path string, kind int, seed uint64) {
 			img.Set(x, y, color.NRGBA{uint8(min(v+n, 255)), uint8(min(v+n*kind, 255)), uint8(255 - min(v+n, 255)), 255})
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.SavePNG(t, path, img)
 }
 
 func write(t *testing.T, path, text string) {
@@ -205,14 +195,8 @@ func newWorld(t *testing.T) world {
 		write(t, filepath.Join(w.images, "labels.csv"), "no image\n")
 		call(t, 0, "extract", "--model", model, "--images", w.images, "--out", w.features)
 		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", w.pixels)
-		train := []string{"--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
-			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01"}
-		if testing.Short() { // the default takes long under the race detector
-			train = training(train...)
-		} else {
-			train = append([]string{"train"}, train...)
-		}
-		call(t, 0, train...)
+		call(t, 0, training("--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
+			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01")...)
 		theWorld = w
 	})
 	if theWorld.dir == "" {

@@ -96,8 +96,8 @@ func (p *Progress) Say(line string) {
 }
 
 // Phase is Update for work in several phases, each of which counts from 0: folds
-// where the name what has that word or "hold-out", epochs where it ends in
-// "training", else sets.
+// where the name what has that word or "hold-out" or ends in "labels", epochs where it
+// ends in "training", images where it ends in "images" or "features", else sets.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
@@ -109,8 +109,10 @@ func (p *Progress) Phase(what string, done, total int) {
 		switch {
 		case strings.HasSuffix(what, "training"):
 			p.unit = "epochs"
-		case strings.Contains(what, "folds"), strings.Contains(what, "hold-out"):
+		case strings.Contains(what, "folds"), strings.Contains(what, "hold-out"), strings.HasSuffix(what, "labels"):
 			p.unit = "folds"
+		case strings.HasSuffix(what, "images"), strings.HasSuffix(what, "features"):
+			p.unit = "images"
 		default:
 			p.unit = "sets"
 		}

@@ -47,7 +47,8 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	keepDir := c.String("keep-dir", "", "`DIR` for them (default: the store's FILE with .images)")
 	size := c.Float64("keep-size", 10, "`GIB` of images that are kept, the newest")
 	c.DurationVar(&keep.MaxAge, "keep-age", 0, "remove images after `TIME` (default: never)")
-	c.BoolVar(&opts.KeepFeatures, "keep-features", false, "store the features of images, too")
+	c.IntVar(&opts.KeepFeatures, "keep-features", serve.DefaultKeepFeatures, "store the features of the newest `N` images, for learning (0: none; -1: all)")
+	c.StringVar(&opts.LearnDir, "learn-dir", "", "`DIR` for detectors that learn from reviews (default: the store's FILE with .learned)")
 	c.Float64Var(&opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
 	watch := c.StringArray("watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
 	c.DurationVar(&opts.FolderSettle, "watch-settle", folder.DefaultSettle, "a file of --watch is whole when it has not changed for `TIME`")
@@ -81,7 +82,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	format := ""
 	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
 	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-age", "keep-features", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
+	c.rare("host", "keep-dir", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {
@@ -121,7 +122,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 			return err
 		}
 		backbone.Drifted = func(text string) { opts.Log.Warn(text) }
-		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features")) {
+		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features") || c.Changed("learn-dir")) {
 			return Usagef("--keep goes with --store")
 		}
 		if *place != "" {
@@ -129,6 +130,9 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 				return err
 			}
 			defer func() { err = errors.Join(err, opts.Store.Close()) }()
+			if opts.LearnDir == "" && !store.IsPostgres(*place) {
+				opts.LearnDir = strings.TrimPrefix(*place, "sqlite:") + ".learned"
+			}
 			keep.Keep, keep.MaxBytes = store.Keep(kept), int64(*size*(1<<30))
 			dir := cmp.Or(*keepDir, strings.TrimPrefix(*place, "sqlite:")+".images")
 			switch {

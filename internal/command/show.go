@@ -13,6 +13,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"mlrbfn/extractor"
 	"mlrbfn/pipeline"
 	"mlrbfn/report"
 )

@@ -60,7 +60,7 @@ func trainLine(d *pipeline.Detector, out string) string {
 	add("group-by", o.GroupBy, "")
 	add("seeds", (*Seeds)(&o.Seeds).String(), "0")
 	add("max-false-alarms", number(math.Round((1-o.TargetTPR)*1e12)/1e12), number(math.Round((1-pipeline.DefaultTargetTPR)*1e12)/1e12))
-	if shape.Open {
+	if shape.Residual {
 		add("scores", o.Score, pipeline.JoinedScore)
 	} else if o.Score != pipeline.HeadScore {
 		add("scores", o.Score, pipeline.JoinedScore)

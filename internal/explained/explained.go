@@ -40,6 +40,9 @@ type Map struct {
 	Width  int       `json:"width"`
 	Height int       `json:"height"`
 	Values []float32 `json:"values"`
+	// Area is the part of the image that the map covers, as the model sees no more: left,
+	// top, right and bottom as shares of its width and height.
+	Area [4]float64 `json:"area"`
 }
 
 // Of returns what JSON has of an explanation; nil for none.
@@ -55,7 +58,7 @@ func Of(e *explanation.Explanation) *Reasons {
 		r.Nearest = append(r.Nearest, Neighbour{pathtext.Encode(n.Image.Path), pathtext.Bytes(n.Image.Path), n.Row, n.Class, n.Distance})
 	}
 	if m := e.Where; m != nil {
-		r.Where = &Map{m.Width, m.Height, m.Values}
+		r.Where = &Map{m.Width, m.Height, m.Values, m.Area}
 	}
 	return r
 }

@@ -150,7 +150,11 @@ func TestFiles(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	good := file(imagesMagic, make([]byte, 24), 2, 3, 4)
 	for _, data := range [][]byte{nil, good, good[:20], zip(f, good), file(labelsMagic, []byte{1, 2}, 2), file(imagesMagic, nil, 1<<31, 1<<31, 4),
-		file(imagesMagic, nil, 1<<30, 1, 1), zip(f, file(imagesMagic, nil, 1<<24, 1, 1)), file(imagesMagic, nil, 1<<31, 0, 0)} {
+		file(imagesMagic, nil, 1<<30, 1, 1), zip(f, file(imagesMagic, nil, 1<<24, 1, 1)), file(imagesMagic, nil, 1<<31, 0, 0),
+		// What hostile files had: sizes whose product overflows, a file in a file, one that
+		// is cut short, a header alone, and labels that are said to be many.
+		file(imagesMagic, nil, 1<<31, 1<<16, 1<<17), file(imagesMagic, nil, 0, 1<<31, 1<<31), zip(f, zip(f, good)), zip(f, good)[:30], good[:3], good[:4], file(labelsMagic, nil, 1<<31),
+		zip(f, file(labelsMagic, make([]byte, 1<<16), 1<<31))} {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -305,6 +305,16 @@ func FuzzReadHeader(f *testing.F) {
 	f.Add(raw(3, dict("<f8", "False", "()")))
 	f.Add(raw(1, dict("<i4", "False", "(0, 99999999999)")))
 	f.Add(raw(1, `{"shape":(1,2,3),"descr":"<f4","fortran_order":False}`))
+	// What hostile files had: sizes that overflow, pickled objects, and code in the place
+	// of a dictionary.
+	for _, text := range []string{
+		dict("<f4", "False", "(4294967296, 4294967296)"), dict("<f4", "False", "(9223372036854775807,)"), dict("<f4", "False", "(-1, 4)"),
+		dict("<f4", "False", "(1e9,)"), dict("|O", "False", "(1,)"), dict("<f4", "False", strings.Repeat("(", 4000)), dict("[('a', '<f4')]", "False", "(1,)"),
+		dict("<f4", "False", "("+strings.Repeat("1, ", 4000)+")"), `__import__("os").system("id")`, `{"shape": (1,), "shape": (2,)}`,
+	} {
+		f.Add(raw(1, text))
+	}
+	f.Add([]byte("\x93NUMPY\x02\x00\xff\xff\xff\xff{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h, err := npy.ReadHeader(bytes.NewReader(data))
 		if err != nil {

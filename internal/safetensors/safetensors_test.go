@@ -386,6 +386,22 @@ func FuzzParse(f *testing.F) {
 	f.Add(raw(`{"a":{"dtype":"F64","shape":[0,9223372036854775807,9223372036854775807],"data_offsets":[0,0]}}`))
 	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff{}"))
 	f.Add(raw(`{"a":{"dtype":"F32","shape":[4294967296,1073741824],"data_offsets":[0,0]}}`))
+	// What hostile files had: places that overlap, lie outside or count twice, sizes that
+	// overflow, headers that are no object of tensors, and many tensors.
+	for _, header := range []string{
+		`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`,
+		`{"a":{"dtype":"U8","shape":[2],"data_offsets":[2,0]}}`,
+		`{"a":{"dtype":"U8","shape":[1],"data_offsets":[9223372036854775806,9223372036854775807]}}`,
+		`{"a":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`,
+		`{"a":{"dtype":"F32","shape":[-1,-4],"data_offsets":[0,16]}}`,
+		`{"a":{"dtype":"F32","shape":[1e18],"data_offsets":[0,4]}}`,
+		`{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"":{"dtype":"F16","shape":[0],"data_offsets":[4,4]}}`,
+		`{"__metadata__":{"mlrbfn":{"version":4}}}`, `{"__metadata__":null,"a":null}`, `[]`, `null`,
+		`{"a":` + strings.Repeat(`{"a":`, 2000) + `1` + strings.Repeat(`}`, 2001),
+		`{` + strings.Repeat(`"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]},`, 300) + `"b":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}}`,
+	} {
+		f.Add(raw(header, make([]byte, 16)...))
+	}
 	f.Add(raw(`{"__metadata__":{"k":"v"},"b":{"dtype":"I64","shape":[],"data_offsets":[0,8]}} `, 1, 2, 3, 4, 5, 6, 7, 8))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := safetensors.Parse(data)

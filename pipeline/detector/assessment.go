@@ -46,4 +46,7 @@ type AssessedClass struct {
 	TakenFor string  `json:"taken_for"` // the class that most of its images were given
 
 	Curve []float64 `json:"curve,omitempty"` // as that of the assessment
+
+	// Kept: the values are those of the detector that images were added to.
+	Kept bool `json:"kept,omitempty"`
 }

@@ -17,7 +17,7 @@ func TestVerdictsOfBlocks(t *testing.T) {
 	condition := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: pipetest.RandomRows(rng, 1, d), Matrix: pipetest.RandomRows(rng, d, e)}
 	x := pipetest.RandomRows(rng, detector.JudgeRows, d)
 	for name, det := range map[string]*detector.Detector{
-		"k=1": pipetest.RandomDetector(rng, 1, 2, 2, e, true), "k=2": pipetest.RandomDetector(rng, 2, 3, 2, e, true), "open": pipetest.RandomResidualDetector(rng, 2, 2, e, 7),
+		"k=1": pipetest.RandomDetector(rng, 1, 2, 2, e, true), "k=2": pipetest.RandomDetector(rng, 2, 3, 2, e, true), "residual": pipetest.RandomResidualDetector(rng, 2, 2, e, 7),
 	} {
 		for _, h := range det.Heads {
 			h.Conditioning = condition

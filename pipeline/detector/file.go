@@ -53,7 +53,7 @@ type metadata struct {
 	Depression    string   `json:"depression"` // "paper" or "none"
 	NoRatio       bool     `json:"no_ratio,omitempty"`
 	NoProjections bool     `json:"no_projections,omitempty"`
-	Open          bool     `json:"open,omitempty"` // the head that goes past the paper's
+	Open          bool     `json:"open,omitempty"` // the head is the residual one
 	Threshold     *float64 `json:"threshold"`      // null: nothing is out of distribution
 	TargetTPR     float64  `json:"target_tpr"`
 	// FalseAlarms is that of the detector's method, for those who read the file.
@@ -88,7 +88,7 @@ type probeRecord struct {
 // settings returns the settings of the heads.
 func (m *metadata) settings() head.Settings {
 	return head.Settings{
-		Norm: m.Norm, Recovery: m.Recovery, Open: m.Open,
+		Norm: m.Norm, Recovery: m.Recovery, Residual: m.Open,
 		NoDepression: m.Depression == "none", NoRatio: m.NoRatio, NoProjections: m.NoProjections,
 	}
 }
@@ -124,7 +124,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	}
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
-		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Open,
+		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Residual,
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(pathtext.EncodePercent),
 		Assessment: d.Assessment,
 	}

@@ -31,7 +31,7 @@ func readNetwork(file *safetensors.File, s head.Settings, prefix string) (head.N
 	if err != nil {
 		return nil, err
 	}
-	if s.Open {
+	if s.Residual {
 		return readResidual(file, s, layers, prefix)
 	}
 	n := paper.FromSettings(s)

@@ -144,6 +144,22 @@ func (s Source) AppliesEXIF() (bool, error) {
 	return treatment.EXIF == exifName(true), nil
 }
 
+// Spec returns how an image is prepared for the model.
+func (s Source) Spec() (*preprocess.Spec, error) {
+	var treatment imageTreatment
+	err := json.Unmarshal(s.Preprocess, &treatment)
+	if err == nil && treatment.Spec == nil {
+		err = errors.New("it does not say")
+	}
+	if err == nil {
+		err = treatment.Spec.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+	}
+	return treatment.Spec, nil
+}
+
 // imageTreatment is all that is done to an image before the model sees it, as
 // feature sets and detectors say it.
 type imageTreatment struct {

@@ -38,7 +38,7 @@ var versionRows = []float32{
 //
 // The files stay as they are: what was trained once is read for ever.
 var versions = map[string]struct {
-	open      bool
+	residual  bool
 	heads     int
 	threshold float64
 	verdicts  []Verdict
@@ -84,7 +84,7 @@ func TestDetectorsOfAllVersions(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if !slices.Equal(d.Classes, []string{"0", "1", "2"}) || len(d.Heads) != want.heads || d.Heads[0].Network.Settings().Open != want.open || d.Threshold != want.threshold ||
+		if !slices.Equal(d.Classes, []string{"0", "1", "2"}) || len(d.Heads) != want.heads || d.Heads[0].Network.Settings().Residual != want.residual || d.Threshold != want.threshold ||
 			len(d.CalibrationScores) != 30 || len(d.Splits["validation"]) != 30 || d.Training.Rows.Train != 240 || len(d.History) != want.heads {
 			t.Errorf("%s: read %+v", name, d)
 		}

@@ -438,6 +438,16 @@ func (e *evaluation) fit(ctx context.Context, c contender, seed uint64) (trained
 	return trained{heads: heads}, err
 }
 
+// threshold returns the one that the detector has for the scores of a method; nil
+// without one for all images.
+func (e *evaluation) threshold(method string) *float64 {
+	d := e.opts.Detector
+	if d == nil || method != d.ScoreName() || d.ByClass != nil || len(d.Folds) > 0 || math.IsInf(d.Threshold, 0) {
+		return nil
+	}
+	return &d.Threshold
+}
+
 // verdictsOf returns a predictor by a detector's verdicts.
 func verdictsOf(d *detector.Detector) predictor {
 	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
@@ -475,7 +485,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 		return nil, err
 	}
 	allPredicted := map[string][]int{"id": predicted}
-	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: allPredicted, Scores: func(dataset string) ([]float64, error) {
+	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: allPredicted, Threshold: e.threshold(method), Scores: func(dataset string) ([]float64, error) {
 		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
 		return scores, err
 	}})

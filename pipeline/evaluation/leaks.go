@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 
 	"mlrbfn/dataset"
 	"mlrbfn/features"
+	"mlrbfn/options"
+	"mlrbfn/pipeline/detector"
 )
 
 // Leak says how many images of two sets have features that are identical or nearly
@@ -39,7 +40,7 @@ func (e *evaluation) leaks(ctx context.Context) (_ []Leak, err error) {
 		add(e.opts.OOD[i].Name, t)
 	}
 	if d := e.opts.Detector; d != nil {
-		own, err := e.detectorFeatures(ctx, d.Training.Features)
+		own, err := e.detectorFeatures(ctx, d)
 		if err != nil {
 			return nil, err
 		}
@@ -92,37 +93,41 @@ func (e *evaluation) leaks(ctx context.Context) (_ []Leak, err error) {
 	return found, nil
 }
 
-// detectorFeatures opens the training features of a detector; nil where they are
-// those that the evaluation trains on, or are not there any more.
-func (e *evaluation) detectorFeatures(ctx context.Context, dirs []string) (*dataset.Table, error) {
-	var others []string
-	for _, dir := range dirs {
-		info, err := os.Stat(dir)
-		if err != nil {
-			e.warn(fmt.Sprintf("the detector's training features %s are not compared with the test sets: %v", dir, err))
-			continue
+// detectorFeatures opens the training features of a detector where they can be found,
+// as [detector.Detector.OpenSets] says; nil where they are those that the evaluation
+// trains on, or are not there any more.
+func (e *evaluation) detectorFeatures(ctx context.Context, d *detector.Detector) (*dataset.Table, error) {
+	sets, err := d.OpenSets(ctx, detector.ForTraining, nil)
+	if err != nil && ctx.Err() == nil {
+		if about, ok := errors.AsType[*options.Error](err); ok {
+			err = about.Err
 		}
-		known := slices.ContainsFunc(e.train.Dirs, func(own string) bool {
-			other, err := os.Stat(own)
-			return err == nil && os.SameFile(info, other)
-		})
-		if !known {
-			others = append(others, dir)
-		}
-	}
-	if len(others) == 0 {
+		e.warn(fmt.Sprintf("the detector's training features are not compared with the test sets: %v", err))
 		return nil, nil
 	}
-	t, err := dataset.OpenTable(ctx, nil, others...)
-	if err == nil {
-		if err = features.SameSpace(e.train.Sets[0], t.Sets[0]); err == nil {
-			return t, nil
+	var others []string
+	for _, set := range sets {
+		known := slices.ContainsFunc(e.train.Dirs, func(own string) bool { return sameFile(own, set.Dir) })
+		if !known {
+			others = append(others, set.Dir)
 		}
-		err = errors.Join(err, t.Close())
+		err = errors.Join(err, set.Close())
 	}
-	if ctx.Err() != nil || !(errors.Is(err, features.ErrNotSet) || errors.Is(err, features.ErrFingerprint) || errors.Is(err, features.ErrDamaged) || errors.Is(err, features.ErrVersion) || errors.Is(err, fs.ErrNotExist)) {
+	if len(others) == 0 || err != nil {
 		return nil, err
 	}
-	e.warn(fmt.Sprintf("the detector's training features are not compared with the test sets: %v", err))
-	return nil, nil
+	t, err := dataset.OpenTable(ctx, nil, others...)
+	if err != nil {
+		return nil, err
+	}
+	if err := features.SameSpace(e.train.Sets[0], t.Sets[0]); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, errY := os.Stat(b)
+	return err == nil && errY == nil && os.SameFile(x, y)
 }

@@ -37,7 +37,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	}
 	methods := slices.Sorted(maps.Keys(golden))
 	out := t.TempDir()
-	train := openHead(set("train"))
+	train := defaultHead(set("train"))
 	train.Validation.Features = set("val")
 	figures, err := Evaluate(context.Background(), Options{
 		Train: train, ID: set("id"), OOD: []OODSet{{Near, "near", set("near")}, {Far, "far", set("far")}},
@@ -95,7 +95,7 @@ func TestEvaluateHeads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	train := openHead(set("train"))
+	train := defaultHead(set("train"))
 	opts := Options{Train: train, ID: set("id"), OOD: []OODSet{{Far, "far", set("far")}}, Head: BackboneHead, Out: t.TempDir(), Methods: []string{"vim"}}
 	if _, err := Evaluate(context.Background(), opts); !errors.Is(err, posthoc.ErrMissing) {
 		t.Errorf("vim without weights: %v", err)
@@ -144,8 +144,8 @@ func TestEvaluateHeads(t *testing.T) {
 	}
 }
 
-// openHead is how the programs train by default, but shorter.
-func openHead(features string) training.Options {
+// defaultHead is how the programs train by default, but shorter.
+func defaultHead(features string) training.Options {
 	return training.Options{
 		Features: []string{features}, Train: head.TrainOptions{Epochs: 5},
 	}

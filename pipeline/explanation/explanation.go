@@ -7,6 +7,7 @@ package explanation
 import (
 	"cmp"
 	"context"
+	"io/fs"
 	"math"
 	"slices"
 
@@ -136,6 +137,23 @@ func (e *Explainer) Sets() []*features.Set {
 		return nil
 	}
 	return e.data.Sets
+}
+
+// Picture returns the image of a row among all training features.
+func (e *Explainer) Picture(row int) (report.Image, error) {
+	if e.data == nil || row < 0 || row >= len(e.data.Labels) {
+		return report.Image{}, fs.ErrNotExist
+	}
+	set, at := e.data.At(row)
+	images, err := set.ImagesAt([]int{at})
+	if err != nil {
+		return report.Image{}, err
+	}
+	img, known := images[at]
+	if !known {
+		return report.Image{}, fs.ErrNotExist
+	}
+	return e.picture(set, img), nil
 }
 
 // Close lets go of the training features.

@@ -171,7 +171,7 @@ func setMetadata(m *onnx.Model, d *detector.Detector, input inputInfo) error {
 	}
 	first, network, condition := d.Heads[0], "paper", (*conditioningInfo)(nil)
 	settings := first.Network.Settings()
-	if settings.Open {
+	if settings.Residual {
 		network = "open"
 	}
 	if c := first.Conditioning; c != nil {

@@ -160,9 +160,9 @@ func TestExportedHeadIsTheHead(t *testing.T) {
 	}
 }
 
-// TestExportedOpenHead compares rows near and far, without length and without
+// TestExportedResidualHead compares rows near and far, without length and without
 // numbers.
-func TestExportedOpenHead(t *testing.T) {
+func TestExportedResidualHead(t *testing.T) {
 	const d = 12
 	rng := rand.New(rand.NewPCG(3, 8))
 	odd := make([]float32, 2*d)
@@ -286,8 +286,8 @@ func TestExportedEdges(t *testing.T) {
 		for _, heads := range []int{1, 2} {
 			for name, det := range map[string]*detector.Detector{
 				"k=1": pipetest.RandomDetector(rng, 1, 3, heads, d, true), "k=2": pipetest.RandomDetector(rng, 2, 3, heads, d, true),
-				"k=8":  pipetest.RandomDetector(rng, 8, 3, heads, d, true), // (1e38)⁸·4 is +Inf
-				"open": pipetest.RandomResidualDetector(rng, 3, heads, d, 3), "open, no layers": pipetest.RandomResidualDetector(rng, 1, heads, d, 1),
+				"k=8":      pipetest.RandomDetector(rng, 8, 3, heads, d, true), // (1e38)⁸·4 is +Inf
+				"residual": pipetest.RandomResidualDetector(rng, 3, heads, d, 3), "residual, no layers": pipetest.RandomResidualDetector(rng, 1, heads, d, 1),
 			} {
 				for _, flags := range []bool{true, false} {
 					if !flags {
@@ -365,11 +365,11 @@ func TestExportedHeadInPython(t *testing.T) {
 	const d = 8
 	rng := rand.New(rand.NewPCG(3, 5))
 	white := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Whiten, L2: true, Shrinkage: 0.25}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
-	open, many := pipetest.RandomResidualDetector(rng, 3, 3, d, 4), pipetest.RandomResidualDetector(rng, 1, 1, d, 150)
-	for _, h := range open.Heads {
+	three, many := pipetest.RandomResidualDetector(rng, 3, 3, d, 4), pipetest.RandomResidualDetector(rng, 1, 1, d, 150)
+	for _, h := range three.Heads {
 		h.Conditioning = white
 	}
-	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 1, 3, 2, d, true), pipetest.RandomDetector(rng, 2, 3, 2, d, true), pipetest.RandomDetector(rng, 3, 3, 2, d, true), open, many} {
+	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 1, 3, 2, d, true), pipetest.RandomDetector(rng, 2, 3, 2, d, true), pipetest.RandomDetector(rng, 3, 3, 2, d, true), three, many} {
 		det.Source = detector.Source{Fingerprint: "f", SHA256: "a", Output: "features", Preprocess: []byte(`{"exif":"ignore"}`)}
 		out := filepath.Join(t.TempDir(), "head.onnx")
 		if err := export.Export(t.Context(), export.Options{Detector: det, Out: out}); err != nil {
@@ -403,10 +403,10 @@ print(json.dumps({"meta": meta, "LogConfidences": got["log_confidences"].ravel()
 			"fingerprint": "f", "model_sha256": "a", "output": "features", "pool": "", "norm": det.Heads[0].Network.Settings().Norm, "seeds": det.Seeds,
 			"network": "paper", "conditioning": nil,
 		}
-		if det.Heads[0].Network.Settings().Open {
+		if det.Heads[0].Network.Settings().Residual {
 			want["network"] = "open"
 		}
-		if det == open {
+		if det == three {
 			want["conditioning"] = map[string]any{"kind": "whiten", "l2": true, "shrinkage": 0.25, "dims": 0}
 		}
 		for key, value := range want {

@@ -14,6 +14,14 @@ import (
 	"mlrbfn/pipeline/issues"
 )
 
+// Bounds of the fitting of a head; fewer rows than these are all used.
+const (
+	fitWork       = 1e9 // multiplications, of rows by weights, of one step
+	leastFitted   = 50  // rows for each class
+	manyRows      = 100_000
+	manyTolerance = 1e-4 // of the mean loss, with more rows
+)
+
 // likeliest is how many classes of a prediction are remembered.
 const likeliest = 5
 
@@ -96,7 +104,11 @@ func (in *inspector) outOfFold(ctx context.Context, fold []int) ([]prediction, e
 		if last != nil {
 			o.C = last.C
 		}
-		head, err := linear.Fit(ctx, train, dataset.Rows{}, classes, o)
+		some := train.With(dataset.Spread(train.Index, int(max(float64(leastFitted*classes), fitWork/float64(in.D*classes)))))
+		if some.Len() > manyRows {
+			o.Tolerance = manyTolerance
+		}
+		head, err := linear.Fit(ctx, some, dataset.Rows{}, classes, o)
 		if err != nil {
 			return nil, fmt.Errorf("fitting a linear head without part %d of %d: %w", f+1, in.Folds, err)
 		}

@@ -183,6 +183,12 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
 	o := t.Options.Conditioning
+	if t.reuses() {
+		o = conditioning.Options{}
+		if c := t.Options.Keep.Heads[0].Conditioning; c != nil {
+			o = c.Options
+		}
+	}
 	o.Memory = cmp.Or(o.Memory, t.Options.Memory)
 	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
@@ -342,7 +348,7 @@ func (t *Data) warn() {
 	if least >= 0 && counts[most] >= imbalance*counts[least] && !t.Options.Train.Balance {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; they can be shown equally often (Train.Balance)", counts[most], t.Classes[most], counts[least], t.Classes[least]))
 	}
-	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Open {
+	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Residual {
 		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST learns their classes better, the residual one tells out-of-distribution images better")
 	}
 	t.warnOfGroups()

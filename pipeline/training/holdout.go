@@ -120,6 +120,7 @@ const (
 type Joined struct {
 	Scoring    *detector.Scoring    // nil: the heads' own score
 	Assessment *detector.Assessment // nil where there was no class hold-out
+	C          float64              // of the linear head; 0 for none
 	Why        string               // there is no assessment, or no Scoring; "" for what was not asked for
 }
 
@@ -147,10 +148,15 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 		j.Why = "without validation images the parts of a joined score have no common scale: the detector judges by the head's own score, and no assessment is made"
 		return j, nil
 	}
-	full, err := linear.Fit(ctx, t.train, t.validation, len(t.Classes), t.Options.Linear)
+	o := t.Options.Linear
+	if t.reuses() {
+		o.C = cmp.Or(o.C, t.Options.Keep.Training.FittedC)
+	}
+	full, err := linear.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
 		return nil, err
 	}
+	j.C = full.C
 	weights := fixedWeights
 	switch {
 	case !assess:
@@ -159,6 +165,19 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 			leastClasses, leastRows, classes, len(t.validation.Index))
 	default:
 		h := &holdOut{t: t, linear: full, began: t.began, conditioning: own.Heads[0].Conditioning}
+		if t.reuses() {
+			kept, err := t.keptWeights(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if kept != nil {
+				if j.Assessment, err = h.reassess(ctx, kept); err != nil {
+					return nil, err
+				}
+				weights = kept
+				break
+			}
+		}
 		if h.began == nil && h.conditioning != nil { // of heads that were trained elsewhere
 			turned := &conditioning.Conditioning{Options: h.conditioning.Options, Mean: h.conditioning.Mean, Scale: h.conditioning.Scale, Matrix: slices.Clone(h.conditioning.Matrix)}
 			if _, h.began, err = t.start(ctx, turned, t.train, t.validation, len(t.Classes), nil); err != nil {
@@ -498,66 +517,83 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 // assess says how well the joined score finds the classes that were left out. Each
 // fold is judged with the weights that the other folds give.
 func (h *holdOut) assess() *detector.Assessment {
-	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}, FalseAlarms: falseAlarms, Curve: make([]float64, len(falseAlarms))}
+	a := newAssessment()
 	for i, f := range h.folds {
-		weights, guard := h.t.Options.without(weigh(h.aurocs(i), len(h.folds))), guardOf(f.nearness)
-		known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
-		for _, c := range candidates {
-			w := weights[c.name]
-			if w == 0 {
-				continue
-			}
-			scale := head.ScaleOf(f.known[c.name])
-			add := func(to, scores []float64) {
-				for i, v := range scores {
-					to[i] += w * scale.Of(v)
-				}
-			}
-			add(known, f.known[c.name])
-			add(left, f.left[c.name])
+		h.judge(a, f, h.t.Options.without(weigh(h.aurocs(i), len(h.folds))))
+	}
+	h.t.average(a)
+	return a
+}
+
+func newAssessment() *detector.Assessment {
+	return &detector.Assessment{Classes: map[string]detector.AssessedClass{}, FalseAlarms: falseAlarms}
+}
+
+// judge assesses the classes that were left out in a fold, with these weights.
+func (h *holdOut) judge(a *detector.Assessment, f *fold, weights map[string]float64) {
+	guard := guardOf(f.nearness)
+	known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
+	for _, c := range candidates {
+		w := weights[c.name]
+		if w == 0 {
+			continue
 		}
-		for i, v := range f.nearness {
-			known[i] += guard.Of(v)
+		scale := head.ScaleOf(f.known[c.name])
+		add := func(to, scores []float64) {
+			for i, v := range scores {
+				to[i] += w * scale.Of(v)
+			}
 		}
-		for i, v := range f.leftNear {
-			left[i] += guard.Of(v)
+		add(known, f.known[c.name])
+		add(left, f.left[c.name])
+	}
+	for i, v := range f.nearness {
+		known[i] += guard.Of(v)
+	}
+	for i, v := range f.leftNear {
+		left[i] += guard.Of(v)
+	}
+	slices.Sort(known)
+	for _, class := range f.out {
+		var scores []float64
+		taken := map[int]int{}
+		for i, v := range left {
+			if f.class[i] == class {
+				scores = append(scores, v)
+				taken[f.takenFor[i]]++
+			}
 		}
-		sorted := slices.Sorted(slices.Values(known))
-		var thresholds []float64
-		for _, share := range falseAlarms {
-			thresholds = append(thresholds, quantile(sorted, share))
-		}
-		for _, class := range f.out {
-			var scores []float64
-			taken := map[int]int{}
-			for i, v := range left {
-				if f.class[i] == class {
-					scores = append(scores, v)
-					taken[f.takenFor[i]]++
-				}
-			}
-			if len(scores) == 0 {
-				continue
-			}
-			most := -1
-			for c := range h.t.Classes {
-				if taken[c] > 0 && (most < 0 || taken[c] > taken[most]) {
-					most = c
-				}
-			}
-			c := detector.AssessedClass{AUROC: metrics.AUROC(known, scores), Images: len(scores), TakenFor: h.t.Classes[most]}
-			slices.Sort(scores)
-			for i, threshold := range thresholds {
-				below, _ := slices.BinarySearch(scores, threshold)
-				c.Curve = append(c.Curve, float64(below)/float64(len(scores)))
-				if falseAlarms[i] == 0.05 {
-					c.Caught = c.Curve[i]
-				}
-			}
-			a.Classes[h.t.Classes[class]] = c
+		if len(scores) > 0 {
+			a.Classes[h.t.Classes[class]] = h.t.assessed(known, scores, taken)
 		}
 	}
-	for _, name := range h.t.Classes { // in an order that is always the same
+}
+
+// assessed compares the scores of images of a class that was left out with those of
+// known ones, which are ascending. taken counts by class what the former were given.
+func (t *Data) assessed(known, left []float64, taken map[int]int) detector.AssessedClass {
+	most := -1
+	for c := range t.Classes {
+		if taken[c] > 0 && (most < 0 || taken[c] > taken[most]) {
+			most = c
+		}
+	}
+	c := detector.AssessedClass{AUROC: metrics.AUROC(known, left), Images: len(left), TakenFor: t.Classes[most]}
+	slices.Sort(left)
+	for _, share := range falseAlarms {
+		below, _ := slices.BinarySearch(left, quantile(known, share))
+		c.Curve = append(c.Curve, float64(below)/float64(len(left)))
+		if share == 0.05 {
+			c.Caught = c.Curve[len(c.Curve)-1]
+		}
+	}
+	return c
+}
+
+// average sets the means over the classes.
+func (t *Data) average(a *detector.Assessment) {
+	a.AUROC, a.Caught, a.Curve = 0, 0, make([]float64, len(falseAlarms))
+	for _, name := range t.Classes { // in an order that is always the same
 		if c, ok := a.Classes[name]; ok {
 			a.AUROC += c.AUROC / float64(len(a.Classes))
 			a.Caught += c.Caught / float64(len(a.Classes))
@@ -566,5 +602,4 @@ func (h *holdOut) assess() *detector.Assessment {
 			}
 		}
 	}
-	return a
 }

@@ -43,8 +43,8 @@ func identifyOptions(o Options) identity {
 		"Conditioning.l2":        written(o.Conditioning.L2),
 		"Conditioning.shrinkage": written(o.Conditioning.Shrinkage),
 
-		"Paper":              written(!shape.Open),
-		"Head.Open":          written(shape.Open),
+		"Paper":              written(!shape.Residual),
+		"Head.Open":          written(shape.Residual),
 		"Head.Layers":        written(shape.Layers),
 		"Head.Centroids":     written(shape.Centroids),
 		"Head.Projection":    written(shape.Projection),

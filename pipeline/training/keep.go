@@ -26,7 +26,7 @@ import (
 func Recorded(d *detector.Detector) (o Options, notes []string, err error) {
 	r := d.Training
 	settings := d.Heads[0].Network.Settings()
-	if settings.Open {
+	if settings.Residual {
 		o.Head = residual.Config{Layers: r.Layers, Centroids: r.Centroids, Projection: r.Projection, Recovery: settings.Recovery, SumLoss: r.SumLoss}
 	} else {
 		o.Head = paper.Config{

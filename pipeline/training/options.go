@@ -70,7 +70,7 @@ type Options struct {
 	// ensemble put on one scale by the validation rows. Where a score reads logits,
 	// they are those of a linear head that is fitted as Linear says on the rows that
 	// the first seed gives.
-	Score string
+	Score  string
 	Linear linear.Options
 
 	// NoHoldOut gives the parts of detector.JoinedScore fixed weights, which takes no

@@ -16,8 +16,8 @@ import (
 	"mlrbfn/pipeline/internal/pipetest"
 )
 
-// openHead is how the programs train by default, but shorter.
-func openHead(features string) Options {
+// defaultHead is how the programs train by default, but shorter.
+func defaultHead(features string) Options {
 	return Options{
 		Features: []string{features}, Train: head.TrainOptions{Epochs: 5},
 	}
@@ -32,7 +32,7 @@ func TestTrainScores(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{detector.HeadScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation"} {
-		opts := openHead(set("train"))
+		opts := defaultHead(set("train"))
 		opts.Score, opts.Calibration.Features = name, set("val")
 		d, result, err := Train(context.Background(), opts)
 		if err != nil {
@@ -66,13 +66,13 @@ func TestTrainScores(t *testing.T) {
 		}
 	}
 	for name, says := range map[string]string{"magic": "magic", "ensemble(gen)": "several", "ensemble(gen,gen)": "once", "ensemble(gen,magic)": "magic"} {
-		opts := openHead(set("train"))
+		opts := defaultHead(set("train"))
 		opts.Score = name
 		if _, _, err := Train(context.Background(), opts); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	opts := openHead(set("train"))
+	opts := defaultHead(set("train"))
 	opts.Score, opts.Validation.None = "ensemble", true
 	if _, _, err := Train(context.Background(), opts); !errors.Is(err, errNoScale) {
 		t.Errorf("an ensemble without validation images: %v", err)
@@ -83,7 +83,7 @@ func TestTrainScores(t *testing.T) {
 // rows, the heads' own 2, and an image's score is their sum.
 func TestEnsembleScale(t *testing.T) {
 	set := pipetest.OpenOOD(t)
-	opts := openHead(set("train"))
+	opts := defaultHead(set("train"))
 	opts.Score = "ensemble(mlrbfn,mds,gen)"
 	d, _, err := Train(context.Background(), opts)
 	if err != nil {
@@ -158,7 +158,7 @@ func betaBinomial(m, k, n int) (low, high int) {
 // rate in the long run, for which all of them stand, in FalseAlarms'.
 func TestFalseAlarms(t *testing.T) {
 	set := pipetest.OpenOOD(t)
-	opts := openHead(set("train"))
+	opts := defaultHead(set("train"))
 	opts.Calibration.None = true
 	d, result, err := Train(context.Background(), opts)
 	if err != nil {
@@ -209,7 +209,7 @@ func TestFalseAlarms(t *testing.T) {
 // are flagged than was promised. That is what features of others are for.
 func TestCalibrationNeedsNewImages(t *testing.T) {
 	set := pipetest.OpenOOD(t)
-	opts := openHead(set("train"))
+	opts := defaultHead(set("train"))
 	opts.Calibration.Fraction = 0.2
 	d, _, err := Train(context.Background(), opts)
 	if err != nil {

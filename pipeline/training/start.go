@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"context"
 
 	"mlrbfn/conditioning"
@@ -22,19 +23,24 @@ const (
 // start fits the linear classifier that a residual head begins as, with one scale for
 // all features, on the rows that the conditioning reads, and turns the conditioning
 // so that the classifier reads its first coordinates. Both are nil where the head
-// begins with the class means: where the conditioning does not whiten, and where
-// classes are balanced, which the classifier is not. The rows are not conditioned.
-// near is a fitted classifier of nearly the same rows; it may be nil.
+// begins with the class means: where the conditioning does not whiten, where the layers
+// read too few coordinates, and where classes are balanced, which the classifier is
+// not. The rows are not conditioned. near is a fitted classifier of nearly the same rows; it may be nil.
 func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, val dataset.Rows, classes int, near *linear.Fitted) (*residual.Linear, *linear.Fitted, error) {
 	d := train.D
-	if c == nil || c.Kind != conditioning.Whiten || len(c.Matrix) != d*d || classes < 2 || classes > d || t.Options.Train.Balance || t.Options.fromMeans {
-		return nil, nil, nil
+	room := d - 1 // for the classes−1 coordinates that the classifier reads
+	if h, ok := t.Options.Head.(residual.Config); ok && h.Projection > 0 {
+		room = min(room, h.Projection)
 	}
-	if h, ok := t.Options.Head.(residual.Config); ok && h.Projection > 0 && h.Projection < classes-1 {
+	whitens := c != nil && c.Kind == conditioning.Whiten && len(c.Matrix) == d*d
+	if !whitens || classes < 2 || classes-1 > room || t.Options.Train.Balance || t.Options.fromMeans {
 		return nil, nil, nil
 	}
 	o := t.Options.Linear
 	o.OneScale, o.Near = true, near
+	if t.reuses() {
+		o.C = cmp.Or(o.C, t.Options.Keep.Training.StartC)
+	}
 	if near != nil {
 		o.C, o.Tolerance = near.C, foldTolerance
 	}

@@ -160,6 +160,10 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
 		Tool: opts.Tool, Score: opts.Score, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
 	}
+	d.Training.FittedC = joined.C
+	if raw.began != nil {
+		d.Training.StartC = raw.began.C
+	}
 	d.Relabelled = data.relabelled
 	if d.Training.Sets, err = data.trainedOn(ctx); err != nil {
 		return nil, nil, err

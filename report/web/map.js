@@ -29,11 +29,12 @@
     current = undefined;
   }
 
-  map.addEventListener("pointermove", (event) => {
+  function point(event) {
     if (event.target.closest(".plane-card")) return;
     const box = map.getBoundingClientRect();
     const [x, y] = [(event.clientX - box.left) * 900 / box.width, (event.clientY - box.top) * 900 / box.width];
-    let nearest, least = 20 * 20;
+    const within = event.pointerType === "touch" ? 22 * 900 / box.width : 20; // a finger is wide
+    let nearest, least = within ** 2;
     for (const mark of shown()) {
       const [a, b] = place(mark);
       const d = (a - x) ** 2 + (b - y) ** 2;
@@ -41,8 +42,10 @@
     }
     if (nearest) show(nearest);
     else hide();
-  });
-  map.addEventListener("pointerleave", hide);
+  }
+  map.addEventListener("pointermove", point);
+  map.addEventListener("pointerdown", point); // a tap does not move
+  map.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
 
   // One mark at a time can be reached by Tab; the arrow keys go from mark to mark.
   function reach(mark) {

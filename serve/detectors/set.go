@@ -1,6 +1,7 @@
 package detectors
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -65,6 +66,7 @@ type place struct {
 	Named
 	shadow bool
 	now    *Loaded
+	other  string // file of the detector that Replace put here; "" for File; guarded by Set.changes
 	stamp  string // of the file that was tried last; guarded by Set.changes
 }
 
@@ -170,6 +172,37 @@ func (s *Set) Reload(ctx context.Context, name string) error {
 	return err
 }
 
+// Replace puts the detector of a file in the place of the one with a name; "" is the file
+// that it was opened with. One that cannot be loaded or fails its test is refused, and the
+// old one stays.
+func (s *Set) Replace(ctx context.Context, name, file string) error {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	p := s.find(name, false)
+	if p == nil {
+		return fmt.Errorf("there is no detector %q", name)
+	}
+	last := p.other
+	p.other = file
+	err := s.replace(ctx, p)
+	if err != nil {
+		p.other = last
+		p.stamp = p.stampNow()
+	}
+	return err
+}
+
+// Replaced tells whether another file than that of File serves.
+func (s *Set) Replaced(name string) bool {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	p := s.find(name, false)
+	return p != nil && p.other != ""
+}
+
+// File is the file that a detector was opened with.
+func (s *Set) File(name string) string { return s.find(name, false).File }
+
 // Watch reloads detectors whose files change, until ctx is cancelled. It looks at them
 // so often, and reloads a file that was the same two times.
 func (s *Set) Watch(ctx context.Context, every time.Duration) {
@@ -183,8 +216,8 @@ func (s *Set) Watch(ctx context.Context, every time.Duration) {
 		case <-tick.C:
 		}
 		for i, p := range s.places {
-			stamp := p.stampNow()
 			s.changes.Lock()
+			stamp := p.stampNow()
 			if stamp != "" && stamp != p.stamp && stamp == seen[i] {
 				_ = s.replace(ctx, p) // which logs it
 			}
@@ -222,10 +255,11 @@ func (s *Set) replace(ctx context.Context, p *place) error {
 
 // file is the file of the detector, which may be in a folder.
 func (p *place) file() string {
-	if info, err := os.Stat(p.File); err == nil && info.IsDir() {
-		return filepath.Join(p.File, detector.BundleFile)
+	named := cmp.Or(p.other, p.File)
+	if info, err := os.Stat(named); err == nil && info.IsDir() {
+		return filepath.Join(named, detector.BundleFile)
 	}
-	return p.File
+	return named
 }
 
 // stampNow tells the file, with its signature, from what it was before; "" where there
@@ -246,7 +280,7 @@ func (s *Set) load(ctx context.Context, p *place) (_ *Loaded, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.opts.Load(p.File)
+	d, err := s.opts.Load(cmp.Or(p.other, p.File))
 	if err != nil {
 		return nil, err
 	}

@@ -139,6 +139,9 @@ func fileOf(name hash) string {
 // Close ends the use of the folder.
 func (m *Images) Close() error { return m.root.Close() }
 
+// Dir is the folder.
+func (m *Images) Dir() string { return m.root.Name() }
+
 // Wants says whether the image of a verdict is to be kept.
 func (m *Images) Wants(v *Verdict) bool {
 	return m.opts.Keep == KeepAll || m.opts.Keep == KeepOOD && v.OOD

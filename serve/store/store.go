@@ -59,7 +59,7 @@ type Decision string
 const (
 	IsClass Decision = "class" // it is of the class of the review, one that the detector knows
 	IsNew   Decision = "new"   // it is of a class of that name, which the detector does not know
-	IsFine  Decision = "fine"  // the verdict is right
+	IsFine  Decision = "fine"  // it is of the class that the verdict says, flagged or not
 	IsJunk  Decision = "junk"  // it is nothing that one could learn from
 	Undo    Decision = "undo"  // the review before counts no more: there is none
 )

@@ -1,9 +1,9 @@
 "use strict";
-// The page of the service. Everything that others wrote, such as names of images and of
-// classes, becomes text of elements and never markup.
-const most = 60; // flagged images that are shown
+// The page of the service: what came, and the review queue. Everything that others wrote,
+// such as names of images and of classes, becomes text of elements and never markup; what
+// the server renders is escaped there.
+const mostFlagged = 60; // images that are shown, as the server has it
 const at = id => document.getElementById(id);
-let classes = [];
 
 function element(name, text, parent) {
   const e = document.createElement(name);
@@ -27,136 +27,303 @@ async function ask(path, options = {}) {
   return response;
 }
 
-async function json(path) {
-  const response = await ask(path);
+async function json(path, body, method) {
+  const options = body === undefined ? {method} : {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)};
+  const response = await ask(path, options);
   const value = await response.json();
   if (!response.ok) throw Object.assign(new Error(value.error), {status: response.status});
   return value;
 }
 
-const percent = x => (100 * x).toFixed(x < 0.1 ? 1 : 0) + "%";
+const number = v => String(Number(v.toPrecision(3))).replace("-", "−");
+const percent = share => number(100 * share) + "%";
+const images = n => n.toLocaleString("en") + (n === 1 ? " image" : " images");
 
-async function showCounts() {
-  const spans = [3600, 86400, 30 * 86400];
-  const answers = await Promise.all(spans.map(s => json("/v1/counts?from=" + encodeURIComponent(new Date(Date.now() - 1000 * s).toISOString()))));
-  at("memory").hidden = false;
-  const rows = new Map();
-  answers.forEach(({counts}, i) => {
-    for (const c of counts) {
-      for (const name of [c.class, ""]) {
-        if (!rows.has(name)) rows.set(name, spans.map(() => [0, 0]));
-        rows.get(name)[i][0] += c.n;
-        rows.get(name)[i][1] += c.ood;
-      }
-    }
-  });
-  const body = at("counts").tBodies[0];
-  body.replaceChildren();
-  for (const name of [...rows.keys()].sort()) {
-    const row = element("tr", undefined, body);
-    element("th", name === "" ? "all" : name, row).scope = "row";
-    for (const [n, ood] of rows.get(name)) {
-      element("td", n, row);
-      element("td", n ? percent(ood / n) : "", row);
-    }
+// picture is an image of an address that needs the token, or says what is missing.
+function picture(path, alt, parent) {
+  const place = element("div", undefined, parent);
+  const missing = () => place.replaceChildren(Object.assign(element("div", "not shown"), {className: "missing"}));
+  if (!path) return missing(), place;
+  const img = element("img", undefined, place);
+  Object.assign(img, {className: "thumb", alt});
+  load(img, path).catch(missing);
+  return place;
+}
+
+async function load(img, path) {
+  if (!headers().Authorization) { // the browser may ask for it when it is seen
+    Object.assign(img, {loading: "lazy", src: path});
+    return new Promise((done, failed) => { img.onload = done; img.onerror = failed; });
   }
-  const bins = new Array(20).fill(0);
-  for (const c of answers[1].counts) c.p_values.forEach((n, i) => { bins[i] += n; });
-  const total = bins.reduce((a, b) => a + b, 0), highest = Math.max(1, ...bins, total / 10);
-  const svg = at("pvalues"), shape = (name, attributes) => {
-    const e = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
-    svg.append(e);
-  };
-  svg.replaceChildren();
-  bins.forEach((n, i) => shape("rect", {x: 20 * i + 1, width: 18, y: 100 - 100 * n / highest, height: 100 * n / highest}));
-  shape("line", {x1: 0, x2: 400, y1: 100 - 5 * total / highest, y2: 100 - 5 * total / highest});
+  const response = await ask(path);
+  if (!response.ok) throw new Error("not shown");
+  const url = URL.createObjectURL(await response.blob());
+  img.onload = img.onerror = () => URL.revokeObjectURL(url);
+  img.src = url;
 }
 
-async function showDrift() {
-  const {sources, chance_without_cause} = await json("/v1/drift");
-  at("alpha").textContent = percent(chance_without_cause);
-  const body = at("drift").tBodies[0];
-  body.replaceChildren();
-  for (const s of sources) {
-    const row = element("tr", undefined, body);
-    element("th", s.source, row).scope = "row";
-    element("td", s.detector, row);
-    element("td", s.all ? s.all.images : 0, row);
-    element("td", s.all ? percent(Math.max(0, Math.min(1, s.all.log_wealth / s.all.threshold))) : "", row);
-    const raised = s.all ? [...(s.all.alarm ? ["all images"] : []), ...s.classes.filter(c => c.alarm).map(c => c.class)] : [];
-    const cell = element("td", raised.join(", "), row);
-    if (raised.length) cell.className = "alarm";
+// What came: the server renders it, and this part of the page is put in its place.
+let span = new URLSearchParams(location.search).get("span") || "day";
+
+async function showCame() {
+  const response = await ask("/page?span=" + encodeURIComponent(span));
+  if (!response.ok) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const newer = [...page.getElementById("newer").content.children];
+  page.getElementById("newer").remove();
+  const focused = document.activeElement?.dataset?.span;
+  at("came").replaceChildren(...page.body.children);
+  for (const link of document.querySelectorAll("#came [data-span]")) {
+    link.onclick = event => { event.preventDefault(); span = link.dataset.span; history.replaceState(null, "", "?span=" + span + location.hash); showCame(); };
+    if (link.dataset.span === focused) link.focus();
   }
+  for (const item of newer.reverse()) addFlagged(item);
 }
 
-async function say(item, id, what) {
-  const said = item.querySelector(".said");
-  try {
-    const response = await ask("/v1/reviews", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify([{id, ...what}])});
-    const answer = await response.json();
-    if (!response.ok) throw new Error(answer.error);
-    said.textContent = what.verdict === "undo" ? "" : what.label ? "it is " + what.label : what.new ? "new class: " + what.new : what.verdict;
-  } catch (error) {
-    said.textContent = error.message;
+function addFlagged(item) {
+  const old = at(item.id);
+  if (old) {
+    old.querySelector(".said").textContent = item.querySelector(".said").textContent;
+    return;
   }
+  for (const img of item.querySelectorAll("img[data-src]")) load(img, img.dataset.src).catch(() => img.replaceWith(Object.assign(element("div", "not shown"), {className: "missing"})));
+  at("none").hidden = true;
+  at("flagged").prepend(item);
+  while (at("flagged").children.length > mostFlagged) at("flagged").lastChild.remove();
+  offer(item);
 }
 
-function sayNew(item, id) {
-  const name = prompt("Name of the new class");
-  if (name) say(item, id, {new: name});
+// offer adds a button that brings an image to the queue.
+function offer(item) {
+  if (!at("queue").hidden && !item.querySelector("button")) element("button", "review", item).onclick = () => bring(item.id.slice(2));
 }
 
-async function showPicture(place, hash) {
-  try {
-    const response = await ask("/v1/images/" + hash);
-    if (!response.ok) return;
-    const url = URL.createObjectURL(await response.blob());
-    const img = element("img");
-    img.alt = "";
-    img.onload = img.onerror = () => URL.revokeObjectURL(url);
-    img.src = url;
-    place.replaceChildren(img);
-  } catch { /* the place stays empty */ }
-}
-
-function showFlagged(v, first) {
-  if (at("v-" + v.id)) return;
+function flaggedOf(v) {
   const item = element("li");
   item.id = "v-" + v.id;
-  item.tabIndex = 0;
-  const place = element("div", undefined, item);
-  if (v.kept) showPicture(place, v.image); else Object.assign(place, {className: "missing", textContent: "not kept"});
+  picture(v.kept && "/v1/images/" + v.image, v.name, item);
   element("div", v.name || "(no name)", item).className = "path";
-  element("div", "looks like " + v.class + ", p = " + v.p_value.toPrecision(2), item);
-  element("div", new Date(v.time).toLocaleString() + " from " + v.source, item).className = "note";
-  const said = element("div", "", item);
-  said.className = "said";
-  said.setAttribute("role", "status");
-  if (v.review) said.textContent = v.review.class || v.review.decision;
-  if (v.stored !== false) {
-    const button = (text, act) => { element("button", text, item).onclick = act; };
-    const list = element("select", undefined, item);
-    list.setAttribute("aria-label", "it is of the class");
-    element("option", "it is…", list).value = "";
-    classes.forEach((c, i) => { element("option", i < 9 ? i + 1 + " " + c : c, list).value = c; });
-    list.onchange = () => { if (list.value) say(item, v.id, {label: list.value}); };
-    button("new class", () => sayNew(item, v.id));
-    button("fine", () => say(item, v.id, {verdict: "fine"}));
-    button("junk", () => say(item, v.id, {verdict: "junk"}));
-    button("undo", () => say(item, v.id, {verdict: "undo"}));
-    item.onkeydown = event => {
-      if (event.target !== item || event.ctrlKey || event.metaKey || event.altKey) return;
-      const act = {f: () => say(item, v.id, {verdict: "fine"}), x: () => say(item, v.id, {verdict: "junk"}), u: () => say(item, v.id, {verdict: "undo"}), n: () => sayNew(item, v.id)}[event.key];
-      const label = /^[1-9]$/.test(event.key) && classes[event.key - 1];
-      if (act) act(); else if (label) say(item, v.id, {label}); else return;
-      event.preventDefault();
-    };
-  } else said.textContent = "not stored";
-  at("none").hidden = true;
-  at("flagged")[first ? "prepend" : "append"](item);
-  while (at("flagged").children.length > most) at("flagged").lastChild.remove();
+  element("div", "looks like " + v.class + ", p = " + number(v.p_value), item);
+  element("div", v.time.slice(0, 19).replace("T", " ") + " UTC from " + v.source, item).className = "note";
+  element("div", v.stored ? "" : "not stored", item).className = "said";
+  return item;
 }
+
+// The review queue.
+let groups = [], here = 0, classes = [], said = [], detector = "", undone = [];
+const reasons = new Map(); // of verdicts, by id
+
+async function fill(first) {
+  const q = await json("/v1/queue?limit=30&detector=" + encodeURIComponent(detector) + (first ? "&first=" + encodeURIComponent(first) : ""));
+  groups = q.groups.map(g => g.images);
+  here = 0;
+  showGroup(q);
+}
+
+async function bring(id) {
+  await fill(id);
+  at("card").scrollIntoView({block: "nearest"});
+  at("card").querySelector("[tabindex]")?.focus();
+}
+
+function known() { return [...classes, ...said.filter(c => !classes.includes(c))]; }
+
+function showClasses() {
+  at("classes").replaceChildren(...known().slice(0, 9).map((c, i) => {
+    const button = element("button");
+    button.type = "button";
+    button.append(c + " ", element("kbd", i + 1));
+    button.onclick = () => decide({label: c});
+    return button;
+  }));
+  at("known").replaceChildren(...known().map(c => Object.assign(element("option"), {value: c})));
+}
+
+function showGroup(q) {
+  const card = at("card"), group = groups[here];
+  for (const id of ["fine", "junk", "alone", "class"]) at(id).disabled = !group;
+  if (!group) {
+    card.replaceChildren(element("p", "No flagged image waits for a review."));
+    return;
+  }
+  const first = group[0], item = element("div"); // the others join what is said of it
+  item.className = "verdict";
+  item.tabIndex = -1;
+  item.dataset.id = first.id;
+  const look = element("div", undefined, item);
+  picture(first.kept && "/v1/images/" + first.image, first.name, look);
+  const middle = element("div", undefined, item);
+  element("h3", first.name || "(no name)", middle).className = "path";
+  const line = element("p", undefined, middle);
+  element("span", "OOD", line).className = "badge ood";
+  line.append(" looks like ");
+  element("b", first.class, line);
+  element("p", `p-value ${number(first.p_value)} · confidence ${number(first.confidence)} · ${first.source}`, middle).className = "numbers";
+  const why = element("p", "", middle);
+  if (first.review) element("p", "reviewed: " + (first.review.class ? "it is " + first.review.class : first.review.decision), middle).className = "numbers";
+  if (group.length > 1) element("p", `${images(group.length)} that look alike; group ${here + 1} of ${groups.length}`, middle).className = "near-head";
+  const list = element("ul", undefined, middle);
+  list.className = "members";
+  for (const v of group) {
+    const label = element("label", undefined, element("li", undefined, list));
+    const tick = element("input", undefined, label);
+    Object.assign(tick, {type: "checkbox", checked: true, value: v.id});
+    tick.setAttribute("aria-label", v.name || "image " + v.id);
+    picture(v.kept && "/v1/images/" + v.image, "", label);
+  }
+  if (group.length === 1) list.hidden = true;
+  const beside = element("div", undefined, item);
+  beside.className = "beside";
+  card.replaceChildren(item);
+  item.focus({preventScroll: true});
+  explain(first, why, beside);
+  if (q) at("said").textContent = [`${images(q.waiting)} in ${q.groups.length} ${q.groups.length === 1 ? "group" : "groups"}${q.more ? ", and more" : ""}.`, q.note || ""].join(" ").trim();
+}
+
+// explain says why an image was flagged, and shows the nearest training images.
+async function explain(v, why, beside) {
+  if (!reasons.has(v.id)) reasons.set(v.id, json("/v1/verdicts/" + encodeURIComponent(v.id) + "?explain=1").catch(() => ({})));
+  const r = await reasons.get(v.id);
+  if (r.why) why.textContent = r.why;
+  if (!r.nearest || !r.nearest.length) return;
+  element("p", "nearest in training", beside).className = "near-head";
+  const list = element("ul", undefined, beside);
+  list.className = "nearest";
+  for (const n of r.nearest) {
+    const figure = element("figure", undefined, element("li", undefined, list));
+    picture(`/v1/detectors/${encodeURIComponent(detector)}/images/${n.row}`, n.class + ": " + n.path, figure);
+    const caption = element("figcaption", undefined, figure);
+    element("span", n.class, caption);
+    caption.append(number(n.distance));
+  }
+}
+
+const ticked = () => [...at("card").querySelectorAll("input:checked")].map(tick => tick.value);
+
+// decide says the same of all images that are ticked, and goes on.
+async function decide(what) {
+  const group = groups[here], ids = ticked();
+  if (!group || !ids.length) {
+    if (group) at("said").textContent = "No image is ticked.";
+    return;
+  }
+  if (what.label && !classes.includes(what.label)) what = {new: what.label};
+  const by = at("by").value.trim();
+  try {
+    await json("/v1/reviews", ids.map(id => ({id, by, ...what})));
+  } catch (error) {
+    at("said").textContent = error.message;
+    return;
+  }
+  if (what.new && !said.includes(what.new)) said.push(what.new);
+  const text = what.label || what.new ? "it is " + (what.label || what.new) : what.verdict;
+  undone.push({ids, group, text});
+  for (const id of ids) if (at("v-" + id)) at("v-" + id).querySelector(".said").textContent = text;
+  const left = group.filter(v => !ids.includes(v.id));
+  groups.splice(here, 1, ...(left.length ? [left] : []));
+  here = Math.max(0, Math.min(here, groups.length - 1));
+  showClasses();
+  if (groups.length) showGroup(); else await fill();
+  at("said").textContent = `${images(ids.length)}: ${text}. Key u undoes it.`;
+  tellReviews();
+}
+
+async function undo() {
+  const last = undone.pop();
+  if (!last) {
+    at("said").textContent = "There is nothing to undo.";
+    return;
+  }
+  try {
+    await json("/v1/reviews", last.ids.map(id => ({id, verdict: "undo"})));
+  } catch (error) {
+    undone.push(last);
+    at("said").textContent = error.message;
+    return;
+  }
+  for (const id of last.ids) if (at("v-" + id)) at("v-" + id).querySelector(".said").textContent = "";
+  groups = groups.map(g => g.filter(v => !last.group.some(w => w.id === v.id))).filter(g => g.length);
+  here = Math.min(here, groups.length);
+  groups.splice(here, 0, last.group);
+  showGroup();
+  at("said").textContent = `${images(last.ids.length)}: not ${last.text} any more.`;
+  tellReviews();
+}
+
+function move(step) {
+  if (!groups.length) return;
+  here = Math.max(0, Math.min(groups.length - 1, here + step));
+  showGroup();
+  at("said").textContent = `Group ${here + 1} of ${groups.length}.`;
+}
+
+function onlyFirst() {
+  const ticks = [...at("card").querySelectorAll("input")];
+  const alone = ticks.slice(1).some(tick => tick.checked);
+  ticks.forEach((tick, i) => { tick.checked = i === 0 || !alone; });
+  at("said").textContent = images(ticked().length) + " ticked.";
+}
+
+document.addEventListener("keydown", event => {
+  if (at("queue").hidden || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("select, textarea, input:not([type=checkbox])")) return;
+  const c = /^[1-9]$/.test(event.key) && known()[event.key - 1];
+  const act = c ? () => decide({label: c}) : {
+    j: () => move(1), k: () => move(-1), f: () => decide({verdict: "fine"}), x: () => decide({verdict: "junk"}), u: undo, s: onlyFirst,
+    n: () => { at("class").focus(); at("class").scrollIntoView({block: "nearest"}); },
+  }[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+});
+at("class").onkeydown = event => {
+  if (event.key === "Escape") at("card").querySelector("[tabindex]")?.focus();
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  const name = at("class").value.trim();
+  at("class").value = "";
+  if (name) decide({label: name});
+};
+at("decide").onsubmit = event => event.preventDefault();
+at("queue-tools").onsubmit = event => event.preventDefault();
+at("before").onclick = () => move(-1);
+at("next").onclick = () => move(1);
+at("undo").onclick = undo;
+at("fine").onclick = () => decide({verdict: "fine"});
+at("junk").onclick = () => decide({verdict: "junk"});
+at("alone").onclick = onlyFirst;
+at("by").value = localStorage.getItem("by") || "";
+at("by").onchange = () => localStorage.setItem("by", at("by").value.trim());
+at("detector").onchange = () => { detector = at("detector").value; choose(); };
+
+// The slider.
+let control;
+
+async function showThresholds() {
+  const {slider} = await json(`/v1/detectors/${encodeURIComponent(detector)}/thresholds`);
+  const range = at("threshold");
+  at("threshold-section").hidden = !slider.steps;
+  if (!slider.steps) return;
+  const moved = control && Number(range.value) !== control.at;
+  control = slider;
+  at("threshold-label").textContent = slider.byPValue ? "False alarms" : "Threshold";
+  range.max = slider.steps.length - 1;
+  if (!moved) range.value = slider.at;
+  slide();
+}
+
+function slide() {
+  const [limit, flagged, mean, low, high] = control.steps[at("threshold").value];
+  const shown = control.byPValue ? percent(limit) : number(limit);
+  at("limit").textContent = shown;
+  at("threshold").setAttribute("aria-valuetext", shown);
+  let text = `${Number(at("threshold").value) === control.at ? "Flags" : "Would flag"} ${flagged.toLocaleString("en")} of the newest ${images(control.images)}.`;
+  if (mean !== null) text += ` False alarms: about ${percent(mean)} of in-distribution images`;
+  if (mean !== null && low !== null) text += `; with 95% probability between ${percent(low)} and ${percent(high)} in the long run`;
+  at("effect").textContent = text + (mean !== null ? "." : "");
+}
+at("threshold").oninput = slide;
+at("reset").onclick = () => { at("threshold").value = control.at; slide(); };
 
 // listen reads server-sent events by fetch, as an EventSource sends no token.
 async function listen() {
@@ -174,7 +341,9 @@ async function listen() {
         text = parts.pop();
         for (const part of parts) {
           const data = part.split("\n").find(line => line.startsWith("data: "));
-          if (data) showFlagged(JSON.parse(data.slice(6)), true);
+          if (!data) continue;
+          addFlagged(flaggedOf(JSON.parse(data.slice(6))));
+          if (!at("queue").hidden && !groups.length) fill().catch(() => {});
         }
       }
     } catch (error) {
@@ -185,24 +354,32 @@ async function listen() {
   }
 }
 
-async function refresh() {
-  await Promise.allSettled([showDrift(), showCounts()]);
+// choose shows the queue, what there is to learn and the slider of a detector.
+async function choose() {
+  const model = await json("/v2/models/" + encodeURIComponent(detector));
+  classes = model.classes;
+  reasons.clear();
+  undone = [];
+  try {
+    await fill();
+    at("queue").hidden = false;
+    for (const item of at("flagged").children) offer(item);
+  } catch (error) {
+    if (error.status !== 404) throw error; // it remembers nothing
+  }
+  await Promise.all([showLearning(), showThresholds()]);
+  showClasses();
 }
 
 async function start() {
   at("login").hidden = true;
   try {
-    const found = new Set();
-    for (const model of await (await ask("/v2/repository/index", {method: "POST"})).json()) {
-      for (const c of (await json("/v2/models/" + encodeURIComponent(model.name))).classes) found.add(c);
-    }
-    classes = [...found].sort();
-    try {
-      for (const v of (await json("/v1/verdicts?ood=true&limit=" + most)).verdicts) showFlagged(v, false);
-    } catch (error) {
-      if (error.status !== 404) throw error; // it remembers nothing
-    }
-    await refresh();
+    await showCame();
+    const models = await (await ask("/v2/repository/index", {method: "POST"})).json();
+    at("detector").replaceChildren(...[...new Set(models.map(m => m.name))].map(name => Object.assign(element("option", name), {value: name})));
+    at("of-detector").hidden = at("detector").options.length < 2;
+    detector = at("detector").value;
+    await choose();
   } catch (error) {
     at("state").textContent = error.message;
     if (!at("login").hidden) return;
@@ -215,5 +392,5 @@ at("login").onsubmit = event => {
   sessionStorage.setItem("token", at("token").value.trim());
   start();
 };
-setInterval(() => { if (at("login").hidden && !document.hidden) refresh(); }, 10000);
-start();
+setInterval(() => { if (at("login").hidden && !document.hidden) Promise.allSettled([showCame(), control ? showThresholds() : null]); }, 10000);
+document.addEventListener("DOMContentLoaded", start);

@@ -1,0 +1,199 @@
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"html/template"
+	"image"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// This file makes what the page of a detector shows of images: the map, and those that
+// came closest to the threshold.
+
+// draw makes the static pictures of the charts.
+func (v *detectorView) draw() error {
+	if v.Draw == nil {
+		return nil
+	}
+	for _, f := range slices.Concat(v.HeldOutChart, v.AlarmChart, v.Training) {
+		var err error
+		if f.svg, err = v.Draw(f.Chart, "svg"); err != nil {
+			return fmt.Errorf("chart %s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+// picture adds an image to the page's album, and notes why it cannot be shown.
+func (v *detectorView) picture(img Image, side int) *picture {
+	if decode := img.Decode; decode != nil {
+		img.Decode = func() (_ image.Image, err error) {
+			defer func() {
+				if r := recover(); r != nil {
+					err = errors.New("its decoder failed")
+				}
+				if err != nil {
+					v.mu.Lock()
+					defer v.mu.Unlock()
+					v.NotShown = append(v.NotShown, notShown{img.Path, err.Error()})
+				}
+			}()
+			return decode()
+		}
+	}
+	return v.Page.Album.of(img, side)
+}
+
+// mostNotShown is how many images that could not be shown are listed.
+const mostNotShown = 200
+
+func (v *detectorView) listNotShown() {
+	slices.SortFunc(v.NotShown, func(a, b notShown) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Error, b.Error))
+	})
+	v.NotShown = slices.Compact(v.NotShown)
+	if n := len(v.NotShown); n > 0 {
+		v.Page.Notes = append(v.Page.Notes, fmt.Sprintf("%s could not be shown: see the list below.", count(n)))
+		v.link("not-shown", "Images not shown")
+	}
+}
+
+// Listed returns the images that could not be shown, not more than a page holds.
+func (v *detectorView) Listed() []notShown { return v.NotShown[:min(len(v.NotShown), mostNotShown)] }
+
+func (v *detectorView) closest() {
+	if len(v.Closest) == 0 {
+		return
+	}
+	v.link("closest", "Closest to the threshold")
+	for _, c := range v.Closest {
+		t := &tile{picture: v.picture(c.Image, thumbnailSide), Class: c.Image.Label}
+		side := "accepted"
+		if c.OOD {
+			side = "flagged"
+		}
+		for _, line := range []tileLine{{"label", c.Image.Label, false}, {"given", c.Given, c.Image.Label != "" && c.Image.Label != c.Given},
+			{"score", number(c.Score), false}, {"threshold", number(c.Threshold), false}, {"so it is", side, c.OOD}} {
+			if line.Value != "" {
+				t.Lines = append(t.Lines, line)
+			}
+		}
+		v.Tiles = append(v.Tiles, t)
+	}
+}
+
+// The map is drawn as SVG, so that it can be seen without scripts.
+
+const (
+	mapWidth, mapHeight = 900, 600
+	mapMargin           = 14
+	mapThumbnail        = 72
+)
+
+// mapView is a FeatureMap as the template reads it.
+type mapView struct {
+	FeatureMap
+	Classes []mapClass
+	Views   []mapPlane
+	Marks   []mapMark
+}
+
+// mapPlane is two axes that a map shows.
+type mapPlane struct {
+	First int // of the axes
+	X, Y  string
+}
+
+// mapClass is a class with its mark.
+type mapClass struct {
+	Name          string
+	Colour, Shape int
+}
+
+// mapMark is a point with its place in pixels.
+type mapMark struct {
+	Places        []string // on each axis, in pixels
+	Colour, Shape int
+	MapPoint
+	Picture *picture
+	Text    string
+}
+
+// mapShapes are the marks of classes, of about the same area.
+var mapShapes = []template.HTML{
+	`<circle r="5.5"/>`, `<path d="M-5-5h10v10h-10z"/>`, `<path d="M0-7l6.5 11.5h-13z"/>`, `<path d="M0-7.2L7.2 0 0 7.2-7.2 0z"/>`, `<path d="M0 7l6.5-11.5h-13z"/>`,
+}
+
+// Shapes returns the marks.
+func (m *mapView) Shapes() []template.HTML { return mapShapes }
+
+func (v *detectorView) drawMap() {
+	given := v.Detector.Map
+	if given == nil || len(given.Points) == 0 {
+		return
+	}
+	v.link("map", "Map")
+	m := &mapView{FeatureMap: *given}
+	number := map[string]int{}
+	for _, p := range given.Points {
+		number[p.Class] = 0
+	}
+	for _, c := range v.Classes {
+		if _, used := number[c.Name]; used {
+			number[c.Name] = len(m.Classes)
+			m.Classes = append(m.Classes, mapClass{c.Name, len(m.Classes) % len(lineStyles), len(m.Classes) / len(lineStyles) % len(mapShapes)})
+		}
+	}
+	var places [][]string // by axis, then by point
+	for axis := range given.Axes {
+		places = append(places, placesOf(given.Points, axis))
+	}
+	for i, p := range given.Points {
+		c := m.Classes[number[p.Class]]
+		state := "accepted"
+		if p.OOD {
+			state = "flagged"
+		}
+		text := fmt.Sprintf("%s: %s, %s image, given %s, %s", p.Class, p.Image.Path, p.Part, p.Given, state)
+		mark := mapMark{Colour: c.Colour, Shape: c.Shape, MapPoint: p, Picture: v.picture(p.Image, mapThumbnail), Text: text}
+		for axis := range given.Axes {
+			mark.Places = append(mark.Places, places[axis][i])
+		}
+		m.Marks = append(m.Marks, mark)
+	}
+	for axis := 0; axis+1 < len(given.Axes); axis += 2 {
+		m.Views = append(m.Views, mapPlane{axis, given.Axes[axis], given.Axes[axis+1]})
+	}
+	v.Map = m
+}
+
+// placesOf returns where points are on the picture of the map, in pixels: an even axis
+// goes to the right, an odd one up.
+func placesOf(points []MapPoint, axis int) (places []string) {
+	sign, pixels := 1., float64(mapWidth)
+	if axis%2 == 1 {
+		sign, pixels = -1, mapHeight
+	}
+	values := make([]float64, len(points))
+	for i, p := range points {
+		values[i] = sign * p.At[axis]
+	}
+	slices.Sort(values)
+	// A few far points must not push all others together: they are at the edge.
+	n := len(values)
+	low, high := values[n/200], values[n-1-n/200]
+	slack := 0.15 * (high - low)
+	low, high = max(values[0], low-slack), min(values[n-1], high+slack)
+	for _, p := range points {
+		share := 0.5
+		if high > low {
+			share = min(max((sign*p.At[axis]-low)/(high-low), 0), 1)
+		}
+		places = append(places, strconv.FormatFloat(mapMargin+share*(pixels-2*mapMargin), 'f', 1, 64))
+	}
+	return places
+}

@@ -1,0 +1,254 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"mlrbfn/serve/learn"
+	"mlrbfn/serve/store"
+)
+
+// This file has the requests of learning: jobs, and the versions of detectors that come
+// of them.
+
+const (
+	followEvery   = 5 * time.Second
+	featuresEvery = 10 * time.Minute // between two times that old features are dropped
+)
+
+func (s *Server) learnRoutes() []route {
+	return []route{
+		{pattern: "GET /v1/learn", answer: s.learning(s.whatToLearn)},
+		{pattern: "POST /v1/learn", answer: s.learning(s.startLearning)},
+		{pattern: "GET /v1/jobs", answer: s.learning(s.listJobs)},
+		{pattern: "GET /v1/jobs/{id}", answer: s.learning(s.getJob)},
+		{pattern: "POST /v1/jobs/{id}/cancel", answer: s.learning(s.cancelJob)},
+		{pattern: "GET /v1/detectors/{name}", answer: s.learning(s.getDetector)},
+		{pattern: "POST /v1/detectors/{name}/activate", answer: s.learning(s.activate)},
+	}
+}
+
+// openLearner lets the service learn, where it has a store and a folder for what comes of
+// it.
+func (s *Server) openLearner(ctx context.Context) {
+	if s.opts.Store == nil || s.opts.LearnDir == "" {
+		return
+	}
+	tool := "mlrbfn"
+	if s.opts.Version != "" {
+		tool += " " + s.opts.Version
+	}
+	s.learner = learn.New(learn.Options{
+		Store: s.opts.Store, Detectors: s.detectors, Load: s.opts.Detectors.Load, Images: s.images, Dir: s.opts.LearnDir, Tool: tool, Log: s.log,
+	})
+	s.learner.Follow(ctx)
+}
+
+// follow keeps the detectors those that were activated, until ctx is cancelled.
+func (s *Server) follow(ctx context.Context) {
+	if s.learner == nil {
+		return
+	}
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.learner.Follow(ctx)
+		}
+	}
+}
+
+// dropFeatures drops the features of all but the newest verdicts and those that were
+// reviewed, until ctx is cancelled.
+func (s *Server) dropFeatures(ctx context.Context) {
+	if s.opts.Store == nil || s.opts.KeepFeatures < 1 {
+		return
+	}
+	tick := time.NewTicker(featuresEvery)
+	defer tick.Stop()
+	for {
+		if n, err := s.dropOldFeatures(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("old features were not dropped", "error", err)
+		} else if n > 0 {
+			s.log.Info("old features were dropped", "verdicts", n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) dropOldFeatures(ctx context.Context) (int, error) {
+	oldest, err := s.opts.Store.List(ctx, store.Query{Skip: s.opts.KeepFeatures - 1, Limit: 1})
+	if err != nil || len(oldest) == 0 {
+		return 0, err
+	}
+	return s.opts.Store.DropFeatures(ctx, oldest[0].Time)
+}
+
+// errNoLearning is for who asks a service that does not learn.
+var errNoLearning = &statusError{http.StatusNotFound, "this service does not learn: it was started without a store, or without a folder for what comes of it"}
+
+// learning answers a request about learning by an object or an error.
+func (s *Server) learning(do func(context.Context, *http.Request) (int, any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.learner == nil {
+			s.failed(w, r, errNoLearning)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+		defer cancel()
+		status, answer, err := do(ctx, r)
+		var known *statusError
+		switch {
+		case err == nil:
+			writeJSON(w, status, answer)
+		case errors.As(err, &known):
+			s.fail(w, r, known.status, known.text)
+		case errors.Is(err, learn.ErrNoJob), errors.Is(err, learn.ErrNoResult):
+			s.fail(w, r, http.StatusNotFound, err.Error())
+		case errors.Is(err, learn.ErrBusy):
+			s.fail(w, r, http.StatusConflict, err.Error())
+		default:
+			s.storeError(w, r, err)
+		}
+	}
+}
+
+// detectorNamed is the name of the detector that a request means.
+func (s *Server) detectorNamed(name string) (string, error) {
+	names := s.detectors.Names()
+	if name == "" {
+		return names[0], nil
+	}
+	if !slices.Contains(names, name) {
+		return "", refuse(http.StatusNotFound, "there is no detector %q", name)
+	}
+	return name, nil
+}
+
+func (s *Server) whatToLearn(ctx context.Context, r *http.Request) (int, any, error) {
+	name, err := s.detectorNamed(r.URL.Query().Get("detector"))
+	if err != nil {
+		return 0, nil, err
+	}
+	g, err := s.learner.Reviews(ctx, name)
+	return http.StatusOK, map[string]any{"detector": name, "minimum_of_a_new_class": learn.MinNew, "reviews": g}, err
+}
+
+func (s *Server) startLearning(ctx context.Context, r *http.Request) (int, any, error) {
+	name, err := s.detectorNamed(r.URL.Query().Get("detector"))
+	if err != nil {
+		return 0, nil, err
+	}
+	job, err := s.learner.Start(ctx, name)
+	return http.StatusAccepted, job, err
+}
+
+func (s *Server) listJobs(ctx context.Context, _ *http.Request) (int, any, error) {
+	jobs, err := s.learner.Jobs(ctx)
+	return http.StatusOK, map[string]any{"jobs": jobs}, err
+}
+
+func (s *Server) getJob(ctx context.Context, r *http.Request) (int, any, error) {
+	job, err := s.learner.Job(ctx, r.PathValue("id"))
+	return http.StatusOK, job, err
+}
+
+func (s *Server) cancelJob(ctx context.Context, r *http.Request) (int, any, error) {
+	job, err := s.learner.Cancel(ctx, r.PathValue("id"))
+	return http.StatusOK, job, err
+}
+
+// original is what requests call the file that the service was started with.
+const original = "original"
+
+// versionOf is a version of a detector in JSON.
+type versionOf struct {
+	Version string     `json:"version"` // the id of its job, or "original"
+	Serves  bool       `json:"serves"`
+	SHA256  string     `json:"sha256,omitempty"`
+	Made    *time.Time `json:"made,omitempty"`
+	Learned int        `json:"learned"` // reviewed images that it learned from
+	Classes int        `json:"classes,omitempty"`
+}
+
+func (s *Server) getDetector(ctx context.Context, r *http.Request) (int, any, error) {
+	name, err := s.detectorNamed(r.PathValue("name"))
+	if err != nil {
+		return 0, nil, err
+	}
+	return s.describe(ctx, name)
+}
+
+// describe says which versions of a detector there are.
+func (s *Server) describe(ctx context.Context, name string) (int, any, error) {
+	v, err := s.learner.Versions(ctx, name)
+	if err != nil {
+		return 0, nil, err
+	}
+	now, shadow := s.detectors.Use(name)
+	defer now.Release()
+	defer shadow.Release()
+	active := original
+	all := []versionOf{}
+	for _, one := range v.Versions {
+		serves := one.SHA256 == now.SHA256
+		if serves {
+			active = one.ID
+		}
+		all = append(all, versionOf{one.ID, serves, one.SHA256, &one.Made, one.Learned, one.Classes})
+	}
+	all = append(all, versionOf{Version: original, Serves: active == original})
+	var previous any
+	if len(v.Before) > 0 {
+		last := v.Before[len(v.Before)-1]
+		if last == "" {
+			last = original
+		}
+		previous = last
+	}
+	return http.StatusOK, map[string]any{
+		"detector": name, "active": active, "previous": previous, "sha256": now.SHA256, "classes": now.Classes, "versions": all,
+	}, nil
+}
+
+// activate answers POST /v1/detectors/NAME/activate: {"version": ID}, where ID is that of
+// a job, "original" or "previous".
+func (s *Server) activate(ctx context.Context, r *http.Request) (int, any, error) {
+	name, err := s.detectorNamed(r.PathValue("name"))
+	if err != nil {
+		return 0, nil, err
+	}
+	var asked struct {
+		Version string `json:"version"`
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, 1<<16))
+	if err != nil || json.Unmarshal(data, &asked) != nil || asked.Version == "" {
+		return 0, nil, refuse(http.StatusBadRequest, `a version is chosen by {"version": ID}: the id of a job, "original" or "previous"`)
+	}
+	version := asked.Version
+	if version == original {
+		version = ""
+	}
+	switch err := s.learner.Activate(ctx, name, version); {
+	case errors.Is(err, learn.ErrNoResult):
+		return 0, nil, err
+	case err != nil:
+		id, _ := ctx.Value(requestID{}).(string)
+		s.log.Error("a version was not activated", "request", id, "detector", name, "version", asked.Version, "error", err)
+		return 0, nil, refuse(http.StatusUnprocessableEntity, "it could not be loaded or failed its test, and the old one stays; the log says why")
+	}
+	s.log.Info("a version was activated", "detector", name, "version", asked.Version)
+	return s.describe(ctx, name)
+}

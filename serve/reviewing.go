@@ -1,0 +1,327 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+
+	"mlrbfn/internal/explained"
+	"mlrbfn/report"
+	"mlrbfn/serve/detectors"
+	"mlrbfn/serve/review"
+	"mlrbfn/serve/store"
+)
+
+// This file has what a person needs to review images: groups of look-alikes, why an image
+// was judged so, training images, and what thresholds cost.
+
+func (s *Server) reviewRoutes() []route {
+	return []route{
+		{pattern: "GET /v1/queue", answer: s.reviewQueue},
+		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: s.trainingImage},
+		{pattern: "GET /v1/detectors/{name}/thresholds", answer: s.thresholds},
+	}
+}
+
+const (
+	queued     = 500 // images that are grouped, the strangest
+	mostGroups = 100 // of an answer
+)
+
+// group is images that look alike, the strangest first.
+type group struct {
+	Images []record `json:"images"`
+}
+
+// queue is what waits for a person.
+type queue struct {
+	Detector string  `json:"detector"`
+	Groups   []group `json:"groups"`
+	Waiting  int     `json:"waiting"`        // flagged images without a review; of more than 500 the strangest
+	More     bool    `json:"more"`           // there are more than these
+	Reach    float64 `json:"reach"`          // 1 − cosine within which images are in one group
+	Note     string  `json:"note,omitempty"` // what is missing
+}
+
+// reaches are the distances within which images look alike, by the hash of a detector.
+type reaches struct {
+	mu    sync.Mutex
+	known map[string]float64
+}
+
+// reach returns that of a detector, and a note if it is not known.
+func (s *Server) reach(ctx context.Context, d *detectors.Loaded) (float64, string) {
+	s.reaches.mu.Lock()
+	defer s.reaches.mu.Unlock()
+	reach, known := s.reaches.known[d.SHA256]
+	if !known {
+		e, err := d.Explainer(ctx)
+		if err == nil {
+			reach, err = review.Reach(ctx, e.Sets())
+		}
+		if err != nil {
+			s.log.Warn("images are not grouped", "detector", d.Name, "error", err)
+			return 0, "the training features cannot be read, and only equal images are in one group"
+		}
+		if s.reaches.known == nil || len(s.reaches.known) > 100 {
+			s.reaches.known = map[string]float64{}
+		}
+		s.reaches.known[d.SHA256] = reach
+	}
+	if reach == 0 {
+		return 0, "the training features are not found, and only equal images are in one group"
+	}
+	return reach, ""
+}
+
+// judgedBy returns the hashes of the files that served under a detector's name.
+func (s *Server) judgedBy(ctx context.Context, d *detectors.Loaded) (map[string]bool, error) {
+	files := map[string]bool{d.SHA256: true}
+	if s.learner == nil {
+		return files, nil
+	}
+	v, err := s.learner.Versions(ctx, d.Name)
+	for _, hash := range v.Hashes {
+		files[hash] = true
+	}
+	return files, err
+}
+
+// reviewQueue answers GET /v1/queue: flagged images without a review, the strangest first,
+// in groups of look-alikes. With first, the image of that verdict comes first, reviewed
+// or not.
+func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
+	if s.opts.Store == nil {
+		s.failed(w, r, errForgets)
+		return
+	}
+	limit := 20
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostGroups {
+			s.failed(w, r, refuse(http.StatusBadRequest, "limit=%s: it is a number from 1 to %d", text, mostGroups))
+			return
+		}
+	}
+	d, shadow, err := s.use(r.URL.Query().Get("detector"))
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	defer d.Release()
+	defer shadow.Release()
+	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+	defer cancel()
+	q := queue{Detector: d.Name, Groups: []group{}}
+	list, err := s.waiting(ctx, d, &q, r.URL.Query().Get("first"))
+	if err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	ids, keys := make([]string, len(list)), make([]string, len(list))
+	for i, v := range list {
+		ids[i], keys[i] = v.ID, v.Image
+	}
+	features, err := s.opts.Store.Features(ctx, ids)
+	if err != nil {
+		s.storeError(w, r, err)
+		return
+	}
+	rows := make([][]float32, len(list))
+	for i, v := range list {
+		if row := features[v.ID]; v.Model == d.Source.Fingerprint && len(row) == d.Dim() {
+			rows[i] = row
+		}
+	}
+	q.Reach, q.Note = s.reach(ctx, d)
+	end, err := s.places.run(ctx)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	groups := review.Groups(rows, keys, q.Reach)
+	end()
+	for _, members := range groups[:min(limit, len(groups))] {
+		var g group
+		for _, i := range members {
+			g.Images = append(g.Images, s.recordOf(list[i]))
+		}
+		q.Groups = append(q.Groups, g)
+	}
+	writeJSON(w, http.StatusOK, q)
+}
+
+// waiting returns the images that wait, the strangest first, but for one that is to be
+// the first.
+func (s *Server) waiting(ctx context.Context, d *detectors.Loaded, q *queue, first string) ([]store.Record, error) {
+	files, err := s.judgedBy(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	yes, no := true, false
+	var list []store.Record
+	for skip := 0; ; skip += 2 * queued {
+		some, err := s.opts.Store.List(ctx, store.Query{OOD: &yes, Reviewed: &no, Order: store.Strangest, Limit: 2 * queued, Skip: skip})
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range some {
+			if files[v.Detector] {
+				list = append(list, v)
+			}
+		}
+		if q.More = len(list) > queued; q.More || len(some) < 2*queued {
+			break
+		}
+	}
+	list = list[:min(queued, len(list))]
+	q.Waiting = len(list)
+	if first == "" {
+		return list, nil
+	}
+	v, err := s.opts.Store.Get(ctx, first)
+	if err != nil || !files[v.Detector] {
+		return list, err
+	}
+	list = slices.DeleteFunc(list, func(other store.Record) bool { return other.ID == first })
+	return slices.Insert(list, 0, v), nil
+}
+
+// reasonsOf says why an image of the store was judged so, by the detector that it would
+// be judged by now; nil where its features are not known.
+func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *explained.Reasons {
+	for _, name := range s.detectors.Names() {
+		d, shadow := s.detectors.Use(name)
+		reasons := s.reasonsBy(ctx, d, v)
+		d.Release()
+		shadow.Release()
+		if reasons != nil {
+			return reasons
+		}
+	}
+	return nil
+}
+
+func (s *Server) reasonsBy(ctx context.Context, d *detectors.Loaded, v *store.Record) *explained.Reasons {
+	if files, err := s.judgedBy(ctx, d); err != nil || !files[v.Detector] {
+		return nil
+	}
+	var row []float32
+	if v.Model == d.Source.Fingerprint {
+		known, err := s.opts.Store.Features(ctx, []string{v.ID})
+		if err == nil {
+			row = known[v.ID]
+		}
+	}
+	if row == nil && s.images != nil {
+		data, err := s.images.Get(v.Image)
+		if err != nil {
+			return nil
+		}
+		if row, err = d.Features(ctx, data); err != nil {
+			return nil
+		}
+	}
+	if len(row) != d.Dim() {
+		return nil
+	}
+	verdicts, err := d.Judge(ctx, row)
+	if err != nil {
+		return nil
+	}
+	o := []outcome{{judged: judged{verdicts[0], row}}}
+	s.addReasons(ctx, d, o)
+	return o[0].reasons
+}
+
+// trainingImage answers GET /v1/detectors/NAME/images/ROW: a small picture of a training
+// image, by its row among the training features.
+func (s *Server) trainingImage(w http.ResponseWriter, r *http.Request) {
+	d, shadow, err := s.use(r.PathValue("name"))
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	defer d.Release()
+	defer shadow.Release()
+	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+	defer cancel()
+	missing := refuse(http.StatusNotFound, "this training image is not found")
+	row, err := strconv.Atoi(r.PathValue("row"))
+	e, failed := d.Explainer(ctx)
+	if err != nil || failed != nil {
+		s.failed(w, r, missing)
+		return
+	}
+	img, err := e.Picture(row)
+	if err != nil {
+		s.failed(w, r, missing)
+		return
+	}
+	end, err := s.places.run(ctx)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	small := report.Thumbnail(img)
+	end()
+	if small == nil {
+		s.failed(w, r, missing)
+		return
+	}
+	w.Header().Set("Content-Type", "image/jpeg")
+	w.Header().Set("Content-Length", strconv.Itoa(len(small)))
+	_, _ = w.Write(small) // whoever has left gets no answer
+}
+
+// mostScores is how many of the newest verdicts say what a threshold would flag.
+const mostScores = 1000
+
+// thresholds answers GET /v1/detectors/NAME/thresholds: what other thresholds would flag
+// of the newest images, and how many false alarms they would give, as the slider of
+// detect's page says.
+func (s *Server) thresholds(w http.ResponseWriter, r *http.Request) {
+	d, shadow, err := s.use(r.PathValue("name"))
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	defer d.Release()
+	defer shadow.Release()
+	v := report.Verdicts{Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR, Calibration: d.CalibrationScores, Scores: []float64{}}
+	if v.ByPValue = d.ByClass != nil || len(d.Folds) > 0; v.ByPValue {
+		v.Calibration = nil
+		for c := range d.Classes {
+			if scores := d.ScoresOf(c); len(d.Folds) == 0 && (v.Calibration == nil || len(scores) < len(v.Calibration)) {
+				v.Calibration = scores
+			}
+		}
+	}
+	if s.opts.Store != nil {
+		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+		defer cancel()
+		list, err := s.opts.Store.List(ctx, store.Query{Detector: d.SHA256, Limit: mostScores})
+		if err != nil {
+			s.storeError(w, r, err)
+			return
+		}
+		for _, one := range list {
+			score := one.Score
+			if v.ByPValue {
+				score = one.PValue
+			}
+			if !math.IsNaN(score) {
+				v.Scores = append(v.Scores, score)
+			}
+		}
+		slices.Sort(v.Scores)
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Detector string          `json:"detector"`
+		Slider   json.RawMessage `json:"slider"`
+	}{d.Name, report.Thresholds(&v)})
+}
