@@ -65,21 +65,21 @@ func runDemo(ctx context.Context, photos, out, model string, s Streams) error {
 		return err
 	}
 	features, detector, verdicts := filepath.Join(out, "features"), filepath.Join(out, "textures.safetensors"), filepath.Join(out, "verdicts.csv")
-	run := func(to io.Writer, args ...string) error {
-		fmt.Fprintf(w, "\n$ %s\n", CommandLine("mlrbfn", args))
-		ran, err := execute(ctx, newRoot(), args, Streams{In: strings.NewReader(""), Out: to, Err: s.Err})
+	run := func(to io.Writer, c *command, args ...string) error {
+		fmt.Fprintf(w, "\n$ %s\n", CommandLine("mlrbfn", append([]string{c.cmd.Name()}, args...)))
+		_, err := execute(ctx, c.cmd, args, Streams{In: strings.NewReader(""), Out: to, Err: s.Err})
 		if err != nil {
-			err = fmt.Errorf("%s: %w", ran.CommandPath(), err)
+			err = fmt.Errorf("%s: %w", c.cmd.Name(), err)
 		}
 		return err
 	}
 	var table bytes.Buffer
-	err := run(s.Out, "extract", "--model", model, "--images", filepath.Join(images, "known"), "--out", features)
+	err := run(s.Out, newExtract(), "--model", model, "--images", filepath.Join(images, "known"), "--out", features)
 	if err == nil {
-		err = run(s.Out, "train", "--features", features, "--out", detector, "--force")
+		err = run(s.Out, newTrain(), "--features", features, "--out", detector, "--force")
 	}
 	if err == nil {
-		err = run(&table, "detect", "--detector", detector, "--format", "csv", filepath.Join(images, "new"))
+		err = run(&table, newDetect(), "--detector", detector, "--format", "csv", filepath.Join(images, "new"))
 	}
 	if err == nil {
 		err = atomicfile.Write(verdicts, func(w io.Writer) error {
