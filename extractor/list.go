@@ -187,7 +187,8 @@ func List(opts ListOptions) (*Listing, error) { return ListContext(context.Backg
 //
 // Of a tree DIR/class/…/image the first folder is the class; images that lie in
 // DIR itself have no label. Every file is looked at: it is an image by its name
-// or by its first bytes, and counted in Skipped otherwise. Links are followed,
+// or by its first bytes, and counted in Skipped otherwise, as are the files ._NAME
+// that macOS leaves on other file systems. Links are followed,
 // out of the folder too; see [Item.Locate] for who wants to change what lies in
 // it. Each folder is looked into once: of several links to it, and of those that
 // lead back to a folder that they lie in, all but the first are passed over. Hidden folders and those that systems make
@@ -357,6 +358,8 @@ func (l *lister) visit(entry fs.DirEntry, rel string, label int) (isDir bool) {
 		return true
 	case !info.Mode().IsRegular():
 		l.Skipped++ // a socket or a device; reading one might never end
+	case strings.HasPrefix(entry.Name(), "._"):
+		l.Skipped++ // what macOS notes about the file of that name on other file systems
 	default:
 		if rel == entry.Name() {
 			label = -1 // it lies in no class

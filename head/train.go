@@ -19,7 +19,13 @@ var ErrDiverged = errors.New("training diverged")
 // TrainOptions says how to train. A zero field takes the paper's value, except
 // Seed: 0 is an ordinary seed.
 type TrainOptions struct {
-	Epochs   int     // passes over the data; 0 means 500
+	Epochs int // passes over the data; 0 means 500
+
+	// MostSteps bounds the steps: there are fewer epochs, but at least one, where the
+	// rows are so many that they would take more. 0 means the network's default, none
+	// for the paper's; a negative number means no bound.
+	MostSteps int `json:"-"`
+
 	Batch    int     // rows of a step, the first of which also initialise; 0 means 128
 	LR       float64 // Adam's learning rate; 0 means 0.001
 	Patience int     // epochs without improvement before the rate is halved; 0 means 50
@@ -48,6 +54,15 @@ type TrainOptions struct {
 	// may differ: a run that diverged can continue with a smaller one. The state
 	// is not changed.
 	Resume *State `json:"-"`
+}
+
+// Within returns the options with as many epochs of a number of rows as MostSteps
+// allows.
+func (o TrainOptions) Within(rows int) TrainOptions {
+	if o.MostSteps > 0 {
+		o.Epochs = max(1, min(o.Epochs, o.MostSteps/max(1, (rows+o.Batch-1)/o.Batch)))
+	}
+	return o
 }
 
 // Schedule says how the learning rate falls; "" means Plateau.
@@ -145,6 +160,7 @@ func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int,
 	if err := CheckRows(train, val, classes); err != nil {
 		return nil, err
 	}
+	opts = opts.Within(train.Len())
 	rng := newRand(opts.Seed)
 	m.Draw(rng)
 	f := newFitting(m, train, opts, rng)

@@ -349,7 +349,7 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	}
 	if shard.Count == 0 && lost == len(set.Images) {
 		first := e.result.Failed[0]
-		return nil, fmt.Errorf("none of the %d images under %s gave features; the first: %s: %s", lost, e.opts.Images, first.Path, first.Error)
+		return nil, fmt.Errorf("no image under %s gave features (%d tried); the first: %s: %s", e.opts.Images, lost, first.Path, first.Error)
 	}
 	var err error
 	if e.result.Meta, err = e.w.Commit(ctx, set); err != nil {

@@ -103,6 +103,8 @@ const (
 	DefaultOpset = export.DefaultOpset
 	DefaultFolds = inspection.DefaultFolds
 
+	TrainingStage = training.TrainingStage
+
 	BundleFile = detector.BundleFile
 
 	ForTraining = detector.ForTraining

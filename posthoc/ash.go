@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/options"
 )
@@ -82,7 +83,7 @@ func (s shape) prune(f []float64) {
 	room, done := scratch(s.d)
 	defer done()
 	copy(room, f)
-	least := kthLargest(room, k)
+	least := linalg.KthLargest(room, k)
 	var large float64 // the sum of the k largest
 	ties := k         // how many features equal to the least are among the k largest
 	for _, v := range f {

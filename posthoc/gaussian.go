@@ -24,11 +24,16 @@ type Gaussian struct {
 	packed right
 }
 
-// right is the transpose of a matrix, packed for products when it is first used.
+// right is the transpose of a matrix, packed for products when it is first used. A
+// large matrix whose numbers float32 holds is packed as such, because products with
+// few rows take the time of reading it.
 type right struct {
 	once   sync.Once
-	matrix *kernels.Right[float64]
+	matrix interface{ NN(m int, a, c []float64) }
 }
+
+// large is how many numbers of a head float32 is to hold, so that it is read fast.
+const large = 1 << 18
 
 // times puts A·Bᵀ [·, n] into c, for A [·, k] and B [n, k]. B must be the same in
 // every call.
@@ -36,7 +41,19 @@ func (r *right) times(n, k int, a, b, c []float64) {
 	if n == 0 {
 		return
 	}
-	r.once.Do(func() { r.matrix = kernels.NewRightTransposed(n, k, b) })
+	r.once.Do(func() {
+		if n*k < large || slices.ContainsFunc(b, func(v float64) bool { return float64(float32(v)) != v }) {
+			r.matrix = kernels.NewRightTransposed(n, k, b)
+			return
+		}
+		turned := make([]float32, n*k)
+		for i := range n {
+			for j, v := range b[i*k : (i+1)*k] {
+				turned[j*n+i] = float32(v)
+			}
+		}
+		r.matrix = kernels.NewRight(n, k, turned)
+	})
 	r.matrix.NN(len(a)/k, a, c)
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/onnx"
 )
 
@@ -55,8 +56,11 @@ func (s GEN) row(z []float64) float64 {
 	score := -math.Exp(s.Gamma * (logP[top] + others - all))
 	logP = slices.Delete(logP, top, top+1)
 	if s.M <= len(logP) {
-		slices.SortFunc(logP, func(a, b float64) int { return cmp.Compare(b, a) })
+		if s.M > 1 {
+			linalg.KthLargest(logP, s.M-1)
+		}
 		logP = logP[:s.M-1]
+		slices.SortFunc(logP, func(a, b float64) int { return cmp.Compare(b, a) })
 	}
 	for _, p := range logP {
 		score -= math.Exp(s.Gamma * (p + math.Log1p(-math.Exp(p))))

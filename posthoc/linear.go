@@ -38,6 +38,17 @@ func (h *Linear) need() error {
 // row returns w_c, the weights of a class.
 func (h *Linear) row(c int) []float64 { return h.Weights[c*h.In : (c+1)*h.In] }
 
+// Narrow rounds the weights of a large head, such as one of 768 features and 342
+// classes, to float32. A head of one image takes the time of reading its weights.
+func (h *Linear) Narrow() {
+	if len(h.Weights) < large {
+		return
+	}
+	for i, v := range h.Weights {
+		h.Weights[i] = float64(float32(v))
+	}
+}
+
 // Logits puts the logits of the rows x [n, D] into dst [n, C].
 func (h *Linear) Logits(dst, x []float64) {
 	h.packed.times(h.Out, h.In, x, h.Weights, dst)

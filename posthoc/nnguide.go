@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 	"mlrbfn/options"
@@ -187,7 +188,7 @@ func largest(values []float64, k int) []float64 {
 		return []float64{math.NaN()}
 	}
 	if len(values) > k {
-		kthLargest(values, k)
+		linalg.KthLargest(values, k)
 		values = values[:k]
 	}
 	return slices.Clone(values)

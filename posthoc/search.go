@@ -215,7 +215,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			for _, knn := range s.neighbours {
 				score := -1. // of a query without neighbours
 				if best := found[i]; len(best) > 0 {
-					score = min(2*kthLargest(best, min(knn.k, len(best)))-2, 0)
+					score = min(2*linalg.KthLargest(best, min(knn.k, len(best)))-2, 0)
 				}
 				knn.dst[first+i] = score
 			}
@@ -337,7 +337,7 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 	for i, c := range candidates {
 		products[i] = c.product
 	}
-	floor = max(floor, float32(float64(kthLargest(products, k))-2*p.slack))
+	floor = max(floor, float32(float64(linalg.KthLargest(products, k))-2*p.slack))
 	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
 }
 

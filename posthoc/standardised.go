@@ -71,6 +71,7 @@ func FitStandardised(ctx context.Context, name string, in Input) (*Standardised,
 				own.Weights = append(own.Weights, w*s.Deviation[j])
 			}
 		}
+		own.Narrow()
 		in.Head, in.Network = own, own
 	}
 	s.Of, err = Fit(ctx, name, in)
@@ -137,11 +138,140 @@ func (s *Standardised) of(x []float32) []float32 {
 
 // Score implements [Scorer].
 func (s *Standardised) Score(ctx context.Context, dst []float64, b Batch) error {
+	return alone(ctx, s, dst, b)
+}
+
+func (s *Standardised) join(t *together, dst []float64, b Batch) error {
 	if err := b.dim(len(dst), len(s.Mean)); err != nil {
 		return err
 	}
-	b.Features = s.of(b.Features)
-	return s.Of.Score(ctx, dst, b)
+	var key any = s
+	if len(s.Mean) > 0 {
+		key = [2]*float64{&s.Mean[0], &s.Deviation[0]}
+	}
+	w := workOn[standardising](t, key)
+	w.by = s
+	if head, vim, how := s.energy(); head != nil {
+		w.energies = append(w.energies, energyOf{head, vim, how, dst})
+	} else {
+		w.scores, w.dst, w.logits = append(w.scores, s.Of), append(w.dst, dst), append(w.logits, b.Logits)
+	}
+	return nil
+}
+
+// energy returns the head of a score that is an energy of changed features, and how
+// it changes them; for a ViM also that. The head is nil for another score.
+func (s *Standardised) energy() (*Linear, *ViM, shape) {
+	switch of := s.Of.(type) {
+	case *Clip:
+		return of.Head, nil, shape{d: of.Head.In, how: clip, low: of.Low, high: of.High}
+	case *ViM:
+		return of.Head, of, shape{d: of.Head.In, how: none}
+	}
+	return nil, nil, shape{}
+}
+
+// standardising computes scores that standardise features in the same way: the rows
+// are standardised once, and the weights of a head are read once for all energies.
+type standardising struct {
+	by       *Standardised
+	energies []energyOf
+	scores   []Scorer // the others
+	dst      [][]float64
+	logits   [][]float64
+}
+
+type energyOf struct {
+	head *Linear
+	vim  *ViM // nil for a Clip
+	how  shape
+	dst  []float64
+}
+
+func (w *standardising) run(ctx context.Context, n int, b Batch) error {
+	b.Features = w.by.of(b.Features)
+	for i, s := range w.scores {
+		b.Logits = w.logits[i]
+		if err := s.Score(ctx, w.dst[i], b); err != nil {
+			return err
+		}
+	}
+	for rest := w.energies; len(rest) > 0; {
+		var same, others []energyOf
+		for _, e := range rest {
+			if e.head == rest[0].head {
+				same = append(same, e)
+			} else {
+				others = append(others, e)
+			}
+		}
+		rest = others
+		if err := energies(ctx, n, b, same); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// energies computes energies of one head's logits.
+func energies(ctx context.Context, n int, b Batch, all []energyOf) error {
+	head := all[0].head
+	d, classes := head.In, head.Out
+	return eachFeatures(ctx, all[0].dst[:n], b, d, false, func(scores, x []float64, at int) {
+		rows := len(scores)
+		changed, done := scratch(len(all) * len(x))
+		defer done()
+		z, done := scratch(len(all) * rows * classes)
+		defer done()
+		for i, e := range all {
+			part := changed[i*len(x) : (i+1)*len(x)]
+			copy(part, x)
+			e.how.change(part)
+		}
+		head.Logits(z, changed)
+		for i, e := range all {
+			for row := range rows {
+				e.dst[at+row] = energy(z[(i*rows+row)*classes:][:classes], 1)
+			}
+			if e.vim != nil {
+				length, done := scratch(rows)
+				e.vim.Residual.score(length, changed[i*len(x):(i+1)*len(x)])
+				for row, v := range length {
+					e.dst[at+row] += e.vim.Alpha * v
+				}
+				done()
+			}
+		}
+	})
+}
+
+// Share makes equal arrays of standardised scores the same ones, which ScoreAll then
+// reads once. They must not change afterwards.
+func Share(scores []Scorer) {
+	var known []*Standardised
+	for _, score := range scores {
+		s, ok := score.(*Standardised)
+		if !ok {
+			continue
+		}
+		for _, other := range known {
+			if !slices.Equal(s.Mean, other.Mean) || !slices.Equal(s.Deviation, other.Deviation) {
+				continue
+			}
+			s.Mean, s.Deviation = other.Mean, other.Deviation
+			head, _, _ := s.energy()
+			if same, _, _ := other.energy(); head != nil && same != nil && head != same &&
+				head.In == same.In && slices.Equal(head.Weights, same.Weights) && slices.Equal(head.Bias, same.Bias) {
+				switch of := s.Of.(type) {
+				case *Clip:
+					of.Head = same
+				case *ViM:
+					of.Head = same
+				}
+			}
+		}
+		known = append(known, s)
+	}
 }
 
 // graph rounds features to float32, as of does.

@@ -3,6 +3,7 @@ package posthoc
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -90,5 +91,56 @@ func TestStandardised(t *testing.T) {
 				t.Fatalf("%s: row %d: %g, from the file %g, want %g", name, i, got[i], again[i], want[i])
 			}
 		}
+	}
+}
+
+// TestShare: standardised scores together are bit-identical to each alone, with equal
+// arrays that are the same ones and without.
+func TestShare(t *testing.T) {
+	const n, d, classes = 300, 700, 400 // a head that is rounded
+	rng := rand.New(rand.NewPCG(3, 4))
+	x, labels := make([]float32, n*d), make([]int64, n)
+	for i := range x {
+		x[i] = float32(1 + rng.NormFloat64())
+	}
+	for i := range labels {
+		labels[i] = int64(i % classes)
+	}
+	head := &Linear{In: d, Out: classes, Weights: make([]float64, classes*d), Bias: make([]float64, classes)}
+	for i := range head.Weights {
+		head.Weights[i] = rng.NormFloat64()
+	}
+	var scores []Scorer
+	var alone, together [][]float64
+	var batches []Batch
+	logits := make([]float64, n*classes)
+	wide := make([]float64, n*d)
+	widen(wide, x)
+	head.Logits(logits, wide)
+	for _, name := range []string{"react", "vim", "fdbd", "vra"} {
+		s, err := FitStandardised(t.Context(), name, Input{Train: NewData(x, d, labels, classes), Head: head})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := make([]float64, n)
+		b := Batch{Features: x, Logits: logits}
+		if err := s.Score(t.Context(), own, b); err != nil {
+			t.Fatal(err)
+		}
+		scores, alone, together, batches = append(scores, s), append(alone, own), append(together, make([]float64, n)), append(batches, b)
+	}
+	for range 2 {
+		if err := ScoreAll(t.Context(), together, scores, batches); err != nil {
+			t.Fatal(err)
+		}
+		for i := range alone {
+			if !slices.Equal(together[i], alone[i]) {
+				t.Errorf("score %d differs", i)
+			}
+		}
+		Share(scores)
+	}
+	if react, vra := scores[0].(*Standardised).Of.(*Clip), scores[3].(*Standardised).Of.(*Clip); react.Head != vra.Head {
+		t.Error("two equal heads remain")
 	}
 }

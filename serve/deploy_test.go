@@ -21,6 +21,7 @@ func TestDashboard(t *testing.T) {
 	w.drift.update(t.Context())
 	w.metrics.changed("main", false, nil)
 	w.metrics.shadow("main", "agree")
+	w.metrics.delivered(nil)
 	metrics := httptest.NewServer(w.MetricsHandler())
 	defer metrics.Close()
 	_, _, offered := ask(t, "GET", metrics.URL+"/metrics", nil, nil)

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -26,6 +27,8 @@ type drifts struct {
 	log   *slog.Logger
 	watch sync.Mutex // one update at a time
 
+	alarmsOf map[string]alarmsOf // by the key of the state; of whoever calls alarms
+
 	mu      sync.Mutex
 	sources map[sourceKey]*source
 	missed  int // images that no martingale has seen
@@ -40,6 +43,7 @@ type source struct {
 	calibration func() drift.Calibration
 	waiting     []scored // to be seen
 	state       *drift.Watch
+	sum         [sha256.Size]byte // of the state in the store
 }
 
 type scored struct {
@@ -77,13 +81,15 @@ func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
 		if at < 0 {
 			continue
 		}
+		s, sum := d.of(open[at], name), sha256.Sum256(value)
+		if s == nil || s.sum == sum {
+			continue
+		}
 		var state drift.Watch
 		if err := state.UnmarshalBinary(value); err != nil {
 			return err
 		}
-		if s := d.of(open[at], name); s != nil {
-			s.state = &state
-		}
+		s.state, s.sum = &state, sum
 	}
 	return nil
 }
@@ -174,6 +180,7 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	d.mu.Unlock()
 	var next *drift.Watch
 	var alarms []string
+	var sum [sha256.Size]byte
 	change := func(old []byte) ([]byte, error) {
 		next, alarms = drift.NewWatch(d.alpha, s.calibration(), seed()), nil
 		if old != nil {
@@ -190,7 +197,9 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 				alarms = append(alarms, v.class)
 			}
 		}
-		return next.MarshalBinary()
+		value, err := next.MarshalBinary()
+		sum = sha256.Sum256(value)
+		return value, err
 	}
 	var err error
 	if d.store != nil {
@@ -209,7 +218,7 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.state, s.waiting = next, slices.Delete(s.waiting, 0, len(seen))
+	s.state, s.sum, s.waiting = next, sum, slices.Delete(s.waiting, 0, len(seen))
 	for _, class := range alarms {
 		d.log.Error("DRIFT: the images are no longer like the calibration images", "detector", s.name, "source", key.source, "class", class, "chance_without_cause", d.alpha)
 	}

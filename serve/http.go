@@ -51,6 +51,7 @@ func (s *Server) routes() []route {
 		{pattern: "GET /v1/events", answer: s.listenToEvents},
 		{pattern: "GET /v1/broken", answer: s.listBroken},
 		{pattern: "GET /v1/drift", answer: s.listDrift},
+		{pattern: "GET /v1/drift/course", answer: s.driftCourse},
 		{pattern: "POST /v1/drift/reset", answer: s.resetDrift},
 		{pattern: "GET /v2", open: true, answer: s.serverMetadata},
 		{pattern: "GET /v2/health/live", open: true, answer: s.live},

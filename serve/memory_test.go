@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -98,6 +99,13 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%+v", counted)
 	}
 	get("/v1/counts?step=1h", 400, nil)
+	var course struct{ Parts []coursePart }
+	if get("/v1/drift/course?source=camera+1", 200, &course); len(course.Parts) != 1 || course.Parts[0].Images != 1 || course.Parts[0].OOD != 1 || course.Parts[0].Classes[r.Class] != 1 ||
+		math.Abs(course.Parts[0].MeanP-r.PValue) > 1e-12 || course.Parts[0].MeanPValue == nil || len(course.Parts[0].Expected.Classes) != 2 {
+		t.Errorf("%+v", course)
+	}
+	get("/v1/drift/course?step=1s", 400, nil)
+	get("/v1/drift/course?detector=none", 404, nil)
 	get("/v1/counts?step=1ms", 400, nil)
 	status, header, data := ask(t, "GET", w.url+"/v1/images/"+stored.Image, nil, nil)
 	if status != 200 || data != string(image) || header.Get("Content-Type") != "image/png" || !strings.Contains(header.Get("Content-Security-Policy"), "sandbox") {
@@ -164,13 +172,15 @@ func TestStoreStops(t *testing.T) {
 // TestForgets: without a store, what is remembered cannot be asked for.
 func TestForgets(t *testing.T) {
 	w := start(t, nil)
-	for _, path := range []string{"/v1/verdicts", "/v1/verdicts/x", "/v1/counts", "/v1/images/x"} {
+	for _, path := range []string{"/v1/verdicts", "/v1/verdicts/x", "/v1/counts", "/v1/queue", "/v1/images/x"} {
 		if status, _, text := ask(t, "GET", w.url+path, nil, nil); status != 404 || !strings.Contains(text, "remembers nothing") {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
 	}
-	if status, _, _ := ask(t, "POST", w.url+"/v1/reviews", nil, strings.NewReader("[]")); status != 404 {
-		t.Error(status)
+	for _, path := range []string{"/v1/reviews", "/v1/learn", "/v1/jobs/x/cancel", "/v1/detectors/main/activate"} {
+		if status, _, text := ask(t, "POST", w.url+path, nil, strings.NewReader("[]")); status != 404 {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
 	}
 }
 

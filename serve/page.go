@@ -34,7 +34,7 @@ func (s *Server) pageRoutes() []route {
 		return page(pattern, kind, data)
 	}
 	return []route{
-		{pattern: "GET /{$}", open: true, page: true, answer: s.showPage},
+		{pattern: "GET /{$}", open: s.tokens != nil, page: true, answer: s.showPage}, // where all is open, it counts as a request of its client
 		{pattern: "GET /page", page: true, answer: s.showCame},
 		file("GET /page.js", "page.js", "text/javascript; charset=utf-8"),
 		file("GET /learn.js", "learn.js", "text/javascript; charset=utf-8"),

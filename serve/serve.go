@@ -91,6 +91,8 @@ type Options struct {
 	// WebhookOn says which, signed by the secrets of the file WebhookSecret; see package
 	// webhook.
 	Webhook, WebhookSecret, WebhookOn string
+	// WebhookTimeout bounds one attempt to tell it; 0 is 10 s.
+	WebhookTimeout time.Duration
 	// KeepFeatures is of how many of the newest verdicts the features are stored, too,
 	// which learning and groups of look-alikes need; 0 stores none, −1 those of all.
 	// Features of reviewed images stay.
@@ -194,7 +196,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(s.openFolders(), s.openWebhook()); err != nil {
+	if err := errors.Join(s.openFolders(), s.openWebhook(ctx)); err != nil {
 		return nil, errors.Join(err, s.closeStore())
 	}
 	s.openLearner(ctx)

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"time"
@@ -12,16 +13,19 @@ import (
 )
 
 // openWebhook makes what tells another program of verdicts and alarms, if one is named.
-func (s *Server) openWebhook() (err error) {
+func (s *Server) openWebhook(ctx context.Context) (err error) {
 	if s.opts.Webhook == "" {
 		return nil
 	}
 	s.webhook, err = webhook.New(webhook.Options{
 		URL: s.opts.Webhook, SecretFile: s.opts.WebhookSecret, On: s.opts.WebhookOn, Store: s.opts.Store, Log: s.log,
 		Data:   func(r store.Record) any { return s.recordOf(r) },
-		Alarms: s.drift.alarms, Sent: s.metrics.delivered,
+		Alarms: s.drift.alarms, Sent: s.metrics.delivered, Timeout: s.opts.WebhookTimeout,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return s.webhook.Begin(ctx)
 }
 
 // runWebhook sends until ctx is cancelled.
@@ -45,13 +49,28 @@ type alarmData struct {
 	ChanceWithoutCause float64 `json:"chance_without_cause"`
 }
 
+// alarmsOf are those of one state in the store.
+type alarmsOf struct {
+	sum    [sha256.Size]byte
+	alarms []webhook.Alarm
+}
+
 // alarms returns those that are raised in the store, by whatever replica.
 func (d *drifts) alarms(ctx context.Context) (all []webhook.Alarm, err error) {
 	values, err := d.store.States(ctx, driftKey)
 	if err != nil {
 		return nil, err
 	}
+	last := d.alarmsOf
+	d.alarmsOf = make(map[string]alarmsOf, len(values))
 	for key, value := range values {
+		known, sum := last[key], sha256.Sum256(value)
+		if known.sum == sum {
+			d.alarmsOf[key] = known
+			all = append(all, known.alarms...)
+			continue
+		}
+		var raised []webhook.Alarm
 		var w drift.Watch
 		if err := w.UnmarshalBinary(value); err != nil {
 			d.log.Error("the state of a test for drift cannot be read", "key", key, "error", err)
@@ -64,12 +83,14 @@ func (d *drifts) alarms(ctx context.Context) (all []webhook.Alarm, err error) {
 				m = w.Class(class)
 			}
 			if m.RaisedAt() > 0 {
-				all = append(all, webhook.Alarm{
+				raised = append(raised, webhook.Alarm{
 					Key: fmt.Sprintf("%s/%s/%d", key, class, m.RaisedAt()), Source: source,
 					Data: alarmData{detector, source, class, m.RaisedAt(), m.LogWealth(), m.Threshold(), d.alpha},
 				})
 			}
 		}
+		d.alarmsOf[key] = alarmsOf{sum, raised}
+		all = append(all, raised...)
 	}
 	return all, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"image"
 	"regexp"
+	"time"
 
 	"mlrbfn/internal/pillow"
 )
@@ -13,15 +14,7 @@ import (
 // orientation returns the orientation that a file's EXIF block gives, or else
 // its XMP, 1 to 8, as Pillow's getexif does; 1, upright, where there is none.
 func orientation(format string, data []byte) int {
-	var exif, xmp []byte
-	switch format {
-	case "JPEG":
-		exif, xmp = jpegMetadata(data)
-	case "PNG":
-		exif, xmp = pillow.PNGMetadata(data)
-	case "WebP":
-		exif, xmp = webpMetadata(data)
-	}
+	exif, xmp := metadata(format, data)
 	value := pillow.Orientation(bytes.TrimPrefix(exif, []byte(exifHeader)))
 	if match := xmpOrientation.FindSubmatch(xmp); value == 0 && match != nil {
 		value = int(match[1][0] - '0')
@@ -30,6 +23,19 @@ func orientation(format string, data []byte) int {
 		return 1
 	}
 	return value
+}
+
+// metadata returns the EXIF and XMP blocks of a file; nil where there are none.
+func metadata(format string, data []byte) (exif, xmp []byte) {
+	switch format {
+	case "JPEG":
+		return jpegMetadata(data)
+	case "PNG":
+		return pillow.PNGMetadata(data)
+	case "WebP":
+		return webpMetadata(data)
+	}
+	return nil, nil
 }
 
 // Orientation returns the EXIF orientation of a JPEG, PNG or WebP file, 1 to 8: what
@@ -46,6 +52,27 @@ func Orientation(file []byte) (turn int) {
 		}
 	}()
 	return orientation(f.name, file)
+}
+
+// Taken returns when a photograph was taken, as the EXIF block of a JPEG, PNG or WebP file
+// says it. Where it says no time zone, it is UTC.
+func Taken(file []byte) (at time.Time, ok bool) {
+	f := sniff(file)
+	if f == nil {
+		return at, false
+	}
+	defer func() {
+		if recover() != nil { // of a broken file
+			at, ok = time.Time{}, false
+		}
+	}()
+	exif, _ := metadata(f.name, file)
+	when, zone := pillow.Taken(bytes.TrimPrefix(exif, []byte(exifHeader)))
+	at, err := time.Parse("2006:01:02 15:04:05Z07:00", when+zone)
+	if err != nil {
+		at, err = time.Parse("2006:01:02 15:04:05", when)
+	}
+	return at, err == nil && at.Year() > 0
 }
 
 const exifHeader = "Exif\x00\x00"

@@ -49,6 +49,9 @@ type Options struct {
 	// saves most of the time; the result is the same within Tolerance.
 	Near *Fitted
 
+	// Progress, where set, is told how many values of Grid were tried for C.
+	Progress func(tried, most int) `json:"-"`
+
 	// Tolerance is by how much the mean loss may be above its minimum, about; 0
 	// means 1e-6.
 	Tolerance float64
@@ -85,11 +88,13 @@ type Fitted struct {
 // rows. A class without rows gets no weights and a bias that makes it improbable.
 //
 // The rows may be in a file that is larger than memory: each step reads them once.
-// If that would take very long, C is chosen on a part of the rows.
+// Of very many rows, a part is read: the fit reads as many that a step takes 10¹¹
+// multiplications by the weights, and the choice of C a tenth of that.
 func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (*Fitted, error) {
 	if err := head.CheckRows(train, val, classes); err != nil {
 		return nil, err
 	}
+	train.Index = dataset.Spread(train.Index, max(1, int(fitWork/float64(train.D*classes))))
 	o.Tolerance = cmp.Or(o.Tolerance, 1e-6)
 	if !(o.C >= 0) || math.IsInf(o.C, 1) || !(o.Tolerance > 0) {
 		return nil, options.Errorf("C", "%g: it must be positive and finite", o.C)
@@ -108,9 +113,18 @@ func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (
 	solve := &solver{axes: f.axes}
 	theta := p.start(o.Near)
 	if f.C == 0 {
-		if theta, err = f.choose(ctx, p, solve, val, theta); err != nil {
+		if theta, err = f.choose(ctx, p, solve, val, theta, o.Progress); err != nil {
 			return nil, err
 		}
+	}
+	if p.narrow() && o.Near == nil {
+		// Passes over a part of the rows come near the minimum.
+		for rows := searchRows(theta); rows < p.rows.Len()/2; rows *= growth {
+			if err := solve.minimise(ctx, p.with(p.rows.With(dataset.Spread(p.rows.Index, rows))), theta, f.C, roughTolerance); err != nil {
+				return nil, err
+			}
+		}
+		o.Tolerance = max(o.Tolerance, narrowTolerance)
 	}
 	if err := solve.minimise(ctx, p, theta, f.C, o.Tolerance); err != nil {
 		return nil, err
@@ -130,17 +144,32 @@ func (f *Fitted) Without(class int) *Fitted {
 	}}
 }
 
-// searchWork is how many multiplications, of rows by weights, one step of the
-// search for C may take.
-const searchWork = 1e11
+// Bounds of how many multiplications, of rows by weights, a step may take. The parts
+// of the rows that a fit of many of them goes through begin at that of the search for
+// C, and each is growth times as large as the one before.
+const (
+	fitWork    = 1e11
+	searchWork = 1e10
+	growth     = 4
+)
 
-// searchTolerance is Options.Tolerance during the search.
-const searchTolerance = 1e-4
+// searchRows is how many rows that are.
+func searchRows(theta []float64) int { return max(1, int(searchWork/float64(len(theta)))) }
+
+// narrowTolerance is the least Tolerance where sums are in float32.
+const narrowTolerance = 1e-4
+
+// searchTolerance is Options.Tolerance during the search; roughTolerance takes its
+// place where sums are in float32. Slack is far above both.
+const (
+	searchTolerance = 1e-4
+	roughTolerance  = 3e-4
+)
 
 // choose sets C and returns weights to begin with.
-func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val dataset.Rows, theta []float64) ([]float64, error) {
+func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val dataset.Rows, theta []float64, progress func(tried, most int)) ([]float64, error) {
 	search := p
-	rows := int(min(float64(p.rows.Len()), searchWork/float64(len(theta))))
+	rows := min(p.rows.Len(), searchRows(theta))
 	if rows < p.rows.Len() {
 		search = p.with(p.rows.With(dataset.Spread(p.rows.Index, rows)))
 	}
@@ -158,9 +187,16 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 		c, loss float64
 		theta   []float64
 	}
+	tolerance := searchTolerance
+	if p.narrow() {
+		tolerance = roughTolerance
+	}
 	var good []tried // at most Slack above the least loss
-	for _, c := range Grid {
-		if err := solve.minimise(ctx, search, theta, c, searchTolerance); err != nil {
+	for i, c := range Grid {
+		if progress != nil {
+			progress(i, len(Grid))
+		}
+		if err := solve.minimise(ctx, search, theta, c, tolerance); err != nil {
 			return nil, err
 		}
 		loss, err := held.loss(ctx, theta, nil, nil)
@@ -177,6 +213,9 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 		if loss < Slack {
 			break
 		}
+	}
+	if progress != nil { // the search may end early
+		progress(len(Grid), len(Grid))
 	}
 	f.C = good[0].c
 	return good[0].theta, nil

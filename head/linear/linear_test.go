@@ -209,9 +209,40 @@ func TestNear(t *testing.T) {
 	}
 }
 
+// TestNarrow: products in float32 give nearly the same head, and the same choice of C.
+func TestNarrow(t *testing.T) {
+	train, val := blobs(200, 9, 3, 1), blobs(40, 9, 3, 2)
+	for _, rows := range []dataset.Rows{train, val} { // a large offset, which float32 must not see
+		for j := range rows.Labels {
+			rows.X[9*j+2] += 500
+		}
+	}
+	fit := func(c float64) *linear.Fitted {
+		f, err := linear.Fit(context.Background(), train, val, 3, linear.Options{C: c, Tolerance: 1e-4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	chosen, want := fit(0), fit(.01)
+	defer linear.AlwaysNarrow()()
+	if got := fit(0); got.C != chosen.C {
+		t.Errorf("C = %g, want %g", got.C, chosen.C)
+	}
+	got := fit(.01)
+	near(t, "weights", got.Weights, want.Weights, 1e-3)
+	near(t, "bias", got.Bias, want.Bias, 1e-3)
+}
+
 // TestAnywhere: the head depends neither on the number of cores nor on whether the
 // rows are in memory.
 func TestAnywhere(t *testing.T) {
+	t.Run("float64", anywhere)
+	defer linear.AlwaysNarrow()()
+	t.Run("float32", anywhere)
+}
+
+func anywhere(t *testing.T) {
 	train, val := blobs(200, 9, 3, 1), blobs(40, 9, 3, 2)
 	fit := func(train dataset.Rows) *linear.Fitted {
 		f, err := linear.Fit(context.Background(), train, val, 3, linear.Options{})

@@ -20,6 +20,7 @@ import (
 // that have rows.
 type problem struct {
 	rows    dataset.Rows
+	whole   int   // how many rows there are where these are a part of them
 	classes int   // C
 	labels  []int // of the K classes that have rows, ascending
 	compact []int // the inverse; −1 for a class without rows
@@ -50,6 +51,7 @@ func newBlock(x []float32, d int, labels []int) *block {
 type part struct {
 	loss     float64
 	gradient []float64 // like the parameters, but of features as they are
+	narrow   []float32 // instead, of standardised features; see narrowSums
 	spread   []float64 // [K], Σ p(1−p)
 }
 
@@ -68,7 +70,7 @@ const (
 )
 
 func newProblem(ctx context.Context, rows dataset.Rows, classes int, oneScale bool) (*problem, error) {
-	p := &problem{rows: rows, classes: classes, compact: make([]int, classes)}
+	p := &problem{rows: rows, whole: rows.Len(), classes: classes, compact: make([]int, classes)}
 	counts := make([]int, classes)
 	for _, r := range rows.Index {
 		counts[rows.Labels[r]]++
@@ -209,20 +211,71 @@ func (p *problem) standardise(ctx context.Context) error {
 // gradient and the means of p(1−p) of the classes into spread, unless these are
 // nil.
 func (p *problem) loss(ctx context.Context, theta, gradient, spread []float64) (float64, error) {
-	d, k := p.rows.D, len(p.labels)
-	weights, bias := p.unscaled(theta)
 	if p.parts == nil {
 		p.parts = make([]part, max(4, min(mostParts, partBytes/8/len(theta))))
-		blocks := (p.rows.Len() + blockRows - 1) / blockRows
-		p.kept = make([]*block, min(blocks, packedBytes/8/blockRows/d))
+		if !p.narrow() {
+			p.kept = make([]*block, min((p.rows.Len()+blockRows-1)/blockRows, packedBytes/8/blockRows/p.rows.D))
+		}
 	}
 	for i := range p.parts {
 		s := &p.parts[i]
 		s.loss = 0
 		clear(s.gradient)
+		clear(s.narrow)
 		clear(s.spread)
 	}
-	err := p.each(ctx, len(p.parts), func() func(int, int, []float32, []int) {
+	sums := p.sums
+	if p.narrow() {
+		sums = p.narrowSums
+	}
+	if err := p.each(ctx, len(p.parts), sums(theta, gradient != nil)); err != nil {
+		return 0, err
+	}
+	n := float64(p.rows.Len())
+	total := 0.
+	for _, s := range p.parts {
+		total += s.loss
+	}
+	if gradient == nil {
+		return total / n, nil
+	}
+	clear(gradient)
+	clear(spread)
+	err := parallel.Blocks(ctx, len(gradient), 1<<14, func(from, to int) {
+		for _, s := range p.parts {
+			if s.gradient != nil {
+				floats.Add(gradient[from:to], s.gradient[from:to])
+			}
+			if s.narrow != nil {
+				for i, v := range s.narrow[from:to] {
+					gradient[from+i] += float64(v)
+				}
+			}
+		}
+		floats.Scale(1/n, gradient[from:to])
+	})
+	if !p.narrow() {
+		d, k := p.rows.D, len(p.labels)
+		for c, g := range gradient[k*d:] {
+			row := gradient[c*d : (c+1)*d]
+			floats.AddScaled(row, -g, p.mean)
+			floats.Mul(row, p.scale)
+		}
+	}
+	for _, s := range p.parts {
+		if s.spread != nil {
+			floats.AddScaled(spread, 1/n, s.spread)
+		}
+	}
+	return total / n, err
+}
+
+// sums returns what each needs to add up losses and, if asked for, gradients by the
+// weights of features as they are.
+func (p *problem) sums(theta []float64, gradients bool) func() func(int, int, []float32, []int) {
+	d, k := p.rows.D, len(p.labels)
+	weights, bias := p.unscaled(theta)
+	return func() func(int, int, []float32, []int) {
 		all, product, row := make([]float64, k*blockRows), make([]float64, k*d), make([]float64, k)
 		return func(at, number int, x []float32, labels []int) {
 			var b *block
@@ -234,7 +287,7 @@ func (p *problem) loss(ctx context.Context, theta, gradient, spread []float64) (
 			n, s := len(b.labels), &p.parts[at]
 			z := all[:k*n] // [K, n]
 			b.columns.NN(k, weights, z)
-			if gradient != nil && s.gradient == nil {
+			if gradients && s.gradient == nil {
 				s.gradient, s.spread = make([]float64, len(theta)), make([]float64, k)
 			}
 			for i, own := range b.labels {
@@ -248,7 +301,7 @@ func (p *problem) loss(ctx context.Context, theta, gradient, spread []float64) (
 					sum += row[c]
 				}
 				s.loss += top + math.Log(sum) - own
-				if gradient == nil {
+				if !gradients {
 					continue
 				}
 				for c, e := range row {
@@ -262,44 +315,84 @@ func (p *problem) loss(ctx context.Context, theta, gradient, spread []float64) (
 				}
 				floats.Add(s.gradient[k*d:], row)
 			}
-			if gradient != nil {
+			if gradients {
 				b.rows.NN(k, z, product)
 				floats.Add(s.gradient[:k*d], product)
 			}
 		}
-	})
-	if err != nil {
-		return 0, err
 	}
-	n := float64(p.rows.Len())
-	total := 0.
-	for _, s := range p.parts {
-		total += s.loss
+}
+
+// narrowWork is how many multiplications, of rows by weights, a pass over the rows
+// takes from which on they are in float32. That is three times as fast; the losses
+// and the sums of parts remain in float64.
+var narrowWork = 1e10 // tests set it
+
+// narrow reports whether the problem is so large that products are in float32.
+func (p *problem) narrow() bool {
+	return float64(p.whole)*float64(len(p.labels)*p.rows.D) >= narrowWork
+}
+
+// narrowSums is sums in float32, with gradients by the weights of standardised
+// features.
+func (p *problem) narrowSums(theta []float64, gradients bool) func() func(int, int, []float32, []int) {
+	d, k := p.rows.D, len(p.labels)
+	mean, scale, weights := make([]float32, d), make([]float32, d), make([]float32, len(theta))
+	for j := range d {
+		mean[j], scale[j] = float32(p.mean[j]), float32(p.scale[j])
 	}
-	if gradient == nil {
-		return total / n, nil
+	for i, v := range theta {
+		weights[i] = float32(v)
 	}
-	clear(gradient)
-	clear(spread)
-	err = parallel.Blocks(ctx, len(gradient), 1<<14, func(from, to int) {
-		for _, s := range p.parts {
-			if s.gradient != nil {
-				floats.Add(gradient[from:to], s.gradient[from:to])
+	bias := weights[k*d:]
+	return func() func(int, int, []float32, []int) {
+		products, vectors := kernels.NewProducts[float32](), kernels.VectorsOf[float32]()
+		all, turned := make([]float32, k*blockRows), make([]float32, d*blockRows)
+		norm, own := make([]float32, blockRows), make([]float32, blockRows)
+		return func(at, _ int, x []float32, labels []int) {
+			n, s := len(labels), &p.parts[at]
+			for row := range slices.Chunk(x, d) {
+				for j, v := range row {
+					row[j] = (v - mean[j]) * scale[j]
+				}
 			}
+			z := all[:k*n] // [K, n]
+			vectors.Transpose(turned[:d*n], x, n, d)
+			products.NN(k, n, d, 1, weights, turned, 0, z)
+			for c, v := range bias {
+				for i := range n {
+					z[c*n+i] += v
+				}
+			}
+			for i, y := range labels {
+				own[i] = z[y*n+i]
+			}
+			vectors.Softmax(z, norm[:n], z)
+			for i, v := range norm[:n] {
+				s.loss += float64(v) - float64(own[i])
+			}
+			if !gradients {
+				return
+			}
+			if s.narrow == nil {
+				s.narrow, s.spread = make([]float32, len(theta)), make([]float64, k)
+			}
+			for c := range k {
+				var sum, squares float32
+				for _, q := range z[c*n : (c+1)*n] {
+					sum += q
+					squares += q * q
+				}
+				s.spread[c] += float64(sum - squares)
+				s.narrow[k*d+c] += sum
+			}
+			for i, y := range labels {
+				z[y*n+i]--
+				s.narrow[k*d+y]--
+			}
+			products.NN(k, d, n, 1, z, x, 1, s.narrow[:k*d])
 		}
-		floats.Scale(1/n, gradient[from:to])
-	})
-	for c, g := range gradient[k*d:] {
-		row := gradient[c*d : (c+1)*d]
-		floats.AddScaled(row, -g, p.mean)
-		floats.Mul(row, p.scale)
 	}
-	for _, s := range p.parts {
-		if s.spread != nil {
-			floats.AddScaled(spread, 1/n, s.spread)
-		}
-	}
-	return total / n, err
 }
 
 // unscaled returns the weights [K, D] and biases [K] for features as they are.
@@ -353,6 +446,7 @@ func (p *problem) fold(theta []float64) *posthoc.Linear {
 		h.Bias[c] = bias[i]
 		copy(h.Weights[c*d:(c+1)*d], weights[i*d:])
 	}
+	h.Narrow()
 	return h
 }
 

@@ -14,6 +14,8 @@ const (
 	mostSteps  = 300 // several times as many as a fit needs
 	halvings   = 30  // of a step that does not lower the loss
 	rounding   = 4e-16
+
+	narrowRounding = 1e-8 // of a loss whose products are in float32
 )
 
 // solver minimises the penalised loss by L-BFGS (Nocedal and Wright, algorithm
@@ -43,7 +45,10 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 	}
 	weights := len(p.labels) * p.rows.D
 	penalty := 1 / (c * float64(p.rows.Len()))
-	spread := make([]float64, len(p.labels))
+	spread, noise := make([]float64, len(p.labels)), rounding
+	if p.narrow() {
+		noise = narrowRounding
+	}
 	// objective puts the gradient of the loss alone into gradient.
 	objective := func(at, gradient []float64) (float64, error) {
 		loss, err := p.loss(ctx, at, gradient, spread)
@@ -81,7 +86,7 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 			if lower, err = objective(trial, trialGradient); err != nil {
 				return err
 			}
-			if lower <= loss-1e-4*length*slope+rounding*loss {
+			if lower <= loss-1e-4*length*slope+noise*loss {
 				break
 			}
 			if halved == halvings {

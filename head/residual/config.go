@@ -72,9 +72,11 @@ func (c Config) Settings() head.Settings {
 }
 
 // TrainOptions implements head.Config. The defaults are 20 epochs and a learning
-// rate of 0.003 with the cosine schedule.
+// rate of 0.003 with the cosine schedule, and at most 30,000 steps: so many change a
+// centroid of each of 1,000 classes thousands of times.
 func (c Config) TrainOptions(o head.TrainOptions) (head.TrainOptions, error) {
 	o.Epochs = cmp.Or(o.Epochs, 20)
+	o.MostSteps = cmp.Or(o.MostSteps, 30000)
 	o.LR = cmp.Or(o.LR, 0.003)
 	o.Schedule = cmp.Or(o.Schedule, head.Cosine)
 	return o.WithDefaults()

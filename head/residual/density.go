@@ -9,6 +9,7 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/head/internal/numeric"
 	"mlrbfn/head/internal/rbf"
+	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/parallel"
 )
 
@@ -24,6 +25,13 @@ type Density struct {
 	Means  []float32 // [K, D], of the classes with training rows
 	Middle float64   // r₅₀, the 0.5 quantile of m on the validation rows
 	Radius float64   // r, the 0.99 quantile
+}
+
+// packed returns the transpose of rows [n, d], packed for products.
+func packed(rows []float32, d int) *kernels.Right[float32] {
+	n, columns := len(rows)/d, make([]float32, len(rows))
+	kernels.VectorsOf[float32]().Transpose(columns, rows, n, d)
+	return kernels.NewRight(n, d, columns)
 }
 
 // fitDensity fits the density to conditioned rows. Without validation rows it
@@ -85,17 +93,21 @@ func (d *Density) logDep(m float64) float64 {
 // measure is a Density with buffers to compute in. It serves one goroutine.
 type measure struct {
 	numeric.Arithmetic[float64]
-	d         int
-	means, sq []float64
+	d     int
+	means interface {
+		NN(m int, rows, products []float64)
+	}
+	sq        []float64 // of each mean
 	dist, xsq []float64
 }
 
 func (d *Density) measure() *measure {
 	k := len(d.Means) / d.D
-	m := &measure{Arithmetic: numeric.New[float64](), d: d.D, means: make([]float64, len(d.Means)), sq: make([]float64, k)}
+	m := &measure{Arithmetic: numeric.New[float64](), d: d.D, means: packed(d.Means, d.D), sq: make([]float64, k)}
 	m.dist, m.xsq = make([]float64, head.BatchRows*k), make([]float64, head.BatchRows)
-	numeric.Convert(m.means, d.Means)
-	m.SumSquares(m.sq, m.means)
+	means := make([]float64, len(d.Means))
+	numeric.Convert(means, d.Means)
+	m.SumSquares(m.sq, means)
 	return m
 }
 
@@ -103,7 +115,10 @@ func (d *Density) measure() *measure {
 func (m *measure) distances(dst, z []float64, b int) {
 	k := len(m.sq)
 	m.SumSquares(m.xsq[:b], z[:b*m.d])
-	m.NT(b, k, m.d, -2, z[:b*m.d], m.means, 0, m.dist)
+	m.means.NN(b, z[:b*m.d], m.dist[:b*k])
+	for i := range m.dist[:b*k] {
+		m.dist[i] *= -2
+	}
 	m.SquaredDistances(m.dist[:b*k], m.xsq[:b], m.sq)
 	for i := range b {
 		dst[i] = slices.Min(m.dist[i*k : (i+1)*k])
@@ -162,18 +177,19 @@ func (d *Density) reduce(ctx context.Context, data dataset.Rows, e int, space *d
 
 // eachRow calls do for the columns from … to−1 of each row data.Index[i], in
 // order. The first e columns are divided among the cores, so that sums over rows
-// do not depend on the number of cores.
+// do not depend on the number of cores. Rows come in blocks that stay in the cache,
+// so that those in a file are read once.
 func eachRow(ctx context.Context, data dataset.Rows, e int, do func(i, from, to int)) error {
-	const columns = 64
-	return parallel.Ranges(ctx, e, columns, func() func(from, to int) error {
-		return func(from, to int) error {
-			for i := range data.Index {
-				if i%1024 == 0 && ctx.Err() != nil {
-					return ctx.Err()
-				}
+	const columns, block = 64, 1024
+	for first := 0; first < len(data.Index); first += block {
+		err := parallel.Blocks(ctx, e, columns, func(from, to int) {
+			for i := first; i < min(first+block, len(data.Index)); i++ {
 				do(i, from, to)
 			}
-			return nil
+		})
+		if err != nil {
+			return err
 		}
-	})
+	}
+	return nil
 }

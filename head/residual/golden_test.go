@@ -13,6 +13,7 @@ import (
 	"mlrbfn/head/internal/numeric"
 	"mlrbfn/head/internal/rbf"
 	"mlrbfn/head/internal/rbftest"
+	"mlrbfn/internal/kernels"
 )
 
 // golden holds PyTorch's and NumPy's float64 results for a residual network of two
@@ -133,8 +134,9 @@ func TestGoldenDensity(t *testing.T) {
 	// With the golden's own means and radii, in float64.
 	fitted.Middle, fitted.Radius = g.Density.R50, g.Density.R
 	m := fitted.measure()
-	m.means = headtest.Values[float64](g.Density.Means.Flat())
-	m.SumSquares(m.sq, m.means)
+	means := headtest.Values[float64](g.Density.Means.Flat())
+	m.means = kernels.NewRightTransposed(len(m.sq), m.d, means)
+	m.SumSquares(m.sq, means)
 	distances, logDep := make([]float64, len(g.Density.X)), make([]float64, len(g.Density.X))
 	m.distances(distances, g.condition(g.Density.X), len(distances))
 	headtest.Near(t, "m", distances, g.Density.M, 1e-9)

@@ -93,6 +93,10 @@ type network[T numeric.Real] struct {
 	share  []T // [C, B], softmax(l)
 	l      []T // [B, C], the transpose of logits
 	zero   []T // [B]
+
+	// products, where set, puts the products [b, C] of rows with the centroids of the
+	// last layer into dst.
+	products func(dst, rows []T)
 }
 
 // compute copies a network's parameters into one with buffers for batches of up
@@ -131,7 +135,11 @@ func (net *network[T]) forward(x []T, b int) {
 		u, rows, logDep = l.Out[:e*b], nil, l.LogDep
 	}
 	last.In, last.RowsIn = u, rows
-	net.Measure(last, b)
+	if net.products == nil {
+		net.Measure(last, b)
+	} else {
+		net.MeasureBy(last, b, net.products)
+	}
 	if len(net.Hidden()) > 0 {
 		net.Caps(last, logDep, b)
 	} else {
@@ -235,11 +243,15 @@ func (t *trainer) Logits(x []float32, b int) []float32 {
 func (n *Network) NewEvaluator() head.Evaluator { return n.evaluator() }
 
 func (n *Network) evaluator() *evaluator {
-	return &evaluator{
+	last := n.Layers[len(n.Layers)-1]
+	centroids := packed(last.Centroids, last.In)
+	e := &evaluator{
 		network: compute[float64](n, head.BatchRows), score: n.Score, classes: n.Classes(),
 		density: n.Density, measure: n.Density.measure(),
 		distance: make([]float64, head.BatchRows), decision: make([]float64, head.BatchRows), reduced: make([]float64, head.BatchRows*(n.Width()+1)),
 	}
+	e.products = func(dst, rows []float64) { centroids.NN(len(rows)/last.In, rows, dst) }
+	return e
 }
 
 type evaluator struct {

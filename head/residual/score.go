@@ -9,6 +9,7 @@ import (
 	"mlrbfn/dataset"
 	"mlrbfn/head"
 	"mlrbfn/head/internal/numeric"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
 )
 
@@ -79,8 +80,9 @@ func decision(l []float64) float64 {
 	p := l
 	if len(l) > DecisionClasses {
 		p = slices.Clone(l)
+		linalg.KthLargest(p, DecisionClasses)
+		p = p[:DecisionClasses]
 		slices.Sort(p)
-		p = p[len(p)-DecisionClasses:]
 		largest = DecisionClasses - 1
 	}
 	sum := 1 + others

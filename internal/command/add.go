@@ -149,17 +149,8 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 		progress = NewProgress(s.Err, "images", quiet)
 		progress.Say(fmt.Sprintf("train: features of %s, images of %s, go to %s", images.Folder, Printable(images.Class), images.Features))
 	}
-	add.Extract.Run.Progress = func(done, failed, total int) {
-		if done == 0 {
-			progress.Begin(0)
-			return
-		}
-		progress.Update(done, total, "")
-	}
-	add.Training = func() {
-		progress.Close()
-		training.Begin(0)
-	}
+	add.Extract.Run.Progress = func(done, failed, total int) { progress.Update(done, total, "") }
+	add.Training = func() { progress.Close() }
 	detector, result, change, err := pipeline.Add(ctx, add)
 	progress.Close()
 	if change != nil {

@@ -2,7 +2,9 @@ package command
 
 import (
 	"errors"
+	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 
 	"mlrbfn/extractor"
@@ -30,7 +32,7 @@ var flagOf = map[string]string{
 	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Against": "against", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
 	// Of the service.
 	"Detectors": "detector", "Shadows": "shadow", "Running": "workers", "Waiting": "waiting", "Timeout": "timeout", "ReadTimeout": "read-timeout", "Drain": "drain", "Poll": "poll",
-	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
+	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "WebhookTimeout": "webhook-timeout", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "Settle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
 	"Alpha": "alpha", "Store": "store", "Keep": "keep", "MaxBytes": "keep-size", "MaxAge": "keep-age",
 	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
 }
@@ -49,7 +51,7 @@ var flagIn = map[string]map[string]string{
 func (c *command) usage(err error) error { return &UsageError{c.advise(err)} }
 
 // runtimeAdvice says how to come by an onnxruntime library.
-const runtimeAdvice = "run `make setup`, or name the library with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
+const runtimeAdvice = "run `make setup` in the checkout, put the library beside the program, or name it with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
 // advise names the flags of the options that err is about, and says what to do
 // about a library that is missing.
@@ -58,7 +60,7 @@ func (c *command) advise(err error) error {
 	if _, bad := errors.AsType[*extractor.RuntimeError](err); bad || errors.Is(err, extractor.ErrNoRuntime) {
 		return &advice{withoutAdvice(err) + "; " + runtimeAdvice, err}
 	}
-	for _, e := range optionErrors(err) {
+	for _, e := range all[*options.Error](err) {
 		name := flagIn[c.cmd.Name()][e.Option]
 		if name == "" {
 			name = flagOf[e.Option]
@@ -69,7 +71,11 @@ func (c *command) advise(err error) error {
 		if !changed {
 			text, changed = err.Error(), true
 		}
-		text = strings.Replace(text, e.Error(), "--"+name+": "+e.Err.Error(), 1)
+		sep := ": "
+		if beginsWithValue.MatchString(e.Err.Error()) {
+			sep = " "
+		}
+		text = strings.Replace(text, e.Error(), "--"+name+sep+e.Err.Error(), 1)
 		if e.Option == "Memory" && strings.Contains(text, " features") {
 			text += fewerFeatures
 		}
@@ -80,9 +86,37 @@ func (c *command) advise(err error) error {
 		changed = text != err.Error()
 	}
 	if !changed {
+		if err == nil {
+			return nil
+		}
+		text = err.Error()
+	}
+	if text = plainPaths(text, err); text == err.Error() {
 		return err
 	}
 	return &advice{text, err}
+}
+
+// beginsWithValue matches what an error says of the value of an option: "0.01: …".
+var beginsWithValue = regexp.MustCompile(`^[-+.\de]+: `)
+
+// asCommands names the commands in what the packages below say of missing files.
+var asCommands = strings.NewReplacer("; an extraction makes ", "; mlrbfn extract makes ", "; training makes ", "; mlrbfn train makes ")
+
+// plainPaths returns text, which err is said in, without the names of system calls,
+// and with each path that could not be looked at or opened once: "x.jpg: no such file
+// or directory".
+func plainPaths(text string, err error) string {
+	text = asCommands.Replace(text)
+	for _, e := range all[*fs.PathError](err) {
+		if !slices.Contains([]string{"stat", "lstat", "open", "openat", "statat"}, e.Op) {
+			continue
+		}
+		plain := e.Path + ": " + e.Err.Error()
+		text = strings.ReplaceAll(text, e.Error(), plain)
+		text = strings.ReplaceAll(text, e.Path+": "+plain, plain)
+	}
+	return text
 }
 
 // fewerFeatures follows what too many features need.
@@ -129,19 +163,19 @@ type advice struct {
 func (a *advice) Error() string { return a.text }
 func (a *advice) Unwrap() error { return a.err }
 
-// optionErrors returns all errors about options that err wraps.
-func optionErrors(err error) (all []*options.Error) {
+// all returns all errors of a type that err wraps.
+func all[E error](err error) (found []E) {
 	for err != nil {
 		switch e := err.(type) {
-		case *options.Error:
-			all = append(all, e)
+		case E:
+			found = append(found, e)
 		case interface{ Unwrap() []error }:
 			for _, part := range e.Unwrap() {
-				all = append(all, optionErrors(part)...)
+				found = append(found, all[E](part)...)
 			}
-			return all
+			return found
 		}
 		err = errors.Unwrap(err)
 	}
-	return all
+	return found
 }

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -125,6 +126,18 @@ func TestAdvise(t *testing.T) {
 	for _, err := range []error{fmt.Errorf("%w: name it by InitRuntime", extractor.ErrNoRuntime), &extractor.RuntimeError{File: "x.so", Err: cause}} {
 		if text := detect.advise(err).Error(); !strings.Contains(text, "make setup") || strings.Contains(text, "InitRuntime") {
 			t.Errorf("of a missing library it says %q", text)
+		}
+	}
+	_, missing := os.Stat("nothere.jpg")
+	for want, err := range map[string]error{
+		"nothing to look at: nothere.jpg: no such file or directory": fmt.Errorf("nothing to look at: %w", missing),
+		"nothere.jpg: no such file or directory":                     fmt.Errorf("nothere.jpg: %w", missing),
+		"detector d: none; mlrbfn train makes one":                   errors.New("detector d: none; training makes one"),
+		"mkdir x: no space":                                          &fs.PathError{Op: "mkdir", Path: "x", Err: errors.New("no space")},
+		"--max-false-alarms 0.01: too few":                           options.Errorf("MaxFalseAlarms", "0.01: too few"),
+	} {
+		if got := detect.advise(err).Error(); got != want {
+			t.Errorf("of %q it says %q, want %q", err, got, want)
 		}
 	}
 	if detect.advise(cause) != cause || detect.advise(nil) != nil {

@@ -146,6 +146,10 @@ func TestDetectLabels(t *testing.T) {
 	if first(all) != first(table) || !strings.Contains(all, "20 images of other classes") || !strings.Contains(all, "near-OOD ramp") {
 		t.Errorf("evaluate prints\n%s", all)
 	}
+	alone, _ := call(t, 0, "evaluate", "--detector", detector, "--id", filepath.Join(dir, "id"), "--near", "ramp="+filepath.Join(dir, "ramp"))
+	if summary(alone) != summary(all) {
+		t.Errorf("evaluate of a detector alone prints\n%s", alone)
+	}
 	refused(t, "--near", "evaluate", "--id", filepath.Join(dir, "id"), "--train", w.pixels, "--out", filepath.Join(dir, "report"))
 	fails(t, "1280 columns", "evaluate", "--detector", detector, "--id", w.features)
 
@@ -199,7 +203,7 @@ func TestTrainReplaces(t *testing.T) {
 	}
 	call(t, 0, train(w.pixels)...)
 	before := contents(t, out)
-	fails(t, "--force", append(train(smallFeatures(t, 100)), "--quiet")...)
+	fails(t, "2 classes, the features have 3: the features lack disc, square, the detector lacks ", append(train(smallFeatures(t, 100)), "--quiet")...)
 	if string(contents(t, out)) != string(before) {
 		t.Error("it was written over")
 	}

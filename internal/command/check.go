@@ -145,7 +145,11 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if text := oddImages(r.Oriented, r.Enlarged, exif); text != "" {
+	turned := r.Oriented
+	if !exif {
+		turned = 0 // the warning says it
+	}
+	if text := oddImages(turned, r.Enlarged, exif); text != "" {
 		if _, err := fmt.Fprintf(stdout, "\nof %s, %s\n", count(len(r.Images), "image"), text); err != nil {
 			return err
 		}

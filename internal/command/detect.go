@@ -20,6 +20,9 @@ import (
 	"mlrbfn/report"
 )
 
+// foundModel says in the help where a detector's backbone is looked for.
+const foundModel = " (default: the one with its checksum, beside the detector, where it was at training, or in $MLRBFN_MODELS)"
+
 func newDetect() *command {
 	c := newCommand("detect", "--detector DETECTOR [flags] PATH…", "Judge images by a detector",
 		`Judges images, and all images in folders: class, confidence, and whether the image is out of distribution (OOD). The p-value is the probability that an image of the known classes scores as low.
@@ -35,12 +38,12 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	threshold := c.Float64("threshold", 0, "`score` below which an image is OOD (default: that of the detector)")
 	alarms := c.Float64("max-false-alarms", 0, "`SHARE` of in-distribution images that may be flagged (default: that of the detector)")
 	c.section("model")
-	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
+	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
 	format, cells := "", ""
 	Choice(c.FlagSet, &format, "format", "table", "table|jsonl|csv", "what is printed for each image")
 	also(c.FlagSet, "format", "json", "jsonl")
-	asJSON := c.Bool("json", false, "the same as --format jsonl")
+	asJSON := c.Bool("json", false, "the same as --format jsonl or --format json: one object per line")
 	Choice(c.FlagSet, &cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	moveOOD := c.String("move-ood", "", "move OOD images into the folder `DIR`, never over another file")
 	copyOOD := c.String("copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
@@ -112,7 +115,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 				return err
 			}
 		case math.IsInf(opts.Detector.Threshold, -1):
-			fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold or a larger --max-false-alarms sets one")
+			fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold or a larger --max-false-alarms sets one, and train --calibration cross:10 makes a detector that is calibrated by all images")
 		}
 		if err := images.LoadRuntime(); err != nil {
 			return err
@@ -162,7 +165,9 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			if name := label(j); name != "" {
 				truth.add(name, j.Verdict)
 			}
-			j.Err = c.advise(j.Err)
+			if j.Err = c.advise(j.Err); j.Err != nil { // the path is printed before it
+				j.Err = &advice{strings.TrimPrefix(j.Err.Error(), j.Path+": "), j.Err}
+			}
 			if *page != "" {
 				shown.add(j)
 			}
@@ -226,7 +231,10 @@ func setFalseAlarms(d *pipeline.Detector, share float64) error {
 	if !(share > 0 && share < 1) {
 		return Usagef("--max-false-alarms %g: a share lies between 0 and 1", share)
 	}
-	return d.SetMaxFalseAlarms(share)
+	if err := d.SetMaxFalseAlarms(share); err != nil {
+		return fmt.Errorf("%w: train on more images or with a larger --calibration", err)
+	}
+	return nil
 }
 
 // labelOf returns the name of the folder below one of these folders that an

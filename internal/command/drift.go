@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"slices"
@@ -12,9 +13,10 @@ import (
 	"time"
 
 	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/pathtext"
+	"mlrbfn/internal/regular"
 	"mlrbfn/pipeline"
-	"mlrbfn/pipeline/detector"
 	"mlrbfn/serve/drift"
 )
 
@@ -28,11 +30,11 @@ Each row of the table is a part of the images: how many were flagged and their m
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")
 	load := addPublicKeyFlag(c.FlagSet)
 	by := ""
-	Choice(c.FlagSet, &by, "by", "time", "time|name", "order of the images: time of the last change, or path (2.jpg before 10.jpg)")
+	Choice(c.FlagSet, &by, "by", "time", "time|taken|name", "order of the images: time of the last change, time that the camera wrote into the file (EXIF; else of the last change), or path (2.jpg before 10.jpg)")
 	c.section("alarm")
 	alpha := c.Float64("alpha", 0.01, "`CHANCE` of ever raising a false alarm")
 	c.section("model")
-	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
+	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
 	rows := c.Int("rows", 20, "parts of the course that are shown")
 	asJSON := c.Bool("json", false, "print one JSON object")
@@ -63,7 +65,7 @@ Each row of the table is a part of the images: how many were flagged and their m
 		}
 		opts.Backbone.Drifted = c.warnDrift(s)
 		var times []int64
-		if opts.Paths, times, err = inOrder(ctx, c.Args(), by == "time"); err != nil {
+		if opts.Paths, times, err = inOrder(ctx, c.Args(), by); err != nil {
 			return err
 		}
 		course := newCourse(opts.Detector, *alpha, len(opts.Paths), *rows)
@@ -100,9 +102,9 @@ Each row of the table is a part of the images: how many were flagged and their m
 	return c.done()
 }
 
-// inOrder returns the images under paths in the order of time or of their names, and
-// the times of their last changes in nanoseconds since 1970.
-func inOrder(ctx context.Context, paths []string, byTime bool) (files []string, times []int64, err error) {
+// inOrder returns the images under paths in the order of "time", "taken" or "name", and
+// their times in nanoseconds since 1970.
+func inOrder(ctx context.Context, paths []string, by string) (files []string, times []int64, err error) {
 	type image struct {
 		file string
 		time int64
@@ -136,8 +138,18 @@ func inOrder(ctx context.Context, paths []string, byTime bool) (files []string, 
 	if len(all) == 0 {
 		return nil, nil, fmt.Errorf("%w under the given paths", extractor.ErrNoImages)
 	}
+	if by == "taken" {
+		for i := range all {
+			if err := ctx.Err(); err != nil {
+				return nil, nil, err
+			}
+			if at, ok := taken(all[i].file); ok {
+				all[i].time = at.UnixNano()
+			}
+		}
+	}
 	slices.SortStableFunc(all, func(a, b image) int {
-		if byTime && a.time != b.time {
+		if by != "name" && a.time != b.time {
 			return cmp.Compare(a.time, b.time)
 		}
 		return cmp.Or(compareNames(a.file, b.file), strings.Compare(a.file, b.file))
@@ -146,6 +158,21 @@ func inOrder(ctx context.Context, paths []string, byTime bool) (files []string, 
 		files, times = append(files, i.file), append(times, i.time)
 	}
 	return files, times, nil
+}
+
+// taken returns when a photograph was taken. What it needs is at the beginning of a file,
+// or the file is small.
+func taken(file string) (time.Time, bool) {
+	f, err := regular.Open(file, regular.Values)
+	if err != nil {
+		return time.Time{}, false // the error comes when the image is read
+	}
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return time.Time{}, false
+	}
+	return preprocess.Taken(head)
 }
 
 // compareNames compares texts, and numbers in them by their value.
@@ -186,8 +213,6 @@ type course struct {
 	lowest   float64 // log of the capital, and at which image
 	since    alarm
 	byClass  map[string]*classCourse
-	flagged  int // rank of the threshold among the calibration scores
-	compared int // how many calibration scores all images are compared with; 0 where there are several sets
 }
 
 // alarm names the image that raised an alarm.
@@ -219,6 +244,9 @@ type part struct {
 	ExpectedP *[2]float64    `json:"mean_p_value_interval"`
 	LogWealth float64        `json:"log_wealth"` // after the last
 	Classes   map[string]int `json:"classes"`
+	// ExpectedClasses are the intervals that the shares of classes should lie in; null where
+	// the calibration images have no labels.
+	ExpectedClasses map[string][2]float64 `json:"class_intervals"`
 }
 
 // newCourse prepares for n images, which may be fewer.
@@ -233,7 +261,6 @@ func newCourse(d *pipeline.Detector, alpha float64, n, rows int) *course {
 	case d.ByClass != nil:
 		c.Notes = append(c.Notes, "the detector was calibrated by class: no intervals for all classes together")
 	default:
-		c.compared, c.flagged = len(d.CalibrationScores), detector.Rank(len(d.CalibrationScores), d.TargetTPR)
 		c.Notes = append(c.Notes, "the detector was not calibrated by class: within a class only changes among these images are noticed")
 	}
 	return c
@@ -294,14 +321,8 @@ func (c *course) end() {
 		p := &c.Parts[i]
 		n := p.To - p.From + 1
 		p.MeanP /= float64(n)
-		if c.compared > 0 {
-			low, high := drift.MeanPValue(n, c.compared)
-			p.ExpectedP = &[2]float64{low, high}
-			if c.flagged > 0 {
-				low, high = drift.Flagged(n, c.compared, c.flagged)
-				p.Expected = &[2]float64{low, high}
-			}
-		}
+		expected := drift.Expect(c.detector, n)
+		p.Expected, p.ExpectedP, p.ExpectedClasses = expected.Flagged, expected.MeanPValue, expected.Classes
 	}
 }
 
@@ -332,10 +353,16 @@ func (c *course) String() string {
 			100*share, mark(share, p.Expected), expected, p.MeanP, mark(p.MeanP, p.ExpectedP), 100*min(evidence, 99), strings.Repeat("#", min(int(10*evidence), 20)))
 	}
 	if len(c.Classes) > 1 {
-		fmt.Fprintf(&b, "\n%-20s  %8s  %8s  %8s  %7s  %s\n", "class", "images", "early", "late", "mean p", "flagged")
+		fmt.Fprintf(&b, "\n%-20s  %8s  %9s %9s  %-13s  %7s  %s\n", "class", "images", "early", "late", "expected", "mean p", "flagged")
+		expected := drift.Expect(c.detector, max(c.Images/2, 1)).Classes
 		for _, class := range c.Classes {
 			early, late := c.shares(class.Class)
-			fmt.Fprintf(&b, "%-20s  %8d  %7.1f%%  %7.1f%%  %7.3f  %s\n", Printable(class.Class), class.Images, 100*early, 100*late, class.MeanP, percent(class.OOD, class.Images))
+			var interval *[2]float64
+			text := ""
+			if e, ok := expected[class.Class]; ok {
+				interval, text = &e, fmt.Sprintf("%5.1f–%.1f%%", 100*e[0], 100*e[1])
+			}
+			fmt.Fprintf(&b, "%-20s  %8d  %7.1f%%%s %7.1f%%%s  %-13s  %7.3f  %s\n", Printable(class.Class), class.Images, 100*early, mark(early, interval), 100*late, mark(late, interval), text, class.MeanP, percent(class.OOD, class.Images))
 		}
 	}
 	b.WriteString("\n")

@@ -62,7 +62,7 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 		if opts.OOD, err = sets.Sets(); err != nil {
 			return err
 		}
-		assessOnly := len(opts.OOD) == 0 && *file != ""
+		assessOnly := *file != "" && (len(opts.OOD) == 0 || len(*train) == 0 && opts.Out == "")
 		need := []string{"train", "id", "out"}
 		if assessOnly {
 			need = []string{"id"}
@@ -191,9 +191,9 @@ func printReliability(w io.Writer, r pipeline.Reliability) error {
 	return t.Flush()
 }
 
-// mostMethods bounds the rows that printResults prints, so that they fit a
-// screen.
-const mostMethods = 32
+// mostMethods bounds the rows that printResults prints, so that they and those of
+// printReliability fit a screen.
+const mostMethods = 20
 
 // printResults prints the methods with their means over the near and the far
 // sets, and the file with the rest.

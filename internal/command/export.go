@@ -22,7 +22,7 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 	alarms := c.Float64("max-false-alarms", 0, "another `SHARE` of in-distribution images that may be flagged (default: that of the detector)")
 	c.section("model")
 	c.BoolVar(&opts.WithBackbone, "with-backbone", false, "put the backbone before the head, in one file")
-	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone (default: where it was at training)")
+	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.BoolVar(&opts.KeepOutputs, "keep-outputs", false, "also output what the backbone itself outputs")
 	addDriftFlag(c.FlagSet, &opts.Backbone)
 	library := AddLibraryFlag(c.FlagSet)

@@ -101,10 +101,6 @@ Running it again processes only images that are new or whose size or modificatio
 func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet bool, s Streams) error {
 	progress := NewProgress(s.Err, "images", quiet)
 	opts.Run.Progress = func(done, failed, total int) {
-		if done == 0 { // the clock starts now
-			progress.Begin(0)
-			return
-		}
 		note := ""
 		if failed > 0 {
 			note = fmt.Sprintf("%d unreadable", failed)
@@ -220,7 +216,7 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 	case n == 0:
 		fmt.Fprintln(w, "extract: the images have no labels: good to evaluate with, not to train on; an image's label is the folder that it lies in, DIR/class/…/image")
 	case n < result.Meta.N:
-		fmt.Fprintf(w, "extract: %s without a label, as no folder of a class holds them: train leaves them out\n", count(result.Meta.N-n, "image"))
+		fmt.Fprintf(w, "extract: %s without a label, in no folder of a class: train leaves out what has no label\n", count(result.Meta.N-n, "image"))
 	}
 	if len(few) > 0 {
 		fmt.Fprintf(w, "extract: warning: fewer than %d images in %s: %s\n", tiny, count(len(few), "class"), some(few))
@@ -230,7 +226,7 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 		for _, name := range result.Empty {
 			names = append(names, Printable(name))
 		}
-		fmt.Fprintf(w, "extract: warning: no images in %s, which are no classes: %s\n", count(len(names), "folder"), some(names))
+		fmt.Fprintf(w, "extract: warning: %s without images, not counted as classes: %s\n", count(len(names), "folder"), some(names))
 	}
 	if result.Quantised {
 		fmt.Fprintf(w, "extract: warning: %s\n", quantisedText(extractor.Products()))
@@ -255,14 +251,22 @@ func oddImages(oriented, enlarged int, apply bool) string {
 	var parts []string
 	switch {
 	case oriented > 0 && apply:
-		parts = append(parts, fmt.Sprintf("%d have an EXIF orientation and were turned upright (--exif ignore leaves them)", oriented))
+		parts = append(parts, plural(oriented, "%d has an EXIF orientation and was turned upright", "%d have an EXIF orientation and were turned upright")+" (--exif ignore leaves images as they are)")
 	case oriented > 0:
-		parts = append(parts, fmt.Sprintf("%d have an EXIF orientation, which was ignored: the model sees them turned (--exif apply turns them upright)", oriented))
+		parts = append(parts, plural(oriented, "%d has an EXIF orientation", "%d have an EXIF orientation")+", which was ignored: the model sees photographs that lie on their side (--exif apply turns them upright)")
 	}
 	if enlarged > 0 {
-		parts = append(parts, fmt.Sprintf("%d are smaller than what the model reads and were scaled up or padded", enlarged))
+		parts = append(parts, plural(enlarged, "%d is smaller than what the model reads and was scaled up or padded", "%d are smaller than what the model reads and were scaled up or padded"))
 	}
 	return strings.Join(parts, ", and ")
+}
+
+// plural is one of two texts, each with n in it.
+func plural(n int, one, several string) string {
+	if n == 1 {
+		return fmt.Sprintf(one, n)
+	}
+	return fmt.Sprintf(several, n)
 }
 
 // planText describes how an extraction uses the machine.

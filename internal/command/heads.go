@@ -64,7 +64,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	Choice(f, &h.network, "network", "", "residual|paper", "kind of head")
 	also(f, "network", "open", "residual")
 	f.StringVar(&h.val, "val", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to validate on; 0: none")
-	f.StringVar(&o.GroupBy, "group-by", "", "regular expression `PATTERN`: images whose paths match the same text stay in one part of the split")
+	f.StringVar(&o.GroupBy, "group-by", "", "images whose paths match regular expression `PATTERN` alike stay together")
 	f.StringVar(&h.conditioning, "conditioning", "", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three")
 	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
@@ -75,7 +75,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.Float64Var(&h.shape.Norm, "norm", 0, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
 	f.Float64Var(&h.shape.Recovery, "recovery", 0, "how fast depression recovers from layer to layer, ≥ 1")
 	Choice(f, &h.depression, "depression", "paper", "paper|none", "depression mechanism")
-	f.IntVar(&o.Train.Epochs, "epochs", 0, "passes over the training images")
+	f.IntVar(&o.Train.Epochs, "epochs", 0, "passes over the training images (residual, unless given: at most 30,000 steps)")
 	f.IntVar(&o.Train.Batch, "batch", 0, "images per training step; the first batch also initialises the paper's network")
 	f.Float64Var(&o.Train.LR, "lr", 0, "learning rate of Adam")
 	Choice(f, &h.schedule, "schedule", "", "cosine|plateau", "how the learning rate falls")
@@ -171,6 +171,9 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 		return o, Usagef("--pca-dims goes with --conditioning pca, not with %s", h.conditioning)
 	}
 	o.Train.Balance = h.balance == "sample"
+	if h.flags.Changed("epochs") {
+		o.Train.MostSteps = -1
+	}
 	// A zero would mean the default further on, not what was asked for.
 	for _, flag := range []struct {
 		name  string

@@ -177,7 +177,7 @@ func TestStandAlone(t *testing.T) {
 	if code := run(t.Context(), newTrain().cmd, []string{"--help"}, Streams{nil, &out, &errs}); code != 0 || !strings.HasPrefix(out.String(), "usage: train --features") {
 		t.Errorf("exit code %d, %s%s", code, &out, &errs)
 	}
-	if code := run(t.Context(), newTrain().cmd, []string{}, Streams{nil, &out, &errs}); code != usage || errs.String() != "train: --features is needed (see train --help)\n" {
+	if code := run(t.Context(), newTrain().cmd, []string{}, Streams{nil, &out, &errs}); code != usage || errs.String() != "train: --features and --out are needed (see train --help)\n" {
 		t.Errorf("exit code %d, %s", code, &errs)
 	}
 }

@@ -34,8 +34,8 @@ func TestTurnedImages(t *testing.T) {
 		says string
 		args []string
 	}{
-		"ignored":  {"of 6 new images, 3 have an EXIF orientation, which was ignored: the model sees them turned (--exif apply turns them upright)\n", []string{"--size", "12x12"}},
-		"applied":  {"of 6 new images, 3 have an EXIF orientation and were turned upright (--exif ignore leaves them)\n", []string{"--size", "12x12", "--exif", "apply"}},
+		"ignored":  {"of 6 new images, 3 have an EXIF orientation, which was ignored: the model sees photographs that lie on their side (--exif apply turns them upright)\n", []string{"--size", "12x12"}},
+		"applied":  {"of 6 new images, 3 have an EXIF orientation and were turned upright (--exif ignore leaves images as they are)\n", []string{"--size", "12x12", "--exif", "apply"}},
 		"enlarged": {"(--exif apply turns them upright), and 3 are smaller than what the model reads and were scaled up or padded\n", []string{"--size", "32x32"}},
 	} {
 		if _, stderr := extract(out, tt.args...); !strings.Contains(stderr, tt.says) {
@@ -63,7 +63,7 @@ func TestCheckOrientations(t *testing.T) {
 		out, _ := call(t, code, "extract", "--check", "--model", w.model, "--images", dir, "--exif", exif, "--picture", filepath.Join(t.TempDir(), "deep", "check.png"))
 		return out
 	}
-	if out := check(1, "ignore"); !strings.Contains(out, "warning: 2 of 4 images have an EXIF orientation, which is ignored") || !strings.Contains(out, "--exif apply") || !strings.Contains(out, "4 are smaller") {
+	if out := check(1, "ignore"); !strings.Contains(out, "warning: 2 of 4 images have an EXIF orientation, which is ignored") || !strings.Contains(out, "--exif apply") || !strings.Contains(out, "4 are smaller") || strings.Count(out, "EXIF") != 1 {
 		t.Errorf("%s", out)
 	}
 	if out := check(0, "apply"); !strings.Contains(out, "of 4 images, 2 have an EXIF orientation and were turned upright") || !strings.Contains(out, "nothing looks wrong") {

@@ -144,13 +144,13 @@ func inspectionLead(r *pipeline.InspectReport) string {
 func inspectionNotes(r *pipeline.InspectReport) []string {
 	notes := append([]string{}, r.Notes...)
 	if r.Unread > 0 {
-		notes = append(notes, fmt.Sprintf("%s cannot be read any more, and are judged by their features alone; --images names the folder that they are in now", count(r.Unread, "image")))
+		notes = append(notes, plural(r.Unread, "%d image cannot be read any more, and is judged by its features alone", "%d images cannot be read any more, and are judged by their features alone")+"; --images names the folder that they are in now")
 	}
 	if n := len(r.Failed); n > 0 {
-		notes = append(notes, fmt.Sprintf("%s could not be decoded when features were extracted; errors.jsonl beside the features lists them", count(n, "file")))
+		notes = append(notes, fmt.Sprintf("%s could not be decoded when features were extracted, as errors.jsonl beside the features says", count(n, "file")))
 	}
 	if r.Unlabelled > 0 {
-		notes = append(notes, fmt.Sprintf("%s have no label, and are looked at for copies alone", count(r.Unlabelled, "image")))
+		notes = append(notes, plural(r.Unlabelled, "%d image has no label, and is looked at for copies alone", "%d images have no label, and are looked at for copies alone"))
 	}
 	return notes
 }

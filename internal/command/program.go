@@ -158,12 +158,20 @@ func Parse(f *pflag.FlagSet, args []string, required ...string) error {
 
 // needed checks that flags are given and not empty.
 func needed(f *pflag.FlagSet, names []string) error {
+	var missing []string
 	for _, name := range names {
 		if value := f.Lookup(name).Value.String(); !f.Changed(name) || value == "" || value == "[]" {
-			return Usagef("--%s is needed", name)
+			missing = append(missing, "--"+name)
 		}
 	}
-	return nil
+	switch last := len(missing) - 1; last {
+	case -1:
+		return nil
+	case 0:
+		return Usagef("%s is needed", missing[0])
+	default:
+		return Usagef("%s and %s are needed", strings.Join(missing[:last], ", "), missing[last])
+	}
 }
 
 // flagError says in plain words what is wrong with a flag on the command line.

@@ -81,30 +81,62 @@ func TestProgress(t *testing.T) {
 	}
 	p.Close()
 	p.Close()
-	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "100/100 images, ") || !strings.HasSuffix(got, "so far so good\n") {
+	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "100/100 images, ") || !strings.HasSuffix(got, "so far so good\n") || strings.Contains(got, "left") {
 		t.Errorf("a quick run prints %q", got)
 	}
 	b.Reset()
 	p = NewProgress(&b, "", false)
-	p.Phase("training", 1, 2)
-	p.Phase("training", 2, 2)
+	for i := range 40 { // as evaluate does, with many scores
+		p.Phase(fmt.Sprintf("score %d, training", i), 2, 2)
+		p.Phase(fmt.Sprintf("score %d", i), 1, 3)
+	}
 	p.Phase("scoring", 3, 3)
 	p.Close()
-	if got := strings.Split(b.String(), "\n"); len(got) != 3 || !strings.HasPrefix(got[0], "2/2 epochs, ") || !strings.HasPrefix(got[1], "3/3 sets, ") || !strings.HasSuffix(got[1], "scoring") {
-		t.Errorf("two phases print %q", got)
+	if got := b.String(); got != "3/3 sets, scoring\n" {
+		t.Errorf("quick phases print %q", got)
 	}
-	// What was done before it began took none of its time.
+	b.Reset()
+	p = NewProgress(&b, "", false)
+	p.terminal, p.w = true, &b
+	p.Phase("training", 1, 2)
+	p.Phase("scoring", 3, 3)
+	p.Close()
+	if got := b.String(); strings.Count(got, "\n") != 1 || strings.Count(got, "\r") != 2 {
+		t.Errorf("on a terminal two phases print %q", got)
+	}
+	for running, most := range map[time.Duration]time.Duration{time.Second: 5 * time.Second, 10 * time.Minute: 2 * time.Minute, 10 * time.Hour: 5 * time.Minute} {
+		if got := (&Progress{}).every(running); got != most {
+			t.Errorf("after %v a line is shown every %v", running, got)
+		}
+	}
+	// What was done before the first update took none of the time that is counted.
 	p = NewProgress(&b, "epochs", false)
-	p.Begin(50)
-	p.start = time.Now().Add(-10 * time.Second)
+	p.start = time.Now().Add(-time.Hour)
+	p.Update(50, 100, "")
+	if strings.Contains(p.line, "left") {
+		t.Errorf("the first update prints %q", p.line)
+	}
+	p.from = time.Now().Add(-10 * time.Second)
 	if got := p.render(60, 100, ""); !strings.HasPrefix(got, "60/100 epochs, 1 epochs/s, 40s left") {
 		t.Errorf("after a resumption it prints %q", got)
 	}
+	p.from = time.Now().Add(-time.Millisecond)
+	if got := p.render(100, 100, ""); strings.Contains(got, "e+") {
+		t.Errorf("quick epochs print %q", got)
+	}
+	p.from = time.Now().Add(-10 * time.Second)
 	if got := p.render(60, -1, "2 unreadable"); got != "60 epochs, 1 epochs/s, more are being found, 2 unreadable" {
 		t.Errorf("of an unknown total: %q", got)
 	}
+	// The accuracy of one class says nothing.
+	for _, one := range []bool{true, false} {
+		p = NewProgress(&b, "epochs", false)
+		newEpochs(p, pipeline.TrainOptions{Seeds: []uint64{0}, Train: head.TrainOptions{Epochs: 2}}, one).update(0, head.Epoch{Epoch: 1, ValAccuracy: 1})
+		if strings.Contains(p.line, "accuracy") == one {
+			t.Errorf("an epoch prints %q", p.line)
+		}
+	}
 	quiet := NewProgress(&b, "images", true)
-	quiet.Begin(0)
 	quiet.Update(1, 1, "")
 	quiet.Close()
 }

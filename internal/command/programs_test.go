@@ -592,7 +592,7 @@ func TestClearErrors(t *testing.T) {
 	fails(t, absent, "extract", "--model", w.model, "--images", absent, "--out", out)
 	fails(t, absent, "extract", "--model", absent, "--images", w.images, "--out", out)
 	fails(t, "no images", "extract", "--model", w.model, "--images", empty, "--out", out)
-	if _, stderr := call(t, done, "extract", "--model", "pixels", "--images", filepath.Join(dir, "holes"), "--out", filepath.Join(dir, "hollow")); !strings.Contains(stderr, "no images in 1 folder") || !strings.Contains(stderr, "fewer than 5 images in 1 class: full") {
+	if _, stderr := call(t, done, "extract", "--model", "pixels", "--images", filepath.Join(dir, "holes"), "--out", filepath.Join(dir, "hollow")); !strings.Contains(stderr, "1 folder without images") || !strings.Contains(stderr, "fewer than 5 images in 1 class: full") {
 		t.Error(stderr)
 	}
 	fails(t, "features", "extract", "--model", w.model, "--images", w.images, "--out", out, "--output", "pooler_output")

@@ -11,18 +11,19 @@ import (
 	"golang.org/x/term"
 )
 
-// Progress shows the progress of a command: as a bar on a terminal, otherwise as a
-// line every few seconds. Several goroutines may use it. A nil Progress shows
-// nothing.
+// Progress shows the progress of a command: on a terminal as one line that is
+// rewritten, otherwise as lines that become rarer. Several goroutines may use it. A
+// nil Progress shows nothing.
 type Progress struct {
 	mu       sync.Mutex
 	w        io.Writer
 	terminal bool
 	unit     string
-	start    time.Time
+	start    time.Time // of the command
 	shown    time.Time
 	done     int
-	before   int // done when it began
+	from     time.Time // of the first update; what was done before it has no part in the rate
+	before   int       // done at that time
 	line     string
 	last     string // line that was shown last
 	phase    string
@@ -40,16 +41,6 @@ func NewProgress(w io.Writer, unit string, quiet bool) *Progress {
 	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now()}
 }
 
-// Begin starts the clock. done units were done before.
-func (p *Progress) Begin(done int) {
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.start, p.before = time.Now(), done
-}
-
 // IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	if p, ok := w.(people); ok {
@@ -60,24 +51,33 @@ func IsTerminal(w io.Writer) bool {
 }
 
 // Update shows that done of total units are done, with a note. A total below 0 is
-// not known yet.
+// not known yet. Rates count from the first call on.
 func (p *Progress) Update(done, total int, note string) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	every := 5 * time.Second
-	if p.terminal {
-		every = 100 * time.Millisecond
+	now := time.Now()
+	if p.from.IsZero() {
+		p.from, p.before = now, done
 	}
 	// Several goroutines count, and may come here out of turn.
 	p.done = max(p.done, done)
 	p.line = escape(p.render(p.done, total, note))
-	if now := time.Now(); now.Sub(p.shown) >= every && (p.terminal || now.Sub(p.start) >= every) {
+	if every := p.every(now.Sub(p.start)); now.Sub(p.shown) >= every && (p.terminal || now.Sub(p.start) >= every) {
 		p.shown = now
 		p.show()
 	}
+}
+
+// every is the time between two lines of a command that runs for so long: an hour
+// prints about 20.
+func (p *Progress) every(running time.Duration) time.Duration {
+	if p.terminal {
+		return 100 * time.Millisecond
+	}
+	return min(max(5*time.Second, running/5), 5*time.Minute)
 }
 
 // Say prints a line above the bar.
@@ -95,22 +95,24 @@ func (p *Progress) Say(line string) {
 	p.last = "" // the bar is shown anew
 }
 
-// Phase is Update for work in several phases, each of which counts from 0: folds
-// where the name what has that word or "hold-out" or ends in "labels", epochs where it
-// ends in "training", images where it ends in "images" or "features", else sets.
+// Phase is Update for work in several phases, each of which counts from 0 and takes
+// the line of the one before: folds where the name what has that word or "hold-out" or
+// ends in "labels", epochs where it ends in "training", images where it ends in
+// "images" or "features", values where it is a choice, else sets.
 func (p *Progress) Phase(what string, done, total int) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	if what != p.phase {
-		p.finish()
-		p.phase, p.start, p.shown, p.done, p.before = what, time.Now(), time.Time{}, 0, 0
+		p.phase, p.from, p.done, p.line = what, time.Time{}, 0, ""
 		switch {
 		case strings.HasSuffix(what, "training"):
 			p.unit = "epochs"
 		case strings.Contains(what, "folds"), strings.Contains(what, "hold-out"), strings.HasSuffix(what, "labels"):
 			p.unit = "folds"
+		case strings.HasPrefix(what, "choice"):
+			p.unit = "values"
 		case strings.HasSuffix(what, "images"), strings.HasSuffix(what, "features"):
 			p.unit = "images"
 		default:
@@ -151,8 +153,10 @@ func (p *Progress) show() {
 	if p.terminal {
 		// A line that wraps could not be written over.
 		line := []rune(p.line)
-		if width, _, err := term.GetSize(int(p.w.(*os.File).Fd())); err == nil && width > 1 && len(line) >= width {
-			line = line[:width-1]
+		if f, ok := p.w.(*os.File); ok {
+			if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 1 && len(line) >= width {
+				line = line[:width-1]
+			}
 		}
 		fmt.Fprintf(p.w, "\r\033[K%s", string(line))
 		return
@@ -161,7 +165,6 @@ func (p *Progress) show() {
 }
 
 func (p *Progress) render(done, total int, note string) string {
-	elapsed := time.Since(p.start)
 	var b strings.Builder
 	if p.terminal && total > 0 {
 		const width = 24
@@ -174,9 +177,13 @@ func (p *Progress) render(done, total int, note string) string {
 	}
 	b.WriteString(" " + p.unit)
 	if done > p.before {
-		rate := float64(done-p.before) / elapsed.Seconds()
-		fmt.Fprintf(&b, ", %.4g %s/s", rate, p.unit)
-		if total >= 0 {
+		rate := float64(done-p.before) / time.Since(p.from).Seconds()
+		format := ", %.3g %s/s"
+		if rate >= 100 {
+			format = ", %.0f %s/s"
+		}
+		fmt.Fprintf(&b, format, rate, p.unit)
+		if total > done {
 			left := time.Duration(float64(total-done) / rate * float64(time.Second))
 			fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
 		}

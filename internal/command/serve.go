@@ -56,6 +56,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.StringVar(&opts.Webhook, "webhook", "", "tell `URL` of flagged images and of drift (CloudEvents; needs --store and --webhook-secret)")
 	c.StringVar(&opts.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what --webhook sends")
 	Choice(c.FlagSet, &opts.WebhookOn, "webhook-on", "ood", "ood|all|drift", "what --webhook is told: flagged verdicts and drift, all verdicts and drift, or drift alone")
+	c.DurationVar(&opts.WebhookTimeout, "webhook-timeout", 0, "give an attempt to tell --webhook up after `TIME` (default: 10s)")
 	c.section("limits")
 	c.IntVar(&opts.Running, "workers", 0, "images in work at once (default: one per core)")
 	c.IntVar(&opts.Waiting, "waiting", serve.DefaultWaiting, "images that wait at most; more are refused (429)")
@@ -82,7 +83,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	format := ""
 	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
 	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
+	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {

@@ -153,8 +153,14 @@ An interrupted training continues with the same command, and the detector is bit
 		}
 
 		progress := NewProgress(s.Err, "epochs", *quiet)
-		shown := newEpochs(progress, opts)
-		opts.Progress, opts.Stage = shown.update, progress.Phase
+		classes, _ := adding.classes(*sets) // what is wrong with the sets is found below
+		shown := newEpochs(progress, opts, len(distinct(classes)) == 1)
+		opts.Progress, opts.Stage = shown.update, func(what string, done, total int) {
+			done += shown.begin(what, total)
+			if total >= 0 {
+				progress.Phase(what, done, total)
+			}
+		}
 		opts.Resumed = func(epochs []int) {
 			shown.resume(epochs)
 			if !*quiet {
@@ -240,13 +246,26 @@ func mayReplace(stderr io.Writer, out string, of func() ([]string, error)) error
 	if err != nil {
 		return err
 	}
-	slices.Sort(classes)
-	classes = slices.Compact(classes)
-	if !slices.Equal(classes, slices.Sorted(slices.Values(old.Classes))) {
-		return fmt.Errorf("%s exists and knows other classes (%s) than the features (%s); --force replaces it", out, some(old.Classes), some(classes))
+	classes = distinct(classes)
+	missing := slices.DeleteFunc(slices.Clone(old.Classes), func(class string) bool { return slices.Contains(classes, class) })
+	added := slices.DeleteFunc(slices.Clone(classes), func(class string) bool { return slices.Contains(old.Classes, class) })
+	var differences []string
+	if len(missing) > 0 {
+		differences = append(differences, "the features lack "+some(missing))
+	}
+	if len(added) > 0 {
+		differences = append(differences, "the detector lacks "+some(added))
+	}
+	if len(differences) > 0 {
+		return fmt.Errorf("%s exists and has %s, the features have %d: %s; --force replaces it", out, count(len(old.Classes), "class"), len(classes), strings.Join(differences, ", "))
 	}
 	fmt.Fprintf(stderr, "train: %s will be replaced, which has the same %s\n", out, count(len(classes), "class"))
 	return nil
+}
+
+// distinct returns names without repetitions, in order.
+func distinct(names []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 // classesOf lists the classes of feature sets.
@@ -264,13 +283,18 @@ func classesOf(sets []string) (classes []string, err error) {
 	return classes, nil
 }
 
-// some lists names, but not more than a few.
+// some lists names as they can be printed, but not more than a few.
 func some(names []string) string {
 	const most = 4
-	if len(names) <= most {
-		return strings.Join(names, ", ")
+	var shown []string
+	for _, name := range names[:min(len(names), most)] {
+		shown = append(shown, Printable(name))
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	text := strings.Join(shown, ", ")
+	if more := len(names) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // adviseTraining adds to an error of training what to do next; saved says
@@ -290,16 +314,17 @@ func adviseTraining(stderr io.Writer, err error, checkpoint string, saved bool) 
 // epochs shows how far all heads together are.
 type epochs struct {
 	progress *Progress
-	each     int // epochs of a head
+	each     int  // epochs of a head
+	oneClass bool // its accuracy is always 1 and is not shown
 
 	mu     sync.Mutex
 	behind []int        // epochs per head
 	last   []head.Epoch // the latest per head; zero before the first
 }
 
-func newEpochs(progress *Progress, opts pipeline.TrainOptions) *epochs {
+func newEpochs(progress *Progress, opts pipeline.TrainOptions, oneClass bool) *epochs {
 	heads := len(opts.Seeds)
-	return &epochs{progress: progress, each: opts.Train.Epochs, behind: make([]int, heads), last: make([]head.Epoch, heads)}
+	return &epochs{progress: progress, each: opts.Train.Epochs, oneClass: oneClass, behind: make([]int, heads), last: make([]head.Epoch, heads)}
 }
 
 func (p *epochs) total() int { return p.each * len(p.behind) }
@@ -311,11 +336,18 @@ func (p *epochs) done() (n int) {
 	return n
 }
 
-// resume begins with the epochs that each head did before.
-func (p *epochs) resume(behind []int) {
-	copy(p.behind, behind)
-	p.progress.Begin(p.done())
+// begin takes the number of epochs from the stage of training, and returns how many
+// were done before.
+func (p *epochs) begin(what string, total int) int {
+	if what != pipeline.TrainingStage {
+		return 0
+	}
+	p.each = total / max(1, len(p.behind))
+	return p.done()
 }
+
+// resume begins with the epochs that each head did before.
+func (p *epochs) resume(behind []int) { copy(p.behind, behind) }
 
 // update notes an epoch and shows the means over the heads.
 func (p *epochs) update(i int, e head.Epoch) {
@@ -333,13 +365,17 @@ func (p *epochs) update(i int, e head.Epoch) {
 			mean.LR += e.LR
 		}
 	}
-	p.progress.Update(p.done(), p.total(), fmt.Sprintf("loss %.4f, validation loss %.4f, accuracy %.4f, learning rate %.2g", mean.TrainLoss/n, mean.ValLoss/n, mean.ValAccuracy/n, mean.LR/n))
+	note := fmt.Sprintf("loss %.4f, validation loss %.4f", mean.TrainLoss/n, mean.ValLoss/n)
+	if !p.oneClass {
+		note += fmt.Sprintf(", accuracy %.4f", mean.ValAccuracy/n)
+	}
+	p.progress.Update(p.done(), p.total(), fmt.Sprintf("%s, learning rate %.2g", note, mean.LR/n))
 }
 
 // describe says in a few lines what was trained.
 func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
-	text := fmt.Sprintf("%s, %s of %s, trained on %s for %s (%.1f s, %.0f training steps/s)\n",
-		count(len(d.Classes), "class"), count(len(d.Heads), "head"), count(d.Heads[0].Network.Settings().Layers, "layer"), count(r.Rows.Train, "image"), count(r.Epochs, "epoch"), r.Seconds, r.StepsPerSecond)
+	text := fmt.Sprintf("%s, %s of %s, trained on %s for %s (%s in %.3g s)\n",
+		count(len(d.Classes), "class"), count(len(d.Heads), "head"), count(d.Heads[0].Network.Settings().Layers, "layer"), count(r.Rows.Train, "image"), count(r.Epochs, "epoch"), count(r.Steps, "step"), r.Seconds)
 	text += fmt.Sprintf("loss %.4f, validation loss %.4f", r.TrainLoss, r.ValLoss)
 	if r.ValAccuracy != nil {
 		text += fmt.Sprintf(", validation accuracy %.4f, balanced %.4f (%s)", *r.ValAccuracy, *r.ValBalancedAccuracy, count(r.Rows.Validation, "image"))

@@ -3,6 +3,7 @@ package pillow
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 )
 
 // Tags of TIFF and EXIF.
@@ -29,6 +30,11 @@ const (
 	tagExtraSamples    = 338
 	tagSampleFormat    = 339
 	tagJPEGTables      = 347
+
+	tagDateTime           = 306
+	tagExifIFD            = 0x8769
+	tagDateTimeOriginal   = 0x9003
+	tagOffsetTimeOriginal = 0x9011
 )
 
 // ifd is the first directory of a TIFF file or EXIF block.
@@ -60,7 +66,10 @@ var fieldSizes = map[uint16]uint64{1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 
 // readIFD reads the first directory of a TIFF or BigTIFF file. As in Pillow, the
 // first of several entries with the same tag is used, and all entries after one
 // whose values are outside the file are ignored.
-func readIFD(data []byte) (*ifd, error) {
+func readIFD(data []byte) (*ifd, error) { return readDirectory(data, 0) }
+
+// readDirectory reads the directory at an offset, 0 for the first.
+func readDirectory(data []byte, offset uint64) (*ifd, error) {
 	d := &ifd{order: binary.LittleEndian, tags: map[uint16]field{}}
 	if len(data) < 8 {
 		return nil, errTruncated
@@ -78,6 +87,9 @@ func readIFD(data []byte) (*ifd, error) {
 		}
 		word, countSize, entry = 8, 8, 20
 		at = d.order.Uint64(data[8:])
+	}
+	if offset != 0 {
+		at = offset
 	}
 	length := uint64(len(data))
 	uint := func(at, size uint64) uint64 {
@@ -161,6 +173,24 @@ func (d *ifd) orientation() int {
 		return v
 	}
 	return 1
+}
+
+// Taken returns when a photograph was taken, as an EXIF block says it: the text of
+// DateTimeOriginal or else DateTime, such as 2026:01:31 23:59:59, and of the offset of its
+// time zone, such as +01:00; "" where it does not say.
+func Taken(exif []byte) (when, zone string) {
+	d, err := readIFD(exif)
+	if err != nil {
+		return "", ""
+	}
+	text := func(d *ifd, tag uint16) string { return strings.Trim(string(d.tags[tag].data), "\x00 ") }
+	when, zone = text(d, tagDateTime), ""
+	if at := d.int(tagExifIFD, 0); at > 0 {
+		if sub, err := readDirectory(exif, uint64(at)); err == nil && text(sub, tagDateTimeOriginal) != "" {
+			when, zone = text(sub, tagDateTimeOriginal), text(sub, tagOffsetTimeOriginal)
+		}
+	}
+	return when, zone
 }
 
 // Orientation returns the orientation that an EXIF block, which has the form of

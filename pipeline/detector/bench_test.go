@@ -2,6 +2,7 @@ package detector_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -29,20 +30,29 @@ func joined(d, classes int) *detector.Detector {
 		return x
 	}
 	linear := &posthoc.Linear{In: d, Out: classes, Weights: numbers(classes * d), Bias: numbers(classes)}
+	linear.Narrow()
+	own := &posthoc.Linear{In: d, Out: classes, Weights: numbers(classes * d), Bias: numbers(classes)}
+	own.Narrow()
 	det.Scoring = &detector.Scoring{Name: "joined", Classifier: linear}
-	for _, s := range []posthoc.Scorer{
-		nil, &posthoc.GEN{}, &posthoc.Energy{}, &posthoc.Clip{Head: linear, Low: -1, High: 1},
-		&posthoc.FDBD{Classes: classes, Mean: numbers(d), Distances: numbers(classes * classes)},
-		&posthoc.MDS{L2: true, Within: &posthoc.Gaussian{Mean: numbers(d), Whiten: numbers(d * d)}, Means: numbers(classes * d)},
-		&posthoc.ViM{Head: linear, Residual: &posthoc.Residual{Origin: numbers(d), Basis: numbers(d * (d - 512))}, Alpha: 1},
+	mean, deviation := numbers(d), numbers(d)
+	for _, part := range []struct {
+		name string
+		of   posthoc.Scorer
+	}{
+		{"react-s", &posthoc.Clip{Head: own, Low: math.Inf(-1), High: 1}}, {"vra-s", &posthoc.Clip{Head: own, Low: -1, High: 1}},
+		{"fdbd-s", &posthoc.FDBD{Classes: classes, Mean: numbers(d), Distances: numbers(classes * classes)}},
+		{"vim-s", &posthoc.ViM{Head: own, Residual: &posthoc.Residual{Origin: numbers(d), Basis: numbers(d * (d - 512))}, Alpha: 1}},
 	} {
-		det.Scoring.Parts = append(det.Scoring.Parts, detector.Part{Name: fmt.Sprintf("%T", s), Score: s, Scale: detector.Unscaled})
+		s := &posthoc.Standardised{Mean: mean, Deviation: deviation, Of: part.of}
+		det.Scoring.Parts = append(det.Scoring.Parts, detector.Part{Name: part.name, Score: s, Scale: detector.Unscaled})
 	}
+	det.Scoring.Parts = append(det.Scoring.Parts, detector.Part{Name: "gen", Score: &posthoc.GEN{}, Scale: detector.Unscaled},
+		detector.Part{Name: detector.DensityPart, Scale: detector.Unscaled}, detector.Part{Name: detector.DecisionPart, Scale: detector.Unscaled})
 	return det
 }
 
-// BenchmarkJudge judges one image, and as many at once as there can be, by the head's own
-// score, by each other one, and by their sum.
+// BenchmarkJudge judges one image, and as many at once as there can be, by each part of
+// the default score, and by their sum.
 func BenchmarkJudge(b *testing.B) {
 	rng := rand.New(rand.NewPCG(5, 2))
 	for _, size := range [][2]int{{768, 10}, {1280, 10}, {768, 1000}, {1280, 1000}} {

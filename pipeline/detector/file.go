@@ -250,7 +250,7 @@ func load(path, publicKey string) (*Detector, error) {
 	}
 	file, err := parse()
 	if err != nil && !files.IsFormatError(err) {
-		return nil, fmt.Errorf("detector %s: %w; `train` makes one", path, files.Pathless(err))
+		return nil, fmt.Errorf("detector %s: %w; training makes one", path, files.Pathless(err))
 	}
 	var d *Detector
 	if err == nil {

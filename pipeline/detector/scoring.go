@@ -154,21 +154,42 @@ func (g *Guard) valid() bool {
 // Unscaled leaves a score as it is.
 var Unscaled = head.Scale{Deviation: 1}
 
+// Share makes equal arrays of the parts the same ones, so that a verdict reads them
+// once.
+func (s *Scoring) Share() {
+	var scores []posthoc.Scorer
+	for _, p := range s.Parts {
+		scores = append(scores, p.Score)
+	}
+	posthoc.Share(scores)
+}
+
 // Score puts the scores of the rows of b into dst [n]; own are the heads' outputs
 // for them.
 func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own head.Outputs) error {
+	var scorers []posthoc.Scorer
+	var scores [][]float64
+	var batches []posthoc.Batch
+	for _, p := range s.Parts {
+		if p.Score != nil {
+			scorers, scores, batches = append(scorers, p.Score), append(scores, make([]float64, len(dst))), append(batches, b)
+		}
+	}
+	if err := posthoc.ScoreAll(ctx, scores, scorers, batches); err != nil {
+		return fmt.Errorf("score %s: %w", s.Name, err)
+	}
 	sum := make([]float64, len(dst))
 	for _, p := range s.Parts {
-		scores := dst
+		var part []float64
 		if p.Score == nil {
-			scores = p.Own(own)
-		} else if err := p.Score.Score(ctx, dst, b); err != nil {
-			return fmt.Errorf("score %s: %w", p.Name, err)
+			part = p.Own(own)
+		} else {
+			part, scores = scores[0], scores[1:]
 		}
-		if len(scores) != len(dst) {
+		if len(part) != len(dst) {
 			return fmt.Errorf("score %s: only a residual head has it", p.Name)
 		}
-		for i, v := range scores {
+		for i, v := range part {
 			sum[i] += p.Scale.Of(v)
 		}
 	}
@@ -307,6 +328,7 @@ func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Sco
 		}
 		s.Classifier = &posthoc.Linear{In: d, Out: len(bias), Weights: weights, Bias: bias}
 	}
+	s.Share()
 	zeros := make([]float32, d)
 	row, own := s.Batch(zeros), det.Own(zeros)
 	if err := s.Score(context.Background(), make([]float64, 1), row, own); err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -234,10 +235,16 @@ func byClass(rows dataset.Rows, classes int) [][]int {
 // addLabels lists labels that seem wrong, by confident learning (Northcutt, Jiang
 // and Chuang 2021, arXiv 1911.00068). A class's threshold is the mean probability
 // that its own rows have for it; a row counts as confident in the likeliest of the
-// classes whose threshold it reaches. Of the n rows with the label y of which so
-// many, as a share of the confident ones, are confident in class c, that share is
-// taken to be c: of those for which c is predicted, so many are listed, the most
-// certain first. The certainty is p/(p + q) with the probability p of c and q of y.
+// classes whose threshold it reaches. The counts by label and class, scaled to the
+// rows of each label, estimate how many rows of class c are labelled y, and so the
+// share T(y|c) of c that is. As many rows are listed as are estimated to be of other
+// classes than their labels, the most certain first.
+//
+// Northcutt et al. choose rows for each pair (y, c) alone. Here all compete, with the
+// odds p·T(y|c) / q·T(y|y) that c is right and not y, where p and q are their
+// probabilities and T begins with half of what evenly spread labels would give. The
+// certainty is that of the odds, scaled so that it is p/(p + q) where labels are wrong
+// evenly.
 func (in *inspector) addLabels(out []prediction) {
 	r := in.report
 	threshold, counts, right := make([]float64, len(r.Classes)), make([]int, len(r.Classes)), make([]int, len(r.Classes))
@@ -264,7 +271,6 @@ func (in *inspector) addLabels(out []prediction) {
 		r.Classes[y].Accuracy = float64(right[y]) / float64(counts[y])
 	}
 	confident, total := map[[2]int]int{}, make([]int, len(r.Classes)) // by label and class, and by label
-	candidates := map[[2]int][]issues.Issue{}                         // of each label and predicted class
 	for i, p := range out {
 		if p.classes[0] < 0 {
 			continue
@@ -277,17 +283,30 @@ func (in *inspector) addLabels(out []prediction) {
 				break
 			}
 		}
-		if c := int(p.classes[0]); c != y {
-			at := [2]int{y, c}
-			candidates[at] = append(candidates[at], in.issue(i, issues.Label, p.p[0]/(p.p[0]+p.own), in.Classes[c], -1))
+	}
+	joint := newJoint(confident, total, counts)
+	var list []issues.Issue
+	for i, p := range out {
+		y := int(in.Labels[i])
+		if p.classes[0] < 0 || int(p.classes[0]) == y {
+			continue
+		}
+		var most float64
+		var of int32
+		for at, c := range p.classes {
+			if odds := p.p[at] * joint.weight(y, int(c)); c >= 0 && int(c) != y && odds > most {
+				most, of = odds, c
+			}
+		}
+		if most > 0 {
+			list = append(list, in.issue(i, issues.Label, most/(most+p.own), in.Classes[of], -1))
 		}
 	}
-	for at, list := range candidates {
-		y := at[0]
-		n := min(len(list), int(math.Round(float64(confident[at])/float64(max(total[y], 1))*float64(counts[y]))))
-		issues.Sort(list)
-		r.Issues = append(r.Issues, list[:n]...)
-		r.Classes[y].Wrong += n
+	issues.Sort(list)
+	list = list[:min(len(list), int(math.Round(joint.wrong)))]
+	r.Issues = append(r.Issues, list...)
+	for _, issue := range list {
+		r.Classes[in.Labels[issue.Row]].Wrong++
 	}
 	for pair, n := range confused {
 		if share := float64(n) / float64(counts[pair[0]]); n >= 3 && share >= .05 {
@@ -297,6 +316,52 @@ func (in *inspector) addLabels(out []prediction) {
 	slices.SortFunc(r.Overlaps, func(a, b Overlap) int {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Predicted, b.Predicted))
 	})
+}
+
+// joint estimates how many rows of each class have which label.
+type joint struct {
+	n     map[[2]int]float64 // by label and class
+	of    []float64          // by class
+	begin float64            // what each n begins with
+	even  float64            // mean T(y|y) over mean T(y|c), c ≠ y
+	wrong float64            // rows with the label of another class
+}
+
+// newJoint scales counts by label and class, and by label, to the rows of each label.
+func newJoint(confident map[[2]int]int, total, rows []int) *joint {
+	classes := len(rows)
+	all := 0
+	for _, n := range rows {
+		all += n
+	}
+	j := &joint{n: map[[2]int]float64{}, of: make([]float64, classes), begin: .5 * float64(all) / float64(classes*classes)}
+	for _, pair := range slices.SortedFunc(maps.Keys(confident), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
+		n := float64(confident[pair]) / float64(total[pair[0]]) * float64(rows[pair[0]])
+		j.n[pair] = n
+		j.of[pair[1]] += n
+		if pair[0] != pair[1] {
+			j.wrong += n
+		}
+	}
+	var right float64
+	for c := range classes {
+		right += j.share(c, c)
+	}
+	j.even = right * float64(classes-1) / (float64(classes) - right)
+	return j
+}
+
+// share is T(y|c), the share of class c that is labelled y.
+func (j *joint) share(y, c int) float64 {
+	return (j.n[[2]int{y, c}] + j.begin) / (j.of[c] + j.begin*float64(len(j.of)))
+}
+
+// weight is T(y|c)/T(y|y), scaled to be 1 where labels are wrong evenly.
+func (j *joint) weight(y, c int) float64 {
+	if c < 0 {
+		return 0
+	}
+	return j.share(y, c) / j.share(y, y) * j.even
 }
 
 // addOutliers lists rows that are much farther from every class than the rows of

@@ -6,8 +6,13 @@ import (
 	"math"
 	"strings"
 
+	"mlrbfn/dataset"
 	"mlrbfn/pipeline/detector"
 )
+
+// confidenceRows is how many validation rows the two numbers of fitConfidence are
+// fitted on, at most.
+const confidenceRows = 50000
 
 // fitConfidence fits, on the validation rows, what makes a probability of the
 // heads' confidence. It is nil without any, and for one class. The data are not
@@ -20,7 +25,7 @@ func (t *Data) fitConfidence(ctx context.Context, d *detector.Detector) (*detect
 	own.Scoring, own.Folds, own.Confidence = nil, nil, nil
 	var logPhi []float64
 	var right []bool
-	err := t.eachValidation(ctx, &own, t.validation.Index, func(y int, v detector.Verdict) {
+	err := t.eachValidation(ctx, &own, dataset.Every(t.validation.Index, confidenceRows), func(y int, v detector.Verdict) {
 		logPhi = append(logPhi, math.Log(v.Confidence))
 		right = append(right, v.Label == y)
 	})

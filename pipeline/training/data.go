@@ -119,6 +119,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if data, err = data.resplit(opts.Seeds[0]); err != nil {
 		return nil, err
 	}
+	data.Options.Train = data.Options.Train.Within(data.train.Len())
 	data.warn()
 	return data, nil
 }
@@ -182,6 +183,7 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // copies in the place of the training and validation rows, until release. It
 // returns nil where there is nothing to do.
 func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
+	t.Options.stage("conditioning", 0, -1)
 	o := t.Options.Conditioning
 	if t.reuses() {
 		o = conditioning.Options{}
@@ -343,16 +345,16 @@ func (t *Data) warn() {
 		}
 	}
 	if empty > 0 {
-		t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d classes have no images to train on, the first of them %q", empty, len(counts), first))
+		t.Warnings = append(t.Warnings, fmt.Sprintf("classes without images to train on: %d of %d, the first of them %q", empty, len(counts), first))
 	}
 	if least >= 0 && counts[most] >= imbalance*counts[least] && !t.Options.Train.Balance {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; they can be shown equally often (Train.Balance)", counts[most], t.Classes[most], counts[least], t.Classes[least]))
 	}
 	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Residual {
-		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST learns their classes better, the residual one tells out-of-distribution images better")
+		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST (paper.Presets[\"mnist\"]) learns their classes better, the residual one tells out-of-distribution images better")
 	}
 	t.warnOfGroups()
 	if n := t.unlabelled() - t.excluded; n > 0 {
-		t.Warnings = append(t.Warnings, fmt.Sprintf("%d images without a label are left out", n))
+		t.Warnings = append(t.Warnings, fmt.Sprintf("images without a label are left out: %d", n))
 	}
 }

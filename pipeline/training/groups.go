@@ -38,6 +38,7 @@ func (t *Data) findGroups(ctx context.Context) error {
 			labelled.Index = append(labelled.Index, row)
 		}
 	}
+	t.Options.stage("looking for copies", 0, -1)
 	alike, err := dataset.Alike(ctx, labelled)
 	if err != nil {
 		return err

@@ -108,10 +108,11 @@ func weigh(auroc map[string]float64, folds int) map[string]float64 {
 // Bounds of the work. Fewer rows than these are all used.
 const (
 	mostFolds    = 10
-	foldTrain    = 20000 // rows to fit on without a group of classes
-	foldRows     = 2000  // rows of the classes left out, and of validation rows, that are scored
-	leastClasses = 3     // classes that class hold-out needs
-	leastRows    = 20    // validation rows that it needs
+	foldTrain    = 20000  // rows to fit on without a group of classes
+	partRows     = 100000 // rows to fit parts on
+	foldRows     = 2000   // rows of the classes left out, and of validation rows, that are scored
+	leastClasses = 3      // classes that class hold-out needs
+	leastRows    = 20     // validation rows that it needs
 
 	foldTolerance = 1e-4 // of the linear heads, see linear.Options
 )
@@ -152,6 +153,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	if t.reuses() {
 		o.C = cmp.Or(o.C, t.Options.Keep.Training.FittedC)
 	}
+	o.Progress = func(tried, most int) { t.Options.stage("choice of the linear head's penalty", tried, most) }
 	full, err := linear.Fit(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
 		return nil, err
@@ -189,6 +191,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 		}
 		weights, j.Assessment = weigh(h.aurocs(-1), len(h.folds)), h.assess()
 	}
+	t.Options.stage("parts of the score", 0, -1)
 	weights = t.Options.without(weights)
 	j.Scoring, err = t.joinWith(ctx, weights, full, own)
 	return j, err
@@ -199,7 +202,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *linear.Fitted, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
 	c := posthoc.ClassifierOf(posthoc.MLP{full.Linear})
-	in := posthoc.Input{Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes)), Head: full.Linear, Memory: t.Options.Memory}
+	in := posthoc.Input{Train: c.Data(t.Table, spreadClasses(t.train, partRows), t.Labels, len(t.Classes)), Head: full.Linear, Memory: t.Options.Memory}
 	from := t.Table
 	if t.Held != nil {
 		from = t.Held
@@ -234,6 +237,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *l
 		p.Scale.Deviation /= w
 		s.Parts = append(s.Parts, p)
 	}
+	s.Share()
 	if !slices.Contains(t.Options.WithoutParts, detector.GuardPart) {
 		s.Guard = guardOf(said.Nearness)
 	}

@@ -34,6 +34,7 @@ func Recorded(d *detector.Detector) (o Options, notes []string, err error) {
 			NoDepression: settings.NoDepression, NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, SumLoss: r.SumLoss,
 		}
 	}
+	o.Train.MostSteps = -1 // the record has what came of it
 	o.Train.Epochs, o.Train.Batch, o.Train.LR, o.Train.Patience, o.Train.Balance = r.Epochs, r.Batch, r.LR, r.Patience, r.Balance
 	o.Train.Schedule = head.Schedule(r.Schedule)
 	o.Seeds, o.TargetTPR, o.GroupBy = slices.Clone(d.Seeds), d.TargetTPR, r.GroupBy

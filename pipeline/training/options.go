@@ -115,13 +115,16 @@ type Options struct {
 	// from 0), from several goroutines.
 	Progress func(head int, e head.Epoch)
 
-	// Stage, where set, is told how far the work after the heads is: which of the
-	// folds of class hold-out, of the parts of the score, or of the folds of
-	// cross-conformal calibration are done.
+	// Stage, where set, is told what is being done and how far it is; total is −1 where
+	// that is not known. What Progress tells follows TrainingStage, whose total is the
+	// epochs of all heads.
 	Stage func(what string, done, total int)
 
 	fromMeans bool // a residual head begins with the class means, as in old checkpoints
 }
+
+// TrainingStage is what Options.Stage is told when heads are trained.
+const TrainingStage = "training"
 
 // stage tells Options.Stage.
 func (o *Options) stage(what string, done, total int) {

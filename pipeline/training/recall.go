@@ -85,7 +85,7 @@ func (r *Result) judgeAccuracy(classes int) {
 func (t *Data) tooFew(n int) string {
 	target := t.Options.TargetTPR
 	need := detector.ScoresNeeded(target)
-	text := fmt.Sprintf("%d calibration images are too few to accept %g of the in-distribution images: no image will be flagged; %d would do", n, target, need)
+	text := fmt.Sprintf("too few calibration images (%d) to accept %g of the in-distribution images: no image will be flagged; %d would do", n, target, need)
 	// Rounded up, with room for what classes of few images cannot give.
 	share := float64(need+len(t.Classes)/2+1) / float64(t.split.Groups)
 	switch {
@@ -94,7 +94,7 @@ func (t *Data) tooFew(n int) string {
 	case t.Options.Calibration.Features != "":
 		return text + ": name a feature set of more (Calibration)"
 	case share+t.Options.Validation.fraction() < 0.8:
-		return text + fmt.Sprintf(": set aside %.2g of the images (Calibration), or name a feature set of others", share+0.005)
+		return text + fmt.Sprintf(": set aside %.2g of the images (Calibration), or let each image train and calibrate, which takes ten times longer (Calibration cross:10), or name a feature set of others", share+0.005)
 	}
 	return text + ": with cross-conformal calibration each image trains and calibrates (Calibration cross:10); or name a feature set of other images (Calibration), or accept fewer (TargetTPR)"
 }

@@ -70,7 +70,7 @@ func TestFewCalibrationImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := strings.Join(result.Warnings, "\n")
-	if !strings.Contains(w, "19 would do: set aside 0.35 of the images (Calibration)") {
+	if !strings.Contains(w, "19 would do: set aside 0.35 of the images (Calibration)") || !strings.Contains(w, "(Calibration cross:10)") {
 		t.Fatalf("warnings %q", w)
 	}
 	o.Calibration.Fraction = 0.35

@@ -117,6 +117,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
 	result.NoAssessment = joined.Why
+	opts.stage("calibration", 0, -1)
 	if opts.Calibration.Folds > 0 {
 		err = raw.crossCalibrate(ctx, d)
 	} else if d.CalibrationScores, err = data.calibrate(ctx, d); err == nil {
@@ -190,6 +191,7 @@ type trainedHeads struct {
 func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads, error) {
 	seeds := t.Options.Seeds
 	kept.tell(t.Options.Resumed)
+	t.Options.stage(TrainingStage, 0, t.Options.Train.Epochs*len(seeds))
 	prepared, err := startWith(t.Options.Head, t.begin).Prepare(ctx, t.train, t.validation, len(t.Classes), t.space)
 	if err != nil {
 		return nil, err

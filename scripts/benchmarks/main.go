@@ -7,6 +7,7 @@
 //	scripts/bench serve [--model DIR] [--clients N]
 //	scripts/bench scores [--evaluate FEATURES | --growth ROWS,…]
 //	scripts/bench million [--images N]
+//	scripts/bench thousand [--rows N] [--classes N]
 //
 // The candidates are measured alternately, in several rounds, because other
 // programs disturb a machine for minutes at a time. The peers run in the Python
@@ -38,7 +39,7 @@ import (
 // dir.
 type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
 
-var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe}
+var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand}
 
 func main() {
 	log.SetFlags(0)

@@ -130,6 +130,19 @@ test images, chosen afterwards; scores read a linear head that is trained on the
 func (e *experiment) printWithout(w io.Writer, tasks []task) error {
 	variants := []contest{linearHead, noDecision, noParts, noHead}
 	var b strings.Builder
+	var order []string
+	complete := map[string][][]report.Cell{} // tasks of a backbone with all variants
+	line := func(backbone, title string, cells []report.Cell) {
+		fmt.Fprintf(&b, "| %s | %s |", backbone, title)
+		for _, c := range cells {
+			if math.IsNaN(c.Near.Mean + c.Far.Mean) {
+				b.WriteString(" – |")
+			} else {
+				fmt.Fprintf(&b, " %.2f / %.2f |", 100*c.Near.Mean, 100*c.Far.Mean)
+			}
+		}
+		b.WriteByte('\n')
+	}
 	for _, t := range tasks {
 		all, err := studies(e.out, t.key, t.title)
 		if err != nil {
@@ -142,20 +155,36 @@ func (e *experiment) printWithout(w io.Writer, tasks []task) error {
 					cells[l.Method] = l.Cells[0]
 				}
 			}
-			var line strings.Builder
-			found := 0
+			var found []report.Cell
+			missing := 0
 			for _, v := range variants {
 				c, ok := cells[pipeline.JoinedScore+v.suffix]
 				if !ok {
-					line.WriteString(" – |")
-					continue
+					c, missing = nothing, missing+1
 				}
-				found++
-				fmt.Fprintf(&line, " %.2f / %.2f |", 100*c.Near.Mean, 100*c.Far.Mean)
+				found = append(found, c)
 			}
-			if found > 1 {
-				fmt.Fprintf(&b, "| %s | %s |%s\n", study.Backbone, study.Benchmark, &line)
+			if missing < len(variants)-1 {
+				line(study.Backbone, study.Benchmark, found)
 			}
+			if missing == 0 {
+				if complete[study.Backbone] == nil {
+					order = append(order, study.Backbone)
+				}
+				complete[study.Backbone] = append(complete[study.Backbone], found)
+			}
+		}
+	}
+	for _, backbone := range order {
+		if all := complete[backbone]; len(all) > 1 {
+			means := make([]report.Cell, len(variants))
+			for _, cells := range all {
+				for i, c := range cells {
+					means[i].Near.Mean += c.Near.Mean / float64(len(all))
+					means[i].Far.Mean += c.Far.Mean / float64(len(all))
+				}
+			}
+			line(backbone, fmt.Sprintf("mean of %d", len(all)), means)
 		}
 	}
 	if b.Len() == 0 {
@@ -196,8 +225,10 @@ func summarise(w io.Writer, backbone string, all []standing) {
 		brief(mean(func(s standing) report.Cell { return s.own })), brief(mean(func(s standing) report.Cell { return s.head })),
 		brief(mean(func(s standing) report.Cell { return s.ensemble })), brief(mean(func(s standing) report.Cell { return s.best })),
 		brief(mean(func(s standing) report.Cell { return s.msp })), brief(mean(func(s standing) report.Cell { return s.published })), signed(near, far, accuracy))
-	fmt.Fprintf(w, "| | goals reached | near ≥ best − %g: %d of %d; far ≥ best − %g: %d; accuracy ≥ linear − %g: %d | | | | | | |\n",
-		100*nearGoal, reached[0], len(all), 100*farGoal, reached[1], 100*accuracyGoal, reached[2])
+	if !math.IsNaN(near) { // single scores were run
+		fmt.Fprintf(w, "| | goals reached | near ≥ best − %g: %d of %d; far ≥ best − %g: %d; accuracy ≥ linear − %g: %d | | | | | | |\n",
+			100*nearGoal, reached[0], len(all), 100*farGoal, reached[1], 100*accuracyGoal, reached[2])
+	}
 	if expected, found, off, caught, did := expectations(all); !math.IsNaN(expected) {
 		fmt.Fprintf(w, "| | class hold-out | expected near %.1f, found %.1f, mean absolute difference of a task %.1f; expected to catch %.1f%% at 5%% false alarms, caught %.1f%% | | | | | | |\n",
 			100*expected, 100*found, 100*off, 100*caught, 100*did)

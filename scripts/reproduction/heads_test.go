@@ -31,6 +31,9 @@ func TestCompareHeads(t *testing.T) {
 	}
 	results("linear", "mlrbfn .91 .99 .88", "msp .80 .81 .87", "temperature NaN NaN .87", "vim .89 .98 .87", "knn .93 .90 .87", "head .90 .98 .88", "ensemble .95 .995 .87")
 	results("paper", "mlrbfn .78 .84 .83")
+	results("no-decision", "mlrbfn .905 .98 .88")
+	results("no-parts", "mlrbfn .90 .97 .88")
+	results("no-head", "mlrbfn .88 .95 .88")
 	var b strings.Builder
 	e := &experiment{out: out, trained: "over the seeds."}
 	write(t, filepath.Join(out, "cifar10-stand-in", "reports", "net", "linear", measuredFile),
@@ -45,6 +48,7 @@ func TestCompareHeads(t *testing.T) {
 		"near ≥ best − 1: 2 of 2; far ≥ best − 0.3: 2; accuracy ≥ linear − 0.3: 2 |",
 		"expected near 85.0, found 91.0, mean absolute difference of a task 6.0; expected to catch 0.0% at 5% false alarms, caught 50.0% |",
 		"expected calibration error 0.2125 of all tasks together (15 bins, 8 images) |",
+		"| net | CIFAR-10 (stand-in) | 91.00 / 99.00 | 90.50 / 98.00 | 90.00 / 97.00 | 88.00 / 95.00 |\n| net | mean of 2 | 91.00 / 99.00 | 90.50 / 98.00 |",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %s in\n%s", want, b.String())

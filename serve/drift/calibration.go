@@ -2,6 +2,40 @@ package drift
 
 import "mlrbfn/pipeline/detector"
 
+// Expected are the intervals that plain figures of n images lie in with a chance of 95%
+// if the images are like the calibration images. They are for looking: of twenty, one
+// lies outside.
+type Expected struct {
+	Flagged    *[2]float64           `json:"flagged_interval"`      // share of flagged images; nil where it is not known
+	MeanPValue *[2]float64           `json:"mean_p_value_interval"` // likewise
+	Classes    map[string][2]float64 `json:"class_intervals"`       // share of each class; nil where the calibration images have no labels
+}
+
+// Expect returns the intervals for n images. Those of all classes together are not known
+// for detectors with several sets of calibration scores: by class, or by folds.
+func Expect(d *detector.Detector, n int) (e Expected) {
+	if len(d.Folds) == 0 && d.ByClass == nil && len(d.CalibrationScores) > 0 {
+		low, high := MeanPValue(n, len(d.CalibrationScores))
+		e.MeanPValue = &[2]float64{low, high}
+		if k := detector.Rank(len(d.CalibrationScores), d.TargetTPR); k > 0 {
+			low, high = Flagged(n, len(d.CalibrationScores), k)
+			e.Flagged = &[2]float64{low, high}
+		}
+	}
+	total := 0
+	for _, of := range d.Training.ClassCalibration {
+		total += of
+	}
+	if total > 0 && len(d.Training.ClassCalibration) == len(d.Classes) {
+		e.Classes = make(map[string][2]float64, len(d.Classes))
+		for class, of := range d.Training.ClassCalibration {
+			low, high := Share(n, total, of)
+			e.Classes[d.Classes[class]] = [2]float64{low, high}
+		}
+	}
+	return e
+}
+
 // CalibrationOf returns what a stream should be like whose images a detector judges.
 // A detector has scores by class if it was calibrated by class. Of one that was
 // calibrated by cross-validation (folds) the scores only settle the cells, as other

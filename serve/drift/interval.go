@@ -10,16 +10,34 @@ func Flagged(n, m, k int) (low, high float64) {
 	if n < 1 || k < 1 || k > m {
 		return 0, 1
 	}
-	lgamma := func(x int) float64 {
-		v, _ := math.Lgamma(float64(x))
+	return betaBinomial(n, float64(k), float64(m+1-k))
+}
+
+// Share returns the interval that the share of a class among n new images lies in with a
+// chance of about 95%, if k of m calibration images are of it: a beta-binomial
+// distribution after Jeffreys' prior. The class is counted by the labels of the
+// calibration images, and by the verdicts on new ones.
+func Share(n, m, k int) (low, high float64) {
+	if n < 1 || m < 1 || k < 0 || k > m {
+		return 0, 1
+	}
+	return betaBinomial(n, float64(k)+0.5, float64(m-k)+0.5)
+}
+
+// betaBinomial returns the shares of n between which 95% of a beta-binomial distribution
+// lie.
+func betaBinomial(n int, a, b float64) (low, high float64) {
+	lgamma := func(x float64) float64 {
+		v, _ := math.Lgamma(x)
 		return v
 	}
-	a, b := k, m+1-k
-	constant := lgamma(n+1) - lgamma(n+a+b) + lgamma(a+b) - lgamma(a) - lgamma(b)
+	N := float64(n)
+	constant := lgamma(N+1) - lgamma(N+a+b) + lgamma(a+b) - lgamma(a) - lgamma(b)
 	const outside = 0.025
 	below, from, to := 0.0, -1, n
 	for x := 0; x <= n; x++ {
-		below += math.Exp(constant + lgamma(x+a) + lgamma(n-x+b) - lgamma(x+1) - lgamma(n-x+1))
+		X := float64(x)
+		below += math.Exp(constant + lgamma(X+a) + lgamma(N-X+b) - lgamma(X+1) - lgamma(N-X+1))
 		if from < 0 && below > outside {
 			from = x
 		}

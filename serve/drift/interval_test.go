@@ -49,6 +49,13 @@ func TestIntervals(t *testing.T) {
 	if low, high := drift.Flagged(10, 5, 0); low != 0 || high != 1 {
 		t.Errorf("without a threshold [%v, %v]", low, high)
 	}
+	// SciPy 1.17: betabinom(100, 20.5, 80.5).ppf([.025, .975]) is 10 and 32.
+	if low, high := drift.Share(100, 100, 20); low != 0.1 || high != 0.32 {
+		t.Errorf("[%v, %v]", low, high)
+	}
+	if low, high := drift.Share(10, 0, 0); low != 0 || high != 1 {
+		t.Errorf("without calibration images [%v, %v]", low, high)
+	}
 	// SciPy 1.17: betabinom(100, 5, 96).ppf([.025, .975]) is 0 and 12.
 	if low, high := drift.Flagged(100, 100, 5); low != 0 || high != 0.12 {
 		t.Errorf("[%v, %v]", low, high)

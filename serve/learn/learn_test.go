@@ -97,7 +97,7 @@ func TestEnough(t *testing.T) {
 	}{
 		{point(40, 100, 60), point(80, 100, 80), "no"},
 		{point(400, 1000, 900), point(800, 1000, 903), "yes"},
-		{point(40, 100, 80), point(80, 100, 84), "unclear"},
+		{point(40, 100, 80), point(80, 100, 83), "unclear"},
 		{point(4, 5, 1), point(8, 5, 5), "unclear"},
 	} {
 		c := Curve{Points: []Point{point(0, tt.all.Images, 0), tt.half, tt.all}}

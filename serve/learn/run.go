@@ -147,7 +147,7 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Result, error
 	if err := t.Ready(r); err != nil {
 		return nil, err
 	}
-	return r, t.curve(ctx, r, o, known, learn, held, junk)
+	return r, t.curve(ctx, r, o, next, known, learn, held, junk)
 }
 
 // lacking says what is needed to learn.
@@ -216,9 +216,8 @@ func (t *Task) write(ctx context.Context, dir string, images []reviewed) (err er
 }
 
 // Curve says what a detector gains from more reviews: detectors that learned from some
-// of the reviews, on the images that were set aside. It is trained without class
-// hold-out, which takes most of the time, so that its last point may differ from the new
-// detector.
+// of the reviews, on the images that were set aside. Its first point is the detector
+// without reviews, and its last the new one.
 type Curve struct {
 	Points []Point `json:"points"`
 	// Enough answers "have I labelled enough?": "yes", "no" or "unclear". Because says
@@ -239,14 +238,15 @@ type Point struct {
 	right []bool
 }
 
-// parts of the reviews that the points of a curve learn from, beside none.
-var curveParts = []float64{0.25, 0.5, 1}
+// curveParts are the parts of the reviews that the points of a curve learn from, beside
+// none and all.
+var curveParts = []float64{0.25, 0.5}
 
 // longTraining is beyond what no curve is made.
 const longTraining = 5 * time.Minute
 
 // curve makes the learning curve.
-func (t *Task) curve(ctx context.Context, r *Result, o training.Options, known []string, learn, held, junk []reviewed) error {
+func (t *Task) curve(ctx context.Context, r *Result, o training.Options, next *detector.Detector, known []string, learn, held, junk []reviewed) error {
 	if len(held) == 0 {
 		r.Curve = &Curve{Points: []Point{}, Enough: "unclear", Because: fmt.Sprintf("No reviewed image is set aside yet: a class needs %d images for that.", heldShare)}
 		return nil
@@ -296,7 +296,7 @@ func (t *Task) curve(ctx context.Context, r *Result, o training.Options, known [
 			}
 			some = append(some, all[:n]...)
 		}
-		if len(some) == 0 || len(some) == c.Points[len(c.Points)-1].Reviews {
+		if len(some) == 0 || len(some) == len(learn) || len(some) == c.Points[len(c.Points)-1].Reviews {
 			continue
 		}
 		slices.SortFunc(some, func(a, b reviewed) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -304,7 +304,7 @@ func (t *Task) curve(ctx context.Context, r *Result, o training.Options, known [
 		err := t.write(ctx, dir, some)
 		if err == nil {
 			o := o
-			o.Features, o.NoHoldOut, o.Stage = append(slices.Clone(known), dir), true, nil
+			o.Features, o.Stage = append(slices.Clone(known), dir), nil
 			var d *detector.Detector
 			if d, _, err = training.Train(ctx, o); err == nil {
 				err = add(d, len(some))
@@ -313,6 +313,9 @@ func (t *Task) curve(ctx context.Context, r *Result, o training.Options, known [
 		if err = errors.Join(err, os.RemoveAll(dir), os.RemoveAll(dir+".partial")); err != nil {
 			return err
 		}
+	}
+	if err := add(next, len(learn)); err != nil {
+		return err
 	}
 	c.answer()
 	r.Curve = c

@@ -166,7 +166,7 @@ function curve(c, parent) {
   parent.append(svg);
   table("Learning curve, on reviewed images that were set aside", ["reviews", "right class", "flagged falsely", "junk caught"],
     c.points.map(p => [p.reviews, share(p.right, p.images), share(p.flagged, p.images), share(p.caught, p.junk)]), parent);
-  element("p", "The solid line is the share of images given their class, the broken one the share of junk that is flagged. These detectors are trained without class hold-out, so that the last may differ from the new detector.", parent).className = "note";
+  element("p", "The solid line is the share of images given their class, the broken one the share of junk that is flagged. The first is the detector without reviews, the last the new one.", parent).className = "note";
 }
 
 function showResult(job) {

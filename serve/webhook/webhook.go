@@ -122,8 +122,6 @@ type Webhook struct {
 }
 
 const (
-	beat       = 2 * time.Second // how often the sender says that it sends
-	takeOver   = 3 * beat        // one that has said nothing for so long, and the time of an attempt, is gone
 	alarmsEach = 2 * time.Second // how often alarms are looked for
 	pageSize   = 100             // verdicts that are read at a time
 	reminder   = time.Minute     // how often the log says that nothing can be sent
@@ -164,6 +162,9 @@ func New(opts Options) (*Webhook, error) {
 	}, nil
 }
 
+// Begin notes in the store where a new webhook begins: behind the last line that there is.
+func (w *Webhook) Begin(ctx context.Context) error { return w.update(ctx, func(*state) {}) }
+
 // Behind returns how many lines of the audit trail are not looked at yet.
 func (w *Webhook) Behind() int64 { return w.behind.Load() }
 
@@ -193,7 +194,7 @@ func (w *Webhook) Run(ctx context.Context) {
 		for until := time.Now().Add(pause); ctx.Err() == nil && time.Now().Before(until); {
 			select {
 			case <-ctx.Done():
-			case <-time.After(min(time.Until(until), beat)):
+			case <-time.After(min(time.Until(until), w.beat())):
 			}
 			if w.seen.Sender == w.me {
 				_, _ = w.claim(ctx) // the next turn says what is wrong
@@ -252,14 +253,18 @@ func (w *Webhook) update(ctx context.Context, change func(s *state)) error {
 	})
 }
 
+// beat is how often the sender says that it sends. One that has said nothing for three of
+// them and the time of an attempt is gone.
+func (w *Webhook) beat() time.Duration { return w.opts.Timeout / 5 }
+
 // claim tells whether this replica is the one that sends: it was, or the one that did has
 // said nothing for a while.
 func (w *Webhook) claim(ctx context.Context) (mine bool, err error) {
-	if time.Since(w.said) < beat && w.seen.Sender == w.me {
+	if time.Since(w.said) < w.beat() && w.seen.Sender == w.me {
 		return true, nil
 	}
 	err = w.update(ctx, func(s *state) {
-		if s.Sender == "" || s.Sender != w.me && time.Since(w.since) > w.opts.Timeout+takeOver {
+		if s.Sender == "" || s.Sender != w.me && time.Since(w.since) > w.opts.Timeout+3*w.beat() {
 			s.Sender = w.me
 		}
 		if mine = s.Sender == w.me; mine {
@@ -275,7 +280,7 @@ func (w *Webhook) claim(ctx context.Context) (mine bool, err error) {
 // note changes the state unless another replica sends by now, which is an error.
 func (w *Webhook) note(ctx context.Context, change func(s *state)) error {
 	mine := false
-	err := w.update(ctx, func(s *state) {
+	err := w.update(context.WithoutCancel(ctx), func(s *state) {
 		if mine = s.Sender == w.me; mine {
 			s.Beat++
 			change(s)
@@ -383,6 +388,9 @@ func (w *Webhook) sendVerdicts(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	for _, r := range list {
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
 		body, err := event(r.ID, "mlrbfn.verdict", r.Source, r.Name, r.Time, w.opts.Data(r))
 		if err == nil {
 			err = w.send(ctx, r.ID, body)
@@ -426,8 +434,10 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("the answer has status %d", e.status) }
 
-// send sends one event.
+// send sends one event. Where the service ends meanwhile, the answer is awaited and noted,
+// so that the event does not come again.
 func (w *Webhook) send(ctx context.Context, id string, body []byte) (err error) {
+	ctx = context.WithoutCancel(ctx)
 	defer func() {
 		if w.opts.Sent != nil {
 			w.opts.Sent(err)

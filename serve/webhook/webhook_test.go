@@ -146,7 +146,7 @@ func run(t *testing.T, o Options) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.claim(t.Context()); err != nil { // the webhook is known from here on
+	if err := w.Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -299,6 +299,23 @@ func (net *Network[T]) Measure(l *Layer[T], b int) {
 	}
 }
 
+// MeasureBy is Measure of the last layer for k = 2, by a function that puts the
+// products [b, n] of the rows [b, d] with the centroids into dst.
+func (net *Network[T]) MeasureBy(l *Layer[T], b int, products func(dst, rows []T)) {
+	if l.In == nil {
+		net.SumSquares(l.xsq[:b], l.RowsIn[:l.D*b])
+	} else {
+		net.SumSquaresOfColumns(l.xsq[:b], l.In[:l.D*b])
+	}
+	size := l.N * b
+	products(net.phi[:size], net.Inputs(l, b))
+	net.Transpose(l.Dist[:size], net.phi[:size], b, l.N)
+	for i := range l.Dist[:size] {
+		l.Dist[i] *= -2
+	}
+	net.SquaredDistances(l.Dist[:size], l.sq, l.xsq[:b])
+}
+
 // tie is the largest |log dep + log rec| that counts as 0. The paper's code
 // compares dep·rec with 1 in the hidden layers, where 1/1.1·1.1 is a tie, and
 // compares logarithms in the last layer, where it is not.

@@ -1,0 +1,346 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"mlrbfn/dataset"
+	"mlrbfn/head"
+	"mlrbfn/internal/command"
+	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/npy"
+	"mlrbfn/internal/parallel"
+	"mlrbfn/metrics"
+	"mlrbfn/pipeline"
+)
+
+// thousand measures training on made-up features of the size of ImageNet-1K, with
+// time and memory of each step, and the time of a verdict.
+type thousand struct {
+	rows, classes, dim, queries int
+	memory                      int64
+	folder, keep, profile       string
+
+	rotation *kernels.Right[float32]
+}
+
+func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error {
+	b := &thousand{memory: 2 << 30}
+	f.IntVar(&b.rows, "rows", 1_281_167, "training rows")
+	f.IntVar(&b.classes, "classes", 1000, "classes")
+	f.IntVar(&b.dim, "dim", 768, "features of a row")
+	f.IntVar(&b.queries, "queries", 10_000, "rows to judge, of the classes and of others that are near them")
+	f.Var((*command.Bytes)(&b.memory), "memory", "what --memory of train is given, in `bytes`")
+	f.StringVar(&b.folder, "folder", "", "`folder` for the features, 4 bytes a value (default: the system's for temporary files)")
+	f.StringVar(&b.keep, "keep", "", "`folder` that keeps the features; those that it has are used")
+	f.StringVar(&b.profile, "profile", "", "`file` to write a CPU profile to")
+	return b.measure
+}
+
+func (b *thousand) measure(ctx context.Context, _ string) (err error) {
+	dir := b.keep
+	if dir == "" {
+		if dir, err = os.MkdirTemp(b.folder, "thousand"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	began := used()
+	if _, err := os.Stat(filepath.Join(dir, "near")); err != nil {
+		if err := b.make(ctx, dir); err != nil {
+			return err
+		}
+		took := used().minus(began)
+		fmt.Printf("features made in %.0f s\n", took.wall.Seconds())
+	}
+	if b.profile != "" {
+		f, err := os.Create(b.profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Name())
+	w := watchSteps()
+	d, result, err := pipeline.Train(ctx, pipeline.TrainOptions{
+		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder,
+		Stage:    func(what string, _, _ int) { w.step(what) },
+		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
+	})
+	table := w.close()
+	if err := errors.Join(err, table(os.Stdout)); err != nil {
+		return err
+	}
+	fmt.Printf("\n%d epochs, %d steps; accuracy %.2f; parts:", result.Epochs, result.Steps, 100**result.ValAccuracy)
+	for _, name := range d.PartNames() {
+		fmt.Printf(" %s", name)
+	}
+	if a := result.Assessment; a != nil {
+		fmt.Printf("; expected AUROC of a new class %.1f, caught at 5%% %.1f%%", 100*a.AUROC, 100*a.Caught)
+	}
+	fmt.Println()
+	return b.judge(ctx, dir, d)
+}
+
+// judge prints how well the queries are told apart and how long a verdict takes.
+func (b *thousand) judge(ctx context.Context, dir string, d *pipeline.Detector) error {
+	var scores [2][]float64
+	var flagged [2]int
+	right := 0
+	var rows []float32
+	for i, name := range []string{"id", "near"} {
+		t, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		verdicts, err := d.VerdictsContext(ctx, t.X)
+		if err != nil {
+			return errors.Join(err, t.Close())
+		}
+		for row, v := range verdicts {
+			scores[i] = append(scores[i], v.Score)
+			if v.OOD {
+				flagged[i]++
+			}
+			if i == 0 && v.Class == t.Classes[t.Labels[row]] {
+				right++
+			}
+		}
+		if i == 0 {
+			rows = append(rows, t.X[:min(len(t.X), 1000*b.dim)]...)
+		}
+		if err := t.Close(); err != nil {
+			return err
+		}
+	}
+	n := float64(b.queries)
+	fmt.Printf("queries: accuracy %.2f; AUROC of classes that are new %.1f; flagged of the known %.2f%%, of the new %.1f%%\n",
+		100*float64(right)/n, 100*metrics.AUROC(scores[0], scores[1]), 100*float64(flagged[0])/n, 100*float64(flagged[1])/n)
+	judge := d.NewJudge()
+	for _, at := range []int{1, 16} {
+		var each []float64
+		var cpu time.Duration
+		verdicts := 0
+		for len(each) < 1000 {
+			for from := 0; from+at <= len(rows)/b.dim; from += at {
+				before := used()
+				judge(rows[from*b.dim : (from+at)*b.dim])
+				took := used().minus(before)
+				each, cpu = append(each, took.wall.Seconds()*1e6/float64(at)), cpu+took.cpu
+				verdicts += at
+			}
+		}
+		fmt.Printf("a verdict, %d rows at a time: %.0f µs (median), %.0f µs of processor time\n", at, median(each), cpu.Seconds()*1e6/float64(verdicts))
+	}
+	return nil
+}
+
+// perGroup is how many classes have a mean near each other.
+const perGroup = 10
+
+// make writes the training rows and the queries to folders of dir, block by block.
+// Classes come in groups: the mean of a class is that of its group and a part of its
+// own. The deviations of both fall along the axes faster than those of the rows of a
+// class, as with real features, and all axes are rotated. The last class of each group
+// is not trained on: its rows are the near queries.
+func (b *thousand) make(ctx context.Context, dir string) error {
+	rng := rand.New(rand.NewPCG(1, 2))
+	normal := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		return x
+	}
+	rotation := normal(b.dim * b.dim)
+	for i := range rotation {
+		rotation[i] /= float32(math.Sqrt(float64(b.dim)))
+	}
+	b.rotation = kernels.NewRight(b.dim, b.dim, rotation)
+	var known, others [][]float32
+	var group []float32
+	for at := 0; len(known) < b.classes; at++ {
+		if at%perGroup == 0 {
+			group = normal(b.dim)
+		}
+		mean := normal(b.dim)
+		for j, v := range group {
+			mean[j] = (mean[j] + 0.7*v) * float32(math.Pow(float64(j+1), -0.8))
+		}
+		if at%perGroup == perGroup-1 {
+			others = append(others, mean)
+		} else {
+			known = append(known, mean)
+		}
+	}
+	for i, set := range []struct {
+		name  string
+		means [][]float32
+		n     int
+	}{{"train", known, b.rows}, {"id", known, b.queries}, {"near", others, b.queries}} {
+		if err := b.write(ctx, filepath.Join(dir, set.name), uint64(i), set.means, set.n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes a set of n rows, class by class as an extraction does.
+func (b *thousand) write(ctx context.Context, dir string, seed uint64, means [][]float32, n int) (err error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	labels := make([]int64, n)
+	for i := range labels {
+		labels[i] = int64(i * len(means) / n)
+	}
+	if err := npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, n); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, "features.npy"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	buffered := bufio.NewWriterSize(f, 1<<20)
+	out, err := npy.NewWriter[float32](buffered, n, b.dim)
+	if err != nil {
+		return err
+	}
+	falls := make([]float64, b.dim)
+	for j := range falls {
+		falls[j] = math.Pow(float64(j+1), -0.3)
+	}
+	const block, part = 4096, 256
+	x := make([]float32, block*b.dim)
+	for from := 0; from < n; from += block {
+		to := min(from+block, n)
+		err := parallel.Blocks(ctx, to-from, part, func(first, last int) {
+			rng := rand.New(rand.NewPCG(seed, uint64(from+first)))
+			before, after := make([]float64, (last-first)*b.dim), make([]float64, (last-first)*b.dim)
+			for i := first; i < last; i++ {
+				mean, row := means[labels[from+i]], before[(i-first)*b.dim:]
+				for j, v := range mean {
+					row[j] = float64(v) + falls[j]*rng.NormFloat64()
+				}
+			}
+			b.rotation.NN(last-first, before, after)
+			for i, v := range after {
+				x[first*b.dim+i] = float32(v)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if err := out.Write(x[:(to-from)*b.dim]); err != nil {
+			return err
+		}
+	}
+	return errors.Join(out.Close(), buffered.Flush())
+}
+
+// steps measures steps that follow each other.
+type steps struct {
+	mu      sync.Mutex
+	names   []string
+	took    map[string]usage
+	private map[string]int64 // peak in bytes, without mapped files
+	all     map[string]int64 // peak with the resident pages of mapped files
+	current string
+	last    usage
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+func watchSteps() *steps {
+	s := &steps{took: map[string]usage{}, private: map[string]int64{}, all: map[string]int64{}, last: used(), stop: make(chan struct{})}
+	s.begin("reading the rows")
+	s.stopped.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-tick.C:
+				private, files := held()
+				s.mu.Lock()
+				s.private[s.current] = max(s.private[s.current], private)
+				s.all[s.current] = max(s.all[s.current], private+files)
+				s.mu.Unlock()
+			}
+		}
+	})
+	return s
+}
+
+func (s *steps) begin(name string) {
+	if _, known := s.took[name]; !known {
+		s.names = append(s.names, name)
+	}
+	s.current = name
+}
+
+// step says that the step called name begins, or goes on.
+func (s *steps) step(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := used()
+	s.took[s.current] = s.took[s.current].plus(now.minus(s.last))
+	s.last = now
+	if name != s.current {
+		fmt.Fprintf(os.Stderr, "%s: %.1f s, %.1f CPU s\n", s.current, s.took[s.current].wall.Seconds(), s.took[s.current].cpu.Seconds())
+	}
+	s.begin(name)
+}
+
+// close ends the last step and returns what prints the table.
+func (s *steps) close() func(io.Writer) error {
+	s.step("")
+	close(s.stop)
+	s.stopped.Wait()
+	return func(w io.Writer) error {
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(table, "step\ts\tCPU s\tMiB\twith pages of files\t")
+		var sum usage
+		var private, all int64
+		for _, name := range s.names[:len(s.names)-1] {
+			took := s.took[name]
+			sum = sum.plus(took)
+			private, all = max(private, s.private[name]), max(all, s.all[name])
+			fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%d\t%d\t\n", name, took.wall.Seconds(), took.cpu.Seconds(), s.private[name]>>20, s.all[name]>>20)
+		}
+		fmt.Fprintf(table, "all\t%.1f\t%.1f\t%d\t%d\t\n", sum.wall.Seconds(), sum.cpu.Seconds(), private>>20, all>>20)
+		return table.Flush()
+	}
+}
+
+// held returns the resident memory of this program in bytes, without and of
+// mapped files, or 0 if the system does not tell.
+func held() (private, files int64) {
+	text, _ := os.ReadFile("/proc/self/status")
+	of := func(name string) (kib int64) {
+		_, after, _ := strings.Cut(string(text), name)
+		_, _ = fmt.Sscan(after, &kib) // stays 0 if it is not a number
+		return kib << 10
+	}
+	return of("RssAnon:"), of("RssFile:")
+}
