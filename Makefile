@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check clean
+.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -84,6 +84,17 @@ demo:  ## run the whole chain on real images, in under three minutes
 bench: setup  ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
+# scripts/wheels.py lists other platforms, which are not finished: macOS does not build
+# yet, and Linux arm64 and Windows were not tried.
+WHEELS ?= manylinux_2_28_x86_64
+wheels: setup  ## make the Python wheel for Linux x86-64 in dist/ and try it in a fresh environment
+	@python3 scripts/fetch.py packages --requirements scripts/requirements-wheels.txt --into .setup/wheel-tools --dependencies
+	@rm -rf dist
+	PYTHONPATH=.setup/wheel-tools python3 scripts/wheels.py --into dist --only $(WHEELS)
+	PYTHONPATH=.setup/wheel-tools python3 -m twine check --strict dist/*.whl
+	PYTHONPATH=.setup/wheel-tools python3 -m check_wheel_contents dist/*.whl
+	@if [ -e dist/mlrbfn-*_$$(uname -m).whl ]; then scripts/test_wheel dist/mlrbfn-*_$$(uname -m).whl; fi
+
 # Elsewhere property tests draw the same cases in every run (internal/testenv/fixedseed).
 fuzz: setup  ## draw other cases for property tests, then run each fuzz target for FUZZTIME
 	go test -short -count 1 $$(go list -f '{{range .TestImports}}{{if eq . "mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}' ./...) -rapid.seed 0
@@ -103,4 +114,4 @@ export-check: setup  ## export CLIP, DINOv2, ResNet and others with random weigh
 	@scripts/export_model --self-test $(EXPORTS)
 
 clean:  ## remove what set-up, building and the demonstration made
-	rm -rf .setup bin demo models/efficientnet-lite0/model.onnx
+	rm -rf .setup bin demo dist models/efficientnet-lite0/model.onnx

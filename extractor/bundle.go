@@ -13,19 +13,6 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// besideProgram is the folder of the executable, and lib in it, where a library
-// lies that was copied to a machine together with the program.
-func besideProgram() []string {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil
-	}
-	if real, err := filepath.EvalSymlinks(exe); err == nil {
-		exe = real
-	}
-	return []string{filepath.Dir(exe), filepath.Join(filepath.Dir(exe), "lib")}
-}
-
 // Copy finds the model, as Find does, and copies its graph, its weights and its
 // configurations into a folder. It checks the copies by their hashes, and writes
 // over no file that is another.

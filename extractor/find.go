@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,8 +29,8 @@ type ModelReference struct {
 
 // Find returns the path of the graph that has the reference's hash. It looks
 // beside the file that names the model, at the hint, in the folders that the
-// environment variable MLRBFN_MODELS lists, and in the folder models of the
-// checkout; in each folder and one below it. Nothing but the hash decides: a
+// environment variable MLRBFN_MODELS lists, in Python's package mlrbfn, and in the
+// folder models of the checkout; in each folder and one below it. Nothing but the hash decides: a
 // path that a file names opens no other model, and a pipe or device never.
 //
 // Without a hash, and where there is no such graph, it returns an error about
@@ -78,14 +77,8 @@ func (r ModelReference) places() []string {
 	} else if filepath.IsLocal(r.Hint) && r.Beside != "" {
 		add(filepath.Join(r.Beside, r.Hint))
 	}
-	for _, dir := range filepath.SplitList(os.Getenv(modelsEnv)) {
+	for _, dir := range modelFolders() {
 		add(dir)
-	}
-	for _, dir := range upward(startFolders()) {
-		// Only a checkout's: another folder of the name has no say.
-		if _, err := os.Stat(filepath.Join(dir, ".setup")); err == nil {
-			add(filepath.Join(dir, "models"))
-		}
 	}
 	return places
 }

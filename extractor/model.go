@@ -268,6 +268,7 @@ func openModel(ctx context.Context, files, folders []string, opts ModelOptions) 
 // findGraph returns the graph file that dir names and the folders where its
 // processor's configuration may be, in order.
 func findGraph(dir string) (file string, folders []string, err error) {
+	dir = ModelPath(dir)
 	info, err := os.Stat(dir)
 	if err != nil {
 		return "", nil, options.Errorf("Model", "%w; it names a folder with model.onnx and its preprocessing, or an .onnx file", err)

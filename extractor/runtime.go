@@ -42,10 +42,11 @@ func (e *RuntimeError) Unwrap() error { return e.Err }
 const runtimeEnv = "ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
 // FindRuntime returns the path of the onnxruntime shared library: explicit if
-// not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH
-// names; else what set-up put into .setup/onnxruntime of the checkout, searched
-// upward from the working directory and from the executable's folder; else the
-// newest beside the executable or in lib there; else the newest in the system's library folders.
+// not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH names; else what set-up put
+// into .setup/onnxruntime of the checkout, searched upward from the working directory
+// and from the executable's folder; else the newest beside the executable, in lib
+// there, or in Python's package onnxruntime if pip installed the program; else the
+// newest in the system's library folders.
 //
 // A library that was asked for by name and is not there is an error: another
 // one is never taken in its place. Without any the error wraps [ErrNoRuntime].

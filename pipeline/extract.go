@@ -428,7 +428,7 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.L
 		source, err := detector.PixelsSource(model, spec, opts.Pixels.ApplyEXIF)
 		return model, source, err
 	}
-	folder, err := filepath.Abs(opts.Model) // needed again from other working directories
+	folder, err := filepath.Abs(extractor.ModelPath(opts.Model)) // needed again from other working directories
 	if err != nil {
 		return nil, detector.Source{}, fmt.Errorf("model folder: %w", err)
 	}

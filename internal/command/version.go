@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -28,6 +29,9 @@ func newVersion() *command {
 	return c.done()
 }
 
+// release is the version of a release; its build sets it.
+var release string
+
 // buildInfo returns the version and, if the build recorded it, the commit.
 func buildInfo() (version, commit string) {
 	version = "unknown"
@@ -42,7 +46,7 @@ func buildInfo() (version, commit string) {
 			}
 		}
 	}
-	return version, commit
+	return cmp.Or(release, version), commit
 }
 
 // printVersion prints the version and what it runs on.

@@ -1,0 +1,7 @@
+"""python -m mlrbfn"""
+
+import sys
+
+from mlrbfn import main
+
+sys.exit(main())
