@@ -40,7 +40,7 @@ func (m *Model) Probe(ctx context.Context) (*features.Probe, error) {
 		if m.Spec.Resize == preprocess.Exact {
 			size = image.Pt(m.Spec.Width, m.Spec.Height)
 		}
-		items = append(items, PixelsItem(fmt.Sprintf("image %d of the probe", i), ProbeImage(i, size.X, size.Y)))
+		items = append(items, PixelsItem(fmt.Sprintf("%d of the probe", i), ProbeImage(i, size.X, size.Y)))
 	}
 	p := &features.Probe{Version: probeVersion, Images: probeImages, Features: make([]float32, probeImages*m.Dim())}
 	_, err := m.Extract(ctx, items, ExtractOptions{Batch: 1, NoHash: true}, func(r Result) error {

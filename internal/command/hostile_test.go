@@ -167,8 +167,8 @@ func writeModel(t *testing.T, dir string, m *onnx.Model) {
 }
 
 // TestRunThatCannotBeStopped: a node of the graph computes for minutes on some
-// images, and onnxruntime looks only between nodes whether it shall stop. The
-// program ends nevertheless.
+// images, those of the probe among them, and onnxruntime looks only between nodes
+// whether it shall stop. The program ends nevertheless.
 func TestRunThatCannotBeStopped(t *testing.T) {
 	t.Setenv("ONNXRUNTIME_SHARED_LIBRARY_PATH", testenv.Runtime(t))
 	m, err := onnx.New(17, "test", "")
@@ -186,7 +186,7 @@ func TestRunThatCannotBeStopped(t *testing.T) {
 	writeModel(t, filepath.Join(dir, "m"), m)
 	picture(t, filepath.Join(dir, "in", "1.png"), 0, 1)
 	cmd := process(t, "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--run-timeout", "100ms")
-	if _, stderr := finish(t, cmd, failed); !strings.Contains(stderr, "image 1.png: ") || !strings.Contains(stderr, "--run-timeout: the model takes too long for it: more than 100ms: onnxruntime does not stop") {
+	if _, stderr := finish(t, cmd, failed); !strings.Contains(stderr, " of the probe: ") || !strings.Contains(stderr, "--run-timeout: the model takes too long for it: more than 100ms: onnxruntime does not stop") {
 		t.Errorf("it says %q", stderr)
 	}
 	refused(t, "--run-timeout", "extract", "--model", filepath.Join(dir, "m"), "--images", filepath.Join(dir, "in"), "--out", filepath.Join(dir, "out"), "--run-timeout", "-1s")
