@@ -2,7 +2,6 @@ package extractor
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -68,12 +67,12 @@ func globbed(path string) string {
 // copyFile copies a file and compares the hashes. A file that is there already
 // must be the same.
 func copyFile(from, to string) error {
-	want, err := hashOf(from)
+	want, err := regular.SHA256(from, regular.Weights)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(to); err == nil {
-		if have, err := hashOf(to); err != nil || have != want {
+		if have, err := regular.SHA256(to, regular.Weights); err != nil || have != want {
 			return errors.Join(fmt.Errorf("%s exists and is another file than %s", to, from), err)
 		}
 		return nil
@@ -93,21 +92,8 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if have, err := hashOf(to); err != nil || have != want {
+	if have, err := regular.SHA256(to, regular.Weights); err != nil || have != want {
 		return errors.Join(fmt.Errorf("the copy %s of %s is damaged", to, from), err)
 	}
 	return nil
-}
-
-func hashOf(path string) (sum [sha256.Size]byte, err error) {
-	f, err := regular.Open(path, regular.Weights)
-	if err != nil {
-		return sum, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return sum, err
-	}
-	return [sha256.Size]byte(h.Sum(nil)), nil
 }

@@ -34,10 +34,6 @@ const (
 // source over time, with the intervals for images like the calibration images. Of
 // detectors that were replaced there is nothing.
 func (s *Server) driftCourse(w http.ResponseWriter, r *http.Request) {
-	if s.opts.Store == nil {
-		s.failed(w, r, errForgets)
-		return
-	}
 	q, err := query(r)
 	if err != nil {
 		s.failed(w, r, err)

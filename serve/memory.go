@@ -105,6 +105,14 @@ func (s *Server) tell(d *detectors.Loaded, o *outcome, v store.Verdict) {
 // errForgets is for who asks a service that remembers nothing.
 var errForgets = &statusError{http.StatusNotFound, "this service remembers nothing: it was started without a store"}
 
+// remembering is a handler that needs the store.
+func (s *Server) remembering(answer http.HandlerFunc) http.HandlerFunc {
+	if s.opts.Store != nil {
+		return answer
+	}
+	return func(w http.ResponseWriter, r *http.Request) { s.failed(w, r, errForgets) }
+}
+
 // storeError answers with an error of the store.
 func (s *Server) storeError(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, store.ErrNotFound) {
@@ -201,10 +209,6 @@ func query(r *http.Request) (q store.Query, err error) {
 
 // listVerdicts answers GET /v1/verdicts.
 func (s *Server) listVerdicts(w http.ResponseWriter, r *http.Request) {
-	if s.opts.Store == nil {
-		s.failed(w, r, errForgets)
-		return
-	}
 	q, err := query(r)
 	if err != nil {
 		s.failed(w, r, err)
@@ -226,10 +230,6 @@ func (s *Server) listVerdicts(w http.ResponseWriter, r *http.Request) {
 
 // getVerdict answers GET /v1/verdicts/ID.
 func (s *Server) getVerdict(w http.ResponseWriter, r *http.Request) {
-	if s.opts.Store == nil {
-		s.failed(w, r, errForgets)
-		return
-	}
 	v, err := s.opts.Store.Get(r.Context(), r.PathValue("id"))
 	if err != nil {
 		s.storeError(w, r, err)
@@ -252,10 +252,6 @@ func (s *Server) getVerdict(w http.ResponseWriter, r *http.Request) {
 
 // counts answers GET /v1/counts: verdicts by source, class and spans of time.
 func (s *Server) counts(w http.ResponseWriter, r *http.Request) {
-	if s.opts.Store == nil {
-		s.failed(w, r, errForgets)
-		return
-	}
 	q, err := query(r)
 	var step time.Duration
 	if text := r.URL.Query().Get("step"); err == nil && text != "" {
@@ -297,10 +293,6 @@ const maxReviews = 1000
 
 // addReviews answers POST /v1/reviews. Either all of them are stored or none.
 func (s *Server) addReviews(w http.ResponseWriter, r *http.Request) {
-	if s.opts.Store == nil {
-		s.failed(w, r, errForgets)
-		return
-	}
 	var said []statement
 	text := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 	text.DisallowUnknownFields()

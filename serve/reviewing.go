@@ -21,7 +21,7 @@ import (
 
 func (s *Server) reviewRoutes() []route {
 	return []route{
-		{pattern: "GET /v1/queue", answer: s.reviewQueue},
+		{pattern: "GET /v1/queue", answer: s.remembering(s.reviewQueue)},
 		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: s.trainingImage},
 		{pattern: "GET /v1/detectors/{name}/thresholds", answer: s.thresholds},
 	}
@@ -95,10 +95,6 @@ func (s *Server) judgedBy(ctx context.Context, d *detectors.Loaded) (map[string]
 // in groups of look-alikes. With first, the image of that verdict comes first, reviewed
 // or not.
 func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
-	if s.opts.Store == nil {
-		s.failed(w, r, errForgets)
-		return
-	}
 	limit := 20
 	if text := r.URL.Query().Get("limit"); text != "" {
 		var err error

@@ -5,6 +5,8 @@ package regular
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -116,4 +118,18 @@ func ReadFile(path string, limit int64) (data []byte, err error) {
 		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it grew above %d bytes", ErrSize, limit)}
 	}
 	return data, err
+}
+
+// SHA256 returns the hash, in hexadecimal, of a regular file of up to limit bytes.
+func SHA256(path string, limit int64) (string, error) {
+	f, err := Open(path, limit)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -66,3 +66,17 @@ func TestOpenDir(t *testing.T) {
 		}
 	}
 }
+
+func TestSHA256(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("abc"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	// FIPS 180-2, appendix B.1.
+	if sum, err := SHA256(file, 3); err != nil || sum != "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
+		t.Errorf("%s, %v", sum, err)
+	}
+	if _, err := SHA256(file, 2); !errors.Is(err, ErrSize) {
+		t.Errorf("a larger file than allowed: %v", err)
+	}
+}

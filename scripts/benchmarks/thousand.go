@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/pprof"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -67,17 +66,11 @@ func (b *thousand) measure(ctx context.Context, _ string) (err error) {
 		took := used().minus(began)
 		fmt.Printf("features made in %.0f s\n", took.wall.Seconds())
 	}
-	if b.profile != "" {
-		f, err := os.Create(b.profile)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+	stop, err := profile(b.profile)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Name())
 	w := watchSteps()
 	d, result, err := pipeline.Train(ctx, pipeline.TrainOptions{

@@ -3,11 +3,8 @@ package detectors
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -47,9 +44,6 @@ type Options struct {
 func (o *Options) run() extractor.ExtractOptions {
 	return extractor.ExtractOptions{Workers: 1, Batch: 1, MaxPixels: o.Run.MaxPixels, ImageTimeout: o.Run.ImageTimeout, NoHash: true}
 }
-
-// maxDetectorFile bounds the file of a detector, as package detector does.
-const maxDetectorFile = 64 << 30
 
 // Set is the detectors that are open.
 type Set struct {
@@ -276,7 +270,7 @@ func (p *place) stampNow() string {
 
 // load loads and tests a detector.
 func (s *Set) load(ctx context.Context, p *place) (_ *Loaded, err error) {
-	hash, err := hashFile(p.file())
+	hash, err := regular.SHA256(p.file(), regular.Tensors)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +278,7 @@ func (s *Set) load(ctx context.Context, p *place) (_ *Loaded, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if again, err := hashFile(p.file()); err != nil || again != hash {
+	if again, err := regular.SHA256(p.file(), regular.Tensors); err != nil || again != hash {
 		return nil, fmt.Errorf("detector %s changed while it was read", p.Name)
 	}
 	l := &Loaded{Detector: d, Name: p.Name, SHA256: hash, Since: time.Now(), set: s}
@@ -352,17 +346,4 @@ func (s *Set) Close() {
 			p.now = nil
 		}
 	}
-}
-
-func hashFile(file string) (string, error) {
-	f, err := regular.Open(file, maxDetectorFile)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -8,12 +8,9 @@ package learn
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -458,20 +455,6 @@ func (l *Learner) tidy(ctx context.Context, name string) error {
 // folder is that of a version of a detector.
 func (l *Learner) folder(name, id string) string { return filepath.Join(l.opts.Dir, name, id) }
 
-// HashFile returns the SHA-256 of a detector file.
-func HashFile(file string) (string, error) {
-	f, err := regular.Open(file, 64<<30)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
 // Versions are the detectors that served, or can, under one name.
 type Versions struct {
 	Hashes   []string  `json:"hashes"`   // of the files that served
@@ -561,7 +544,7 @@ func (l *Learner) originOf(name string) (string, error) {
 	if known := l.origins[name]; known.stamp == stamp {
 		return known.hash, nil
 	}
-	hash, err := HashFile(file)
+	hash, err := regular.SHA256(file, regular.Tensors)
 	if err == nil {
 		l.origins[name] = origin{stamp, hash}
 	}
@@ -623,7 +606,7 @@ func (l *Learner) put(ctx context.Context, name, version string, v *Versions) er
 		return ErrNoResult
 	}
 	file := filepath.Join(l.folder(name, version), DetectorFile)
-	if hash, err := HashFile(file); err != nil {
+	if hash, err := regular.SHA256(file, regular.Tensors); err != nil {
 		return err
 	} else if hash != v.Versions[at].SHA256 {
 		return fmt.Errorf("%s is not the file that came of learning", file)

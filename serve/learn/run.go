@@ -14,6 +14,7 @@ import (
 
 	"mlrbfn/dataset"
 	"mlrbfn/features"
+	"mlrbfn/internal/regular"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/pipeline/training"
 	"mlrbfn/serve/store"
@@ -132,7 +133,7 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Result, error
 	if err := next.Save(file); err != nil {
 		return nil, err
 	}
-	if r.SHA256, err = HashFile(file); err != nil {
+	if r.SHA256, err = regular.SHA256(file, regular.Tensors); err != nil {
 		return nil, err
 	}
 	r.Before, r.After, r.Classes = assessed(t.Now), assessed(next), next.Classes
