@@ -13,8 +13,8 @@ import (
 
 // This file takes over from Options.Keep what would be chosen again with nearly the
 // same result where few images were added: the kind of conditioning with its
-// shrinkage, the penalties of linear classifiers, and the weights of the parts of the joined score. Most of the time of a
-// training goes into these choices.
+// shrinkage, the penalties of linear classifiers, and the weights of the parts of the
+// joined score. Most of the time of a training goes into these choices.
 
 // mostAdded is how many rows, and classes, may be added, as a share of those that
 // there were, for choices to be taken over.
