@@ -13,6 +13,7 @@ import argparse
 import base64
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,34 +32,36 @@ PLATFORMS = {
     "win_amd64": ("windows", "amd64", "x86_64-windows-gnu"),
 }
 
-# What Go's runtime and crypto/x509 call of macOS; zig has no frameworks.
-FRAMEWORKS = {
-    "CoreFoundation": "Versions/A",
-    "Security": "Versions/A",
-}
-
 PICTURES = ["brick.png", "grass.png", "gravel.png", "chelsea.png", "coffee.png", "rocket.jpg"]
 
 
-def frameworks(folder: Path) -> None:
-    """Writes descriptions of frameworks that exist on every Mac: the linker needs their
-    names, and the system has the rest."""
-    symbols = (ROOT / "scripts" / "macos-symbols.txt").read_text(encoding="ascii").split()
-    for name, path in FRAMEWORKS.items():
-        inside = folder / f"{name}.framework"
-        inside.mkdir(parents=True)
-        mine = ", ".join(s for s in symbols if s.startswith("_Sec") == (name == "Security"))
-        (inside / f"{name}.tbd").write_text(
-            "--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\n"
-            f"install-name: '/System/Library/Frameworks/{name}.framework/{path}/{name}'\n"
-            f"exports:\n  - targets: [ arm64-macos ]\n    symbols: [ {mine} ]\n...\n",
+def macos(folder: Path) -> str:
+    """Writes what zig lacks of macOS, and returns the options for it: descriptions of
+    the libraries that Go's packages import symbols of, which are on every Mac, and a
+    declaration that the Prometheus client includes."""
+    goroot = subprocess.run(["go", "env", "GOROOT"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    symbols: dict[str, set[str]] = {}
+    for package in ("crypto/x509/internal/macos", "internal/syscall/unix"):
+        for file in sorted((Path(goroot) / "src" / package).glob("*.go")):
+            for symbol, library in re.findall(r'^//go:cgo_import_dynamic \S+ (\S+) "(/(?!usr/lib/libSystem)[^"]+)"$', file.read_text(encoding="utf-8"), re.MULTILINE):
+                symbols.setdefault(library, set()).add("_" + symbol)
+    for library, names in symbols.items():
+        name = library.rsplit("/", 1)[1]
+        at = folder / f"{name}.framework" / f"{name}.tbd" if ".framework/" in library else folder / (name.split(".")[0] + ".tbd")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(
+            f"--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\ninstall-name: '{library}'\n"
+            f"exports:\n  - targets: [ arm64-macos ]\n    symbols: [ {', '.join(sorted(names))} ]\n...\n",
             encoding="ascii",
         )
-    (folder / "libresolv.tbd").write_text(
-        "--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\ninstall-name: '/usr/lib/libresolv.9.dylib'\n"
-        "exports:\n  - targets: [ arm64-macos ]\n    symbols: [ _res_9_nclose, _res_9_ninit, _res_9_nsearch ]\n...\n",
+    (folder / "mach").mkdir()
+    (folder / "mach" / "mach_vm.h").write_text(
+        "#include <mach/mach_types.h>\n#include <mach/vm_region.h>\n"
+        "kern_return_t mach_vm_region(vm_map_t, mach_vm_address_t *, mach_vm_size_t *, vm_region_flavor_t,\n"
+        "    vm_region_info_t, mach_msg_type_number_t *, mach_port_t *);\n",
         encoding="ascii",
     )
+    return f" '-F{folder}' '-L{folder}' -isystem '{folder}'"
 
 
 def build(platform: str, version: str, folder: Path) -> Path:
@@ -67,10 +70,9 @@ def build(platform: str, version: str, folder: Path) -> Path:
     out = folder / ("mlrbfn.exe" if goos == "windows" else "mlrbfn")
     import ziglang
 
-    cc = f"{Path(ziglang.__file__).parent / 'zig'} cc -target {target}"
+    cc = f"'{Path(ziglang.__file__).parent / 'zig'}' cc -target {target}"
     if goos == "darwin":
-        frameworks(folder / "frameworks")
-        cc += f" -F{folder / 'frameworks'} -L{folder / 'frameworks'}"
+        cc += macos(folder / "macos")
     env = {**os.environ, "GOOS": goos, "GOARCH": goarch, "GOAMD64": "v1", "CGO_ENABLED": "1", "CC": cc, "GOFLAGS": "-trimpath"}
     # What compiling C names in the program must not depend on folders.
     env["CGO_CFLAGS"] = "-O2 -g0"
