@@ -3,8 +3,10 @@
     wheels.py --into DIR [--only PLATFORM...]
 
 Needs Go, and the Python package ziglang, which compiles C for all systems; `make
-wheels` brings it. A wheel holds the program, the default backbone, and the pictures of
-`mlrbfn demo`. It requires onnxruntime and does not bundle it.
+wheels` brings it. A wheel holds a shared library with the program and what the Python
+package calls (python/native), a small program that loads it (python/launcher), the
+Python package, the default backbone, and the pictures of `mlrbfn demo`. It requires
+onnxruntime and does not bundle it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import base64
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -61,8 +64,12 @@ def frameworks(folder: Path) -> None:
     )
 
 
-def build(platform: str, version: str, folder: Path) -> Path:
-    """Builds the program."""
+# How the shared library is called.
+LIBRARIES = {"linux": "libmlrbfn.so", "darwin": "libmlrbfn.dylib", "windows": "mlrbfn.dll"}
+
+
+def build(platform: str, version: str, folder: Path) -> tuple[Path, Path]:
+    """Builds the program and the library that it loads."""
     goos, goarch, target = PLATFORMS[platform]
     out = folder / ("mlrbfn.exe" if goos == "windows" else "mlrbfn")
     import ziglang
@@ -74,11 +81,15 @@ def build(platform: str, version: str, folder: Path) -> Path:
     env = {**os.environ, "GOOS": goos, "GOARCH": goarch, "GOAMD64": "v1", "CGO_ENABLED": "1", "CC": cc, "GOFLAGS": "-trimpath"}
     # What compiling C names in the program must not depend on folders.
     env["CGO_CFLAGS"] = "-O2 -g0"
+    library = folder / LIBRARIES[goos]
     subprocess.run(
-        ["go", "build", "-buildvcs=false", "-ldflags", f"-s -w -buildid= -X mlrbfn/internal/command.release={version}", "-o", str(out), "./cmd/mlrbfn"],
+        ["go", "build", "-buildmode=c-shared", "-buildvcs=false", "-ldflags", f"-s -w -buildid= -X mlrbfn/internal/command.release={version}", "-o", str(library), "./python/native"],
         cwd=ROOT, env=env, check=True,
     )
-    return out
+    source = ROOT / "python" / "launcher" / "launcher.c"
+    linking = ["-ldl"] if goos == "linux" else []
+    subprocess.run([*shlex.split(cc), "-O2", "-g0", "-s", str(source), "-o", str(out), *linking], check=True)
+    return out, library
 
 
 def metadata(version: str) -> bytes:
@@ -99,7 +110,12 @@ def metadata(version: str) -> bytes:
         ("Classifier", "Programming Language :: Go"),
         ("Classifier", "Topic :: Scientific/Engineering :: Image Recognition"),
         ("Requires-Python", ">=3.10"),
+        ("Requires-Dist", "numpy>=1.24"),
         ("Requires-Dist", "onnxruntime>=1.29,<2"),
+        ("Provides-Extra", "all"),
+        ("Requires-Dist", 'pandas; extra == "all"'),
+        ("Requires-Dist", 'scikit-learn>=1.6; extra == "all"'),
+        ("Requires-Dist", 'tqdm; extra == "all"'),
         ("Description-Content-Type", "text/markdown"),
     ]:
         m[name] = value
@@ -107,7 +123,7 @@ def metadata(version: str) -> bytes:
     return (text + "\n" + (ROOT / "python" / "README.md").read_text(encoding="utf-8")).encode()
 
 
-def wheel(platform: str, version: str, program: Path, into: Path) -> Path:
+def wheel(platform: str, version: str, program: Path, library: Path, into: Path) -> Path:
     """Writes a wheel."""
     info = f"mlrbfn-{version}.dist-info"
     files: dict[str, bytes] = {
@@ -116,7 +132,7 @@ def wheel(platform: str, version: str, program: Path, into: Path) -> Path:
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: mlrbfn scripts/wheels.py\nRoot-Is-Purelib: false\nTag: py3-none-{platform}\n".encode(),
         f"{info}/licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
-    for file in sorted((ROOT / "python" / "mlrbfn").glob("*.py")):
+    for file in [library, *(ROOT / "python" / "mlrbfn").glob("*.py"), ROOT / "python" / "mlrbfn" / "py.typed"]:
         files[f"mlrbfn/{file.name}"] = file.read_bytes()
     model = ROOT / "models" / "efficientnet-lite0"
     for name in ("model.onnx", "preprocessor_config.json", "README.md"):
@@ -157,7 +173,7 @@ def main() -> None:
         work = ROOT / ".setup" / "wheels" / platform
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel(platform, version, build(platform, version, work), args.into)
+        wheel(platform, version, *build(platform, version, work), args.into)
 
 
 main()
