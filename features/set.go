@@ -26,6 +26,7 @@ type Set struct {
 	features *npy.Mapped
 	logits   *npy.Mapped // nil if there are none
 	labels   []int64
+	memory   bool // there is no folder
 }
 
 // Open opens the feature set in the folder dir and checks that its files agree with
@@ -220,6 +221,9 @@ func (s *Set) Logits() (logits []float32, c int) {
 // [C, D] row by row, bias [C], zeros if the set has only a weight. Without
 // fc_weight.npy both are nil.
 func (s *Set) Classifier() (weight, bias []float32, err error) {
+	if s.memory {
+		return nil, nil, nil
+	}
 	weight, shape, err := npy.ReadUpTo[float32](s.path(weightFile), maxClasses*s.D)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -276,7 +280,7 @@ func (s *Set) ImagePath(i int) string {
 // the others. Another program's set may have none.
 func (s *Set) ImagesAt(rows []int) (map[int]Image, error) {
 	images := make(map[int]Image, len(rows))
-	if len(rows) == 0 {
+	if len(rows) == 0 || s.memory {
 		return images, nil
 	}
 	wanted := make(map[int]bool, len(rows))
@@ -316,6 +320,9 @@ func (s *Set) ImagesAt(rows []int) (map[int]Image, error) {
 // there are not N of them.
 func (s *Set) eachImage() iter.Seq2[Image, error] {
 	return func(yield func(Image, error) bool) {
+		if s.memory {
+			return
+		}
 		f, err := regular.Open(s.path(imagesFile), regular.Values)
 		if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
 			return
@@ -348,6 +355,9 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 // Errors reads errors.jsonl: the images that could not be read when the set was
 // made. Without the file there are none.
 func (s *Set) Errors() ([]Failure, error) {
+	if s.memory {
+		return nil, nil
+	}
 	f, err := regular.Open(s.path(errorsFile), regular.List)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -366,6 +376,9 @@ func (s *Set) Errors() ([]Failure, error) {
 	}
 	return failures, nil
 }
+
+// InMemory tells whether [InMemory] made the set.
+func (s *Set) InMemory() bool { return s.memory }
 
 // Close unmaps the set's files.
 func (s *Set) Close() error {

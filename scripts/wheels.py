@@ -3,8 +3,10 @@
     wheels.py --into DIR [--only PLATFORM...]
 
 Needs Go, and the Python package ziglang, which compiles C for all systems; `make
-wheels` brings it. A wheel holds the program, the default backbone, and the pictures of
-`mlrbfn demo`. It requires onnxruntime and does not bundle it.
+wheels` brings it. A wheel holds a shared library with the program and what the Python
+package calls (python/native), a small program that loads it (python/launcher), the
+Python package, the default backbone, and the pictures of `mlrbfn demo`. It requires
+onnxruntime and does not bundle it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import base64
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +34,9 @@ PLATFORMS = {
     "macosx_14_0_arm64": ("darwin", "arm64", "aarch64-macos.14.0"),
     "win_amd64": ("windows", "amd64", "x86_64-windows-gnu"),
 }
+
+# How the shared library is called.
+LIBRARIES = {"linux": "libmlrbfn.so", "darwin": "libmlrbfn.dylib", "windows": "mlrbfn.dll"}
 
 PICTURES = ["brick.png", "grass.png", "gravel.png", "chelsea.png", "coffee.png", "rocket.jpg"]
 
@@ -64,8 +70,8 @@ def macos(folder: Path) -> str:
     return f" '-F{folder}' '-L{folder}' -isystem '{folder}'"
 
 
-def build(platform: str, version: str, folder: Path) -> Path:
-    """Builds the program."""
+def build(platform: str, version: str, folder: Path) -> tuple[Path, Path]:
+    """Builds the program and the library that it loads."""
     goos, goarch, target = PLATFORMS[platform]
     out = folder / ("mlrbfn.exe" if goos == "windows" else "mlrbfn")
     import ziglang
@@ -76,11 +82,15 @@ def build(platform: str, version: str, folder: Path) -> Path:
     env = {**os.environ, "GOOS": goos, "GOARCH": goarch, "GOAMD64": "v1", "CGO_ENABLED": "1", "CC": cc, "GOFLAGS": "-trimpath"}
     # What compiling C names in the program must not depend on folders.
     env["CGO_CFLAGS"] = "-O2 -g0"
+    library = folder / LIBRARIES[goos]
     subprocess.run(
-        ["go", "build", "-buildvcs=false", "-ldflags", f"-s -w -buildid= -X mlrbfn/internal/command.release={version}", "-o", str(out), "./cmd/mlrbfn"],
+        ["go", "build", "-buildmode=c-shared", "-buildvcs=false", "-ldflags", f"-s -w -buildid= -X mlrbfn/internal/command.release={version}", "-o", str(library), "./python/native"],
         cwd=ROOT, env=env, check=True,
     )
-    return out
+    source = ROOT / "python" / "launcher" / "launcher.c"
+    linking = ["-ldl"] if goos == "linux" else []
+    subprocess.run([*shlex.split(cc), "-O2", "-g0", "-s", str(source), "-o", str(out), *linking], check=True)
+    return out, library
 
 
 def metadata(version: str) -> bytes:
@@ -101,7 +111,12 @@ def metadata(version: str) -> bytes:
         ("Classifier", "Programming Language :: Go"),
         ("Classifier", "Topic :: Scientific/Engineering :: Image Recognition"),
         ("Requires-Python", ">=3.10"),
+        ("Requires-Dist", "numpy>=1.24"),
         ("Requires-Dist", "onnxruntime>=1.29,<2"),
+        ("Provides-Extra", "all"),
+        ("Requires-Dist", 'pandas; extra == "all"'),
+        ("Requires-Dist", 'scikit-learn>=1.6; extra == "all"'),
+        ("Requires-Dist", 'tqdm; extra == "all"'),
         ("Description-Content-Type", "text/markdown"),
     ]:
         m[name] = value
@@ -109,7 +124,7 @@ def metadata(version: str) -> bytes:
     return (text + "\n" + (ROOT / "python" / "README.md").read_text(encoding="utf-8")).encode()
 
 
-def wheel(platform: str, version: str, program: Path, into: Path) -> Path:
+def wheel(platform: str, version: str, program: Path, library: Path, into: Path) -> Path:
     """Writes a wheel."""
     info = f"mlrbfn-{version}.dist-info"
     files: dict[str, bytes] = {
@@ -118,7 +133,7 @@ def wheel(platform: str, version: str, program: Path, into: Path) -> Path:
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: mlrbfn scripts/wheels.py\nRoot-Is-Purelib: false\nTag: py3-none-{platform}\n".encode(),
         f"{info}/licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
-    for file in sorted((ROOT / "python" / "mlrbfn").glob("*.py")):
+    for file in [library, *(ROOT / "python" / "mlrbfn").glob("*.py"), ROOT / "python" / "mlrbfn" / "py.typed"]:
         files[f"mlrbfn/{file.name}"] = file.read_bytes()
     model = ROOT / "models" / "efficientnet-lite0"
     for name in ("model.onnx", "preprocessor_config.json", "README.md"):
@@ -159,7 +174,7 @@ def main() -> None:
         work = ROOT / ".setup" / "wheels" / platform
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel(platform, version, build(platform, version, work), args.into)
+        wheel(platform, version, *build(platform, version, work), args.into)
 
 
 main()

@@ -67,6 +67,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if n := opts.Calibration.Folds; opts.Validation.Folds != 0 || n < 0 || n == 1 {
 		return nil, options.Errorf("Calibration", "%d folds: only calibration has folds, at least 2", max(n, opts.Validation.Folds))
 	}
+	if opts.Rows != nil {
+		opts.Features = []string{opts.Rows.Dir}
+	}
 	if len(opts.Features) == 0 {
 		return nil, options.Errorf("Features", "none are named")
 	}
@@ -89,7 +92,12 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		opts.Memory = dataset.DefaultMemory()
 	}
 	space := dataset.NewSpace(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
-	t, err := dataset.OpenTable(ctx, space, opts.Features...)
+	var t *dataset.Table
+	if opts.Rows != nil {
+		t, err = dataset.NewTable(ctx, space, opts.Rows)
+	} else {
+		t, err = dataset.OpenTable(ctx, space, opts.Features...)
+	}
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
 	}

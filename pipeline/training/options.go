@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
@@ -25,6 +26,10 @@ func DefaultSeeds() []uint64 { return []uint64{0} }
 // its default.
 type Options struct {
 	Features []string // folders of feature sets, all of one model; needed
+
+	// Rows, unless nil, is a feature set to train on in place of Features, which may be
+	// one in memory.
+	Rows *features.Set
 
 	// Validation steers the learning rate; Calibration sets the threshold and
 	// the p-values and is used for nothing else. Each takes a tenth of the
