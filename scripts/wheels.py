@@ -61,7 +61,7 @@ def frameworks(folder: Path) -> None:
     )
 
 
-def build(platform: str, version: str, folder: Path) -> Path:
+def build(platform: str, folder: Path) -> Path:
     """Builds the program."""
     goos, goarch, target = PLATFORMS[platform]
     out = folder / ("mlrbfn.exe" if goos == "windows" else "mlrbfn")
@@ -75,7 +75,7 @@ def build(platform: str, version: str, folder: Path) -> Path:
     # What compiling C names in the program must not depend on folders.
     env["CGO_CFLAGS"] = "-O2 -g0"
     subprocess.run(
-        ["go", "build", "-buildvcs=false", "-ldflags", f"-s -w -buildid= -X mlrbfn/internal/command.release={version}", "-o", str(out), "./cmd/mlrbfn"],
+        ["go", "build", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", str(out), "./cmd/mlrbfn"],
         cwd=ROOT, env=env, check=True,
     )
     return out
@@ -151,13 +151,13 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=list(PLATFORMS), default=list(PLATFORMS))
     args = parser.parse_args()
-    version = (ROOT / "python" / "VERSION").read_text(encoding="ascii").strip()
+    version = (ROOT / "internal" / "version" / "VERSION").read_text(encoding="ascii").strip()
     for platform in args.only:
         # Go's cache goes by the options of the C compiler, which name this folder.
         work = ROOT / ".setup" / "wheels" / platform
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel(platform, version, build(platform, version, work), args.into)
+        wheel(platform, version, build(platform, work), args.into)
 
 
 main()
