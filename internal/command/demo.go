@@ -167,3 +167,6 @@ func tellDemo(w io.Writer, table io.Reader, file string) error {
 	}
 	return nil
 }
+
+// DemoPictures names the photographs that packages bring for the demonstration.
+func DemoPictures() []string { return slices.Concat(demoKnown, demoOther) }
