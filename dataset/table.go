@@ -25,20 +25,33 @@ type Table struct {
 // OpenTable opens feature sets that were made by the same model in the same
 // way, and checks that no value is absurd. Several become one in space; nil
 // means in memory. Close it when no row is in use.
-func OpenTable(ctx context.Context, space *Space, dirs ...string) (_ *Table, err error) {
-	t := &Table{Dirs: dirs}
+func OpenTable(ctx context.Context, space *Space, dirs ...string) (*Table, error) {
+	var sets []*features.Set
+	for _, dir := range dirs {
+		set, err := features.Open(dir)
+		if err != nil {
+			for _, open := range sets {
+				err = errors.Join(err, open.Close())
+			}
+			return nil, err
+		}
+		sets = append(sets, set)
+	}
+	return NewTable(ctx, space, sets...)
+}
+
+// NewTable is OpenTable for sets that are open. The table closes them, even if there is
+// an error.
+func NewTable(ctx context.Context, space *Space, sets ...*features.Set) (_ *Table, err error) {
+	t := &Table{Sets: sets}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Close())
 		}
 	}()
-	for _, dir := range dirs {
-		set, err := features.Open(dir)
-		if err != nil {
-			return nil, err
-		}
-		t.Sets = append(t.Sets, set)
-		if err := features.SameSpace(t.Sets[0], set); err != nil {
+	for _, set := range sets {
+		t.Dirs = append(t.Dirs, set.Dir)
+		if err := features.SameSpace(sets[0], set); err != nil {
 			return nil, err
 		}
 	}

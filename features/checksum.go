@@ -116,6 +116,9 @@ func (s *Set) checkSum(ctx context.Context, name string) error {
 
 // sumOf reads a file wholly and returns its checksum.
 func (s *Set) sumOf(ctx context.Context, name string) (string, error) {
+	if s.memory {
+		return s.sumInMemory(ctx, name)
+	}
 	f, err := regular.Open(s.path(name), regular.Values)
 	if err != nil {
 		return "", err

@@ -50,10 +50,8 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 	if err := belongTogether(sets); err != nil {
 		return Meta{}, err
 	}
-	for _, s := range sets[1:] {
-		if err := o.check(sets[0].Probe, s.Probe, sets[0].Dir+" and "+s.Dir); err != nil {
-			return Meta{}, err
-		}
+	if err := CheckProbes(sets, o.AllowDriftedFeatures, o.Drifted); err != nil {
+		return Meta{}, err
 	}
 	for _, s := range sets {
 		if err := s.Verify(ctx); err != nil {

@@ -27,6 +27,7 @@ type Set struct {
 	features *npy.Mapped // nil for a set of parts
 	logits   *npy.Mapped // nil if there are none
 	labels   []int64
+	memory   bool // there is no folder
 
 	parts []*Set // of a set of parts; nil for others
 	order []spot // of their rows
@@ -315,6 +316,9 @@ func (s *Set) RowLogits(i int) []float32 {
 // [C, D] row by row, bias [C], zeros if the set has only a weight. Without
 // fc_weight.npy both are nil.
 func (s *Set) Classifier() (weight, bias []float32, err error) {
+	if s.memory {
+		return nil, nil, nil
+	}
 	weight, shape, err := npy.ReadUpTo[float32](s.path(weightFile), maxClasses*s.D)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -371,7 +375,7 @@ func (s *Set) ImagePath(i int) string {
 // the others. Another program's set may have none.
 func (s *Set) ImagesAt(rows []int) (map[int]Image, error) {
 	images := make(map[int]Image, len(rows))
-	if len(rows) == 0 {
+	if len(rows) == 0 || s.memory {
 		return images, nil
 	}
 	if s.parts != nil {
@@ -437,6 +441,9 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 		return imagesInOrder(s.parts, slices.Values(s.order))
 	}
 	return func(yield func(Image, error) bool) {
+		if s.memory {
+			return
+		}
 		f, err := regular.Open(s.path(imagesFile), regular.Values)
 		if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
 			return
@@ -469,6 +476,9 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 // Errors reads errors.jsonl: the images that could not be read when the set was
 // made. Without the file there are none.
 func (s *Set) Errors() ([]Failure, error) {
+	if s.memory {
+		return nil, nil
+	}
 	if s.parts != nil {
 		var all []Failure
 		for _, part := range s.parts {
@@ -499,6 +509,9 @@ func (s *Set) Errors() ([]Failure, error) {
 	}
 	return failures, nil
 }
+
+// InMemory tells whether [InMemory] made the set.
+func (s *Set) InMemory() bool { return s.memory }
 
 // Close unmaps the set's files.
 func (s *Set) Close() error {

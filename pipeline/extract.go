@@ -416,6 +416,10 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.L
 		}
 		source := d.Source
 		if m, ok := model.(*extractor.Model); ok {
+			if source.SHA256 != "" && source.SHA256 != m.SHA256 {
+				// Features of two graphs do not mix in sets, however near they are.
+				return nil, detector.Source{}, errors.Join(fmt.Errorf("model %s is %w: its graph is another, and a feature set is of one", m.Dir, detector.ErrOtherModel), model.Close())
+			}
 			folder, err := filepath.Abs(m.Dir)
 			if err == nil && source.Fingerprint == "" { // features made elsewhere
 				source, err = detector.ModelSource(m, folder, false)

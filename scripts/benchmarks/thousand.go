@@ -33,12 +33,13 @@ type thousand struct {
 	rows, classes, dim, queries int
 	memory                      int64
 	folder, keep, profile       string
+	apart                       float64 // how far classes are apart
 
 	rotation *kernels.Right[float32]
 }
 
 func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error {
-	b := &thousand{memory: 2 << 30}
+	b := &thousand{memory: 2 << 30, apart: 1}
 	f.IntVar(&b.rows, "rows", 1_281_167, "training rows")
 	f.IntVar(&b.classes, "classes", 1000, "classes")
 	f.IntVar(&b.dim, "dim", 768, "features of a row")
@@ -176,7 +177,7 @@ func (b *thousand) make(ctx context.Context, dir string) error {
 		}
 		mean := normal(b.dim)
 		for j, v := range group {
-			mean[j] = (mean[j] + 0.7*v) * float32(math.Pow(float64(j+1), -0.8))
+			mean[j] = (mean[j] + 0.7*v) * float32(b.apart*math.Pow(float64(j+1), -0.8))
 		}
 		if at%perGroup == perGroup-1 {
 			others = append(others, mean)
@@ -196,6 +197,9 @@ func (b *thousand) make(ctx context.Context, dir string) error {
 	return nil
 }
 
+// labelOf returns the class of row i of n.
+func (b *thousand) labelOf(i, classes, n int) int64 { return int64(i * classes / n) }
+
 // write writes a set of n rows, class by class as an extraction does.
 func (b *thousand) write(ctx context.Context, dir string, seed uint64, means [][]float32, n int) (err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -203,7 +207,7 @@ func (b *thousand) write(ctx context.Context, dir string, seed uint64, means [][
 	}
 	labels := make([]int64, n)
 	for i := range labels {
-		labels[i] = int64(i * len(means) / n)
+		labels[i] = b.labelOf(i, len(means), n)
 	}
 	if err := npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, n); err != nil {
 		return err
