@@ -50,7 +50,7 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 	rows := dataset.Sample(train.Index, startRows, rng.Float64)
 	u, half := make([]T, len(rows)*e), len(rows)/2
 	for i, r := range rows {
-		numeric.Convert(u[i*e:], train.X[r*train.D:r*train.D+e])
+		numeric.Convert(u[i*e:], train.Row(r)[:e])
 	}
 	for _, l := range net.Hidden() {
 		if err := rbf.PlusPlus(ctx, l.Centroids, e, u[:half*e], net.K, rng); err != nil {
@@ -74,7 +74,7 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 	err := eachRow(ctx, train, e, func(i, from, to int) {
 		r := train.Index[i]
 		mean := last.Centroids[int(train.Labels[r])*e:]
-		for j, v := range train.X[r*train.D+from : r*train.D+to] {
+		for j, v := range train.Row(r)[from:to] {
 			mean[from+j] += (T(v) - mean[from+j]) * part[i]
 		}
 	})
@@ -198,7 +198,7 @@ func firstWidth[T numeric.Real](ctx context.Context, centroids, counts []T, data
 		return func(from, to int) error {
 			b := to - from
 			for i, r := range rows[from:to] {
-				numeric.Convert(x[i*e:(i+1)*e], data.X[r*data.D:r*data.D+e])
+				numeric.Convert(x[i*e:(i+1)*e], data.Row(r)[:e])
 			}
 			kernel.SumSquares(xsq[:b], x[:b*e])
 			kernel.NT(b, classes, e, -2, x[:b*e], centroids, 0, d)

@@ -480,7 +480,7 @@ func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, class
 			labels[i] = rows.Labels[r]
 		}
 		if made.Conditioning != nil {
-			x, err := made.Conditioning.Rows(ctx, rows.X, rows.Index)
+			x, err := made.Conditioning.Rows(ctx, *rows)
 			if err != nil {
 				return nil, err
 			}
