@@ -1,10 +1,8 @@
-package features_test
+package features
 
 import (
 	"context"
 	"testing"
-
-	"mlrbfn/features"
 )
 
 // TestInMemory compares a set in memory with the same one in a folder.
@@ -13,12 +11,12 @@ func TestInMemory(t *testing.T) {
 	dir := t.TempDir()
 	writeArray(t, dir+"/features.npy", x, 3, 2)
 	writeArray(t, dir+"/labels.npy", labels, 3)
-	saved, err := features.Open(dir)
+	saved, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer saved.Close()
-	set, err := features.InMemory(x, 2, labels, saved.Classes)
+	set, err := InMemory(x, 2, labels, saved.Classes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +37,11 @@ func TestInMemory(t *testing.T) {
 	if weight, _, err := set.Classifier(); err != nil || weight != nil {
 		t.Errorf("it has a classifier: %v, %v", weight, err)
 	}
-	for _, bad := range []func() (*features.Set, error){
-		func() (*features.Set, error) { return features.InMemory(x, 4, nil, nil) },
-		func() (*features.Set, error) { return features.InMemory(x, 0, nil, nil) },
-		func() (*features.Set, error) { return features.InMemory(x, 2, labels[:2], saved.Classes) },
-		func() (*features.Set, error) { return features.InMemory(x, 2, labels, saved.Classes[:1]) },
+	for _, bad := range []func() (*Set, error){
+		func() (*Set, error) { return InMemory(x, 4, nil, nil) },
+		func() (*Set, error) { return InMemory(x, 0, nil, nil) },
+		func() (*Set, error) { return InMemory(x, 2, labels[:2], saved.Classes) },
+		func() (*Set, error) { return InMemory(x, 2, labels, saved.Classes[:1]) },
 	} {
 		if _, err := bad(); err == nil {
 			t.Error("arrays that do not fit are taken")
