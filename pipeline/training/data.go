@@ -107,6 +107,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			err = errors.Join(err, data.Close())
 		}
 	}()
+	if err := data.sameFeatures(); err != nil {
+		return nil, err
+	}
 	if err := data.keep(ctx); err != nil {
 		return nil, err
 	}
@@ -130,6 +133,24 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	data.Options.Train = data.Options.Train.Within(data.train.Len())
 	data.warn()
 	return data, nil
+}
+
+// sameFeatures compares what the model answered where the sets were made, those of
+// validation and calibration included.
+func (t *Data) sameFeatures() (err error) {
+	sets := slices.Clone(t.Sets)
+	for _, share := range []Share{t.Options.Validation, t.Options.Calibration} {
+		if share.Features == "" {
+			continue
+		}
+		set, openErr := features.Open(share.Features)
+		if openErr != nil {
+			return openErr
+		}
+		defer func() { err = errors.Join(err, set.Close()) }()
+		sets = append(sets, set)
+	}
+	return features.CheckProbes(sets, t.Options.AllowDriftedFeatures, func(text string) { t.Warnings = append(t.Warnings, text) })
 }
 
 // correct changes labels as Exclude and Relabel say.
@@ -223,7 +244,7 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 	}
 	for _, data := range []*dataset.Rows{&t.train, &t.validation} {
 		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
-			return c.Each(ctx, data.X, data.Index, write)
+			return c.Each(ctx, *data, write)
 		})
 		if err != nil {
 			return nil, err

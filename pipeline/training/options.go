@@ -49,6 +49,10 @@ type Options struct {
 	// them too.
 	Exclude, Relabel string
 
+	// AllowDriftedFeatures trains on sets together though their probes say that the model
+	// gave other features for some of them.
+	AllowDriftedFeatures bool
+
 	// Keep, unless nil, is a detector that was trained on the first of Features, in the
 	// same order. The rows that it set aside for validation and calibration stay set
 	// aside, and labels stay as it had them, so that it can be compared with the new
