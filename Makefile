@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check wheels clean
+.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check python test-python wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -84,6 +84,12 @@ demo:  ## run the whole chain on real images, in under three minutes
 bench: setup  ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
+python:  ## build the Python package's shared library and program into python/
+	scripts/test_python build
+
+test-python: setup  ## test the Python package, with scikit-learn's own checks
+	scripts/test_python
+
 wheels: setup  ## make the Python wheels of four platforms in dist/ and try this machine's in a fresh environment
 	@python3 scripts/fetch.py packages --requirements scripts/requirements-wheels.txt --into .setup/wheel-tools --dependencies
 	@rm -rf dist
@@ -111,4 +117,4 @@ export-check: setup  ## export CLIP, DINOv2, ResNet and others with random weigh
 	@scripts/export_model --self-test $(EXPORTS)
 
 clean:  ## remove what set-up, building and the demonstration made
-	rm -rf .setup bin demo dist models/efficientnet-lite0/model.onnx
+	rm -rf .setup bin demo dist python/bin python/mlrbfn/libmlrbfn.* models/efficientnet-lite0/model.onnx
