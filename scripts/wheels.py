@@ -71,7 +71,7 @@ def macos(folder: Path) -> str:
     return f" '-F{folder}' '-L{folder}' -isystem '{folder}'"
 
 
-def build(platform: str, version: str, folder: Path) -> tuple[Path, Path]:
+def build(platform: str, folder: Path) -> tuple[Path, Path]:
     """Builds the program and the library that it loads."""
     goos, goarch, target = PLATFORMS[platform]
     out = folder / ("mlrbfn.exe" if goos == "windows" else "mlrbfn")
@@ -85,7 +85,7 @@ def build(platform: str, version: str, folder: Path) -> tuple[Path, Path]:
     env["CGO_CFLAGS"] = "-O2 -g0"
     library = folder / LIBRARIES[goos]
     subprocess.run(
-        ["go", "build", "-buildmode=c-shared", "-buildvcs=false", "-ldflags", f"-s -w -buildid= -X mlrbfn/internal/command.release={version}", "-o", str(library), "./python/native"],
+        ["go", "build", "-buildmode=c-shared", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", str(library), "./python/native"],
         cwd=ROOT, env=env, check=True,
     )
     source = ROOT / "python" / "launcher" / "launcher.c"
@@ -203,13 +203,13 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=list(PLATFORMS), default=list(PLATFORMS))
     args = parser.parse_args()
-    version = (ROOT / "python" / "VERSION").read_text(encoding="ascii").strip()
+    version = (ROOT / "internal" / "version" / "VERSION").read_text(encoding="ascii").strip()
     for platform in args.only:
         # Go's cache goes by the options of the C compiler, which name this folder.
         work = ROOT / ".setup" / "wheels" / platform
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel(platform, version, *build(platform, version, work), args.into)
+        wheel(platform, version, *build(platform, work), args.into)
 
 
 main()

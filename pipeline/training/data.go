@@ -244,7 +244,7 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 	}
 	for _, data := range []*dataset.Rows{&t.train, &t.validation} {
 		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
-			return c.Each(ctx, data.X, data.Index, write)
+			return c.Each(ctx, *data, write)
 		})
 		if err != nil {
 			return nil, err
