@@ -42,6 +42,7 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 			return Meta{}, fmt.Errorf("an extraction to %s is running or was interrupted: it left %s; run the same command again before merging", shard, partialDir(shard))
 		}
 	}
+	uniteClasses(sets)
 	if err := belongTogether(sets); err != nil {
 		return Meta{}, err
 	}
@@ -107,7 +108,7 @@ func belongTogether(sets []*Set) error {
 			return fmt.Errorf("%w: %s has %d logits a row, %s %d", ErrShards, first.Dir, columns, s.Dir, others)
 		case first.Root != s.Root:
 			return fmt.Errorf("%w: %s is of images in %s, %s of images in %s", ErrShards, first.Dir, first.Root, s.Dir, s.Root)
-		case a.Listing != b.Listing || a.Images != b.Images || !slices.Equal(first.Classes, s.Classes):
+		case a.Listing != b.Listing || a.Images != b.Images || a.Units != b.Units || !slices.Equal(first.Classes, s.Classes):
 			return fmt.Errorf("%w: images came or went between %s and %s; extract every shard once more, which takes only what is new", ErrShards, first.Dir, s.Dir)
 		}
 	}
@@ -155,6 +156,9 @@ func merged(sets []*Set) (*build, error) {
 	}
 	shardOf := slices.Repeat([]int32{-1}, first.Shard.Images) // −1 for images that have failed
 	for i, s := range sets {
+		if s.Shard.Units > 0 {
+			break
+		}
 		places, shape, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -168,6 +172,16 @@ func merged(sets []*Set) (*build, error) {
 			}
 			shardOf[p] = int32(i)
 		}
+	}
+	if first.Shard.Units > 0 {
+		var err error
+		if shardOf, err = unitsInOrder(sets); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if b.sources, err = sourcesOf(sets); err != nil {
+		return nil, err
 	}
 	b.features = sequence(shardOf, sets, func(s *Set, i int) ([]float32, error) { return s.Row(i), nil })
 	if _, b.columns = first.Logits(); b.columns > 0 {
