@@ -111,6 +111,21 @@ func (r Rows) Gather(x []float32, labels []int, index []int) error {
 	return nil
 }
 
+// InMemory returns the selected rows, and no others, as rows in memory. It copies them,
+// which saves time where they are read many times from a file that is larger than
+// memory.
+func (r Rows) InMemory() (Rows, error) {
+	x, labels := make([]float32, len(r.Index)*r.D), make([]int64, len(r.Index))
+	own := make([]int, len(r.Index))
+	if err := r.Gather(x, own, r.Index); err != nil {
+		return Rows{}, err
+	}
+	for i, y := range own {
+		labels[i] = int64(y)
+	}
+	return All(x, r.D, labels), nil
+}
+
 // ByClass lists the selected rows of each class that has any, in the order of the
 // classes.
 func (r Rows) ByClass() [][]int {

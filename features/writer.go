@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -472,10 +473,14 @@ func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
 	if err != nil {
 		return Meta{}, err
 	}
-	if old != nil {
-		defer old.Close()
+	err = set.write(ctx, w.partial(newDir), old)
+	// Windows moves no folder that has an open file.
+	for _, open := range []*Set{old, w.old} {
+		if open != nil {
+			err = errors.Join(err, open.Close())
+		}
 	}
-	if err := set.write(ctx, w.partial(newDir), old); err != nil {
+	if w.old = nil; err != nil {
 		return Meta{}, err
 	}
 	if w.options.Speculate && sameSet(w.dir, set.meta) {
@@ -531,7 +536,11 @@ func (w *Writer) release(done bool) error {
 	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
 		// Only the lock is left. It is removed before it is released: a run that
 		// starts now finds a new lock or none. If that run creates a lock, the
-		// folder stays.
+		// folder stays. Windows removes no file that is open, nor that of a run that
+		// starts now.
+		if runtime.GOOS == "windows" {
+			errs = append(errs, w.lock.Close())
+		}
 		errs = append(errs, disk.Remove(w.partial(lockFile)))
 		if err := disk.Remove(w.partial("")); !errors.Is(err, fs.ErrExist) {
 			errs = append(errs, err)

@@ -18,6 +18,7 @@ import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -90,7 +91,41 @@ def build(platform: str, folder: Path) -> tuple[Path, Path]:
     source = ROOT / "python" / "launcher" / "launcher.c"
     linking = ["-ldl"] if goos == "linux" else []
     subprocess.run([*shlex.split(cc), "-O2", "-g0", "-s", str(source), "-o", str(out), *linking], check=True)
+    if goos == "darwin":
+        check_macos(out)
+        check_macos(library)
     return out, library
+
+
+def check_macos(file: Path) -> None:
+    """Refuses a file that no Mac would load: it must be of arm64, for the macOS of the
+    wheel's tag or older, linked with libraries that every Mac has, and signed, if only
+    by a checksum of each page."""
+    data = file.read_bytes()
+    magic, cpu, _, _, commands = struct.unpack_from("<5I", data)
+    minimum, signed, at = None, False, 32
+    for _ in range(commands):
+        command, size = struct.unpack_from("<2I", data, at)
+        if command == 0x32:  # LC_BUILD_VERSION
+            minimum = struct.unpack_from("<2I", data, at + 8)
+        elif command == 0xC:  # LC_LOAD_DYLIB
+            name = data[at + struct.unpack_from("<I", data, at + 8)[0] : at + size].split(b"\0")[0]
+            if not name.startswith((b"/usr/lib/", b"/System/Library/Frameworks/")):
+                sys.exit(f"{file} is linked with {name.decode()}")
+        elif command == 0x1D:  # LC_CODE_SIGNATURE, in big endian
+            start, _ = struct.unpack_from("<2I", data, at + 8)
+            start += struct.unpack_from(">I", data, start + 16)[0]
+            _, _, _, flags, hashes, _, _, pages, limit = struct.unpack_from(">9I", data, start)
+            length, kind, _, log = struct.unpack_from("4B", data, start + 36)
+            bytes_of = 1 << log
+            signed = flags & 2 != 0 and kind == 2 and pages == -(-limit // bytes_of) and all(
+                hashlib.sha256(data[i * bytes_of : min((i + 1) * bytes_of, limit)]).digest()
+                == data[start + hashes + i * length : start + hashes + (i + 1) * length]
+                for i in range(pages)
+            )
+        at += size
+    if (magic, cpu, minimum, signed) != (0xFEEDFACF, 0x0100000C, (1, 14 << 16), True):
+        sys.exit(f"{file} is not what a Mac loads: magic {magic:#x}, processor {cpu:#x}, platform and minimum {minimum}, signed {signed}")
 
 
 def metadata(version: str) -> bytes:

@@ -13,6 +13,7 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/head/internal/numeric"
 	"mlrbfn/head/internal/rbf"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
 )
 
@@ -151,24 +152,22 @@ func moveTo[T numeric.Real](l *Linear, centroids, counts []T) {
 		right[i] = -l.Bias[c] - s/2*floats.Dot(row, row)
 	}
 	floats.AddConst(-floats.Sum(right)/float64(n), right)
-	var svd mat.SVD
-	if !svd.Factorize(a, mat.SVDThin) {
+	v, found := linalg.Shortest(a, right, 1e-9)
+	if !found {
 		return
 	}
-	var v mat.Dense
-	svd.SolveTo(&v, mat.NewDense(n, 1, right), svd.Rank(1e-9))
 	longest := 0.
 	for i := range n {
 		longest = max(longest, s*floats.Norm(a.RawRowView(i), 2))
 	}
-	if !(mat.Norm(&v, 2) <= mostMoved*longest) {
+	if !(floats.Norm(v, 2) <= mostMoved*longest) {
 		return
 	}
 	for i, c := range classes {
 		to := centroids[c*e : (c+1)*e]
 		clear(to)
 		for j, w := range a.RawRowView(i) {
-			to[j] = T(s*w + v.At(j, 0))
+			to[j] = T(s*w + v[j])
 		}
 	}
 }

@@ -157,9 +157,3 @@ func inLibrary(text string) string {
 func Describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 	return inLibrary(describe(d, r))
 }
-
-// Release is the version of the program.
-func Release() string {
-	version, _ := buildInfo()
-	return version
-}

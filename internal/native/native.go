@@ -19,6 +19,7 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/internal/command"
+	"mlrbfn/internal/version"
 	"mlrbfn/options"
 	"mlrbfn/pipeline"
 )
@@ -193,5 +194,5 @@ func setup(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
 			return nil, err
 		}
 	}
-	return map[string]string{"version": command.Release(), "about": command.Version()}, nil
+	return map[string]string{"version": version.Version, "about": command.Version()}, nil
 }

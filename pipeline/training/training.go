@@ -280,8 +280,8 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		t.sample = append(t.sample, from.Row(r)...)
 	}
 	scores := []float64{}
-	block := make([]float32, 0, dataset.BlockRows*t.D)
-	for part := range slices.Chunk(rows, dataset.BlockRows) {
+	var block []float32
+	for part := range slices.Chunk(rows, judgedRows) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
