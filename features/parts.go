@@ -239,9 +239,9 @@ func readManifest(dir string) (m manifest, err error) {
 		count := parts[len(parts)-1].Count
 		lacking, err := lackingParts(dir, count)
 		if lacking == nil && err == nil {
-			lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s", ErrShards, count, dir, partsFile)
+			lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s: run one of them again", ErrShards, count, dir, partsFile)
 		}
-		return m, errors.Join(err, fmt.Errorf("%w; an extraction of the last shard writes %s: run again those that are missing, or any", lacking, partsFile))
+		return m, errors.Join(err, fmt.Errorf("%w; extract them: the last to finish writes %s", lacking, partsFile))
 	}
 	if err != nil {
 		return m, err
