@@ -14,12 +14,12 @@ import (
 // commands makes the commands of mlrbfn, by name.
 var commands = map[string]func() *command{
 	"extract": newExtract, "train": newTrain, "detect": newDetect, "evaluate": newEvaluate, "ablate": newAblate,
-	"inspect": newInspect, "merge": newMerge, "show": newShow, "export": newExport, "sign": newSign, "version": newVersion,
+	"inspect": newInspect, "merge": newMerge, "convert": newConvert, "show": newShow, "export": newExport, "sign": newSign, "version": newVersion,
 	"serve": newServe, "health": newHealth, "drift": newDrift, "audit": newAudit, "demo": newDemo,
 }
 
 // order is that in which the help lists them.
-var order = []string{"extract", "train", "detect", "evaluate", "inspect", "show", "serve", "health", "drift", "audit", "export", "sign", "merge", "ablate", "demo", "version"}
+var order = []string{"extract", "train", "detect", "evaluate", "inspect", "show", "serve", "health", "drift", "audit", "export", "sign", "merge", "convert", "ablate", "demo", "version"}
 
 // command is one command. Its flags are those of cmd.
 type command struct {
