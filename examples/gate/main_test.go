@@ -14,7 +14,7 @@ import (
 // others, and blue ones.
 func TestGate(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := errors.Join(drawn.Folder("images/red", 0, 60), drawn.Folder("images/green", 1, 60), drawn.Folder("new", 1, 3), drawn.Folder("blue", 2, 3)); err != nil {
+	if err := errors.Join(drawn.Folder("images/red", 0, 120), drawn.Folder("images/green", 1, 120), drawn.Folder("new", 1, 3), drawn.Folder("blue", 2, 3)); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log"
@@ -50,7 +51,9 @@ func write(ctx context.Context, dir string, classes []string, each int, rng *ran
 	for label, class := range classes {
 		x := rows(label, each, rng)
 		for i := range each {
-			img := features.Image{Path: fmt.Sprintf("%s/%d", class, i), Label: &class}
+			path := fmt.Sprintf("%s/%d", class, i)
+			// A file's hash tells whether it changed; here each row is its own.
+			img := features.Image{Path: path, Label: &class, SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(path)))}
 			if err := w.Append(img, x[i*dim:(i+1)*dim], nil); err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ import (
 // TestService asks the service for known images, unknown ones, and what is no image.
 func TestService(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := errors.Join(drawn.Folder("images/red", 0, 60), drawn.Folder("images/green", 1, 60)); err != nil {
+	if err := errors.Join(drawn.Folder("images/red", 0, 120), drawn.Folder("images/green", 1, 120)); err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
