@@ -84,13 +84,10 @@ demo:  ## run the whole chain on real images, in under three minutes
 bench: setup  ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
-# scripts/wheels.py lists other platforms, which are not finished: macOS does not build
-# yet, and Linux arm64 and Windows were not tried.
-WHEELS ?= manylinux_2_28_x86_64
-wheels: setup  ## make the Python wheel for Linux x86-64 in dist/ and try it in a fresh environment
+wheels: setup  ## make the Python wheels of four platforms in dist/ and try this machine's in a fresh environment
 	@python3 scripts/fetch.py packages --requirements scripts/requirements-wheels.txt --into .setup/wheel-tools --dependencies
 	@rm -rf dist
-	PYTHONPATH=.setup/wheel-tools python3 scripts/wheels.py --into dist --only $(WHEELS)
+	PYTHONPATH=.setup/wheel-tools python3 scripts/wheels.py --into dist $(if $(WHEELS),--only $(WHEELS))
 	PYTHONPATH=.setup/wheel-tools python3 -m twine check --strict dist/*.whl
 	PYTHONPATH=.setup/wheel-tools python3 -m check_wheel_contents dist/*.whl
 	@if [ -e dist/mlrbfn-*_$$(uname -m).whl ]; then scripts/test_wheel dist/mlrbfn-*_$$(uname -m).whl; fi

@@ -221,6 +221,9 @@ func (w *Writer) unchanged(b *build) bool {
 	if w.old == nil || w.old.Version == 0 || w.journal == nil || w.journal.n > 0 || len(b.sources) == 0 {
 		return false
 	}
+	if _, had := w.old.Files[parquetFile]; had != b.parquet {
+		return false
+	}
 	sortFailures(b.failed)
 	before := w.old.Meta
 	b.meta.Version, b.meta.Files, b.meta.SHA256 = before.Version, before.Files, before.SHA256

@@ -38,8 +38,13 @@ type ExtractOptions struct {
 	Class   string         // the class of all images, whatever folders they are in; "" for their folders
 	Out     string         // folder of the feature set
 	Shard   features.Shard // which part of the images to take; zero for all
-	Force   bool           // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
-	Verify  bool           // tell by their content, and not by size and time, which images have changed
+	Parts   bool           // Out is a set of parts, of which Shard is one; see features.CommitParts
+	DType   string         // features.Float16 rounds features to 16 bits; "" keeps float32
+	Parquet bool           // write the features as Parquet too
+	// Speculate lets several runs make the same part; see features.Options.
+	Speculate bool
+	Force     bool // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
+	Verify    bool // tell by their content, and not by size and time, which images have changed
 
 	// Detector, where set, is one whose features to compute: with its backbone, which
 	// Model may name and else is found, and with its preprocessing. Of Backbone only
@@ -72,8 +77,10 @@ type ExtractResult struct {
 	// Quantised says that the features depend on the processor, Meta.Machines on
 	// which they were computed; see [extractor.Model.Quantised].
 	Quantised bool
-	Empty     []string           // folders that would be a class if there were an image in them
-	Failed    []features.Failure // images that could not be read
+	// Unfinished says, with Parts, why Out is not a set yet: which shards are missing.
+	Unfinished error
+	Empty      []string           // folders that would be a class if there were an image in them
+	Failed     []features.Failure // images that could not be read
 }
 
 // ClassCount is a class and the number of its images that have features.
@@ -98,6 +105,9 @@ const (
 //
 // When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	if opts.Parts {
+		return extractPart(ctx, opts)
+	}
 	if len(opts.Sources) > 0 {
 		return extractSources(ctx, opts)
 	}
@@ -168,7 +178,7 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 // bits.
 func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (*features.Writer, bool, error) {
 	header := features.Header{
-		D: model.Dim(), LogitsDim: model.LogitsDim(),
+		D: model.Dim(), DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 		Machine: features.Machine{Kernels: kernels.Name()},
@@ -185,7 +195,7 @@ func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone
 		}
 	}
 	w, err := features.Create(ctx, opts.Out, header, features.Options{
-		Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
+		Force: opts.Force, Speculate: opts.Speculate, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
 	})
 	return w, quantised, err
 }
@@ -465,6 +475,10 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.L
 		}
 		source := d.Source
 		if m, ok := model.(*extractor.Model); ok {
+			if source.SHA256 != "" && source.SHA256 != m.SHA256 {
+				// Features of two graphs do not mix in sets, however near they are.
+				return nil, detector.Source{}, errors.Join(fmt.Errorf("model %s is %w: its graph is another, and a feature set is of one", m.Dir, detector.ErrOtherModel), model.Close())
+			}
 			folder, err := filepath.Abs(m.Dir)
 			if err == nil && source.Fingerprint == "" { // features made elsewhere
 				source, err = detector.ModelSource(m, folder, false)
