@@ -75,14 +75,6 @@ func (s *Server) judge(ctx context.Context, main, shadow *detectors.Loaded, p pi
 	var shared bool
 	o.judged, shared, o.err = s.flights.Do(ctx, key, func(ctx context.Context, deliver func(judged, error)) {
 		defer release()
-		waited := time.Now()
-		end, err := s.places.run(ctx)
-		if err != nil {
-			deliver(judged{}, err)
-			return
-		}
-		defer end()
-		s.metrics.stage("wait", waited)
 		v, err := s.compute(ctx, main, p.data)
 		deliver(v, err)
 		if shadow != nil && err == nil {
@@ -97,21 +89,41 @@ func (s *Server) judge(ctx context.Context, main, shadow *detectors.Loaded, p pi
 	return o
 }
 
-// compute judges an image.
+// compute judges an image. While many wait, the features of some are judged together.
 func (s *Server) compute(ctx context.Context, d *detectors.Loaded, data []byte) (judged, error) {
-	start := time.Now()
-	row, err := d.Features(ctx, data)
+	defer s.rowsOf.Settle() // whatever comes of this: rows may wait for it
+	row, verdict, err := s.features(ctx, d, data)
 	if err != nil {
 		return judged{}, err
+	}
+	v, err := verdict()
+	return judged{v, row}, err
+}
+
+// features computes the features of an image as one of those that run, and lets them be
+// judged.
+func (s *Server) features(ctx context.Context, d *detectors.Loaded, data []byte) (row []float32, verdict func() (pipeline.Verdict, error), err error) {
+	start := time.Now()
+	s.coming.Add(1)
+	end, err := s.places.run(ctx)
+	s.coming.Add(-1)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer end()
+	s.metrics.stage("wait", start)
+	start = time.Now()
+	if row, err = d.Features(ctx, data); err != nil {
+		return nil, nil, err
 	}
 	s.metrics.stage("features", start)
-	start = time.Now()
-	verdicts, err := d.Judge(ctx, row)
-	if err != nil {
-		return judged{}, err
-	}
-	s.metrics.stage("verdict", start)
-	return judged{verdicts[0], row}, nil
+	return row, s.rowsOf.Add(d, row), nil
+}
+
+// judgeRows judges rows of features together.
+func (s *Server) judgeRows(d *detectors.Loaded, rows [][]float32) ([]pipeline.Verdict, error) {
+	defer s.metrics.stage("verdict", time.Now())
+	return d.Judge(context.Background(), slices.Concat(rows...)) // it takes milliseconds
 }
 
 // all judges the images of a request, each on its own.

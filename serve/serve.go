@@ -3,9 +3,9 @@
 //
 // [New] opens the detectors, and [Server.Serve] answers requests until its context is
 // cancelled. The parts are packages of their own that know nothing of HTTP: detectors
-// keeps detectors open and replaces them, flight does equal work once, protocol has
-// the tensors of the Open Inference Protocol, store remembers; access has tokens,
-// certificates and the limits of clients.
+// keeps detectors open and replaces them, flight does equal work once, gather does
+// together what is cheaper so, protocol has the tensors of the Open Inference Protocol,
+// store remembers; access has tokens, certificates and the limits of clients.
 package serve
 
 import (
@@ -23,10 +23,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mlrbfn/options"
+	"mlrbfn/pipeline"
 	"mlrbfn/serve/access"
 	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/flight"
 	"mlrbfn/serve/folder"
+	"mlrbfn/serve/gather"
 	"mlrbfn/serve/learn"
 	"mlrbfn/serve/store"
 	"mlrbfn/serve/webhook"
@@ -125,6 +127,10 @@ const (
 	DefaultKeepFeatures   = 20_000
 )
 
+// mostRows is how many images are judged together while others wait: with so many, a
+// verdict costs little beside the features, and an answer is hardly later.
+const mostRows = 8
+
 // Limits of every connection.
 const (
 	headerTimeout = 10 * time.Second
@@ -139,6 +145,8 @@ type Server struct {
 	detectors *detectors.Set
 	places    *places
 	flights   flight.Group[flightKey, judged]
+	rowsOf    gather.Group[*detectors.Loaded, []float32, pipeline.Verdict] // that wait to be judged
+	coming    atomic.Int64                                                 // images that wait to run, whose rows are next
 	clients   *access.Clients
 	proxies   *access.Proxies
 	tokens    *access.Tokens      // nil where none is needed
@@ -171,6 +179,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	s := &Server{opts: opts, log: opts.Log, metrics: newMetrics(), shadows: newShadows(), events: newHub(), images: opts.Images}
 	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
 	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
+	s.rowsOf.Most, s.rowsOf.Coming, s.rowsOf.Do = mostRows, func() int { return int(s.coming.Load()) }, s.judgeRows
 	s.clients = access.NewClients(max(0, opts.PerClient))
 	if s.proxies, err = access.ParseProxies(opts.TrustedProxies); err != nil {
 		return nil, options.Errorf("TrustedProxies", "%w", err)

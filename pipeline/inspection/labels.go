@@ -180,7 +180,7 @@ func (in *inspector) distances(ctx context.Context, train, test dataset.Rows, ou
 		if c == nil {
 			return parallel.Blocks(ctx, len(index), 1, func(at, _ int) { _ = do(at, in.rowOf(index[at])) })
 		}
-		return c.Each(ctx, in.X, index, do)
+		return c.Each(ctx, in.With(index), do)
 	}
 	means, counts := make([][]float64, len(in.Classes)), make([]int, len(in.Classes))
 	// One class after the other, so that sums do not depend on the number of cores.

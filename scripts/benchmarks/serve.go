@@ -1,23 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"image"
-	"image/png"
 	"io"
 	"log"
-	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,18 +22,19 @@ import (
 	"mlrbfn/extractor"
 	"mlrbfn/pipeline"
 	"mlrbfn/serve"
-	"mlrbfn/serve/detectors"
 )
 
 // serving compares a service with what detect reaches on a folder of the same
 // photographs, and measures how long its answers take when it is idle, beside those of a
-// verdict without a service, and at 70% of that rate. Everything runs on this machine, the
-// clients too, and both sides of each ratio by turns. With soak it sends that many
-// requests to the program, with a tiny model, and prints how its memory grows.
+// verdict without a service, and at 70% of that rate. Service and detect are the program,
+// on the same processors; the clients are this process. Both sides of each ratio are
+// measured by turns. With soak it sends that many requests, with a tiny model, and prints
+// how the service's memory grows.
 type serving struct {
-	model, program        *string
+	model, program, cpus  *string
 	images, clients, soak *int
 	rounds                *int
+	store                 *bool
 }
 
 func benchServe(f *flag.FlagSet) func(ctx context.Context, dir string) error {
@@ -49,6 +43,8 @@ func benchServe(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 		images:  f.Int("images", 1000, "images that are judged for each number"),
 		clients: f.Int("clients", 32, "clients at once"),
 		soak:    f.Int("soak", 0, "instead, send this `NUMBER` of requests and watch the memory"),
+		store:   f.Bool("store", false, "the service stores its verdicts, and the flagged images, which detect does not"),
+		cpus:    f.String("cpus", "", "`LIST` of processors for serve and detect, as of taskset -c; those of the clients are by the taskset that starts this"),
 		rounds:  addRounds(f, 3),
 		program: addProgram(f),
 	}
@@ -88,31 +84,22 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 		}
 		photos = append(photos, data)
 	}
-	server, err := serve.New(ctx, serve.Options{
-		Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: detector}}, Model: *s.model}, PerClient: -1, PerClientConns: -1, Log: slog.New(slog.DiscardHandler),
-	})
+	args := []string{"--detector", detector, "--model", *s.model}
+	if *s.store {
+		args = append(args, "--store", filepath.Join(dir, "store.db"))
+	}
+	server, err := startService(ctx, *s.cpus, program, args...)
 	if err != nil {
 		return err
 	}
-	defer server.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(running, []net.Listener{l}, nil) }()
-	defer func() {
-		stop()
-		<-ended
-	}()
+	defer server.stop()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: *s.clients}}
 	defer client.CloseIdleConnections()
 	var serial atomic.Int64
 	ask := func(photo []byte) (int, error) {
 		// Bytes after the end of a JPEG change nothing but its hash: no two are equal.
 		body := fmt.Appendf(bytes.Clone(photo), "%d", serial.Add(1))
-		response, err := client.Post("http://"+l.Addr().String()+"/v1/detect", "image/jpeg", bytes.NewReader(body))
+		response, err := client.Post(server.address+"/v1/detect", "image/jpeg", bytes.NewReader(body))
 		if err != nil {
 			return 0, err
 		}
@@ -159,54 +146,43 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	onFolder := func(folder string) (time.Duration, error) {
+	onFolder := func(folder string) (wall, cpu time.Duration, err error) {
 		start := time.Now()
-		cmd := exec.CommandContext(ctx, program, "detect", "--detector", detector, "--model", *s.model, "--json", "--quiet", folder)
+		cmd := pinned(ctx, *s.cpus, program, "detect", "--detector", detector, "--model", *s.model, "--json", "--quiet", folder)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("detect: %w: %.500s", err, out)
+			return 0, 0, fmt.Errorf("detect: %w: %.500s", err, out)
 		}
-		return time.Since(start), nil
+		return time.Since(start), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 	}
-	var served, detected time.Duration
+	var served, servedCPU, detected, detectedCPU time.Duration
 	for round := range *s.rounds {
 		log.Printf("round %d: %d clients, and detect on a folder", round+1, *s.clients)
+		before := server.processTime()
 		took, err := s.flood(photos, good)
 		if err != nil {
 			return err
 		}
 		served += took
-		begin, err := onFolder(one)
+		servedCPU += server.processTime() - before
+		begin, beginCPU, err := onFolder(one)
 		if err != nil {
 			return err
 		}
-		if took, err = onFolder(folder); err != nil {
+		took, cpu, err := onFolder(folder)
+		if err != nil {
 			return err
 		}
 		detected += took - begin
+		detectedCPU += cpu - beginCPU
 	}
-	rate := float64(*s.rounds**s.images) / served.Seconds()
-	detect := float64(*s.rounds*(*s.images-1)) / detected.Seconds()
-	// At 70% of it, at even intervals.
-	log.Print("70% load")
-	var loaded times
-	var group sync.WaitGroup
-	var failures atomic.Int64
-	tick := time.NewTicker(time.Duration(float64(time.Second) / (0.7 * rate)))
-	for i := range *s.images {
-		<-tick.C
-		group.Go(func() {
-			start := time.Now()
-			if good(photos[i%len(photos)]) != nil {
-				failures.Add(1)
-			}
-			loaded.add(time.Since(start))
-		})
-	}
-	tick.Stop()
-	group.Wait()
+	n, m := float64(*s.rounds**s.images), float64(*s.rounds*(*s.images-1))
+	rate, detect := n/served.Seconds(), m/detected.Seconds()
+	evenly, failedEvenly := s.load(0.7*rate, photos, good, false)
+	atRandom, failedAtRandom := s.load(0.7*rate, photos, good, true)
 	// Beyond what may wait.
 	log.Print("more than may wait")
 	var statuses sync.Map
+	var group sync.WaitGroup
 	for i := range 4 * serve.DefaultWaiting {
 		group.Go(func() {
 			status, err := ask(photos[i%len(photos)])
@@ -221,18 +197,25 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	group.Wait()
 
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "%d clients, images/s\t%.1f\t%.2f× of detect\t\n", *s.clients, rate, rate/detect)
-	fmt.Fprintf(w, "detect on a folder, images/s (without its start)\t%.1f\t\t\n", detect)
-	fmt.Fprintf(w, "a verdict without a service, ms\tp50 %.1f\tp99 %.1f\t\n", alone.quantile(0.5), alone.quantile(0.99))
-	fmt.Fprintf(w, "idle, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50 without a service\n", idle.quantile(0.5), idle.quantile(0.99), idle.quantile(0.5)/alone.quantile(0.5))
-	fmt.Fprintf(w, "at 70%% load, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50, %d failed\n", loaded.quantile(0.5), loaded.quantile(0.99), loaded.quantile(0.99)/loaded.quantile(0.5), failures.Load())
+	ms := func(d time.Duration, n float64) float64 { return d.Seconds() * 1000 / n }
+	fmt.Fprintf(w, "%d clients, images/s\t%.1f\t%.3f× of detect\tprocessor ms/image of the service %.2f\t\n", *s.clients, rate, rate/detect, ms(servedCPU, n))
+	fmt.Fprintf(w, "detect on a folder, images/s (without its start)\t%.1f\t\tprocessor ms/image %.2f\t\n", detect, ms(detectedCPU, m))
+	fmt.Fprintf(w, "a verdict without a service, ms\tp50 %.1f\tp99 %.1f\t\t\n", alone.quantile(0.5), alone.quantile(0.99))
+	fmt.Fprintf(w, "idle, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50 without a service\t\n", idle.quantile(0.5), idle.quantile(0.99), idle.quantile(0.5)/alone.quantile(0.5))
+	for _, l := range []struct {
+		how    string
+		took   *times
+		failed int64
+	}{{"at even intervals", evenly, failedEvenly}, {"at random times (Poisson)", atRandom, failedAtRandom}} {
+		fmt.Fprintf(w, "70%% load %s, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50, %d failed\t\n", l.how, l.took.quantile(0.5), l.took.quantile(0.99), l.took.quantile(0.99)/l.took.quantile(0.5), l.failed)
+	}
 	fmt.Fprintf(w, "%d requests at once, by status (0: no answer)\t", 4*serve.DefaultWaiting)
 	statuses.Range(func(status, count any) bool {
 		fmt.Fprintf(w, "%d: %d  ", status, count.(*atomic.Int64).Load())
 		return true
 	})
-	fmt.Fprintln(w, "\t\t")
-	fmt.Fprintf(w, "load average of the machine (1, 5, 15 minutes)\t%s\t\t\n", loadAverage())
+	fmt.Fprintln(w, "\t\t\t")
+	fmt.Fprintf(w, "load average of the machine (1, 5, 15 minutes)\t%s\t\t\t\n", loadAverage())
 	return w.Flush()
 }
 
@@ -243,100 +226,6 @@ func loadAverage() string {
 		return "not known"
 	}
 	return strings.Join(strings.Fields(string(text))[:3], " ")
-}
-
-// endure sends requests to the program and prints its memory from time to time.
-func (s *serving) endure(ctx context.Context, dir string) error {
-	program, err := build(*s.program, dir)
-	if err != nil {
-		return err
-	}
-	images, features, detector := filepath.Join(dir, "images"), filepath.Join(dir, "pixels"), filepath.Join(dir, "detector.safetensors")
-	var photos [][]byte
-	for i := range 200 {
-		img := image.NewGray(image.Rect(0, 0, 8, 8))
-		rng := rand.New(rand.NewPCG(uint64(i), 1))
-		for at := range img.Pix {
-			img.Pix[at] = uint8(rng.IntN(120) + 100*(i%2))
-		}
-		var b bytes.Buffer
-		class := filepath.Join(images, []string{"dark", "light"}[i%2])
-		if err := errors.Join(png.Encode(&b, img), os.MkdirAll(class, 0o777), os.WriteFile(filepath.Join(class, fmt.Sprintf("%d.png", i)), b.Bytes(), 0o666)); err != nil {
-			return err
-		}
-		photos = append(photos, b.Bytes())
-	}
-	if _, err := pipeline.Extract(ctx, pipeline.ExtractOptions{Model: extractor.PixelsName, Images: images, Out: features, Pixels: extractor.PixelOptions{Width: 8, Height: 8}}); err != nil {
-		return err
-	}
-	d, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{features}})
-	if err == nil {
-		err = d.Save(detector)
-	}
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, program, "serve", "--detector", detector, "--store", filepath.Join(dir, "store.db"), "--keep", "none", "--listen", "127.0.0.1:0", "--per-client", "-1", "--log", "json")
-	text, err := cmd.StderrPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait() // what it says was seen by its answers
-	}()
-	address := ""
-	for lines := bufio.NewScanner(text); address == "" && lines.Scan(); {
-		var said struct{ Msg, Address string }
-		if json.Unmarshal(lines.Bytes(), &said) == nil && said.Msg == "listening" {
-			address = said.Address
-		}
-	}
-	go io.Copy(io.Discard, text)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: *s.clients}}
-	var next, stored, refused, failed atomic.Int64
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "requests\tresident\tstored\trefused (429)\tfailed\tper second\tload")
-	began := time.Now()
-	report := func(n int64) {
-		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%.0f\t%s\n", n, resident(cmd.Process.Pid), stored.Load(), refused.Load(), failed.Load(), float64(n)/time.Since(began).Seconds(), loadAverage())
-		_ = w.Flush()
-	}
-	every := max(int64(*s.soak)/20, 1)
-	var group sync.WaitGroup
-	for range *s.clients {
-		group.Go(func() {
-			for i := next.Add(1); i <= int64(*s.soak) && ctx.Err() == nil; i = next.Add(1) {
-				body := fmt.Appendf(bytes.Clone(photos[i%int64(len(photos))]), "%d", i)
-				response, err := client.Post("http://"+address+"/v1/detect", "image/png", bytes.NewReader(body))
-				if err == nil {
-					var answer struct{ Stored bool }
-					err = json.NewDecoder(response.Body).Decode(&answer)
-					_, _ = io.Copy(io.Discard, response.Body)
-					err = errors.Join(err, response.Body.Close())
-					switch {
-					case response.StatusCode == http.StatusTooManyRequests:
-						refused.Add(1)
-					case response.StatusCode != http.StatusOK:
-						failed.Add(1)
-					case answer.Stored:
-						stored.Add(1)
-					}
-				}
-				if err != nil {
-					failed.Add(1)
-				}
-				if i%every == 0 {
-					report(i)
-				}
-			}
-		})
-	}
-	group.Wait()
-	return ctx.Err()
 }
 
 // flood lets all clients ask one after the other, and returns how long it took.
@@ -359,6 +248,34 @@ func (s *serving) flood(photos [][]byte, ask func([]byte) error) (time.Duration,
 	}
 	group.Wait()
 	return time.Since(start), failed
+}
+
+// load sends so many requests per second, whether or not those before are answered. The
+// time of an answer counts from when its request was due.
+func (s *serving) load(rate float64, photos [][]byte, ask func([]byte) error, random bool) (took *times, failed int64) {
+	log.Print("70% load")
+	took = &times{}
+	rng := rand.New(rand.NewPCG(7, 1))
+	var failures atomic.Int64
+	var group sync.WaitGroup
+	due := time.Now()
+	for i := range *s.images {
+		gap := 1.0
+		if random {
+			gap = rng.ExpFloat64()
+		}
+		due = due.Add(time.Duration(gap / rate * float64(time.Second)))
+		time.Sleep(time.Until(due))
+		was := due
+		group.Go(func() {
+			if ask(photos[i%len(photos)]) != nil {
+				failures.Add(1)
+			}
+			took.add(time.Since(was))
+		})
+	}
+	group.Wait()
+	return took, failures.Load()
 }
 
 // times are how long answers took.
