@@ -47,7 +47,6 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 			return Meta{}, fmt.Errorf("an extraction to %s is running or was interrupted: it left %s; run the same command again before merging", shard, partialDir(shard))
 		}
 	}
-	uniteClasses(sets)
 	if err := belongTogether(sets); err != nil {
 		return Meta{}, err
 	}
@@ -108,6 +107,7 @@ func shardsIn(dirs []string) (shards []string, err error) {
 // belongTogether makes sure that the sets are the shards of one whole, each
 // once, and puts them in order.
 func belongTogether(sets []*Set) error {
+	uniteClasses(sets)
 	if len(sets) == 0 {
 		return fmt.Errorf("%w: none are given", ErrShards)
 	}

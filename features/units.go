@@ -30,7 +30,7 @@ func SortClasses(names []string) {
 func uniteClasses(sets []*Set) {
 	var all []string
 	for _, s := range sets {
-		if s.Shard == nil || s.Shard.Units == 0 {
+		if s == nil || s.Shard == nil || s.Shard.Units == 0 {
 			return
 		}
 		all = append(all, s.Classes...)
