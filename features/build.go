@@ -34,6 +34,7 @@ type build struct {
 	places   iter.Seq2[int64, error] // nil except for a shard
 	failed   []Failure
 	parquet  bool
+	sources  []sourceLine
 }
 
 // write writes and syncs all files of the set in a new folder and completes meta.
@@ -73,6 +74,9 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	}
 	if err == nil && b.parquet {
 		err = file(parquetFile, b.writeParquet)
+	}
+	if err == nil && len(b.sources) > 0 {
+		err = file(sourcesFile, func(w io.Writer) error { return writeLines(w, each(b.sources), func(l sourceLine) any { return l }) })
 	}
 	if err == nil && old != nil {
 		err = errors.Join(copyFile(filepath.Join(dir, weightFile), old.path(weightFile)), copyFile(filepath.Join(dir, biasFile), old.path(biasFile)))
@@ -233,6 +237,8 @@ type Contents struct {
 	// and the place of each of Images in that.
 	Part   *Part
 	Places []int64
+	// Sources are the files of many images that Images are from, in order.
+	Sources []Source
 }
 
 // newBuild checks the arguments of Commit. The build that it returns reads them and
@@ -326,6 +332,9 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 		},
 		failed:  slices.Clone(c.Failed),
 		parquet: h.Parquet,
+	}
+	for _, s := range c.Sources {
+		b.sources = append(b.sources, newSourceLine(s))
 	}
 	if h.LogitsDim > 0 {
 		b.logits, b.columns = matrix(h.D, h.LogitsDim), h.LogitsDim

@@ -10,6 +10,7 @@
 //	errors.jsonl   one [Failure] per line (path, error): images that could not be read
 //	features.parquet  the same rows as Parquet, if asked for
 //	positions.npy  int64 [N], only in a shard: each row's place in the whole set
+//	sources.jsonl  one line per tar or Parquet file that was read to its end, if images came from such
 //	features.json  the [Meta], with the checksums of all these
 //
 // [Open] reads one. Sets of other programs need only features.npy. [Create] writes
@@ -60,6 +61,7 @@ const (
 	imagesFile   = "images.jsonl"
 	errorsFile   = "errors.jsonl"
 	placesFile   = "positions.npy"
+	sourcesFile  = "sources.jsonl"
 	metaFile     = "features.json"
 	weightFile   = "fc_weight.npy"
 	biasFile     = "fc_bias.npy"
@@ -180,8 +182,9 @@ func (s Shard) String() string {
 // Part is a Shard of a known listing.
 type Part struct {
 	Shard
-	Images  int    `json:"images"`  // in the whole listing
-	Listing string `json:"listing"` // SHA-256 of its paths, which all shards of one whole share
+	Images  int    `json:"images"`          // in the whole listing; 0 with Units
+	Listing string `json:"listing"`         // SHA-256 of its paths, which all shards of one whole share
+	Units   int    `json:"units,omitempty"` // files of the whole listing, if some are tars or the like, whose images nobody counted
 }
 
 // Image is the entry of images.jsonl for an image. Any program can read its path: a

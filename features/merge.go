@@ -107,6 +107,7 @@ func shardsIn(dirs []string) (shards []string, err error) {
 // belongTogether makes sure that the sets are the shards of one whole, each
 // once, and puts them in order.
 func belongTogether(sets []*Set) error {
+	uniteClasses(sets)
 	if len(sets) == 0 {
 		return fmt.Errorf("%w: none are given", ErrShards)
 	}
@@ -130,7 +131,7 @@ func belongTogether(sets []*Set) error {
 			return fmt.Errorf("%w: %s has %d logits a row, %s %d", ErrShards, first.Dir, columns, s.Dir, others)
 		case first.Root != s.Root:
 			return fmt.Errorf("%w: %s is of images in %s, %s of images in %s", ErrShards, first.Dir, first.Root, s.Dir, s.Root)
-		case a.Listing != b.Listing || a.Images != b.Images || !slices.Equal(first.Classes, s.Classes):
+		case a.Listing != b.Listing || a.Images != b.Images || a.Units != b.Units || !slices.Equal(first.Classes, s.Classes):
 			return fmt.Errorf("%w: images came or went between %s and %s; extract every shard once more, which takes only what is new", ErrShards, first.Dir, s.Dir)
 		}
 	}
@@ -167,6 +168,9 @@ func merged(sets []*Set) (*build, error) {
 	}
 	var err error
 	if b.meta, err = wholeMeta(sets, len(b.failed)); err != nil {
+		return nil, err
+	}
+	if b.sources, err = sourcesOf(sets); err != nil {
 		return nil, err
 	}
 	shardOf, err := interleaved(sets)

@@ -71,6 +71,10 @@ type Writer struct {
 	journal *journal
 	old     *Set // the set at dir, if its rows can be used
 	known   map[string]location
+	sources map[string]Source // those that were read to their end, by path
+	// sourceLog is where those of unfinished work are, sourceEnd its length.
+	sourceLog *disk.File
+	sourceEnd int64
 	// machines are those of the journal's rows, probe what the model answered on the first.
 	machines []Machine
 	probe    *Probe
@@ -135,6 +139,14 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	})
 	if err != nil {
 		return nil, err
+	}
+	if err := w.readSources(); err != nil {
+		return nil, err
+	}
+	if w.old != nil {
+		if err := w.readOldSources(); err != nil {
+			return nil, err
+		}
 	}
 	if w.machines, err = readMachines(w.partial("")); err != nil {
 		return nil, err
@@ -294,7 +306,7 @@ func (w *Writer) inspect() (*Set, error) {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case featuresFile, parquetFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, metaFile, weightFile, biasFile:
+		case featuresFile, parquetFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, sourcesFile, metaFile, weightFile, biasFile:
 		default:
 			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; write to another folder", w.dir, ErrNotSet, e.Name())
 		}
@@ -365,6 +377,14 @@ func (w *Writer) Has(path string, bytes, mtime int64) bool {
 	defer w.mu.Unlock()
 	l, ok := w.known[path]
 	return ok && l.bytes == bytes && l.mtime == mtime
+}
+
+// Known returns the size and time of the file that the row of an image was made from.
+func (w *Writer) Known(path string) (bytes, mtime int64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, ok := w.known[path]
+	return l.bytes, l.mtime, ok
 }
 
 // Append adds the row of an image and ignores its Label. It replaces an earlier row
@@ -445,26 +465,32 @@ func (w *Writer) Commit(ctx context.Context, c Contents) (Meta, error) {
 
 // finish writes a set, puts it into place and closes w.
 func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
+	if w.unchanged(set) {
+		return w.old.Meta, w.release(true)
+	}
 	// The files at dir may have changed since Create.
 	old, err := w.inspect()
 	if err != nil {
 		return Meta{}, err
 	}
 	err = set.write(ctx, w.partial(newDir), old)
-	// Windows moves no folder that has an open file.
-	for _, open := range []*Set{old, w.old} {
-		if open != nil {
-			err = errors.Join(err, open.Close())
-		}
+	if old != nil {
+		err = errors.Join(err, old.Close())
 	}
-	if w.old = nil; err != nil {
+	if err != nil {
 		return Meta{}, err
+	}
+	if w.old != nil { // Windows moves no folder that has an open file
+		if err := w.old.Close(); err != nil {
+			return Meta{}, err
+		}
+		w.old = nil
 	}
 	if w.options.Speculate && sameSet(w.dir, set.meta) {
 		return set.meta, w.release(true) // another run was first
 	}
 	if err := place(w.partial(newDir), w.dir, w.partial(oldDir)); err != nil {
-		return Meta{}, fmt.Errorf("put the new set into place: %w", err)
+		return Meta{}, errors.Join(fmt.Errorf("put the new set into place: %w", err), w.release(false))
 	}
 	return set.meta, w.release(true)
 }
@@ -496,6 +522,9 @@ func (w *Writer) release(done bool) error {
 	if w.journal != nil {
 		if !done {
 			errs = append(errs, w.journal.sync())
+		}
+		if w.sourceLog != nil {
+			errs = append(errs, w.sourceLog.Close())
 		}
 		errs = append(errs, w.journal.close())
 		if done || w.journal.n == 0 {

@@ -20,6 +20,7 @@ import (
 	"mlrbfn/internal/kernels"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
+	sourcelist "mlrbfn/pipeline/source"
 )
 
 // tool is the name of the program that feature sets record.
@@ -27,8 +28,11 @@ const tool = "mlrbfn extract"
 
 // ExtractOptions says which images to extract with which model to where.
 type ExtractOptions struct {
-	Model   string         // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
-	Images  string         // folder of images, one subfolder per class or flat; or an idx file of images
+	Model  string // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
+	Images string // folder of images, one subfolder per class or flat; or an idx file of images
+	// Sources, where set, are read in the place of Images: tars, Parquet files, folders of
+	// buckets, and lists, see package source. List and Names do not go with them.
+	Sources []string
 	List    string         // OpenOOD list of the images to take; "" takes all
 	Names   string         // another list, whose folders name the classes of List; "" for List itself
 	Class   string         // the class of all images, whatever folders they are in; "" for their folders
@@ -104,6 +108,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	if opts.Parts {
 		return extractPart(ctx, opts)
 	}
+	if len(opts.Sources) > 0 {
+		return extractSources(ctx, opts)
+	}
 	if opts.List == "" {
 		if err := apart(opts.Images, opts.Out); err != nil {
 			return nil, err
@@ -123,14 +130,62 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
+	w, quantised, err := createSet(ctx, opts, model, source, root)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]extractor.Item)}
+	e.result.Quantised = quantised
+	if err := e.run(ctx); err != nil {
+		return nil, err
+	}
+	return e.commit(ctx)
+}
+
+// extractSources is Extract for opts.Sources.
+func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	if opts.List != "" || opts.Names != "" || opts.Images != "" {
+		return nil, options.Errorf("Sources", "they go with neither Images nor List")
+	}
+	sources, err := sourcelist.List(ctx, opts.Sources...)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Model == extractor.PixelsName && opts.Detector == nil && opts.Pixels.Width == 0 {
+		return nil, options.Errorf("Width", "images that come in tars, tables or from a bucket need the size to make them of")
+	}
+	model, source, err := openBackbone(ctx, opts, &extractor.Listing{Root: sources.Root})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	w, quantised, err := createSet(ctx, opts, model, source, sources.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	e := &extraction{opts: opts, model: model, w: w}
+	e.result.Quantised = quantised
+	s, err := e.stream(ctx, sources)
+	if err != nil {
+		return nil, err
+	}
+	return s.commit(ctx)
+}
+
+// createSet begins or continues the set. It also tells whether the model computes in 8
+// bits.
+func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (*features.Writer, bool, error) {
 	header := features.Header{
 		D: model.Dim(), DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 		Machine: features.Machine{Kernels: kernels.Name()},
 	}
+	var err error
 	if header.Probe, err = model.Probe(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	quantised := false
 	if m, ok := model.(*extractor.Model); ok {
@@ -142,16 +197,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	w, err := features.Create(ctx, opts.Out, header, features.Options{
 		Force: opts.Force, Speculate: opts.Speculate, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
 	})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]extractor.Item)}
-	e.result.Quantised = quantised
-	if err := e.run(ctx); err != nil {
-		return nil, err
-	}
-	return e.commit(ctx)
+	return w, quantised, err
 }
 
 // openBackboneFor opens the model as soon as there are images to tell how, and
@@ -231,13 +277,7 @@ func (e *extraction) extract(ctx context.Context, items []extractor.Item) error 
 			e.result.Failed = append(e.result.Failed, e.failure(r.Item.Path, r.Err))
 			return nil
 		}
-		e.result.New++
-		if r.Orientation != 1 {
-			e.result.Oriented++
-		}
-		if r.Enlarged {
-			e.result.Enlarged++
-		}
+		e.count(r)
 		if r.Item != items[r.Index] {
 			e.now[r.Item.Path] = r.Item
 		}
@@ -246,6 +286,17 @@ func (e *extraction) extract(ctx context.Context, items []extractor.Item) error 
 	})
 	e.done += len(items)
 	return err
+}
+
+// count counts a new row.
+func (e *extraction) count(r extractor.Result) {
+	e.result.New++
+	if r.Orientation != 1 {
+		e.result.Oriented++
+	}
+	if r.Enlarged {
+		e.result.Enlarged++
+	}
 }
 
 // failure says why an image has no features.
@@ -322,7 +373,7 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 			e.result.Failed = append(e.result.Failed, e.failure(failure.Path, failure.Err))
 		}
 	}
-	slices.SortFunc(e.result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(e.result.Failed, compareFailures)
 	if e.opts.Class != "" {
 		all.Classes, e.result.Empty = []string{e.opts.Class}, nil
 		for i := range all.Items {
@@ -361,6 +412,14 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 		first := e.result.Failed[0]
 		return nil, fmt.Errorf("no image under %s gave features (%d tried); the first: %s: %s", e.opts.Images, lost, first.Path, first.Error)
 	}
+	return e.finish(ctx, set)
+}
+
+// compareFailures orders failures by their paths.
+func compareFailures(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) }
+
+// finish writes the set and counts its classes.
+func (e *extraction) finish(ctx context.Context, set features.Contents) (*ExtractResult, error) {
 	var err error
 	if e.result.Meta, err = e.w.Commit(ctx, set); err != nil {
 		return nil, err

@@ -25,17 +25,17 @@ func init() {
 }
 
 func open(_ context.Context, at bucket.Location) (bucket.Driver, error) {
-	return &server{at.Scheme + "://" + at.Bucket + "/", Client()}, nil
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	Tune(transport)
+	return &server{at.Scheme + "://" + at.Bucket + "/", &http.Client{Transport: transport}}, nil
 }
 
-// Client returns an HTTP client for many requests to one host.
-func Client() *http.Client {
-	t := http.DefaultTransport.(*http.Transport).Clone()
+// Tune sets an HTTP transport up for many requests to one host.
+func Tune(t *http.Transport) {
 	t.MaxIdleConnsPerHost, t.MaxIdleConns = 256, 256
 	t.DialContext = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	t.DisableCompression = true // ranges are of the object's own bytes
 	t.ReadBufferSize = 64 << 10
-	return &http.Client{Transport: t}
 }
 
 type server struct {

@@ -14,6 +14,7 @@ import (
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/features"
 	"mlrbfn/pipeline"
+	"mlrbfn/pipeline/source"
 )
 
 func newExtract() *command {
@@ -23,7 +24,7 @@ func newExtract() *command {
 Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and --parts write one set of n parts, which all commands read as they read others. Without --parts each writes a set of its own, and mlrbfn merge makes one of them.`)
 	var opts pipeline.ExtractOptions
 	c.section("input")
-	c.StringVar(&opts.Images, "images", "", "`DIR` of images, or an idx file of images as MNIST has (.gz too)")
+	inputs := c.StringArray("images", nil, "`DIR` of images; a tar, Parquet file, idx file or list of paths or URLs; or any of these as s3://, gs:// or https:// (repeat; {000..099} and * stand for several)")
 	c.StringVar(&opts.List, "list", "", "only the images of a `FILE` with lines of path and label, as OpenOOD has them")
 	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
 	c.StringVar(&opts.Class, "class", "", "`NAME` of the class of all images, whatever folders they are in")
@@ -53,7 +54,7 @@ Running it again processes only images that are new or whose size or modificatio
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("check")
 	check := addCheckFlags(c)
-	c.rare("verify", "against", "picture", "check-images")
+	c.rare("verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
 	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
@@ -63,7 +64,18 @@ Running it again processes only images that are new or whose size or modificatio
 		if err := check.validate(c.Changed, pixels); err != nil {
 			return err
 		}
-		if !check.on && (opts.Images == "" || opts.Out == "") {
+		if source.Wanted(*inputs...) {
+			opts.Sources = *inputs
+		} else if len(*inputs) > 0 {
+			opts.Images = (*inputs)[0]
+		}
+		if check.on && len(opts.Sources) > 0 {
+			return Usagef("--check looks at the images of one folder on the disk")
+		}
+		if opts.List != "" && len(opts.Sources) > 0 {
+			return Usagef("--list goes with one folder on the disk")
+		}
+		if !check.on && (opts.Images == "" && len(opts.Sources) == 0 || opts.Out == "") {
 			return Usagef("--images and --out are needed")
 		}
 		if err := c.noArgs(); err != nil {
