@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check wheels clean
+.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check python test-python wheels clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -84,13 +84,16 @@ demo:  ## run the whole chain on real images, in under three minutes
 bench: setup  ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
-# scripts/wheels.py lists other platforms, which are not finished: macOS does not build
-# yet, and Linux arm64 and Windows were not tried.
-WHEELS ?= manylinux_2_28_x86_64
-wheels: setup  ## make the Python wheel for Linux x86-64 in dist/ and try it in a fresh environment
+python:  ## build the Python package's shared library and program into python/
+	scripts/test_python build
+
+test-python: setup  ## test the Python package, with scikit-learn's own checks
+	scripts/test_python
+
+wheels: setup  ## make the Python wheels of four platforms in dist/ and try this machine's in a fresh environment
 	@python3 scripts/fetch.py packages --requirements scripts/requirements-wheels.txt --into .setup/wheel-tools --dependencies
 	@rm -rf dist
-	PYTHONPATH=.setup/wheel-tools python3 scripts/wheels.py --into dist --only $(WHEELS)
+	PYTHONPATH=.setup/wheel-tools python3 scripts/wheels.py --into dist $(if $(WHEELS),--only $(WHEELS))
 	PYTHONPATH=.setup/wheel-tools python3 -m twine check --strict dist/*.whl
 	PYTHONPATH=.setup/wheel-tools python3 -m check_wheel_contents dist/*.whl
 	@if [ -e dist/mlrbfn-*_$$(uname -m).whl ]; then scripts/test_wheel dist/mlrbfn-*_$$(uname -m).whl; fi
@@ -114,4 +117,4 @@ export-check: setup  ## export CLIP, DINOv2, ResNet and others with random weigh
 	@scripts/export_model --self-test $(EXPORTS)
 
 clean:  ## remove what set-up, building and the demonstration made
-	rm -rf .setup bin demo dist models/efficientnet-lite0/model.onnx
+	rm -rf .setup bin demo dist python/bin python/mlrbfn/libmlrbfn.* models/efficientnet-lite0/model.onnx

@@ -267,27 +267,27 @@ func (c *Conditioning) Apply(dst, x []float64) {
 	c.packed.NN(n, x, dst)
 }
 
-// Rows returns the rows of x [N, D] listed in index, conditioned and rounded to
-// float32, [len(index), E]. It computes on all cores.
-func (c *Conditioning) Rows(ctx context.Context, x []float32, index []int) ([]float32, error) {
+// Rows returns the selected rows, conditioned and rounded to float32, [n, E]. It
+// computes on all cores.
+func (c *Conditioning) Rows(ctx context.Context, rows dataset.Rows) ([]float32, error) {
 	e := c.Out()
-	out := make([]float32, len(index)*e)
-	return out, c.Each(ctx, x, index, func(at int, rows []float32) error {
+	out := make([]float32, rows.Len()*e)
+	return out, c.Each(ctx, rows, func(at int, rows []float32) error {
 		copy(out[at*e:], rows)
 		return nil
 	})
 }
 
 // Each calls do, from several goroutines, with blocks of the rows that Rows would
-// return. A block begins with the row index[at]. do must not hold on to it.
-func (c *Conditioning) Each(ctx context.Context, x []float32, index []int, do func(at int, rows []float32) error) error {
-	d, e := c.In(), c.Out()
+// return. A block begins with the row Index[at]. do must not hold on to it.
+func (c *Conditioning) Each(ctx context.Context, data dataset.Rows, do func(at int, rows []float32) error) error {
+	d, e, index := c.In(), c.Out(), data.Index
 	block := min(256, max(16, 1<<21/d))
 	return parallel.Ranges(ctx, len(index), block, func() func(from, to int) error {
 		in, out, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
 		return func(from, to int) error {
 			for i, r := range index[from:to] {
-				for j, v := range x[r*d : (r+1)*d] {
+				for j, v := range data.Row(r) {
 					in[i*d+j] = float64(v)
 				}
 			}

@@ -44,7 +44,7 @@ func TestGolden(t *testing.T) {
 		}
 		rows, e := golden.X, golden.D
 		if fitted != nil {
-			if rows, err = fitted.Rows(context.Background(), golden.X, data.Index); err != nil {
+			if rows, err = fitted.Rows(context.Background(), data); err != nil {
 				t.Fatal(err)
 			}
 			e = fitted.Out()
@@ -95,7 +95,7 @@ func TestWhitenedClassesAreRound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		z, err := c.Rows(context.Background(), x, data.Index)
+		z, err := c.Rows(context.Background(), data)
 		if err != nil {
 			t.Fatal(err)
 		}

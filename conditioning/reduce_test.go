@@ -73,7 +73,7 @@ func TestReducedWhitening(t *testing.T) {
 		if c.Kind != conditioning.Whiten || c.Out() >= 300 || !(c.Shrinkage > 0) || c.Memory != 0 {
 			t.Fatalf("%s: %+v with %d coordinates", kind, c.Options, c.Out())
 		}
-		z, err := c.Rows(t.Context(), data.X, data.Index)
+		z, err := c.Rows(t.Context(), data)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -234,13 +234,11 @@ func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.M
 		}
 	}
 	blas64.Trsm(blas.Left, blas.NoTrans, 1, lower.RawTriangular(), means.RawMatrix())
-	var svd mat.SVD
-	if !svd.Factorize(means, mat.SVDThin) {
+	axes, found := linalg.Axes(means)
+	if !found {
 		return errors.New("the axes of the class means could not be found")
 	}
-	var axes mat.Dense
-	svd.UTo(&axes)
-	rotate(w, &axes)
+	rotate(w, axes)
 	c.Matrix = make([]float32, rows.D*rows.D)
 	copyTo(c.Matrix, w.RawMatrix().Data)
 	return c.Validate()

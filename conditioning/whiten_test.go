@@ -100,7 +100,7 @@ func TestTurn(t *testing.T) {
 			return c
 		}
 		rows := func(c *conditioning.Conditioning) []float32 {
-			z, err := c.Rows(t.Context(), data.X, data.Index)
+			z, err := c.Rows(t.Context(), data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		z, err := c.Rows(t.Context(), data.X, data.Index)
+		z, err := c.Rows(t.Context(), data)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,20 +5,23 @@ package dataset
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
+	"mlrbfn/features"
 	"mlrbfn/internal/spill"
 )
 
 // Rows selects rows of a matrix, with their labels. The zero value has no rows.
 type Rows struct {
-	X      []float32 // [N, D] row-major; read only, so it may be a memory map
+	X      []float32 // [N, D] row-major; read only, so it may be a memory map; nil for rows of a Space that lie in several files, which Row and Block give
 	D      int       // features of a row
 	Labels []int64   // [N], the class of each row
 	Index  []int     // the selected rows, each with a label in [0, C); nil means none
 
 	pages *spill.Matrix // that X belongs to, if the rows may be in a file
+	set   *features.Set // that has the rows, where X is nil
 }
 
 // All returns all rows of x [N, d], which it does not change.
@@ -34,7 +37,37 @@ func All(x []float32, d int, labels []int64) Rows {
 func (r Rows) Len() int { return len(r.Index) }
 
 // Row returns row i of the matrix.
-func (r Rows) Row(i int) []float32 { return r.X[i*r.D : (i+1)*r.D] }
+func (r Rows) Row(i int) []float32 {
+	if r.set != nil {
+		return r.set.Row(i)
+	}
+	return r.X[i*r.D : (i+1)*r.D]
+}
+
+// Block returns the rows from … to−1 of the matrix, copied where they do not follow each
+// other in memory.
+func (r Rows) Block(from, to int) []float32 {
+	if r.set != nil {
+		return r.set.Block(from, to)
+	}
+	return r.X[from*r.D : to*r.D]
+}
+
+// Chunks gives all rows of the matrix in order: at once where they follow each other in
+// memory or in a memory map, else in blocks.
+func (r Rows) Chunks() iter.Seq[[]float32] {
+	return func(yield func([]float32) bool) {
+		if r.set == nil {
+			yield(r.X)
+			return
+		}
+		for from := 0; from < r.set.N; from += 8 * BlockRows {
+			if !yield(r.Block(from, min(from+8*BlockRows, r.set.N))) {
+				return
+			}
+		}
+	}
+}
 
 // With returns other rows of the same matrix.
 func (r Rows) With(index []int) Rows {
@@ -48,7 +81,7 @@ func (r Rows) Check(what string, classes int) error {
 	if len(r.Index) == 0 {
 		return nil
 	}
-	if r.D < 1 || len(r.X)%r.D != 0 || len(r.X)/r.D != len(r.Labels) {
+	if r.set == nil && (r.D < 1 || len(r.X)%r.D != 0 || len(r.X)/r.D != len(r.Labels)) {
 		return fmt.Errorf("%s data: %d values and %d labels do not fit rows of %d features", what, len(r.X), len(r.Labels), r.D)
 	}
 	for _, i := range r.Index {
@@ -76,6 +109,21 @@ func (r Rows) Gather(x []float32, labels []int, index []int) error {
 		labels[i] = int(r.Labels[at])
 	}
 	return nil
+}
+
+// InMemory returns the selected rows, and no others, as rows in memory. It copies them,
+// which saves time where they are read many times from a file that is larger than
+// memory.
+func (r Rows) InMemory() (Rows, error) {
+	x, labels := make([]float32, len(r.Index)*r.D), make([]int64, len(r.Index))
+	own := make([]int, len(r.Index))
+	if err := r.Gather(x, own, r.Index); err != nil {
+		return Rows{}, err
+	}
+	for i, y := range own {
+		labels[i] = int64(y)
+	}
+	return All(x, r.D, labels), nil
 }
 
 // ByClass lists the selected rows of each class that has any, in the order of the

@@ -53,12 +53,18 @@ func (s *Space) Make(d int, labels []int64, fill func(write func(at int, rows []
 	return rows, nil
 }
 
-// Features returns all rows of a feature set, in the set's own memory map, so that
+// Features returns all rows of a feature set, in the set's own memory maps, so that
 // they take no memory of the Space. Rows without a label have the label −1. Close
 // them before the set.
 func (s *Space) Features(set *features.Set) Rows {
-	m := s.space().File(set.Features(), set.Pages(), set.D)
-	rows := All(m.X, set.D, set.Labels())
-	rows.pages = m
+	var x []float32
+	if set.InPlace() {
+		x = set.Features()
+	}
+	m := s.space().File(x, set.N, set.D, set.Pages())
+	rows := All(x, set.D, set.Labels())
+	if rows.pages = m; !set.InPlace() {
+		rows.set = set
+	}
 	return rows
 }

@@ -25,20 +25,33 @@ type Table struct {
 // OpenTable opens feature sets that were made by the same model in the same
 // way, and checks that no value is absurd. Several become one in space; nil
 // means in memory. Close it when no row is in use.
-func OpenTable(ctx context.Context, space *Space, dirs ...string) (_ *Table, err error) {
-	t := &Table{Dirs: dirs}
+func OpenTable(ctx context.Context, space *Space, dirs ...string) (*Table, error) {
+	var sets []*features.Set
+	for _, dir := range dirs {
+		set, err := features.Open(dir)
+		if err != nil {
+			for _, open := range sets {
+				err = errors.Join(err, open.Close())
+			}
+			return nil, err
+		}
+		sets = append(sets, set)
+	}
+	return NewTable(ctx, space, sets...)
+}
+
+// NewTable is OpenTable for sets that are open. The table closes them, even if there is
+// an error.
+func NewTable(ctx context.Context, space *Space, sets ...*features.Set) (_ *Table, err error) {
+	t := &Table{Sets: sets}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Close())
 		}
 	}()
-	for _, dir := range dirs {
-		set, err := features.Open(dir)
-		if err != nil {
-			return nil, err
-		}
-		t.Sets = append(t.Sets, set)
-		if err := features.SameSpace(t.Sets[0], set); err != nil {
+	for _, set := range sets {
+		t.Dirs = append(t.Dirs, set.Dir)
+		if err := features.SameSpace(sets[0], set); err != nil {
 			return nil, err
 		}
 	}
@@ -79,11 +92,11 @@ func OpenTable(ctx context.Context, space *Space, dirs ...string) (_ *Table, err
 // on, to each, where that is set.
 func checkValues(ctx context.Context, set *features.Set, each func(row int, rows []float32) error) error {
 	largest := make([]float32, 0, set.N) // absolute value of each row
-	for block := range slices.Chunk(set.Features(), BlockRows*set.D) {
+	for from := 0; from < set.N; from += BlockRows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		from := len(largest)
+		block := set.Block(from, min(from+BlockRows, set.N))
 		for row := range slices.Chunk(block, set.D) {
 			most := float32(0)
 			for _, v := range row {
@@ -188,11 +201,11 @@ func (t *Table) Gather(rows []int) []float32 {
 		return nil
 	}
 	if rows[n-1]-rows[0] == n-1 {
-		return t.X[rows[0]*t.D : (rows[0]+n)*t.D]
+		return t.Block(rows[0], rows[0]+n)
 	}
 	x := make([]float32, 0, n*t.D)
 	for _, r := range rows {
-		x = append(x, t.X[r*t.D:(r+1)*t.D]...)
+		x = append(x, t.Row(r)...)
 	}
 	return x
 }
@@ -201,8 +214,7 @@ func (t *Table) Gather(rows []int) []float32 {
 func (t *Table) BackboneLogits(row int) []float32 {
 	for _, set := range t.Sets {
 		if row < set.N {
-			logits, c := set.Logits()
-			return logits[row*c : (row+1)*c]
+			return set.RowLogits(row)
 		}
 		row -= set.N
 	}
@@ -212,7 +224,7 @@ func (t *Table) BackboneLogits(row int) []float32 {
 // CheckLogits says whether all sets of a table have logits of so many classes.
 func (t *Table) CheckLogits(classes int) error {
 	for _, set := range t.Sets {
-		switch _, c := set.Logits(); c {
+		switch c := set.LogitsDim(); c {
 		case classes:
 		case 0:
 			return fmt.Errorf("features %s have no logits of the backbone's (logits.npy)", set.Dir)

@@ -50,6 +50,11 @@ type ExtractOptions struct {
 	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
 	// its memory until it ends.
 	ImageTimeout time.Duration
+	// Feed, where set, gives the items one after another in the place of those that
+	// are given, and [io.EOF] after the last. Calls do not overlap. Expected is about
+	// how many they are. Progress is told a total of −1.
+	Feed     func(context.Context) (Item, error)
+	Expected int
 	// NoHash leaves out the hashes of images, for who does not want them.
 	NoHash bool
 	// Progress is called after every image with the numbers of those done,
@@ -146,7 +151,9 @@ func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, si
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
 	}
-	opts.Batch = min(opts.Batch, len(items)) // more take room for nothing
+	if opts.Feed == nil {
+		opts.Batch = min(opts.Batch, len(items)) // more take room for nothing
+	}
 	if opts.ImageTimeout == 0 {
 		opts.ImageTimeout = DefaultImageTimeout
 	}
@@ -174,9 +181,9 @@ type room struct {
 	picture *image.NRGBA
 }
 
-// block delivers the results of the items from:to.
-func (w *worker) block(ctx context.Context, from, to int) error {
-	results, err := w.loadAll(ctx, from, to)
+// block delivers the results of some items, the first of which has the index from.
+func (w *worker) block(ctx context.Context, items []Item, from int) error {
+	results, err := w.loadAll(ctx, items, from)
 	if err != nil || len(results) == 0 {
 		return err
 	}
@@ -250,8 +257,8 @@ type comparison struct {
 
 // compare is block, but runs the images both together and one by one. It is the
 // latter whose results are delivered.
-func (w *worker) compare(ctx context.Context, from, to int) (c comparison, err error) {
-	results, err := w.loadAll(ctx, from, to)
+func (w *worker) compare(ctx context.Context, items []Item, from int) (c comparison, err error) {
+	results, err := w.loadAll(ctx, items, from)
 	if err != nil || len(results) == 0 {
 		return comparison{same: true}, err
 	}
@@ -281,16 +288,18 @@ func (w *worker) compare(ctx context.Context, from, to int) (c comparison, err e
 	return c, nil
 }
 
-// loadAll makes the runner's input of the items from:to and returns their
-// results so far. Images that fail are delivered and leave no gap.
-func (w *worker) loadAll(ctx context.Context, from, to int) ([]Result, error) {
-	results := make([]Result, 0, to-from)
-	for i := from; i < to; i++ {
+// loadAll makes the runner's input of some items and returns their results so far.
+// Images that fail are delivered and leave no gap.
+func (w *worker) loadAll(ctx context.Context, items []Item, from int) ([]Result, error) {
+	results := make([]Result, 0, len(items))
+	for i, item := range items {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		r := Result{Index: i, Item: w.items[i]}
-		if r.Err = w.load(ctx, &r, w.runner.Input(len(results))); r.Err != nil {
+		r := Result{Index: from + i, Item: item}
+		r.Err = w.load(ctx, &r, w.runner.Input(len(results)))
+		item.loaded()
+		if r.Err != nil {
 			if ctx.Err() != nil { // it is not the image's fault
 				return nil, ctx.Err()
 			}
@@ -355,7 +364,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 		}
 		return err
 	}
-	if r.Item.fromFile() && cap(img.Pix) <= maxIdle {
+	if (r.Item.fromFile() || r.Item.streamed()) && cap(img.Pix) <= maxIdle {
 		w.decode.Reuse = img
 	}
 	if err := w.model.prepare(dst, img); err != nil {
@@ -430,7 +439,7 @@ func read(item *Item, room []byte) ([]byte, error) {
 		return item.idx.At(item.number), nil
 	}
 	if item.InMemory() {
-		return item.memory.data, nil
+		return item.memory.bytes()
 	}
 	f, err := regular.Open(item.File, maxFileBytes)
 	if err != nil {

@@ -29,8 +29,8 @@ type ModelReference struct {
 
 // Find returns the path of the graph that has the reference's hash. It looks
 // beside the file that names the model, at the hint, in the folders that the
-// environment variable MLRBFN_MODELS lists, in Python's package mlrbfn, and in the
-// folder models of the checkout; in each folder and one below it. Nothing but the hash decides: a
+// environment variable MLRBFN_MODELS lists, with the program (in Python's package mlrbfn
+// or in share/mlrbfn), and in the folder models of the checkout; in each folder and one below it. Nothing but the hash decides: a
 // path that a file names opens no other model, and a pipe or device never.
 //
 // Without a hash, and where there is no such graph, it returns an error about

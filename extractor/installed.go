@@ -21,15 +21,18 @@ func programFolder() string {
 	return filepath.Dir(exe)
 }
 
-// besideProgram is the folder of the executable, and lib in it, where a library
-// lies that was copied to a machine together with the program, and where Python's
-// package onnxruntime has it if pip installed the program.
-func besideProgram() []string {
-	dir := programFolder()
+// besideProgram is the folder dir of the executable, and lib in it, where a library
+// lies that was copied to a machine together with the program, lib/mlrbfn beside a
+// folder bin, where packages of a system have it, and where Python's package
+// onnxruntime has it if pip installed the program.
+func besideProgram(dir string) []string {
 	if dir == "" {
 		return nil
 	}
 	folders := []string{dir, filepath.Join(dir, "lib")}
+	if filepath.Base(dir) == "bin" {
+		folders = append(folders, filepath.Join(filepath.Dir(dir), "lib", "mlrbfn"))
+	}
 	for _, packages := range pythonPackages(dir) {
 		folders = append(folders, filepath.Join(packages, "onnxruntime", "capi"))
 	}
@@ -50,13 +53,25 @@ func pythonPackages(programs string) (folders []string) {
 	return folders
 }
 
+// sharedFolders are the folders of what comes with a program in a folder: Python's
+// package mlrbfn, and share/mlrbfn beside a folder bin.
+func sharedFolders(programs string) (folders []string) {
+	for _, packages := range pythonPackages(programs) {
+		folders = append(folders, filepath.Join(packages, "mlrbfn"))
+	}
+	if filepath.Base(programs) == "bin" {
+		folders = append(folders, filepath.Join(filepath.Dir(programs), "share", "mlrbfn"))
+	}
+	return folders
+}
+
 // FindShared returns the file that comes with the program: at the path installed
-// within Python's package mlrbfn, or at the path built within the checkout. The error
-// wraps fs.ErrNotExist.
+// within Python's package mlrbfn or share/mlrbfn, or at the path built within the
+// checkout. The error wraps fs.ErrNotExist.
 func FindShared(installed, built string) (string, error) {
 	var tried []string
-	for _, packages := range pythonPackages(programFolder()) {
-		tried = append(tried, filepath.Join(packages, "mlrbfn", installed))
+	for _, folder := range sharedFolders(programFolder()) {
+		tried = append(tried, filepath.Join(folder, installed))
 	}
 	for _, dir := range upward(startFolders()) {
 		tried = append(tried, filepath.Join(dir, built))
@@ -87,8 +102,8 @@ func ModelPath(name string) string {
 // modelFolders are the folders that models are looked for in.
 func modelFolders() []string {
 	folders := filepath.SplitList(os.Getenv(modelsEnv))
-	for _, packages := range pythonPackages(programFolder()) {
-		folders = append(folders, filepath.Join(packages, "mlrbfn", "models"))
+	for _, folder := range sharedFolders(programFolder()) {
+		folders = append(folders, filepath.Join(folder, "models"))
 	}
 	for _, dir := range upward(startFolders()) {
 		// Only a checkout's: another folder of the name has no say.

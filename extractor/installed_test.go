@@ -32,6 +32,22 @@ func TestPythonPackages(t *testing.T) {
 	}
 }
 
+// TestPackagesOfASystem: a program in PREFIX/bin has its library in PREFIX/lib/mlrbfn,
+// and models and pictures in PREFIX/share/mlrbfn.
+func TestPackagesOfASystem(t *testing.T) {
+	prefix := t.TempDir()
+	bin := filepath.Join(prefix, "bin")
+	if got, want := besideProgram(bin), filepath.Join(prefix, "lib", "mlrbfn"); !slices.Contains(got, want) {
+		t.Errorf("libraries are looked for in %q", got)
+	}
+	if got, want := sharedFolders(bin), []string{filepath.Join(prefix, "share", "mlrbfn")}; !slices.Equal(got, want) {
+		t.Errorf("models are looked for in %q, want %q", got, want)
+	}
+	if got := sharedFolders(prefix); got != nil {
+		t.Errorf("beside %q: %q", prefix, got)
+	}
+}
+
 // TestModelPath: a model in a folder of models is named by its name; a path is a path.
 func TestModelPath(t *testing.T) {
 	folder := t.TempDir()

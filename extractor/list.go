@@ -501,7 +501,7 @@ func parseList(text string) ([]entry, error) {
 		if err != nil || label < -1 {
 			return nil, fmt.Errorf("line %d: label %q is not an integer from 0, or -1 for none", n, line[at+1:])
 		}
-		name := path.Clean(strings.TrimRight(line[:at], " \t"))
+		name := path.Clean(filepath.ToSlash(strings.TrimRight(line[:at], " \t"))) // Windows writes them with backslashes
 		if !filepath.IsLocal(filepath.FromSlash(name)) || name == "." {
 			return nil, fmt.Errorf("line %d: path %q does not lie below the folder of the images; name one that it does", n, line[:at])
 		}

@@ -1,6 +1,8 @@
 package extractor
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"image"
 	"image/draw"
@@ -14,6 +16,54 @@ type inMemory struct {
 	data   []byte
 	pixels image.Image
 	crop   *preprocess.Cropped
+	stream *Streamed
+}
+
+// Streamed is an image that comes with others in a stream, such as a member of a tar.
+type Streamed struct {
+	Data []byte // in the form of a file; not used any more after Done
+	Name string // complete path or URL; "" if that is the same as its path
+	Err  error  // why there is no Data
+	// Done, where set, is called when Data is not needed any more.
+	Done func()
+	// Again, where set, reads Data once more, for pictures of what was judged.
+	Again func() ([]byte, error)
+}
+
+// StreamedItem is an image of a stream, for [ExtractOptions].Feed. Bytes and mtime are
+// those of the image and not of what it came in.
+func StreamedItem(path string, bytes, mtime int64, s *Streamed) Item {
+	return Item{Path: path, File: cmp.Or(s.Name, path), Label: -1, Bytes: bytes, MTime: mtime, memory: &inMemory{stream: s}}
+}
+
+// streamed tells whether the item is of a stream.
+func (item *Item) streamed() bool { return item.memory != nil && item.memory.stream != nil }
+
+// loaded lets go of the data of an image of a stream.
+func (item *Item) loaded() {
+	if !item.streamed() {
+		return
+	}
+	s := item.memory.stream
+	s.Data = nil
+	if done := s.Done; done != nil {
+		s.Done = nil
+		done()
+	}
+}
+
+// bytes returns the image in the form of a file.
+func (m *inMemory) bytes() ([]byte, error) {
+	s := m.stream
+	switch {
+	case s == nil:
+		return m.data, nil
+	case s.Data != nil || s.Err != nil:
+		return s.Data, s.Err
+	case s.Again == nil:
+		return nil, errors.New("the image came in a stream and cannot be read again")
+	}
+	return s.Again()
 }
 
 // EncodedItem is an image in memory, in the form of a file: what is in it must

@@ -2,6 +2,7 @@ package extractor
 
 import (
 	"context"
+	"io"
 	"runtime"
 	"slices"
 	"sync"
@@ -52,19 +53,56 @@ type extraction struct {
 	tuning tuning
 	pixels *semaphore.Weighted // all workers' images together have at most opts.MaxPixels
 
-	next  atomic.Int64 // the first item that no worker has taken
-	mu    sync.Mutex   // guards the sink and what follows
+	next atomic.Int64 // the first item that no worker has taken
+
+	feeding sync.Mutex // guards the feed and what follows
+	fed     error      // of the feed
+
+	mu    sync.Mutex // guards the sink and what follows
 	stats Stats
 }
 
-// take hands out up to n consecutive items, as from:to.
-func (e *extraction) take(n int) (from, to int) {
-	to = int(e.next.Add(int64(n)))
-	return min(to-n, len(e.items)), min(to, len(e.items))
+// take hands out up to n consecutive items and the index of the first. There are
+// none at the end.
+func (e *extraction) take(ctx context.Context, n int) (items []Item, from int, err error) {
+	if e.opts.Feed == nil {
+		to := int(e.next.Add(int64(n)))
+		from, to = min(to-n, len(e.items)), min(to, len(e.items))
+		return e.items[from:to], from, nil
+	}
+	e.feeding.Lock()
+	defer e.feeding.Unlock()
+	if e.fed == io.EOF {
+		return nil, 0, nil
+	}
+	if e.fed != nil {
+		return nil, 0, e.fed
+	}
+	from = int(e.next.Load())
+	for len(items) < n {
+		item, err := e.opts.Feed(ctx)
+		if err == io.EOF {
+			e.fed = io.EOF
+			break
+		}
+		if err != nil {
+			e.fed = err
+			return nil, 0, err
+		}
+		items = append(items, item)
+	}
+	e.next.Add(int64(len(items)))
+	return items, from, nil
 }
 
-// left is how many items no worker has taken.
-func (e *extraction) left() int { return max(0, len(e.items)-int(e.next.Load())) }
+// left is about how many items no worker has taken.
+func (e *extraction) left() int {
+	total := len(e.items)
+	if e.opts.Feed != nil {
+		total = e.opts.Expected
+	}
+	return max(0, total-int(e.next.Load()))
+}
 
 // deliver hands one result to the sink.
 func (e *extraction) deliver(r Result) error {
@@ -78,14 +116,18 @@ func (e *extraction) deliver(r Result) error {
 		e.stats.Failed++
 	}
 	if e.opts.Progress != nil {
-		e.opts.Progress(e.stats.Done, e.stats.Failed, len(e.items))
+		total := len(e.items)
+		if e.opts.Feed != nil {
+			total = -1
+		}
+		e.opts.Progress(e.stats.Done, e.stats.Failed, total)
 	}
 	return nil
 }
 
 // run chooses a plan while it does the first items, and does the others by it.
 func (e *extraction) run(ctx context.Context) error {
-	if len(e.items) == 0 {
+	if len(e.items) == 0 && e.opts.Feed == nil {
 		return ctx.Err()
 	}
 	plan := Plan{e.opts.Workers, e.opts.Batch, e.model.threads(), false}
@@ -94,7 +136,9 @@ func (e *extraction) run(ctx context.Context) error {
 	}
 	free := plan.Batch == 0 // to choose the batch
 	plan.Batch = e.model.Batch(max(1, plan.Batch))
-	plan.Workers = min(plan.Workers, (len(e.items)+plan.Batch-1)/plan.Batch)
+	if e.opts.Feed == nil {
+		plan.Workers = min(plan.Workers, (len(e.items)+plan.Batch-1)/plan.Batch)
+	}
 	if plan.Threads == 0 || e.left() <= 4*plan.Workers*plan.Batch {
 		return e.finish(ctx, plan)
 	}
@@ -130,11 +174,11 @@ func (e *extraction) finish(ctx context.Context, plan Plan) error {
 	}
 	return e.work(ctx, plan, func(ctx context.Context, w *worker) error {
 		for {
-			from, to := e.take(plan.Batch)
-			if from == to {
-				return nil
+			items, from, err := e.take(ctx, plan.Batch)
+			if err != nil || len(items) == 0 {
+				return err
 			}
-			if err := w.block(ctx, from, to); err != nil {
+			if err := w.block(ctx, items, from); err != nil {
 				return err
 			}
 		}
@@ -150,14 +194,17 @@ func (e *extraction) try(ctx context.Context, plan Plan, during time.Duration) (
 		done := 0
 		began := time.Now()
 		for blocks := 0; blocks < 2 || time.Since(start) < during; blocks++ {
-			from, to := e.take(plan.Batch)
-			if from == to {
-				break
-			}
-			if err := w.block(ctx, from, to); err != nil {
+			items, from, err := e.take(ctx, plan.Batch)
+			if err != nil {
 				return err
 			}
-			done += to - from
+			if len(items) == 0 {
+				break
+			}
+			if err := w.block(ctx, items, from); err != nil {
+				return err
+			}
+			done += len(items)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -233,11 +280,11 @@ func (e *extraction) chooseBatch(ctx context.Context, plan Plan, rate float64) (
 	err := e.work(ctx, trial, func(ctx context.Context, w *worker) error {
 		for time.Since(start) < budget {
 			size := sizes[int(turn.Add(1)-1)%len(sizes)]
-			from, to := e.take(size)
-			if from == to {
-				return nil
+			items, from, err := e.take(ctx, size)
+			if err != nil || len(items) == 0 {
+				return err
 			}
-			c, err := w.compare(ctx, from, to)
+			c, err := w.compare(ctx, items, from)
 			if err != nil {
 				return err
 			}

@@ -45,8 +45,9 @@ const runtimeEnv = "ONNXRUNTIME_SHARED_LIBRARY_PATH"
 // not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH names; else what set-up put
 // into .setup/onnxruntime of the checkout, searched upward from the working directory
 // and from the executable's folder; else the newest beside the executable, in lib
-// there, or in Python's package onnxruntime if pip installed the program; else the
-// newest in the system's library folders.
+// there, in ../lib/mlrbfn if the program is in a folder bin, or in Python's package
+// onnxruntime if pip installed the program; else the newest in the system's library
+// folders.
 //
 // A library that was asked for by name and is not there is an error: another
 // one is never taken in its place. Without any the error wraps [ErrNoRuntime].
@@ -65,7 +66,7 @@ func FindRuntime(explicit string) (string, error) {
 		}
 		return path, err
 	}
-	return searchRuntime(startFolders(), append(besideProgram(), systemFolders()...))
+	return searchRuntime(startFolders(), append(besideProgram(programFolder()), systemFolders()...))
 }
 
 // startFolders are the working directory and the folder of the executable.

@@ -19,6 +19,7 @@ import (
 	"mlrbfn/internal/npy"
 	"mlrbfn/internal/pathtext"
 	"mlrbfn/internal/regular"
+	"mlrbfn/options"
 )
 
 // build gives the contents of a set's files row by row, so that they need not be in
@@ -32,6 +33,8 @@ type build struct {
 	images   iter.Seq2[Image, error]
 	places   iter.Seq2[int64, error] // nil except for a shard
 	failed   []Failure
+	parquet  bool
+	sources  []sourceLine
 }
 
 // write writes and syncs all files of the set in a new folder and completes meta.
@@ -44,15 +47,18 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 		return err
 	}
 	b.meta.Version, b.meta.Files = max(needsVersion(b.meta.Root), needsVersion(b.meta.Model)), map[string]Sum{}
+	if b.meta.DType != "" {
+		b.meta.Version = Version
+	}
 	file := func(name string, fill func(w io.Writer) error) (err error) {
 		b.meta.Files[name], err = create(ctx, filepath.Join(dir, name), fill)
 		return err
 	}
 	sortFailures(b.failed)
 	// Rows and images first: their errors name what is missing.
-	err := file(featuresFile, func(w io.Writer) error { return writeRows(w, b.features, b.meta.N, b.meta.D) })
+	err := file(featuresFile, func(w io.Writer) error { return writeRows(w, b.features, b.meta.N, b.meta.D, b.meta.DType) })
 	if err == nil && b.logits != nil {
-		err = file(logitsFile, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns) })
+		err = file(logitsFile, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns, "") })
 	}
 	if err == nil {
 		err = file(imagesFile, func(w io.Writer) error { return writeLines(w, b.images, b.imageLine) })
@@ -65,6 +71,12 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	}
 	if err == nil {
 		err = file(errorsFile, func(w io.Writer) error { return writeLines(w, each(b.failed), b.failureLine) })
+	}
+	if err == nil && b.parquet {
+		err = file(parquetFile, b.writeParquet)
+	}
+	if err == nil && len(b.sources) > 0 {
+		err = file(sourcesFile, func(w io.Writer) error { return writeLines(w, each(b.sources), func(l sourceLine) any { return l }) })
 	}
 	if err == nil && old != nil {
 		err = errors.Join(copyFile(filepath.Join(dir, weightFile), old.path(weightFile)), copyFile(filepath.Join(dir, biasFile), old.path(biasFile)))
@@ -132,15 +144,28 @@ func readable(name string) string {
 	return pathtext.EncodePercent(name)
 }
 
-// writeRows writes a matrix [n, columns].
-func writeRows(w io.Writer, rows iter.Seq2[[]float32, error], n, columns int) error {
-	out, err := npy.NewWriter[float32](w, n, columns)
+// writeRows writes a matrix [n, columns] of float32 or of Float16.
+func writeRows(w io.Writer, rows iter.Seq2[[]float32, error], n, columns int, dtype string) error {
+	var out interface {
+		Write([]float32) error
+		Close() error
+	}
+	var err error
+	if dtype == Float16 {
+		out, err = npy.NewHalfWriter(w, n, columns)
+	} else {
+		out, err = npy.NewWriter[float32](w, n, columns)
+	}
 	if err != nil {
 		return err
 	}
+	at := 0
 	for row, err := range rows {
 		if err == nil {
 			err = out.Write(row)
+		}
+		if at++; errors.Is(err, npy.ErrHalf) {
+			err = options.Errorf("DType", "row %d: %w; extract float32", at-1, err)
 		}
 		if err != nil {
 			return err
@@ -212,6 +237,8 @@ type Contents struct {
 	// and the place of each of Images in that.
 	Part   *Part
 	Places []int64
+	// Sources are the files of many images that Images are from, in order.
+	Sources []Source
 }
 
 // newBuild checks the arguments of Commit. The build that it returns reads them and
@@ -288,7 +315,7 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 	h := w.header
 	b := &build{
 		meta: Meta{
-			N: n, D: h.D, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
+			N: n, D: h.D, DType: h.DType, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
 			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: machines, Probe: w.probeOf(fromOld, fromJournal), Shard: c.Part,
 		},
 		features: matrix(0, h.D),
@@ -303,7 +330,11 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 				}
 			}
 		},
-		failed: slices.Clone(c.Failed),
+		failed:  slices.Clone(c.Failed),
+		parquet: h.Parquet,
+	}
+	for _, s := range c.Sources {
+		b.sources = append(b.sources, newSourceLine(s))
 	}
 	if h.LogitsDim > 0 {
 		b.logits, b.columns = matrix(h.D, h.LogitsDim), h.LogitsDim
@@ -324,10 +355,10 @@ func (w *Writer) read(values []float32, l location, first int) error {
 	if !old {
 		return w.journal.read(values, l.row, first)
 	}
-	from := w.old.Features()
 	if first > 0 {
-		from, _ = w.old.Logits()
+		copy(values, w.old.RowLogits(row))
+	} else {
+		copy(values, w.old.Row(row))
 	}
-	copy(values, from[row*len(values):])
 	return nil
 }

@@ -78,7 +78,7 @@ func (c *counter) Write(p []byte) (int, error) {
 
 // matrices are the files that may be larger than memory: Open checks only their
 // size and header.
-var matrices = []string{featuresFile, logitsFile}
+var matrices = []string{featuresFile, logitsFile, parquetFile}
 
 // checkSums compares the files that features.json names with their entries, as far
 // as that is quick.
@@ -116,6 +116,9 @@ func (s *Set) checkSum(ctx context.Context, name string) error {
 
 // sumOf reads a file wholly and returns its checksum.
 func (s *Set) sumOf(ctx context.Context, name string) (string, error) {
+	if s.memory {
+		return s.sumInMemory(ctx, name)
+	}
 	f, err := regular.Open(s.path(name), regular.Values)
 	if err != nil {
 		return "", err
@@ -139,8 +142,12 @@ func (s *Set) sumOf(ctx context.Context, name string) (string, error) {
 // Content returns a hash of what a training reads of the set: features, labels and
 // the names of the classes. It is made of the set's checksums; those that another
 // program's set or one of version 1 lacks are computed, which takes as long as
-// reading the files. A set that is moved keeps its content.
+// reading the files. A set that is moved keeps its content. A set of parts has another
+// content than the set that Merge makes of it.
 func (s *Set) Content(ctx context.Context) (string, error) {
+	if s.parts != nil {
+		return s.contentOfParts(), nil
+	}
 	hash := sha256.New()
 	for _, name := range []string{featuresFile, labelsFile} {
 		sum := s.Files[name].SHA256
@@ -165,7 +172,12 @@ func (s *Set) Content(ctx context.Context) (string, error) {
 // an error.
 func (s *Set) checkHeader(name string, shape []int) error {
 	var want bytes.Buffer
-	if _, err := npy.NewWriter[float32](&want, shape...); err != nil {
+	_, err := npy.NewWriter[float32](&want, shape...)
+	if name == featuresFile && s.DType == Float16 {
+		want.Reset()
+		_, err = npy.NewHalfWriter(&want, shape...)
+	}
+	if err != nil {
 		return err
 	}
 	f, err := regular.Open(s.path(name), regular.Values)
@@ -185,6 +197,9 @@ func (s *Set) checkHeader(name string, shape []int) error {
 // names the first file that differs, or wraps ErrNoChecksums. If ctx is cancelled,
 // it is ctx.Err().
 func (s *Set) Verify(ctx context.Context) error {
+	if s.parts != nil {
+		return s.verifyParts(ctx)
+	}
 	if s.Version < 2 {
 		return fmt.Errorf("%s cannot be verified: %w; an `extract` onto it gives it some", s.Dir, ErrNoChecksums)
 	}

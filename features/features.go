@@ -3,12 +3,14 @@
 //
 // A set is a folder:
 //
-//	features.npy   float32 [N, D]
+//	features.npy   float32 [N, D], or float16
 //	labels.npy     int64 [N], −1 for an image without a label
 //	logits.npy     float32 [N, C], if the backbone has a classifier
 //	images.jsonl   one [Image] per line (path, label, bytes, mtime, sha256), in the order of the rows
 //	errors.jsonl   one [Failure] per line (path, error): images that could not be read
+//	features.parquet  the same rows as Parquet, if asked for
 //	positions.npy  int64 [N], only in a shard: each row's place in the whole set
+//	sources.jsonl  one line per tar or Parquet file that was read to its end, if images came from such
 //	features.json  the [Meta], with the checksums of all these
 //
 // [Open] reads one. Sets of other programs need only features.npy. [Create] writes
@@ -39,8 +41,11 @@ import (
 // bytes that are not UTF-8, and %25 for a % that could be read as the start of such
 // a code. Version 3 has paths unchanged, and bytes that are not UTF-8 as NUL and
 // two hexadecimal digits. A set whose paths are the same in both is written as
-// version 2.
-const Version = 3
+// version 2. Version 4 has features as float16.
+const Version = 4
+
+// pathVersion is the version of sets with paths that version 2 does not have.
+const pathVersion = 3
 
 // plainVersion is the version of sets whose paths are the same in versions 2 and 3.
 const plainVersion = 2
@@ -50,11 +55,13 @@ const plainVersion = 2
 // make them.
 const (
 	featuresFile = "features.npy"
+	parquetFile  = "features.parquet"
 	labelsFile   = "labels.npy"
 	logitsFile   = "logits.npy"
 	imagesFile   = "images.jsonl"
 	errorsFile   = "errors.jsonl"
 	placesFile   = "positions.npy"
+	sourcesFile  = "sources.jsonl"
 	metaFile     = "features.json"
 	weightFile   = "fc_weight.npy"
 	biasFile     = "fc_bias.npy"
@@ -85,6 +92,7 @@ type Meta struct {
 	Version     int             `json:"version"`
 	N           int             `json:"n"`                  // rows
 	D           int             `json:"d"`                  // features of a row
+	DType       string          `json:"dtype,omitempty"`    // Float16, or "" for float32
 	Classes     []string        `json:"classes"`            // names of the labels 0, 1, …
 	Root        string          `json:"root"`               // folder that images' paths are relative to
 	Model       string          `json:"model"`              // folder of the model; "pixels" for pixels themselves
@@ -100,6 +108,9 @@ type Meta struct {
 	Files       map[string]Sum  `json:"files,omitempty"`    // checksums of the other files that it was made with, by name
 	SHA256      string          `json:"sha256,omitempty"`   // of features.json itself, with 64 zeros in place of these digits
 }
+
+// Float16 is the DType of sets whose features are rounded to 16 bits.
+const Float16 = "float16"
 
 // Machine says what features were computed with, as far as they may depend on it.
 // It is not part of the fingerprint: it changes at most the last bits of features,
@@ -171,8 +182,9 @@ func (s Shard) String() string {
 // Part is a Shard of a known listing.
 type Part struct {
 	Shard
-	Images  int    `json:"images"`  // in the whole listing
-	Listing string `json:"listing"` // SHA-256 of its paths, which all shards of one whole share
+	Images  int    `json:"images"`          // in the whole listing; 0 with Units
+	Listing string `json:"listing"`         // SHA-256 of its paths, which all shards of one whole share
+	Units   int    `json:"units,omitempty"` // files of the whole listing, if some are tars or the like, whose images nobody counted
 }
 
 // Image is the entry of images.jsonl for an image. Any program can read its path: a
@@ -222,7 +234,7 @@ func decodePath(version int, text string) string {
 // needsVersion returns the version of the format that a path must be written in.
 func needsVersion(path string) int {
 	if pathtext.EncodePercent(path) != path {
-		return Version
+		return pathVersion
 	}
 	return plainVersion
 }
@@ -247,6 +259,9 @@ func parseMeta(data []byte) (Meta, error) {
 	}
 	if m.Version == 1 && (m.SHA256 != "" || m.Files != nil || m.Shard != nil) {
 		return Meta{}, fmt.Errorf("%w: it says that it has version 1, which had no checksums", ErrDamaged)
+	}
+	if m.DType != "" && (m.DType != Float16 || m.Version < 4) {
+		return Meta{}, fmt.Errorf("%w: features of type %q are not known in version %d", ErrDamaged, m.DType, m.Version)
 	}
 	if m.Version < 1 || m.N < 0 || m.D < 1 {
 		return Meta{}, fmt.Errorf("%w: version %d, n %d or d %d cannot be", ErrDamaged, m.Version, m.N, m.D)

@@ -263,7 +263,7 @@ func (j *journal) close() error {
 // removeJournal removes the journal in the folder dir, if there is one.
 func removeJournal(dir string) error {
 	// The head is removed last: without rows it is harmless.
-	for _, name := range []string{journalLineFile, journalRowsFile, journalMachines + newSuffix, journalMachines, journalProbe + newSuffix, journalProbe, journalHeadFile + newSuffix, journalHeadFile} {
+	for _, name := range []string{sourcesFile, journalLineFile, journalRowsFile, journalMachines + newSuffix, journalMachines, journalProbe + newSuffix, journalProbe, journalHeadFile + newSuffix, journalHeadFile} {
 		if err := disk.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

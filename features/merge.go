@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
-	"mlrbfn/internal/npy"
 	"mlrbfn/options"
 )
 
@@ -17,7 +17,8 @@ import (
 var ErrShards = errors.New("not all the shards of one set")
 
 // Merge makes the feature set in the folder dir from all shards of a whole, given
-// in any order. It is bit-identical to the set of one run over the whole listing.
+// in any order, or of the folder of a set of parts. It is bit-identical to the set of
+// one run over the whole listing.
 // The shards are verified and read in the order of the rows; a row takes some bytes
 // of memory, whatever its length.
 //
@@ -32,8 +33,12 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 			err = errors.Join(err, s.Close())
 		}
 	}()
+	shards, err = shardsIn(shards)
+	if err != nil {
+		return Meta{}, err
+	}
 	for _, shard := range shards {
-		s, err := Open(shard)
+		s, err := openOne(shard)
 		if err != nil {
 			return Meta{}, err
 		}
@@ -42,13 +47,12 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 			return Meta{}, fmt.Errorf("an extraction to %s is running or was interrupted: it left %s; run the same command again before merging", shard, partialDir(shard))
 		}
 	}
+	uniteClasses(sets)
 	if err := belongTogether(sets); err != nil {
 		return Meta{}, err
 	}
-	for _, s := range sets[1:] {
-		if err := o.check(sets[0].Probe, s.Probe, sets[0].Dir+" and "+s.Dir); err != nil {
-			return Meta{}, err
-		}
+	if err := CheckProbes(sets, o.AllowDriftedFeatures, o.Drifted); err != nil {
+		return Meta{}, err
 	}
 	for _, s := range sets {
 		if err := s.Verify(ctx); err != nil {
@@ -60,7 +64,7 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 		return Meta{}, err
 	}
 	m := sets[0].Meta
-	w, err := begin(dir, Header{D: m.D, Root: m.Root, Fingerprint: m.Fingerprint}, o)
+	w, err := begin(dir, Header{D: m.D, DType: m.DType, Root: m.Root, Fingerprint: m.Fingerprint}, o)
 	if err != nil {
 		return Meta{}, err
 	}
@@ -82,6 +86,25 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 	return w.finish(ctx, set)
 }
 
+// shardsIn replaces folders of sets of parts by those of the parts that their manifests
+// name.
+func shardsIn(dirs []string) (shards []string, err error) {
+	for _, dir := range dirs {
+		if !hasParts(dir) {
+			shards = append(shards, dir)
+			continue
+		}
+		m, err := readManifest(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, line := range m.Parts {
+			shards = append(shards, filepath.Join(dir, line.Name))
+		}
+	}
+	return shards, nil
+}
+
 // belongTogether makes sure that the sets are the shards of one whole, each
 // once, and puts them in order.
 func belongTogether(sets []*Set) error {
@@ -96,18 +119,19 @@ func belongTogether(sets []*Set) error {
 		if err := SameSpace(first, s); err != nil {
 			return err
 		}
-		_, columns := first.Logits()
-		_, others := s.Logits()
+		columns, others := first.LogitsDim(), s.LogitsDim()
 		switch a, b := first.Shard, s.Shard; {
 		case a.Count != b.Count:
 			return fmt.Errorf("%w: %s is shard %s, %s is shard %s", ErrShards, first.Dir, a, s.Dir, b)
 		case b.Index < 1 || b.Index > b.Count || b.Images < 0:
 			return s.damaged(metaFile, "it is shard %s of %d images", b, b.Images)
+		case first.DType != s.DType:
+			return fmt.Errorf("%w: the features of %s are float16, and those of the others are not", ErrShards, map[bool]string{true: first.Dir, false: s.Dir}[first.DType != ""])
 		case columns != others:
 			return fmt.Errorf("%w: %s has %d logits a row, %s %d", ErrShards, first.Dir, columns, s.Dir, others)
 		case first.Root != s.Root:
 			return fmt.Errorf("%w: %s is of images in %s, %s of images in %s", ErrShards, first.Dir, first.Root, s.Dir, s.Root)
-		case a.Listing != b.Listing || a.Images != b.Images || !slices.Equal(first.Classes, s.Classes):
+		case a.Listing != b.Listing || a.Images != b.Images || a.Units != b.Units || !slices.Equal(first.Classes, s.Classes):
 			return fmt.Errorf("%w: images came or went between %s and %s; extract every shard once more, which takes only what is new", ErrShards, first.Dir, s.Dir)
 		}
 	}
@@ -134,81 +158,75 @@ func belongTogether(sets []*Set) error {
 
 // merged returns the whole of the shards.
 func merged(sets []*Set) (*build, error) {
-	first := sets[0]
-	b := &build{meta: first.Meta}
-	b.meta.N, b.meta.Machines, b.meta.Shard = 0, nil, nil
+	b := &build{columns: sets[0].LogitsDim()}
 	for _, s := range sets {
 		failed, err := s.Errors()
 		if err != nil {
 			return nil, err
 		}
-		b.meta.N += s.N
-		b.meta.Machines = union(b.meta.Machines, s.Machines)
-		if s.Probe == nil {
-			b.meta.Probe = nil // not known of all rows
-		}
 		b.failed = append(b.failed, failed...)
 	}
-	// Every image has a row or has failed.
-	if first.Shard.Images > b.meta.N+len(b.failed) {
-		return nil, first.damaged(metaFile, "it is of %d images, and all shards have %d rows and %d failures", first.Shard.Images, b.meta.N, len(b.failed))
+	var err error
+	if b.meta, err = wholeMeta(sets, len(b.failed)); err != nil {
+		return nil, err
 	}
-	shardOf := slices.Repeat([]int32{-1}, first.Shard.Images) // −1 for images that have failed
-	for i, s := range sets {
-		places, shape, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		if !slices.Equal(shape, []int{s.N}) || !slices.IsSorted(places) {
-			return nil, s.damaged(placesFile, "it does not give %d rows their places in order", s.N)
-		}
-		for _, p := range places {
-			if p < 0 || p >= int64(len(shardOf)) || shardOf[p] >= 0 {
-				return nil, s.damaged(placesFile, "the place %d is taken or none of %d", p, len(shardOf))
+	if b.sources, err = sourcesOf(sets); err != nil {
+		return nil, err
+	}
+	shardOf, err := interleaved(sets)
+	if err != nil {
+		return nil, err
+	}
+	places := func(yield func(spot) bool) {
+		next := make([]int32, len(sets))
+		for _, part := range shardOf {
+			if part < 0 {
+				continue
 			}
-			shardOf[p] = int32(i)
-		}
-	}
-	b.features = sequence(shardOf, sets, func(s *Set, i int) ([]float32, error) { return s.Row(i), nil })
-	if _, b.columns = first.Logits(); b.columns > 0 {
-		b.logits = sequence(shardOf, sets, func(s *Set, i int) ([]float32, error) {
-			logits, c := s.Logits()
-			return logits[i*c : (i+1)*c], nil
-		})
-	}
-	b.labels = sequence(shardOf, sets, func(s *Set, i int) (int64, error) { return s.labels[i], nil })
-	b.images = func(yield func(Image, error) bool) {
-		next := make(map[*Set]func() (Image, error, bool), len(sets))
-		for _, s := range sets {
-			pull, stop := iter.Pull2(s.eachImage())
-			defer stop()
-			next[s] = pull
-		}
-		sequence(shardOf, sets, func(s *Set, _ int) (Image, error) {
-			img, err, ok := next[s]()
-			if !ok {
-				err = s.damaged(imagesFile, "it is shorter than it was")
+			if !yield(spot{part, next[part]}) {
+				return
 			}
-			return img, err
-		})(yield)
+			next[part]++
+		}
 	}
+	b.features = sequence(places, func(at spot) []float32 { return sets[at.part].Row(int(at.row)) })
+	if b.columns > 0 {
+		b.logits = sequence(places, func(at spot) []float32 { return sets[at.part].RowLogits(int(at.row)) })
+	}
+	b.labels = sequence(places, func(at spot) int64 { return sets[at.part].labels[at.row] })
+	b.images = imagesInOrder(sets, places)
 	return b, nil
 }
 
-// sequence gives the value of of for every row of the whole: row i of the set s.
-// shardOf says which of the sets holds each image, −1 for none.
-func sequence[T any](shardOf []int32, sets []*Set, of func(s *Set, i int) (T, error)) iter.Seq2[T, error] {
+// sequence gives the value of of for every row of the whole.
+func sequence[T any](places iter.Seq[spot], of func(spot) T) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		next := make([]int, len(sets))
-		for _, s := range shardOf {
-			if s < 0 {
-				continue
-			}
-			v, err := of(sets[s], next[s])
-			if !yield(v, err) || err != nil {
+		for at := range places {
+			if !yield(of(at), nil) {
 				return
 			}
-			next[s]++
+		}
+	}
+}
+
+// imagesInOrder gives the images of the rows of the whole, of which each set has its own
+// in their order.
+func imagesInOrder(sets []*Set, places iter.Seq[spot]) iter.Seq2[Image, error] {
+	return func(yield func(Image, error) bool) {
+		next := make([]func() (Image, error, bool), len(sets))
+		for i, s := range sets {
+			pull, stop := iter.Pull2(s.eachImage())
+			defer stop()
+			next[i] = pull
+		}
+		for at := range places {
+			img, err, ok := next[at.part]()
+			if !ok {
+				err = sets[at.part].damaged(imagesFile, "it is shorter than it was")
+			}
+			if !yield(img, err) || err != nil {
+				return
+			}
 		}
 	}
 }

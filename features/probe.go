@@ -73,6 +73,27 @@ func squared(a, b []float32) (sum float64) {
 	return sum
 }
 
+// CheckProbes compares the probes of sets whose rows are to be used together with that of
+// the first that has one. It calls drifted, where set, if features differ by more than
+// rounding, and returns an error that wraps ErrDrifted if they must not be mixed, unless
+// allow.
+func CheckProbes(sets []*Set, allow bool, drifted func(text string)) error {
+	o := Options{AllowDriftedFeatures: allow, Drifted: drifted}
+	var first *Set
+	for _, s := range sets {
+		if first == nil && s.Probe != nil {
+			first = s
+		}
+		if first == nil || s == first {
+			continue
+		}
+		if err := o.check(first.Probe, s.Probe, first.Dir+" and "+s.Dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // check compares the probe of rows that there are with one of rows that are to be mixed
 // with them; what says whose they are.
 func (o *Options) check(there, here *Probe, what string) error {

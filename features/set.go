@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 
 	"mlrbfn/internal/npy"
 	"mlrbfn/internal/regular"
@@ -23,9 +24,18 @@ type Set struct {
 	Dir  string // as it was given to Open
 	Meta        // N, D and Classes are set for every feature set
 
-	features *npy.Mapped
+	features *npy.Mapped // nil for a set of parts
 	logits   *npy.Mapped // nil if there are none
 	labels   []int64
+	memory   bool // there is no folder
+
+	parts []*Set // of a set of parts; nil for others
+	order []spot // of their rows
+
+	whole struct { // what Features and Logits return where it does not lie in one map
+		sync.Mutex
+		features, logits []float32
+	}
 }
 
 // Open opens the feature set in the folder dir and checks that its files agree with
@@ -34,14 +44,25 @@ type Set struct {
 // set may be larger than memory. A set of version 1 has no checksums; the lines of
 // its images.jsonl are counted when they are read.
 //
+// Of a set of parts every part is opened. They must be all the shards of one whole, and
+// those that the manifest names. A row takes 16 bytes of memory.
+//
 // A folder with features.npy but without features.json is a set of another program:
 // it has no fingerprint, the label −1 everywhere unless there is a labels.npy (of
 // any type that holds whole numbers), and the classes "0", "1", … up to its largest
 // label.
 //
 // The error wraps fs.ErrNotExist if there is no such folder, ErrNotSet,
-// ErrVersion or ErrDamaged.
-func Open(dir string) (_ *Set, err error) {
+// ErrVersion, ErrDamaged, or, for a set of parts, ErrShards.
+func Open(dir string) (*Set, error) {
+	if hasParts(dir) {
+		return openParts(dir)
+	}
+	return openOne(dir)
+}
+
+// openOne opens a set that is not of parts.
+func openOne(dir string) (_ *Set, err error) {
 	s := &Set{Dir: dir}
 	defer func() {
 		if err != nil {
@@ -180,8 +201,38 @@ func (s *Set) readLabels(foreign bool) error {
 	return nil
 }
 
-// Features returns all features, [N, D] row by row.
-func (s *Set) Features() []float32 { return s.features.Data }
+// Features returns all features, [N, D] row by row. Those of a set of parts, and of
+// float16, are copied into memory at the first call: Block and Row do not do that.
+func (s *Set) Features() []float32 {
+	if s.InPlace() {
+		return s.features.Data
+	}
+	s.whole.Lock()
+	defer s.whole.Unlock()
+	if s.whole.features == nil {
+		s.whole.features = s.Block(0, s.N)
+	}
+	return s.whole.features
+}
+
+// InPlace tells whether Features returns the map of one file, without a copy.
+func (s *Set) InPlace() bool { return s.parts == nil && len(s.features.Data) == s.N*s.D }
+
+// Block returns the features of the rows from … to−1, copied where they do not lie in
+// one map.
+func (s *Set) Block(from, to int) []float32 {
+	if s.parts == nil {
+		return s.features.Values(from*s.D, to*s.D)
+	}
+	block := make([]float32, 0, (to-from)*s.D)
+	for _, at := range s.order[from:to] {
+		block = append(block, s.parts[at.part].Row(int(at.row))...)
+	}
+	return block
+}
+
+// Read copies the features of row i into dst [D]; see Pages.
+func (s *Set) Read(dst []float32, i int) error { return s.Pages().Read(dst, i*s.D) }
 
 // Pages controls how the system reads the memory map of a file. Its methods are
 // hints: values are the same without them. Any goroutine may use it.
@@ -198,28 +249,76 @@ type Pages interface {
 	Release()
 }
 
-// Pages returns the pages of Features. Do not use them after Close.
-func (s *Set) Pages() Pages { return s.features }
+// Pages returns the pages of the features. Do not use them after Close.
+func (s *Set) Pages() Pages {
+	if s.parts != nil {
+		return partPages{s}
+	}
+	return s.features
+}
 
 // Row returns the D features of row i. It panics unless 0 ≤ i < N.
-func (s *Set) Row(i int) []float32 { return s.features.Data[i*s.D : (i+1)*s.D : (i+1)*s.D] }
+func (s *Set) Row(i int) []float32 {
+	if s.parts == nil {
+		return s.features.Values(i*s.D, (i+1)*s.D)
+	}
+	at := s.order[i]
+	return s.parts[at.part].Row(int(at.row))
+}
 
 // Labels returns the N labels: indices into Classes, −1 for a row without one.
 func (s *Set) Labels() []int64 { return s.labels }
 
 // Logits returns the logits of the backbone's own classifier, [N, c] row by
-// row. Without any it returns nil and 0.
+// row. Without any it returns nil and 0. Those of a set of parts are copied into memory
+// at the first call: RowLogits does not do that.
 func (s *Set) Logits() (logits []float32, c int) {
-	if s.logits == nil {
+	c = s.LogitsDim()
+	if c == 0 {
 		return nil, 0
 	}
-	return s.logits.Data, s.logits.Shape[1]
+	if s.parts == nil {
+		return s.logits.Data, c
+	}
+	s.whole.Lock()
+	defer s.whole.Unlock()
+	if s.whole.logits == nil {
+		s.whole.logits = make([]float32, 0, s.N*c)
+		for i := range s.N {
+			s.whole.logits = append(s.whole.logits, s.RowLogits(i)...)
+		}
+	}
+	return s.whole.logits, c
+}
+
+// LogitsDim returns how many logits a row has, 0 without any.
+func (s *Set) LogitsDim() int {
+	if s.parts != nil {
+		return s.parts[0].LogitsDim()
+	}
+	if s.logits == nil {
+		return 0
+	}
+	return s.logits.Shape[1]
+}
+
+// RowLogits returns the logits of row i.
+func (s *Set) RowLogits(i int) []float32 {
+	if s.parts == nil {
+		c := s.LogitsDim()
+		return s.logits.Data[i*c : (i+1)*c]
+	}
+	at := s.order[i]
+	return s.parts[at.part].RowLogits(int(at.row))
 }
 
 // Classifier reads the last layer of the backbone's own classifier: weight is
 // [C, D] row by row, bias [C], zeros if the set has only a weight. Without
 // fc_weight.npy both are nil.
 func (s *Set) Classifier() (weight, bias []float32, err error) {
+	if s.memory {
+		return nil, nil, nil
+	}
 	weight, shape, err := npy.ReadUpTo[float32](s.path(weightFile), maxClasses*s.D)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -276,8 +375,11 @@ func (s *Set) ImagePath(i int) string {
 // the others. Another program's set may have none.
 func (s *Set) ImagesAt(rows []int) (map[int]Image, error) {
 	images := make(map[int]Image, len(rows))
-	if len(rows) == 0 {
+	if len(rows) == 0 || s.memory {
 		return images, nil
+	}
+	if s.parts != nil {
+		return s.imagesOfParts(rows)
 	}
 	wanted := make(map[int]bool, len(rows))
 	for _, row := range rows {
@@ -312,10 +414,36 @@ func (s *Set) ImagesAt(rows []int) (map[int]Image, error) {
 	return images, nil
 }
 
+// imagesOfParts is ImagesAt for a set of parts.
+func (s *Set) imagesOfParts(rows []int) (map[int]Image, error) {
+	wanted, number := map[int32][]int{}, map[spot]int{}
+	for _, row := range rows {
+		at := s.order[row]
+		wanted[at.part], number[at] = append(wanted[at.part], int(at.row)), row
+	}
+	images := make(map[int]Image, len(rows))
+	for part, rows := range wanted {
+		some, err := s.parts[part].ImagesAt(rows)
+		if err != nil {
+			return nil, err
+		}
+		for row, img := range some {
+			images[number[spot{part, int32(row)}]] = img
+		}
+	}
+	return images, nil
+}
+
 // eachImage gives every image, in the order of the rows, and finally an error if
 // there are not N of them.
 func (s *Set) eachImage() iter.Seq2[Image, error] {
+	if s.parts != nil {
+		return imagesInOrder(s.parts, slices.Values(s.order))
+	}
 	return func(yield func(Image, error) bool) {
+		if s.memory {
+			return
+		}
 		f, err := regular.Open(s.path(imagesFile), regular.Values)
 		if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
 			return
@@ -348,6 +476,21 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 // Errors reads errors.jsonl: the images that could not be read when the set was
 // made. Without the file there are none.
 func (s *Set) Errors() ([]Failure, error) {
+	if s.memory {
+		return nil, nil
+	}
+	if s.parts != nil {
+		var all []Failure
+		for _, part := range s.parts {
+			failed, err := part.Errors()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, failed...)
+		}
+		sortFailures(all)
+		return all, nil
+	}
 	f, err := regular.Open(s.path(errorsFile), regular.List)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -367,9 +510,17 @@ func (s *Set) Errors() ([]Failure, error) {
 	return failures, nil
 }
 
+// InMemory tells whether [InMemory] made the set.
+func (s *Set) InMemory() bool { return s.memory }
+
 // Close unmaps the set's files.
 func (s *Set) Close() error {
 	var errs []error
+	for _, part := range s.parts {
+		if part != nil {
+			errs = append(errs, part.Close())
+		}
+	}
 	for _, m := range []*npy.Mapped{s.features, s.logits} {
 		if m != nil {
 			errs = append(errs, m.Close())

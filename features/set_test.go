@@ -188,7 +188,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"logits of one dimension", matrix("logits.npy", 4), features.ErrDamaged, "logits.npy"},
 		{"fewer logits", matrix("logits.npy", 3, 3), features.ErrDamaged, "has 3 rows"},
 		{"label without a class", edit(",\n    \"cat\"", ""), features.ErrDamaged, "label 1 of row 1"},
-		{"newer version", edit(`"version": 1`, `"version": 4`), features.ErrVersion, "features.json"},
+		{"newer version", edit(`"version": 1`, `"version": 5`), features.ErrVersion, "features.json"},
 		{"newer version, all else unknown", put("features.json", `{"version": 7, "n": {}}`), features.ErrVersion, "version 7"},
 		{"no version", put("features.json", "{}"), features.ErrDamaged, "version 0"},
 		{"no JSON", put("features.json", "{"), features.ErrDamaged, "features.json"},

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -23,8 +24,10 @@ import (
 // Header describes a set before its first image is added: what all rows have in
 // common. Fields without a comment are those of Meta.
 type Header struct {
-	D           int // features of a row, at least 1
-	LogitsDim   int // logits of a row; 0 for a set without
+	D           int    // features of a row, at least 1
+	DType       string // Float16 rounds features when the set is made; "" is float32
+	Parquet     bool   // the set also has features.parquet
+	LogitsDim   int    // logits of a row; 0 for a set without
 	Root        string
 	Model       string
 	ModelSHA256 string
@@ -47,6 +50,9 @@ type Options struct {
 	// AllowDriftedFeatures allows that rows are mixed whose probes say that the model
 	// gave other features where the others were made.
 	AllowDriftedFeatures bool
+	// Speculate lets several runs make the same set at the same time, each with a work
+	// folder of its own. The first that finishes counts: the others find the set there.
+	Speculate bool
 	// Drifted, where set, is told of features that differ by more than rounding.
 	Drifted func(text string)
 }
@@ -56,6 +62,7 @@ type Options struct {
 // goroutines.
 type Writer struct {
 	dir     string
+	work    string // the work folder
 	header  Header
 	options Options
 	lock    *flock.Flock // nil after Close
@@ -64,6 +71,10 @@ type Writer struct {
 	journal *journal
 	old     *Set // the set at dir, if its rows can be used
 	known   map[string]location
+	sources map[string]Source // those that were read to their end, by path
+	// sourceLog is where those of unfinished work are, sourceEnd its length.
+	sourceLog *disk.File
+	sourceEnd int64
 	// machines are those of the journal's rows, probe what the model answered on the first.
 	machines []Machine
 	probe    *Probe
@@ -129,6 +140,14 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err != nil {
 		return nil, err
 	}
+	if err := w.readSources(); err != nil {
+		return nil, err
+	}
+	if w.old != nil {
+		if err := w.readOldSources(); err != nil {
+			return nil, err
+		}
+	}
 	if w.machines, err = readMachines(w.partial("")); err != nil {
 		return nil, err
 	}
@@ -158,7 +177,16 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 		dir = target
 	}
 	w := &Writer{dir: dir, header: header, options: options, known: make(map[string]location)}
-	if w.lock, err = acquire(partialDir(dir)); err != nil {
+	const most = 8 // runs at a time
+	for n := range most {
+		if w.work = partialDir(dir); n > 0 {
+			w.work += fmt.Sprint("-", n+1)
+		}
+		if w.lock, err = acquire(w.work); !options.Speculate || !errors.Is(err, ErrLocked) {
+			break
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := w.tidy(); err != nil {
@@ -204,7 +232,7 @@ func acquire(partial string) (*flock.Flock, error) {
 	}
 }
 
-func (w *Writer) partial(name string) string { return filepath.Join(partialDir(w.dir), name) }
+func (w *Writer) partial(name string) string { return filepath.Join(w.work, name) }
 
 // tidy finishes an interrupted Commit.
 func (w *Writer) tidy() error {
@@ -226,7 +254,7 @@ func (w *Writer) readOld(ctx context.Context) error {
 	if old == nil || err != nil {
 		return err
 	}
-	_, logits := old.Logits()
+	logits := old.LogitsDim()
 	if old.D != w.header.D || logits != w.header.LogitsDim {
 		return old.Close()
 	}
@@ -278,12 +306,12 @@ func (w *Writer) inspect() (*Set, error) {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case featuresFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, metaFile, weightFile, biasFile:
+		case featuresFile, parquetFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, sourcesFile, metaFile, weightFile, biasFile:
 		default:
 			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; write to another folder", w.dir, ErrNotSet, e.Name())
 		}
 	}
-	old, err := Open(w.dir)
+	old, err := openOne(w.dir)
 	if errors.Is(err, ErrNotSet) {
 		return nil, err
 	}
@@ -292,6 +320,12 @@ func (w *Writer) inspect() (*Set, error) {
 	}
 	if shard := old.shard(); shard != w.header.Shard && !w.options.Force {
 		return nil, errors.Join(options.Errorf("Force", "it is needed to replace %s, which is %w; or write to another folder", w.dir, otherShard(shard)), old.Close())
+	}
+	if rounded := old.DType != "" && w.header.DType == ""; rounded {
+		if err := old.Close(); err != nil || w.options.Force {
+			return nil, err
+		}
+		return nil, options.Errorf("Force", "it is needed to replace %s, whose features are rounded to float16, by float32; or write to another folder", w.dir)
 	}
 	if old.Fingerprint == w.header.Fingerprint {
 		return old, nil
@@ -345,6 +379,14 @@ func (w *Writer) Has(path string, bytes, mtime int64) bool {
 	return ok && l.bytes == bytes && l.mtime == mtime
 }
 
+// Known returns the size and time of the file that the row of an image was made from.
+func (w *Writer) Known(path string) (bytes, mtime int64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, ok := w.known[path]
+	return l.bytes, l.mtime, ok
+}
+
 // Append adds the row of an image and ignores its Label. It replaces an earlier row
 // for the same path. When Append returns, the row is written to the operating
 // system; it is synced within seconds.
@@ -373,7 +415,7 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 		w.probe = w.header.Probe
 	}
 	if err := w.journal.append(line, features, logits); err != nil {
-		return fmt.Errorf("add %s to %s: %w", img.Path, partialDir(w.dir), err)
+		return fmt.Errorf("add %s to %s: %w", img.Path, w.work, err)
 	}
 	w.known[img.Path] = l
 	return nil
@@ -423,21 +465,40 @@ func (w *Writer) Commit(ctx context.Context, c Contents) (Meta, error) {
 
 // finish writes a set, puts it into place and closes w.
 func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
+	if w.unchanged(set) {
+		return w.old.Meta, w.release(true)
+	}
 	// The files at dir may have changed since Create.
 	old, err := w.inspect()
 	if err != nil {
 		return Meta{}, err
 	}
+	err = set.write(ctx, w.partial(newDir), old)
 	if old != nil {
-		defer old.Close()
+		err = errors.Join(err, old.Close())
 	}
-	if err := set.write(ctx, w.partial(newDir), old); err != nil {
+	if err != nil {
 		return Meta{}, err
 	}
+	if w.old != nil { // Windows moves no folder that has an open file
+		if err := w.old.Close(); err != nil {
+			return Meta{}, err
+		}
+		w.old = nil
+	}
+	if w.options.Speculate && sameSet(w.dir, set.meta) {
+		return set.meta, w.release(true) // another run was first
+	}
 	if err := place(w.partial(newDir), w.dir, w.partial(oldDir)); err != nil {
-		return Meta{}, fmt.Errorf("put the new set into place: %w", err)
+		return Meta{}, errors.Join(fmt.Errorf("put the new set into place: %w", err), w.release(false))
 	}
 	return set.meta, w.release(true)
+}
+
+// sameSet tells whether the set in dir is the one that meta describes.
+func sameSet(dir string, meta Meta) bool {
+	there := &Set{Dir: dir}
+	return there.readMeta() == nil && there.SHA256 != "" && there.SHA256 == meta.SHA256
 }
 
 // Close releases the lock; the rows remain for the next run. Append fails after
@@ -462,6 +523,9 @@ func (w *Writer) release(done bool) error {
 		if !done {
 			errs = append(errs, w.journal.sync())
 		}
+		if w.sourceLog != nil {
+			errs = append(errs, w.sourceLog.Close())
+		}
 		errs = append(errs, w.journal.close())
 		if done || w.journal.n == 0 {
 			errs = append(errs, removeJournal(w.partial("")))
@@ -475,7 +539,11 @@ func (w *Writer) release(done bool) error {
 	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
 		// Only the lock is left. It is removed before it is released: a run that
 		// starts now finds a new lock or none. If that run creates a lock, the
-		// folder stays.
+		// folder stays. Windows removes no file that is open, nor that of a run that
+		// starts now.
+		if runtime.GOOS == "windows" {
+			errs = append(errs, w.lock.Close())
+		}
 		errs = append(errs, disk.Remove(w.partial(lockFile)))
 		if err := disk.Remove(w.partial("")); !errors.Is(err, fs.ErrExist) {
 			errs = append(errs, err)

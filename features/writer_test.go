@@ -104,7 +104,7 @@ func contents(t testing.TB, dir string) map[string]string {
 			return err
 		}
 		data, err := os.ReadFile(path)
-		all[strings.TrimPrefix(path, dir)] = string(data)
+		all[filepath.ToSlash(strings.TrimPrefix(path, dir))] = string(data)
 		return err
 	}))
 	return all
@@ -306,7 +306,7 @@ func TestWhatStandsThereAlready(t *testing.T) {
 		{"a damaged set", both(set(header), file("features.npy", "")), features.ErrDamaged, nil},
 		{"a set with damaged images", both(set(header), file("images.jsonl", "{")), features.ErrDamaged, nil},
 		{"a set with a damaged hash", both(set(header), file("images.jsonl", "{}\n")), features.ErrDamaged, nil},
-		{"a set of a newer version", both(set(header), file("features.json", `{"version":4}`)), features.ErrVersion, nil},
+		{"a set of a newer version", both(set(header), file("features.json", `{"version":5}`)), features.ErrVersion, nil},
 		{"a set and something else", both(set(header), file("notes.txt", "mine")), features.ErrNotSet, features.ErrNotSet},
 		{"a folder of something else", file("notes.txt", "mine"), features.ErrNotSet, features.ErrNotSet},
 		{"a folder with labels alone", file("labels.npy", "mine"), features.ErrNotSet, features.ErrNotSet},

@@ -117,6 +117,7 @@ func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Additi
 	t := opts.Train
 	o.Checkpoint, o.CheckpointEvery, o.Resume, o.Resumed, o.Progress = t.Checkpoint, t.CheckpointEvery, t.Resume, t.Resumed, t.Progress
 	o.Memory, o.Scratch, o.Tool = t.Memory, t.Scratch, t.Tool
+	o.AllowDriftedFeatures = opts.Extract.Backbone.AllowDriftedFeatures
 	if opts.Training != nil {
 		opts.Training()
 	}

@@ -99,12 +99,17 @@ type DetectStats struct {
 // in the order of the paths and, within a folder, of the names, as soon as those
 // before it are done. An image that cannot be read is a judgement with an error
 // and stops nothing; an idx file that cannot is an error.
-func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (_ DetectStats, err error) {
+func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (DetectStats, error) {
 	// Paths that cannot be are told before a model is loaded.
 	items, err := listPaths(ctx, opts.Paths, opts.SetAside, opts.More == nil)
 	if err != nil {
 		return DetectStats{}, err
 	}
+	return detect(ctx, opts, items, sink)
+}
+
+// detect is Detect with the images of opts.Paths.
+func detect(ctx context.Context, opts DetectOptions, items []extractor.Item, sink func(Judgement) error) (_ DetectStats, err error) {
 	var aside *setaside.Target
 	if opts.SetAside != "" {
 		if aside, err = setaside.Open(opts.SetAside); err != nil {

@@ -20,6 +20,7 @@ import (
 	"mlrbfn/internal/kernels"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
+	sourcelist "mlrbfn/pipeline/source"
 )
 
 // tool is the name of the program that feature sets record.
@@ -27,15 +28,23 @@ const tool = "mlrbfn extract"
 
 // ExtractOptions says which images to extract with which model to where.
 type ExtractOptions struct {
-	Model  string         // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
-	Images string         // folder of images, one subfolder per class or flat; or an idx file of images
-	List   string         // OpenOOD list of the images to take; "" takes all
-	Names  string         // another list, whose folders name the classes of List; "" for List itself
-	Class  string         // the class of all images, whatever folders they are in; "" for their folders
-	Out    string         // folder of the feature set
-	Shard  features.Shard // which part of the images to take; zero for all
-	Force  bool           // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
-	Verify bool           // tell by their content, and not by size and time, which images have changed
+	Model  string // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
+	Images string // folder of images, one subfolder per class or flat; or an idx file of images
+	// Sources, where set, are read in the place of Images: tars, Parquet files, folders of
+	// buckets, and lists, see package source. List and Names do not go with them.
+	Sources []string
+	List    string         // OpenOOD list of the images to take; "" takes all
+	Names   string         // another list, whose folders name the classes of List; "" for List itself
+	Class   string         // the class of all images, whatever folders they are in; "" for their folders
+	Out     string         // folder of the feature set
+	Shard   features.Shard // which part of the images to take; zero for all
+	Parts   bool           // Out is a set of parts, of which Shard is one; see features.CommitParts
+	DType   string         // features.Float16 rounds features to 16 bits; "" keeps float32
+	Parquet bool           // write the features as Parquet too
+	// Speculate lets several runs make the same part; see features.Options.
+	Speculate bool
+	Force     bool // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
+	Verify    bool // tell by their content, and not by size and time, which images have changed
 
 	// Detector, where set, is one whose features to compute: with its backbone, which
 	// Model may name and else is found, and with its preprocessing. Of Backbone only
@@ -68,8 +77,10 @@ type ExtractResult struct {
 	// Quantised says that the features depend on the processor, Meta.Machines on
 	// which they were computed; see [extractor.Model.Quantised].
 	Quantised bool
-	Empty     []string           // folders that would be a class if there were an image in them
-	Failed    []features.Failure // images that could not be read
+	// Unfinished says, with Parts, why Out is not a set yet: which shards are missing.
+	Unfinished error
+	Empty      []string           // folders that would be a class if there were an image in them
+	Failed     []features.Failure // images that could not be read
 }
 
 // ClassCount is a class and the number of its images that have features.
@@ -94,6 +105,12 @@ const (
 //
 // When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	if opts.Parts {
+		return extractPart(ctx, opts)
+	}
+	if len(opts.Sources) > 0 {
+		return extractSources(ctx, opts)
+	}
 	if opts.List == "" {
 		if err := apart(opts.Images, opts.Out); err != nil {
 			return nil, err
@@ -113,25 +130,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	header := features.Header{
-		D: model.Dim(), LogitsDim: model.LogitsDim(),
-		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
-		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
-		Machine: features.Machine{Kernels: kernels.Name()},
-	}
-	if header.Probe, err = model.Probe(ctx); err != nil {
-		return nil, err
-	}
-	quantised := false
-	if m, ok := model.(*extractor.Model); ok {
-		header.Machine.Runtime, header.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
-		if quantised = m.Quantised(); quantised {
-			header.Machine.Products = extractor.Products()
-		}
-	}
-	w, err := features.Create(ctx, opts.Out, header, features.Options{
-		Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
-	})
+	w, quantised, err := createSet(ctx, opts, model, source, root)
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +141,63 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	return e.commit(ctx)
+}
+
+// extractSources is Extract for opts.Sources.
+func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	if opts.List != "" || opts.Names != "" || opts.Images != "" {
+		return nil, options.Errorf("Sources", "they go with neither Images nor List")
+	}
+	sources, err := sourcelist.List(ctx, opts.Sources...)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Model == extractor.PixelsName && opts.Detector == nil && opts.Pixels.Width == 0 {
+		return nil, options.Errorf("Width", "images that come in tars, tables or from a bucket need the size to make them of")
+	}
+	model, source, err := openBackbone(ctx, opts, &extractor.Listing{Root: sources.Root})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	w, quantised, err := createSet(ctx, opts, model, source, sources.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	e := &extraction{opts: opts, model: model, w: w}
+	e.result.Quantised = quantised
+	s, err := e.stream(ctx, sources)
+	if err != nil {
+		return nil, err
+	}
+	return s.commit(ctx)
+}
+
+// createSet begins or continues the set. It also tells whether the model computes in 8
+// bits.
+func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (*features.Writer, bool, error) {
+	header := features.Header{
+		D: model.Dim(), DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
+		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
+		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
+		Machine: features.Machine{Kernels: kernels.Name()},
+	}
+	var err error
+	if header.Probe, err = model.Probe(ctx); err != nil {
+		return nil, false, err
+	}
+	quantised := false
+	if m, ok := model.(*extractor.Model); ok {
+		header.Machine.Runtime, header.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
+		if quantised = m.Quantised(); quantised {
+			header.Machine.Products = extractor.Products()
+		}
+	}
+	w, err := features.Create(ctx, opts.Out, header, features.Options{
+		Force: opts.Force, Speculate: opts.Speculate, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
+	})
+	return w, quantised, err
 }
 
 // openBackboneFor opens the model as soon as there are images to tell how, and
@@ -221,13 +277,7 @@ func (e *extraction) extract(ctx context.Context, items []extractor.Item) error 
 			e.result.Failed = append(e.result.Failed, e.failure(r.Item.Path, r.Err))
 			return nil
 		}
-		e.result.New++
-		if r.Orientation != 1 {
-			e.result.Oriented++
-		}
-		if r.Enlarged {
-			e.result.Enlarged++
-		}
+		e.count(r)
 		if r.Item != items[r.Index] {
 			e.now[r.Item.Path] = r.Item
 		}
@@ -236,6 +286,17 @@ func (e *extraction) extract(ctx context.Context, items []extractor.Item) error 
 	})
 	e.done += len(items)
 	return err
+}
+
+// count counts a new row.
+func (e *extraction) count(r extractor.Result) {
+	e.result.New++
+	if r.Orientation != 1 {
+		e.result.Oriented++
+	}
+	if r.Enlarged {
+		e.result.Enlarged++
+	}
 }
 
 // failure says why an image has no features.
@@ -312,7 +373,7 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 			e.result.Failed = append(e.result.Failed, e.failure(failure.Path, failure.Err))
 		}
 	}
-	slices.SortFunc(e.result.Failed, func(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(e.result.Failed, compareFailures)
 	if e.opts.Class != "" {
 		all.Classes, e.result.Empty = []string{e.opts.Class}, nil
 		for i := range all.Items {
@@ -351,6 +412,14 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 		first := e.result.Failed[0]
 		return nil, fmt.Errorf("no image under %s gave features (%d tried); the first: %s: %s", e.opts.Images, lost, first.Path, first.Error)
 	}
+	return e.finish(ctx, set)
+}
+
+// compareFailures orders failures by their paths.
+func compareFailures(a, b features.Failure) int { return cmp.Compare(a.Path, b.Path) }
+
+// finish writes the set and counts its classes.
+func (e *extraction) finish(ctx context.Context, set features.Contents) (*ExtractResult, error) {
 	var err error
 	if e.result.Meta, err = e.w.Commit(ctx, set); err != nil {
 		return nil, err
@@ -406,6 +475,10 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.L
 		}
 		source := d.Source
 		if m, ok := model.(*extractor.Model); ok {
+			if source.SHA256 != "" && source.SHA256 != m.SHA256 {
+				// Features of two graphs do not mix in sets, however near they are.
+				return nil, detector.Source{}, errors.Join(fmt.Errorf("model %s is %w: its graph is another, and a feature set is of one", m.Dir, detector.ErrOtherModel), model.Close())
+			}
 			folder, err := filepath.Abs(m.Dir)
 			if err == nil && source.Fingerprint == "" { // features made elsewhere
 				source, err = detector.ModelSource(m, folder, false)

@@ -182,6 +182,7 @@ func TestMergeOfShards(t *testing.T) {
 		once := filepath.Join(dir, "once")
 		extract(t, tiles(images, once))
 		var shards []string
+		parts := filepath.Join(dir, "parts")
 		count := rapid.IntRange(1, 5).Draw(rt, "shards")
 		for _, i := range rapid.Permutation([]int{1, 2, 3, 4, 5}[:count]).Draw(rt, "order") {
 			shard := filepath.Join(dir, fmt.Sprint("shard", i))
@@ -191,7 +192,19 @@ func TestMergeOfShards(t *testing.T) {
 			for range rapid.IntRange(1, 2).Draw(rt, "times") {
 				extract(t, opts)
 			}
+			opts.Out, opts.Parts = parts, true
+			unfinished := extract(t, opts).Unfinished
 			shards = append(shards, shard)
+			if last := len(shards) == count; last != (unfinished == nil) {
+				rt.Errorf("part %d of %d: %v", len(shards), count, unfinished)
+			}
+			set, err := features.Open(parts)
+			if len(shards) < count && !errors.Is(err, features.ErrShards) {
+				rt.Errorf("opened after %d of %d parts: %v", len(shards), count, err)
+			}
+			if err == nil {
+				set.Close()
+			}
 		}
 		merged := filepath.Join(dir, "merged")
 		for range rapid.IntRange(1, 2).Draw(rt, "merges") {
@@ -202,6 +215,10 @@ func TestMergeOfShards(t *testing.T) {
 			if meta.N != n {
 				rt.Errorf("%d rows of %d images", meta.N, n)
 			}
+		}
+		sameFiles(t, once, merged)
+		if _, err := features.Merge(t.Context(), merged, []string{parts}, features.Options{}); err != nil {
+			rt.Fatal(err)
 		}
 		sameFiles(t, once, merged)
 	})

@@ -68,8 +68,26 @@ func TestProbeEverywhere(t *testing.T) {
 	if d.Probe == nil || len(d.Probe.Rows) == 0 {
 		t.Fatalf("the detector has the probe %+v", d.Probe)
 	}
-	// The checksum of the graph would refuse other models before their features are
-	// compared: another processor or device has the same.
+	// Another export of the model has another graph. It is opened if it gives the same
+	// features of images that are prepared in the same way; extract never mixes them.
+	for name, c := range map[string]struct{ model, says string }{
+		"another export":           {probeModel(t, true, 1, "0.5, 0.5, 0.5"), ""},
+		"another model":            {probeModel(t, false, 2, "0.5, 0.5, 0.5"), "its graph is another than the one at " + model + ", and features differ by"},
+		"another export, prepared": {probeModel(t, true, 1, "0.5, 0.5, 0.6"), "its preprocessing differs"},
+	} {
+		opts := JudgeOptions{Model: c.model, Backbone: extractor.ModelOptions{AllowDriftedFeatures: true}}
+		judge, err := NewJudge(t.Context(), d, opts)
+		if err == nil {
+			err = judge.Close()
+		}
+		if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, ErrOtherModel) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := Extract(t.Context(), ExtractOptions{Detector: d, Model: c.model, Images: images, Out: filepath.Join(dir, "mixed")}); !errors.Is(err, ErrOtherModel) {
+			t.Errorf("%s, extracted: %v", name, err)
+		}
+	}
+	// What follows is as on another processor or device, where the graph is the same.
 	d.Source.SHA256, d.Source.Fingerprint = "", ""
 	for _, c := range []struct {
 		name, model string

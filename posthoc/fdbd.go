@@ -52,8 +52,9 @@ func FitFDBD(ctx context.Context, data *Data, head *Linear) (*FDBD, error) {
 		s.Mean = mean
 	}
 	err := parallel.Blocks(ctx, head.Out, 1, func(c, _ int) {
-		for y := range head.Out {
-			s.Distances[c*head.Out+y] = distance(head.row(c), head.row(y))
+		for y := range c {
+			v := distance(head.row(c), head.row(y))
+			s.Distances[c*head.Out+y], s.Distances[y*head.Out+c] = v, v
 		}
 	})
 	return s, err

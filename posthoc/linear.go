@@ -1,9 +1,11 @@
 package posthoc
 
 import (
+	"context"
 	"fmt"
 
 	"mlrbfn/internal/linalg"
+	"mlrbfn/internal/parallel"
 )
 
 // Linear is a linear head: the logits of features x are W·x + b.
@@ -87,17 +89,18 @@ func (h *Linear) InputGradient(dst, _, g []float64) {
 // any number of goroutines may use it.
 type MLP []*Linear
 
-// OfFeatures returns the logits [n, C] of the features x [n, D].
+// OfFeatures returns the logits [n, C] of the features x [n, D]. It computes on all
+// cores.
 func (m MLP) OfFeatures(x []float32) []float64 {
 	d, classes := m.Size()
 	n := len(x) / d
-	logits, rows := make([]float64, n*classes), make([]float64, min(n, blockRows)*d)
-	for from := 0; from < n; from += blockRows {
-		to := min(from+blockRows, n)
-		part := rows[:(to-from)*d]
-		widen(part, x[from*d:to*d])
-		m.Logits(logits[from*classes:to*classes], part)
-	}
+	logits := make([]float64, n*classes)
+	_ = parallel.Blocks(context.Background(), n, blockRows, func(from, to int) { // cannot fail
+		rows, done := scratch((to - from) * d)
+		defer done()
+		widen(rows, x[from*d:to*d])
+		m.Logits(logits[from*classes:to*classes], rows)
+	})
 	return logits
 }
 

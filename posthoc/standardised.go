@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/gonum/floats"
 
 	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/parallel"
 )
 
 const standardisedKind = "Standardised"
@@ -90,13 +91,15 @@ func (data *Data) deviations(ctx context.Context) (mean, deviation []float64, er
 	deviation = make([]float64, data.D)
 	err = data.blocks(ctx, func(from, to int) error {
 		x := data.Features(from, to)
-		for len(x) > 0 {
-			for j, v := range x[:data.D] {
-				deviation[j] += (float64(v) - m.Mean[j]) * (float64(v) - m.Mean[j]) / float64(data.N)
+		// Each core adds up some of the columns, in the order of the rows.
+		return parallel.Blocks(ctx, data.D, 64, func(first, last int) {
+			for row := range slices.Chunk(x, data.D) {
+				for j := first; j < last; j++ {
+					v := float64(row[j]) - m.Mean[j]
+					deviation[j] += v * v / float64(data.N)
+				}
 			}
-			x = x[data.D:]
-		}
-		return nil
+		})
 	})
 	for j, v := range deviation {
 		deviation[j] = math.Sqrt(v)

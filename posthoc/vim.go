@@ -8,7 +8,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/onnx"
 	"mlrbfn/internal/parallel"
 )
@@ -124,26 +124,18 @@ func principal(d int) int {
 
 // origin returns −pinv(W)b.
 func origin(ctx context.Context, head *Linear) ([]float64, error) {
-	kernels.UseBLAS()
-	var svd mat.SVD
-	ok, err := await(ctx, func() bool {
-		return svd.Factorize(mat.NewDense(head.Out, head.In, head.Weights), mat.SVDThin)
+	u, err := await(ctx, func() []float64 {
+		u, _ := linalg.Shortest(mat.NewDense(head.Out, head.In, head.Weights), head.Bias, 1e-15)
+		return u
 	})
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
+	if u == nil {
 		return nil, errors.New("the singular values of the linear head's weights could not be found")
 	}
-	u := make([]float64, head.In)
-	rank := svd.Rank(1e-15)
-	if rank == 0 { // all weights are 0: any u will do
-		return u, nil
-	}
-	var x mat.Dense
-	svd.SolveTo(&x, mat.NewDense(head.Out, 1, head.Bias), rank)
-	for j := range u {
-		u[j] = -x.At(j, 0)
+	for j, v := range u {
+		u[j] = -v
 	}
 	return u, nil
 }

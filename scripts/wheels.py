@@ -3,8 +3,10 @@
     wheels.py --into DIR [--only PLATFORM...]
 
 Needs Go, and the Python package ziglang, which compiles C for all systems; `make
-wheels` brings it. A wheel holds the program, the default backbone, and the pictures of
-`mlrbfn demo`. It requires onnxruntime and does not bundle it.
+wheels` brings it. A wheel holds a shared library with the program and what the Python
+package calls (python/native), a small program that loads it (python/launcher), the
+Python package, the default backbone, and the pictures of `mlrbfn demo`. It requires
+onnxruntime and does not bundle it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import argparse
 import base64
 import hashlib
 import os
+import re
+import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -31,54 +36,96 @@ PLATFORMS = {
     "win_amd64": ("windows", "amd64", "x86_64-windows-gnu"),
 }
 
-# What Go's runtime and crypto/x509 call of macOS; zig has no frameworks.
-FRAMEWORKS = {
-    "CoreFoundation": "Versions/A",
-    "Security": "Versions/A",
-}
+# How the shared library is called.
+LIBRARIES = {"linux": "libmlrbfn.so", "darwin": "libmlrbfn.dylib", "windows": "mlrbfn.dll"}
 
 PICTURES = ["brick.png", "grass.png", "gravel.png", "chelsea.png", "coffee.png", "rocket.jpg"]
 
 
-def frameworks(folder: Path) -> None:
-    """Writes descriptions of frameworks that exist on every Mac: the linker needs their
-    names, and the system has the rest."""
-    symbols = (ROOT / "scripts" / "macos-symbols.txt").read_text(encoding="ascii").split()
-    for name, path in FRAMEWORKS.items():
-        inside = folder / f"{name}.framework"
-        inside.mkdir(parents=True)
-        mine = ", ".join(s for s in symbols if s.startswith("_Sec") == (name == "Security"))
-        (inside / f"{name}.tbd").write_text(
-            "--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\n"
-            f"install-name: '/System/Library/Frameworks/{name}.framework/{path}/{name}'\n"
-            f"exports:\n  - targets: [ arm64-macos ]\n    symbols: [ {mine} ]\n...\n",
+def macos(folder: Path) -> str:
+    """Writes what zig lacks of macOS, and returns the options for it: descriptions of
+    the libraries that Go's packages import symbols of, which are on every Mac, and a
+    declaration that the Prometheus client includes."""
+    goroot = subprocess.run(["go", "env", "GOROOT"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    symbols: dict[str, set[str]] = {}
+    for package in ("crypto/x509/internal/macos", "internal/syscall/unix"):
+        for file in sorted((Path(goroot) / "src" / package).glob("*.go")):
+            for symbol, library in re.findall(r'^//go:cgo_import_dynamic \S+ (\S+) "(/(?!usr/lib/libSystem)[^"]+)"$', file.read_text(encoding="utf-8"), re.MULTILINE):
+                symbols.setdefault(library, set()).add("_" + symbol)
+    for library, names in symbols.items():
+        name = library.rsplit("/", 1)[1]
+        at = folder / f"{name}.framework" / f"{name}.tbd" if ".framework/" in library else folder / (name.split(".")[0] + ".tbd")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(
+            f"--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\ninstall-name: '{library}'\n"
+            f"exports:\n  - targets: [ arm64-macos ]\n    symbols: [ {', '.join(sorted(names))} ]\n...\n",
             encoding="ascii",
         )
-    (folder / "libresolv.tbd").write_text(
-        "--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\ninstall-name: '/usr/lib/libresolv.9.dylib'\n"
-        "exports:\n  - targets: [ arm64-macos ]\n    symbols: [ _res_9_nclose, _res_9_ninit, _res_9_nsearch ]\n...\n",
+    (folder / "mach").mkdir()
+    (folder / "mach" / "mach_vm.h").write_text(
+        "#include <mach/mach_types.h>\n#include <mach/vm_region.h>\n"
+        "kern_return_t mach_vm_region(vm_map_t, mach_vm_address_t *, mach_vm_size_t *, vm_region_flavor_t,\n"
+        "    vm_region_info_t, mach_msg_type_number_t *, mach_port_t *);\n",
         encoding="ascii",
     )
+    return f" '-F{folder}' '-L{folder}' -isystem '{folder}'"
 
 
-def build(platform: str, version: str, folder: Path) -> Path:
-    """Builds the program."""
+def build(platform: str, folder: Path) -> tuple[Path, Path]:
+    """Builds the program and the library that it loads."""
     goos, goarch, target = PLATFORMS[platform]
     out = folder / ("mlrbfn.exe" if goos == "windows" else "mlrbfn")
     import ziglang
 
-    cc = f"{Path(ziglang.__file__).parent / 'zig'} cc -target {target}"
+    cc = f"'{Path(ziglang.__file__).parent / 'zig'}' cc -target {target}"
     if goos == "darwin":
-        frameworks(folder / "frameworks")
-        cc += f" -F{folder / 'frameworks'} -L{folder / 'frameworks'}"
+        cc += macos(folder / "macos")
     env = {**os.environ, "GOOS": goos, "GOARCH": goarch, "GOAMD64": "v1", "CGO_ENABLED": "1", "CC": cc, "GOFLAGS": "-trimpath"}
     # What compiling C names in the program must not depend on folders.
     env["CGO_CFLAGS"] = "-O2 -g0"
+    library = folder / LIBRARIES[goos]
     subprocess.run(
-        ["go", "build", "-buildvcs=false", "-ldflags", f"-s -w -buildid= -X mlrbfn/internal/command.release={version}", "-o", str(out), "./cmd/mlrbfn"],
+        ["go", "build", "-buildmode=c-shared", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", str(library), "./python/native"],
         cwd=ROOT, env=env, check=True,
     )
-    return out
+    source = ROOT / "python" / "launcher" / "launcher.c"
+    linking = ["-ldl"] if goos == "linux" else []
+    subprocess.run([*shlex.split(cc), "-O2", "-g0", "-s", str(source), "-o", str(out), *linking], check=True)
+    if goos == "darwin":
+        check_macos(out)
+        check_macos(library)
+    return out, library
+
+
+def check_macos(file: Path) -> None:
+    """Refuses a file that no Mac would load: it must be of arm64, for the macOS of the
+    wheel's tag or older, linked with libraries that every Mac has, and signed, if only
+    by a checksum of each page."""
+    data = file.read_bytes()
+    magic, cpu, _, _, commands = struct.unpack_from("<5I", data)
+    minimum, signed, at = None, False, 32
+    for _ in range(commands):
+        command, size = struct.unpack_from("<2I", data, at)
+        if command == 0x32:  # LC_BUILD_VERSION
+            minimum = struct.unpack_from("<2I", data, at + 8)
+        elif command == 0xC:  # LC_LOAD_DYLIB
+            name = data[at + struct.unpack_from("<I", data, at + 8)[0] : at + size].split(b"\0")[0]
+            if not name.startswith((b"/usr/lib/", b"/System/Library/Frameworks/")):
+                sys.exit(f"{file} is linked with {name.decode()}")
+        elif command == 0x1D:  # LC_CODE_SIGNATURE, in big endian
+            start, _ = struct.unpack_from("<2I", data, at + 8)
+            start += struct.unpack_from(">I", data, start + 16)[0]
+            _, _, _, flags, hashes, _, _, pages, limit = struct.unpack_from(">9I", data, start)
+            length, kind, _, log = struct.unpack_from("4B", data, start + 36)
+            bytes_of = 1 << log
+            signed = flags & 2 != 0 and kind == 2 and pages == -(-limit // bytes_of) and all(
+                hashlib.sha256(data[i * bytes_of : min((i + 1) * bytes_of, limit)]).digest()
+                == data[start + hashes + i * length : start + hashes + (i + 1) * length]
+                for i in range(pages)
+            )
+        at += size
+    if (magic, cpu, minimum, signed) != (0xFEEDFACF, 0x0100000C, (1, 14 << 16), True):
+        sys.exit(f"{file} is not what a Mac loads: magic {magic:#x}, processor {cpu:#x}, platform and minimum {minimum}, signed {signed}")
 
 
 def metadata(version: str) -> bytes:
@@ -99,7 +146,12 @@ def metadata(version: str) -> bytes:
         ("Classifier", "Programming Language :: Go"),
         ("Classifier", "Topic :: Scientific/Engineering :: Image Recognition"),
         ("Requires-Python", ">=3.10"),
+        ("Requires-Dist", "numpy>=1.24"),
         ("Requires-Dist", "onnxruntime>=1.29,<2"),
+        ("Provides-Extra", "all"),
+        ("Requires-Dist", 'pandas; extra == "all"'),
+        ("Requires-Dist", 'scikit-learn>=1.6; extra == "all"'),
+        ("Requires-Dist", 'tqdm; extra == "all"'),
         ("Description-Content-Type", "text/markdown"),
     ]:
         m[name] = value
@@ -107,7 +159,7 @@ def metadata(version: str) -> bytes:
     return (text + "\n" + (ROOT / "python" / "README.md").read_text(encoding="utf-8")).encode()
 
 
-def wheel(platform: str, version: str, program: Path, into: Path) -> Path:
+def wheel(platform: str, version: str, program: Path, library: Path, into: Path) -> Path:
     """Writes a wheel."""
     info = f"mlrbfn-{version}.dist-info"
     files: dict[str, bytes] = {
@@ -116,7 +168,7 @@ def wheel(platform: str, version: str, program: Path, into: Path) -> Path:
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: mlrbfn scripts/wheels.py\nRoot-Is-Purelib: false\nTag: py3-none-{platform}\n".encode(),
         f"{info}/licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
-    for file in sorted((ROOT / "python" / "mlrbfn").glob("*.py")):
+    for file in [library, *(ROOT / "python" / "mlrbfn").glob("*.py"), ROOT / "python" / "mlrbfn" / "py.typed"]:
         files[f"mlrbfn/{file.name}"] = file.read_bytes()
     model = ROOT / "models" / "efficientnet-lite0"
     for name in ("model.onnx", "preprocessor_config.json", "README.md"):
@@ -151,13 +203,13 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=list(PLATFORMS), default=list(PLATFORMS))
     args = parser.parse_args()
-    version = (ROOT / "python" / "VERSION").read_text(encoding="ascii").strip()
+    version = (ROOT / "internal" / "version" / "VERSION").read_text(encoding="ascii").strip()
     for platform in args.only:
         # Go's cache goes by the options of the C compiler, which name this folder.
         work = ROOT / ".setup" / "wheels" / platform
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        wheel(platform, version, build(platform, version, work), args.into)
+        wheel(platform, version, *build(platform, work), args.into)
 
 
 main()

@@ -94,7 +94,10 @@ func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (
 	if err := head.CheckRows(train, val, classes); err != nil {
 		return nil, err
 	}
-	train.Index = dataset.Spread(train.Index, max(1, int(fitWork/float64(train.D*classes))))
+	train, err := held(train.With(dataset.Spread(train.Index, max(1, int(fitWork/float64(train.D*classes))))))
+	if err != nil {
+		return nil, err
+	}
 	o.Tolerance = cmp.Or(o.Tolerance, 1e-6)
 	if !(o.C >= 0) || math.IsInf(o.C, 1) || !(o.Tolerance > 0) {
 		return nil, options.Errorf("C", "%g: it must be positive and finite", o.C)
@@ -133,15 +136,18 @@ func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (
 	return f, nil
 }
 
-// Without returns the head without a class, for [Options.Near]: the classes above
-// it are numbered one lower.
-func (f *Fitted) Without(class int) *Fitted {
-	l := f.Linear
-	return &Fitted{C: f.C, axes: f.axes, Linear: &posthoc.Linear{
-		In: l.In, Out: l.Out - 1,
-		Weights: slices.Delete(slices.Clone(l.Weights), class*l.In, (class+1)*l.In),
-		Bias:    slices.Delete(slices.Clone(l.Bias), class, class+1),
-	}}
+// Without returns the head without some classes, for [Options.Near]: the others are
+// numbered anew.
+func (f *Fitted) Without(classes ...int) *Fitted {
+	l := &posthoc.Linear{In: f.In}
+	for c, b := range f.Bias {
+		if !slices.Contains(classes, c) {
+			l.Out++
+			l.Weights = append(l.Weights, f.Weights[c*f.In:(c+1)*f.In]...)
+			l.Bias = append(l.Bias, b)
+		}
+	}
+	return &Fitted{C: f.C, axes: f.axes, Linear: l}
 }
 
 // Bounds of how many multiplications, of rows by weights, a step may take. The parts
@@ -151,7 +157,18 @@ const (
 	fitWork    = 1e11
 	searchWork = 1e10
 	growth     = 4
+
+	// heldBytes is how much memory a copy of rows may take that are in a file.
+	heldBytes = 512 << 20
 )
+
+// held returns the rows in memory where that saves reading a file in each step.
+func held(rows dataset.Rows) (dataset.Rows, error) {
+	if rows.Window() == 0 || 4*rows.Len()*rows.D > heldBytes {
+		return rows, nil
+	}
+	return rows.InMemory()
+}
 
 // searchRows is how many rows that are.
 func searchRows(theta []float64) int { return max(1, int(searchWork/float64(len(theta)))) }
@@ -171,15 +188,22 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 	search := p
 	rows := min(p.rows.Len(), searchRows(theta))
 	if rows < p.rows.Len() {
-		search = p.with(p.rows.With(dataset.Spread(p.rows.Index, rows)))
+		some, err := held(p.rows.With(dataset.Spread(p.rows.Index, rows)))
+		if err != nil {
+			return nil, err
+		}
+		search = p.with(some)
 	}
-	held := p.with(p.known(val))
-	if held.rows.Len() == 0 {
+	judge := p.with(p.known(val))
+	if judge.rows.Len() == 0 {
 		fitted, apart := apart(search.rows)
-		held.rows, search = search.rows.With(apart), p.with(search.rows.With(fitted))
+		judge.rows, search = search.rows.With(apart), p.with(search.rows.With(fitted))
 	}
-	held.rows.Index = dataset.Spread(held.rows.Index, max(rows/2, 1))
-	if len(p.labels) < 2 || held.rows.Len() == 0 {
+	var err error
+	if judge.rows, err = held(judge.rows.With(dataset.Spread(judge.rows.Index, max(rows/2, 1)))); err != nil {
+		return nil, err
+	}
+	if len(p.labels) < 2 || judge.rows.Len() == 0 {
 		f.C = DefaultC
 		return theta, nil
 	}
@@ -199,7 +223,7 @@ func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val data
 		if err := solve.minimise(ctx, search, theta, c, tolerance); err != nil {
 			return nil, err
 		}
-		loss, err := held.loss(ctx, theta, nil, nil)
+		loss, err := judge.loss(ctx, theta, nil, nil)
 		if err != nil {
 			return nil, err
 		}

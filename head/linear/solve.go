@@ -7,6 +7,7 @@ import (
 	"gonum.org/v1/gonum/floats"
 
 	"mlrbfn/internal/kernels"
+	"mlrbfn/internal/parallel"
 )
 
 const (
@@ -35,7 +36,34 @@ type pair struct{ step, change []float64 }
 
 // times returns the product of x with the change of the gradient, penalty included.
 func (q pair) times(x []float64, weights int, penalty float64) float64 {
-	return floats.Dot(q.change, x) + penalty*floats.Dot(q.step[:weights], x[:weights])
+	return dot(q.change, x) + penalty*dot(q.step[:weights], x[:weights])
+}
+
+// partSize is how many elements of long vectors a core takes at a time.
+const partSize = 1 << 16
+
+// inParts calls do for parts of n elements, on all cores.
+func inParts(n int, do func(from, to int)) {
+	_ = parallel.Blocks(context.Background(), n, partSize, do) // cannot fail
+}
+
+// dot returns Σ x·y. Parts are added in their order.
+func dot(x, y []float64) float64 {
+	sums := make([]float64, (len(x)+partSize-1)/partSize)
+	inParts(len(x), func(from, to int) { sums[from/partSize] = floats.Dot(x[from:to], y[from:to]) })
+	return floats.Sum(sums)
+}
+
+// addScaled adds a·x to dst, and addScaledTo sets dst to y + a·x.
+func addScaled(dst []float64, a float64, x []float64) { addScaledTo(dst, dst, a, x) }
+
+func addScaledTo(dst, y []float64, a float64, x []float64) {
+	inParts(len(dst), func(from, to int) { floats.AddScaledTo(dst[from:to], y[from:to], a, x[from:to]) })
+}
+
+// subTo sets dst to x − y.
+func subTo(dst, x, y []float64) {
+	inParts(len(dst), func(from, to int) { floats.SubTo(dst[from:to], x[from:to], y[from:to]) })
 }
 
 // minimise changes theta until a step would gain less than the tolerance.
@@ -52,7 +80,7 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 	// objective puts the gradient of the loss alone into gradient.
 	objective := func(at, gradient []float64) (float64, error) {
 		loss, err := p.loss(ctx, at, gradient, spread)
-		return loss + penalty/2*floats.Dot(at[:weights], at[:weights]), err
+		return loss + penalty/2*dot(at[:weights], at[:weights]), err
 	}
 	vector := func() []float64 { return make([]float64, len(theta)) }
 	gradient, trial, trialGradient, whole, direction := vector(), vector(), vector(), vector(), vector()
@@ -63,26 +91,26 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 	var factors, products [remembered]float64
 	for range mostSteps {
 		copy(whole, gradient)
-		floats.AddScaled(whole[:weights], penalty, theta[:weights])
+		addScaled(whole[:weights], penalty, theta[:weights])
 		copy(direction, whole)
 		for i := len(s.pairs) - 1; i >= 0; i-- {
 			q := s.pairs[i]
 			products[i] = q.times(q.step, weights, penalty)
-			factors[i] = floats.Dot(q.step, direction) / products[i]
-			floats.AddScaled(direction, -factors[i], q.change)
-			floats.AddScaled(direction[:weights], -factors[i]*penalty, q.step[:weights])
+			factors[i] = dot(q.step, direction) / products[i]
+			addScaled(direction, -factors[i], q.change)
+			addScaled(direction[:weights], -factors[i]*penalty, q.step[:weights])
 		}
 		s.axes.divide(direction, spread, penalty, p.rows.D)
 		for i, q := range s.pairs {
-			floats.AddScaled(direction, factors[i]-q.times(direction, weights, penalty)/products[i], q.step)
+			addScaled(direction, factors[i]-q.times(direction, weights, penalty)/products[i], q.step)
 		}
-		slope := floats.Dot(whole, direction)
+		slope := dot(whole, direction)
 		if !(slope/2 > tolerance) {
 			return nil
 		}
 		length, lower := 1., 0.
 		for halved := 0; ; halved++ {
-			floats.AddScaledTo(trial, theta, -length, direction)
+			addScaledTo(trial, theta, -length, direction)
 			if lower, err = objective(trial, trialGradient); err != nil {
 				return err
 			}
@@ -102,9 +130,9 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 			next = s.pairs[0]
 			s.pairs = append(s.pairs[:0], s.pairs[1:]...)
 		}
-		floats.SubTo(next.step, trial, theta)
-		floats.SubTo(next.change, trialGradient, gradient)
-		if floats.Dot(next.step, next.change) > 0 { // always, except for rounding
+		subTo(next.step, trial, theta)
+		subTo(next.change, trialGradient, gradient)
+		if dot(next.step, next.change) > 0 { // always, except for rounding
 			s.pairs = append(s.pairs, next)
 		}
 		copy(theta, trial)

@@ -44,9 +44,9 @@ func fitDensity(ctx context.Context, train, val dataset.Rows, classes int) (*Den
 	}
 	err := eachRow(ctx, train, d, func(i, from, to int) {
 		r := train.Index[i]
-		mean := means[int(train.Labels[r])*d:]
-		for j := from; j < to; j++ {
-			mean[j] += float64(train.X[r*d+j])
+		mean := means[int(train.Labels[r])*d+from:]
+		for j, v := range train.Row(r)[from:to] {
+			mean[j] += float64(v)
 		}
 	})
 	if err != nil {
@@ -134,7 +134,7 @@ func (d *Density) measureAll(ctx context.Context, data dataset.Rows, worker func
 		z := make([]float64, head.BatchRows*data.D)
 		return func(from, to int) error {
 			for i, r := range data.Index[from:to] {
-				numeric.Convert(z[i*data.D:], data.X[r*data.D:(r+1)*data.D])
+				numeric.Convert(z[i*data.D:], data.Row(r))
 			}
 			m.distances(distances, z, to-from)
 			return do(from, distances[:to-from])

@@ -42,7 +42,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	conditioned := dataset.Rows{D: whitening.Out(), Labels: data.Labels}
-	if conditioned.X, err = whitening.Rows(ctx, data.X, append(train, validation...)); err != nil {
+	if conditioned.X, err = whitening.Rows(ctx, data.With(append(train, validation...))); err != nil {
 		log.Fatal(err)
 	}
 	m, _, err := head.Train(ctx, residual.Config{}, conditioned.With(train), conditioned.With(validation), 2, head.TrainOptions{})

@@ -359,7 +359,7 @@ func whitened(t *testing.T, classes int, train, val dataset.Rows) (dataset.Rows,
 		t.Fatal(err)
 	}
 	for _, d := range []*dataset.Rows{&train, &val} {
-		if d.X, err = c.Rows(t.Context(), d.X, d.Index); err != nil {
+		if d.X, err = c.Rows(t.Context(), *d); err != nil {
 			t.Fatal(err)
 		}
 	}

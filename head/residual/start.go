@@ -13,6 +13,7 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/head/internal/numeric"
 	"mlrbfn/head/internal/rbf"
+	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/parallel"
 )
 
@@ -49,7 +50,7 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 	rows := dataset.Sample(train.Index, startRows, rng.Float64)
 	u, half := make([]T, len(rows)*e), len(rows)/2
 	for i, r := range rows {
-		numeric.Convert(u[i*e:], train.X[r*train.D:r*train.D+e])
+		numeric.Convert(u[i*e:], train.Row(r)[:e])
 	}
 	for _, l := range net.Hidden() {
 		if err := rbf.PlusPlus(ctx, l.Centroids, e, u[:half*e], net.K, rng); err != nil {
@@ -73,7 +74,7 @@ func (net *network[T]) start(ctx context.Context, train, val dataset.Rows, class
 	err := eachRow(ctx, train, e, func(i, from, to int) {
 		r := train.Index[i]
 		mean := last.Centroids[int(train.Labels[r])*e:]
-		for j, v := range train.X[r*train.D+from : r*train.D+to] {
+		for j, v := range train.Row(r)[from:to] {
 			mean[from+j] += (T(v) - mean[from+j]) * part[i]
 		}
 	})
@@ -151,24 +152,22 @@ func moveTo[T numeric.Real](l *Linear, centroids, counts []T) {
 		right[i] = -l.Bias[c] - s/2*floats.Dot(row, row)
 	}
 	floats.AddConst(-floats.Sum(right)/float64(n), right)
-	var svd mat.SVD
-	if !svd.Factorize(a, mat.SVDThin) {
+	v, found := linalg.Shortest(a, right, 1e-9)
+	if !found {
 		return
 	}
-	var v mat.Dense
-	svd.SolveTo(&v, mat.NewDense(n, 1, right), svd.Rank(1e-9))
 	longest := 0.
 	for i := range n {
 		longest = max(longest, s*floats.Norm(a.RawRowView(i), 2))
 	}
-	if !(mat.Norm(&v, 2) <= mostMoved*longest) {
+	if !(floats.Norm(v, 2) <= mostMoved*longest) {
 		return
 	}
 	for i, c := range classes {
 		to := centroids[c*e : (c+1)*e]
 		clear(to)
 		for j, w := range a.RawRowView(i) {
-			to[j] = T(s*w + v.At(j, 0))
+			to[j] = T(s*w + v[j])
 		}
 	}
 }
@@ -199,7 +198,7 @@ func firstWidth[T numeric.Real](ctx context.Context, centroids, counts []T, data
 		return func(from, to int) error {
 			b := to - from
 			for i, r := range rows[from:to] {
-				numeric.Convert(x[i*e:(i+1)*e], data.X[r*data.D:r*data.D+e])
+				numeric.Convert(x[i*e:(i+1)*e], data.Row(r)[:e])
 			}
 			kernel.SumSquares(xsq[:b], x[:b*e])
 			kernel.NT(b, classes, e, -2, x[:b*e], centroids, 0, d)

@@ -14,12 +14,12 @@ import (
 // commands makes the commands of mlrbfn, by name.
 var commands = map[string]func() *command{
 	"extract": newExtract, "train": newTrain, "detect": newDetect, "evaluate": newEvaluate, "ablate": newAblate,
-	"inspect": newInspect, "merge": newMerge, "show": newShow, "export": newExport, "sign": newSign, "version": newVersion,
-	"serve": newServe, "drift": newDrift, "audit": newAudit, "demo": newDemo,
+	"inspect": newInspect, "merge": newMerge, "convert": newConvert, "show": newShow, "export": newExport, "sign": newSign, "version": newVersion,
+	"serve": newServe, "health": newHealth, "drift": newDrift, "audit": newAudit, "demo": newDemo,
 }
 
 // order is that in which the help lists them.
-var order = []string{"extract", "train", "detect", "evaluate", "inspect", "show", "serve", "drift", "audit", "export", "sign", "merge", "ablate", "demo", "version"}
+var order = []string{"extract", "train", "detect", "evaluate", "inspect", "show", "serve", "health", "drift", "audit", "export", "sign", "merge", "convert", "ablate", "demo", "version"}
 
 // command is one command. Its flags are those of cmd.
 type command struct {
@@ -212,12 +212,14 @@ func printCommands(w io.Writer, root *cobra.Command) {
 			fmt.Fprintf(w, "  %-12s%s\n", name, strings.TrimSuffix(cmd.Short, "."))
 		}
 	}
-	fmt.Fprint(w, `
-The usual way, with one folder of images per class:
-  mlrbfn extract --model MODEL --images PHOTOS --out FEATURES
+	fmt.Fprintf(w, "\n%s:\n%s\nmlrbfn COMMAND --help explains a command.\n", usualWay, usualCommands)
+}
+
+// What the help and the manual page show first.
+const (
+	usualWay      = "The usual way, with one folder of images per class"
+	usualCommands = `  mlrbfn extract --model MODEL --images PHOTOS --out FEATURES
   mlrbfn train   --features FEATURES --out DETECTOR
   mlrbfn detect  --detector DETECTOR NEW…
-
-mlrbfn COMMAND --help explains a command.
-`)
-}
+`
+)

@@ -32,7 +32,7 @@ func newDemo() *command {
 		}
 		photos, err := extractor.FindShared(filepath.Join("demo", demoKnown[0]), filepath.Join(".setup", "photos", demoKnown[0]))
 		if err != nil {
-			return fmt.Errorf("the photographs of the demonstration are in Python's package mlrbfn, or come with `make setup`: %w", err)
+			return fmt.Errorf("the photographs of the demonstration come with the packages of mlrbfn, or with `make setup`: %w", err)
 		}
 		if err := extractor.InitRuntime(*library); err != nil {
 			return err
@@ -167,3 +167,6 @@ func tellDemo(w io.Writer, table io.Reader, file string) error {
 	}
 	return nil
 }
+
+// DemoPictures names the photographs that packages bring for the demonstration.
+func DemoPictures() []string { return slices.Concat(demoKnown, demoOther) }

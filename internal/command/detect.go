@@ -27,7 +27,7 @@ func newDetect() *command {
 	c := newCommand("detect", "--detector DETECTOR [flags] PATH…", "Judge images by a detector",
 		`Judges images, and all images in folders: class, confidence, and whether the image is out of distribution (OOD). The p-value is the probability that an image of the known classes scores as low.
 
-The PATH - reads further paths from standard input, one per line, and judges them as they come.`)
+With --out verdicts are written into a folder, in parts that many processes can make (--shard). After an interruption the same command continues. The PATH - reads further paths from standard input, one per line, and judges them as they come.`)
 	var opts pipeline.DetectOptions
 	c.section("input")
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")
@@ -41,10 +41,16 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
 	format, cells := "", ""
-	Choice(c.FlagSet, &format, "format", "table", "table|jsonl|csv", "what is printed for each image")
+	Choice(c.FlagSet, &format, "format", "table", "table|jsonl|csv|parquet", "what is printed, or written with --out, for each image")
 	also(c.FlagSet, "format", "json", "jsonl")
 	asJSON := c.Bool("json", false, "the same as --format jsonl or --format json: one object per line")
 	Choice(c.FlagSet, &cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
+	to := pipeline.VerdictParts{}
+	c.StringVar(&to.Out, "out", "", "folder `DIR` to write verdicts to, as jsonl or parquet, in parts")
+	shard := c.String("shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
+	c.BoolVar(&to.Force, "force", false, "with --out, replace parts of another detector")
+	c.BoolVar(&to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")
+	c.rare("shard", "force", "speculate")
 	moveOOD := c.String("move-ood", "", "move OOD images into the folder `DIR`, never over another file")
 	copyOOD := c.String("copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
 	page := c.String("report", "", "write a page of the images to `FILE.html`, the most surprising first")
@@ -73,6 +79,9 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		}
 		if c.Changed("csv") && format != "csv" {
 			return Usagef("--csv goes with --format csv")
+		}
+		if err := checkParts(c, &to, *shard, format); err != nil {
+			return err
 		}
 		if err := images.Check(); err != nil {
 			return err
@@ -144,6 +153,9 @@ The PATH - reads further paths from standard input, one per line, and judges the
 				opts.More = readPaths(s.In, *null)
 			}
 		}
+		if to.Out != "" {
+			return c.detectParts(ctx, s, opts, to, *file, explain, *quiet, *failOnOOD)
+		}
 		show := newPrinter(format, opts.SetAside != "", explain != "", cells == "raw", s.Out)
 		progress := NewProgress(s.Err, "images", *quiet || IsTerminal(s.Out))
 		opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
@@ -165,9 +177,7 @@ The PATH - reads further paths from standard input, one per line, and judges the
 			if name := label(j); name != "" {
 				truth.add(name, j.Verdict)
 			}
-			if j.Err = c.advise(j.Err); j.Err != nil { // the path is printed before it
-				j.Err = &advice{strings.TrimPrefix(j.Err.Error(), j.Path+": "), j.Err}
-			}
+			j.Err = c.adviseImage(j)
 			if *page != "" {
 				shown.add(j)
 			}
@@ -223,6 +233,15 @@ The PATH - reads further paths from standard input, one per line, and judges the
 		return nil
 	}
 	return c.done()
+}
+
+// adviseImage returns the error of an image without its path, which is printed before it.
+func (c *command) adviseImage(j pipeline.Judgement) error {
+	err := c.advise(j.Err)
+	if err == nil {
+		return nil
+	}
+	return &advice{strings.TrimPrefix(err.Error(), j.Path+": "), err}
 }
 
 // setFalseAlarms sets another threshold, so that at most a share of in-distribution

@@ -273,7 +273,7 @@ func assess(ctx context.Context, opts pipeline.EvaluateOptions, s Streams) error
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			for i, v := range opts.Detector.Verdicts(set.Features()[at*set.D : min(at+block, set.N)*set.D]) {
+			for i, v := range opts.Detector.Verdicts(set.Block(at, min(at+block, set.N))) {
 				if name := label(set, at+i); name != "" {
 					a.add(name, v)
 				}

@@ -14,23 +14,26 @@ import (
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/features"
 	"mlrbfn/pipeline"
+	"mlrbfn/pipeline/source"
 )
 
 func newExtract() *command {
 	c := newCommand("extract", "--model DIR --images DIR --out FEATURES [flags]", "Compute the features of images with an ONNX model",
 		`Runs each image of a folder through an ONNX model once and writes the features. In DIR/class/…/image the folders are the labels; images directly in DIR have none.
 
-Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and mlrbfn merge give the same set as one run.`)
+Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and --parts write one set of n parts, which all commands read as they read others. Without --parts each writes a set of its own, and mlrbfn merge makes one of them.`)
 	var opts pipeline.ExtractOptions
 	c.section("input")
-	c.StringVar(&opts.Images, "images", "", "`DIR` of images, or an idx file of images as MNIST has (.gz too)")
+	inputs := c.StringArray("images", nil, "`DIR` of images; a tar, Parquet file, idx file or list of paths or URLs; or any of these as s3://, gs:// or https:// (repeat; {000..099} and * stand for several)")
 	c.StringVar(&opts.List, "list", "", "only the images of a `FILE` with lines of path and label, as OpenOOD has them")
 	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
 	c.StringVar(&opts.Class, "class", "", "`NAME` of the class of all images, whatever folders they are in")
 	exif := ""
 	Choice(c.FlagSet, &exif, "exif", "ignore", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
 	shard := c.String("shard", "", "only the part `i/n` of the images, i from 1 to n")
-	c.rare("names", "list", "class")
+	c.BoolVar(&opts.Parts, "parts", false, "with --shard: FEATURES is one set of n parts; write this part")
+	c.BoolVar(&opts.Speculate, "speculate", false, "with --parts: another run may be at work on the same part; the first to finish counts")
+	c.rare("names", "list", "class", "speculate")
 	c.section("model")
 	c.StringVar(&opts.Model, "model", "", "`DIR` with model.onnx and its processor's configuration, or pixels: no model")
 	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")
@@ -43,13 +46,15 @@ Running it again processes only images that are new or whose size or modificatio
 	c.Lookup("mean").DefValue, c.Lookup("std").DefValue = "0", "1"
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write the feature set to")
+	Choice(c.FlagSet, &opts.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
+	c.BoolVar(&opts.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&opts.Verify, "verify", false, "find changed images by reading them, not by size and time")
 	c.BoolVar(&opts.Force, "force", false, "replace a set of another model, folder or shard, or a damaged one")
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("check")
 	check := addCheckFlags(c)
-	c.rare("verify", "against", "picture", "check-images")
+	c.rare("verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
 	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
@@ -59,7 +64,18 @@ Running it again processes only images that are new or whose size or modificatio
 		if err := check.validate(c.Changed, pixels); err != nil {
 			return err
 		}
-		if !check.on && (opts.Images == "" || opts.Out == "") {
+		if source.Wanted(*inputs...) {
+			opts.Sources = *inputs
+		} else if len(*inputs) > 0 {
+			opts.Images = (*inputs)[0]
+		}
+		if check.on && len(opts.Sources) > 0 {
+			return Usagef("--check looks at the images of one folder on the disk")
+		}
+		if opts.List != "" && len(opts.Sources) > 0 {
+			return Usagef("--list goes with one folder on the disk")
+		}
+		if !check.on && (opts.Images == "" && len(opts.Sources) == 0 || opts.Out == "") {
 			return Usagef("--images and --out are needed")
 		}
 		if err := c.noArgs(); err != nil {
@@ -81,6 +97,15 @@ Running it again processes only images that are new or whose size or modificatio
 			if opts.Shard, err = features.ParseShard(*shard); err != nil {
 				return Usagef("--shard: %w", err)
 			}
+		}
+		if opts.DType == "float32" {
+			opts.DType = ""
+		}
+		if opts.Speculate && !opts.Parts {
+			return Usagef("--speculate goes with --parts")
+		}
+		if opts.Parts && opts.Shard.Count == 0 {
+			return Usagef("--parts goes with --shard")
 		}
 		if err := images.Check(); err != nil {
 			return err
@@ -136,16 +161,21 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			Oriented int `json:"oriented"`
 			Enlarged int `json:"enlarged"`
 
+			Unfinished string `json:"unfinished,omitempty"`
+
 			Quantised bool               `json:"quantised"`
 			Machines  []features.Machine `json:"machines,omitempty"`
 
 			Classes []pipeline.ClassCount `json:"classes"`
 			Empty   []string              `json:"empty,omitempty"`
 			Plan    *extractor.Plan       `json:"plan,omitempty"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, text(result.Unfinished), result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
 	} else {
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
 			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
+		if result.Unfinished != nil && !quiet {
+			fmt.Fprintf(ForPeople(s.Err), "extract: part %s is written; %s is no feature set yet: %v\n", opts.Shard, opts.Out, result.Unfinished)
+		}
 		if !quiet {
 			tellClasses(ForPeople(s.Err), result)
 			if text := oddImages(result.Oriented, result.Enlarged, opts.Backbone.ApplyEXIF); text != "" {
@@ -160,12 +190,16 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 		return err
 	}
 	if n := len(result.Failed); n > 0 {
+		where := opts.Out
+		if opts.Parts {
+			where = features.PartDir(where, opts.Shard)
+		}
 		if !quiet {
 			for _, fail := range result.Failed[:min(n, 10)] {
 				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
 			}
 		}
-		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(opts.Out, "errors.jsonl"))
+		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(where, "errors.jsonl"))
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestBadValues(t *testing.T) {
 		if words := internals.FindString(help); words != "" {
 			t.Errorf("the help of %s has %q", name, words)
 		}
-		if tried == 0 && !slices.Contains([]string{"version", "merge", "sign", "demo"}, name) {
+		if tried == 0 && !slices.Contains([]string{"version", "merge", "convert", "sign", "demo"}, name) {
 			t.Errorf("%s has no flag to try", name)
 		}
 	}

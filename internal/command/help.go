@@ -24,7 +24,28 @@ func printHelp(w io.Writer, name, synopsis, about string, f *pflag.FlagSet, all 
 	for paragraph := range strings.SplitSeq(strings.TrimSpace(about), "\n\n") {
 		b.WriteString(wrap(strings.ReplaceAll(paragraph, "\n", " "), 0) + "\n\n")
 	}
-	sections, flags, hidden := []string{}, map[string][]*pflag.Flag{}, 0
+	sections, hidden := inSections(f, all)
+	for _, section := range sections {
+		fmt.Fprintf(&b, "%s:\n", section.title)
+		for _, flag := range section.flags {
+			b.WriteString(describeFlag(flag))
+		}
+	}
+	if hidden > 0 {
+		fmt.Fprintf(&b, "%s --help-all shows %s more.\n", name, count(hidden, "flag"))
+	}
+	io.WriteString(w, b.String())
+}
+
+// section is a section of the help.
+type section struct {
+	title string
+	flags []*pflag.Flag
+}
+
+// inSections returns the flags by section, those that are rare only where all are
+// wanted, and the number of others.
+func inSections(f *pflag.FlagSet, all bool) (sections []section, hidden int) {
 	f.VisitAll(func(flag *pflag.Flag) {
 		switch {
 		case flag.Hidden || flag.Name == "help":
@@ -35,39 +56,31 @@ func printHelp(w io.Writer, name, synopsis, about string, f *pflag.FlagSet, all 
 			if s := flag.Annotations[inSection]; s != nil && s[0] != "" {
 				title = s[0]
 			}
-			if !slices.Contains(sections, title) {
-				sections = append(sections, title)
+			at := slices.IndexFunc(sections, func(s section) bool { return s.title == title })
+			if at < 0 {
+				at, sections = len(sections), append(sections, section{title: title})
 			}
-			flags[title] = append(flags[title], flag)
+			sections[at].flags = append(sections[at].flags, flag)
 		}
 	})
-	for _, title := range sections {
-		fmt.Fprintf(&b, "%s:\n", title)
-		for _, flag := range flags[title] {
-			b.WriteString(describeFlag(flag))
-		}
-	}
-	if hidden > 0 {
-		fmt.Fprintf(&b, "%s --help-all shows %s more.\n", name, count(hidden, "flag"))
-	}
-	io.WriteString(w, b.String())
+	return sections, hidden
 }
 
 // column is where the explanation of a flag begins.
 const column = 28
 
-// describeFlag explains a flag.
-func describeFlag(f *pflag.Flag) string {
+// flagText returns a flag as one types it, and its explanation.
+func flagText(f *pflag.Flag) (left, text string) {
 	value, text := pflag.UnquoteUsage(f)
 	if short, ok := map[string]string{"int": "N", "float": "X", "seeds": "N,N,…"}[value]; ok {
 		value = short
 	}
-	left := "  --" + f.Name
+	left = "--" + f.Name
 	if f.Shorthand != "" {
-		left = "  -" + f.Shorthand + ", --" + f.Name
+		left = "-" + f.Shorthand + ", --" + f.Name
 	}
 	if c, ok := f.Value.(*choice); ok {
-		if value = strings.Join(c.words, "|"); len(left+value) > column-3 {
+		if value = strings.Join(c.words, "|"); len(left+value) > column-5 {
 			value, text = "WORD", text+": "+value
 		}
 	}
@@ -77,6 +90,13 @@ func describeFlag(f *pflag.Flag) string {
 	if value := f.DefValue; !slices.Contains([]string{"", "0", "false", "[]", "0s"}, value) && !strings.Contains(text, "(default") {
 		text += " (default " + strings.Trim(value, "[]") + ")"
 	}
+	return left, text
+}
+
+// describeFlag explains a flag.
+func describeFlag(f *pflag.Flag) string {
+	left, text := flagText(f)
+	left = "  " + left
 	if n := utf8.RuneCountInString(left); n < column-1 {
 		left += strings.Repeat(" ", column-n)
 	} else {

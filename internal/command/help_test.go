@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
+
+	"mlrbfn/internal/version"
 )
 
 // TestHelpFitsAScreen goes through the help of all commands.
@@ -137,6 +139,9 @@ func TestVersion(t *testing.T) {
 		if v[key] == nil {
 			t.Errorf("version --json lacks %s: %v", key, v)
 		}
+	}
+	if v["version"] != version.Version || !strings.Contains(plain, " "+version.Version+"\n") {
+		t.Errorf("version %s says %v and\n%s", version.Version, v["version"], plain)
 	}
 	refused(t, "argument", "version", "x")
 }

@@ -6,7 +6,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	_ "mlrbfn/bucket/s3"  // so that s3:// and gs:// are known
+	_ "mlrbfn/bucket/web" // and https://
 	"mlrbfn/extractor"
+	_ "mlrbfn/pipeline/source/parquet" // and Parquet files with images
 )
 
 // RunFlags are the flags of commands that run a model over images.

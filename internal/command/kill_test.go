@@ -172,6 +172,46 @@ func TestShardsAndMerge(t *testing.T) {
 	refused(t, "name the folders", "merge", "--out", out)
 }
 
+// TestParts: all commands read a set of parts as they read the same set in one file.
+func TestParts(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	parts, whole := filepath.Join(dir, "parts"), filepath.Join(dir, "whole")
+	refused(t, "--parts goes with --shard", "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", parts, "--parts")
+	for i := 1; i <= 3; i++ {
+		_, said := call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", parts, "--parts", "--shard", fmt.Sprintf("%d/3", i))
+		if unfinished := strings.Contains(said, "no feature set yet"); unfinished != (i < 3) {
+			t.Errorf("part %d: %s", i, said)
+		}
+		if i == 2 {
+			fails(t, "missing are 3/3", "train", "--features", parts, "--out", filepath.Join(dir, "none"))
+		}
+	}
+	call(t, 0, "merge", "--out", whole, parts)
+	sameSet(t, w.pixels, whole)
+	var said [2][]string
+	for i, set := range []string{parts, whole} {
+		file := filepath.Join(dir, fmt.Sprint(i, ".safetensors"))
+		run := func(code int, args ...string) {
+			out, _ := call(t, code, args...)
+			for _, name := range []string{set, file} {
+				out = strings.ReplaceAll(out, name, "NAME")
+			}
+			said[i] = append(said[i], out)
+		}
+		run(0, training("--features", set, "--out", file, "--verify", "--epochs", "3", "--layers", "2", "--centroids", "5", "--projection", "5", "--calibration", "0.3", "--memory", "64KiB")...)
+		run(0, "detect", "--detector", file, "--json", "--explain", filepath.Join(w.images, "disc"))
+		run(0, "detect", "--detector", file, "--json", "--explain", "--features", set, filepath.Join(w.images, "square"))
+		run(0, "evaluate", "--detector", file, "--id", set, "--far", "same="+set, "--methods", "knn,mds", "--train", set, "--out", filepath.Join(dir, "report"), "--bootstrap", "0")
+		run(0, "inspect", "--features", set, "--out", filepath.Join(dir, "report"), "--json", "--memory", "1MiB")
+	}
+	for i, text := range said[0] {
+		if other := said[1][i]; text != other || text == "" {
+			t.Errorf("command %d says of parts\n%.600s\nand of one file\n%.600s", i, text, other)
+		}
+	}
+}
+
 // TestVerify: one altered value of features is found by whoever asks.
 func TestVerify(t *testing.T) {
 	w := newWorld(t)

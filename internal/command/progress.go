@@ -47,7 +47,7 @@ func IsTerminal(w io.Writer) bool {
 		w = p.w
 	}
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	return ok && isTerminal(f)
 }
 
 // Update shows that done of total units are done, with a note. A total below 0 is

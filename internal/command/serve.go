@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"mlrbfn/extractor"
+	"mlrbfn/internal/version"
 	"mlrbfn/pipeline/detector"
 	"mlrbfn/serve"
 	"mlrbfn/serve/access"
@@ -117,7 +118,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 		if format == "json" {
 			opts.Log = slog.New(slog.NewJSONHandler(s.Err, &slog.HandlerOptions{Level: level}))
 		}
-		opts.Version, _ = buildInfo()
+		opts.Version = version.Version
 		opts.Detectors.Load = func(file string) (*detector.Detector, error) { return load(file) }
 		if err := images.LoadRuntime(); err != nil {
 			return err

@@ -82,6 +82,7 @@ func TestServe(t *testing.T) {
 	}
 	go io.Copy(io.Discard, log)
 	ask(url)
+	call(t, 0, "health", "--address", strings.TrimPrefix(url, "http://"))
 	end(cmd)
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -15,12 +15,15 @@ import (
 
 	"mlrbfn/extractor"
 	"mlrbfn/pipeline"
+	"mlrbfn/pipeline/watching"
 	"mlrbfn/report"
 )
 
 func newShow() *command {
-	c := newCommand("show", "DETECTOR [--out FILE.html] [flags]", "Show how good a detector is and how it was trained",
-		`Prints what a detector knows: its classes, how often it is right on validation images, how well it would notice a new class, what its threshold costs in false alarms, and the command that repeats the training.
+	c := newCommand("show", "DETECTOR|FOLDER [--out FILE.html] [flags]", "Show how good a detector is, or how far a run has come",
+		`Of a FOLDER that extract or detect --out writes, it prints how much is done in each shard, images per second, errors by kind, how long the rest will take, and which shard does not move.
+
+Of a DETECTOR it prints the classes, how often it is right on validation images, how well it would notice a new class, what its threshold costs in false alarms, and the command that repeats the training.
 
 --out writes a page to look at, with curves, the confusion matrix, a map of the images and those closest to the threshold. The map and the pictures need the feature sets that the detector was trained on, which are looked for where they were and beside the detector.`)
 	opts := pipeline.SummaryOptions{}
@@ -31,9 +34,17 @@ func newShow() *command {
 	load := addPublicKeyFlag(c.FlagSet)
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() != 1 {
-			return Usagef("name one DETECTOR")
+			return Usagef("name one DETECTOR or FOLDER")
 		}
 		file := c.Arg(0)
+		if watching.Is(file) {
+			for _, name := range []string{"out", "features", "images", "public-key"} {
+				if c.Changed(name) {
+					return Usagef("--%s goes with a DETECTOR, and %s is a folder", name, file)
+				}
+			}
+			return showFolder(s, file, *asJSON)
+		}
 		var err error
 		if opts.Detector, err = load(file); err != nil {
 			return err

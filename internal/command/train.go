@@ -101,6 +101,7 @@ An interrupted training continues with the same command, and the detector is bit
 		}
 		opts.Features, opts.TargetTPR, opts.Score = *sets, *tpr, *scores
 		opts.PerClass, opts.NoHoldOut = *perClass, *noAssess
+		opts.AllowDriftedFeatures = adding.drift.AllowDriftedFeatures
 		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
 			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
 		}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"mlrbfn/extractor"
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/shell"
+	"mlrbfn/internal/version"
 )
 
 func newVersion() *command {
@@ -29,14 +29,9 @@ func newVersion() *command {
 	return c.done()
 }
 
-// release is the version of a release; its build sets it.
-var release string
-
-// buildInfo returns the version and, if the build recorded it, the commit.
-func buildInfo() (version, commit string) {
-	version = "unknown"
+// commit is the commit that the program was built from, if the build recorded it.
+func commit() (commit string) {
 	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
 		for _, s := range info.Settings {
 			switch {
 			case s.Key == "vcs.revision":
@@ -46,7 +41,7 @@ func buildInfo() (version, commit string) {
 			}
 		}
 	}
-	return cmp.Or(release, version), commit
+	return commit
 }
 
 // printVersion prints the version and what it runs on.
@@ -61,7 +56,7 @@ func printVersion(w io.Writer, asJSON bool) error {
 		Kernels     string   `json:"kernels"`
 		Processor   []string `json:"processor"`
 	}
-	v.Version, v.Commit = buildInfo()
+	v.Version, v.Commit = version.Version, commit()
 	v.Go, v.Platform = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
 	v.Kernels, v.Processor = kernels.Name(), processor()
 	library := "not found"
@@ -107,11 +102,11 @@ func processor() []string {
 
 // Version names the version, the commit and what it was built with in a line.
 func Version() string {
-	version, commit := buildInfo()
+	commit := commit()
 	if commit != "" {
 		commit = ", commit " + commit
 	}
-	return fmt.Sprintf("mlrbfn %s%s, %s %s/%s", version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("mlrbfn %s%s, %s %s/%s", version.Version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // CommandLine writes a program and its arguments as one types them into a shell.

@@ -105,7 +105,7 @@ func Rename(from, to string) error {
 	if err := fails("rename", to); err != nil {
 		return err
 	}
-	return os.Rename(from, to)
+	return patiently(to, func() error { return os.Rename(from, to) })
 }
 
 // Exchange swaps two names in one step. If the operating system cannot, the error
@@ -122,7 +122,7 @@ func Remove(path string) error {
 	if err := fails("remove", path); err != nil {
 		return err
 	}
-	return os.Remove(path)
+	return patiently(path, func() error { return os.Remove(path) })
 }
 
 // RemoveAll is os.RemoveAll.

@@ -9,12 +9,21 @@ import (
 	"mlrbfn/internal/parallel"
 )
 
-// float64Kernels contract packed matrices of float64 in tiles of rows by up to
-// float64Vectors vectors of width columns.
+// tiles contract packed matrices of float64 in tiles of rows by up to float64Vectors
+// vectors of columns. They are listed by the vectors of B.
+type tiles struct {
+	rows int
+	of64 [float64Vectors + 1]tileOf[float64]
+	of32 [float64Vectors + 1]tileOf[float32] // the same for a B in float32
+}
+
+// float64Kernels contract packed matrices of float64 with vectors of width columns.
 type float64Kernels struct {
-	rows, width int
-	tiles       [float64Vectors + 1]tileOf[float64] // by the vectors of B
-	tiles32     [float64Vectors + 1]tileOf[float32] // the same for a B in float32
+	tiles
+	width int
+	// low are tiles with fewer rows, for matrices with few rows; the fewest first. They
+	// give the same bits.
+	low []tiles
 	// four transposes four rows of 4·n columns.
 	four func(dst *float64, ldd int, src *float64, lds, n int)
 	// sweep is the step of Sweep for a number of columns.
@@ -37,11 +46,21 @@ const float64Vectors = 3
 // k > 0. It adds that to what C [rows, ·] holds if add is not 0.
 type tileOf[T Real] = func(a *float64, b *T, c *float64, k, ldc int, alpha float64, add int)
 
-func tilesOf[T Real](w *float64Kernels) *[float64Vectors + 1]tileOf[T] {
-	if tiles, ok := any(&w.tiles).(*[float64Vectors + 1]tileOf[T]); ok {
-		return tiles
+func tilesOf[T Real](by *tiles) *[float64Vectors + 1]tileOf[T] {
+	if of, ok := any(&by.of64).(*[float64Vectors + 1]tileOf[T]); ok {
+		return of
 	}
-	return any(&w.tiles32).(*[float64Vectors + 1]tileOf[T])
+	return any(&by.of32).(*[float64Vectors + 1]tileOf[T])
+}
+
+// tilesFor returns the tiles for a matrix of m rows.
+func (w *float64Kernels) tilesFor(m int) *tiles {
+	for i := range w.low {
+		if by := &w.low[i]; m <= by.rows {
+			return by
+		}
+	}
+	return &w.tiles
 }
 
 // view is a matrix whose element i, p is data[i·row + p·col].
@@ -163,7 +182,7 @@ func (w *float64Kernels) contract(m, n, k int, alpha float64, a, b view, add boo
 	room := contractions.Get().(*contraction)
 	defer contractions.Put(room)
 	w.packRight(&room.b, b, n, k, workers)
-	contractRight(w, room, &room.b, m, alpha, a, add, c, ldc, wanted, workers)
+	contractRight(w, &w.tiles, room, &room.b, m, alpha, a, add, c, ldc, wanted, workers)
 }
 
 func (w *float64Kernels) packRight(to *panels[float64], b view, n, k, workers int) {
@@ -171,23 +190,23 @@ func (w *float64Kernels) packRight(to *panels[float64], b view, n, k, workers in
 }
 
 // contractRight is contract for a packed B.
-func contractRight[T Real](w *float64Kernels, room *contraction, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
+func contractRight[T Real](w *float64Kernels, by *tiles, room *contraction, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
 	n, k := b.n, b.k
 	_ = c[(m-1)*ldc+n-1]
-	w.pack(&room.a, a, m, k, w.rows, w.rows, workers)
+	w.pack(&room.a, a, m, k, by.rows, by.rows, workers)
 	rows, cols := (m+blockRows-1)/blockRows, (n+blockCols-1)/blockCols
 	parallel.Each(workers, rows*cols, func(at int) {
 		i, j := at/cols*blockRows, at%cols*blockCols
 		i1, j1 := min(i+blockRows, m), min(j+blockCols, n)
 		if _, any := wanted.holds(i, j, i1-i, j1-j); any {
-			multiplyBlock(w, &room.a, b, i, i1, j, j1, alpha, add, c, ldc, wanted)
+			multiplyBlock(by, w.width, &room.a, b, i, i1, j, j1, alpha, add, c, ldc, wanted)
 		}
 	})
 }
 
-func multiplyBlock[T Real](w *float64Kernels, left *panels[float64], right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
+func multiplyBlock[T Real](by *tiles, width int, left *panels[float64], right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
 	var edge [16 * 32]float64
-	tiles := tilesOf[T](w)
+	tiles := tilesOf[T](by)
 	for p := 0; p < left.k; p += depth {
 		k := min(depth, left.k-p)
 		adding := 0
@@ -196,13 +215,13 @@ func multiplyBlock[T Real](w *float64Kernels, left *panels[float64], right *pane
 		}
 		for j := j0; j < j1; j += right.rows {
 			b, cols, padded := right.panel(j, p)
-			tile := tiles[padded/w.width]
-			for i := i0; i < i1; i += w.rows {
+			tile := tiles[padded/width]
+			for i := i0; i < i1; i += by.rows {
 				a, rows, _ := left.panel(i, p)
 				every, any := wanted.holds(i, j, rows, cols)
 				switch {
 				case !any:
-				case every && rows == w.rows && cols == padded:
+				case every && rows == by.rows && cols == padded:
 					tile(&a[0], &b[0], &c[i*ldc+j], k, ldc, alpha, adding)
 				default: // computed as a whole tile
 					for r := range rows * adding {
@@ -305,8 +324,9 @@ func (r *Right[T]) NN(m int, a, c []float64) {
 	room := contractions.Get().(*contraction)
 	defer contractions.Put(room)
 	n, k, workers := r.packed.n, r.packed.k, 1
+	by := r.kernels.tilesFor(m)
 	if m <= r.kernels.rows { // several cores read B faster than one
-		workers = workersFor(r.kernels.rows * n * k)
+		workers = workersFor(by.rows * n * k)
 	}
-	contractRight(&r.kernels, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, workers)
+	contractRight(&r.kernels, by, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, workers)
 }

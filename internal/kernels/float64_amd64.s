@@ -4,9 +4,306 @@
 
 #include "textflag.h"
 
-// func float64Tile1AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// func float64Tile1x1AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, FMA3
-TEXT ·float64Tile1AVX2(SB), NOSPLIT, $0-56
+TEXT ·float64Tile1x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VMOVUPD      (BX), Y0
+	VBROADCASTSD (AX), Y1
+	VFMADD231PD  Y0, Y1, Y15
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000020, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y15
+	VMOVUPD     Y15, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile1x2AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3
+TEXT ·float64Tile1x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VMOVUPD      (BX), Y0
+	VMOVUPD      32(BX), Y1
+	VBROADCASTSD (AX), Y2
+	VFMADD231PD  Y0, Y2, Y14
+	VFMADD231PD  Y1, Y2, Y15
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, (DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 32(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y14
+	VMOVUPD     Y14, (DX)
+	VFMADD213PD 32(DX), Y0, Y15
+	VMOVUPD     Y15, 32(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile1x3AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3
+TEXT ·float64Tile1x3AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y13, Y13, Y13
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VMOVUPD      (BX), Y0
+	VMOVUPD      32(BX), Y1
+	VMOVUPD      64(BX), Y2
+	VBROADCASTSD (AX), Y3
+	VFMADD231PD  Y0, Y3, Y13
+	VFMADD231PD  Y1, Y3, Y14
+	VFMADD231PD  Y2, Y3, Y15
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000060, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y13, Y0, Y13
+	VMOVUPD      Y13, (DX)
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, 32(DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y13
+	VMOVUPD     Y13, (DX)
+	VFMADD213PD 32(DX), Y0, Y14
+	VMOVUPD     Y14, 32(DX)
+	VFMADD213PD 64(DX), Y0, Y15
+	VMOVUPD     Y15, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile2x1AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3
+TEXT ·float64Tile2x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VMOVUPD      (BX), Y0
+	VBROADCASTSD (AX), Y1
+	VFMADD231PD  Y0, Y1, Y14
+	VBROADCASTSD 8(AX), Y2
+	VFMADD231PD  Y0, Y2, Y15
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000020, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, (DX)
+	ADDQ         R8, DX
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y14
+	VMOVUPD     Y14, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Y0, Y15
+	VMOVUPD     Y15, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile2x2AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3
+TEXT ·float64Tile2x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y12, Y12, Y12
+	VXORPD Y13, Y13, Y13
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VMOVUPD      (BX), Y0
+	VMOVUPD      32(BX), Y1
+	VBROADCASTSD (AX), Y2
+	VFMADD231PD  Y0, Y2, Y12
+	VFMADD231PD  Y1, Y2, Y13
+	VBROADCASTSD 8(AX), Y3
+	VFMADD231PD  Y0, Y3, Y14
+	VFMADD231PD  Y1, Y3, Y15
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y12, Y0, Y12
+	VMOVUPD      Y12, (DX)
+	VMULPD       Y13, Y0, Y13
+	VMOVUPD      Y13, 32(DX)
+	ADDQ         R8, DX
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, (DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 32(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y12
+	VMOVUPD     Y12, (DX)
+	VFMADD213PD 32(DX), Y0, Y13
+	VMOVUPD     Y13, 32(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Y0, Y14
+	VMOVUPD     Y14, (DX)
+	VFMADD213PD 32(DX), Y0, Y15
+	VMOVUPD     Y15, 32(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile2x3AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3
+TEXT ·float64Tile2x3AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y10, Y10, Y10
+	VXORPD Y11, Y11, Y11
+	VXORPD Y12, Y12, Y12
+	VXORPD Y13, Y13, Y13
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VMOVUPD      (BX), Y0
+	VMOVUPD      32(BX), Y1
+	VMOVUPD      64(BX), Y2
+	VBROADCASTSD (AX), Y3
+	VFMADD231PD  Y0, Y3, Y10
+	VFMADD231PD  Y1, Y3, Y11
+	VFMADD231PD  Y2, Y3, Y12
+	VBROADCASTSD 8(AX), Y4
+	VFMADD231PD  Y0, Y4, Y13
+	VFMADD231PD  Y1, Y4, Y14
+	VFMADD231PD  Y2, Y4, Y15
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000060, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y10, Y0, Y10
+	VMOVUPD      Y10, (DX)
+	VMULPD       Y11, Y0, Y11
+	VMOVUPD      Y11, 32(DX)
+	VMULPD       Y12, Y0, Y12
+	VMOVUPD      Y12, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Y13, Y0, Y13
+	VMOVUPD      Y13, (DX)
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, 32(DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y10
+	VMOVUPD     Y10, (DX)
+	VFMADD213PD 32(DX), Y0, Y11
+	VMOVUPD     Y11, 32(DX)
+	VFMADD213PD 64(DX), Y0, Y12
+	VMOVUPD     Y12, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Y0, Y13
+	VMOVUPD     Y13, (DX)
+	VFMADD213PD 32(DX), Y0, Y14
+	VMOVUPD     Y14, 32(DX)
+	VFMADD213PD 64(DX), Y0, Y15
+	VMOVUPD     Y15, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile4x1AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3
+TEXT ·float64Tile4x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -66,9 +363,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float64Tile2AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// func float64Tile4x2AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, FMA3
-TEXT ·float64Tile2AVX2(SB), NOSPLIT, $0-56
+TEXT ·float64Tile4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -153,9 +450,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float64Tile3AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// func float64Tile4x3AVX2(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, FMA3
-TEXT ·float64Tile3AVX2(SB), NOSPLIT, $0-56
+TEXT ·float64Tile4x3AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -265,9 +562,312 @@ add:
 	VZEROUPPER
 	RET
 
-// func float32Tile1AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// func float32Tile1x1AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·float32Tile1AVX2(SB), NOSPLIT, $0-56
+TEXT ·float32Tile1x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VCVTPS2PD    (BX), Y0
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Y1
+	VFMADD231PD  Y0, Y1, Y15
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000010, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y15
+	VMOVUPD     Y15, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile1x2AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·float32Tile1x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VCVTPS2PD    (BX), Y0
+	VCVTPS2PD    16(BX), Y1
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Y2
+	VFMADD231PD  Y0, Y2, Y14
+	VFMADD231PD  Y1, Y2, Y15
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000020, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, (DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 32(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y14
+	VMOVUPD     Y14, (DX)
+	VFMADD213PD 32(DX), Y0, Y15
+	VMOVUPD     Y15, 32(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile1x3AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·float32Tile1x3AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y13, Y13, Y13
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VCVTPS2PD    (BX), Y0
+	VCVTPS2PD    16(BX), Y1
+	VCVTPS2PD    32(BX), Y2
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Y3
+	VFMADD231PD  Y0, Y3, Y13
+	VFMADD231PD  Y1, Y3, Y14
+	VFMADD231PD  Y2, Y3, Y15
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000030, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y13, Y0, Y13
+	VMOVUPD      Y13, (DX)
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, 32(DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y13
+	VMOVUPD     Y13, (DX)
+	VFMADD213PD 32(DX), Y0, Y14
+	VMOVUPD     Y14, 32(DX)
+	VFMADD213PD 64(DX), Y0, Y15
+	VMOVUPD     Y15, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile2x1AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·float32Tile2x1AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VCVTPS2PD    (BX), Y0
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Y1
+	VFMADD231PD  Y0, Y1, Y14
+	VBROADCASTSD 8(AX), Y2
+	VFMADD231PD  Y0, Y2, Y15
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000010, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, (DX)
+	ADDQ         R8, DX
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y14
+	VMOVUPD     Y14, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Y0, Y15
+	VMOVUPD     Y15, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile2x2AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·float32Tile2x2AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y12, Y12, Y12
+	VXORPD Y13, Y13, Y13
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VCVTPS2PD    (BX), Y0
+	VCVTPS2PD    16(BX), Y1
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Y2
+	VFMADD231PD  Y0, Y2, Y12
+	VFMADD231PD  Y1, Y2, Y13
+	VBROADCASTSD 8(AX), Y3
+	VFMADD231PD  Y0, Y3, Y14
+	VFMADD231PD  Y1, Y3, Y15
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000020, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y12, Y0, Y12
+	VMOVUPD      Y12, (DX)
+	VMULPD       Y13, Y0, Y13
+	VMOVUPD      Y13, 32(DX)
+	ADDQ         R8, DX
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, (DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 32(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y12
+	VMOVUPD     Y12, (DX)
+	VFMADD213PD 32(DX), Y0, Y13
+	VMOVUPD     Y13, 32(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Y0, Y14
+	VMOVUPD     Y14, (DX)
+	VFMADD213PD 32(DX), Y0, Y15
+	VMOVUPD     Y15, 32(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile2x3AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·float32Tile2x3AVX2(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Y10, Y10, Y10
+	VXORPD Y11, Y11, Y11
+	VXORPD Y12, Y12, Y12
+	VXORPD Y13, Y13, Y13
+	VXORPD Y14, Y14, Y14
+	VXORPD Y15, Y15, Y15
+
+loop:
+	VCVTPS2PD    (BX), Y0
+	VCVTPS2PD    16(BX), Y1
+	VCVTPS2PD    32(BX), Y2
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Y3
+	VFMADD231PD  Y0, Y3, Y10
+	VFMADD231PD  Y1, Y3, Y11
+	VFMADD231PD  Y2, Y3, Y12
+	VBROADCASTSD 8(AX), Y4
+	VFMADD231PD  Y0, Y4, Y13
+	VFMADD231PD  Y1, Y4, Y14
+	VFMADD231PD  Y2, Y4, Y15
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000030, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Y0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Y10, Y0, Y10
+	VMOVUPD      Y10, (DX)
+	VMULPD       Y11, Y0, Y11
+	VMOVUPD      Y11, 32(DX)
+	VMULPD       Y12, Y0, Y12
+	VMOVUPD      Y12, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Y13, Y0, Y13
+	VMOVUPD      Y13, (DX)
+	VMULPD       Y14, Y0, Y14
+	VMOVUPD      Y14, 32(DX)
+	VMULPD       Y15, Y0, Y15
+	VMOVUPD      Y15, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Y0, Y10
+	VMOVUPD     Y10, (DX)
+	VFMADD213PD 32(DX), Y0, Y11
+	VMOVUPD     Y11, 32(DX)
+	VFMADD213PD 64(DX), Y0, Y12
+	VMOVUPD     Y12, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Y0, Y13
+	VMOVUPD     Y13, (DX)
+	VFMADD213PD 32(DX), Y0, Y14
+	VMOVUPD     Y14, 32(DX)
+	VFMADD213PD 64(DX), Y0, Y15
+	VMOVUPD     Y15, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile4x1AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·float32Tile4x1AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -328,9 +928,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float32Tile2AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// func float32Tile4x2AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·float32Tile2AVX2(SB), NOSPLIT, $0-56
+TEXT ·float32Tile4x2AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -416,9 +1016,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float32Tile3AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// func float32Tile4x3AVX2(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·float32Tile3AVX2(SB), NOSPLIT, $0-56
+TEXT ·float32Tile4x3AVX2(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -834,9 +1434,567 @@ loop:
 	VZEROUPPER
 	RET
 
-// func float64Tile1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// func float64Tile1x1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F
-TEXT ·float64Tile1AVX512(SB), NOSPLIT, $0-56
+TEXT ·float64Tile1x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VBROADCASTSD (AX), Z1
+	VFMADD231PD  Z0, Z1, Z31
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z31
+	VMOVUPD     Z31, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile1x2AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile1x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VMOVUPD      64(BX), Z1
+	VBROADCASTSD (AX), Z2
+	VFMADD231PD  Z0, Z2, Z30
+	VFMADD231PD  Z1, Z2, Z31
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000080, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	VFMADD213PD 64(DX), Z0, Z31
+	VMOVUPD     Z31, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile1x3AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile1x3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VMOVUPD      64(BX), Z1
+	VMOVUPD      128(BX), Z2
+	VBROADCASTSD (AX), Z3
+	VFMADD231PD  Z0, Z3, Z29
+	VFMADD231PD  Z1, Z3, Z30
+	VFMADD231PD  Z2, Z3, Z31
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x000000c0, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, 64(DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 128(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	VFMADD213PD 64(DX), Z0, Z30
+	VMOVUPD     Z30, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z31
+	VMOVUPD     Z31, 128(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile2x1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile2x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VBROADCASTSD (AX), Z1
+	VFMADD231PD  Z0, Z1, Z30
+	VBROADCASTSD 8(AX), Z2
+	VFMADD231PD  Z0, Z2, Z31
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z31
+	VMOVUPD     Z31, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile2x2AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile2x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VMOVUPD      64(BX), Z1
+	VBROADCASTSD (AX), Z2
+	VFMADD231PD  Z0, Z2, Z28
+	VFMADD231PD  Z1, Z2, Z29
+	VBROADCASTSD 8(AX), Z3
+	VFMADD231PD  Z0, Z3, Z30
+	VFMADD231PD  Z1, Z3, Z31
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000080, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, (DX)
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z28
+	VMOVUPD     Z28, (DX)
+	VFMADD213PD 64(DX), Z0, Z29
+	VMOVUPD     Z29, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	VFMADD213PD 64(DX), Z0, Z31
+	VMOVUPD     Z31, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile2x3AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile2x3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z26, Z26, Z26
+	VXORPD Z27, Z27, Z27
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VMOVUPD      64(BX), Z1
+	VMOVUPD      128(BX), Z2
+	VBROADCASTSD (AX), Z3
+	VFMADD231PD  Z0, Z3, Z26
+	VFMADD231PD  Z1, Z3, Z27
+	VFMADD231PD  Z2, Z3, Z28
+	VBROADCASTSD 8(AX), Z4
+	VFMADD231PD  Z0, Z4, Z29
+	VFMADD231PD  Z1, Z4, Z30
+	VFMADD231PD  Z2, Z4, Z31
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x000000c0, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z26, Z0, Z26
+	VMOVUPD      Z26, (DX)
+	VMULPD       Z27, Z0, Z27
+	VMOVUPD      Z27, 64(DX)
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, 64(DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 128(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z26
+	VMOVUPD     Z26, (DX)
+	VFMADD213PD 64(DX), Z0, Z27
+	VMOVUPD     Z27, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z28
+	VMOVUPD     Z28, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	VFMADD213PD 64(DX), Z0, Z30
+	VMOVUPD     Z30, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z31
+	VMOVUPD     Z31, 128(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile4x1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile4x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VBROADCASTSD (AX), Z1
+	VFMADD231PD  Z0, Z1, Z28
+	VBROADCASTSD 8(AX), Z2
+	VFMADD231PD  Z0, Z2, Z29
+	VBROADCASTSD 16(AX), Z3
+	VFMADD231PD  Z0, Z3, Z30
+	VBROADCASTSD 24(AX), Z4
+	VFMADD231PD  Z0, Z4, Z31
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z28
+	VMOVUPD     Z28, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z31
+	VMOVUPD     Z31, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile4x2AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile4x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z24, Z24, Z24
+	VXORPD Z25, Z25, Z25
+	VXORPD Z26, Z26, Z26
+	VXORPD Z27, Z27, Z27
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VMOVUPD      64(BX), Z1
+	VBROADCASTSD (AX), Z2
+	VFMADD231PD  Z0, Z2, Z24
+	VFMADD231PD  Z1, Z2, Z25
+	VBROADCASTSD 8(AX), Z3
+	VFMADD231PD  Z0, Z3, Z26
+	VFMADD231PD  Z1, Z3, Z27
+	VBROADCASTSD 16(AX), Z4
+	VFMADD231PD  Z0, Z4, Z28
+	VFMADD231PD  Z1, Z4, Z29
+	VBROADCASTSD 24(AX), Z5
+	VFMADD231PD  Z0, Z5, Z30
+	VFMADD231PD  Z1, Z5, Z31
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000080, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z24, Z0, Z24
+	VMOVUPD      Z24, (DX)
+	VMULPD       Z25, Z0, Z25
+	VMOVUPD      Z25, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z26, Z0, Z26
+	VMOVUPD      Z26, (DX)
+	VMULPD       Z27, Z0, Z27
+	VMOVUPD      Z27, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, (DX)
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z24
+	VMOVUPD     Z24, (DX)
+	VFMADD213PD 64(DX), Z0, Z25
+	VMOVUPD     Z25, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z26
+	VMOVUPD     Z26, (DX)
+	VFMADD213PD 64(DX), Z0, Z27
+	VMOVUPD     Z27, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z28
+	VMOVUPD     Z28, (DX)
+	VFMADD213PD 64(DX), Z0, Z29
+	VMOVUPD     Z29, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	VFMADD213PD 64(DX), Z0, Z31
+	VMOVUPD     Z31, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile4x3AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile4x3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z20, Z20, Z20
+	VXORPD Z21, Z21, Z21
+	VXORPD Z22, Z22, Z22
+	VXORPD Z23, Z23, Z23
+	VXORPD Z24, Z24, Z24
+	VXORPD Z25, Z25, Z25
+	VXORPD Z26, Z26, Z26
+	VXORPD Z27, Z27, Z27
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VMOVUPD      (BX), Z0
+	VMOVUPD      64(BX), Z1
+	VMOVUPD      128(BX), Z2
+	VBROADCASTSD (AX), Z3
+	VFMADD231PD  Z0, Z3, Z20
+	VFMADD231PD  Z1, Z3, Z21
+	VFMADD231PD  Z2, Z3, Z22
+	VBROADCASTSD 8(AX), Z4
+	VFMADD231PD  Z0, Z4, Z23
+	VFMADD231PD  Z1, Z4, Z24
+	VFMADD231PD  Z2, Z4, Z25
+	VBROADCASTSD 16(AX), Z5
+	VFMADD231PD  Z0, Z5, Z26
+	VFMADD231PD  Z1, Z5, Z27
+	VFMADD231PD  Z2, Z5, Z28
+	VBROADCASTSD 24(AX), Z6
+	VFMADD231PD  Z0, Z6, Z29
+	VFMADD231PD  Z1, Z6, Z30
+	VFMADD231PD  Z2, Z6, Z31
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x000000c0, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z20, Z0, Z20
+	VMOVUPD      Z20, (DX)
+	VMULPD       Z21, Z0, Z21
+	VMOVUPD      Z21, 64(DX)
+	VMULPD       Z22, Z0, Z22
+	VMOVUPD      Z22, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z23, Z0, Z23
+	VMOVUPD      Z23, (DX)
+	VMULPD       Z24, Z0, Z24
+	VMOVUPD      Z24, 64(DX)
+	VMULPD       Z25, Z0, Z25
+	VMOVUPD      Z25, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z26, Z0, Z26
+	VMOVUPD      Z26, (DX)
+	VMULPD       Z27, Z0, Z27
+	VMOVUPD      Z27, 64(DX)
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, 64(DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 128(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z20
+	VMOVUPD     Z20, (DX)
+	VFMADD213PD 64(DX), Z0, Z21
+	VMOVUPD     Z21, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z22
+	VMOVUPD     Z22, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z23
+	VMOVUPD     Z23, (DX)
+	VFMADD213PD 64(DX), Z0, Z24
+	VMOVUPD     Z24, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z25
+	VMOVUPD     Z25, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z26
+	VMOVUPD     Z26, (DX)
+	VFMADD213PD 64(DX), Z0, Z27
+	VMOVUPD     Z27, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z28
+	VMOVUPD     Z28, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	VFMADD213PD 64(DX), Z0, Z30
+	VMOVUPD     Z30, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z31
+	VMOVUPD     Z31, 128(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float64Tile8x1AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·float64Tile8x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -932,9 +2090,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float64Tile2AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// func float64Tile8x2AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F
-TEXT ·float64Tile2AVX512(SB), NOSPLIT, $0-56
+TEXT ·float64Tile8x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -1079,9 +2237,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float64Tile3AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
+// func float64Tile8x3AVX512(a *float64, b *float64, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F
-TEXT ·float64Tile3AVX512(SB), NOSPLIT, $0-56
+TEXT ·float64Tile8x3AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -1275,9 +2433,579 @@ add:
 	VZEROUPPER
 	RET
 
-// func float32Tile1AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// func float32Tile1x1AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·float32Tile1AVX512(SB), NOSPLIT, $0-56
+TEXT ·float32Tile1x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Z1
+	VFMADD231PD  Z0, Z1, Z31
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000020, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z31
+	VMOVUPD     Z31, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile1x2AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile1x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	VCVTPS2PD    32(BX), Z1
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Z2
+	VFMADD231PD  Z0, Z2, Z30
+	VFMADD231PD  Z1, Z2, Z31
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	VFMADD213PD 64(DX), Z0, Z31
+	VMOVUPD     Z31, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile1x3AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile1x3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	VCVTPS2PD    32(BX), Z1
+	VCVTPS2PD    64(BX), Z2
+	PREFETCHT0   4096(BX)
+	PREFETCHT0   4160(BX)
+	VBROADCASTSD (AX), Z3
+	VFMADD231PD  Z0, Z3, Z29
+	VFMADD231PD  Z1, Z3, Z30
+	VFMADD231PD  Z2, Z3, Z31
+	ADDQ         $0x00000008, AX
+	ADDQ         $0x00000060, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, 64(DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 128(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	VFMADD213PD 64(DX), Z0, Z30
+	VMOVUPD     Z30, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z31
+	VMOVUPD     Z31, 128(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile2x1AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile2x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Z1
+	VFMADD231PD  Z0, Z1, Z30
+	VBROADCASTSD 8(AX), Z2
+	VFMADD231PD  Z0, Z2, Z31
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000020, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z31
+	VMOVUPD     Z31, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile2x2AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile2x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	VCVTPS2PD    32(BX), Z1
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Z2
+	VFMADD231PD  Z0, Z2, Z28
+	VFMADD231PD  Z1, Z2, Z29
+	VBROADCASTSD 8(AX), Z3
+	VFMADD231PD  Z0, Z3, Z30
+	VFMADD231PD  Z1, Z3, Z31
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, (DX)
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z28
+	VMOVUPD     Z28, (DX)
+	VFMADD213PD 64(DX), Z0, Z29
+	VMOVUPD     Z29, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	VFMADD213PD 64(DX), Z0, Z31
+	VMOVUPD     Z31, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile2x3AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile2x3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z26, Z26, Z26
+	VXORPD Z27, Z27, Z27
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	VCVTPS2PD    32(BX), Z1
+	VCVTPS2PD    64(BX), Z2
+	PREFETCHT0   4096(BX)
+	PREFETCHT0   4160(BX)
+	VBROADCASTSD (AX), Z3
+	VFMADD231PD  Z0, Z3, Z26
+	VFMADD231PD  Z1, Z3, Z27
+	VFMADD231PD  Z2, Z3, Z28
+	VBROADCASTSD 8(AX), Z4
+	VFMADD231PD  Z0, Z4, Z29
+	VFMADD231PD  Z1, Z4, Z30
+	VFMADD231PD  Z2, Z4, Z31
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000060, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z26, Z0, Z26
+	VMOVUPD      Z26, (DX)
+	VMULPD       Z27, Z0, Z27
+	VMOVUPD      Z27, 64(DX)
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, 64(DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 128(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z26
+	VMOVUPD     Z26, (DX)
+	VFMADD213PD 64(DX), Z0, Z27
+	VMOVUPD     Z27, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z28
+	VMOVUPD     Z28, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	VFMADD213PD 64(DX), Z0, Z30
+	VMOVUPD     Z30, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z31
+	VMOVUPD     Z31, 128(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile4x1AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile4x1AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Z1
+	VFMADD231PD  Z0, Z1, Z28
+	VBROADCASTSD 8(AX), Z2
+	VFMADD231PD  Z0, Z2, Z29
+	VBROADCASTSD 16(AX), Z3
+	VFMADD231PD  Z0, Z3, Z30
+	VBROADCASTSD 24(AX), Z4
+	VFMADD231PD  Z0, Z4, Z31
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000020, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	ADDQ         R8, DX
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, (DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z28
+	VMOVUPD     Z28, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z31
+	VMOVUPD     Z31, (DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile4x2AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile4x2AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z24, Z24, Z24
+	VXORPD Z25, Z25, Z25
+	VXORPD Z26, Z26, Z26
+	VXORPD Z27, Z27, Z27
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	VCVTPS2PD    32(BX), Z1
+	PREFETCHT0   4096(BX)
+	VBROADCASTSD (AX), Z2
+	VFMADD231PD  Z0, Z2, Z24
+	VFMADD231PD  Z1, Z2, Z25
+	VBROADCASTSD 8(AX), Z3
+	VFMADD231PD  Z0, Z3, Z26
+	VFMADD231PD  Z1, Z3, Z27
+	VBROADCASTSD 16(AX), Z4
+	VFMADD231PD  Z0, Z4, Z28
+	VFMADD231PD  Z1, Z4, Z29
+	VBROADCASTSD 24(AX), Z5
+	VFMADD231PD  Z0, Z5, Z30
+	VFMADD231PD  Z1, Z5, Z31
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000040, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z24, Z0, Z24
+	VMOVUPD      Z24, (DX)
+	VMULPD       Z25, Z0, Z25
+	VMOVUPD      Z25, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z26, Z0, Z26
+	VMOVUPD      Z26, (DX)
+	VMULPD       Z27, Z0, Z27
+	VMOVUPD      Z27, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, (DX)
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, 64(DX)
+	ADDQ         R8, DX
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, (DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 64(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z24
+	VMOVUPD     Z24, (DX)
+	VFMADD213PD 64(DX), Z0, Z25
+	VMOVUPD     Z25, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z26
+	VMOVUPD     Z26, (DX)
+	VFMADD213PD 64(DX), Z0, Z27
+	VMOVUPD     Z27, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z28
+	VMOVUPD     Z28, (DX)
+	VFMADD213PD 64(DX), Z0, Z29
+	VMOVUPD     Z29, 64(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z30
+	VMOVUPD     Z30, (DX)
+	VFMADD213PD 64(DX), Z0, Z31
+	VMOVUPD     Z31, 64(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile4x3AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile4x3AVX512(SB), NOSPLIT, $0-56
+	MOVQ   a+0(FP), AX
+	MOVQ   b+8(FP), BX
+	MOVQ   c+16(FP), DX
+	MOVQ   k+24(FP), CX
+	MOVQ   ldc+32(FP), R8
+	SHLQ   $0x03, R8
+	VXORPD Z20, Z20, Z20
+	VXORPD Z21, Z21, Z21
+	VXORPD Z22, Z22, Z22
+	VXORPD Z23, Z23, Z23
+	VXORPD Z24, Z24, Z24
+	VXORPD Z25, Z25, Z25
+	VXORPD Z26, Z26, Z26
+	VXORPD Z27, Z27, Z27
+	VXORPD Z28, Z28, Z28
+	VXORPD Z29, Z29, Z29
+	VXORPD Z30, Z30, Z30
+	VXORPD Z31, Z31, Z31
+
+loop:
+	VCVTPS2PD    (BX), Z0
+	VCVTPS2PD    32(BX), Z1
+	VCVTPS2PD    64(BX), Z2
+	PREFETCHT0   4096(BX)
+	PREFETCHT0   4160(BX)
+	VBROADCASTSD (AX), Z3
+	VFMADD231PD  Z0, Z3, Z20
+	VFMADD231PD  Z1, Z3, Z21
+	VFMADD231PD  Z2, Z3, Z22
+	VBROADCASTSD 8(AX), Z4
+	VFMADD231PD  Z0, Z4, Z23
+	VFMADD231PD  Z1, Z4, Z24
+	VFMADD231PD  Z2, Z4, Z25
+	VBROADCASTSD 16(AX), Z5
+	VFMADD231PD  Z0, Z5, Z26
+	VFMADD231PD  Z1, Z5, Z27
+	VFMADD231PD  Z2, Z5, Z28
+	VBROADCASTSD 24(AX), Z6
+	VFMADD231PD  Z0, Z6, Z29
+	VFMADD231PD  Z1, Z6, Z30
+	VFMADD231PD  Z2, Z6, Z31
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000060, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSD alpha+40(FP), Z0
+	CMPQ         add+48(FP), $0x00
+	JNE          add
+	VMULPD       Z20, Z0, Z20
+	VMOVUPD      Z20, (DX)
+	VMULPD       Z21, Z0, Z21
+	VMOVUPD      Z21, 64(DX)
+	VMULPD       Z22, Z0, Z22
+	VMOVUPD      Z22, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z23, Z0, Z23
+	VMOVUPD      Z23, (DX)
+	VMULPD       Z24, Z0, Z24
+	VMOVUPD      Z24, 64(DX)
+	VMULPD       Z25, Z0, Z25
+	VMOVUPD      Z25, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z26, Z0, Z26
+	VMOVUPD      Z26, (DX)
+	VMULPD       Z27, Z0, Z27
+	VMOVUPD      Z27, 64(DX)
+	VMULPD       Z28, Z0, Z28
+	VMOVUPD      Z28, 128(DX)
+	ADDQ         R8, DX
+	VMULPD       Z29, Z0, Z29
+	VMOVUPD      Z29, (DX)
+	VMULPD       Z30, Z0, Z30
+	VMOVUPD      Z30, 64(DX)
+	VMULPD       Z31, Z0, Z31
+	VMOVUPD      Z31, 128(DX)
+	ADDQ         R8, DX
+	VZEROUPPER
+	RET
+
+add:
+	VFMADD213PD (DX), Z0, Z20
+	VMOVUPD     Z20, (DX)
+	VFMADD213PD 64(DX), Z0, Z21
+	VMOVUPD     Z21, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z22
+	VMOVUPD     Z22, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z23
+	VMOVUPD     Z23, (DX)
+	VFMADD213PD 64(DX), Z0, Z24
+	VMOVUPD     Z24, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z25
+	VMOVUPD     Z25, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z26
+	VMOVUPD     Z26, (DX)
+	VFMADD213PD 64(DX), Z0, Z27
+	VMOVUPD     Z27, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z28
+	VMOVUPD     Z28, 128(DX)
+	ADDQ        R8, DX
+	VFMADD213PD (DX), Z0, Z29
+	VMOVUPD     Z29, (DX)
+	VFMADD213PD 64(DX), Z0, Z30
+	VMOVUPD     Z30, 64(DX)
+	VFMADD213PD 128(DX), Z0, Z31
+	VMOVUPD     Z31, 128(DX)
+	ADDQ        R8, DX
+	VZEROUPPER
+	RET
+
+// func float32Tile8x1AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·float32Tile8x1AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -1374,9 +3102,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float32Tile2AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// func float32Tile8x2AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·float32Tile2AVX512(SB), NOSPLIT, $0-56
+TEXT ·float32Tile8x2AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX
@@ -1522,9 +3250,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func float32Tile3AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
+// func float32Tile8x3AVX512(a *float64, b *float32, c *float64, k int, ldc int, alpha float64, add int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·float32Tile3AVX512(SB), NOSPLIT, $0-56
+TEXT ·float32Tile8x3AVX512(SB), NOSPLIT, $0-56
 	MOVQ   a+0(FP), AX
 	MOVQ   b+8(FP), BX
 	MOVQ   c+16(FP), DX

@@ -4,10 +4,13 @@ import "unsafe"
 
 // plainFloat64 are the kernels in plain Go, which every machine has.
 var plainFloat64 = float64Kernels{
-	rows: plainRows, width: plainWidth,
-	tiles:   [float64Vectors + 1]tileOf[float64]{1: plainTile[float64](1), 2: plainTile[float64](2), 3: plainTile[float64](3)},
-	tiles32: [float64Vectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
-	sweep:   plainSweep, stripe: plainStripe,
+	tiles: tiles{
+		plainRows,
+		[float64Vectors + 1]tileOf[float64]{1: plainTile[float64](1), 2: plainTile[float64](2), 3: plainTile[float64](3)},
+		[float64Vectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
+	},
+	width: plainWidth,
+	sweep: plainSweep, stripe: plainStripe,
 	symmetricRow: plainSymmetricRow, dot32: plainDot[float32], dot64: plainDot[float64],
 	below: plainBelow, atLeast: plainAtLeast,
 }

@@ -4,27 +4,71 @@
 
 package kernels
 
-var float64TilesAVX2 = [...]tileOf[float64]{nil, float64Tile1AVX2, float64Tile2AVX2, float64Tile3AVX2}
+var float64TilesOf1AVX2 = [...]tileOf[float64]{nil, float64Tile1x1AVX2, float64Tile1x2AVX2, float64Tile1x3AVX2}
 
 //go:noescape
-func float64Tile1AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile1x1AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func float64Tile2AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile1x2AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func float64Tile3AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile1x3AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
-var float32TilesAVX2 = [...]tileOf[float32]{nil, float32Tile1AVX2, float32Tile2AVX2, float32Tile3AVX2}
-
-//go:noescape
-func float32Tile1AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+var float64TilesOf2AVX2 = [...]tileOf[float64]{nil, float64Tile2x1AVX2, float64Tile2x2AVX2, float64Tile2x3AVX2}
 
 //go:noescape
-func float32Tile2AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile2x1AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func float32Tile3AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile2x2AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile2x3AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+var float64TilesOf4AVX2 = [...]tileOf[float64]{nil, float64Tile4x1AVX2, float64Tile4x2AVX2, float64Tile4x3AVX2}
+
+//go:noescape
+func float64Tile4x1AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile4x2AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile4x3AVX2(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+var float32TilesOf1AVX2 = [...]tileOf[float32]{nil, float32Tile1x1AVX2, float32Tile1x2AVX2, float32Tile1x3AVX2}
+
+//go:noescape
+func float32Tile1x1AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile1x2AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile1x3AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+var float32TilesOf2AVX2 = [...]tileOf[float32]{nil, float32Tile2x1AVX2, float32Tile2x2AVX2, float32Tile2x3AVX2}
+
+//go:noescape
+func float32Tile2x1AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile2x2AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile2x3AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+var float32TilesOf4AVX2 = [...]tileOf[float32]{nil, float32Tile4x1AVX2, float32Tile4x2AVX2, float32Tile4x3AVX2}
+
+//go:noescape
+func float32Tile4x1AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile4x2AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile4x3AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
 func sweepAVX2(z *float64, ldz int, c, s *float64, n int)
@@ -41,27 +85,93 @@ func belowAVX2(x *float32, p, q *float64, classes, ld, n int, low, high, band fl
 //go:noescape
 func atLeastAVX2(x *float32, floor float32, bits *byte, n int)
 
-var float64TilesAVX512 = [...]tileOf[float64]{nil, float64Tile1AVX512, float64Tile2AVX512, float64Tile3AVX512}
+var float64TilesOf1AVX512 = [...]tileOf[float64]{nil, float64Tile1x1AVX512, float64Tile1x2AVX512, float64Tile1x3AVX512}
 
 //go:noescape
-func float64Tile1AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile1x1AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func float64Tile2AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile1x2AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func float64Tile3AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile1x3AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
-var float32TilesAVX512 = [...]tileOf[float32]{nil, float32Tile1AVX512, float32Tile2AVX512, float32Tile3AVX512}
-
-//go:noescape
-func float32Tile1AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+var float64TilesOf2AVX512 = [...]tileOf[float64]{nil, float64Tile2x1AVX512, float64Tile2x2AVX512, float64Tile2x3AVX512}
 
 //go:noescape
-func float32Tile2AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile2x1AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func float32Tile3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+func float64Tile2x2AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile2x3AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+var float64TilesOf4AVX512 = [...]tileOf[float64]{nil, float64Tile4x1AVX512, float64Tile4x2AVX512, float64Tile4x3AVX512}
+
+//go:noescape
+func float64Tile4x1AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile4x2AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile4x3AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+var float64TilesOf8AVX512 = [...]tileOf[float64]{nil, float64Tile8x1AVX512, float64Tile8x2AVX512, float64Tile8x3AVX512}
+
+//go:noescape
+func float64Tile8x1AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile8x2AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float64Tile8x3AVX512(a *float64, b *float64, c *float64, k, ldc int, alpha float64, add int)
+
+var float32TilesOf1AVX512 = [...]tileOf[float32]{nil, float32Tile1x1AVX512, float32Tile1x2AVX512, float32Tile1x3AVX512}
+
+//go:noescape
+func float32Tile1x1AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile1x2AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile1x3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+var float32TilesOf2AVX512 = [...]tileOf[float32]{nil, float32Tile2x1AVX512, float32Tile2x2AVX512, float32Tile2x3AVX512}
+
+//go:noescape
+func float32Tile2x1AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile2x2AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile2x3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+var float32TilesOf4AVX512 = [...]tileOf[float32]{nil, float32Tile4x1AVX512, float32Tile4x2AVX512, float32Tile4x3AVX512}
+
+//go:noescape
+func float32Tile4x1AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile4x2AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile4x3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+var float32TilesOf8AVX512 = [...]tileOf[float32]{nil, float32Tile8x1AVX512, float32Tile8x2AVX512, float32Tile8x3AVX512}
+
+//go:noescape
+func float32Tile8x1AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile8x2AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
+
+//go:noescape
+func float32Tile8x3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
 func sweepAVX512(z *float64, ldz int, c, s *float64, n int)

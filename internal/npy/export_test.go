@@ -7,3 +7,6 @@ func ReadHeader(r io.Reader) (Header, error) {
 	h, _, err := readHeader(r)
 	return h, err
 }
+
+// Widen converts the bits of a float16.
+var Widen = widen

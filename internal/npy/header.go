@@ -22,13 +22,14 @@ type DType string
 
 // The types that this package reads; it writes all but Int32.
 const (
+	Float16 DType = "<f2"
 	Float32 DType = "<f4"
 	Float64 DType = "<f8"
 	Int32   DType = "<i4"
 	Int64   DType = "<i8"
 )
 
-var dtypes = []DType{Float32, Float64, Int32, Int64}
+var dtypes = []DType{Float16, Float32, Float64, Int32, Int64}
 
 // size returns the bytes of one value: the digit that ends the name.
 func (d DType) size() int { return int(d[2] - '0') }
@@ -54,7 +55,7 @@ func formatErrorf(format string, args ...any) error {
 }
 
 // readHeader reads an .npy header and leaves r at the first value. It refuses
-// a header above 64 KiB, types other than the four of this package, Fortran
+// a header above 64 KiB, types other than those of this package, Fortran
 // order of more than one dimension, and shapes whose size in bytes does not fit
 // in an int. It takes no memory for values. It also returns where they begin.
 func readHeader(r io.Reader) (Header, int64, error) {

@@ -80,7 +80,7 @@ func TestReadHeaderRefuses(t *testing.T) {
 		{"version 4", raw(4, dict("<f4", "False", "(2,)")), "version 4.0"},
 		{"long header", raw(2, dict("<f4", "False", "(2,)")+strings.Repeat(" ", 64<<10)), "more than 65536"},
 		{"big-endian", raw(1, dict(">f4", "False", "(2,)")), `type is ">f4"`},
-		{"half precision", raw(1, dict("<f2", "False", "(2,)")), `type is "<f2"`},
+		{"complex numbers", raw(1, dict("<c8", "False", "(2,)")), `type is "<c8"`},
 		{"structured", raw(1, "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }"), "plain array"},
 		{"Fortran order", raw(1, dict("<f4", "True", "(2, 3)")), "Fortran"},
 		{"order is no bool", raw(1, dict("<f4", "Maybe", "(2,)")), "plain array"},

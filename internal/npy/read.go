@@ -114,6 +114,8 @@ func decode[T Element](dst []T, src []byte, dtype DType) error {
 		case Int64:
 			dst[i] = T(int64(binary.LittleEndian.Uint64(src[8*i:])))
 			continue
+		case Float16:
+			f = float64(widen(binary.LittleEndian.Uint16(src[2*i:])))
 		case Float32:
 			f = float64(math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:])))
 		case Float64:
@@ -127,21 +129,23 @@ func decode[T Element](dst []T, src []byte, dtype DType) error {
 	return nil
 }
 
-// Mapped is a float32 array in a mapped file. Data must not be written to,
+// Mapped is an array in a mapped file. What it returns must not be written to,
 // nor read after Close, nor while another program cuts the file short.
 type Mapped struct {
-	Data  []float32 // C order
+	Data  []float32 // C order; nil for float16, of which Values and Read convert parts
 	Shape []int
-	mem   mmap.MMap // nil if Data was read
+	half  []uint16  // the values of float16
+	mem   mmap.MMap // nil if the values were read
 	file  *os.File  // that mem is the map of
 	first int       // bytes of mem before Data
 	temp  string    // file to remove on Close; "" for none
 }
 
 // Map maps an .npy file into memory, read-only, so that arrays larger than memory
-// can be used and several processes share one copy. If the values cannot be viewed
-// in place (they are of another type or not aligned, or the machine is big-endian),
-// they are read as by Read. Errors are those of Read.
+// can be used and several processes share one copy. Values of float16 stay as they
+// are in the file. If other values cannot be viewed in place (they are neither
+// float32 nor float16 or not aligned, or the machine is big-endian), they are read as
+// by Read. Errors are those of Read.
 func Map(path string) (*Mapped, error) {
 	f, err := open(path)
 	if err != nil {
@@ -154,12 +158,16 @@ func Map(path string) (*Mapped, error) {
 		}
 	}()
 	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1
-	if f.count > 0 && f.DType == Float32 && f.offset%4 == 0 && littleEndian {
+	if f.count > 0 && (f.DType == Float32 || f.DType == Float16) && f.offset%4 == 0 && littleEndian {
 		if m.mem, err = mmap.Map(f.File, mmap.RDONLY, 0); err != nil {
 			return nil, fmt.Errorf("map %s: %w", path, err)
 		}
 		m.first = int(f.offset)
-		m.Data = unsafe.Slice((*float32)(unsafe.Pointer(&m.mem[m.first])), f.count)
+		if first := unsafe.Pointer(&m.mem[m.first]); f.DType == Float16 {
+			m.half = unsafe.Slice((*uint16)(first), f.count)
+		} else {
+			m.Data = unsafe.Slice((*float32)(first), f.count)
+		}
 		return m, nil
 	}
 	if m.Data, err = read[float32](f); err != nil {
@@ -168,10 +176,33 @@ func Map(path string) (*Mapped, error) {
 	return m, nil
 }
 
+// Len returns the number of values.
+func (m *Mapped) Len() int { return max(len(m.Data), len(m.half)) }
+
+// Values returns the values from … to−1: a part of Data, or a copy of float16.
+func (m *Mapped) Values(from, to int) []float32 {
+	if m.half == nil {
+		return m.Data[from:to:to]
+	}
+	values := make([]float32, to-from)
+	widenAll(values, m.half[from:to])
+	return values
+}
+
 // Read copies len(dst) values from the index from on. For single rows of a file that
 // is larger than memory it is better than Data, of which the system may map
 // megabytes for one value.
 func (m *Mapped) Read(dst []float32, from int) error {
+	if m.half != nil {
+		bytes := make([]byte, 2*len(dst))
+		if _, err := m.file.ReadAt(bytes, int64(m.first+2*from)); err != nil {
+			return err
+		}
+		for i := range dst {
+			dst[i] = widen(binary.LittleEndian.Uint16(bytes[2*i:]))
+		}
+		return nil
+	}
 	if m.mem == nil || len(dst) == 0 {
 		copy(dst, m.Data[from:])
 		return nil
@@ -192,7 +223,10 @@ func (m *Mapped) Scatter() {
 // Need tells the system that the values from … to−1 will be read soon, so that
 // it reads them from the disk meanwhile.
 func (m *Mapped) Need(from, to int) {
-	const size = 4 // bytes of a value
+	size := 4 // bytes of a value
+	if m.half != nil {
+		size = 2
+	}
 	if m.mem != nil {
 		need(m.mem, m.first+size*from, m.first+size*to)
 	}
@@ -208,7 +242,7 @@ func (m *Mapped) Release() {
 
 // Close releases the mapping and sets Data to nil. A second call does nothing.
 func (m *Mapped) Close() error {
-	m.Data = nil
+	m.Data, m.half = nil, nil
 	if m.mem == nil {
 		return nil
 	}

@@ -17,8 +17,21 @@ import (
 // loop.
 func Ranges(ctx context.Context, n, size int, worker func() func(from, to int) error) error {
 	var next atomic.Int64
+	workers := min(runtime.GOMAXPROCS(0), (n+size-1)/size)
+	if workers == 1 {
+		do := worker()
+		for from := 0; from < n; from += size {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := do(from, min(from+size, n)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	for range min(runtime.GOMAXPROCS(0), (n+size-1)/size) {
+	for range workers {
 		group.Go(func() error {
 			do := worker()
 			for {

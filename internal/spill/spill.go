@@ -109,11 +109,12 @@ func (m *Matrix) Done() error {
 	return nil
 }
 
-// File returns a Matrix of the rows of d values x, which are in a mapped file and
-// take no memory of the Space. The caller closes the file, after the matrix.
-func (s *Space) File(x []float32, pages Pages, d int) *Matrix {
+// File returns a Matrix of n rows of d values, which are in mapped files and take no
+// memory of the Space: x, or nil where they are not in one. The caller closes the
+// files, after the matrix.
+func (s *Space) File(x []float32, n, d int, pages Pages) *Matrix {
 	m := &Matrix{X: x, D: d}
-	if s != nil && 4*int64(len(x)) > s.memory {
+	if s != nil && 4*int64(n)*int64(d) > s.memory {
 		m.space, m.pages = s, pages
 		s.watch(pages)
 	}

@@ -197,7 +197,7 @@ func (d *Detector) EachOwn(ctx context.Context, x []float32, do func(head.Output
 
 // blockRows is how many rows are judged at once.
 func (d *Detector) blockRows() int {
-	const confidences = 1 << 19
+	const confidences = 1 << 22
 	return max(min(confidences/len(d.Classes), mostVerdicts)/verdictBlock, 1) * verdictBlock
 }
 

@@ -222,21 +222,32 @@ func spread(ascending []float64) float64 {
 // [features.ErrDrifted] if verdicts could change, unless opts.AllowDriftedFeatures.
 // [Detector.OpenBackbone] does it itself.
 func (d *Detector) CheckBackbone(ctx context.Context, backbone Backbone, opts extractor.ModelOptions) error {
-	if d.Probe == nil {
-		return nil
-	}
-	now, err := backbone.Probe(ctx)
+	drift, err := d.driftOf(ctx, backbone)
 	if err != nil {
 		return err
 	}
-	drift, err := d.DriftOf(ctx, now)
+	return drift.report(opts)
+}
+
+// driftOf is DriftOf what the backbone answers; it is not asked without a probe.
+func (d *Detector) driftOf(ctx context.Context, backbone Backbone) (Drift, error) {
+	if d.Probe == nil {
+		return Drift{}, nil
+	}
+	now, err := backbone.Probe(ctx)
+	if err != nil {
+		return Drift{}, err
+	}
+	return d.DriftOf(ctx, now)
+}
+
+// report is what CheckBackbone says.
+func (d Drift) report(opts extractor.ModelOptions) error {
 	switch {
-	case err != nil:
-		return err
-	case drift.Breaks() && !opts.AllowDriftedFeatures:
-		return options.Errorf("AllowDriftedFeatures", "%w, when the detector was trained: %v. Processor, device, onnxruntime or the model is another here. Judge where the features were made, or extract and train again here; the option judges all the same", features.ErrDrifted, drift)
-	case !drift.Rounding() && opts.Drifted != nil:
-		opts.Drifted("compared with the features that the detector was trained with, " + drift.String())
+	case d.Breaks() && !opts.AllowDriftedFeatures:
+		return options.Errorf("AllowDriftedFeatures", "%w, when the detector was trained: %v. Processor, device, onnxruntime or the model is another here. Judge where the features were made, or extract and train again here; the option judges all the same", features.ErrDrifted, d)
+	case !d.Rounding() && opts.Drifted != nil:
+		opts.Drifted("compared with the features that the detector was trained with, " + d.String())
 	}
 	return nil
 }

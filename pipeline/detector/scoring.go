@@ -341,16 +341,7 @@ func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Sco
 func (s *Scoring) Batch(x []float32) posthoc.Batch {
 	b := posthoc.Batch{Features: x}
 	if c := s.Classifier; c != nil {
-		b.Logits = make([]float64, len(x)/c.In*c.Out)
-		c.Logits(b.Logits, widened(x))
+		b.Logits = posthoc.MLP{c}.OfFeatures(x)
 	}
 	return b
-}
-
-func widened(x []float32) []float64 {
-	wide := make([]float64, len(x))
-	for i, v := range x {
-		wide[i] = float64(v)
-	}
-	return wide
 }

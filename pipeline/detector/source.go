@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
@@ -57,7 +58,9 @@ type Backbone interface {
 // folder dir or, where that is "", where the model with the detector's hash is
 // found; see [extractor.ModelReference]. Of a detector that is signed, only the
 // model with its hash is opened, whatever dir has. A model whose features differ from
-// the detector's probe is refused or reported, as [Detector.CheckBackbone] says.
+// the detector's probe is refused or reported, as [Detector.CheckBackbone] says. Another
+// graph in dir, as another export of the same model is, must prepare images in the same
+// way and give the features of the probe, and AllowDriftedFeatures does not count for it.
 func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
 	if d.Source.Model == extractor.PixelsName {
 		return d.openPixels(dir)
@@ -99,17 +102,45 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 		return nil, fmt.Errorf("model %s gives %d features and the detector reads %d: %w", dir, model.Dim(), d.Dim(), ErrOtherModel)
 	}
 	other := d.Source.SHA256 != "" && d.Source.SHA256 != model.SHA256
-	if want := d.Source.Fingerprint; other || want != "" && want != model.Fingerprint() {
-		what := "its preprocessing differs"
-		if other {
-			what = "its graph is another"
+	prepares, comparable := d.Source.Fingerprint == "" || d.Source.Fingerprint == model.Fingerprint(), false
+	if other && d.Probe != nil {
+		if prepares, err = d.Source.prepares(model.Spec); err != nil {
+			return nil, err
 		}
+		now, err := model.Probe(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", dir, err)
+		}
+		comparable = d.Probe.Comparable(now)
+	}
+	what := ""
+	switch {
+	case other && !comparable:
+		what = "its graph is another"
+	case !prepares:
+		what = "its preprocessing differs"
+	}
+	if what != "" {
 		return nil, fmt.Errorf("model %s is %w: %s from the one at %s that the detector was trained with", dir, ErrOtherModel, what, d.Source.Model)
 	}
-	if err := d.CheckBackbone(ctx, model, opts); err != nil {
+	drift, err := d.driftOf(ctx, model)
+	switch {
+	case err != nil:
+	case other && drift.Breaks():
+		err = fmt.Errorf("it is %w: its graph is another than the one at %s, and %v", ErrOtherModel, d.Source.Model, drift)
+	default:
+		err = drift.report(opts)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", dir, err)
 	}
 	return model, nil
+}
+
+// prepares tells whether images are prepared as they were for the training features.
+func (s Source) prepares(spec *preprocess.Spec) (bool, error) {
+	own, err := s.Spec()
+	return err == nil && reflect.DeepEqual(own, spec), err
 }
 
 // openPixels is OpenBackbone for a detector of pixels.

@@ -41,9 +41,12 @@ var ErrTrainingSets = errors.New("not the features that the detector was trained
 
 // NewTrainingSet names an open feature set.
 func NewTrainingSet(ctx context.Context, set *features.Set, use string) (TrainingSet, error) {
-	path, err := filepath.Abs(set.Dir)
-	if err != nil {
-		return TrainingSet{}, err
+	path := set.Dir
+	if !set.InMemory() {
+		var err error
+		if path, err = filepath.Abs(set.Dir); err != nil {
+			return TrainingSet{}, err
+		}
 	}
 	content, err := set.Content(ctx)
 	return TrainingSet{Path: path, Use: use, Rows: set.N, Content: content}, err

@@ -451,12 +451,24 @@ func (e *evaluation) threshold(method string) *float64 {
 // verdictsOf returns a predictor by a detector's verdicts.
 func verdictsOf(d *detector.Detector) predictor {
 	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
-		verdicts, err := d.VerdictsContext(ctx, t.X)
+		verdicts, err := verdictsOn(ctx, d, t)
 		for _, v := range verdicts {
 			scores, classes = append(scores, v.Score), append(classes, v.Label)
 		}
 		return scores, classes, err
 	}
+}
+
+// verdictsOn returns a detector's verdicts on all rows of a table.
+func verdictsOn(ctx context.Context, d *detector.Detector, t *dataset.Table) (all []detector.Verdict, err error) {
+	for x := range t.Chunks() {
+		some, err := d.VerdictsContext(ctx, x)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
 }
 
 func (e *evaluation) tell(what string, done, total int) {

@@ -149,7 +149,7 @@ func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *dataset.Tabl
 			if err != nil {
 				return err
 			}
-			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.X[from*t.D : to*t.D], Logits: logits}
+			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.Block(from, to), Logits: logits}
 		}
 		if err := posthoc.ScoreAll(ctx, dst, scores, batches); err != nil {
 			return err
@@ -216,18 +216,21 @@ func (e *evaluation) once(d *detector.Detector) ownPredictor {
 				return a.own, a.classes, nil
 			}
 			var a answer
-			err := d.EachOwn(ctx, t.X, func(own head.Outputs) {
-				a.own.Scores = append(a.own.Scores, own.Scores...)
-				a.own.Nearness = append(a.own.Nearness, own.Nearness...)
-				a.own.Decision = append(a.own.Decision, own.Decision...)
-				for row := range slices.Chunk(own.LogConfidences, len(d.Classes)) {
-					a.classes = append(a.classes, floats.MaxIdx(row))
+			for x := range t.Chunks() {
+				err := d.EachOwn(ctx, x, func(own head.Outputs) {
+					a.own.Scores = append(a.own.Scores, own.Scores...)
+					a.own.Nearness = append(a.own.Nearness, own.Nearness...)
+					a.own.Decision = append(a.own.Decision, own.Decision...)
+					for row := range slices.Chunk(own.LogConfidences, len(d.Classes)) {
+						a.classes = append(a.classes, floats.MaxIdx(row))
+					}
+				})
+				if err != nil {
+					return a.own, a.classes, err
 				}
-			})
-			if err == nil {
-				kept[t] = a
 			}
-			return a.own, a.classes, err
+			kept[t] = a
+			return a.own, a.classes, nil
 		}
 	}
 	return e.said[d]
@@ -331,7 +334,7 @@ func (e *evaluation) predictor(s *detector.Scoring, c *posthoc.Classifier, own *
 		block := e.blockRows(t.D + len(e.train.Classes))
 		for from := 0; from < n; from += block {
 			to := min(from+block, n)
-			b := posthoc.Batch{Features: c.Features(t.X[from*t.D : to*t.D])}
+			b := posthoc.Batch{Features: c.Features(t.Block(from, to))}
 			if b.Logits, err = c.All(ctx, t, from, to); err != nil {
 				return nil, nil, err
 			}

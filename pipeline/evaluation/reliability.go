@@ -37,7 +37,7 @@ func (e *evaluation) reliability(ctx context.Context) (*Reliability, error) {
 	for _, d := range all {
 		own := *d
 		own.Scoring, own.Folds = nil, nil // the confidence is the heads'
-		verdicts, err := own.VerdictsContext(ctx, e.id.X)
+		verdicts, err := verdictsOn(ctx, &own, e.id)
 		if err != nil {
 			return nil, err
 		}

@@ -115,8 +115,8 @@ func newBank(ctx context.Context, data *detector.TrainingData, condition *condit
 	b.reach = 1
 	if condition == nil || !condition.L2 {
 		for _, set := range data.Sets {
-			for row := range slices.Chunk(set.Features(), b.d) {
-				b.reach = max(b.reach, length(row))
+			for i := range set.N {
+				b.reach = max(b.reach, length(set.Row(i)))
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func (b *bank) scan(ctx context.Context, worker func() func(row int, labels []in
 				do := worker()
 				return func(i, end int) error {
 					i, end = i+from, end+from
-					return do(first+i, b.data.Labels[first+i:first+end], set.Features()[i*b.d:end*b.d])
+					return do(first+i, b.data.Labels[first+i:first+end], set.Block(i, end))
 				}
 			})
 			if err != nil {

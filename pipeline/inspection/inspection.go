@@ -112,7 +112,7 @@ type inspector struct {
 	report         *Report
 }
 
-func (in *inspector) rowOf(i int) []float32 { return in.X[i*in.D : (i+1)*in.D] }
+func (in *inspector) rowOf(i int) []float32 { return in.Rows.Row(i) }
 
 func (in *inspector) progress(what string, done, total int) {
 	if in.Progress != nil {

@@ -15,12 +15,15 @@ import (
 	"mlrbfn/pipeline/issues"
 )
 
-// Bounds of the fitting of a head; fewer rows than these are all used.
+// Bounds of the rows that a head and a density are fitted on; fewer are all used.
 const (
-	fitWork       = 1e9 // multiplications, of rows by weights, of one step
-	leastFitted   = 50  // rows for each class
-	manyRows      = 100_000
-	manyTolerance = 1e-4 // of the mean loss, with more rows
+	leastFitted = 50  // rows for each class
+	fitWork     = 1e9 // multiplications, of rows by weights, of one step of a head
+	fitRows     = 50_000
+	densityRows = 100_000
+
+	manyRows      = 10_000
+	manyTolerance = 1e-4 // of the mean loss of a head, with more rows
 )
 
 // likeliest is how many classes of a prediction are remembered.
@@ -105,7 +108,7 @@ func (in *inspector) outOfFold(ctx context.Context, fold []int) ([]prediction, e
 		if last != nil {
 			o.C = last.C
 		}
-		some := train.With(dataset.Spread(train.Index, int(max(float64(leastFitted*classes), fitWork/float64(in.D*classes)))))
+		some := train.With(dataset.Spread(train.Index, max(leastFitted*classes, min(fitRows, int(fitWork/float64(in.D*classes))))))
 		if some.Len() > manyRows {
 			o.Tolerance = manyTolerance
 		}
@@ -130,6 +133,7 @@ func (in *inspector) outOfFold(ctx context.Context, fold []int) ([]prediction, e
 		if err != nil {
 			return nil, err
 		}
+		train.Index = dataset.Spread(train.Index, max(leastFitted*classes, densityRows))
 		if err := in.distances(ctx, train, test, out); err != nil {
 			return nil, err
 		}
@@ -176,7 +180,7 @@ func (in *inspector) distances(ctx context.Context, train, test dataset.Rows, ou
 		if c == nil {
 			return parallel.Blocks(ctx, len(index), 1, func(at, _ int) { _ = do(at, in.rowOf(index[at])) })
 		}
-		return c.Each(ctx, in.X, index, do)
+		return c.Each(ctx, in.With(index), do)
 	}
 	means, counts := make([][]float64, len(in.Classes)), make([]int, len(in.Classes))
 	// One class after the other, so that sums do not depend on the number of cores.

@@ -124,7 +124,7 @@ func principal(ctx context.Context, rows dataset.Rows, memory int64) (unit []flo
 	}
 	d = c.Out()
 	unit = make([]float32, len(rows.Index)*d)
-	err = c.Each(ctx, rows.X, rows.Index, func(at int, block []float32) error {
+	err = c.Each(ctx, rows, func(at int, block []float32) error {
 		for i := 0; i < len(block); i += d {
 			row := block[i : i+d]
 			var square float64

@@ -58,7 +58,7 @@ func (s *Summary) drawMap(ctx context.Context, images report.Set, parts []Part, 
 		return nil, err
 	}
 	axes, shares := discriminants(z, white.Out(), train, s.data.Labels, len(s.Detector.Classes))
-	x, err := white.Rows(ctx, s.gather(rows), upTo(len(rows)))
+	x, err := white.Rows(ctx, dataset.Rows{X: s.gather(rows), D: s.Detector.Dim(), Index: upTo(len(rows))})
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (s *Summary) whitened(ctx context.Context, train []int) (*conditioning.Cond
 			return nil, nil, err
 		}
 	}
-	z, err := c.Rows(ctx, x, upTo(len(train)))
+	z, err := c.Rows(ctx, dataset.Rows{X: x, D: s.Detector.Dim(), Index: upTo(len(train))})
 	return c, z, err
 }
 

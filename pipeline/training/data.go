@@ -67,6 +67,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if n := opts.Calibration.Folds; opts.Validation.Folds != 0 || n < 0 || n == 1 {
 		return nil, options.Errorf("Calibration", "%d folds: only calibration has folds, at least 2", max(n, opts.Validation.Folds))
 	}
+	if opts.Rows != nil {
+		opts.Features = []string{opts.Rows.Dir}
+	}
 	if len(opts.Features) == 0 {
 		return nil, options.Errorf("Features", "none are named")
 	}
@@ -89,7 +92,12 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		opts.Memory = dataset.DefaultMemory()
 	}
 	space := dataset.NewSpace(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
-	t, err := dataset.OpenTable(ctx, space, opts.Features...)
+	var t *dataset.Table
+	if opts.Rows != nil {
+		t, err = dataset.NewTable(ctx, space, opts.Rows)
+	} else {
+		t, err = dataset.OpenTable(ctx, space, opts.Features...)
+	}
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
 	}
@@ -99,6 +107,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			err = errors.Join(err, data.Close())
 		}
 	}()
+	if err := data.sameFeatures(); err != nil {
+		return nil, err
+	}
 	if err := data.keep(ctx); err != nil {
 		return nil, err
 	}
@@ -122,6 +133,24 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	data.Options.Train = data.Options.Train.Within(data.train.Len())
 	data.warn()
 	return data, nil
+}
+
+// sameFeatures compares what the model answered where the sets were made, those of
+// validation and calibration included.
+func (t *Data) sameFeatures() (err error) {
+	sets := slices.Clone(t.Sets)
+	for _, share := range []Share{t.Options.Validation, t.Options.Calibration} {
+		if share.Features == "" {
+			continue
+		}
+		set, openErr := features.Open(share.Features)
+		if openErr != nil {
+			return openErr
+		}
+		defer func() { err = errors.Join(err, set.Close()) }()
+		sets = append(sets, set)
+	}
+	return features.CheckProbes(sets, t.Options.AllowDriftedFeatures, func(text string) { t.Warnings = append(t.Warnings, text) })
 }
 
 // correct changes labels as Exclude and Relabel say.
@@ -215,7 +244,7 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 	}
 	for _, data := range []*dataset.Rows{&t.train, &t.validation} {
 		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
-			return c.Each(ctx, data.X, data.Index, write)
+			return c.Each(ctx, *data, write)
 		})
 		if err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 	"mlrbfn/head"
 	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
+	"mlrbfn/internal/parallel"
 	"mlrbfn/metrics"
 	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
@@ -202,7 +203,17 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *linear.Fitted, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
 	c := posthoc.ClassifierOf(posthoc.MLP{full.Linear})
-	in := posthoc.Input{Train: c.Data(t.Table, spreadClasses(t.train, partRows), t.Labels, len(t.Classes)), Head: full.Linear, Memory: t.Options.Memory}
+	some := t.train.With(spreadClasses(t.train, partRows))
+	in := posthoc.Input{Head: full.Linear, Memory: t.Options.Memory}
+	if 4*int64(some.Len())*int64(t.D) > t.Options.Memory/4 {
+		in.Train = c.Data(t.Table, some.Index, t.Labels, len(t.Classes))
+	} else {
+		copied, err := some.InMemory()
+		if err != nil {
+			return nil, err
+		}
+		in.Train = dataOf(c, copied, len(t.Classes))
+	}
 	from := t.Table
 	if t.Held != nil {
 		from = t.Held
@@ -242,6 +253,14 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *l
 		s.Guard = guardOf(said.Nearness)
 	}
 	return s, nil
+}
+
+// dataOf returns all of some rows, which are in memory, with the logits of a
+// classifier.
+func dataOf(c *posthoc.Classifier, rows dataset.Rows, classes int) *posthoc.Data {
+	data := posthoc.NewData(rows.X, rows.D, rows.Labels, classes)
+	data.Logits = func(from, to int) []float64 { return c.Network.OfFeatures(data.Features(from, to)) }
+	return data
 }
 
 // guardOf returns the guard for the densities of validation rows.
@@ -327,17 +346,23 @@ func chain(rows []float32, d int) []int {
 	for i := range rest {
 		rest[i] = i + 1
 	}
-	order := []int{0}
+	order, distances := []int{0}, make([]float64, n)
 	for len(rest) > 0 {
 		last := rows[order[len(order)-1]*d:][:d]
-		best, least := 0, math.Inf(1)
-		for i, r := range rest {
-			var sum float64
-			for j, v := range rows[r*d : (r+1)*d] {
-				sum += float64(v-last[j]) * float64(v-last[j])
+		distances = distances[:len(rest)]
+		_ = parallel.Blocks(context.Background(), len(rest), 64, func(from, to int) { // cannot fail
+			for i, r := range rest[from:to] {
+				var sum float64
+				for j, v := range rows[r*d : (r+1)*d] {
+					sum += float64(v-last[j]) * float64(v-last[j])
+				}
+				distances[from+i] = sum
 			}
-			if sum < least {
-				best, least = i, sum
+		})
+		best, least := 0, math.Inf(1)
+		for i, v := range distances {
+			if v < least {
+				best, least = i, v
 			}
 		}
 		order = append(order, rest[best])
@@ -359,13 +384,11 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 			left = append(left, c)
 		}
 	}
-	for _, c := range slices.Backward(f.out) {
-		near = near.Without(c)
-		if began != nil {
-			began = began.Without(c)
-		}
+	near = near.Without(f.out...)
+	if began != nil {
+		began = began.Without(f.out...)
 	}
-	without := func(rows dataset.Rows, most int) dataset.Rows {
+	without := func(rows dataset.Rows, most int) (dataset.Rows, error) {
 		labels := make([]int64, len(rows.Labels))
 		for i, y := range rows.Labels {
 			if labels[i] = y; y >= 0 {
@@ -374,10 +397,17 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		}
 		rows.Labels = labels
 		rows.Index = slices.DeleteFunc(slices.Clone(rows.Index), func(r int) bool { return labels[r] < 0 })
-		return rows.With(spreadClasses(rows, most))
+		return rows.With(spreadClasses(rows, most)).InMemory()
 	}
 	most := int(min(foldTrain, max(256, t.Options.Memory/16/int64(t.D))))
-	train, val := without(t.train, most), without(t.validation, min(foldRows, most))
+	train, err := without(t.train, most)
+	if err != nil {
+		return err
+	}
+	val, err := without(t.validation, min(foldRows, most))
+	if err != nil {
+		return err
+	}
 
 	closed, err := h.closedForm(ctx, train, val, len(left), began)
 	if err != nil {
@@ -389,17 +419,14 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		return err
 	}
 	c := posthoc.ClassifierOf(posthoc.MLP{fitted.Linear})
-	in := posthoc.Input{Train: c.Data(t.Table, train.Index, train.Labels, len(left)), Head: fitted.Linear, Memory: t.Options.Memory}
-	from := t.Table
-	if t.Held != nil {
-		from = t.Held
-	}
-	known := posthoc.Batch{Features: from.Gather(val.Index), Logits: c.Logits(from, val.Index)}
+	in := posthoc.Input{Train: dataOf(c, train, len(left)), Head: fitted.Linear, Memory: t.Options.Memory}
+	known := posthoc.Batch{Features: val.X, Logits: c.Network.OfFeatures(val.X)}
 	rows := h.rowsOf(f.out, min(foldRows, most))
 	for _, r := range rows {
 		f.class = append(f.class, int(t.Labels[r]))
 	}
-	out := posthoc.Batch{Features: t.Gather(rows), Logits: c.Logits(t.Table, rows)}
+	out := posthoc.Batch{Features: t.Gather(rows)}
+	out.Logits = c.Network.OfFeatures(out.Features)
 
 	saidKnown, saidOut := closed.All(known.Features), closed.All(out.Features)
 	f.nearness, f.leftNear = saidKnown.Nearness, saidOut.Nearness
@@ -453,7 +480,7 @@ func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, class
 			labels[i] = rows.Labels[r]
 		}
 		if made.Conditioning != nil {
-			x, err := made.Conditioning.Rows(ctx, rows.X, rows.Index)
+			x, err := made.Conditioning.Rows(ctx, *rows)
 			if err != nil {
 				return nil, err
 			}

@@ -8,10 +8,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash"
 	"maps"
 	"slices"
 	"strings"
 
+	"mlrbfn/dataset"
 	"mlrbfn/head/residual"
 )
 
@@ -104,12 +106,12 @@ func (t *Data) identify(ctx context.Context) (identity, error) {
 		id[startName] = "linear"
 	}
 	id["the classes"] = checksum(ctx, classes)
-	id["the training features"] = checksum(ctx, t.X)
+	id["the training features"] = checksumRows(ctx, t.Rows)
 	id["the training labels"] = checksum(ctx, t.Labels)
 	id["the choice of training images"] = checksum(ctx, wide(t.train.Index))
 	id["the choice of validation images"] = checksum(ctx, wide(t.validation.Index))
 	if t.Held != nil {
-		id["the validation features"] = checksum(ctx, t.validation.X)
+		id["the validation features"] = checksumRows(ctx, t.validation)
 		id["the validation labels"] = checksum(ctx, t.validation.Labels)
 	}
 	return id, ctx.Err()
@@ -137,11 +139,24 @@ func (id identity) differences(other identity) []string {
 // checksum is the SHA-256 of the values; it stops with ctx, and is wrong then.
 func checksum[T float32 | int64 | byte](ctx context.Context, values []T) string {
 	hash := sha256.New()
+	add(ctx, hash, values)
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// checksumRows is the checksum of all rows, one after another.
+func checksumRows(ctx context.Context, rows dataset.Rows) string {
+	hash := sha256.New()
+	for x := range rows.Chunks() {
+		add(ctx, hash, x)
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+func add[T float32 | int64 | byte](ctx context.Context, to hash.Hash, values []T) {
 	for block := range slices.Chunk(values, 1<<15) {
 		if ctx.Err() != nil {
 			break
 		}
-		binary.Write(hash, binary.LittleEndian, block) // a hash takes all
+		binary.Write(to, binary.LittleEndian, block) // a hash takes all
 	}
-	return hex.EncodeToString(hash.Sum(nil))
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mlrbfn/conditioning"
+	"mlrbfn/features"
 	"mlrbfn/head"
 	"mlrbfn/head/linear"
 	"mlrbfn/head/residual"
@@ -26,6 +27,10 @@ func DefaultSeeds() []uint64 { return []uint64{0} }
 type Options struct {
 	Features []string // folders of feature sets, all of one model; needed
 
+	// Rows, unless nil, is a feature set to train on in place of Features, which may be
+	// one in memory.
+	Rows *features.Set
+
 	// Validation steers the learning rate; Calibration sets the threshold and
 	// the p-values and is used for nothing else. Each takes a tenth of the
 	// labelled rows by default.
@@ -43,6 +48,10 @@ type Options struct {
 	// Relabel whose label seemed wrong get the suggested class, even if Exclude has
 	// them too.
 	Exclude, Relabel string
+
+	// AllowDriftedFeatures trains on sets together though their probes say that the model
+	// gave other features for some of them.
+	AllowDriftedFeatures bool
 
 	// Keep, unless nil, is a detector that was trained on the first of Features, in the
 	// same order. The rows that it set aside for validation and calibration stay set

@@ -9,6 +9,9 @@ import (
 	"mlrbfn/pipeline/detector"
 )
 
+// judgedRows is how many rows are judged at a time.
+const judgedRows = 16 * dataset.BlockRows
+
 // mostFlagged is how many validation rows are judged, at most, to count the flagged
 // ones.
 const mostFlagged = 10000
@@ -35,7 +38,7 @@ func (t *Data) eachValidation(ctx context.Context, d *detector.Detector, rows []
 	if t.Held != nil {
 		from = t.Held
 	}
-	for part := range slices.Chunk(rows, 16*dataset.BlockRows) {
+	for part := range slices.Chunk(rows, judgedRows) {
 		verdicts, err := d.VerdictsContext(ctx, from.Gather(part))
 		if err != nil {
 			return err

@@ -254,7 +254,7 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 // calibrate returns the detector's scores of the calibration rows, ascending.
 // Features of their own need no labels.
 func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, error) {
-	x, rows := t.X, t.split.Calibration
+	from, rows := t.Rows, t.split.Calibration
 	if dir := t.Options.Calibration.Features; dir != "" {
 		own, err := dataset.OpenTable(ctx, t.space, dir)
 		if err != nil {
@@ -272,22 +272,22 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		if rows, err = t.calibrationRows(ctx, own); err != nil {
 			return nil, err
 		}
-		x = own.X
+		from = own.Rows
 	}
 	sample := dataset.Every(rows, detector.ReferenceImages)
 	t.sample = make([]float32, 0, len(sample)*t.D)
 	for _, r := range sample {
-		t.sample = append(t.sample, x[r*t.D:(r+1)*t.D]...)
+		t.sample = append(t.sample, from.Row(r)...)
 	}
 	scores := []float64{}
-	block := make([]float32, 0, dataset.BlockRows*t.D)
-	for part := range slices.Chunk(rows, dataset.BlockRows) {
+	var block []float32
+	for part := range slices.Chunk(rows, judgedRows) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		block = block[:0]
 		for _, r := range part {
-			block = append(block, x[r*t.D:(r+1)*t.D]...)
+			block = append(block, from.Row(r)...)
 		}
 		for _, v := range d.Verdicts(block) {
 			scores = append(scores, v.Score)

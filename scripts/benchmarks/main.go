@@ -8,6 +8,8 @@
 //	scripts/bench scores [--evaluate FEATURES | --growth ROWS,…]
 //	scripts/bench million [--images N]
 //	scripts/bench thousand [--rows N] [--classes N]
+//	scripts/bench inspect [--rows N] [--dim N]
+//	scripts/bench page [--images N,…]
 //
 // The candidates are measured alternately, in several rounds, because other
 // programs disturb a machine for minutes at a time. The peers run in the Python
@@ -40,7 +42,7 @@ import (
 // dir.
 type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
 
-var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand}
+var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand, "inspect": benchInspect, "page": benchPage}
 
 func main() {
 	log.SetFlags(0)

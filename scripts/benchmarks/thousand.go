@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -14,11 +13,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"mlrbfn/dataset"
 	"mlrbfn/head"
+	"mlrbfn/head/linear"
 	"mlrbfn/internal/command"
 	"mlrbfn/internal/kernels"
 	"mlrbfn/internal/npy"
@@ -31,21 +30,28 @@ import (
 // time and memory of each step, and the time of a verdict.
 type thousand struct {
 	rows, classes, dim, queries int
+	epochs                      int     // 0: as train has it
+	c                           float64 // 0: chosen
+	only                        bool    // make the features
 	memory                      int64
 	folder, keep, profile       string
+	apart                       float64 // how far classes are apart
 
 	rotation *kernels.Right[float32]
 }
 
 func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error {
-	b := &thousand{memory: 2 << 30}
+	b := &thousand{memory: 2 << 30, apart: 1}
 	f.IntVar(&b.rows, "rows", 1_281_167, "training rows")
 	f.IntVar(&b.classes, "classes", 1000, "classes")
 	f.IntVar(&b.dim, "dim", 768, "features of a row")
 	f.IntVar(&b.queries, "queries", 10_000, "rows to judge, of the classes and of others that are near them")
+	f.Float64Var(&b.c, "c", 0, "C of the linear head (default: chosen)")
+	f.IntVar(&b.epochs, "epochs", 0, "epochs of training (default: as train's)")
 	f.Var((*command.Bytes)(&b.memory), "memory", "what --memory of train is given, in `bytes`")
 	f.StringVar(&b.folder, "folder", "", "`folder` for the features, 4 bytes a value (default: the system's for temporary files)")
 	f.StringVar(&b.keep, "keep", "", "`folder` that keeps the features; those that it has are used")
+	f.BoolVar(&b.only, "make", false, "only make the features")
 	f.StringVar(&b.profile, "profile", "", "`file` to write a CPU profile to")
 	return b.measure
 }
@@ -66,6 +72,9 @@ func (b *thousand) measure(ctx context.Context, _ string) (err error) {
 		took := used().minus(began)
 		fmt.Printf("features made in %.0f s\n", took.wall.Seconds())
 	}
+	if b.only {
+		return nil
+	}
 	stop, err := profile(b.profile)
 	if err != nil {
 		return err
@@ -74,12 +83,12 @@ func (b *thousand) measure(ctx context.Context, _ string) (err error) {
 	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Name())
 	w := watchSteps()
 	d, result, err := pipeline.Train(ctx, pipeline.TrainOptions{
-		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder,
+		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder, Train: head.TrainOptions{Epochs: b.epochs}, Linear: linear.Options{C: b.c},
 		Stage:    func(what string, _, _ int) { w.step(what) },
 		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
 	})
-	table := w.close()
-	if err := errors.Join(err, table(os.Stdout)); err != nil {
+	w.close()
+	if err != nil {
 		return err
 	}
 	fmt.Printf("\n%d epochs, %d steps; accuracy %.2f; parts:", result.Epochs, result.Steps, 100**result.ValAccuracy)
@@ -176,7 +185,7 @@ func (b *thousand) make(ctx context.Context, dir string) error {
 		}
 		mean := normal(b.dim)
 		for j, v := range group {
-			mean[j] = (mean[j] + 0.7*v) * float32(math.Pow(float64(j+1), -0.8))
+			mean[j] = (mean[j] + 0.7*v) * float32(b.apart*math.Pow(float64(j+1), -0.8))
 		}
 		if at%perGroup == perGroup-1 {
 			others = append(others, mean)
@@ -196,6 +205,9 @@ func (b *thousand) make(ctx context.Context, dir string) error {
 	return nil
 }
 
+// labelOf returns the class of row i of n.
+func (b *thousand) labelOf(i, classes, n int) int64 { return int64(i * classes / n) }
+
 // write writes a set of n rows, class by class as an extraction does.
 func (b *thousand) write(ctx context.Context, dir string, seed uint64, means [][]float32, n int) (err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -203,7 +215,7 @@ func (b *thousand) write(ctx context.Context, dir string, seed uint64, means [][
 	}
 	labels := make([]int64, n)
 	for i := range labels {
-		labels[i] = int64(i * len(means) / n)
+		labels[i] = b.labelOf(i, len(means), n)
 	}
 	if err := npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, n); err != nil {
 		return err
@@ -250,22 +262,23 @@ func (b *thousand) write(ctx context.Context, dir string, seed uint64, means [][
 	return errors.Join(out.Close(), buffered.Flush())
 }
 
-// steps measures steps that follow each other.
+// steps measures steps that follow each other. It prints a line for each as soon as it
+// ends, so that a run that is cut off leaves what was measured.
 type steps struct {
-	mu      sync.Mutex
-	names   []string
-	took    map[string]usage
-	private map[string]int64 // peak in bytes, without mapped files
-	all     map[string]int64 // peak with the resident pages of mapped files
-	current string
-	last    usage
-	stop    chan struct{}
-	stopped sync.WaitGroup
+	mu           sync.Mutex
+	current      string
+	began        usage
+	first        usage
+	private, all int64 // peak of the step in bytes, without and with the resident pages of mapped files
+	most         [2]int64
+	stop         chan struct{}
+	stopped      sync.WaitGroup
 }
 
 func watchSteps() *steps {
-	s := &steps{took: map[string]usage{}, private: map[string]int64{}, all: map[string]int64{}, last: used(), stop: make(chan struct{})}
-	s.begin("reading the rows")
+	s := &steps{current: "reading the rows", began: used(), stop: make(chan struct{})}
+	s.first = s.began
+	fmt.Printf("%-40s%9s%9s%8s%20s\n", "step", "s", "CPU s", "MiB", "with pages of files")
 	s.stopped.Go(func() {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
@@ -276,8 +289,7 @@ func watchSteps() *steps {
 			case <-tick.C:
 				private, files := held()
 				s.mu.Lock()
-				s.private[s.current] = max(s.private[s.current], private)
-				s.all[s.current] = max(s.all[s.current], private+files)
+				s.private, s.all = max(s.private, private), max(s.all, private+files)
 				s.mu.Unlock()
 			}
 		}
@@ -285,45 +297,29 @@ func watchSteps() *steps {
 	return s
 }
 
-func (s *steps) begin(name string) {
-	if _, known := s.took[name]; !known {
-		s.names = append(s.names, name)
-	}
-	s.current = name
-}
-
 // step says that the step called name begins, or goes on.
 func (s *steps) step(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := used()
-	s.took[s.current] = s.took[s.current].plus(now.minus(s.last))
-	s.last = now
-	if name != s.current {
-		fmt.Fprintf(os.Stderr, "%s: %.1f s, %.1f CPU s\n", s.current, s.took[s.current].wall.Seconds(), s.took[s.current].cpu.Seconds())
+	if name == s.current {
+		return
 	}
-	s.begin(name)
+	now := used()
+	s.print(s.current, now.minus(s.began), s.private, s.all)
+	s.most = [2]int64{max(s.most[0], s.private), max(s.most[1], s.all)}
+	s.current, s.began, s.private, s.all = name, now, 0, 0
 }
 
-// close ends the last step and returns what prints the table.
-func (s *steps) close() func(io.Writer) error {
+func (*steps) print(name string, took usage, private, all int64) {
+	fmt.Printf("%-40s%9.1f%9.1f%8d%20d\n", name, took.wall.Seconds(), took.cpu.Seconds(), private>>20, all>>20)
+}
+
+// close ends the last step.
+func (s *steps) close() {
 	s.step("")
 	close(s.stop)
 	s.stopped.Wait()
-	return func(w io.Writer) error {
-		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(table, "step\ts\tCPU s\tMiB\twith pages of files\t")
-		var sum usage
-		var private, all int64
-		for _, name := range s.names[:len(s.names)-1] {
-			took := s.took[name]
-			sum = sum.plus(took)
-			private, all = max(private, s.private[name]), max(all, s.all[name])
-			fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%d\t%d\t\n", name, took.wall.Seconds(), took.cpu.Seconds(), s.private[name]>>20, s.all[name]>>20)
-		}
-		fmt.Fprintf(table, "all\t%.1f\t%.1f\t%d\t%d\t\n", sum.wall.Seconds(), sum.cpu.Seconds(), private>>20, all>>20)
-		return table.Flush()
-	}
+	s.print("all", s.began.minus(s.first), s.most[0], s.most[1])
 }
 
 // held returns the resident memory of this program in bytes, without and of

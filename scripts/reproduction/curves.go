@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,6 +37,19 @@ type few struct{ images, draw int }
 
 func (f few) key() string { return fmt.Sprintf("%s/%d-%d", curves, f.images, f.draw) }
 
+// takes returns a function that says of the labels of all images, in order, which
+// images are used, and how many images of each class it was asked about.
+func (f few) takes() (takes func(label int64) bool, seen map[int64]int) {
+	seen = map[int64]int{}
+	return func(y int64) bool {
+		if y < 0 {
+			return false
+		}
+		seen[y]++
+		return (seen[y]-1)/f.images == f.draw
+	}, seen
+}
+
 // runCurves measures and prints the curves of all backbones.
 func (e *experiment) runCurves(ctx context.Context, w io.Writer, models []string, seeds string, epochs int) error {
 	_, standIns := grids()
@@ -56,44 +70,46 @@ func (e *experiment) runCurves(ctx context.Context, w io.Writer, models []string
 	return e.printCurves(w, strings.Split(seeds, ","))
 }
 
-// choose writes a feature set of the training images of e.few and returns its folder.
-func (e *experiment) choose(ctx context.Context, from, backbone string) (string, error) {
+// choose writes a feature set of some images of another, below the reports of e.key,
+// and returns its folder and the number of images. It asks takes about each image in
+// order. The set has the class only, or all classes if only is "".
+func (e *experiment) choose(ctx context.Context, from, backbone, name, only string, takes func(label int64) bool) (dir string, n int, err error) {
 	s, err := features.Open(from)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	defer s.Close()
 	images, err := s.Images()
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	dir := filepath.Join(e.out, e.key, "features", backbone, "train")
+	dir = filepath.Join(e.out, e.key, "features", backbone, name)
 	w, err := features.Create(ctx, dir, features.Header{
 		D: s.D, Root: s.Root, Model: s.Model, ModelSHA256: s.ModelSHA256, Output: s.Output, Pool: s.Pool,
 		Preprocess: s.Preprocess, Fingerprint: s.Fingerprint, Tool: command.Version(),
 	}, features.Options{Force: true})
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	defer w.Close()
-	some, seen := features.Contents{Classes: s.Classes}, map[int64]int{}
+	some := features.Contents{Classes: s.Classes}
+	if only != "" {
+		some.Classes = []string{only}
+	}
 	for i, y := range s.Labels() {
-		if y < 0 {
-			continue
-		}
-		if seen[y]++; (seen[y]-1)/e.few.images != e.few.draw {
+		if !takes(y) {
 			continue
 		}
 		if err := w.Append(images[i], s.Row(i), nil); err != nil {
-			return "", err
+			return "", 0, err
+		}
+		if only != "" {
+			y = int64(slices.Index(some.Classes, s.Classes[y]))
 		}
 		some.Images, some.Labels = append(some.Images, images[i]), append(some.Labels, y)
 	}
-	if want := e.few.images * len(s.Classes); len(some.Images) != want {
-		return "", fmt.Errorf("%s has %d images for draw %d of %d of each class, want %d", from, len(some.Images), e.few.draw, e.few.images, want)
-	}
 	_, err = w.Commit(ctx, some)
-	return dir, err
+	return dir, len(some.Images), err
 }
 
 // alarms counts the images that a detector flags.
@@ -110,20 +126,21 @@ type alarms struct {
 
 const alarmsFile = "alarms.json"
 
-// promise trains detectors as the program does, and counts what they flag at 5% false
-// alarms. A file that exists is kept.
-func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline.EvaluateOptions, train string) error {
+// promise trains detectors that judge by the scores, and one by the default with
+// cross-conformal calibration, and counts what they flag at 5% false alarms. A file
+// that exists is kept.
+func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline.EvaluateOptions, train string, scores []string) error {
 	file := filepath.Join(e.folder(backbone, linearHead), alarmsFile)
 	if exists(file) && !e.again {
 		return nil
 	}
 	var all []alarms
-	for i := range len(curveScores) + 1 {
+	for i := range len(scores) + 1 {
 		o := e.train[false]
 		o.Features = []string{train}
 		a := alarms{Score: pipeline.JoinedScore, Folds: curveFolds}
-		if i < len(curveScores) {
-			a = alarms{Score: curveScores[i]}
+		if i < len(scores) {
+			a = alarms{Score: scores[i]}
 		}
 		o.Score, o.Calibration.Folds = a.Score, a.Folds
 		fmt.Fprintf(e.stderr, "reproduce: %s, %s: a detector that judges by %s, %d folds\n", backbone, e.key, a.Score, a.Folds)
@@ -132,7 +149,7 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 			return err
 		}
 		a.Calibration, a.Threshold, a.Why = len(d.CalibrationScores), result.Threshold != nil, result.NoAssessment
-		flagged := func(dir string) (share float64, err error) {
+		flaggedOf := func(dir string) (share float64, err error) {
 			s, err := features.Open(dir)
 			if err != nil {
 				return 0, err
@@ -146,11 +163,11 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 			}
 			return share, err
 		}
-		if a.ID, err = flagged(opts.ID); err != nil {
+		if a.ID, err = flaggedOf(opts.ID); err != nil {
 			return err
 		}
 		for _, set := range opts.OOD {
-			share, err := flagged(set.Features)
+			share, err := flaggedOf(set.Features)
 			if err != nil {
 				return err
 			}
@@ -169,6 +186,52 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 	return atomicfile.Write(file, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
+// flagged sums the alarms of several runs, by detector.
+type flagged struct {
+	sums []alarms
+	runs []int // with a threshold
+}
+
+// add reads the alarms of the run key.
+func (f *flagged) add(out, key, backbone string) error {
+	text, err := os.ReadFile(filepath.Join(out, key, "reports", backbone, linearHead.name, alarmsFile))
+	if err != nil {
+		return err
+	}
+	var all []alarms
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	if f.sums == nil {
+		f.sums, f.runs = make([]alarms, len(all)), make([]int, len(all))
+	}
+	for i, a := range all {
+		s := &f.sums[i]
+		s.Calibration = a.Calibration
+		if a.Threshold {
+			f.runs[i]++
+			s.ID, s.Near, s.Far = s.ID+a.ID, s.Near+a.Near, s.Far+a.Far
+		}
+	}
+	return nil
+}
+
+// calibration says how many images calibrate the first detector of the last run.
+func (f *flagged) calibration() string { return strconv.Itoa(f.sums[0].Calibration) }
+
+// cells are a table's: the mean shares of each detector that are flagged, in per cent.
+func (f *flagged) cells() string {
+	var b strings.Builder
+	for i, a := range f.sums {
+		if n := float64(f.runs[i]); n > 0 {
+			fmt.Fprintf(&b, " %.1f; %.0f / %.0f |", 100*a.ID/n, 100*a.Near/n, 100*a.Far/n)
+		} else {
+			b.WriteString(" – |")
+		}
+	}
+	return b.String()
+}
+
 // printCurves prints two tables for each backbone: AUROC and accuracy, and what is
 // flagged at 5% false alarms.
 func (e *experiment) printCurves(w io.Writer, draws []string) error {
@@ -180,8 +243,7 @@ func (e *experiment) printCurves(w io.Writer, draws []string) error {
 		var one, two strings.Builder
 		for _, images := range curveSizes {
 			cells := map[string]*[3]float64{}
-			flags := make([]alarms, len(curveScores)+1)
-			calibrated := make([]int, len(flags)) // draws with a threshold
+			var flags flagged
 			for _, draw := range draws {
 				key := few{images, atoi(draw)}.key()
 				found, err := studies(e.out, key, "")
@@ -205,20 +267,8 @@ func (e *experiment) printCurves(w io.Writer, draws []string) error {
 						}
 					}
 				}
-				text, err := os.ReadFile(filepath.Join(e.out, key, "reports", study.Backbone, linearHead.name, alarmsFile))
-				if err != nil {
+				if err := flags.add(e.out, key, study.Backbone); err != nil {
 					return err
-				}
-				var all []alarms
-				if err := json.Unmarshal(text, &all); err != nil {
-					return err
-				}
-				for i, a := range all {
-					flags[i].Calibration = a.Calibration
-					if a.Threshold {
-						calibrated[i]++
-						flags[i].ID, flags[i].Near, flags[i].Far = flags[i].ID+a.ID, flags[i].Near+a.Near, flags[i].Far+a.Far
-					}
 				}
 			}
 			fmt.Fprintf(&one, "| %d |", images)
@@ -234,15 +284,7 @@ func (e *experiment) printCurves(w io.Writer, draws []string) error {
 				one.WriteString(" |")
 			}
 			one.WriteString("\n")
-			fmt.Fprintf(&two, "| %d | %d |", images, flags[0].Calibration)
-			for i, a := range flags {
-				if n := float64(calibrated[i]); n > 0 {
-					fmt.Fprintf(&two, " %.1f; %.0f / %.0f |", 100*a.ID/n, 100*a.Near/n, 100*a.Far/n)
-				} else {
-					two.WriteString(" – |")
-				}
-			}
-			two.WriteString("\n")
+			fmt.Fprintf(&two, "| %d | %s |%s\n", images, flags.calibration(), flags.cells())
 		}
 		fmt.Fprintf(w, `%s: near / far AUROC and accuracy in per cent, means over %d draws of the images
 

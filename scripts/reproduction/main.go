@@ -3,7 +3,7 @@
 // methods on them, and prints the paper's numbers next to ours. Run it by
 // scripts/reproduce:
 //
-//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves [flags]
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass [flags]
 package main
 
 import (
@@ -67,7 +67,7 @@ var (
 
 func joined(method string) bool { return method == pipeline.JoinedScore }
 
-const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses or curves"
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves or oneclass"
 
 // experiment is a run of the program.
 type experiment struct {
@@ -75,7 +75,8 @@ type experiment struct {
 	key, data, out string // out is the folder of all data sets
 	features       string // folder with BACKBONE/SET, in place of extraction; "" for none
 	methods        []string
-	few            few // of curves; the zero value takes all training images
+	few            few   // of curves; the zero value takes all training images
+	alone          alone // of oneclass; the zero value knows all classes
 	contests       []contest
 	train          map[bool]pipeline.TrainOptions // whether the head is as published
 	trained        string                         // how the heads are trained, for the report
@@ -90,7 +91,7 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves [flags]",
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
@@ -102,6 +103,7 @@ superclasses does so, without the paper's heads, on twenty tasks of few and simi
 classes: four of a superclass of CIFAR-100 are known and the fifth is near-OOD.
 curves prints how the default score, KNN, MDS++ and the linear head do with 5 to 200
 training images of each class of CIFAR-10's stand-in; a seed is a draw of the images.
+oneclass prints how detectors do that know one class of Imagenette or CIFAR-10.
 Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
@@ -137,6 +139,8 @@ Results of an earlier run with the same options are reused.`, stdout)
 	}
 	if keys[0] == curves {
 		*subset, *methods, e.contests = true, strings.Join(curveScores, ","), []contest{linearHead}
+	} else if keys[0] == oneClass {
+		*subset, *methods, e.contests = true, strings.Join(oneClassScores, ","), []contest{linearHead}
 	} else if keys[0] == fine {
 		*subset, e.contests = true, []contest{linearHead}
 		if !f.Changed("methods") {
@@ -172,6 +176,8 @@ Results of an earlier run with the same options are reused.`, stdout)
 	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
 	if keys[0] == curves {
 		return e.runCurves(ctx, stdout, *models, *seeds, *epochs)
+	} else if keys[0] == oneClass {
+		return e.runOneClass(ctx, stdout, *models, *seeds, *epochs)
 	}
 	paper, standIns := grids()
 	var tasks []task
@@ -415,6 +421,8 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		dir = filepath.Join(e.out, fine) // the far sets of all superclasses are the same
 	} else if e.few.images > 0 {
 		dir = filepath.Join(e.out, curves)
+	} else if e.alone.class != "" {
+		dir = filepath.Join(e.out, oneClass, e.alone.base)
 	}
 	extract := func(s set) (string, error) {
 		if e.features != "" {
@@ -452,13 +460,26 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		return err
 	}
 	if e.few.images > 0 {
-		if train, err = e.choose(ctx, train, b.name); err != nil {
+		takes, seen := e.few.takes()
+		from := train
+		if train, _, err = e.choose(ctx, from, b.name, "train", "", takes); err != nil {
 			return err
+		}
+		for class, n := range seen {
+			if want := e.few.images * (e.few.draw + 1); n < want {
+				return fmt.Errorf("%s has %d images of class %d, draw %d of %d needs %d", from, n, class, e.few.draw, e.few.images, want)
+			}
 		}
 	}
 	opts := e.evaluation
 	if opts.ID, err = extract(e.test); err != nil {
 		return err
+	}
+	var others string
+	if e.alone.class != "" {
+		if train, opts.ID, others, err = e.isolate(ctx, b.name, train, opts.ID); err != nil {
+			return err
+		}
 	}
 	var val string
 	if e.val != nil {
@@ -471,9 +492,11 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		if i >= len(e.near) {
 			group = pipeline.Far
 		}
-		features, err := extract(s)
-		if err != nil {
-			return err
+		features := others
+		if s.name != othersSet {
+			if features, err = extract(s); err != nil {
+				return err
+			}
 		}
 		opts.OOD = append(opts.OOD, pipeline.OODSet{Group: group, Name: s.name, Features: features})
 	}
@@ -502,7 +525,9 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		}
 	}
 	if e.few.images > 0 {
-		return e.promise(ctx, b.name, opts, train)
+		return e.promise(ctx, b.name, opts, train, curveScores)
+	} else if e.alone.class != "" {
+		return e.promise(ctx, b.name, opts, train, oneClassScores)
 	}
 	return nil
 }

@@ -12,13 +12,15 @@ import (
 func float64Kernels() {
 	for _, v := range []isa{avx2, avx512} {
 		for _, of := range []string{"float64", "float32"} {
-			fmt.Fprintf(&declarations, "\nvar %sTiles%s = [...]tileOf[%s]{nil", of, v.name, of)
-			for nv := 1; nv <= float64Vectors; nv++ {
-				fmt.Fprintf(&declarations, ", %sTile%d%s", of, nv, v.name)
-			}
-			declarations.WriteString("}\n")
-			for nv := 1; nv <= float64Vectors; nv++ {
-				float64Tile(v, nv, of)
+			for rows := 1; rows <= v.regs/4; rows *= 2 {
+				fmt.Fprintf(&declarations, "\nvar %sTilesOf%d%s = [...]tileOf[%s]{nil", of, rows, v.name, of)
+				for nv := 1; nv <= float64Vectors; nv++ {
+					fmt.Fprintf(&declarations, ", %sTile%dx%d%s", of, rows, nv, v.name)
+				}
+				declarations.WriteString("}\n")
+				for nv := 1; nv <= float64Vectors; nv++ {
+					float64Tile(v, rows, nv, of)
+				}
 			}
 		}
 		sweep(v)
@@ -32,8 +34,8 @@ func float64Kernels() {
 }
 
 // float64Vectors is the largest number of vectors of columns in a tile. A tile has
-// a quarter as many rows as there are registers, which leaves registers for a row
-// of B and values of A.
+// at most a quarter as many rows as there are registers, which leaves registers for a
+// row of B and values of A. Tiles with fewer rows serve matrices with few rows.
 const float64Vectors = 3
 
 // ahead is how far ahead a float32 B is prefetched, in bytes: the hardware does not
@@ -42,13 +44,13 @@ const ahead = 4096
 
 // float64Tile writes C = alpha·Σ_p A[p]·B[p], added to what C holds if add is
 // not 0, for packed A [k, rows] in float64 and B [k, nv vectors] in float64 or float32.
-func float64Tile(v isa, nv int, of string) {
+func float64Tile(v isa, rows, nv int, of string) {
 	params := fmt.Sprintf("a *float64, b *%s, c *float64, k, ldc int, alpha float64, add int", of)
-	function(fmt.Sprintf("%sTile%d%s", of, nv, v.name), params, params)
+	function(fmt.Sprintf("%sTile%dx%d%s", of, rows, nv, v.name), params, params)
 	a, b, c := Load(Param("a"), reg.RAX), Load(Param("b"), reg.RBX), Load(Param("c"), reg.RDX)
 	k, ldc := Load(Param("k"), reg.RCX), Load(Param("ldc"), reg.R8)
 	SHLQ(U8(3), ldc)
-	rows, size := v.regs/4, 4*v.width
+	size := 4 * v.width
 	acc := func(i, j int) reg.Register { return v.vector(v.regs - rows*nv + i*nv + j) }
 	broadcasts := min(v.regs-(rows+1)*nv, 4)
 	for i := range rows {

@@ -1,0 +1,73 @@
+package features
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+
+	"mlrbfn/internal/npy"
+)
+
+// inMemory is the Dir of a set without a folder, as errors and detectors name it.
+const inMemory = "(memory)"
+
+// InMemory returns the set of the rows x [N, d] and their labels, without copying
+// them: nobody may change them until nobody uses the set. A label is −1 or an index
+// into classes; nil means a row without a label each. The set has neither paths of
+// images nor a fingerprint, as those of other programs.
+func InMemory(x []float32, d int, labels []int64, classes []string) (*Set, error) {
+	if d < 1 || len(x)%d != 0 {
+		return nil, fmt.Errorf("%d values are no rows of %d features", len(x), d)
+	}
+	n := len(x) / d
+	if labels == nil {
+		labels = make([]int64, n)
+		for i := range labels {
+			labels[i] = -1
+		}
+	}
+	if len(labels) != n {
+		return nil, fmt.Errorf("%d rows have %d labels", n, len(labels))
+	}
+	for row, label := range labels {
+		if label < -1 || label >= int64(len(classes)) {
+			return nil, fmt.Errorf("label %d of row %d is none of the %d classes", label, row, len(classes))
+		}
+	}
+	return &Set{
+		Dir: inMemory, Meta: Meta{N: n, D: d, Classes: classes}, memory: true,
+		features: &npy.Mapped{Data: x, Shape: []int{n, d}}, labels: labels,
+	}, nil
+}
+
+// sumInMemory is sumOf for the file that an array in memory would be.
+func (s *Set) sumInMemory(ctx context.Context, name string) (string, error) {
+	hash := sha256.New()
+	var err error
+	if name == featuresFile {
+		err = writeBlocks(ctx, hash, s.features.Data, s.N, s.D)
+	} else {
+		err = writeBlocks(ctx, hash, s.labels, s.N)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), err
+}
+
+// writeBlocks writes an .npy file until ctx is cancelled.
+func writeBlocks[T npy.Element](ctx context.Context, to io.Writer, values []T, shape ...int) error {
+	w, err := npy.NewWriter[T](to, shape...)
+	if err != nil {
+		return err
+	}
+	for block := range slices.Chunk(values, 1<<15) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := w.Write(block); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}

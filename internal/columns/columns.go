@@ -1,0 +1,146 @@
+// Package columns writes and reads features as Parquet: one row per image, with the
+// features as a list of float32 and what is known of the image beside it.
+package columns
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/parquet-go/parquet-go"
+
+	"mlrbfn/internal/regular"
+)
+
+// Row is a row of a file.
+type Row struct {
+	Row       int64     `parquet:"row"`
+	Path      string    `parquet:"path,zstd"`
+	Label     *string   `parquet:"label,optional,dict"`
+	Hash      string    `parquet:"hash"` // SHA-256 of the image's file
+	Bytes     int64     `parquet:"bytes"`
+	MTime     int64     `parquet:"mtime"`
+	Embedding []float32 `parquet:"embedding,list"`
+}
+
+// groupBytes is about how many bytes of features a row group has. Writer and readers
+// hold one group in memory.
+const groupBytes = 32 << 20
+
+// Writer writes one file.
+type Writer struct {
+	d     int
+	w     *parquet.GenericWriter[Row]
+	left  int // rows until the group is full
+	group int // rows of a group
+}
+
+// NewWriter begins a file of rows with d features. The metadata is a text that readers
+// find by the key.
+func NewWriter(w io.Writer, d int, key, metadata string) *Writer {
+	group := max(1, groupBytes/(4*max(d, 1)))
+	return &Writer{d: d, group: group, left: group, w: parquet.NewGenericWriter[Row](w,
+		parquet.KeyValueMetadata(key, metadata), parquet.CreatedBy("mlrbfn", "1", ""), parquet.DataPageStatistics(false),
+		parquet.SkipPageBounds("embedding", "list", "element"), parquet.PageBufferSize(1<<20))}
+}
+
+// Write adds a row, whose features may change afterwards.
+func (w *Writer) Write(row Row) error {
+	if len(row.Embedding) != w.d {
+		return fmt.Errorf("a row of %d features in a file of %d", len(row.Embedding), w.d)
+	}
+	if _, err := w.w.Write([]Row{row}); err != nil {
+		return err
+	}
+	if w.left--; w.left > 0 {
+		return nil
+	}
+	w.left = w.group
+	return w.w.Flush()
+}
+
+// Close completes the file. It does not close the underlying writer.
+func (w *Writer) Close() error { return w.w.Close() }
+
+// File is a file that is read.
+type File struct {
+	N       int
+	f       *os.File
+	r       *parquet.GenericReader[Row]
+	columns map[string]bool
+	meta    func(key string) (string, bool)
+	name    string
+}
+
+// ErrFormat is wrapped by the errors about the content of a file.
+var ErrFormat = errors.New("not a Parquet file of features")
+
+// Open opens a file that this package or another program wrote. It must have the
+// columns path and embedding, a list of float32.
+func Open(path string) (_ *File, err error) {
+	f, err := regular.Open(path, regular.Values)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if p := recover(); p != nil { // the library's, of a file that it cannot convert
+			err = fmt.Errorf("%v", p)
+		}
+		if err != nil {
+			err = errors.Join(fmt.Errorf("%s is %w: %w", path, ErrFormat, err), f.Close())
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	file, err := parquet.OpenFile(f, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	c := &File{N: int(file.NumRows()), f: f, columns: map[string]bool{}, meta: file.Lookup, name: path}
+	for _, field := range file.Schema().Fields() {
+		c.columns[field.Name()] = true
+	}
+	for _, name := range []string{"path", "embedding"} {
+		if !c.columns[name] {
+			return nil, fmt.Errorf("it has no column %s", name)
+		}
+	}
+	c.r = parquet.NewGenericReader[Row](file)
+	return c, nil
+}
+
+// Has tells whether there is a column.
+func (f *File) Has(column string) bool { return f.columns[column] }
+
+// Metadata returns the text of a key.
+func (f *File) Metadata(key string) (string, bool) { return f.meta(key) }
+
+// Each calls do with every row. The row is overwritten afterwards.
+func (f *File) Each(do func(Row) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s is %w: %v", f.name, ErrFormat, p)
+		}
+	}()
+	rows := make([]Row, 64)
+	for {
+		n, err := f.r.Read(rows)
+		for i := range rows[:n] {
+			if err := do(rows[i]); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s is %w: %w", f.name, ErrFormat, err)
+		}
+	}
+}
+
+// Close closes the file.
+func (f *File) Close() error { return errors.Join(f.r.Close(), f.f.Close()) }

@@ -1,0 +1,43 @@
+package command
+
+import (
+	"context"
+	"fmt"
+
+	"mlrbfn/features"
+)
+
+func newConvert() *command {
+	c := newCommand("convert", "--out FEATURES FEATURES|FILE.parquet [flags]", "Write features as float16 or Parquet, or read them from Parquet",
+		`Writes a feature set again: with features of 16 bits, with a Parquet file beside them, or as one set of a set's parts. It also makes a feature set of a Parquet file with the columns path and embedding (a list of float32) and, if known, label and hash.`)
+	c.section("output")
+	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
+	var o features.Conversion
+	Choice(c.FlagSet, &o.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
+	c.BoolVar(&o.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
+	c.BoolVar(&o.Force, "force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
+	asJSON := c.Bool("json", false, "print the result as one JSON object")
+	c.required = []string{"out"}
+	c.run = func(ctx context.Context, s Streams) error {
+		if c.NArg() != 1 {
+			return Usagef("name one feature set or .parquet file to convert")
+		}
+		if o.DType == "float32" {
+			o.DType = ""
+		}
+		meta, err := features.Convert(ctx, *out, c.Arg(0), o)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return writeJSON(s.Out, struct {
+				Out string `json:"out"`
+				N   int    `json:"n"`
+				D   int    `json:"d"`
+			}{*out, meta.N, meta.D})
+		}
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s\n", *out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class"))
+		return err
+	}
+	return c.done()
+}

@@ -1,0 +1,147 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mlrbfn/pipeline/verdicts"
+)
+
+// TestDetectParts: the parts hold the verdicts that detect prints, whatever interrupts
+// their making, and a summary that show adds up.
+func TestDetectParts(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	images, out := filepath.Join(dir, "images"), filepath.Join(dir, "out")
+	for i := range 12 {
+		picture(t, filepath.Join(images, fmt.Sprintf("%d.png", i)), i%3, uint64(300+i))
+	}
+	write(t, filepath.Join(images, "broken.png"), "no image")
+	part := func(i int) string { return filepath.Join(out, fmt.Sprintf("part-%05d-of-00002", i)) }
+	detect := func(code, i int, more ...string) string {
+		t.Helper()
+		_, said := call(t, code, append([]string{"detect", "--detector", w.detector, "--out", out, "--shard", fmt.Sprintf("%d/2", i), images}, more...)...)
+		return said
+	}
+	codes := map[int]int{}
+	printed, _ := call(t, 3, "detect", "--detector", w.detector, "--json", images)
+	want := map[string]bool{}
+	for line := range strings.Lines(printed) {
+		want[line] = true
+	}
+	var got []string
+	for i := 1; i <= 2; i++ {
+		_, _, err := try(t, strings.NewReader(""), "detect", "--detector", w.detector, "--out", out, "--shard", fmt.Sprintf("%d/2", i), images)
+		codes[i] = exitCode(err)
+		text, err := os.ReadFile(part(i) + ".jsonl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if !want[line] {
+				t.Errorf("the part has %s", line)
+			}
+			got = append(got, line)
+		}
+	}
+	if len(got) != 13 || codes[1]+codes[2] != 3 {
+		t.Errorf("%d lines, exit codes %v", len(got), codes)
+	}
+	// As if it were killed after any line, or within one.
+	whole, err := os.ReadFile(part(1) + ".jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := os.ReadFile(part(1) + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said verdicts.Record
+	if err := json.Unmarshal(record, &said); err != nil {
+		t.Fatal(err)
+	}
+	said.Work.Detector = "" // which is for people
+	work, err := json.Marshal(said.Work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cut := range []int{0, 1, len(whole) / 2, len(whole) - 1, len(whole)} {
+		for _, name := range []string{".json", ".jsonl"} {
+			if err := os.Remove(part(1) + name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(t, filepath.Join(part(1)+".partial", "work.json"), string(work))
+		write(t, filepath.Join(part(1)+".partial", "lines.jsonl"), string(whole[:cut]))
+		detect(codes[1], 1)
+		again, err := os.ReadFile(part(1) + ".jsonl")
+		if err != nil || string(again) != string(whole) {
+			t.Errorf("after %d bytes: %v, it ends with\n%s\nwant\n%s", cut, err, again, whole)
+		}
+	}
+	// A finished part is kept, and one of another threshold is not replaced unasked.
+	before, err := os.Stat(part(1) + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond)
+	detect(codes[1], 1)
+	if after, err := os.Stat(part(1) + ".json"); err != nil || !after.ModTime().Equal(before.ModTime()) {
+		t.Errorf("a finished part was written again: %v", err)
+	}
+	fails(t, "judged by another detector", "detect", "--detector", w.detector, "--out", out, "--shard", "1/2", "--threshold", "0", images)
+	fails(t, "has parts of 2", "detect", "--detector", w.detector, "--out", out, "--shard", "1/3", images)
+	refused(t, "go with --out", "detect", "--detector", w.detector, "--shard", "1/3", images)
+	refused(t, "does not go with --out", "detect", "--detector", w.detector, "--out", out, "--labels", images)
+	text, _ := call(t, 0, "show", "--json", out)
+	shown := lines(t, text)[0]
+	summary := shown["summary"].(map[string]any)
+	if shown["finished"] != 2. || shown["done"] != 13. || shown["total"] != 13. || summary["failed"] != 1. || summary["images"] != 13. {
+		t.Errorf("%v", shown)
+	}
+	text, _ = call(t, 0, "show", out)
+	if !strings.Contains(text, "2 of 2 shards finished, 13 of 13 images") || !strings.Contains(text, "1 unreadable") {
+		t.Error(text)
+	}
+	call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "table"), "--format", "parquet", images)
+	if info, err := os.Stat(filepath.Join(dir, "table", "part-00001-of-00001.parquet")); err != nil || info.Size() < 100 {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestShowFolder: show says which shards are missing, and which does not move.
+func TestShowFolder(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	out := filepath.Join(dir, "set")
+	for _, i := range []int{1, 3} {
+		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", out, "--parts", "--shard", fmt.Sprintf("%d/4", i))
+	}
+	// What a killed run leaves.
+	left := filepath.Join(out, "part-00002-of-00004")
+	write(t, filepath.Join(left+".partial", "lock"), "")
+	write(t, left+".progress", `{"total":30,"known":0,"done":10,"failed":{"cut short":2},"began":"2026-01-02T03:04:05Z","moved":"2026-01-02T03:04:25Z","host":"worker7"}`)
+	text, _ := call(t, 0, "show", out)
+	for _, says := range []string{"2 of 4 shards finished", "shard 2/4 has not moved since", "worker7", "2 × cut short", "not begun", "0.5", "missing are 2/4, 4/4"} {
+		if !strings.Contains(text, says) {
+			t.Errorf("it does not say %q:\n%s", says, text)
+		}
+	}
+	for _, i := range []int{2, 4} {
+		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", out, "--parts", "--shard", fmt.Sprintf("%d/4", i))
+	}
+	text, _ = call(t, 0, "show", "--json", out)
+	if shown := lines(t, text)[0]; shown["done"] != 120. || shown["finished"] != 4. || shown["seconds_left"] != 0. || shown["unfinished"] != nil {
+		t.Errorf("%v", shown)
+	}
+	text, _ = call(t, 0, "show", w.features)
+	if !strings.Contains(text, "120 of 120 images") {
+		t.Error(text)
+	}
+	refused(t, "is a folder", "show", out, "--out", filepath.Join(dir, "page.html"))
+}

@@ -1,0 +1,110 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"mlrbfn/pipeline/watching"
+)
+
+// showFolder prints how far the runs have come that write a folder.
+func showFolder(s Streams, dir string, asJSON bool) error {
+	now := time.Now()
+	f, err := watching.Look(dir, now)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return writeJSON(s.Out, f)
+	}
+	return printFolder(ForPeople(s.Out), dir, f, now)
+}
+
+func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) error {
+	of := ""
+	if f.Total >= 0 {
+		of = fmt.Sprintf(" of %d", f.Total)
+		if slices.ContainsFunc(f.Shards, func(s watching.Shard) bool { return s.Total < 0 }) {
+			of = fmt.Sprintf(" of about %d", f.Total)
+		}
+	}
+	fmt.Fprintf(w, "%s: %s, %d of %s finished, %d%s images", dir, f.Kind, f.Finished, count(len(f.Shards), "shard"), f.Done, of)
+	if f.PerSecond > 0 {
+		fmt.Fprintf(w, ", %.3g images/s", f.PerSecond)
+	}
+	if f.Left > 0 {
+		fmt.Fprintf(w, ", about %s left", watching.Duration(f.Left))
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "shard\tstate\tdone\tof\timages/s\terrors\tlast image\t")
+	number := func(n int) string {
+		if n < 0 {
+			return "?"
+		}
+		return fmt.Sprint(n)
+	}
+	shown := 0
+	for _, shard := range f.Shards {
+		// Of many, those that need a look.
+		if len(f.Shards) > mostRows && (shard.State == watching.Finished || shown == mostRows) {
+			continue
+		}
+		shown++
+		failed := 0
+		for _, n := range shard.Errors {
+			failed += n
+		}
+		moved, speed := "", ""
+		if shard.Moved != nil && shard.State != watching.Finished {
+			moved = watching.Duration(now.Sub(*shard.Moved).Seconds()) + " ago"
+		}
+		if shard.PerSecond > 0 {
+			speed = fmt.Sprintf("%.3g", shard.PerSecond)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, number(shard.Total), speed, failed, moved)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if left := len(f.Shards) - shown; left > 0 {
+		fmt.Fprintf(w, "and %s more\n", count(left, "shard"))
+	}
+	const most = 10
+	kinds := watching.MostErrors(f.Errors)
+	for _, kind := range kinds[:min(len(kinds), most)] {
+		fmt.Fprintf(w, "%7d × %s\n", f.Errors[kind], Printable(kind))
+	}
+	if n := len(kinds) - most; n > 0 {
+		fmt.Fprintf(w, "and %s of errors more\n", count(n, "kind"))
+	}
+	for _, shard := range f.Shards {
+		if shard.State == watching.NotMoved {
+			fmt.Fprintf(w, "shard %s has not moved since %s; it ran on %s\n", shard.Shard, shard.Moved.Format(time.DateTime), Printable(shard.Host))
+		}
+	}
+	if f.Whole != "" {
+		fmt.Fprintf(w, "no feature set yet: %s\n", Printable(f.Whole))
+	}
+	if v := f.Summary; v != nil && v.Images > 0 {
+		fmt.Fprintf(w, "\nverdicts of the finished shards: %d in distribution, %d out of distribution, %d unreadable\n", v.InDistribution, v.OOD, v.Failed)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "class\timages\tout of distribution\t")
+		for i, name := range slices.Sorted(maps.Keys(v.Classes)) {
+			if i == mostRows {
+				fmt.Fprintf(t, "and %d more\t\t\t\n", len(v.Classes)-mostRows)
+				break
+			}
+			fmt.Fprintf(t, "%s\t%d\t%d\t\n", Printable(name), v.Classes[name].Images, v.Classes[name].OOD)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "p-values in steps of 1/%d: %v\n", len(v.PValues), v.PValues)
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/windows"
+)
+
+// patiently calls do, which changes a path, again for up to two seconds while another
+// program has the file open: a virus scanner or an indexer, which look at each new file,
+// or a reader. Other systems rename and remove open files.
+func patiently(path string, do func() error) error {
+	for wait := time.Millisecond; ; wait *= 2 {
+		err := do()
+		busy := errors.Is(err, windows.ERROR_SHARING_VIOLATION) || errors.Is(err, windows.ERROR_LOCK_VIOLATION)
+		if errors.Is(err, windows.ERROR_ACCESS_DENIED) { // no folder is replaced, however long one waits
+			info, statErr := os.Lstat(path)
+			busy = statErr == nil && !info.IsDir()
+		}
+		if !busy || wait > time.Second {
+			return err
+		}
+		time.Sleep(wait)
+	}
+}

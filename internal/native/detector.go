@@ -1,0 +1,342 @@
+package native
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"math"
+	"sync"
+
+	"mlrbfn/features"
+	"mlrbfn/head"
+	"mlrbfn/internal/command"
+	"mlrbfn/pipeline"
+)
+
+func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+	var a struct {
+		Features []path           `json:"features"` // folders; or
+		Columns  int              `json:"columns"`  // of the buffers x [n, columns] and labels [n]
+		Classes  []string         `json:"classes"`  // of labels
+		Settings command.Settings `json:"settings"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	opts, err := command.TrainSettings(a.Settings)
+	if err != nil {
+		return nil, err
+	}
+	opts.Features = texts(a.Features)
+	if len(a.Features) == 0 {
+		x, err := view[float32](buffers, 0)
+		if err != nil {
+			return nil, err
+		}
+		labels, err := view[int64](buffers, 1)
+		if err != nil {
+			return nil, err
+		}
+		if opts.Rows, err = features.InMemory(x, a.Columns, labels, a.Classes); err != nil {
+			return nil, err
+		}
+	}
+	c.follow(&opts)
+	d, r, err := pipeline.Train(c.ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range r.Warnings {
+		c.warn(command.WarningInWords("train", w))
+	}
+	r.Warnings = []string{}
+	return map[string]any{"detector": hold(d), "result": r, "about": command.Describe(d, r)}, nil
+}
+
+// follow notes how far a training is.
+func (c *call) follow(opts *pipeline.TrainOptions) {
+	var mu sync.Mutex
+	behind, total := make([]int, max(1, len(opts.Seeds))), -1
+	opts.Stage = func(what string, done, all int) {
+		if what == pipeline.TrainingStage {
+			mu.Lock()
+			total = all
+			mu.Unlock()
+		}
+		c.progress(what, done, all, "")
+	}
+	opts.Progress = func(i int, e head.Epoch) {
+		mu.Lock()
+		defer mu.Unlock()
+		behind[i] = e.Epoch
+		done := 0
+		for _, n := range behind {
+			done += n
+		}
+		c.progress(pipeline.TrainingStage, done, total, fmt.Sprintf("loss %.4f, validation loss %.4f", e.TrainLoss, e.ValLoss))
+	}
+}
+
+func load(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+	var a struct {
+		File      path   `json:"file"`
+		PublicKey string `json:"public_key"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	d, err := pipeline.LoadDetector(a.File.String())
+	if a.PublicKey != "" {
+		d, err = pipeline.LoadSignedDetector(a.File.String(), a.PublicKey)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return hold(d), nil
+}
+
+func save(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+	var a struct {
+		handleArguments
+		File path `json:"file"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	o, err := held(a.Detector)
+	if err != nil {
+		return nil, err
+	}
+	return nil, o.Save(a.File.String())
+}
+
+func info(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+	var a handleArguments
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	o, err := held(a.Detector)
+	if err != nil {
+		return nil, err
+	}
+	var threshold *float64
+	if !math.IsInf(o.Threshold, 0) {
+		threshold = &o.Threshold
+	}
+	return map[string]any{
+		"classes": o.Classes, "features": o.Dim(), "threshold": threshold, "target_tpr": o.TargetTPR, "scores": o.ScoreName(), "seeds": o.Seeds,
+		"assessment": o.Assessment, "false_alarms": o.FalseAlarms(), "rows": o.Training.Rows, "model": path(o.Source.Model), "tool": o.Training.Tool,
+		"by_class": o.ByClass != nil, "folds": len(o.Folds),
+	}, nil
+}
+
+// rowsOf returns the rows of features that a call is about.
+func rowsOf(o *opened, buffers []Buffer) ([]float32, error) {
+	x, err := view[float32](buffers, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(x)%o.Dim() != 0 {
+		return nil, command.Usagef("%d values are no rows of the %d features that the detector reads", len(x), o.Dim())
+	}
+	if err := features.CheckValues(x); err != nil {
+		return nil, command.Usagef("%w", err)
+	}
+	return x, nil
+}
+
+// verdicts judges rows of features [n, D]. The results go to the buffers after them, as of
+// fillVerdicts.
+func verdicts(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+	var a handleArguments
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	o, err := held(a.Detector)
+	if err != nil {
+		return nil, err
+	}
+	x, err := rowsOf(o, buffers)
+	if err != nil || len(x) == 0 {
+		return nil, err
+	}
+	all, err := o.VerdictsContext(c.ctx, x)
+	if err != nil {
+		return nil, err
+	}
+	return nil, fillVerdicts(buffers[1:], all)
+}
+
+// fillVerdicts fills buffers: labels (int64), confidences, scores (float64), whether an image
+// is out of distribution (uint8), and p-values (float64).
+func fillVerdicts(buffers []Buffer, all []pipeline.Verdict) error {
+	n := len(all)
+	labels, flagged := make([]int64, n), make([]uint8, n)
+	confidences, scores, p := make([]float64, n), make([]float64, n), make([]float64, n)
+	for i, v := range all {
+		labels[i], confidences[i], scores[i], p[i] = int64(v.Label), v.Confidence, v.Score, v.PValue
+		if v.OOD {
+			flagged[i] = 1
+		}
+	}
+	return errors.Join(fill(buffers, 0, labels), fill(buffers, 1, confidences), fill(buffers, 2, scores), fill(buffers, 3, flagged), fill(buffers, 4, p))
+}
+
+// confidences puts the logarithms of the confidences [n, C] of rows into the buffer after them.
+func confidences(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+	var a handleArguments
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	o, err := held(a.Detector)
+	if err != nil {
+		return nil, err
+	}
+	x, err := rowsOf(o, buffers)
+	if err != nil || len(x) == 0 {
+		return nil, err
+	}
+	out, err := view[float64](buffers, 1)
+	if err != nil {
+		return nil, err
+	}
+	if want := len(x) / o.Dim() * len(o.Classes); len(out) != want {
+		return nil, fmt.Errorf("the buffer has room for %d confidences, and there are %d", len(out), want)
+	}
+	return nil, o.EachOwn(c.ctx, x, func(own head.Outputs) { out = out[copy(out, own.LogConfidences):] })
+}
+
+// answer is what there is to say of one image.
+type answer struct {
+	Path       path    `json:"path"`
+	Label      int     `json:"label"`
+	Confidence float64 `json:"confidence"`
+	Score      float64 `json:"score"`
+	OOD        bool    `json:"ood"`
+	PValue     float64 `json:"p_value"`
+	Error      string  `json:"error,omitempty"`
+}
+
+func answerOf(of path, v pipeline.Verdict, err error) answer {
+	if err != nil {
+		return answer{Path: of, Label: -1, Error: cmp.Or(command.InWords("detect", err), "unknown")}
+	}
+	return answer{Path: of, Label: v.Label, Confidence: v.Confidence, Score: v.Score, OOD: v.OOD, PValue: v.PValue}
+}
+
+// picture is an image to judge: a file, or what a buffer has: the bytes of a file or,
+// with a width and a height, pixels of three bytes.
+type picture struct {
+	Path   *path `json:"path"`
+	Buffer int   `json:"buffer"`
+	Width  int   `json:"width"`
+	Height int   `json:"height"`
+}
+
+func (p picture) of(buffers []Buffer) (pipeline.Picture, error) {
+	if p.Path != nil {
+		return pipeline.File(p.Path.String()), nil
+	}
+	if p.Buffer < 0 || p.Buffer >= len(buffers) {
+		return pipeline.Picture{}, fmt.Errorf("there is no buffer %d", p.Buffer)
+	}
+	data := buffers[p.Buffer]
+	if p.Width == 0 && p.Height == 0 {
+		return pipeline.Encoded(data), nil
+	}
+	if p.Width < 1 || p.Height < 1 || len(data)/3/p.Width != p.Height || len(data) != 3*p.Width*p.Height {
+		return pipeline.Picture{}, fmt.Errorf("%d bytes are not %d×%d pixels of three bytes", len(data), p.Width, p.Height)
+	}
+	img := image.NewNRGBA(image.Rect(0, 0, p.Width, p.Height))
+	for i := range p.Width * p.Height {
+		copy(img.Pix[4*i:4*i+3], data[3*i:3*i+3])
+		img.Pix[4*i+3] = 255
+	}
+	return pipeline.Decoded(img), nil
+}
+
+// images judges images wherever they are, and keeps the backbone open for the next call.
+func images(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+	var a struct {
+		handleArguments
+		Images   []picture        `json:"images"`
+		Model    path             `json:"model"`
+		Settings command.Settings `json:"settings"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	o, err := held(a.Detector)
+	if err != nil {
+		return nil, err
+	}
+	opts := pipeline.JudgeOptions{Model: a.Model.String()}
+	if opts.Backbone, opts.Run, err = command.DetectSettings(a.Settings); err != nil {
+		return nil, err
+	}
+	opts.Backbone.Drifted = c.warn
+	how, err := json.Marshal([]any{a.Model, a.Settings})
+	if err != nil {
+		return nil, err
+	}
+	answers := []answer{}
+	err = o.use(c, string(how), opts, func(judge *pipeline.Judge) error {
+		const together = 64 // images, between which the progress is told
+		for from := 0; from < len(a.Images); from += together {
+			part := a.Images[from:min(from+together, len(a.Images))]
+			c.progress("images", from, len(a.Images), "")
+			var pictures []pipeline.Picture
+			for _, p := range part {
+				picture, err := p.of(buffers)
+				if err != nil {
+					return err
+				}
+				pictures = append(pictures, picture)
+			}
+			said, err := judge.Images(c.ctx, pictures...)
+			if err != nil {
+				return err
+			}
+			for i, s := range said {
+				var of path
+				if part[i].Path != nil {
+					of = *part[i].Path
+				}
+				answers = append(answers, answerOf(of, s.Verdict, s.Err))
+			}
+		}
+		return nil
+	})
+	return answers, err
+}
+
+// detect judges files, and all images in folders.
+func detect(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+	var a struct {
+		handleArguments
+		Paths    []path           `json:"paths"`
+		Model    path             `json:"model"`
+		Settings command.Settings `json:"settings"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	o, err := held(a.Detector)
+	if err != nil {
+		return nil, err
+	}
+	opts := pipeline.DetectOptions{Detector: o.Detector, Model: a.Model.String(), Paths: texts(a.Paths)}
+	if opts.Backbone, opts.Run, err = command.DetectSettings(a.Settings); err != nil {
+		return nil, err
+	}
+	opts.Backbone.Drifted = c.warn
+	opts.Run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
+	answers := []answer{}
+	_, err = pipeline.Detect(c.ctx, opts, func(j pipeline.Judgement) error {
+		answers = append(answers, answerOf(path(j.Path), j.Verdict, j.Err))
+		return nil
+	})
+	return answers, err
+}

@@ -1,0 +1,112 @@
+package native
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"mlrbfn/pipeline"
+)
+
+// opened is a detector that the caller holds by a number, with its backbone once that was
+// needed.
+type opened struct {
+	*pipeline.Detector
+
+	mu    sync.RWMutex // held for reading while the judge is in use
+	judge *pipeline.Judge
+	how   string // the judge was opened
+}
+
+var handles struct {
+	sync.Mutex
+	last int64
+	all  map[int64]*opened
+}
+
+// hold gives a detector a number.
+func hold(d *pipeline.Detector) int64 {
+	handles.Lock()
+	defer handles.Unlock()
+	if handles.all == nil {
+		handles.all = map[int64]*opened{}
+	}
+	handles.last++
+	handles.all[handles.last] = &opened{Detector: d}
+	return handles.last
+}
+
+func held(number int64) (*opened, error) {
+	handles.Lock()
+	defer handles.Unlock()
+	if o, ok := handles.all[number]; ok {
+		return o, nil
+	}
+	return nil, fmt.Errorf("there is no detector %d", number)
+}
+
+// handleArguments are those of functions of a detector.
+type handleArguments struct {
+	Detector int64 `json:"detector"`
+}
+
+func closeHandle(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+	var a handleArguments
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	o, err := held(a.Detector)
+	if err != nil {
+		return nil, err
+	}
+	handles.Lock()
+	delete(handles.all, a.Detector)
+	handles.Unlock()
+	return nil, o.closeJudge()
+}
+
+func (o *opened) closeJudge() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.judge == nil {
+		return nil
+	}
+	judge := o.judge
+	o.judge = nil
+	return judge.Close()
+}
+
+// use calls do with the detector's backbone, which is opened as settings say unless it is
+// open in that way.
+func (o *opened) use(c *call, how string, opts pipeline.JudgeOptions, do func(*pipeline.Judge) error) error {
+	for {
+		o.mu.RLock()
+		if o.judge != nil && o.how == how {
+			defer o.mu.RUnlock()
+			return do(o.judge)
+		}
+		o.mu.RUnlock()
+		if err := o.open(c, how, opts); err != nil {
+			return err
+		}
+	}
+}
+
+func (o *opened) open(c *call, how string, opts pipeline.JudgeOptions) (err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.judge != nil && o.how == how {
+		return nil
+	}
+	if o.judge != nil {
+		err = o.judge.Close()
+		o.judge = nil
+	}
+	judge, openErr := pipeline.NewJudge(c.ctx, o.Detector, opts)
+	if openErr != nil {
+		return errors.Join(openErr, err)
+	}
+	o.judge, o.how = judge, how
+	return err
+}

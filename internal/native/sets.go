@@ -1,0 +1,132 @@
+package native
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+
+	"mlrbfn/features"
+	"mlrbfn/internal/command"
+	"mlrbfn/metrics"
+	"mlrbfn/pipeline"
+)
+
+// failed is an image that could not be read.
+type failed struct {
+	Path  path   `json:"path"`
+	Error string `json:"error"`
+}
+
+func extract(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+	var a struct {
+		Images   path             `json:"images"`
+		Model    path             `json:"model"`
+		Out      path             `json:"out"`
+		Settings command.Settings `json:"settings"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	opts, err := command.ExtractSettings(a.Settings)
+	if err != nil {
+		return nil, err
+	}
+	opts.Images, opts.Model, opts.Out = a.Images.String(), a.Model.String(), a.Out.String()
+	opts.Backbone.Drifted = c.warn
+	opts.Run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
+	r, err := pipeline.Extract(c.ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	lost := []failed{}
+	for _, f := range r.Failed {
+		lost = append(lost, failed{path(f.Path), f.Error})
+	}
+	return map[string]any{"new": r.New, "reused": r.Reused, "skipped": r.Skipped, "failed": lost}, nil
+}
+
+// openFeatures checks a feature set and says what is in it. Its arrays are the caller's to
+// map.
+func openFeatures(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
+	set, err := openSet(arguments)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	_, logits := set.Logits()
+	return map[string]any{
+		"n": set.N, "d": set.D, "logits": logits, "classes": append([]string{}, set.Classes...), "root": path(set.Root), "model": path(set.Model),
+		"fingerprint": set.Fingerprint, "tool": set.Tool,
+	}, nil
+}
+
+func openSet(arguments json.RawMessage) (*features.Set, error) {
+	var a struct {
+		Folder path `json:"folder"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	return features.Open(a.Folder.String())
+}
+
+// readFeatures copies the arrays of a feature set into buffers: features, labels and,
+// if there are any, logits.
+func readFeatures(_ *call, arguments json.RawMessage, buffers []Buffer) (_ any, err error) {
+	set, err := openSet(arguments)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	logits, _ := set.Logits()
+	return nil, errors.Join(fill(buffers, 0, set.Features()), fill(buffers, 1, set.Labels()), fill(buffers, 2, logits))
+}
+
+// paths returns the paths of the images of a feature set, and those that could not be read.
+func paths(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
+	set, err := openSet(arguments)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	images, err := set.Images()
+	if err != nil {
+		return nil, err
+	}
+	lost, err := set.Errors()
+	if err != nil {
+		return nil, err
+	}
+	all, errs := make([]path, len(images)), []failed{}
+	for i, image := range images {
+		all[i] = path(image.Path)
+	}
+	for _, f := range lost {
+		errs = append(errs, failed{path(f.Path), f.Error})
+	}
+	return map[string]any{"paths": all, "errors": errs}, nil
+}
+
+// measure compares the scores of in-distribution and of out-of-distribution images.
+func measure(_ *call, _ json.RawMessage, buffers []Buffer) (any, error) {
+	id, err := view[float64](buffers, 0)
+	if err != nil {
+		return nil, err
+	}
+	ood, err := view[float64](buffers, 1)
+	if err != nil {
+		return nil, err
+	}
+	for _, scores := range [][]float64{id, ood} {
+		if len(scores) == 0 {
+			return nil, command.Usagef("there are no scores to compare")
+		}
+		for _, v := range scores {
+			if math.IsNaN(v) {
+				return nil, command.Usagef("a score is NaN")
+			}
+		}
+	}
+	m := metrics.Evaluate(id, ood)
+	return map[string]float64{"auroc": m.AUROC, "aupr_out": m.AUPROut, "aupr_in": m.AUPRIn, "fpr95": m.FPR95, "fpr95_id": m.FPR95ID}, nil
+}

@@ -1,0 +1,151 @@
+// Package progress records in a small file how far a long run has come, for others that
+// want to know. Nothing depends on the file but what is shown.
+package progress
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"mlrbfn/internal/regular"
+)
+
+// State is how far a run has come.
+type State struct {
+	Total   int            `json:"total"` // images, −1 while they are not all known
+	Known   int            `json:"known"` // those that earlier runs had done
+	Done    int            `json:"done"`  // those that are through, Known included
+	Failed  map[string]int `json:"failed"`
+	Began   time.Time      `json:"began"`
+	Moved   time.Time      `json:"moved"` // when an image was last through
+	Ended   bool           `json:"ended"`
+	Stopped bool           `json:"stopped"` // interrupted, or failed
+	Host    string         `json:"host"`
+	Process int            `json:"process"`
+}
+
+// PerSecond is how many images per second the run has done, 0 if that is not known.
+func (s State) PerSecond() float64 {
+	took := s.Moved.Sub(s.Began).Seconds()
+	if n := s.Done - s.Known; n > 0 && took > 0 {
+		return float64(n) / took
+	}
+	return 0
+}
+
+// Recorder writes a State now and then. A nil Recorder does nothing.
+type Recorder struct {
+	path string
+
+	mu      sync.Mutex
+	state   State
+	written time.Time
+}
+
+// every is how often the file is written.
+const every = 2 * time.Second
+
+// Start begins to record in a file.
+func Start(path string) *Recorder {
+	host, _ := os.Hostname()
+	now := time.Now()
+	return &Recorder{path: path, state: State{Total: -1, Failed: map[string]int{}, Began: now, Moved: now, Host: host, Process: os.Getpid()}}
+}
+
+// Update records a change.
+func (r *Recorder) Update(change func(*State)) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	done := r.state.Done
+	change(&r.state)
+	now := time.Now()
+	if r.state.Done != done {
+		r.state.Moved = now
+	}
+	if now.Sub(r.written) >= every {
+		r.write(now)
+	}
+}
+
+// End records the end of a run that has done all.
+func (r *Recorder) End() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state.Ended = true
+	r.write(time.Now())
+}
+
+// Stop records the end of a run that was interrupted, or failed.
+func (r *Recorder) Stop() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state.Stopped = true
+	r.write(time.Now())
+}
+
+// write replaces the file. A failure is of no account: the next one may succeed.
+func (r *Recorder) write(now time.Time) {
+	r.written = now
+	text, err := json.Marshal(r.state)
+	if err != nil {
+		return
+	}
+	dir, name := filepath.Split(r.path)
+	temp := filepath.Join(dir, "."+name+".tmp")
+	if os.WriteFile(temp, append(text, '\n'), 0o666) == nil && os.Rename(temp, r.path) != nil {
+		os.Remove(temp)
+	}
+}
+
+// Read reads the file; false if there is none that can be read.
+func Read(path string) (s State, ok bool) {
+	text, err := regular.ReadFile(path, regular.Config)
+	if err != nil || json.Unmarshal(text, &s) != nil {
+		return State{}, false
+	}
+	return s, true
+}
+
+// Kind returns what is wrong with an image, without what is particular to it: its path
+// and numbers.
+func Kind(text, path string) string {
+	if path != "" {
+		text = strings.ReplaceAll(text, path, "")
+	}
+	words := strings.Fields(text)
+	for i, word := range words {
+		if strings.ContainsAny(word, `/\\`) {
+			words[i] = "…"
+		}
+	}
+	text = strings.TrimLeft(strings.Join(words, " "), ": ")
+	var b strings.Builder
+	digits := false
+	for _, c := range text {
+		number := c >= '0' && c <= '9'
+		switch {
+		case number && !digits:
+			b.WriteByte('N')
+		case !number:
+			b.WriteRune(c)
+		}
+		digits = number
+		if b.Len() >= 100 {
+			b.WriteRune('…')
+			break
+		}
+	}
+	return b.String()
+}

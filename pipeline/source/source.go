@@ -1,0 +1,760 @@
+// Package source lists and reads images that are not a folder of files: tars as the
+// package webdataset writes them, Parquet files, folders of buckets, and lists of paths
+// or URLs. Tars are read from start to end, from the disk or from a bucket, and nothing
+// is copied to the disk.
+//
+// A program reads buckets and Parquet files if it imports the packages for them:
+//
+//	import _ "mlrbfn/bucket/s3"
+//	import _ "mlrbfn/bucket/web"
+//	import _ "mlrbfn/pipeline/source/parquet"
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"mlrbfn/bucket"
+	"mlrbfn/extractor"
+	"mlrbfn/extractor/preprocess"
+	"mlrbfn/internal/regular"
+	"mlrbfn/options"
+)
+
+// maxImage bounds the bytes of the file of an image.
+const maxImage = 1 << 30
+
+// kind says what a unit is.
+type kind int
+
+const (
+	image kind = iota // a file
+	tarball
+	table
+)
+
+// A Unit is read from its start to its end: a file of many images, or an image.
+type Unit struct {
+	Path    string // below the listing's root, with forward slashes
+	Name    string // complete: the path of a file, or a URL
+	Size    int64  // in bytes; −1 if nobody said
+	Version string // changes with the content; "" if nobody said
+	MTime   int64  // in nanoseconds since 1970; 0 if nobody said
+	Label   string // of an image; "" if it has none
+	Err     error  // why it cannot be read
+
+	kind   kind
+	etag   string
+	folder *bucket.Folder // nil for a file on the disk
+	name   string         // in the folder
+	base   string         // the folder that the user named it by
+}
+
+// Holds many tells whether the unit is a file of many images.
+func (u *Unit) Many() bool { return u.kind != image }
+
+// A Listing holds the units that a user named.
+type Listing struct {
+	// Root is the deepest folder, or URL of one, that all units are in; "" if there is
+	// none, and paths are complete.
+	Root string
+	// Units are sorted by Path.
+	Units []Unit
+	// Skipped counts files in named folders that are no images.
+	Skipped int
+}
+
+// A Format reads tables with images.
+type Format interface {
+	// Refs returns the images that a table refers to by their paths or URLs; ok is false
+	// for one that holds the images' bytes.
+	Refs(ctx context.Context, r io.ReaderAt, size int64) (refs []Ref, ok bool, err error)
+	// Rows gives the images of a table in order. What is in a Row may be used until yield
+	// returns. An error of yield ends it.
+	Rows(ctx context.Context, r io.ReaderAt, size int64, yield func(Row) error) error
+}
+
+// A Ref is an image that is somewhere else.
+type Ref struct{ Path, Label string }
+
+// A Row is an image in a table.
+type Row struct {
+	Number int64 // of the row, from 0
+	Data   []byte
+	Label  string // "" if it has none
+	Err    error  // why there is no Data
+}
+
+// formats are the formats that were registered, by the ends of file names.
+var formats = map[string]Format{}
+
+// Register makes a format known by the end of the names of its files, such as ".parquet".
+func Register(extension string, f Format) { formats[extension] = f }
+
+// kindOf tells by its name what an object is.
+func kindOf(name string) (k kind, isImage bool) {
+	lower := strings.ToLower(name)
+	for _, end := range []string{".tar", ".tar.gz", ".tgz"} {
+		if strings.HasSuffix(lower, end) {
+			return tarball, false
+		}
+	}
+	if path.Ext(lower) == ".parquet" {
+		return table, false
+	}
+	return image, preprocess.IsImage(name, nil)
+}
+
+// isList tells by its name whether a file lists images.
+func isList(name string) bool {
+	return slices.Contains([]string{".txt", ".lst", ".urls"}, strings.ToLower(path.Ext(name)))
+}
+
+// withoutQuery cuts off what follows the path of a web server's URL.
+func withoutQuery(name string) string {
+	if strings.HasPrefix(name, "http") && bucket.IsURL(name) {
+		name, _, _ = strings.Cut(name, "?")
+	}
+	return name
+}
+
+// Wanted tells whether this package reads what was named, and not [extractor.List].
+func Wanted(names ...string) bool {
+	if len(names) != 1 {
+		return len(names) > 1
+	}
+	info, err := os.Stat(names[0])
+	switch {
+	case bucket.IsURL(names[0]):
+		return true
+	case err != nil:
+		return strings.ContainsAny(names[0], "{*?[")
+	case info.IsDir():
+		return len(manyIn(names[0])) > 0
+	}
+	k, _ := kindOf(names[0])
+	return k != image || isList(names[0])
+}
+
+// manyIn returns the tars and tables in a folder that has neither images nor folders.
+func manyIn(folder string) (names []string) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		k, isImage := kindOf(e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), "."):
+		case e.IsDir() || isImage:
+			return nil
+		case k != image:
+			names = append(names, filepath.Join(folder, e.Name()))
+		}
+	}
+	return names
+}
+
+// lister is at work on a listing.
+type lister struct {
+	Listing
+	lists int // read so far, one in another
+}
+
+const (
+	maxUnits = 1 << 28 // more do not fit into memory
+	maxLists = 1 << 10
+	statsAt  = 32 // objects that are asked about at once
+)
+
+// List finds what the names stand for: tars, Parquet files, images, lists of them (.txt,
+// one path or URL a line, then perhaps a tab and a label) and folders of them, on the
+// disk, in buckets and, but for folders, on web servers. {00..99} and {a,b} in a name
+// stand for several, and so do * and ? except on web servers. In folders of images the
+// first folder is the class.
+//
+// A tar that cannot be found is a unit with an error, unless all cannot.
+func List(ctx context.Context, names ...string) (*Listing, error) {
+	l := &lister{}
+	for _, name := range names {
+		expanded, err := expand(name)
+		if err != nil {
+			return nil, options.Errorf("Images", "%w", err)
+		}
+		for _, name := range expanded {
+			if err := l.add(ctx, name, ""); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := l.stat(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.refer(ctx); err != nil {
+		return nil, err
+	}
+	l.place()
+	var first error
+	for i := range l.Units {
+		if first = l.Units[i].Err; first == nil {
+			return &l.Listing, nil
+		}
+	}
+	if first != nil {
+		return nil, fmt.Errorf("%w: none of %d could be opened; the first: %w", extractor.ErrNoImages, len(l.Units), first)
+	}
+	return nil, fmt.Errorf("%w in %s", extractor.ErrNoImages, strings.Join(names, " "))
+}
+
+// push adds a unit.
+func (l *lister) push(u Unit) error {
+	if len(l.Units) == maxUnits {
+		return fmt.Errorf("more than %d files", maxUnits)
+	}
+	l.Units = append(l.Units, u)
+	return nil
+}
+
+// add adds what a name stands for.
+func (l *lister) add(ctx context.Context, name, label string) error {
+	if bucket.IsURL(name) {
+		return l.addURL(ctx, name, label)
+	}
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(name)
+	if err != nil && strings.ContainsAny(name, "*?[") {
+		found, globErr := filepath.Glob(name)
+		if globErr != nil || len(found) == 0 {
+			return fmt.Errorf("images: nothing is called %s", name)
+		}
+		for _, name := range found {
+			if err := l.add(ctx, name, label); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	u := Unit{Name: filepath.ToSlash(name), base: path.Dir(filepath.ToSlash(name)), Label: label, Err: err, Size: -1}
+	u.kind, _ = kindOf(name)
+	switch {
+	case err != nil:
+		return l.push(u)
+	case info.IsDir():
+		return l.addFolder(ctx, name)
+	case isList(name):
+		text, err := regular.ReadFile(name, regular.List)
+		if err != nil {
+			return err
+		}
+		return l.addList(ctx, u.base+"/", name, string(text))
+	}
+	u.Size, u.MTime = info.Size(), info.ModTime().UnixNano()
+	u.Version = strconv.FormatInt(u.MTime, 10)
+	return l.push(u)
+}
+
+// addFolder adds the tars and tables of a folder on the disk, or else its images.
+func (l *lister) addFolder(ctx context.Context, folder string) error {
+	if many := manyIn(folder); len(many) > 0 {
+		for _, name := range many {
+			if err := l.add(ctx, name, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: folder})
+	if err != nil {
+		return err
+	}
+	l.Skipped += listing.Skipped
+	for _, item := range listing.Items {
+		if item.InIDX() {
+			return options.Errorf("Images", "%s is an idx file, which goes with no other images", item.File)
+		}
+		u := Unit{Name: filepath.ToSlash(item.File), base: filepath.ToSlash(folder), Size: item.Bytes, MTime: item.MTime}
+		if item.Label >= 0 {
+			u.Label = listing.Classes[item.Label]
+		}
+		if err := l.push(u); err != nil {
+			return err
+		}
+	}
+	for _, e := range listing.Errors {
+		u := Unit{Name: path.Join(filepath.ToSlash(folder), e.Path), base: filepath.ToSlash(folder), Err: e.Err, Size: -1}
+		if err := l.push(u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addURL adds an object, or what is in a folder of a bucket.
+func (l *lister) addURL(ctx context.Context, url, label string) error {
+	at, err := bucket.Parse(url)
+	if err != nil {
+		return err
+	}
+	k, isImage := kindOf(withoutQuery(at.Key))
+	web := strings.HasPrefix(at.Scheme, "http")
+	switch {
+	case isList(withoutQuery(at.Key)):
+		text, _, err := bucket.ReadFile(ctx, url, regular.List)
+		if err != nil {
+			return fmt.Errorf("images: %w", err)
+		}
+		folder, _, err := bucket.OpenObject(ctx, url)
+		if err != nil {
+			return err
+		}
+		return l.addList(ctx, folder.String(), url, string(text))
+	case !web && strings.ContainsAny(at.Key, "*?["):
+		return l.addPattern(ctx, at)
+	case k == image && !isImage && (!web || strings.HasSuffix(at.Key, "/") || at.Key == ""):
+		if web {
+			return options.Errorf("Images", "%s: a web server does not say what is in a folder; name a list (.txt) of URLs", url)
+		}
+		folder, err := bucket.Open(ctx, url)
+		if err != nil {
+			return err
+		}
+		return l.addObjects(ctx, folder, "", func(string) bool { return true })
+	}
+	folder, name, err := bucket.OpenObject(ctx, url)
+	if err != nil {
+		return err
+	}
+	return l.push(Unit{Name: url, base: strings.TrimSuffix(folder.String(), "/"), Label: label, Size: -1, kind: k, folder: folder, name: name})
+}
+
+// addPattern adds the objects of a bucket whose keys match a pattern.
+func (l *lister) addPattern(ctx context.Context, at bucket.Location) error {
+	pattern := at.Key
+	fixed := pattern[:strings.IndexAny(pattern, "*?[")]
+	slash := strings.LastIndex(fixed, "/") + 1
+	if _, err := path.Match(pattern, ""); err != nil {
+		return options.Errorf("Images", "%s: %w", at, err)
+	}
+	at.Key = pattern[:slash]
+	folder, err := bucket.Open(ctx, at.String())
+	if err != nil {
+		return err
+	}
+	before := len(l.Units)
+	err = l.addObjects(ctx, folder, fixed[slash:], func(name string) bool {
+		ok, err := path.Match(pattern[slash:], name)
+		return err == nil && ok
+	})
+	if err == nil && len(l.Units) == before {
+		return fmt.Errorf("images: nothing in %s is called %s", folder, pattern[slash:])
+	}
+	return err
+}
+
+// addObjects adds the objects of a bucket that are images, tars or tables.
+func (l *lister) addObjects(ctx context.Context, folder *bucket.Folder, prefix string, take func(name string) bool) error {
+	for o, err := range folder.List(ctx, prefix) {
+		if err != nil {
+			return fmt.Errorf("images: %w", err)
+		}
+		k, isImage := kindOf(o.Name)
+		if !take(o.Name) {
+			continue
+		}
+		base := path.Base(o.Name)
+		if k == image && !isImage || strings.HasPrefix(base, "._") {
+			l.Skipped++
+			continue
+		}
+		u := Unit{Name: folder.URL(o.Name), base: strings.TrimSuffix(folder.String(), "/"), kind: k, folder: folder, name: o.Name}
+		u.know(o)
+		if class, _, ok := strings.Cut(o.Name, "/"); ok && k == image {
+			u.Label = class
+		}
+		if err := l.push(u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// know notes what a store says of an object.
+func (u *Unit) know(o bucket.Object) {
+	u.Size, u.etag, u.Version = o.Size, o.ETag, o.ETag
+	if !o.Modified.IsZero() {
+		u.MTime = o.Modified.UnixNano()
+	}
+	if u.Version == "" && u.MTime != 0 {
+		u.Version = strconv.FormatInt(u.MTime, 10)
+	}
+}
+
+// addList adds what a list names. Paths in it are relative to the folder it is in.
+func (l *lister) addList(ctx context.Context, folder, name, text string) error {
+	if l.lists++; l.lists > maxLists {
+		return options.Errorf("Images", "%s: more than %d lists that name each other", name, maxLists)
+	}
+	n := 0
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		n++
+		entry, label, ok := strings.Cut(line, "\t")
+		if !ok && bucket.IsURL(line) {
+			entry, label, _ = strings.Cut(line, " ")
+		}
+		if entry = strings.TrimSpace(entry); !bucket.IsURL(entry) && (bucket.IsURL(folder) || !filepath.IsAbs(entry)) {
+			entry = folder + strings.TrimPrefix(filepath.ToSlash(entry), "./")
+		}
+		if bucket.IsURL(folder) && !bucket.IsURL(entry) {
+			return options.Errorf("Images", "%s: %s is no URL", name, entry)
+		}
+		before := len(l.Units)
+		if err := l.add(ctx, entry, strings.TrimSpace(label)); err != nil {
+			return fmt.Errorf("list %s: %w", name, err)
+		}
+		for i := before; i < len(l.Units); i++ {
+			l.Units[i].Label = cmp.Or(strings.TrimSpace(label), l.Units[i].Label)
+		}
+	}
+	if n == 0 {
+		return fmt.Errorf("%w in the list %s; it needs a path or URL a line", extractor.ErrNoImages, name)
+	}
+	return nil
+}
+
+// stat asks about the tars and tables of which nothing is known.
+func (l *lister) stat(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(statsAt)
+	for i := range l.Units {
+		u := &l.Units[i]
+		if u.folder == nil || u.Size >= 0 || u.kind == image {
+			continue
+		}
+		group.Go(func() error {
+			o, err := u.folder.Stat(ctx, u.name)
+			if err != nil {
+				u.Err = err
+				return ctx.Err()
+			}
+			u.know(o)
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// refer replaces the tables that only refer to images by these images.
+func (l *lister) refer(ctx context.Context) error {
+	refs := make([][]Ref, len(l.Units))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(statsAt)
+	for i := range l.Units {
+		u := &l.Units[i]
+		if u.kind != table || u.Err != nil {
+			continue
+		}
+		format := formats[strings.ToLower(path.Ext(withoutQuery(u.Name)))]
+		if format == nil {
+			return options.Errorf("Images", "%s: this program does not read such files", u.Name)
+		}
+		group.Go(func() error {
+			r, done, err := u.readerAt(groupCtx)
+			if err == nil {
+				defer done()
+				var ok bool
+				if refs[i], ok, err = format.Refs(groupCtx, r, u.Size); ok && refs[i] == nil {
+					refs[i] = []Ref{}
+				}
+			}
+			if u.Err = err; err != nil {
+				refs[i] = nil
+			}
+			return groupCtx.Err()
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	units := l.Units
+	l.Units = nil
+	for i, u := range units {
+		if refs[i] == nil {
+			l.Units = append(l.Units, u)
+			continue
+		}
+		for _, ref := range refs[i] {
+			name := ref.Path
+			if !bucket.IsURL(name) && (u.folder != nil || !filepath.IsAbs(name)) {
+				name = u.base + "/" + strings.TrimPrefix(filepath.ToSlash(name), "./")
+			}
+			if u.folder != nil && !bucket.IsURL(name) {
+				return options.Errorf("Images", "%s: %s is no URL", u.Name, name)
+			}
+			if k, _ := kindOf(withoutQuery(name)); k != image || isList(withoutQuery(name)) {
+				return options.Errorf("Images", "%s: %s is no image", u.Name, name)
+			}
+			if err := l.add(ctx, name, ref.Label); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// place sets the root and the paths, and sorts the units.
+func (l *lister) place() {
+	if len(l.Units) == 0 {
+		return
+	}
+	root := l.Units[0].base
+	for _, u := range l.Units[1:] {
+		root = common(root, u.base)
+	}
+	if strings.HasSuffix(root, ":/") || strings.HasSuffix(root, ":") { // a scheme alone
+		root = ""
+	}
+	l.Root = root
+	for i := range l.Units {
+		u := &l.Units[i]
+		if u.Path = withoutQuery(u.Name); root != "" {
+			u.Path = strings.TrimPrefix(strings.TrimPrefix(u.Path, root), "/")
+		}
+	}
+	slices.SortStableFunc(l.Units, func(a, b Unit) int { return cmp.Compare(a.Path, b.Path) })
+	l.Units = slices.CompactFunc(l.Units, func(a, b Unit) bool { return a.Path == b.Path })
+}
+
+// common returns the deepest folder that two folders are in.
+func common(a, b string) string {
+	for a != b {
+		if len(a) < len(b) {
+			a, b = b, a
+		}
+		slash := strings.LastIndex(a, "/")
+		if slash < 0 {
+			return ""
+		}
+		a = a[:slash]
+	}
+	return a
+}
+
+// maxNames bounds what one name stands for.
+const maxNames = 1 << 20
+
+// expand returns what {a,b} and {00..99} in a name stand for, as shells have it.
+func expand(name string) ([]string, error) {
+	if !bucket.IsURL(name) {
+		if _, err := os.Stat(name); err == nil {
+			return []string{name}, nil
+		}
+	}
+	names := []string{""}
+	for rest := name; ; {
+		before, after, ok := strings.Cut(rest, "{")
+		inside, behind, closed := strings.Cut(after, "}")
+		if !ok || !closed {
+			before, behind = rest, ""
+		}
+		parts := []string{""}
+		if ok && closed {
+			var err error
+			if parts, err = alternatives(inside); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		if len(names)*len(parts) > maxNames {
+			return nil, fmt.Errorf("%s stands for more than %d names", name, maxNames)
+		}
+		all := make([]string, 0, len(names)*len(parts))
+		for _, n := range names {
+			for _, part := range parts {
+				all = append(all, n+before+part)
+			}
+		}
+		names = all
+		if rest = behind; !ok || !closed {
+			return names, nil
+		}
+	}
+}
+
+// alternatives returns what stands between braces.
+func alternatives(inside string) ([]string, error) {
+	first, last, ok := strings.Cut(inside, "..")
+	if !ok {
+		return strings.Split(inside, ","), nil
+	}
+	from, fromErr := strconv.ParseUint(first, 10, 48)
+	to, toErr := strconv.ParseUint(last, 10, 48)
+	if fromErr != nil || toErr != nil || to < from || to-from >= maxNames {
+		return nil, fmt.Errorf("{%s} is no range such as {000..099}", inside)
+	}
+	width := 0
+	if len(first) > 1 && first[0] == '0' || len(last) > 1 && last[0] == '0' {
+		width = max(len(first), len(last))
+	}
+	var all []string
+	for i := from; i <= to; i++ {
+		all = append(all, fmt.Sprintf("%0*d", width, i))
+	}
+	return all, nil
+}
+
+// read reads bytes of a unit.
+func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
+	if u.folder == nil {
+		f, err := regular.Open(filepath.FromSlash(u.Name), regular.Values)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if _, err = f.ReadAt(data, off); err == io.EOF {
+			err = fmt.Errorf("the file is shorter than it was: %w", io.ErrUnexpectedEOF)
+		}
+		return err
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	r, _, err := u.folder.OpenRange(ctx, u.name, off, int64(len(data)), u.etag)
+	if err != nil {
+		return err
+	}
+	_, err = io.ReadFull(r, data)
+	return errors.Join(err, r.Close())
+}
+
+// readWhole reads an image; want, unless −1, is the most that may be read, and larger
+// ones are errTooMuch.
+func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, mtime int64, err error) {
+	if u.folder == nil {
+		f, err := regular.Open(filepath.FromSlash(u.Name), maxImage)
+		if err != nil {
+			return nil, 0, err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			return nil, 0, err
+		}
+		if info.Size() > most {
+			return nil, 0, bucket.ErrSize
+		}
+		data = make([]byte, info.Size())
+		_, err = io.ReadFull(f, data)
+		return data, info.ModTime().UnixNano(), err
+	}
+	data, o, err := u.folder.Read(ctx, u.name, most)
+	if !o.Modified.IsZero() {
+		mtime = o.Modified.UnixNano()
+	}
+	return data, mtime, err
+}
+
+// readerAt opens a table. It is read in blocks, of which some are read ahead.
+func (u *Unit) readerAt(ctx context.Context) (io.ReaderAt, func(), error) {
+	if u.folder == nil {
+		f, err := regular.Open(filepath.FromSlash(u.Name), regular.Values)
+		if err != nil {
+			return nil, nil, err
+		}
+		return f, func() { f.Close() }, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	b := &blocks{unit: u, ctx: ctx, have: map[int64]*block{}}
+	return b, func() { cancel(); b.running.Wait() }, nil
+}
+
+const (
+	blockSize   = 2 << 20
+	blocksAhead = 8
+	mostBlocks  = 24
+)
+
+// blocks reads an object in blocks and keeps the last ones.
+type blocks struct {
+	unit    *Unit
+	ctx     context.Context
+	running sync.WaitGroup
+
+	mu    sync.Mutex
+	have  map[int64]*block
+	order []int64
+}
+
+type block struct {
+	ready chan struct{}
+	data  []byte
+	err   error
+}
+
+// get returns a block, which is perhaps on its way.
+func (b *blocks) get(n int64) *block {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if one := b.have[n]; one != nil {
+		return one
+	}
+	if len(b.order) == mostBlocks {
+		delete(b.have, b.order[0])
+		b.order = b.order[1:]
+	}
+	one := &block{ready: make(chan struct{})}
+	b.have[n], b.order = one, append(b.order, n)
+	b.running.Go(func() {
+		defer close(one.ready)
+		one.data = make([]byte, min(blockSize, b.unit.Size-n*blockSize))
+		one.err = b.unit.read(b.ctx, one.data, n*blockSize)
+	})
+	return one
+}
+
+func (b *blocks) ReadAt(p []byte, off int64) (n int, err error) {
+	for n < len(p) {
+		at := off + int64(n)
+		if at >= b.unit.Size || at < 0 {
+			return n, io.EOF
+		}
+		number := at / blockSize
+		one := b.get(number)
+		for ahead := number + 1; ahead <= number+blocksAhead && ahead*blockSize < b.unit.Size; ahead++ {
+			b.get(ahead)
+		}
+		select {
+		case <-one.ready:
+		case <-b.ctx.Done():
+			return n, b.ctx.Err()
+		}
+		if one.err != nil {
+			return n, one.err
+		}
+		n += copy(p[n:], one.data[at-number*blockSize:])
+	}
+	return n, nil
+}
+
+// gone tells whether an error is the content's, and another try would find the same.
+func gone(err error) bool {
+	return err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, bucket.ErrSize) || errors.Is(err, regular.ErrSize)
+}

@@ -1,0 +1,448 @@
+package source
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+
+	"mlrbfn/bucket"
+	"mlrbfn/extractor"
+)
+
+// Contents is what a unit turned out to hold.
+type Contents struct {
+	Images []Image
+	Failed []Failure // of images, or of the unit itself
+	// Given counts the images that the stream gave: those that were not to be skipped.
+	Given int
+	// Complete says that the unit was read to its end, or that another try would find the
+	// same damage: there is no need to read it again.
+	Complete bool
+}
+
+// An Image of a unit.
+type Image struct {
+	Path         string // that of the unit, a # and its name there
+	Label        string // "" if it has none
+	Bytes, MTime int64
+}
+
+// A Failure says why something could not be read.
+type Failure struct {
+	Path string
+	Err  error
+}
+
+// StreamOptions tune a [Stream].
+type StreamOptions struct {
+	// Skip, where set, tells of images of tars and tables that are not wanted.
+	Skip func(path string, bytes, mtime int64) bool
+	// Ended, where set, is told what a unit held, by its index in the listing, when all of
+	// it was read. The last images may not be through yet.
+	Ended func(unit int, c Contents)
+	// Memory bounds the bytes that are read ahead, and those of images that wait or are
+	// in work: each takes half of it. 0 is 256 MiB.
+	Memory int64
+	// Requests is how many reads are on their way at once; 0 is 64.
+	Requests int
+}
+
+const (
+	defaultMemory   = 256 << 20
+	defaultRequests = 64
+	pieceSize       = 4 << 20
+	unknownSize     = 1 << 20 // what is set aside for an image whose size nobody said
+)
+
+// A Stream gives the images of units in order.
+type Stream struct {
+	listing *Listing
+	opts    StreamOptions
+	units   []int
+	images  *semaphore.Weighted
+	ahead   *semaphore.Weighted
+	half    int64
+
+	pieces chan *piece
+	next   *piece // taken from pieces, and not used
+	out    chan given
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+type given struct {
+	item extractor.Item
+	unit int
+}
+
+// piece is a part of a tar, or an image, that is read ahead.
+type piece struct {
+	unit  int
+	off   int64
+	data  []byte
+	mtime int64
+	err   error
+	large bool // it is to be read when it is needed
+	ready chan struct{}
+	held  int64
+}
+
+// Stream begins to read the units with the given indices, one after another. It must be
+// closed.
+func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *Stream {
+	if opts.Memory == 0 {
+		opts.Memory = defaultMemory
+	}
+	if opts.Requests == 0 {
+		opts.Requests = defaultRequests
+	}
+	half := max(opts.Memory/2, pieceSize)
+	ctx, cancel := context.WithCancel(ctx)
+	s := &Stream{
+		listing: l, opts: opts, units: units, half: half, cancel: cancel,
+		images: semaphore.NewWeighted(half), ahead: semaphore.NewWeighted(half),
+		pieces: make(chan *piece, opts.Requests), out: make(chan given, 64),
+	}
+	s.done.Go(func() { s.fetch(ctx) })
+	s.done.Go(func() {
+		defer close(s.out)
+		for _, unit := range units {
+			if ctx.Err() != nil {
+				return
+			}
+			c := s.unit(ctx, unit)
+			if ctx.Err() != nil {
+				return
+			}
+			if opts.Ended != nil {
+				opts.Ended(unit, c)
+			}
+		}
+	})
+	return s
+}
+
+// Next returns the next image and the index of its unit, and [io.EOF] after the last.
+func (s *Stream) Next(ctx context.Context) (extractor.Item, int, error) {
+	select {
+	case g, ok := <-s.out:
+		if !ok {
+			if ctx.Err() != nil {
+				return extractor.Item{}, 0, ctx.Err()
+			}
+			return extractor.Item{}, 0, io.EOF
+		}
+		return g.item, g.unit, nil
+	case <-ctx.Done():
+		return extractor.Item{}, 0, ctx.Err()
+	}
+}
+
+// Close ends the stream.
+func (s *Stream) Close() {
+	s.cancel()
+	s.done.Wait()
+}
+
+// fetch reads all pieces ahead of their use.
+func (s *Stream) fetch(ctx context.Context) {
+	defer close(s.pieces)
+	slots := make(chan struct{}, s.opts.Requests)
+	for _, unit := range s.units {
+		u := &s.listing.Units[unit]
+		if u.Err != nil || u.kind == table {
+			continue
+		}
+		if u.kind == image {
+			size := u.Size
+			if size < 0 {
+				size = unknownSize
+			}
+			if !s.send(ctx, slots, &piece{unit: unit, off: -1, held: size}) {
+				return
+			}
+			continue
+		}
+		for off := int64(0); off < u.Size; off += pieceSize {
+			if !s.send(ctx, slots, &piece{unit: unit, off: off, held: min(pieceSize, u.Size-off)}) {
+				return
+			}
+		}
+	}
+}
+
+// send begins to read a piece.
+func (s *Stream) send(ctx context.Context, slots chan struct{}, p *piece) bool {
+	u := &s.listing.Units[p.unit]
+	p.ready = make(chan struct{})
+	size := p.held
+	if p.held > s.half {
+		p.held, p.large = 0, true
+	}
+	if err := s.ahead.Acquire(ctx, p.held); err != nil {
+		return false
+	}
+	select {
+	case s.pieces <- p:
+	case <-ctx.Done():
+		return false
+	}
+	if p.large {
+		close(p.ready)
+		return true
+	}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		p.err = ctx.Err()
+		close(p.ready)
+		return false
+	}
+	s.done.Go(func() {
+		defer func() { <-slots }()
+		defer close(p.ready)
+		if p.off >= 0 {
+			p.data = make([]byte, size)
+			p.err = u.read(ctx, p.data, p.off)
+			return
+		}
+		p.data, p.mtime, p.err = u.readWhole(ctx, size)
+		if errors.Is(p.err, bucket.ErrSize) {
+			p.large, p.err = true, nil
+		}
+	})
+	return true
+}
+
+// take returns the next piece of a unit when it is read, or nil.
+func (s *Stream) take(ctx context.Context, unit int) *piece {
+	for {
+		if s.next == nil {
+			if s.next = <-s.pieces; s.next == nil {
+				return nil
+			}
+		}
+		if s.next.unit != unit {
+			if s.next.unit > unit {
+				return nil
+			}
+			s.drop(s.next) // of a unit that was left before its end
+			continue
+		}
+		p := s.next
+		s.next = nil
+		select {
+		case <-p.ready:
+		case <-ctx.Done():
+			return nil
+		}
+		return p
+	}
+}
+
+// drop lets go of a piece.
+func (s *Stream) drop(p *piece) {
+	if s.next == p {
+		s.next = nil
+	}
+	s.ahead.Release(p.held)
+	p.data, p.held = nil, 0
+}
+
+// unit reads a unit.
+func (s *Stream) unit(ctx context.Context, unit int) (c Contents) {
+	u := &s.listing.Units[unit]
+	err := u.Err
+	if err == nil {
+		switch u.kind {
+		case image:
+			return s.image(ctx, unit)
+		case tarball:
+			c.Complete = true
+			err = s.tarball(ctx, unit, &c)
+		case table:
+			err = s.table(ctx, unit, &c)
+			c.Complete = err == nil
+		}
+	}
+	if err != nil {
+		c.Failed = append(c.Failed, Failure{u.Path, err})
+		c.Complete = c.Complete && gone(err)
+	}
+	return c
+}
+
+// give gives an image of a unit whose bytes are on loan from s.images.
+func (s *Stream) give(ctx context.Context, unit int, img Image, name string, data []byte, err error, held int64, again func() ([]byte, error)) bool {
+	item := extractor.StreamedItem(img.Path, img.Bytes, img.MTime, &extractor.Streamed{
+		Data: data, Err: err, Name: name, Again: again, Done: func() { s.images.Release(held) },
+	})
+	select {
+	case s.out <- given{item, unit}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// image gives a unit that is an image.
+func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
+	u := &s.listing.Units[unit]
+	p := s.take(ctx, unit)
+	if p == nil {
+		return c
+	}
+	defer s.drop(p)
+	if p.large {
+		if u.Size > maxImage {
+			p.err = fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, u.Size, maxImage)
+		} else {
+			p.data, p.mtime, p.err = u.readWhole(ctx, maxImage)
+		}
+	}
+	img := Image{Path: u.Path, Label: u.Label, Bytes: int64(len(p.data)), MTime: u.MTime}
+	if img.MTime == 0 {
+		img.MTime = p.mtime
+	}
+	held := min(img.Bytes, s.half)
+	if s.images.Acquire(ctx, held) != nil {
+		return c
+	}
+	again := func() ([]byte, error) {
+		data, _, err := u.readWhole(context.WithoutCancel(ctx), maxImage)
+		return data, err
+	}
+	if s.give(ctx, unit, img, u.Name, p.data, p.err, held, again) {
+		c.Images, c.Given, c.Complete = []Image{img}, 1, p.err == nil
+	}
+	return c
+}
+
+// table gives the images of a table.
+func (s *Stream) table(ctx context.Context, unit int, c *Contents) error {
+	u := &s.listing.Units[unit]
+	r, done, err := u.readerAt(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return formats[strings.ToLower(path.Ext(withoutQuery(u.Name)))].Rows(ctx, r, u.Size, func(row Row) error {
+		img := Image{Path: fmt.Sprintf("%s#%d", u.Path, row.Number), Label: row.Label, Bytes: int64(len(row.Data)), MTime: u.MTime}
+		if row.Err == nil && len(row.Data) > maxImage {
+			row.Err = fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, len(row.Data), maxImage)
+		}
+		if row.Err != nil {
+			c.Failed = append(c.Failed, Failure{img.Path, row.Err})
+			return nil
+		}
+		c.Images = append(c.Images, img)
+		if s.opts.Skip != nil && s.opts.Skip(img.Path, img.Bytes, img.MTime) {
+			return nil
+		}
+		held := min(img.Bytes, s.half)
+		if err := s.images.Acquire(ctx, held); err != nil {
+			return err
+		}
+		c.Given++
+		if !s.give(ctx, unit, img, fmt.Sprintf("%s#%d", u.Name, row.Number), append([]byte{}, row.Data...), nil, held, nil) {
+			return ctx.Err()
+		}
+		return nil
+	})
+}
+
+// tarReader gives the bytes of a tar.
+type tarReader struct {
+	s     *Stream
+	ctx   context.Context
+	unit  int
+	piece *piece
+	rest  []byte
+	err   error // that is not the tar's own
+}
+
+func (t *tarReader) Read(p []byte) (int, error) {
+	for len(t.rest) == 0 {
+		if t.piece != nil {
+			t.s.drop(t.piece)
+			t.piece = nil
+		}
+		next := t.s.take(t.ctx, t.unit)
+		if next == nil {
+			if t.err = t.ctx.Err(); t.err != nil {
+				return 0, t.err
+			}
+			return 0, io.EOF
+		}
+		t.piece, t.rest = next, next.data
+		if next.err != nil {
+			t.rest, t.err = nil, next.err
+			return 0, next.err
+		}
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}
+
+// tarball gives the images of a tar.
+func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
+	u := &s.listing.Units[unit]
+	t := &tarReader{s: s, ctx: ctx, unit: unit}
+	defer func() {
+		if t.piece != nil {
+			s.drop(t.piece)
+		}
+	}()
+	var in io.Reader = t
+	size := u.Size
+	if lower := strings.ToLower(withoutQuery(u.Name)); !strings.HasSuffix(lower, ".tar") {
+		unzip, err := gzip.NewReader(t)
+		if err != nil {
+			if t.err != nil {
+				c.Complete = false
+				err = t.err
+			}
+			return err
+		}
+		in, size = unzip, -1
+	}
+	w := &webdataset{
+		in: &counted{r: in}, size: size, path: u.Path, contents: c,
+		skip: s.opts.Skip,
+		broken: func() error {
+			if t.err != nil {
+				c.Complete = false
+			}
+			return t.err
+		},
+		hold: func(n int64) (func(), error) {
+			held := min(n, s.half)
+			if err := s.images.Acquire(ctx, held); err != nil {
+				return nil, err
+			}
+			return func() { s.images.Release(held) }, nil
+		},
+		give: func(img Image, member string, data []byte, off int64) error {
+			var again func() ([]byte, error)
+			if size >= 0 {
+				again = func() ([]byte, error) {
+					data := make([]byte, img.Bytes)
+					return data, u.read(context.WithoutCancel(ctx), data, off)
+				}
+			}
+			if !s.give(ctx, unit, img, u.Name+"#"+member, data, nil, min(img.Bytes, s.half), again) {
+				return ctx.Err()
+			}
+			return nil
+		},
+	}
+	return w.read()
+}

@@ -1,0 +1,527 @@
+// Package verdicts stores the verdicts on many images in a folder, in parts: one for
+// each shard, however many processes write them.
+//
+//	part-00001-of-00008.jsonl     one JSON object per image, or .parquet
+//	part-00001-of-00008.json      the [Record]: the part is finished
+//	part-00001-of-00008.partial/  the work of a part that is not
+//
+// A killed run goes on where it ended, and the bytes of a part do not depend on that.
+package verdicts
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/parquet-go/parquet-go"
+
+	"mlrbfn/features"
+	"mlrbfn/internal/atomicfile"
+	"mlrbfn/internal/disk"
+	"mlrbfn/internal/pathtext"
+	"mlrbfn/internal/progress"
+	"mlrbfn/internal/regular"
+	"mlrbfn/options"
+)
+
+// Formats of parts.
+const (
+	JSONL   = "jsonl"
+	Parquet = "parquet"
+)
+
+// Work says of what a part is made. Parts of the same Work but the shard belong
+// together.
+type Work struct {
+	Shard    string `json:"shard"`
+	Judge    string `json:"judge"`   // identifies detector and options
+	Images   int    `json:"images"`  // of the shard
+	Listing  string `json:"listing"` // of their paths, sizes and times
+	Format   string `json:"format"`
+	Detector string `json:"detector"` // its file, for people
+}
+
+// unnamed is the Work without what is only for people.
+func (w Work) unnamed() Work {
+	w.Detector = ""
+	return w
+}
+
+// Record is the file of a finished part.
+type Record struct {
+	Version int    `json:"version"`
+	Work    Work   `json:"work"`
+	Bytes   int64  `json:"bytes"` // of the file of verdicts
+	SHA256  string `json:"sha256"`
+	Summary
+}
+
+const version = 1
+
+// Bins is how many equal intervals of the p-value are counted.
+const Bins = 20
+
+// Summary counts verdicts. Summaries add up.
+type Summary struct {
+	Images         int              `json:"images"`
+	InDistribution int              `json:"in_distribution"`
+	OOD            int              `json:"ood"`
+	Failed         int              `json:"failed"`
+	Classes        map[string]Class `json:"classes"`
+	Errors         map[string]int   `json:"errors,omitempty"` // by their kind
+	PValues        [Bins]int        `json:"p_values"`         // those in [0, 1/20), …, [19/20, 1]
+}
+
+// Class counts the images that were given a class.
+type Class struct {
+	Images int `json:"images"`
+	OOD    int `json:"ood"`
+}
+
+// Add adds another summary.
+func (s *Summary) Add(o Summary) {
+	s.Images += o.Images
+	s.InDistribution += o.InDistribution
+	s.OOD += o.OOD
+	s.Failed += o.Failed
+	s.init()
+	for name, c := range o.Classes {
+		own := s.Classes[name]
+		s.Classes[name] = Class{own.Images + c.Images, own.OOD + c.OOD}
+	}
+	for kind, n := range o.Errors {
+		s.Errors[kind] += n
+	}
+	for i, n := range o.PValues {
+		s.PValues[i] += n
+	}
+}
+
+func (s *Summary) init() {
+	if s.Classes == nil {
+		s.Classes = map[string]Class{}
+	}
+	if s.Errors == nil {
+		s.Errors = map[string]int{}
+	}
+}
+
+// Line is what a line of a part says.
+type Line struct {
+	Path       string  `json:"path"`
+	Class      string  `json:"class"`
+	Confidence float64 `json:"confidence"`
+	Score      float64 `json:"score"`
+	OOD        bool    `json:"ood"`
+	PValue     float64 `json:"p_value"`
+	Error      string  `json:"error"`
+}
+
+// count adds a line.
+func (s *Summary) count(l Line) {
+	s.init()
+	s.Images++
+	if l.Error != "" {
+		s.Failed++
+		s.Errors[progress.Kind(l.Error, l.Path)]++
+		return
+	}
+	c := s.Classes[l.Class]
+	c.Images++
+	if l.OOD {
+		s.OOD++
+		c.OOD++
+	} else {
+		s.InDistribution++
+	}
+	s.Classes[l.Class] = c
+	s.PValues[min(max(int(l.PValue*Bins), 0), Bins-1)]++
+}
+
+// name returns the beginning of the names of a part's files.
+func name(dir string, s features.Shard) string {
+	return filepath.Join(dir, fmt.Sprintf("part-%05d-of-%05d", s.Index, s.Count))
+}
+
+// ProgressFile returns the file that tells how far a part has come.
+func ProgressFile(dir string, s features.Shard) string { return name(dir, s) + ".progress" }
+
+// Part is a part in a folder.
+type Part struct {
+	features.Shard
+	Record *Record // nil unless it is finished
+	Begun  bool
+}
+
+// List lists the parts in a folder.
+func List(dir string) ([]Part, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	found := map[features.Shard]*Part{}
+	for _, e := range entries {
+		var s features.Shard
+		base, suffix, _ := strings.Cut(e.Name(), ".")
+		if _, err := fmt.Sscanf(base, "part-%05d-of-%05d", &s.Index, &s.Count); err != nil || base != filepath.Base(name("", s)) || s.Index < 1 || s.Index > s.Count {
+			continue
+		}
+		begun := suffix == "partial" || strings.HasPrefix(suffix, "partial-")
+		if suffix != "json" && !begun {
+			continue
+		}
+		p := found[s]
+		if p == nil {
+			p = &Part{Shard: s}
+			found[s] = p
+		}
+		if begun {
+			p.Begun = true
+		} else if p.Record, err = readRecord(name(dir, s) + ".json"); err != nil {
+			return nil, err
+		}
+	}
+	var parts []Part
+	for _, p := range found {
+		parts = append(parts, *p)
+	}
+	slices.SortFunc(parts, func(a, b Part) int { return cmp.Or(cmp.Compare(a.Count, b.Count), cmp.Compare(a.Index, b.Index)) })
+	return parts, nil
+}
+
+func readRecord(path string) (*Record, error) {
+	text, err := regular.ReadFile(path, regular.Meta)
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if r.Version > version {
+		return nil, fmt.Errorf("%s: %w", path, features.ErrVersion)
+	}
+	return &r, nil
+}
+
+// Writer writes a part. Its lines are appended in the order of the images.
+type Writer struct {
+	base  string // of the part's names
+	work  Work
+	lock  *flock.Flock
+	lines *disk.File
+	end   int64
+	n     int
+	done  *Record
+	sync  time.Time
+
+	partialDir string
+}
+
+// Options change what Create does.
+type Options struct {
+	Force bool // replace a part of another detector or format
+	// Speculate lets several runs make the same part, each with a work folder of its own.
+	Speculate bool
+}
+
+// Create begins or continues the part of a shard; paths are those of its images, in
+// order. A part of other images, by path, size or time, is made again. The error wraps features.ErrLocked if
+// another process writes the part.
+func Create(dir string, shard features.Shard, work Work, paths []string, o Options) (_ *Writer, err error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	if parts, err := List(dir); err != nil {
+		return nil, err
+	} else if i := slices.IndexFunc(parts, func(p Part) bool { return p.Count != shard.Count }); i >= 0 {
+		return nil, options.Errorf("Out", "%s has parts of %d: write to another folder", dir, parts[i].Count)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "parts.json")); err == nil {
+		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
+	}
+	work.Shard, work.Images = shard.String(), len(paths)
+	w := &Writer{base: name(dir, shard), work: work, sync: time.Now()}
+	const most = 8 // runs at a time
+	for n := 1; w.lock == nil; {
+		if w.partialDir = w.base + ".partial"; n > 1 {
+			w.partialDir += fmt.Sprint("-", n)
+		}
+		if err := os.MkdirAll(w.partialDir, 0o777); err != nil {
+			return nil, err
+		}
+		lock := flock.New(w.partial("lock"))
+		ok, err := lock.TryLock()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed just now by a run that has finished
+		}
+		if err == nil && !ok && o.Speculate && n < most {
+			n++
+			continue
+		}
+		if err == nil && !ok {
+			err = fmt.Errorf("%s: %w", w.base, features.ErrLocked)
+		}
+		if err != nil {
+			return nil, err
+		}
+		held, heldErr := lock.Stat()
+		there, thereErr := os.Stat(lock.Path())
+		if heldErr == nil && thereErr == nil && os.SameFile(held, there) {
+			w.lock = lock
+		} else if err := lock.Close(); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if old, err := readRecord(w.base + ".json"); err == nil {
+		if w.same(old) {
+			w.done, w.n = old, len(paths)
+			return w, nil
+		}
+		if (old.Work.Judge != work.Judge || old.Work.Format != work.Format) && !o.Force {
+			return nil, options.Errorf("Force", "it is needed to replace %s, which was judged by another detector (%s), with other options or in another format; or write to another folder", w.base+"."+old.Work.Format, old.Work.Detector)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) && !o.Force {
+		return nil, err
+	}
+	return w, w.recover(paths)
+}
+
+func (w *Writer) partial(file string) string { return filepath.Join(w.partialDir, file) }
+
+// same tells whether a finished part is the wanted one, whole.
+func (w *Writer) same(r *Record) bool {
+	info, err := os.Stat(w.base + "." + r.Work.Format)
+	return err == nil && r.Work.unnamed() == w.work.unnamed() && info.Size() == r.Bytes
+}
+
+// recover opens the lines that an earlier run wrote, if they are of the same work, and
+// cuts off what is not whole.
+func (w *Writer) recover(paths []string) error {
+	want, err := json.Marshal(w.work.unnamed())
+	if err != nil {
+		return err
+	}
+	have, err := regular.ReadFile(w.partial("work.json"), regular.Config)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !bytes.Equal(have, want) {
+		if err := os.Remove(w.partial("lines.jsonl")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := atomicfile.Write(w.partial("work.json"), func(out io.Writer) error {
+			_, err := out.Write(want)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if w.lines, err = disk.OpenFile(w.partial("lines.jsonl"), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(w.lines, 1<<20)
+	for w.n < len(paths) {
+		text, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		var l Line
+		if json.Unmarshal(text, &l) != nil || l.Path != pathtext.Encode(paths[w.n]) {
+			break
+		}
+		w.n++
+		w.end += int64(len(text))
+	}
+	return w.lines.Truncate(w.end)
+}
+
+// Len returns how many images have a line.
+func (w *Writer) Len() int { return w.n }
+
+// Finished tells whether the part was finished before.
+func (w *Writer) Finished() bool { return w.done != nil }
+
+// Append adds the line of the next image, a JSON object that ends with a new line. It
+// is written to the operating system at once, and synced within seconds.
+func (w *Writer) Append(line []byte) error {
+	if _, err := w.lines.WriteAt(line, w.end); err != nil {
+		return err
+	}
+	w.end += int64(len(line))
+	w.n++
+	if time.Since(w.sync) < 2*time.Second {
+		return nil
+	}
+	w.sync = time.Now()
+	return w.lines.Sync()
+}
+
+// Commit finishes the part when all images have a line, and closes w.
+func (w *Writer) Commit() (*Record, error) {
+	if w.done != nil {
+		return w.done, w.release(true)
+	}
+	if first, err := readRecord(w.base + ".json"); err == nil && w.same(first) {
+		return first, w.release(true) // another run was first
+	}
+	if w.n != w.work.Images {
+		return nil, fmt.Errorf("%d lines of %d images", w.n, w.work.Images)
+	}
+	if err := w.lines.Sync(); err != nil {
+		return nil, err
+	}
+	r := &Record{Version: version, Work: w.work}
+	r.init()
+	from := w.partial("lines.jsonl")
+	var rows *parquet.GenericWriter[parquetLine]
+	var table *os.File
+	if w.work.Format == Parquet {
+		var err error
+		if table, err = os.Create(w.partial("lines.parquet")); err != nil {
+			return nil, err
+		}
+		defer table.Close()
+		rows = parquet.NewGenericWriter[parquetLine](table, parquet.CreatedBy("mlrbfn", "1", ""), parquet.MaxRowsPerRowGroup(1<<17))
+		from = table.Name()
+	}
+	err := eachLine(w.partial("lines.jsonl"), func(l Line) error {
+		r.count(l)
+		if rows == nil {
+			return nil
+		}
+		_, err := rows.Write([]parquetLine{newParquetLine(l)})
+		return err
+	})
+	if err == nil && rows != nil {
+		err = errors.Join(rows.Close(), table.Sync())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.Bytes, r.SHA256, err = sumOf(from); err != nil {
+		return nil, err
+	}
+	if err := w.lines.Close(); err != nil {
+		return nil, err
+	}
+	w.lines = nil
+	// While the file is replaced there is no record of the one before.
+	to := w.base + "." + w.work.Format
+	if err := os.Remove(w.base + ".json"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := disk.Rename(from, to); err != nil {
+		return nil, err
+	}
+	if err := atomicfile.SyncDir(filepath.Dir(to)); err != nil {
+		return nil, err
+	}
+	err = atomicfile.Write(w.base+".json", func(out io.Writer) error {
+		enc := json.NewEncoder(out)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", " ")
+		return enc.Encode(r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, w.release(true)
+}
+
+// Close releases the lock; the lines remain for the next run. After Commit it does
+// nothing.
+func (w *Writer) Close() error { return w.release(false) }
+
+func (w *Writer) release(done bool) error {
+	if w.lock == nil {
+		return nil
+	}
+	var errs []error
+	if w.lines != nil {
+		errs = append(errs, w.lines.Close())
+	}
+	if done || w.n == 0 {
+		errs = append(errs, disk.RemoveAll(w.partial("")))
+	}
+	errs = append(errs, w.lock.Close())
+	w.lock, w.lines = nil, nil
+	return errors.Join(errs...)
+}
+
+// eachLine reads a file of lines.
+func eachLine(path string, do func(Line) error) error {
+	f, err := regular.Open(path, regular.Values)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in := bufio.NewReaderSize(f, 1<<20)
+	for {
+		text, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var l Line
+		if err := json.Unmarshal(text, &l); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := do(l); err != nil {
+			return err
+		}
+	}
+}
+
+// parquetLine is a row of a Parquet part. What an image that could not be read lacks is
+// null.
+type parquetLine struct {
+	Path       string   `parquet:"path,zstd"`
+	Class      *string  `parquet:"class,optional,dict"`
+	Confidence *float64 `parquet:"confidence,optional"`
+	Score      *float64 `parquet:"score,optional"`
+	OOD        *bool    `parquet:"ood,optional"`
+	PValue     *float64 `parquet:"p_value,optional"`
+	Error      *string  `parquet:"error,optional"`
+}
+
+func newParquetLine(l Line) parquetLine {
+	if l.Error != "" {
+		return parquetLine{Path: l.Path, Error: &l.Error}
+	}
+	return parquetLine{Path: l.Path, Class: &l.Class, Confidence: &l.Confidence, Score: &l.Score, OOD: &l.OOD, PValue: &l.PValue}
+}
+
+func sumOf(path string) (int64, string, error) {
+	f, err := regular.Open(path, regular.Values)
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	n, err := io.Copy(hash, f)
+	return n, hex.EncodeToString(hash.Sum(nil)), err
+}
