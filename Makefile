@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test counted emulated lint race demo bench fuzz export-check wheels store clean
+.PHONY: help setup build test counted emulated lint race demo bench fuzz vulnerabilities export-check python test-python wheels container deb release store clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -88,6 +88,12 @@ demo:  ## run the whole chain on real images, in under three minutes
 bench: setup  ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
+python:  ## build the Python package's shared library and program into python/
+	scripts/test_python build
+
+test-python: setup  ## test the Python package, with scikit-learn's own checks
+	scripts/test_python
+
 wheels: setup  ## make the Python wheels of four platforms in dist/ and try this machine's in a fresh environment
 	@python3 scripts/fetch.py packages --requirements scripts/requirements-wheels.txt --into .setup/wheel-tools --dependencies
 	@rm -rf dist
@@ -95,6 +101,21 @@ wheels: setup  ## make the Python wheels of four platforms in dist/ and try this
 	PYTHONPATH=.setup/wheel-tools python3 -m twine check --strict dist/*.whl
 	PYTHONPATH=.setup/wheel-tools python3 -m check_wheel_contents dist/*.whl
 	@if [ -e dist/mlrbfn-*_$$(uname -m).whl ]; then scripts/test_wheel dist/mlrbfn-*_$$(uname -m).whl; fi
+
+container: setup  ## build the container image with buildah, and try it
+	@scripts/container
+
+deb: setup  ## make the .deb in dist/, and try it in a clean Debian
+	go run ./scripts/stage --into .setup/stage
+	@scripts/deb .setup/stage dist
+	@scripts/test_deb dist/mlrbfn_*.deb
+
+release: setup  ## make wheels, archives, .deb and image with checksums, SBOM and changes in dist/
+	@scripts/release
+
+# Its database is asked over the network: without it this ends with a message.
+vulnerabilities:  ## look for known vulnerabilities in what the programs call
+	@scripts/vulnerabilities
 
 # Elsewhere property tests draw the same cases in every run (internal/testenv/fixedseed).
 fuzz: setup  ## draw other cases for property tests, then run each fuzz target for FUZZTIME
@@ -115,4 +136,4 @@ export-check: setup  ## export CLIP, DINOv2, ResNet and others with random weigh
 	@scripts/export_model --self-test $(EXPORTS)
 
 clean:  ## remove what set-up, building and the demonstration made
-	rm -rf .setup bin demo dist models/efficientnet-lite0/model.onnx
+	rm -rf .setup bin demo dist python/bin python/mlrbfn/libmlrbfn.* models/efficientnet-lite0/model.onnx

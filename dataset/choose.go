@@ -26,12 +26,12 @@ func Spread(rows []int, n int) []int {
 // Every returns at most n of the rows, each as many places after the one before:
 // every second row, or every third. It serves the choice of a conditioning and
 // the scales of an ensemble's parts, for which half of n rows are enough.
-func Every(rows []int, n int) []int {
+func Every[T any](rows []T, n int) []T {
 	step := (len(rows) + n - 1) / n
 	if step < 2 {
 		return rows
 	}
-	var some []int
+	var some []T
 	for i := 0; i < len(rows); i += step {
 		some = append(some, rows[i])
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"image"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -326,8 +325,7 @@ func visionGraphs(file string) []string {
 	})
 }
 
-// graphFiles returns the graph file and those that it keeps weights in, all of
-// which are regular files.
+// graphFiles returns the graph file and those that it keeps weights in.
 func graphFiles(file string) ([]string, error) {
 	files := []string{file}
 	weights, err := externalWeights(file)
@@ -335,13 +333,7 @@ func graphFiles(file string) ([]string, error) {
 		return nil, err
 	}
 	for _, name := range weights {
-		name := filepath.Join(filepath.Dir(file), name)
-		if err := regular.Check(name, regular.Weights); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("model %s keeps weights in another file: %w; fetch that too", file, err)
-		} else if err != nil {
-			return nil, fmt.Errorf("weights of model %s: %w", file, err)
-		}
-		files = append(files, name)
+		files = append(files, filepath.Join(filepath.Dir(file), name))
 	}
 	return files, nil
 }

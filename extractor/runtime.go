@@ -41,6 +41,9 @@ func (e *RuntimeError) Unwrap() error { return e.Err }
 // that the tests of the Go wrapper read.
 const runtimeEnv = "ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
+// telemetryEnv is the environment variable by which onnxruntime sends no usage data.
+const telemetryEnv = "ORT_DISABLE_TELEMETRY"
+
 // FindRuntime returns the path of the onnxruntime shared library: explicit if
 // not empty; else what ONNXRUNTIME_SHARED_LIBRARY_PATH names; else what set-up put
 // into .setup/onnxruntime of the checkout, searched upward from the working directory
@@ -239,6 +242,14 @@ func InitRuntime(explicit string) error {
 	if err := checkLibrary(path); err != nil {
 		return &RuntimeError{path, err}
 	}
+	// The packages of onnxruntime for Linux send usage data to its makers too, and keep
+	// a device's number and a database in the user's cache, as soon as there is an
+	// environment. Whoever wants that sets the variable to 0.
+	if _, set := os.LookupEnv(telemetryEnv); !set {
+		if err := os.Setenv(telemetryEnv, "1"); err != nil {
+			return err
+		}
+	}
 	ort.SetSharedLibraryPath(path)
 	if err := ort.InitializeEnvironment(ort.WithLogLevelFatal()); err != nil {
 		// The wrapper's only sign of a library that lacks its API version.
@@ -247,9 +258,10 @@ func InitRuntime(explicit string) error {
 		}
 		return &RuntimeError{path, fmt.Errorf("cannot be loaded: %w", err)}
 	}
-	// Only Windows builds send any; the others answer that there is nothing to
-	// turn off, which is no failure.
-	_ = ort.DisableTelemetry()
+	if os.Getenv(telemetryEnv) != "0" {
+		// A library without any answers that there is nothing to turn off.
+		_ = ort.DisableTelemetry()
+	}
 	loaded.path = path
 	return nil
 }

@@ -158,3 +158,34 @@ void *OrtGetApiBase(void) { return &base; }
 	}
 	wantError(t, errors.New(refusal(old)), old, "too old", "InitRuntime")
 }
+
+// TestNoTelemetry: the library neither keeps nor sends anything about its user. It runs
+// in a process of its own, as the library decides when its environment is made.
+func TestNoTelemetry(t *testing.T) {
+	if dir := os.Getenv("TEST_MODEL"); dir != "" {
+		m, err := OpenModel(dir, ModelOptions{})
+		if err == nil {
+			err = m.Close()
+		}
+		if err != nil {
+			os.Stdout.WriteString(err.Error())
+		}
+		os.Exit(0)
+	}
+	testenv.Runtime(t)
+	home := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), "TEST_MODEL="+testModel(t, 6, 8, pixels(-1)), "HOME="+home, "XDG_CACHE_HOME="+filepath.Join(home, "cache"), "ONNXRUNTIME_SHARED_LIBRARY_PATH="+testenv.Runtime(t))
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	err := filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			t.Errorf("it wrote %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

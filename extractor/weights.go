@@ -3,7 +3,8 @@ package extractor
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
+	"io/fs"
+	"slices"
 
 	"github.com/edsrzf/mmap-go"
 
@@ -11,13 +12,13 @@ import (
 	"mlrbfn/internal/regular"
 )
 
-// externalWeights returns the names, sorted and relative to its folder, of the
-// files that an ONNX file keeps weights in. A file that is no protobuf has none
-// as far as can be told; onnxruntime will say what is wrong with it.
+// externalWeights returns the names, sorted and relative to its folder, of the files that
+// an ONNX file keeps weights in. All of them are there, hold what the model says is in
+// them, and lie in its folder.
 func externalWeights(file string) (names []string, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("look for the weights of %s: %w", file, err)
+			err = fmt.Errorf("weights of model %s: %w", file, err)
 		}
 	}()
 	data, unmap, err := mapFile(file)
@@ -25,13 +26,19 @@ func externalWeights(file string) (names []string, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unmap()) }()
-	names = onnx.ExternalFiles(data)
-	for _, name := range names {
-		if !filepath.IsLocal(name) {
-			return nil, fmt.Errorf("the model says that they are in %q, which is not below its folder", name)
-		}
+	places, err := onnx.Externals(data)
+	if err != nil {
+		return nil, err
 	}
-	return names, nil
+	for _, place := range places {
+		if err := place.Check(file); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("they are in another file: %w; fetch that too", err)
+		} else if err != nil {
+			return nil, err
+		}
+		names = append(names, place.File)
+	}
+	return slices.Compact(names), nil
 }
 
 // mapFile maps a file into memory, to read until unmap is called.

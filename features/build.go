@@ -33,8 +33,8 @@ type build struct {
 	images   iter.Seq2[Image, error]
 	places   iter.Seq2[int64, error] // nil except for a shard
 	failed   []Failure
-	sources  []sourceLine
 	parquet  bool
+	sources  []sourceLine
 }
 
 // write writes and syncs all files of the set in a new folder and completes meta.
@@ -72,11 +72,11 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if err == nil {
 		err = file(errorsFile, func(w io.Writer) error { return writeLines(w, each(b.failed), b.failureLine) })
 	}
-	if err == nil && len(b.sources) > 0 {
-		err = file(sourcesFile, func(w io.Writer) error { return writeLines(w, each(b.sources), func(l sourceLine) any { return l }) })
-	}
 	if err == nil && b.parquet {
 		err = file(parquetFile, b.writeParquet)
+	}
+	if err == nil && len(b.sources) > 0 {
+		err = file(sourcesFile, func(w io.Writer) error { return writeLines(w, each(b.sources), func(l sourceLine) any { return l }) })
 	}
 	if err == nil && old != nil {
 		err = errors.Join(copyFile(filepath.Join(dir, weightFile), old.path(weightFile)), copyFile(filepath.Join(dir, biasFile), old.path(biasFile)))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -104,6 +105,7 @@ func TestEveryOperationFails(t *testing.T) {
 		}, true},
 	}
 	for name, test := range tests {
+		test.exchange = test.exchange && runtime.GOOS == "linux" // package disk exchanges folders nowhere else
 		for way, failure := range failures {
 			t.Run(name+", "+way, func(t *testing.T) {
 				parent, at, step := t.TempDir(), 0, 1

@@ -140,6 +140,13 @@ func buildOf(s *Set) (*build, error) {
 	if b.failed, err = s.Errors(); err != nil {
 		return nil, err
 	}
+	sets := s.parts
+	if sets == nil {
+		sets = []*Set{s}
+	}
+	if b.sources, err = sourcesOf(sets); err != nil {
+		return nil, err
+	}
 	b.images = s.eachImage()
 	if images, stop := iter.Pull2(b.images); s.N > 0 {
 		_, err, ok := images()

@@ -149,6 +149,7 @@ func CommitParts(dir string, count int, o Options) (unfinished, err error) {
 		m.Parts = append(m.Parts, partLine{filepath.Base(s.Dir), s.N, s.SHA256})
 		sets = append(sets, s)
 	}
+	uniteClasses(sets)
 	if err := belongTogether(sets); err != nil {
 		if errors.Is(err, ErrShards) || errors.Is(err, ErrFingerprint) {
 			return err, nil
@@ -238,9 +239,9 @@ func readManifest(dir string) (m manifest, err error) {
 		count := parts[len(parts)-1].Count
 		lacking, err := lackingParts(dir, count)
 		if lacking == nil && err == nil {
-			lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s", ErrShards, count, dir, partsFile)
+			lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s: run one of them again", ErrShards, count, dir, partsFile)
 		}
-		return m, errors.Join(err, fmt.Errorf("%w; an extraction of the last shard writes %s: run again those that are missing, or any", lacking, partsFile))
+		return m, errors.Join(err, fmt.Errorf("%w; extract them: the last to finish writes %s", lacking, partsFile))
 	}
 	if err != nil {
 		return m, err
@@ -296,6 +297,7 @@ func openParts(dir string) (_ *Set, err error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	uniteClasses(s.parts)
 	if err := belongTogether(s.parts); err != nil {
 		return nil, err
 	}

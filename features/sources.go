@@ -221,7 +221,7 @@ func (w *Writer) unchanged(b *build) bool {
 	if w.old == nil || w.old.Version == 0 || w.journal == nil || w.journal.n > 0 || len(b.sources) == 0 {
 		return false
 	}
-	if _, had := w.old.Files[parquetFile]; had != b.parquet {
+	if _, ok := w.old.Files[parquetFile]; b.parquet && !ok {
 		return false
 	}
 	sortFailures(b.failed)

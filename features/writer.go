@@ -474,20 +474,23 @@ func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
 		return Meta{}, err
 	}
 	err = set.write(ctx, w.partial(newDir), old)
-	// Windows moves no folder that has an open file.
-	for _, open := range []*Set{old, w.old} {
-		if open != nil {
-			err = errors.Join(err, open.Close())
-		}
+	if old != nil {
+		err = errors.Join(err, old.Close())
 	}
-	if w.old = nil; err != nil {
+	if err != nil {
 		return Meta{}, err
+	}
+	if w.old != nil { // Windows moves no folder that has an open file
+		if err := w.old.Close(); err != nil {
+			return Meta{}, err
+		}
+		w.old = nil
 	}
 	if w.options.Speculate && sameSet(w.dir, set.meta) {
 		return set.meta, w.release(true) // another run was first
 	}
 	if err := place(w.partial(newDir), w.dir, w.partial(oldDir)); err != nil {
-		return Meta{}, fmt.Errorf("put the new set into place: %w", err)
+		return Meta{}, errors.Join(fmt.Errorf("put the new set into place: %w", err), w.release(false))
 	}
 	return set.meta, w.release(true)
 }

@@ -104,7 +104,7 @@ func contents(t testing.TB, dir string) map[string]string {
 			return err
 		}
 		data, err := os.ReadFile(path)
-		all[strings.TrimPrefix(path, dir)] = string(data)
+		all[filepath.ToSlash(strings.TrimPrefix(path, dir))] = string(data)
 		return err
 	}))
 	return all

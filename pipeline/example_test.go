@@ -148,6 +148,55 @@ func ExampleAdd() {
 	// of the known classes 20 of 20 were right, and are 20
 }
 
+// A Judge keeps a detector and its model open, and judges images from anywhere: here
+// files, for a detector whose features are pixels.
+func ExampleOpenJudge() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for i, name := range []string{"images/red", "images/green", "blue"} {
+		if err := paint(in(name), i); err != nil {
+			log.Fatal(err)
+		}
+	}
+	ctx := context.Background()
+	if _, err := pipeline.Extract(ctx, pipeline.ExtractOptions{Model: "pixels", Images: in("images"), Out: in("features")}); err != nil {
+		log.Fatal(err)
+	}
+	opts := pipeline.TrainOptions{Features: []string{in("features")}}
+	opts.Train.Epochs = 5
+	detector, _, err := pipeline.Train(ctx, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := detector.Save(in("colours.safetensors")); err != nil {
+		log.Fatal(err)
+	}
+
+	judge, err := pipeline.OpenJudge(ctx, in("colours.safetensors"), pipeline.JudgeOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer judge.Close()
+	for _, name := range []string{"images/red/0.png", "blue/0.png"} {
+		verdict, err := judge.Image(ctx, pipeline.File(in(name)))
+		switch {
+		case err != nil:
+			log.Fatal(err)
+		case verdict.OOD:
+			fmt.Println(name, "is of no class that is known")
+		default:
+			fmt.Println(name, "is", verdict.Class)
+		}
+	}
+	// Output:
+	// images/red/0.png is red
+	// blue/0.png is of no class that is known
+}
+
 // paint writes a hundred images of mostly one colour.
 func paint(folder string, channel int) error {
 	if err := os.MkdirAll(folder, 0o777); err != nil {

@@ -58,7 +58,7 @@ func TestPageInBrowser(t *testing.T) {
 	// Without JavaScript the page shows what came, but for reviews.
 	tab.Scripts(false)
 	tab.Go(w.url + "/?span=month")
-	if n, m := tab.Count("#flagged>li img"), tab.Count("svg[role=img]"); n != 19 || m != 2 {
+	if n, m := tab.Count("#flagged>li img"), tab.Count("svg[role=img]"); n != 19 || m != 3 {
 		t.Errorf("without JavaScript there are %d images and %d charts", n, m)
 	}
 	if got := tab.Text("#lead"); got != "19 images came in the last 30 days. 19 were flagged: 100%." {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mlrbfn/report"
+	"mlrbfn/serve/detectors"
 	"mlrbfn/serve/drift"
 	"mlrbfn/serve/store"
 )
@@ -84,9 +85,10 @@ type came struct {
 	Lead      string
 	Classes   *pageTable
 	PValues   *bars
-	Shares    *bars
+	Shares    *bars // of flagged images, over time
+	Means     *bars // of p-values
 	Drift     *pageTable
-	Alarms    []string
+	Alarms    []string // of drift, and what else a person must know
 	DriftNote string
 	Flagged   []flaggedItem
 }
@@ -167,6 +169,14 @@ func (s *Server) cameIn(r *http.Request) *came {
 		c.Spans[i].Here = c.Spans[i].Name == c.Span.Name
 	}
 	c.drift(s.drift.list(), s.opts.Alpha)
+	for _, name := range s.detectors.Names() {
+		d, shadow := s.detectors.Use(name)
+		if d.FlagsNothing() {
+			c.Alarms = append(c.Alarms, fmt.Sprintf("The detector %s flags nothing: it had too few calibration images for a threshold.", name))
+		}
+		d.Release()
+		shadow.Release()
+	}
 	if s.opts.Store == nil {
 		c.Note = "This service remembers nothing: it was started without a store. Flagged images are shown as they come."
 		return c
@@ -210,16 +220,16 @@ func (s *Server) flagged(v *store.Record) flaggedItem {
 
 // count fills the tables and charts of counts.
 func (c *came) count(counts []store.Count, from, now time.Time, s *Server) {
-	type sum struct{ n, ood int }
-	classes, steps := map[string]sum{}, map[time.Time]sum{}
-	var all sum
+	classes, steps := map[string]stepSum{}, map[time.Time]stepSum{}
+	var all stepSum
 	var bins [store.PBins]int
 	known := 0
 	for _, one := range counts {
 		class, step := classes[one.Class], steps[one.Start]
-		for _, to := range []*sum{&class, &step, &all} {
+		for _, to := range []*stepSum{&class, &step, &all} {
 			to.n += one.N
 			to.ood += one.OOD
+			to.p += float64(one.N) * one.MeanPValue
 		}
 		classes[one.Class], steps[one.Start] = class, step
 		for i, n := range one.PValues {
@@ -235,7 +245,7 @@ func (c *came) count(counts []store.Count, from, now time.Time, s *Server) {
 		return
 	}
 	c.Classes = &pageTable{Caption: "Verdicts by class, " + c.Span.Label, Head: "class", Columns: []string{"images", "OOD", "share"}}
-	row := func(name string, v sum) {
+	row := func(name string, v stepSum) {
 		c.Classes.Rows = append(c.Classes.Rows, pageRow{name, []pageCell{{Mean: fmt.Sprint(v.n)}, {Mean: fmt.Sprint(v.ood)}, {Mean: percent(v.ood, v.n)}}})
 	}
 	row("all", all)
@@ -254,14 +264,14 @@ func (c *came) count(counts []store.Count, from, now time.Time, s *Server) {
 		row(name, classes[name])
 	}
 	if rest := names[min(most, len(names)):]; len(rest) > 0 {
-		var v sum
+		var v stepSum
 		for _, name := range rest {
 			v.n, v.ood = v.n+classes[name].n, v.ood+classes[name].ood
 		}
 		row(fmt.Sprintf("%d more", len(rest)), v)
 	}
 	c.pValues(bins[:], known)
-	c.shares(func(at time.Time) (int, int) { v := steps[at]; return v.n, v.ood }, from, now, s)
+	c.overTime(steps, from, now, s)
 }
 
 // pValues draws the histogram of p-values.
@@ -279,55 +289,68 @@ func (c *came) pValues(bins []int, known int) {
 	}
 }
 
-// shares draws the share of flagged images over time, with the interval that it lies in
-// with a chance of 95% if images are like the calibration images.
-func (c *came) shares(of func(time.Time) (n, ood int), from, now time.Time, s *Server) {
+// stepSum sums the verdicts of a step of time.
+type stepSum struct {
+	n, ood int
+	p      float64 // sum of the p-values
+}
+
+// overTime draws the share of flagged images and the mean p-value over time, each with the
+// interval that it lies in with a chance of 95% if images are like the calibration images.
+func (c *came) overTime(steps map[time.Time]stepSum, from, now time.Time, s *Server) {
 	d, shadow := s.detectors.Use("")
 	defer d.Release()
 	defer shadow.Release()
-	m, k := 0, 0
-	if len(s.detectors.Names()) == 1 && d.ByClass == nil && len(d.Folds) == 0 { // else there is no one threshold
-		m = len(d.CalibrationScores)
-		below, exact := slices.BinarySearch(d.CalibrationScores, d.Threshold)
-		if k = below; exact {
-			k++
-		}
-	}
+	one := len(s.detectors.Names()) == 1 // else there is no one calibration
+	c.Shares = c.course(steps, from, now, 0.1, "flagged", func(v stepSum, e drift.Expected) (float64, *[2]float64) {
+		return float64(v.ood) / float64(v.n), e.Flagged
+	}, d, one)
+	c.Means = c.course(steps, from, now, 1, "mean p-value", func(v stepSum, e drift.Expected) (float64, *[2]float64) { return v.p / float64(v.n), e.MeanPValue }, d, one)
+}
+
+// course draws one figure of each step. highest is the least height of the chart.
+func (c *came) course(steps map[time.Time]stepSum, from, now time.Time, highest float64, name string, of func(stepSum, drift.Expected) (float64, *[2]float64), d *detectors.Loaded, expect bool) *bars {
 	type point struct {
-		at        time.Time
-		n, ood    int
-		low, high float64
+		at       time.Time
+		n        int
+		value    float64
+		interval *[2]float64
 	}
 	var points []point
-	highest := 0.1
 	for at := from.Truncate(c.Span.Step); at.Before(now); at = at.Add(c.Span.Step) {
-		p := point{at: at, low: 0, high: 0}
-		p.n, p.ood = of(at.UTC())
-		if p.n > 0 {
-			highest = max(highest, float64(p.ood)/float64(p.n))
-			if k > 0 {
-				const enough = 5000 // from where on the interval is that of the threshold
-				p.low, p.high = drift.Flagged(min(p.n, enough), m, k)
-				highest = max(highest, min(1, p.high))
+		p := point{at: at}
+		if v := steps[at.UTC()]; v.n > 0 {
+			const enough = 5000 // from where on the interval is that of the threshold
+			var e drift.Expected
+			if expect {
+				e = drift.Expect(d.Detector, min(v.n, enough))
+			}
+			p.n = v.n
+			p.value, p.interval = of(v, e)
+			highest = max(highest, p.value)
+			if p.interval != nil {
+				highest = max(highest, p.interval[1])
 			}
 		}
 		points = append(points, p)
 	}
-	c.Shares = &bars{Line: -1, Text: fmt.Sprintf("Share of flagged images over the %s, in steps of %v; the highest bar is %.0f%%", c.Span.Label, c.Span.Step, 100*highest)}
+	all := &bars{Line: -1, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
 	width := 400 / float64(len(points))
 	for i, p := range points {
-		b := bar{X: width*float64(i) + 1, Width: math.Max(1, width-2), Y: 100, Text: p.at.UTC().Format("2006-01-02 15:04") + ": no images"}
+		at := p.at.UTC().Format("2006-01-02 15:04 UTC")
+		b := bar{X: width*float64(i) + 1, Width: math.Max(1, width-2), Y: 100, Text: at + ": no images"}
 		if p.n > 0 {
-			b.Height = 100 * float64(p.ood) / float64(p.n) / highest
+			b.Height = 100 * p.value / highest
 			b.Y = 100 - b.Height
-			b.Text = fmt.Sprintf("%s UTC: %d of %d flagged", p.at.UTC().Format("2006-01-02 15:04"), p.ood, p.n)
-			if p.high > 0 {
-				b.Low, b.High = 100-100*p.low/highest, 100-100*p.high/highest
-				b.Text += fmt.Sprintf("; %.0f%% to %.0f%% if they are like the calibration images", 100*p.low, 100*p.high)
+			b.Text = fmt.Sprintf("%s: %s %.3f of %s", at, name, p.value, plural(p.n, "image"))
+			if p.interval != nil {
+				b.Low, b.High = 100-100*p.interval[0]/highest, 100-100*p.interval[1]/highest
+				b.Text += fmt.Sprintf("; %.3f to %.3f if they are like the calibration images", p.interval[0], p.interval[1])
 			}
 		}
-		c.Shares.Bars = append(c.Shares.Bars, b)
+		all.Bars = append(all.Bars, b)
 	}
+	return all
 }
 
 // Band is the rectangle of an interval.

@@ -27,9 +27,7 @@ func newDetect() *command {
 	c := newCommand("detect", "--detector DETECTOR [flags] PATH…", "Judge images by a detector",
 		`Judges images, and all images in folders: class, confidence, and whether the image is out of distribution (OOD). The p-value is the probability that an image of the known classes scores as low.
 
-With --out the verdicts are written into a folder, in parts that many processes may make (--shard); the same command goes on after an interruption, and mlrbfn show sums up.
-
-The PATH - reads further paths from standard input, one per line, and judges them as they come.`)
+With --out verdicts are written into a folder, in parts that many processes can make (--shard). After an interruption the same command continues. The PATH - reads further paths from standard input, one per line, and judges them as they come.`)
 	var opts pipeline.DetectOptions
 	c.section("input")
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")
@@ -43,16 +41,16 @@ The PATH - reads further paths from standard input, one per line, and judges the
 	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
 	format, cells := "", ""
-	Choice(c.FlagSet, &format, "format", "table", "table|jsonl|csv|parquet", "what is printed for each image; parquet goes with --out")
+	Choice(c.FlagSet, &format, "format", "table", "table|jsonl|csv|parquet", "what is printed, or written with --out, for each image")
 	also(c.FlagSet, "format", "json", "jsonl")
 	asJSON := c.Bool("json", false, "the same as --format jsonl or --format json: one object per line")
 	Choice(c.FlagSet, &cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	to := pipeline.VerdictParts{}
-	c.StringVar(&to.Out, "out", "", "folder `DIR` to write the verdicts to, as JSON lines or Parquet, in parts")
+	c.StringVar(&to.Out, "out", "", "folder `DIR` to write verdicts to, as jsonl or parquet, in parts")
 	shard := c.String("shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
 	c.BoolVar(&to.Force, "force", false, "with --out, replace parts of another detector")
 	c.BoolVar(&to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")
-	c.rare("speculate")
+	c.rare("shard", "force", "speculate")
 	moveOOD := c.String("move-ood", "", "move OOD images into the folder `DIR`, never over another file")
 	copyOOD := c.String("copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
 	page := c.String("report", "", "write a page of the images to `FILE.html`, the most surprising first")

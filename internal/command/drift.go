@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,8 @@ import (
 	"mlrbfn/internal/pathtext"
 	"mlrbfn/internal/regular"
 	"mlrbfn/pipeline"
+	"mlrbfn/report"
+	"mlrbfn/report/figures"
 	"mlrbfn/serve/drift"
 )
 
@@ -38,6 +41,7 @@ Each row of the table is a part of the images: how many were flagged and their m
 	c.section("output")
 	rows := c.Int("rows", 20, "parts of the course that are shown")
 	asJSON := c.Bool("json", false, "print one JSON object")
+	page := c.String("report", "", "write a page with charts to `FILE.html`")
 	failOnAlarm := c.Bool("fail-on-alarm", false, "exit with code 4 if an alarm is raised")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("speed and limits")
@@ -56,9 +60,17 @@ Each row of the table is a part of the images: how many were flagged and their m
 		if err := images.Check(); err != nil {
 			return err
 		}
+		if *page != "" {
+			if err := errors.Join(prepareOutput(*page), report.CheckDrift(*page)); err != nil {
+				return err
+			}
+		}
 		var err error
 		if opts.Detector, err = load(*file); err != nil {
 			return err
+		}
+		if math.IsInf(opts.Detector.Threshold, -1) {
+			fmt.Fprintln(s.Err, "drift: warning: the detector flags nothing, as it had too few calibration images: shares of flagged images say nothing, and p-values are coarse; train --calibration cross:10 calibrates by all images")
 		}
 		if err := images.LoadRuntime(); err != nil {
 			return err
@@ -84,6 +96,11 @@ Each row of the table is a part of the images: how many were flagged and their m
 			return err
 		}
 		course.end()
+		if *page != "" {
+			if err := report.WriteDrift(*page, course.page(*file, by)); err != nil {
+				return err
+			}
+		}
 		if *asJSON {
 			err = writeJSON(s.Out, course)
 		} else {
@@ -224,6 +241,18 @@ type alarm struct {
 	Since     *alarm `json:"since,omitempty"` // where the evidence began to grow
 }
 
+// String names the image.
+func (a *alarm) String() string {
+	text := fmt.Sprintf("image %d, %s", a.Image, Printable(a.Path))
+	if a.Time != "" {
+		text += ", " + a.Time
+	}
+	if a.Since != nil {
+		text += fmt.Sprintf("; the evidence began to grow at image %d, %s", a.Since.Image, Printable(a.Since.Path))
+	}
+	return text
+}
+
 // classCourse is the result for the images that were given one class.
 type classCourse struct {
 	Class  string  `json:"class"`
@@ -247,6 +276,14 @@ type part struct {
 	// ExpectedClasses are the intervals that the shares of classes should lie in; null where
 	// the calibration images have no labels.
 	ExpectedClasses map[string][2]float64 `json:"class_intervals"`
+}
+
+// images names the images of a part.
+func (p *part) images() string {
+	if p.From == p.To {
+		return fmt.Sprint(p.From)
+	}
+	return fmt.Sprintf("%d–%d", p.From, p.To)
 }
 
 // newCourse prepares for n images, which may be fewer.
@@ -349,7 +386,7 @@ func (c *course) String() string {
 			expected = fmt.Sprintf("%5.1f–%.1f%%", 100*p.Expected[0], 100*p.Expected[1])
 		}
 		evidence := math.Max(p.LogWealth/threshold, 0)
-		fmt.Fprintf(&b, "%-17s  %-20s  %7.1f%%%s %-14s %6.3f%s  %7.0f%%  %s\n", fmt.Sprintf("%d–%d", p.From, p.To), p.Begin,
+		fmt.Fprintf(&b, "%-17s  %-20s  %7.1f%%%s %-14s %6.3f%s  %7.0f%%  %s\n", p.images(), p.Begin,
 			100*share, mark(share, p.Expected), expected, p.MeanP, mark(p.MeanP, p.ExpectedP), 100*min(evidence, 99), strings.Repeat("#", min(int(10*evidence), 20)))
 	}
 	if len(c.Classes) > 1 {
@@ -369,16 +406,7 @@ func (c *course) String() string {
 	for _, note := range c.Notes {
 		fmt.Fprintf(&b, "note: %s\n", note)
 	}
-	tell := func(what string, a *alarm) {
-		fmt.Fprintf(&b, "ALARM, %s: image %d, %s", what, a.Image, Printable(a.Path))
-		if a.Time != "" {
-			fmt.Fprintf(&b, ", %s", a.Time)
-		}
-		if a.Since != nil {
-			fmt.Fprintf(&b, "; the evidence began to grow at image %d, %s", a.Since.Image, Printable(a.Since.Path))
-		}
-		b.WriteString("\n")
-	}
+	tell := func(what string, a *alarm) { fmt.Fprintf(&b, "ALARM, %s: %s\n", what, a) }
 	if c.Alarm != nil {
 		tell("all images together", c.Alarm)
 	}
@@ -406,4 +434,44 @@ func (c *course) shares(class string) (early, late float64) {
 		all[half] += p.To - p.From + 1
 	}
 	return float64(of[0]) / float64(max(all[0], 1)), float64(of[1]) / float64(max(all[1], 1))
+}
+
+// page is the course as a page.
+func (c *course) page(file, by string) report.Drift {
+	page := report.Drift{
+		Title: "Are these images still like the training images?", Draw: figures.Draw,
+		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
+			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
+		Answer: "No alarm.", Facts: []report.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
+	}
+	if c.Failed > 0 {
+		page.Notes = append(page.Notes, fmt.Sprintf("%s could not be read.", count(c.Failed, "image")))
+	}
+	for _, note := range c.Notes {
+		page.Notes = append(page.Notes, sentence(note))
+	}
+	switch {
+	case c.Alarm != nil:
+		page.Answer = fmt.Sprintf("Alarm: %s.", c.Alarm)
+	case c.raised():
+		page.Answer = "Alarm of a class; see below."
+	}
+	threshold := c.watch.All().Threshold()
+	for _, p := range c.Parts {
+		page.Parts = append(page.Parts, report.DriftPart{From: p.From, To: p.To, Begin: p.Begin, Flagged: float64(p.OOD) / float64(p.To-p.From+1), Expected: p.Expected,
+			MeanP: p.MeanP, ExpectedP: p.ExpectedP, Evidence: p.LogWealth / threshold})
+	}
+	expected := drift.Expect(c.detector, max(c.Images/2, 1)).Classes
+	for _, class := range c.Classes {
+		line := report.DriftClass{Name: class.Class, Images: class.Images, Flagged: float64(class.OOD) / float64(class.Images), MeanP: class.MeanP}
+		line.Early, line.Late = c.shares(class.Class)
+		if e, ok := expected[class.Class]; ok {
+			line.Expected = &e
+		}
+		if class.Alarm != nil {
+			line.Alarm = fmt.Sprintf("image %d", class.Alarm.Image)
+		}
+		page.Classes = append(page.Classes, line)
+	}
+	return page
 }

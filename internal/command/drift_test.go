@@ -78,14 +78,31 @@ func TestDrift(t *testing.T) {
 		t.Error("another result for the same images")
 	}
 
-	text, _ = call(t, foundOOD, "drift", "--detector", detector, "--fail-on-alarm", "--quiet", folder)
+	page := filepath.Join(t.TempDir(), "drift.html")
+	text, _ = call(t, foundOOD, "drift", "--detector", detector, "--fail-on-alarm", "--report", page, "--quiet", folder)
 	if !strings.Contains(text, "ALARM, all images together: image ") || !strings.Contains(text, "*") || strings.Contains(text, "no alarm") {
 		t.Errorf("it prints\n%s", text)
+	}
+	html, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"240 images in the order of time", "Alarm: image ", "; the evidence began to grow at image ", "<td data-sort=\"", ">square</th>", "outside of the interval in"} {
+		if !strings.Contains(string(html), want) {
+			t.Errorf("the page lacks %s", want)
+		}
 	}
 	write(t, filepath.Join(folder, "9", "0.png"), "no image")
 	text, _ = call(t, partial, "drift", "--detector", detector, "--by", "name", "--quiet", filepath.Join(folder, "9"))
 	if !strings.Contains(text, "no alarm in 99 images") {
 		t.Errorf("it prints\n%s", text)
+	}
+	// A detector of too few calibration images: warned of, and parts of one image.
+	few := filepath.Join(t.TempDir(), "few.safetensors")
+	call(t, 0, "train", "--features", filepath.Join(filepath.Dir(detector), "features"), "--out", few, "--epochs", "3", "--calibration", "0.05", "--scores", "head", "--quiet")
+	text, says := call(t, 0, "drift", "--detector", few, "--rows", "1000", "--quiet", filepath.Join(folder, "8"))
+	if !strings.Contains(says, "flags nothing") || strings.Contains(text, "29–29") || !strings.Contains(text, "\n29 ") {
+		t.Errorf("it warns %q and prints\n%s", says, text)
 	}
 	refused(t, "--alpha", "drift", "--detector", detector, "--alpha", "1", folder)
 	refused(t, "folder", "drift", "--detector", detector)

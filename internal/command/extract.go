@@ -54,7 +54,7 @@ Running it again processes only images that are new or whose size or modificatio
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("check")
 	check := addCheckFlags(c)
-	c.rare("verify", "against", "picture", "check-images")
+	c.rare("verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
 	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)

@@ -1,10 +1,12 @@
 package onnx
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,8 +16,8 @@ import (
 
 // inliner moves weights from external files into the graph.
 type inliner struct {
-	dir  string
-	size int64 // of all that was read so far, the graph included
+	graph string // its file
+	size  int64  // of all that was read so far, the graph included
 }
 
 // inline returns a TensorProto with its data inside.
@@ -53,32 +55,18 @@ func (in *inliner) inline(tensor []byte) ([]byte, error) {
 
 // read returns the bytes that location, offset and length of external data name.
 func (in *inliner) read(where map[string]string) (_ []byte, err error) {
-	if !filepath.IsLocal(where["location"]) {
-		return nil, fmt.Errorf("the model says that they are in %q, which is not below the graph's folder", where["location"])
+	e, err := external(where)
+	if err != nil {
+		return nil, err
 	}
-	f, err := regular.Open(filepath.Join(in.dir, where["location"]), regular.Weights)
+	f, err := e.open(in.graph)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
+	offset, length, err := e.within(f)
 	if err != nil {
 		return nil, err
-	}
-	var offset int64
-	if text := where["offset"]; text != "" {
-		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, fmt.Errorf("their offset: %w", err)
-		}
-	}
-	length := info.Size() - offset
-	if text := where["length"]; text != "" {
-		if length, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, fmt.Errorf("their length: %w", err)
-		}
-	}
-	if offset < 0 || length < 0 || length > info.Size()-offset {
-		return nil, fmt.Errorf("%s has %d bytes, and they are said to be %d from byte %d on", f.Name(), info.Size(), length, offset)
 	}
 	in.size += length
 	if err := checkSize(in.size); err != nil {
@@ -89,32 +77,140 @@ func (in *inliner) read(where map[string]string) (_ []byte, err error) {
 	return data, err
 }
 
-// ExternalFiles returns the names, sorted and relative to the model's folder, of
-// the files with a model's weights. It returns none if the data are not a model.
-func ExternalFiles(model []byte) []string {
-	found := map[string]bool{}
+// External is where a model keeps the values of a tensor outside its file.
+type External struct {
+	// File is relative to the folder of the graph, as the model says.
+	File string
+	// Offset and Length are in bytes; a Length of −1 is to the end of the file.
+	Offset, Length int64
+}
+
+// external reads the entries of a tensor's external data.
+func external(where map[string]string) (e External, err error) {
+	e = External{where["location"], 0, -1}
+	if text := where["offset"]; text != "" {
+		if e.Offset, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return e, fmt.Errorf("their offset: %w", err)
+		}
+	}
+	if text := where["length"]; text != "" {
+		if e.Length, err = strconv.ParseInt(text, 10, 64); err == nil && e.Length < 0 {
+			err = errors.New("it is negative")
+		}
+		if err != nil {
+			return e, fmt.Errorf("their length: %w", err)
+		}
+	}
+	return e, nil
+}
+
+// Check tells what is wrong with the place of a tensor's values: it is outside the
+// folder of the graph, no regular file, or beyond the end of the file.
+func (e External) Check(graph string) error {
+	f, err := e.open(graph)
+	if err != nil {
+		return err
+	}
+	_, _, err = e.within(f)
+	return errors.Join(err, f.Close())
+}
+
+// open opens the file. Where links lead, it must be below the folder of the graph, or of
+// the file that the graph is a link to, as in the cache of Hugging Face's hub.
+func (e External) open(graph string) (*os.File, error) {
+	if !filepath.IsLocal(e.File) {
+		return nil, fmt.Errorf("the model says that they are in %q, which is not below the graph's folder", e.File)
+	}
+	path := filepath.Join(filepath.Dir(graph), e.File)
+	f, err := regular.Open(path, regular.Weights)
+	if err != nil {
+		return nil, err
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(graph))
+	if err == nil && below(folder, target) {
+		return f, nil
+	}
+	if linked, err := filepath.EvalSymlinks(graph); err == nil && below(filepath.Dir(linked), target) {
+		return f, nil
+	}
+	return nil, errors.Join(fmt.Errorf("the model says that they are in %q, and a link leads from there to %s, outside the graph's folder", e.File, target), f.Close())
+}
+
+// below tells whether a file is in a folder, both without links.
+func below(folder, file string) bool {
+	rest, err := filepath.Rel(folder, file)
+	return err == nil && filepath.IsLocal(rest)
+}
+
+// within returns which bytes of the file they are.
+func (e External) within(f *os.File) (offset, length int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	size := info.Size()
+	if offset, length = e.Offset, e.Length; length < 0 {
+		length = size - offset
+	}
+	if offset < 0 || length < 0 || length > size-offset {
+		return 0, 0, fmt.Errorf("%s has %d bytes, and they are said to be %d from byte %d on", f.Name(), size, length, offset)
+	}
+	return offset, length, nil
+}
+
+// Externals returns where a model keeps values outside its file, each place once, by
+// file and offset. Data that are not a model are an error.
+func Externals(model []byte) ([]External, error) {
+	found := map[External]bool{}
 	collect := edits{tensor: func(tensor []byte) ([]byte, error) {
 		fields, err := split(tensor)
+		if err != nil {
+			return nil, err
+		}
+		where := map[string]string{}
 		for _, f := range fields {
-			if f.number == tensorExternalData && text(f.parts(), 1) == "location" {
-				found[text(f.parts(), 2)] = true
+			if f.number == tensorExternalData {
+				pair, err := split(f.body)
+				if err != nil {
+					return nil, err
+				}
+				key := text(pair, 1)
+				if _, twice := where[key]; twice {
+					return nil, fmt.Errorf("weights of %q: they have two of %s", text(fields, tensorName), key)
+				}
+				where[key] = text(pair, 2)
 			}
 		}
-		return tensor, err
+		if len(where) == 0 {
+			return tensor, nil
+		}
+		e, err := external(where)
+		if err != nil {
+			return nil, fmt.Errorf("weights of %q: %w", text(fields, tensorName), err)
+		}
+		found[e] = true
+		return tensor, nil
 	}}
 	fields, err := split(model)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range fields {
-		var bad error
 		switch f.number {
 		case modelGraph:
-			_, bad = collect.message(f.body, graphKind, 0)
+			_, err = collect.message(f.body, graphKind, 0)
 		case modelFunction:
-			_, bad = collect.message(f.body, functionKind, 0)
+			_, err = collect.message(f.body, functionKind, 0)
 		}
-		err = errors.Join(err, bad)
+		if err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(found))
+	return slices.SortedFunc(maps.Keys(found), func(a, b External) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Length, b.Length))
+	}), nil
 }

@@ -94,15 +94,16 @@ func checkOpset(opset int) error {
 	return nil
 }
 
-// Parse reads a model and, from files in dir, its external weights. Values with a
-// reserved name are renamed. The Model refers to data, which must not change.
-func Parse(data []byte, dir string, reserved ...string) (*Model, error) {
+// Parse reads a model, which is the content of the file graph, and the weights that it
+// keeps in files beside that. Values with a reserved name are renamed. The Model refers
+// to data, which must not change.
+func Parse(data []byte, graph string, reserved ...string) (*Model, error) {
 	fields, err := split(data)
 	if err != nil {
 		return nil, err
 	}
 	m, whole := &Model{renamed: map[string]string{}}, false
-	in := inliner{dir, int64(len(data))}
+	in := inliner{graph, int64(len(data))}
 	inline := edits{tensor: in.inline}
 	for _, f := range fields {
 		switch f.number {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,9 +33,9 @@ func tensorField(name string, fields ...field) field {
 	return bytesField(graphInitializer, message(append(fields, stringField(tensorName, name))...))
 }
 
-func parse(t *testing.T, data []byte, dir string, reserved ...string) *Model {
+func parse(t *testing.T, data []byte, graph string, reserved ...string) *Model {
 	t.Helper()
-	m, err := Parse(data, dir, reserved...)
+	m, err := Parse(data, graph, reserved...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func TestExternalDataIsInlined(t *testing.T) {
 			tensorField("a", external(tt.where...)...),
 			nodeField("Constant", "c", nil, bytesField(5, message(bytesField(5, message(external(tt.where...)...))))),
 		}
-		m, err := Parse(file(17, graph...), dir)
+		m, err := Parse(file(17, graph...), filepath.Join(dir, "g.onnx"))
 		if tt.says != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), `"a"`) {
 				t.Errorf("%v: %v, want an error that says %q", tt.where, err, tt.says)
@@ -146,9 +147,78 @@ func TestExternalDataIsInlined(t *testing.T) {
 			t.Errorf("%v: got %q, want %q", tt.where, got, want)
 		}
 	}
-	names := ExternalFiles(file(17, tensorField("a", external("location", "w")...), tensorField("b", external("location", "huge")...), tensorField("c", external("location", "w")...)))
-	if strings.Join(names, " ") != "huge w" {
-		t.Errorf("external files %q", names)
+	places, err := Externals(file(17, tensorField("a", external("location", "w")...), tensorField("b", external("location", "huge", "offset", "3", "length", "4")...), tensorField("c", external("location", "w")...)))
+	if want := []External{{"huge", 3, 4}, {"w", 0, -1}}; err != nil || !slices.Equal(places, want) {
+		t.Errorf("external values are at %v, want %v; %v", places, want, err)
+	}
+	for what, model := range map[string][]byte{
+		"length": file(17, tensorField("a", external("location", "w", "length", "-2")...)), "offset": file(17, tensorField("a", external("location", "w", "offset", "1e3")...)),
+		"two of location": file(17, tensorField("a", external("location", "w", "location", "../w")...)), "not an ONNX file": []byte("no protobuf"),
+	} {
+		if _, err := Externals(model); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestExternalDataStayInTheFolder: no path and no link leads out of the folder of a
+// graph; a graph that is a link may have its weights where it leads.
+func TestExternalDataStayInTheFolder(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"model/deep", "blobs", "elsewhere"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"model/graph", "model/weights", "model/deep/weights", "blobs/graph", "blobs/weights", "elsewhere/secret", "secret"} {
+		if err := os.WriteFile(filepath.Join(root, name), make([]byte, 10), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, target := range map[string]string{
+		"model/inside": "deep/weights", "model/again": "inside", "model/outside": "../elsewhere/secret", "model/absolute": filepath.Join(root, "secret"),
+		"model/folder": "../elsewhere", "model/through": "outside", "model/shared": "../blobs/weights", "model/linked": "../blobs/graph", "model/loop": "loop", "entry": "model",
+	} {
+		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+			t.Skip(err)
+		}
+	}
+	for _, tt := range []struct {
+		graph, file    string
+		offset, length int64
+		says           string // "" if it is allowed
+	}{
+		{"model/graph", "weights", 0, -1, ""},
+		{"model/graph", "deep/weights", 3, 7, ""},
+		{"model/graph", "deep/../weights", 0, -1, ""},
+		{"model/graph", "inside", 0, -1, ""},
+		{"model/graph", "again", 0, -1, ""},
+		{"entry/graph", "weights", 0, -1, ""},
+		{"model/linked", "shared", 0, -1, ""},
+		{"model/linked", "weights", 0, -1, ""},
+		{"model/graph", "shared", 0, -1, "link"},
+		{"model/linked", "outside", 0, -1, "link"},
+		{"model/graph", "outside", 0, -1, "link"},
+		{"model/graph", "absolute", 0, -1, "link"},
+		{"model/graph", "folder/secret", 0, -1, "link"},
+		{"model/graph", "through", 0, -1, "link"},
+		{"entry/graph", "outside", 0, -1, "link"},
+		{"model/graph", "loop", 0, -1, "loop"},
+		{"model/graph", "../secret", 0, -1, "not below"},
+		{"model/graph", "deep/../../secret", 0, -1, "not below"},
+		{"model/graph", filepath.Join(root, "secret"), 0, -1, "not below"},
+		{"model/graph", "/dev/zero", 0, -1, "not below"},
+		{"model/graph", "", 0, -1, "not below"},
+		{"model/graph", "deep", 0, -1, "not a regular file"},
+		{"model/graph", "weights", 11, -1, "10 bytes"},
+		{"model/graph", "weights", 4, 7, "10 bytes"},
+		{"model/graph", "weights", -1, -1, "10 bytes"},
+		{"model/graph", "weights", 1 << 62, 1 << 62, "10 bytes"},
+	} {
+		err := External{tt.file, tt.offset, tt.length}.Check(filepath.Join(root, tt.graph))
+		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%+v: %v", tt, err)
+		}
 	}
 }
 
@@ -195,7 +265,7 @@ func TestNothingPanics(t *testing.T) {
 			}
 		}
 		Declarations(changed)
-		m, err := Parse(changed, dir, "y", "x")
+		m, err := Parse(changed, filepath.Join(dir, "g.onnx"), "y", "x")
 		if err != nil {
 			return
 		}
@@ -248,13 +318,22 @@ func FuzzParse(f *testing.F) {
 			bytesField(tensorExternalData, message(stringField(1, "length"), stringField(2, "9223372036854775807"))))))
 	}
 	f.Add([]byte("00B\x02\x10\x11:\x02(0")) // nothing is left of its graph
-	dir := f.TempDir()
+	graph := filepath.Join(f.TempDir(), "g.onnx")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_ = Check(data)
-		m, err := Parse(data, dir)
+		places, err := Externals(data)
+		for _, place := range places {
+			if err := place.Check(graph); err == nil {
+				t.Errorf("%+v is in an empty folder", place)
+			}
+		}
+		if _, bad := Parse(data, graph); err != nil && bad == nil {
+			t.Errorf("%v is not found by Parse", err)
+		}
+		m, err := Parse(data, graph)
 		if err == nil {
 			m.Prune()
-			parse(t, written(t, m), dir)
+			parse(t, written(t, m), graph)
 		}
 	})
 }

@@ -88,6 +88,9 @@ func link(t *testing.T, to, name string) {
 	if err := os.Symlink(to, name); err != nil {
 		t.Skip(err)
 	}
+	if got, err := os.Readlink(name); err != nil || got != filepath.FromSlash(to) {
+		t.Skip("no links here, as under Wine")
+	}
 }
 
 func TestMove(t *testing.T) {
@@ -124,7 +127,7 @@ func TestCopy(t *testing.T) {
 	}
 	same(t, tree(t, dir), map[string]string{"in/a": "text", "out/a": "text", "out/b": "mine", "out/b (2)": "text"})
 	info, err := os.Stat(filepath.Join(dir, "out", "a"))
-	if err != nil || !info.ModTime().Equal(old) || info.Mode().Perm() != 0o640 {
+	if err != nil || !info.ModTime().Equal(old) || info.Mode().Perm() != 0o640 && runtime.GOOS != "windows" {
 		t.Errorf("%v, %v", info, err)
 	}
 }
@@ -179,6 +182,9 @@ func TestLinksOutOfTheFolder(t *testing.T) {
 
 // A link that replaces a folder or file after it was judged has no effect.
 func TestLinksSwappedIn(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows renames no open folder")
+	}
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "victim", "a"), "mine")
 	write(t, filepath.Join(dir, "in", "sub", "a"), "text")

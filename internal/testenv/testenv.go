@@ -122,6 +122,9 @@ func Backbone(tb testing.TB) string {
 func Python(tb testing.TB, program string, args ...string) string {
 	tb.Helper()
 	packages := need(tb, "python", filepath.Join(Root(tb), ".setup", "python"), "run `make setup`")
+	if _, err := exec.LookPath("python3"); err != nil {
+		Missing(tb, "python", "install it", err)
+	}
 	cmd := exec.Command("python3", append([]string{"-c", program}, args...)...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1")
 	var stderr strings.Builder

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 
@@ -118,7 +117,7 @@ func mergeBackbone(model *extractor.Model, opts Options) (*onnx.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := onnx.Parse(data, filepath.Dir(model.File), slices.Sorted(maps.Keys(verdictOutputs))...)
+	m, err := onnx.Parse(data, model.File, slices.Sorted(maps.Keys(verdictOutputs))...)
 	if err != nil {
 		return nil, err
 	}

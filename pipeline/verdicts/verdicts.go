@@ -54,6 +54,12 @@ type Work struct {
 	Detector string `json:"detector"` // its file, for people
 }
 
+// unnamed is the Work without what is only for people.
+func (w Work) unnamed() Work {
+	w.Detector = ""
+	return w
+}
+
 // Record is the file of a finished part.
 type Record struct {
 	Version int    `json:"version"`
@@ -304,13 +310,13 @@ func (w *Writer) partial(file string) string { return filepath.Join(w.partialDir
 // same tells whether a finished part is the wanted one, whole.
 func (w *Writer) same(r *Record) bool {
 	info, err := os.Stat(w.base + "." + r.Work.Format)
-	return err == nil && r.Work == w.work && info.Size() == r.Bytes
+	return err == nil && r.Work.unnamed() == w.work.unnamed() && info.Size() == r.Bytes
 }
 
 // recover opens the lines that an earlier run wrote, if they are of the same work, and
 // cuts off what is not whole.
 func (w *Writer) recover(paths []string) error {
-	want, err := json.Marshal(w.work)
+	want, err := json.Marshal(w.work.unnamed())
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,13 @@
 """mlrbfn: is an image of any class that a detector knows?
 
-The package brings the program `mlrbfn`, its default backbone (models/) and the
+    features = mlrbfn.extract("photos/train", out="photos.features")
+    detector = mlrbfn.train(features)
+    detector.save("photos.safetensors")
+    verdicts = detector.detect("photos/new")
+    verdicts.to_pandas()
+
+`mlrbfn.sklearn` has an estimator for scikit-learn, `mlrbfn.pyod` one for PyOD. The
+package also brings the program `mlrbfn`, its default backbone (models/) and the
 pictures of `mlrbfn demo` (demo/). `python -m mlrbfn` runs the program.
 """
 
@@ -17,7 +24,44 @@ try:
 except PackageNotFoundError:  # a checkout
     __version__ = "unknown"
 
-__all__ = ["__version__", "models", "program"]
+from ._detector import Detector, Verdicts, train
+from ._errors import (
+    AccessError,
+    DataWarning,
+    DetectorError,
+    DivergedError,
+    Error,
+    FeaturesError,
+    ForkError,
+    ModelError,
+    NotFoundError,
+    OnnxruntimeError,
+    OptionError,
+)
+from ._features import Features, extract, load_features
+
+__all__ = [
+    "AccessError",
+    "DataWarning",
+    "Detector",
+    "DetectorError",
+    "DivergedError",
+    "Error",
+    "Features",
+    "FeaturesError",
+    "ForkError",
+    "ModelError",
+    "NotFoundError",
+    "OnnxruntimeError",
+    "OptionError",
+    "Verdicts",
+    "__version__",
+    "extract",
+    "load_features",
+    "models",
+    "program",
+    "train",
+]
 
 
 def models() -> Path:

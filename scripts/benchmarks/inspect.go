@@ -66,8 +66,8 @@ func (b *inspecting) measure(ctx context.Context, _ string) (err error) {
 		Features: []string{filepath.Join(dir, "train")}, Test: []string{filepath.Join(dir, "id")}, Memory: b.memory, Scratch: b.folder,
 		Progress: func(what string, _, _ int) { w.step(what) },
 	})
-	table := w.close()
-	if err := errors.Join(err, table(os.Stdout)); err != nil {
+	w.close()
+	if err != nil {
 		return err
 	}
 	fmt.Printf("\naccuracy out of fold %.1f%%\n", 100*r.Accuracy)

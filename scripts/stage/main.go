@@ -6,11 +6,12 @@
 //	go run ./scripts/stage --into PREFIX [--program FILE] [--debian FILE]
 //
 // The same sources give the same files: their times are SOURCE_DATE_EPOCH, or that of
-// the last commit.
+// the last commit. The environment variable MAINTAINER says whom the package names.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -198,7 +199,7 @@ func (s *stage) documents(ctx context.Context, debian string) {
 }
 
 // maintainer is who a package names.
-const maintainer = "the mlrbfn developers <mlrbfn@localhost>"
+var maintainer = cmp.Or(os.Getenv("MAINTAINER"), "the mlrbfn developers <mlrbfn@packages.invalid>")
 
 // changesOf returns the part of CHANGELOG.md about a version, or what is unreleased if
 // the page does not have the version yet.

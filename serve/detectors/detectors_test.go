@@ -1,15 +1,21 @@
 package detectors
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"mlrbfn/extractor"
+	"mlrbfn/features"
+	"mlrbfn/internal/onnx"
+	"mlrbfn/internal/testenv"
 	"mlrbfn/options"
 	"mlrbfn/pipeline"
 	"mlrbfn/serve/internal/servetest"
@@ -187,6 +193,70 @@ func TestOpenRefuses(t *testing.T) {
 		return d, err
 	}
 	if _, err := Open(t.Context(), Options{Detectors: []Named{{"a", file}}, Load: load}); err == nil || !strings.Contains(err.Error(), "failed its test") {
+		t.Error(err)
+	}
+}
+
+// TestProbeRefuses: a file whose probe another model answered is refused, also where the
+// model is open already, and the old detector still serves.
+func TestProbeRefuses(t *testing.T) {
+	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	model, images, set := filepath.Join(dir, "model"), filepath.Join(dir, "images"), filepath.Join(dir, "features")
+	for i := range 60 {
+		folder := filepath.Join(images, strconv.Itoa(i%2))
+		if err := errors.Join(os.MkdirAll(folder, 0o777), os.WriteFile(filepath.Join(folder, strconv.Itoa(i)+".png"), servetest.Image(i%2, uint64(i)), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := onnx.New(17, "test", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := make([]float32, 192*12)
+	for i := range weights {
+		weights[i] = float32(i*7919%1013)/1013 - 0.5
+	}
+	x := m.Op("Reshape", m.Input("image", onnx.Float, onnx.Batch, 3, 8, 8), m.Int64s(-1, 192))
+	m.Output("features", m.Op("MatMul", x, m.Floats(weights, 192, 12)), onnx.Float, onnx.Batch, 12)
+	var graph bytes.Buffer
+	if err := errors.Join(m.Write(&graph), os.Mkdir(model, 0o777), os.WriteFile(filepath.Join(model, "model.onnx"), graph.Bytes(), 0o666), os.WriteFile(filepath.Join(model, "preprocessor_config.json"),
+		[]byte(`{"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}, "resample": 2, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}`), 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: model, Images: images, Out: set}); err != nil {
+		t.Fatal(err)
+	}
+	opts := pipeline.TrainOptions{Features: []string{set}}
+	opts.Train.Epochs, opts.Calibration.Fraction = 3, 0.4
+	d, _, err := pipeline.Train(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "detector")
+	if err := d.Save(file); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, Options{Detectors: []Named{{"a", file}}})
+	for i := range d.Probe.Features {
+		d.Probe.Features[i] *= -1
+	}
+	if err := d.Save(file); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := s.Use("a")
+	defer before.Release()
+	if err := s.Reload(t.Context(), "a"); !errors.Is(err, features.ErrDrifted) {
+		t.Errorf("a detector of other features: %v", err)
+	}
+	after, _ := s.Use("a")
+	defer after.Release()
+	if after != before {
+		t.Error("the old one does not serve")
+	}
+	if _, err := after.Features(t.Context(), servetest.Image(0, 99)); err != nil {
 		t.Error(err)
 	}
 }

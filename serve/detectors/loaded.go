@@ -63,6 +63,16 @@ func (l *Loaded) Images() bool { return l.backbone != nil }
 // SharesFeatures tells whether two detectors read the same features of an image.
 func (l *Loaded) SharesFeatures(other *Loaded) bool { return l.backbone == other.backbone }
 
+// FlagsNothing tells whether it has no threshold: it had too few calibration images.
+func (l *Loaded) FlagsNothing() bool {
+	for class := range l.Classes {
+		if !math.IsInf(l.ThresholdOf(class), -1) {
+			return false
+		}
+	}
+	return true
+}
+
 // Features returns the features of an encoded image, which must not change meanwhile.
 // What is wrong with the image is an *ImageError.
 func (l *Loaded) Features(ctx context.Context, data []byte) ([]float32, error) {

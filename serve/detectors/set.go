@@ -290,6 +290,9 @@ func (s *Set) load(ctx context.Context, p *place) (_ *Loaded, err error) {
 		l.close()
 		return nil, fmt.Errorf("detector %s failed its test: %w", p.Name, err)
 	}
+	if l.FlagsNothing() {
+		s.opts.Log.Warn("this detector flags nothing, as it had too few calibration images; train --calibration cross:10 calibrates by all images", "detector", p.Name)
+	}
 	return l, nil
 }
 

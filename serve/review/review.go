@@ -1,84 +1,69 @@
 // Package review puts images that wait for a person into groups that look alike, so
 // that one decision covers many.
 //
-// Two images look alike if the cosine of their features is as high as that of most
-// training images and their nearest neighbour. So the bound fits any backbone, and the
-// denser the training images lie the more alike the images of a group are.
+// Two images look alike if the cosine of their features is as high as that of half of the
+// pairs of training images of one class. So the bound fits any backbone, and the more
+// alike the images of a class are the more alike those of a group are.
 package review
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 
+	"mlrbfn/dataset"
 	"mlrbfn/features"
-	"mlrbfn/internal/linalg"
 )
 
 const (
 	// MostInGroup bounds the images of a group.
 	MostInGroup = 50
-	// nearShare is the share of training images that have a neighbour within Reach.
-	nearShare = 0.75
 
-	sampled  = 400    // training images whose nearest neighbour is sought
-	searched = 20_000 // among so many
-	block    = 512    // of which at once
-	same     = 1e-5   // how far identical rows are apart, rounded
+	mostClasses = 200  // whose training images are compared
+	mostOfClass = 20   // images of each
+	same        = 1e-5 // how far identical rows are apart, rounded
 )
 
-// Reach is the distance, 1 − cosine, within which two images look alike: that within
-// which three of four training images have another one. Identical images have none, so
-// that sets of video frames do not make it zero. It is 0 without training images.
+// Reach is the distance, 1 − cosine, within which two images look alike: the median of
+// the pairs of training images of one class. Identical images are no pair, so that sets
+// of video frames do not make it zero. It is 0 where no class has two images.
 func Reach(ctx context.Context, sets []*features.Set) (float64, error) {
-	n := 0
+	type place struct {
+		set *features.Set
+		row int
+	}
+	byClass := map[string][]place{}
 	for _, s := range sets {
-		n += s.N
-	}
-	if n < 2 {
-		return 0, nil
-	}
-	step := (n + searched - 1) / searched
-	row := func(i int) []float32 {
-		for _, s := range sets {
-			if i < s.N {
-				return Unit(s.Row(i))
+		for row, label := range s.Labels() {
+			if label >= 0 {
+				class := s.Classes[label]
+				byClass[class] = append(byClass[class], place{s, row})
 			}
-			i -= s.N
 		}
-		panic("review: no such row")
 	}
-	d := sets[0].D
-	var sample []float32
-	total := (n + step - 1) / step
-	m := min(sampled, total)
-	for i := range m {
-		sample = append(sample, row(i*total/m*step)...)
-	}
-	nearest := slices.Repeat([]float64{math.Inf(1)}, m)
-	cosines := make([]float32, m*block)
-	for from := 0; from < n; from += step * block {
+	var away []float64
+	names := slices.Sorted(maps.Keys(byClass))
+	for _, name := range dataset.Every(names, mostClasses) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		var some []float32
-		for i := from; i < min(n, from+step*block); i += step {
-			some = append(some, row(i)...)
-		}
-		k := len(some) / d
-		linalg.NT(m, k, d, sample, some, cosines)
-		for i, c := range cosines[:m*k] {
-			if away := 1 - float64(c); away > same {
-				nearest[i/k] = min(nearest[i/k], away)
+		var units [][]float32
+		for _, p := range dataset.Every(byClass[name], mostOfClass) {
+			row := Unit(p.set.Row(p.row))
+			for _, other := range units {
+				if d := Distance(row, other); d > same {
+					away = append(away, d)
+				}
 			}
+			units = append(units, row)
 		}
 	}
-	nearest = slices.DeleteFunc(nearest, func(v float64) bool { return math.IsInf(v, 1) })
-	if len(nearest) == 0 {
+	if len(away) == 0 {
 		return 0, nil
 	}
-	slices.Sort(nearest)
-	return nearest[int(nearShare*float64(len(nearest)-1))], nil
+	slices.Sort(away)
+	return away[len(away)/2], nil
 }
 
 // Unit returns a row divided by its length; one of zeros stays as it is.
@@ -115,8 +100,9 @@ func Distance(a, b []float32) float64 {
 
 // Groups divides images, the most urgent first, into groups: the first image that is in
 // none begins one, and those after it join that are of equal bytes or within reach of
-// it, up to MostInGroup. A nil row is of an image whose features are not known; only
-// equal ones join it. Keys are equal for images of equal bytes; "" equals nothing.
+// all that joined before, up to MostInGroup. A nil row is of an image whose features are
+// not known; only equal ones join it. Keys are equal for images of equal bytes; "" equals
+// nothing.
 // Groups hold the numbers of the images.
 func Groups(rows [][]float32, keys []string, reach float64) [][]int {
 	var groups [][]int
@@ -134,8 +120,15 @@ func Groups(rows [][]float32, keys []string, reach float64) [][]int {
 		group := []int{i}
 		taken[i] = true
 		for j := i + 1; j < len(rows) && len(group) < MostInGroup; j++ {
-			equal := keys[i] != "" && keys[i] == keys[j]
-			if !taken[j] && (equal || units[i] != nil && len(units[i]) == len(units[j]) && Distance(units[i], units[j]) <= reach) {
+			if taken[j] {
+				continue
+			}
+			near := units[j] != nil
+			for k := 0; near && k < len(group); k++ {
+				other := units[group[k]]
+				near = len(other) == len(units[j]) && Distance(other, units[j]) <= reach
+			}
+			if near || keys[i] != "" && keys[i] == keys[j] {
 				group, taken[j] = append(group, j), true
 			}
 		}

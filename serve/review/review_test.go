@@ -2,7 +2,7 @@ package review
 
 import (
 	"context"
-	"math"
+	"errors"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -13,10 +13,11 @@ import (
 )
 
 // setOf writes rows as a feature set of another program and opens it.
-func setOf(t *testing.T, d int, x []float32) *features.Set {
+func setOf(t *testing.T, d int, x []float32, labels []int64) *features.Set {
 	t.Helper()
 	dir := t.TempDir()
-	if err := npy.WriteFile(filepath.Join(dir, "features.npy"), x, len(x)/d, d); err != nil {
+	err := npy.WriteFile(filepath.Join(dir, "features.npy"), x, len(x)/d, d)
+	if err := errors.Join(err, npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, len(labels))); err != nil {
 		t.Fatal(err)
 	}
 	set, err := features.Open(dir)
@@ -27,45 +28,49 @@ func setOf(t *testing.T, d int, x []float32) *features.Set {
 	return set
 }
 
-// TestReach compares with a comparison of all pairs, in two sets, and passes over copies.
+// TestReach compares with the distances of all pairs of each class, in two sets, and
+// passes over copies.
 func TestReach(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	const d = 20
 	var all [][]float32
+	var labels []int64
 	var parts [2][]float32
-	for i := range 300 {
+	for i := range 36 {
 		row := make([]float32, d)
 		for j := range row {
 			row[j] = float32(rng.NormFloat64() + 1)
 		}
 		if i%10 == 9 {
-			copy(row, all[i-1]) // an identical image
+			copy(row, all[i-3]) // an identical image
 		}
-		all = append(all, row)
-		parts[i/200] = append(parts[i/200], row...)
+		all, labels = append(all, row), append(labels, int64(i%3))
+		parts[i/24] = append(parts[i/24], row...)
 	}
-	var nearest []float64
+	var pairs []float64
 	for i := range all {
-		best := math.Inf(1)
-		for j := range all {
-			if away := Distance(Unit(all[i]), Unit(all[j])); away > same && i != j {
-				best = min(best, away)
+		for j := range i {
+			if away := Distance(Unit(all[i]), Unit(all[j])); away > same && labels[i] == labels[j] {
+				pairs = append(pairs, away)
 			}
 		}
-		nearest = append(nearest, best)
 	}
-	slices.Sort(nearest)
-	want := nearest[int(nearShare*float64(len(nearest)-1))]
-	got, err := Reach(t.Context(), []*features.Set{setOf(t, d, parts[0]), setOf(t, d, parts[1])})
-	if err != nil || math.Abs(got-want) > 1e-5 {
+	slices.Sort(pairs)
+	want := pairs[len(pairs)/2]
+	first := setOf(t, d, parts[0], labels[:24])
+	got, err := Reach(t.Context(), []*features.Set{first, setOf(t, d, parts[1], labels[24:])})
+	if err != nil || got != want {
 		t.Errorf("%g, %v, want %g", got, err, want)
+	}
+	if got, err := Reach(t.Context(), []*features.Set{setOf(t, d, all[0], labels[:1])}); got != 0 || err != nil {
+		t.Errorf("of one image: %g, %v", got, err)
 	}
 	if got, err := Reach(t.Context(), nil); got != 0 || err != nil {
 		t.Errorf("of nothing: %g, %v", got, err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Reach(gone, []*features.Set{setOf(t, d, parts[0])}); err == nil {
+	if _, err := Reach(gone, []*features.Set{first}); err == nil {
 		t.Error("it went on after the end")
 	}
 }
@@ -79,6 +84,11 @@ func TestGroups(t *testing.T) {
 	want := [][]int{{0, 2, 6}, {1, 4}, {3, 5}, {7}}
 	if !slices.EqualFunc(got, want, func(x, y []int) bool { return slices.Equal(x, y) }) {
 		t.Errorf("%v, want %v", got, want)
+	}
+	// Every two of a group are near: what is near to its first image alone begins another.
+	between := Groups([][]float32{{1, 0}, {1, 0.4}, {1, -0.4}}, make([]string, 3), 0.1)
+	if !slices.EqualFunc(between, [][]int{{0, 1}, {2}}, slices.Equal[[]int]) {
+		t.Errorf("%v", between)
 	}
 	many := slices.Repeat([][]float32{a}, 2*MostInGroup+1)
 	got = Groups(many, make([]string, len(many)), 0.01)

@@ -1,0 +1,57 @@
+"""Turns what users have into arrays that the library reads in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._errors import OptionError
+
+
+def rows(x: Any, columns: int | None = None) -> np.ndarray:
+    """Returns features as float32 [n, d] in C order: x itself, without a copy, if it is
+    that already. NumPy arrays, PyTorch tensors on the CPU and all that has __array__ or
+    __dlpack__ are taken; other numbers are converted."""
+    if hasattr(x, "detach"):  # a tensor, which may have a gradient
+        x = x.detach()
+    if not isinstance(x, np.ndarray) and not hasattr(x, "__array__") and hasattr(x, "__dlpack__"):
+        x = np.from_dlpack(x)
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"the features are no array of numbers in the processor's memory: {error}") from None
+    if array.dtype.kind not in "fiub":
+        raise OptionError(f"features are numbers, and these are of the type {array.dtype}")
+    if array.ndim != 2:
+        raise OptionError(f"features have two dimensions, a row for each image, and these have the shape {array.shape}")
+    if columns is not None and array.shape[1] != columns:
+        raise OptionError(f"the detector reads rows of {columns} features, and these have {array.shape[1]}")
+    if array.shape[1] == 0:
+        raise OptionError("the rows of features are empty")
+    with np.errstate(over="ignore"):  # the library says which value is too large
+        return np.require(array, np.float32, ["C", "A"])
+
+
+def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the index of each row's class as int64 [n], -1 for None or NaN, and the
+    classes, sorted."""
+    if hasattr(y, "detach"):
+        y = y.detach()
+    y = np.asarray(y)
+    if y.shape != (n,):
+        raise OptionError(f"there are {n} rows of features, and the labels have the shape {y.shape}")
+    if y.dtype.kind == "f":
+        known = ~np.isnan(y)
+    elif y.dtype.kind == "O":
+        known = np.array([v is not None and v == v for v in y], dtype=bool)
+    else:
+        known = np.ones(n, dtype=bool)
+    index = np.full(n, -1, np.int64)
+    try:
+        classes, index[known] = np.unique(y[known], return_inverse=True)
+    except TypeError:
+        raise OptionError("labels are of different types, such as numbers and text") from None
+    if len(classes) == 0:
+        raise OptionError("no row has a label")
+    return index, classes

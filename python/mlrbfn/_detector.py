@@ -1,0 +1,279 @@
+"""Detectors and what they say."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _arrays, _native
+from ._errors import OptionError
+from ._features import Features
+
+if TYPE_CHECKING:
+    import pandas
+
+_FIELDS = [("class", object), ("label", np.int64), ("confidence", np.float64), ("score", np.float64), ("ood", np.bool_), ("p_value", np.float64)]
+_ANSWER = np.dtype([("path", object), *_FIELDS, ("error", object)])
+
+
+class Verdicts(np.recarray):
+    """What a detector says of rows or images: a NumPy array with named columns.
+
+    - ``class``: the most confident class; ``label``: its index in `Detector.classes_`
+    - ``confidence``: the probability that the class is right
+    - ``score``: higher is more in-distribution
+    - ``ood``: whether the score is below the threshold
+    - ``p_value``: the chance that an image like the training images scores this low
+    - ``path`` and ``error``, of `Detector.detect` alone; where there is an error, the
+      label is -1, the class None, and the numbers are NaN
+
+    ``verdicts["class"]`` and ``verdicts.score`` are columns, ``verdicts[verdicts.ood]`` are
+    the rows that were flagged, and ``pandas.DataFrame(verdicts)`` is a data frame.
+    """
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns the verdicts as a data frame."""
+        import pandas
+
+        return pandas.DataFrame({name: np.asarray(self[name]) for name in self.dtype.names or ()})
+
+
+class Detector:
+    """Says of features or images which class they are of, and whether they are of any
+    class that it knows. `train` and `Detector.load` make it.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat(["cat", "dog", "owl"], 100)
+    >>> X = rng.normal(size=(300, 8)).astype(np.float32) + 6 * np.eye(8, dtype=np.float32)[np.repeat([0, 1, 2], 100)]
+    >>> detector = Detector.train(X, y, epochs=20)
+    >>> verdicts = detector.judge(np.stack([X[0], np.full(8, 30, np.float32)]))
+    >>> print(verdicts["class"][0], verdicts.ood)
+    cat [False  True]
+    """
+
+    classes_: np.ndarray  #: the classes, in the order of the labels
+    #: What training came to, with the names of `mlrbfn train --json`; None for a detector from a file.
+    result: dict[str, Any] | None
+    description: str  #: what `mlrbfn train` prints of it; "" for a detector from a file
+
+    def __init__(self) -> None:
+        raise TypeError("Detector.load and Detector.train make detectors")
+
+    @classmethod
+    def _of(cls, handle: int, classes: np.ndarray | None = None, result: dict[str, Any] | None = None, description: str = "") -> Detector:
+        self: Detector = object.__new__(cls)
+        self._handle = handle
+        self._finalizer = weakref.finalize(self, _close, handle, os.getpid())
+        self._finalizer.atexit = False
+        self.info: dict[str, Any] = self._call("info", quick=True)
+        self.info["model"] = _native.decode(self.info["model"])
+        self.classes_ = np.array(self.info["classes"]) if classes is None else classes
+        self.result, self.description = result, description
+        return self
+
+    @classmethod
+    def load(cls, file: str | os.PathLike[str], *, public_key: str | os.PathLike[str] | None = None) -> Detector:
+        """Loads a detector file. With public_key, one of minisign or a file with it, the
+        detector must be signed by it."""
+        return cls._of(_native.call("load", {"file": _native.encode(file), "public_key": os.fspath(public_key or "")}, quick=True))
+
+    @classmethod
+    def train(
+        cls,
+        X: Any,
+        y: Any = None,
+        *,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Detector:
+        """Trains a detector; see `train`."""
+        if isinstance(X, tuple) and len(X) == 2 and y is None:
+            X, y = X
+        sets = [X] if isinstance(X, Features) else list(X) if isinstance(X, list) and X and all(isinstance(s, Features) for s in X) else None
+        arguments: dict[str, Any] = {"settings": _native.settings(options)}
+        buffers: list[np.ndarray] = []
+        classes = None
+        if sets is not None and y is None:
+            arguments["features"] = [_native.encode(s.folder) for s in sets]
+        else:
+            if y is None:
+                raise OptionError("train takes features of a folder (load_features), or an array and its labels")
+            x = _arrays.rows(X)
+            index, classes = _arrays.labels(y, len(x))
+            names = [str(c) for c in classes]
+            if len(set(names)) < len(names):
+                raise OptionError("two classes have the same name")
+            arguments.update(columns=x.shape[1], classes=names)
+            buffers = [x, index]
+        trained = _native.call("train", arguments, buffers, progress=progress)
+        return cls._of(trained["detector"], classes, trained["result"], trained["about"])
+
+    def _call(self, function: str, arguments: dict[str, Any] | None = None, buffers: Iterable[np.ndarray] = (), **how: Any) -> Any:
+        return _native.call(function, {"detector": self._handle, **(arguments or {})}, list(buffers), **how)
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of features of a row."""
+        n: int = self.info["features"]
+        return n
+
+    @property
+    def threshold(self) -> float:
+        """The score below which an image is flagged; -inf if there were too few
+        calibration images, so that none is."""
+        return -np.inf if self.info["threshold"] is None else self.info["threshold"]
+
+    @property
+    def assessment(self) -> dict[str, Any] | None:
+        """How well an image of a new class would be noticed, as class hold-out found: `auroc`,
+        `caught_at_5_percent`, and `classes` with both of each; None if there was none."""
+        assessment: dict[str, Any] | None = self.info["assessment"]
+        return assessment
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Writes the detector as one file, which all programs of mlrbfn read. It has the
+        names of the classes: classes that were numbers are text after load."""
+        self._call("save", {"file": _native.encode(file)}, quick=True)
+
+    def judge(self, X: Any) -> Verdicts:
+        """Judges rows of features [n, d]."""
+        x = _arrays.rows(X, self.n_features_in_)
+        n = len(x)
+        columns = [np.empty(n, kind) for kind in (np.int64, np.float64, np.float64, np.bool_, np.float64)]
+        self._call("verdicts", buffers=[x, *columns], quick=n <= 256)
+        verdicts = np.empty(n, _FIELDS).view(Verdicts)
+        verdicts["class"] = self.classes_[columns[0]]
+        for name, column in zip(("label", "confidence", "score", "ood", "p_value"), columns, strict=True):
+            verdicts[name] = column
+        return verdicts
+
+    def score(self, X: Any) -> np.ndarray:
+        """Returns the score of each row, float64 [n]: higher is more in-distribution."""
+        x = _arrays.rows(X, self.n_features_in_)
+        scores = np.empty(len(x))
+        empty = np.empty(0, np.uint8)
+        self._call("verdicts", buffers=[x, empty, empty, scores], quick=len(x) <= 256)
+        return scores
+
+    def log_confidences(self, X: Any) -> np.ndarray:
+        """Returns the logarithm of the confidence in each class, float64 [n, classes]: each
+        class is judged on its own, so that all confidences of a new image may be small."""
+        x = _arrays.rows(X, self.n_features_in_)
+        out = np.empty((len(x), len(self.classes_)))
+        self._call("confidences", buffers=[x, out], quick=len(x) <= 256)
+        return out
+
+    def detect(self, images: Any, *, model: str | os.PathLike[str] = "", progress: bool | None = None, **options: Any) -> Verdicts:
+        """Judges images: a path of an image or a folder, or a list of paths, bytes of image
+        files, PIL images, and arrays of bytes (uint8) [height, width, 3] or [height, width].
+
+        model is the folder of the backbone where it is not found by itself. options are
+        those of `mlrbfn detect` that say how to run it: device="cuda", workers=4.
+        """
+        several = isinstance(images, (list, tuple)) or (isinstance(images, Iterable) and not hasattr(images, "__array__") and not _is_picture(images) and not isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike)))
+        all_images = list(images) if several else [images]
+        common = {"model": _native.encode(model), "settings": _native.settings(options)}
+        if all(isinstance(i, (str, os.PathLike)) for i in all_images):
+            said = self._call("detect", {"paths": [_native.encode(i) for i in all_images], **common}, progress=progress) if all_images else []
+        else:
+            pictures, buffers = [], []
+            for at, image in enumerate(all_images):
+                if isinstance(image, (str, os.PathLike)):
+                    pictures.append({"path": _native.encode(image)})
+                else:
+                    buffer, size = _pixels(image, at)
+                    pictures.append({"buffer": len(buffers), **size})
+                    buffers.append(buffer)
+            said = self._call("images", {"images": pictures, **common}, buffers, progress=progress)
+        verdicts = np.empty(len(said), _ANSWER).view(Verdicts)
+        for i, a in enumerate(said):
+            failed = bool(a.get("error"))
+            path = _native.decode(a["path"]) if a["path"] else None
+            if failed:
+                verdicts[i] = (path, None, -1, np.nan, np.nan, False, np.nan, a["error"])
+            else:
+                verdicts[i] = (path, self.classes_[a["label"]], a["label"], a["confidence"], a["score"], a["ood"], a["p_value"], None)
+        return verdicts
+
+    def evaluate(self, known: Any, new: Any) -> dict[str, float]:
+        """Measures how well the score tells rows of images of known classes from those of
+        new ones: `auroc`, `aupr_out`, `aupr_in`, `fpr95` (known images flagged where 95% of the
+        new ones are caught) and `fpr95_id` (new images accepted where 95% of the known
+        ones are)."""
+        scores: dict[str, float] = _native.call("measure", {}, [self.score(known), self.score(new)], quick=True)
+        return scores
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fd, file = tempfile.mkstemp(suffix=".safetensors")
+        os.close(fd)
+        try:
+            self.save(file)
+            with open(file, "rb") as f:
+                data = f.read()
+        finally:
+            os.remove(file)
+        return _unpickle, (data, self.classes_, self.result, self.description)
+
+    def __repr__(self) -> str:
+        return f"Detector({len(self.classes_)} classes, {self.n_features_in_} features, score {self.info['scores']}, threshold {self.threshold:.4g})"
+
+
+def _unpickle(data: bytes, classes: np.ndarray, result: dict[str, Any] | None, description: str) -> Detector:
+    fd, file = tempfile.mkstemp(suffix=".safetensors")
+    try:
+        with os.fdopen(fd, "wb") as f:
+            f.write(data)
+        handle = _native.call("load", {"file": _native.encode(file), "public_key": ""}, quick=True)
+    finally:
+        os.remove(file)
+    return Detector._of(handle, classes, result, description)
+
+
+def _close(handle: int, pid: int) -> None:
+    """Lets go of a detector that nobody holds any more."""
+    if os.getpid() == pid:
+        _native.call("close", {"detector": handle}, quick=True)
+
+
+def _is_picture(image: Any) -> bool:
+    return hasattr(image, "convert") and hasattr(image, "tobytes") and hasattr(image, "size")
+
+
+def _pixels(image: Any, at: int) -> tuple[np.ndarray, dict[str, int]]:
+    """Returns an image in memory as a buffer, with its size if it is decoded."""
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return np.frombuffer(image, np.uint8), {}
+    if _is_picture(image):
+        image = np.asarray(image.convert("RGB"))
+    array = np.asarray(image)
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.ndim == 3 and array.shape[2] not in (1, 3, 4) or array.size == 0:
+        raise OptionError(f"image {at} is no path, no bytes of an image file, no PIL image, and no array of bytes (uint8) [height, width, 3]; it has the type {array.dtype} and the shape {array.shape}")
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.shape[2] == 1:
+        array = np.repeat(array, 3, axis=2)
+    array = np.require(array[:, :, :3], np.uint8, ["C"])
+    return array, {"height": array.shape[0], "width": array.shape[1]}
+
+
+def train(X: Any, y: Any = None, *, progress: bool | None = None, **options: Any) -> Detector:
+    """Trains a detector on features.
+
+    X is a feature set (`load_features`, `extract`), a list of such sets, or an array [n, d]
+    with the labels y [n], where None and NaN mean no label. An array of float32 in C order
+    is read in place; other numbers are converted once. Tensors of PyTorch on the CPU are
+    taken as they are.
+
+    options are those of `mlrbfn train`, with underscores, among them max_false_alarms=0.05,
+    seeds=[0, 1, 2], epochs, scores="knn", calibration=0.1 (or "cross:10" for few images),
+    val=0.1, per_class=True, no_assess=True, group_by, exclude, paper=True.
+
+    The same options on the same machine give the same detector. Ctrl-C ends the training.
+    """
+    return Detector.train(X, y, progress=progress, **options)

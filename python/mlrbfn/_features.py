@@ -1,0 +1,156 @@
+"""Feature sets: the features that a model computed for images."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _native
+from ._errors import DataWarning
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Features:
+    """A feature set on disk; `load_features` and `extract` make it.
+
+    ``x`` is a memory map, float32 [n, d]: nothing is read before it is used, and it may be
+    larger than memory. ``labels`` are indices into ``classes``, -1 for an image without a
+    label; ``y`` are their names.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = os.path.abspath(folder)
+        about = _native.call("features", {"folder": _native.encode(folder)}, quick=True)
+        self.classes: list[str] = about["classes"]
+        self.root: str = _native.decode(about["root"])
+        self.model: str = _native.decode(about["model"])
+        self.fingerprint: str = about["fingerprint"]
+        self._shape: tuple[int, int] = (about["n"], about["d"])
+        self._logits: int = about["logits"]
+
+    @cached_property
+    def x(self) -> np.ndarray:
+        """The features, float32 [n, d]."""
+        try:
+            x = np.load(os.path.join(self.folder, "features.npy"), mmap_mode="r")
+        except (OSError, ValueError):
+            x = None
+        if x is not None and x.dtype == np.float32 and x.shape == self._shape:
+            return x
+        x = np.empty(self._shape, np.float32)
+        self._read([x])
+        return x
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """The class of each row as an index into `classes`, int64 [n]; -1 for none."""
+        labels = np.empty(len(self), np.int64)
+        self._read([np.empty(0, np.float32), labels])
+        return labels
+
+    @cached_property
+    def logits(self) -> np.ndarray | None:
+        """The logits of the model's own classifier, float32 [n, c], or None."""
+        if not self._logits:
+            return None
+        logits = np.empty((len(self), self._logits), np.float32)
+        self._read([np.empty(0, np.float32), np.empty(0, np.int64), logits])
+        return logits
+
+    def _read(self, buffers: list[np.ndarray]) -> None:
+        _native.call("read", {"folder": _native.encode(self.folder)}, buffers)
+
+    @property
+    def y(self) -> np.ndarray:
+        """The name of each row's class, None for none."""
+        return np.array([*self.classes, None], dtype=object)[self.labels]
+
+    @cached_property
+    def _images(self) -> dict[str, Any]:
+        images: dict[str, Any] = _native.call("paths", {"folder": _native.encode(self.folder)})
+        return images
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The path of each row's image below `root`; empty if the set does not have them."""
+        return [_native.decode(p) for p in self._images["paths"]]
+
+    @cached_property
+    def errors(self) -> dict[str, str]:
+        """The images that could not be read, and why."""
+        return {_native.decode(e["path"]): e["error"] for e in self._images["errors"]}
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy:
+            return np.array(self.x, dtype=dtype)
+        return np.asarray(self.x, dtype=dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and of features of a row."""
+        return self._shape
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns the paths and classes of the rows as a data frame."""
+        import pandas
+
+        return pandas.DataFrame({"path": self.paths or None, "class": self.y}, index=range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Features({self.folder!r}: {len(self)} × {self._shape[1]}, {len(self.classes)} classes)"
+
+
+def load_features(folder: str | os.PathLike[str]) -> Features:
+    """Opens the feature set in a folder, and checks it as the program does.
+
+    Any folder with `features.npy` (and `labels.npy`) is one too:
+
+    >>> import os, tempfile, numpy as np
+    >>> folder = tempfile.mkdtemp()
+    >>> np.save(os.path.join(folder, "features.npy"), np.ones((4, 3), np.float32))
+    >>> np.save(os.path.join(folder, "labels.npy"), np.array([0, 0, 1, 1]))
+    >>> features = load_features(folder)
+    >>> features.x.shape, features.classes, features.labels.tolist()
+    ((4, 3), ['0', '1'], [0, 0, 1, 1])
+    """
+    return Features(folder)
+
+
+def extract(
+    images: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    model: str | os.PathLike[str] = "efficientnet-lite0",
+    progress: bool | None = None,
+    **options: Any,
+) -> Features:
+    """Computes the features of a folder of images with an ONNX model and writes them as a
+    feature set to the folder out. In images/class/…/image the folders are the labels.
+
+    Calling it again processes only images that are new or have changed; after Ctrl-C the
+    same call continues. model is the name of a model that comes with the package, the
+    folder of one, or "pixels". options are those of `mlrbfn extract`, with underscores:
+    size="32", exif="apply", shard="1/4", device="cuda", workers=4.
+
+    An image that cannot be read is a warning, and listed in the result's `errors`.
+    """
+    arguments = {"images": _native.encode(images), "model": _native.encode(model), "out": _native.encode(out), "settings": _native.settings(options)}
+    result = _native.call("extract", arguments, progress=progress)
+    features = Features(out)
+    if result["failed"]:
+        first = result["failed"][0]
+        warnings.warn(
+            f"{len(result['failed'])} images could not be read, all listed in .errors; the first: {_native.decode(first['path'])}: {first['error']}",
+            DataWarning,
+            stacklevel=2,
+        )
+    return features

@@ -1,0 +1,342 @@
+"""Tests of the Python package: `make test-python` runs them."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+import mlrbfn
+from mlrbfn import Detector, _arrays, _native
+
+
+def clusters(n: int = 100, d: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns three classes of n rows each."""
+    rng = np.random.default_rng(seed)
+    index = np.repeat([0, 1, 2], n)
+    x = rng.normal(size=(3 * n, d)) + 6 * np.eye(d)[index]
+    return x.astype(np.float32), np.array(["cat", "dog", "owl"])[index]
+
+
+def write_set(folder: str, x: np.ndarray, labels: np.ndarray) -> str:
+    np.save(os.path.join(folder, "features.npy"), x)
+    np.save(os.path.join(folder, "labels.npy"), labels)
+    return folder
+
+
+class Trained(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.x, cls.y = clusters()
+        cls.detector = mlrbfn.train(cls.x, cls.y, epochs=20)
+
+    def setUp(self) -> None:
+        room = tempfile.TemporaryDirectory()
+        self.addCleanup(room.cleanup)
+        self.room = room.name
+
+
+class Arrays(Trained):
+    def test_float32_is_not_copied(self) -> None:
+        for x in (self.x, self.x[10:20], np.frombuffer(self.x.tobytes(), np.float32).reshape(self.x.shape)):
+            self.assertTrue(np.shares_memory(_arrays.rows(x), x))
+
+    def test_other_numbers_are_converted(self) -> None:
+        want = self.detector.score(self.x)
+        for x in (self.x.astype(np.float64), np.asfortranarray(self.x), self.x.astype(">f4"), self.x.tolist(), np.repeat(self.x, 2, axis=1)[:, ::2]):
+            np.testing.assert_array_equal(self.detector.score(x), want)
+
+    def test_tensors(self) -> None:
+        class Tensor:  # as PyTorch's: an array only once it is detached
+            def __init__(self, x: np.ndarray) -> None:
+                self.x, self.gradient = x, True
+
+            def detach(self) -> Tensor:
+                other = Tensor(self.x)
+                other.gradient = False
+                return other
+
+            def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+                if self.gradient:
+                    raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+                return self.x
+
+        class Exchange:  # has nothing but the exchange protocol
+            def __init__(self, x: np.ndarray) -> None:
+                self.x = x
+
+            def __dlpack__(self, **how: object) -> object:
+                return self.x.__dlpack__(**how)
+
+            def __dlpack_device__(self) -> tuple[int, int]:
+                return self.x.__dlpack_device__()
+
+        for x in (Tensor(self.x), Exchange(self.x)):
+            self.assertTrue(np.shares_memory(_arrays.rows(x), self.x))
+
+    def test_refused(self) -> None:
+        for x, text in [
+            (self.x[0], "two dimensions"),
+            (self.x[:, :3], "rows of 8 features, and these have 3"),
+            (self.x.astype(complex), "complex"),
+            ([["a"] * 8], "type <U1"),
+            (np.full((2, 8), np.nan), "NaN"),
+            (np.full((2, 8), 1e300), "Inf"),
+        ]:
+            with self.subTest(text), self.assertRaisesRegex(mlrbfn.OptionError, text):
+                self.detector.judge(x)
+
+    def test_empty(self) -> None:
+        self.assertEqual(len(self.detector.judge(np.empty((0, 8)))), 0)
+
+    def test_labels(self) -> None:
+        index, classes = _arrays.labels([3, 1, 3, 2], 4)
+        self.assertEqual((index.tolist(), classes.tolist()), ([2, 0, 2, 1], [1, 2, 3]))
+        index, classes = _arrays.labels(np.array([1, np.nan, 0]), 3)
+        self.assertEqual((index.tolist(), classes.tolist()), ([1, -1, 0], [0, 1]))
+        index, classes = _arrays.labels(["b", None, "a"], 3)
+        self.assertEqual((index.tolist(), classes.tolist()), ([1, -1, 0], ["a", "b"]))
+        for y in ([1, 2], [None, None, None], ["a", 1, None]):
+            with self.subTest(y), self.assertRaises(ValueError):
+                _arrays.labels(np.array(y, dtype=object), 3)
+
+
+class Detectors(Trained):
+    def test_verdicts(self) -> None:
+        v = self.detector.judge(np.concatenate([self.x, np.full((3, 8), 40, np.float32)]))
+        self.assertGreater(float(np.mean(v["class"][:300] == self.y)), 0.99)
+        self.assertTrue(v.ood[300:].all())
+        self.assertLess(float(v.ood[:300].mean()), 0.1)
+        self.assertTrue((v.ood == (v.score < self.detector.threshold)).all())
+        self.assertEqual(len(v[v.ood]), int(v.ood.sum()))
+        np.testing.assert_array_equal(self.detector.score(self.x), v.score[:300])
+        log = self.detector.log_confidences(self.x)
+        np.testing.assert_array_equal(self.detector.classes_[log.argmax(axis=1)], v["class"][:300])
+        import pandas
+
+        frame = pandas.DataFrame(v)
+        self.assertEqual(list(frame.columns), ["class", "label", "confidence", "score", "ood", "p_value"])
+        pandas.testing.assert_frame_equal(frame, v.to_pandas())
+
+    def test_what_training_says(self) -> None:
+        self.assertEqual(self.detector.result["rows"]["train"] + self.detector.result["rows"]["validation"] + self.detector.result["rows"]["calibration"], 300)
+        self.assertIn("3 classes, 1 head", self.detector.description)
+        self.assertEqual(set(self.detector.assessment["classes"]), {"cat", "dog", "owl"})
+        self.assertIn("3 classes", repr(self.detector))
+
+    def test_file_and_pickle(self) -> None:
+        file = Path(self.room, "größe.safetensors")
+        self.detector.save(file)
+        want = self.detector.judge(self.x)
+        for again in (Detector.load(file), pickle.loads(pickle.dumps(self.detector))):
+            for name in want.dtype.names:
+                np.testing.assert_array_equal(again.judge(self.x)[name], want[name])
+
+    def test_numbers_stay_numbers(self) -> None:
+        y = np.unique(self.y, return_inverse=True)[1] * 10
+        detector = mlrbfn.train(self.x, y, epochs=20)
+        self.assertEqual(detector.classes_.tolist(), [0, 10, 20])
+        np.testing.assert_array_equal(detector.score(self.x), self.detector.score(self.x))
+
+    def test_a_folder_and_an_array_give_the_same_detector(self) -> None:
+        labels = np.unique(self.y, return_inverse=True)[1]
+        features = mlrbfn.load_features(write_set(self.room, self.x, labels))
+        self.assertIsInstance(features.x, np.memmap)
+        np.testing.assert_array_equal(features.x, self.x)
+        np.testing.assert_array_equal(features.labels, labels)
+        self.assertEqual(features.paths, [])
+        detector = mlrbfn.train(features, epochs=20)
+        np.testing.assert_array_equal(detector.score(features), self.detector.score(self.x))
+        self.assertGreater(detector.evaluate(features, np.full((5, 8), 40))["auroc"], 0.99)
+
+    def test_rows_without_a_label(self) -> None:
+        y = np.where(np.arange(300) % 10 == 0, None, self.y)
+        with self.assertWarnsRegex(mlrbfn.DataWarning, "images without a label are left out: 30"):
+            detector = mlrbfn.train(self.x, y, epochs=2)
+        self.assertEqual(detector.result["rows"]["unlabelled"], 30)
+
+    def test_many_threads(self) -> None:
+        want, got = self.detector.score(self.x), [None] * 8
+
+        def work(i: int) -> None:
+            got[i] = self.detector.score(self.x)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for scores in got:
+            np.testing.assert_array_equal(scores, want)
+
+
+class Errors(Trained):
+    def test_kinds(self) -> None:
+        bad = Path(self.room, "bad.safetensors")
+        bad.write_bytes(b"no detector")
+        for do, kind, text in [
+            (lambda: mlrbfn.train(self.x, self.y, epoch=3), ValueError, "there is no option epoch; there are .*epochs"),
+            (lambda: mlrbfn.train(self.x, self.y, epochs="many"), ValueError, "epochs many: it is a whole number"),
+            (lambda: mlrbfn.train(self.x, self.y, epochs=-1), ValueError, "epochs -1: it must be positive"),
+            (lambda: mlrbfn.train(self.x, self.y, max_false_alarms=3), ValueError, "max_false_alarms 3: a share lies between 0 and 1"),
+            (lambda: mlrbfn.train(self.x, self.y, scores="best"), ValueError, "scores: .*best"),
+            (lambda: mlrbfn.train(self.x), ValueError, "labels"),
+            (lambda: mlrbfn.train(self.x, self.y[:9]), ValueError, "300 rows"),
+            (lambda: mlrbfn.train(np.full((9, 2), np.nan), ["a"] * 9), mlrbfn.Error, "row 0: .*NaN"),
+            (lambda: mlrbfn.load_features(Path(self.room, "none")), FileNotFoundError, "mlrbfn extract makes it"),
+            (lambda: mlrbfn.load_features(self.room), mlrbfn.FeaturesError, "not a feature set"),
+            (lambda: Detector.load(Path(self.room, "none")), FileNotFoundError, "none"),
+            (lambda: Detector.load(bad), mlrbfn.DetectorError, "bad.safetensors"),
+            (lambda: self.detector.detect(Path(self.room, "none.jpg")), FileNotFoundError, "none.jpg"),
+        ]:
+            with self.subTest(text), self.assertRaisesRegex(kind, text) as raised:
+                do()
+            self.assertIsInstance(raised.exception, mlrbfn.Error)
+            self.assertNotIn("--", str(raised.exception))
+
+    def test_a_panic_is_an_exception(self) -> None:
+        with self.assertRaisesRegex(mlrbfn.Error, "there is no function"):
+            _native.call("nothing", {}, quick=True)
+        with self.assertRaisesRegex(mlrbfn.Error, "there is no detector 999"):
+            _native.call("info", {"detector": 999}, quick=True)
+
+    @unittest.skipUnless(hasattr(signal, "pthread_kill"), "no signals to send")
+    def test_interrupt(self) -> None:
+        x, y = clusters(2000, 64)
+
+        def interrupt() -> None:
+            lib, number = _native.library(), next(_native._numbers) + 1
+            while True:
+                now = json.loads(_native._text(lib, lib.mlrbfn_progress(number)))
+                if now.get("what") == "training" and now["done"] > 0:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    return
+                time.sleep(0.01)
+
+        ready = threading.Thread(target=interrupt)
+        ready.start()
+        time.sleep(0.05)  # it has taken its number
+        with self.assertRaises(KeyboardInterrupt):
+            mlrbfn.train(x, y, epochs=100000)
+        ready.join()
+        self.assertFalse([t for t in threading.enumerate() if t.name.startswith("mlrbfn")])
+        self.assertEqual(len(self.detector.judge(self.x)), 300)
+
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork")
+    def test_fork_is_refused(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads and fork
+            global INHERITED
+            INHERITED = self.detector
+            with multiprocessing.get_context("fork").Pool(1) as pool, self.assertRaisesRegex(mlrbfn.ForkError, "spawn"):
+                pool.apply(scores_inherited, (self.x,))
+
+    def test_spawn(self) -> None:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            np.testing.assert_array_equal(pool.apply(scores_of, (self.detector, self.x)), self.detector.score(self.x))
+
+
+INHERITED: Detector | None = None
+
+
+def scores_inherited(x: np.ndarray) -> np.ndarray:
+    return INHERITED.score(x)
+
+
+def scores_of(detector: Detector, x: np.ndarray) -> np.ndarray:
+    return detector.score(x)
+
+
+class Images(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        from PIL import Image
+
+        room = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(room.cleanup)
+        cls.room = Path(room.name)
+        rng = np.random.default_rng(0)
+        for name, mean in (("dark", 60), ("light", 190)):
+            Path(cls.room, "train", name).mkdir(parents=True)
+            for i in range(40):
+                pixels = np.clip(rng.normal(mean, 20, (6, 5, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(Path(cls.room, "train", name, f"{i}.png"))
+        Path(cls.room, "train", "dark", "broken.png").write_bytes(b"no image")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            cls.features = mlrbfn.extract(cls.room / "train", out=cls.room / "set", model="pixels", channels="rgb")
+        cls.warnings = [str(w.message) for w in caught]
+        cls.files = [str(w.filename) for w in caught]
+        cls.detector = mlrbfn.train(cls.features, epochs=10, calibration=0.3, progress=False)
+
+    def test_extract(self) -> None:
+        f = self.features
+        self.assertEqual((f.shape, f.classes, f.model), ((80, 90), ["dark", "light"], "pixels"))
+        self.assertEqual(f.paths[0], "dark/0.png")
+        self.assertEqual(list(f.errors), ["dark/broken.png"])
+        self.assertIn("1 images could not be read", self.warnings[0])
+        self.assertEqual(self.files[0], __file__)
+        self.assertEqual(f.to_pandas()["class"].value_counts().to_dict(), {"dark": 40, "light": 40})
+
+    def test_all_ways_to_give_an_image_agree(self) -> None:
+        from PIL import Image
+
+        files = [self.room / "train" / c / f"{i}.png" for c in ("dark", "light") for i in range(5)]
+        want = self.detector.judge(self.features.x[[self.features.paths.index(f.relative_to(self.room / "train").as_posix()) for f in files]])
+        opened = [Image.open(f) for f in files]
+        arrays = [np.asarray(image) for image in opened]
+        for how, images in {"paths": files, "text": [str(f) for f in files], "bytes": [f.read_bytes() for f in files], "PIL": opened, "arrays": arrays,
+                            "mixed": [files[0], arrays[1], *opened[2:]], "one array": np.stack(arrays), "generator": (a for a in arrays)}.items():
+            with self.subTest(how):
+                got = self.detector.detect(images if not isinstance(images, np.ndarray) else list(images))
+                self.assertEqual(got.path.tolist(), [str(f) if how in ("paths", "text") or how == "mixed" and i == 0 else None for i, f in enumerate(files)])
+                for name in want.dtype.names:
+                    np.testing.assert_array_equal(got[name], want[name])
+        for image in opened:
+            image.close()
+
+    def test_folders_and_faults(self) -> None:
+        v = self.detector.detect(self.room / "train")
+        self.assertEqual(len(v), 81)
+        bad = v[v.label < 0]
+        self.assertEqual((len(bad), bad[0]["class"], bool(bad[0].ood)), (1, None, False))
+        self.assertTrue(bad[0].path.endswith("broken.png") and bad[0].error)
+        with self.assertRaisesRegex(ValueError, "image 0 is no path"):
+            self.detector.detect([np.zeros((2, 2))])
+        self.assertEqual(len(self.detector.detect([])), 0)
+
+
+class Bars(unittest.TestCase):
+    def test_tqdm(self) -> None:
+        import tqdm.auto
+
+        shown, x, y = io.StringIO(), *clusters()
+        usual, sys.stderr = sys.stderr, shown
+        self.addCleanup(setattr, sys, "stderr", usual)
+        mlrbfn.train(x, y, epochs=300, progress=True)
+        sys.stderr = usual
+        self.assertTrue(tqdm.auto.tqdm)
+        self.assertIn("training", shown.getvalue())
+
+
+def load_tests(_loader: object, tests: unittest.TestSuite, _pattern: object) -> unittest.TestSuite:
+    for module in (mlrbfn._features, mlrbfn._detector):
+        tests.addTests(doctest.DocTestSuite(module))
+    return tests
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,115 @@
+"""Tests of the estimators for scikit-learn and PyOD."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import pickle
+import tempfile
+import unittest
+import warnings
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import mlrbfn.sklearn
+from mlrbfn.sklearn import OODClassifier
+
+QUICK = {"epochs": 10, "options": {"no_assess": True}}
+
+
+class Classifier(unittest.TestCase):
+    def test_check_estimator(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results = check_estimator(OODClassifier(epochs=10), on_fail=None, on_skip=None)
+        self.assertGreater(len(results), 40)
+        for result in results:
+            with self.subTest(result["check_name"]):
+                if result["status"] == "failed":
+                    raise result["exception"]
+        # Only what asks for packages or interfaces that are not here.
+        skipped = {r["check_name"] for r in results if r["status"] == "skipped"}
+        self.assertLessEqual(skipped, {"check_array_api_input"})
+
+    def test_composition(self) -> None:
+        X, y = load_iris(return_X_y=True, as_frame=True)
+        model = make_pipeline(StandardScaler(), OODClassifier(**QUICK))
+        self.assertGreater(cross_val_score(model, X, y, cv=3, n_jobs=2).mean(), 0.85)  # by loky
+        search = GridSearchCV(model, {"oodclassifier__epochs": [5, 20]}, cv=2).fit(X, y)
+        self.assertEqual(list(search.predict(X[:2])), [0, 0])
+        self.assertEqual(search.best_estimator_[-1].n_features_in_, 4)
+
+    def test_copies(self) -> None:
+        import joblib
+
+        X, y = load_iris(return_X_y=True)
+        model = OODClassifier(**QUICK).fit(X, y)
+        with tempfile.TemporaryDirectory() as room:
+            joblib.dump(model, room + "/model.joblib")
+            copies = [pickle.loads(pickle.dumps(model)), joblib.load(room + "/model.joblib"), clone(model).fit(X, y), OODClassifier(**QUICK).fit(X, y)]
+        for copy in copies:
+            np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+            np.testing.assert_array_equal(copy.score_samples(X), model.score_samples(X))
+        other = OODClassifier(random_state=1, **QUICK).fit(X, y)
+        self.assertFalse(np.array_equal(other.score_samples(X), model.score_samples(X)))
+
+    def test_ood(self) -> None:
+        X, y = load_iris(return_X_y=True)
+        names = np.array(["setosa", "versicolor", "virginica"])[y]
+        model = OODClassifier(ood_label="unknown", calibration=0.3, **QUICK).fit(X, names)
+        strange = [[50.0, 50, 50, 50]]
+        self.assertEqual(model.predict(strange).tolist(), ["unknown"])
+        self.assertTrue(model.is_ood(strange)[0])
+        self.assertLess(model.score_samples(strange)[0], model.score_samples(X).min())
+        self.assertLess(model.p_values(strange)[0], 0.05)
+        self.assertEqual(set(model.predict(X)) - {"unknown"}, set(names))
+
+
+@unittest.skipUnless(importlib.util.find_spec("pyod"), "PyOD is not installed")
+class PyOD(unittest.TestCase):
+    def test_conventions(self) -> None:
+        from pyod.utils.data import generate_data
+
+        from mlrbfn.pyod import OODDetector
+
+        x, more, y, more_y = generate_data(n_train=300, n_test=100, n_features=5, contamination=0.1, random_state=0)
+        model = OODDetector(contamination=0.1).fit(x)
+        self.assertEqual((model.decision_scores_.shape, model.labels_.shape), ((300,), (300,)))
+        self.assertEqual(model.labels_.sum(), 30)
+        np.testing.assert_array_equal(model.labels_, (model.decision_scores_ > model.threshold_).astype(int))
+        np.testing.assert_array_equal(model.decision_function(x), model.decision_scores_)
+        self.assertGreater(np.mean(model.labels_ == y), 0.95)
+        self.assertEqual(set(model.predict(more)), {0, 1})
+        self.assertGreater(np.mean(model.predict(more) == more_y), 0.95)
+        proba = model.predict_proba(more)
+        self.assertEqual(proba.shape, (100, 2))
+        np.testing.assert_allclose(proba.sum(axis=1), 1)
+        self.assertEqual(model.predict(more, return_confidence=True)[1].shape, (100,))
+        self.assertEqual(model.fit_predict(x).shape, (300,))
+        self.assertEqual(model._predict_rank(more).shape, (100,))
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).decision_function(more), model.decision_function(more))
+        clone(model).fit(x)
+        for wrong in (0.0, 0.6):
+            with self.assertRaises(ValueError):
+                OODDetector(contamination=wrong)
+        known = OODDetector().fit(x, classes=np.arange(300) % 2)
+        self.assertEqual(len(known.detector_.classes_), 2)
+
+
+def load_tests(_loader: object, tests: unittest.TestSuite, _pattern: object) -> unittest.TestSuite:
+    tests.addTests(doctest.DocTestSuite(mlrbfn.sklearn))
+    if importlib.util.find_spec("pyod"):
+        from mlrbfn import pyod
+
+        tests.addTests(doctest.DocTestSuite(pyod))
+    return tests
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,175 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"mlrbfn/metrics"
+)
+
+// Drift holds what the page of a course of images shows.
+type Drift struct {
+	Title    string // "" means "Drift"
+	Lead     []string
+	Answer   string // whether there was an alarm
+	Notes    []string
+	Commands []string
+	Facts    []Fact
+	Parts    []DriftPart  // of the course, in order
+	Classes  []DriftClass // that images were given
+
+	// Draw makes the static picture of a chart; see Report.Draw.
+	Draw func(c Chart, format string) ([]byte, error)
+}
+
+// DriftPart is some images in a row. Intervals hold 95% of such parts if images are like
+// the calibration images; nil where that is not known.
+type DriftPart struct {
+	From, To  int    // numbers of the images, from 1 on
+	Begin     string // time of the first
+	Flagged   float64
+	Expected  *[2]float64
+	MeanP     float64
+	ExpectedP *[2]float64
+	Evidence  float64 // after the last image; 1 raises the alarm
+}
+
+// DriftClass is a class that images were given.
+type DriftClass struct {
+	Name           string
+	Images         int
+	Early, Late    float64     // share of the images of the first half of the course, and of the second
+	Expected       *[2]float64 // of both; nil where that is not known
+	Flagged, MeanP float64
+	Alarm          string // the image that raised it; "" for none
+}
+
+// CheckDrift returns an error if WriteDrift could not write to the file; see
+// CheckDetector.
+func CheckDrift(file string) error { return checkPage(file) }
+
+type driftView struct {
+	Page       layout
+	Charts     []*figure
+	Parts      table
+	ClassTable *table
+}
+
+// WriteDrift writes the page of a course of images to a file.
+func WriteDrift(file string, d Drift) error {
+	if err := checkPage(file); err != nil {
+		return err
+	}
+	v := &driftView{Page: layout{
+		Title: cmp.Or(d.Title, "Drift"), Lead: d.Lead, Answer: d.Answer, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts, Charts: true,
+		Links: []link{{"course", "Course"}},
+	}}
+	if len(d.Parts) > 1 {
+		v.Charts = []*figure{{Chart: d.evidence()},
+			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", true, func(p DriftPart) (float64, *[2]float64) { return p.Flagged, p.Expected })},
+			{Chart: d.chart("mean-p", "Mean p-value", "mean p-value", false, func(p DriftPart) (float64, *[2]float64) { return p.MeanP, p.ExpectedP })}}
+	}
+	v.tables(d)
+	for _, f := range v.Charts {
+		var err error
+		if d.Draw == nil {
+			break
+		}
+		if f.svg, err = d.Draw(f.Chart, "svg"); err != nil {
+			return fmt.Errorf("report: chart %s: %w", f.Name, err)
+		}
+	}
+	if err := writePage(file, "drift.html", v); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// images is the axis of the course.
+func (d *Drift) images() Axis {
+	return Axis{Label: "image", Min: float64(d.Parts[0].From), Max: float64(d.Parts[len(d.Parts)-1].To)}
+}
+
+// mostEvidence is what a chart shows at most: beyond the alarm it does not matter.
+const mostEvidence = 2
+
+// evidence is the chart of the evidence that images changed.
+func (d *Drift) evidence() Chart {
+	c := Chart{Name: "evidence", Caption: "Evidence that the images are no longer like the calibration images, after each part. At 100% the alarm is raised.",
+		X: d.images(), Y: Axis{Label: "evidence, %", Max: 1.1, Percent: true}}
+	highest := 0.0
+	points := []metrics.Point{{X: c.X.Min}}
+	for _, p := range d.Parts {
+		highest = max(highest, p.Evidence)
+		points = append(points, metrics.Point{X: float64(p.To), Y: min(max(p.Evidence, 0), mostEvidence)})
+	}
+	c.Y.Max = max(c.Y.Max, min(highest, mostEvidence))
+	c.Text = fmt.Sprintf("The highest evidence is %.0f%% of what raises the alarm.", 100*highest)
+	c.Series = []Series{styled(lineStyles[0], "evidence", points), styled(lineStyles[1], "alarm", []metrics.Point{{X: c.X.Min, Y: 1}, {X: c.X.Max, Y: 1}})}
+	return c
+}
+
+// chart is a figure of each part with its interval.
+func (d *Drift) chart(name, what, label string, percent bool, of func(DriftPart) (float64, *[2]float64)) Chart {
+	c := Chart{Name: name, Caption: what + " of each part, with the interval for 95% of such parts if images are like the calibration images.", X: d.images(), Y: Axis{Label: label, Percent: percent}}
+	var line, low, high []metrics.Point
+	outside := 0
+	for _, p := range d.Parts {
+		x := float64(p.From+p.To) / 2
+		value, interval := of(p)
+		line = append(line, metrics.Point{X: x, Y: value})
+		c.Y.Max = max(c.Y.Max, value)
+		if interval != nil {
+			low, high = append(low, metrics.Point{X: x, Y: interval[0]}), append(high, metrics.Point{X: x, Y: interval[1]})
+			c.Y.Max = max(c.Y.Max, interval[1])
+			if value < interval[0] || value > interval[1] {
+				outside++
+			}
+		}
+	}
+	c.Y.Max = math.Max(math.Min(1, 1.05*c.Y.Max), 0.01)
+	c.Text = fmt.Sprintf("%s: %s at first, %s at last.", what, number(line[0].Y), number(line[len(line)-1].Y))
+	c.Series = []Series{styled(lineStyles[0], what, line)}
+	if len(high) > 0 {
+		c.Text += fmt.Sprintf(" It is outside of the interval in %d of %d parts.", outside, len(line))
+		bound := lineStyles[2]
+		bound.Width = 1
+		upper, lower := styled(bound, "95% interval", high), styled(bound, "", low)
+		lower.Hidden = true
+		c.Series = append(c.Series, upper, lower)
+	}
+	return c
+}
+
+// tables fills the tables.
+func (v *driftView) tables(d Drift) {
+	share := func(value float64, interval *[2]float64) tableCell {
+		return tableCell{Mean: percent(value), Sort: fmt.Sprint(value), Wrong: interval != nil && (value < interval[0] || value > interval[1])}
+	}
+	bounds := func(interval *[2]float64) tableCell {
+		if interval == nil {
+			return tableCell{Mean: "–"}
+		}
+		return tableCell{Mean: percent(interval[0]) + " to " + percent(interval[1]), Sort: fmt.Sprint(interval[0])}
+	}
+	plain := func(text string) tableCell { return tableCell{Mean: text, Sort: text} }
+	v.Parts = table{Caption: "Parts of the course", Head: "images", Columns: []string{"from", "flagged, %", "expected", "mean p-value, %", "expected", "evidence, %"}}
+	for _, p := range d.Parts {
+		name := fmt.Sprintf("%d–%d", p.From, p.To)
+		if p.From == p.To {
+			name = fmt.Sprint(p.From)
+		}
+		v.Parts.Rows = append(v.Parts.Rows, tableRow{name, []tableCell{plain(p.Begin), share(p.Flagged, p.Expected), bounds(p.Expected), share(p.MeanP, p.ExpectedP), bounds(p.ExpectedP),
+			{Mean: percent(max(p.Evidence, 0)), Sort: fmt.Sprint(p.Evidence), Wrong: p.Evidence >= 1}}})
+	}
+	if len(d.Classes) < 2 {
+		return
+	}
+	v.Page.Links = append(v.Page.Links, link{"classes", "Classes"})
+	v.ClassTable = &table{Caption: "Classes that images were given", Head: "class", Columns: []string{"images", "first half, %", "second half, %", "expected", "flagged, %", "mean p-value, %", "alarm"}}
+	for _, c := range d.Classes {
+		v.ClassTable.Rows = append(v.ClassTable.Rows, tableRow{c.Name, []tableCell{plain(fmt.Sprint(c.Images)), share(c.Early, c.Expected), share(c.Late, c.Expected), bounds(c.Expected),
+			share(c.Flagged, nil), share(c.MeanP, nil), {Mean: cmp.Or(c.Alarm, "–"), Sort: c.Alarm, Wrong: c.Alarm != ""}}})
+	}
+}
