@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test counted emulated lint race demo bench fuzz vulnerabilities export-check python test-python wheels container deb release clean
+.PHONY: help setup build test counted emulated lint race demo bench fuzz vulnerabilities export-check python test-python wheels container deb release store clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,10 @@ lint: setup  ## check formatting, spelling and the sources
 
 race: setup  ## run the short tests under the race detector
 	go test $(quick) -race -short ./...
+
+store: setup  ## bring an object store and test buckets and tars against it
+	@scripts/store
+	MLRBFN_REQUIRE=setup,python,store go test $(quick) -count 1 ./pipeline/source/...
 
 demo:  ## run the whole chain on real images, in under three minutes
 	@scripts/demo

@@ -21,14 +21,19 @@ import (
 	"mlrbfn/extractor"
 	"mlrbfn/extractor/preprocess"
 	"mlrbfn/internal/setaside"
+	"mlrbfn/options"
 	"mlrbfn/pipeline/detector"
+	"mlrbfn/pipeline/source"
 )
 
 // DetectOptions says which images to judge by what.
 type DetectOptions struct {
 	Detector *detector.Detector
-	Model    string   // folder of the backbone; "" takes the detector's own
-	Paths    []string // image files, folders of them, and idx files of images
+	Model    string // folder of the backbone; "" takes the detector's own
+	// Paths are image files, folders of them, and idx files of images. If one is a tar, a
+	// Parquet file or a URL, package source reads them all, sorted, and SetAside and More
+	// do not go with it.
+	Paths []string
 
 	// More, unless nil, is asked for further paths when those before are judged. It waits
 	// until there are some, and returns io.EOF at the end.
@@ -100,6 +105,9 @@ type DetectStats struct {
 // before it are done. An image that cannot be read is a judgement with an error
 // and stops nothing; an idx file that cannot is an error.
 func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (DetectStats, error) {
+	if slices.ContainsFunc(opts.Paths, source.Judged) {
+		return detectSources(ctx, opts, sink)
+	}
 	// Paths that cannot be are told before a model is loaded.
 	items, err := listPaths(ctx, opts.Paths, opts.SetAside, opts.More == nil)
 	if err != nil {
@@ -133,7 +141,9 @@ func detect(ctx context.Context, opts DetectOptions, items []extractor.Item, sin
 		for {
 			run := opts.Run
 			run.NoHash = true
-			if progress := run.Progress; progress != nil {
+			if progress := run.Progress; progress != nil && run.Feed != nil {
+				run.Progress = func(n, failed, _ int) { progress(n, failed, -1) }
+			} else if progress := run.Progress; progress != nil {
 				run.Progress = func(n, failedNow, total int) {
 					if total += done; opts.More != nil {
 						total = -1 // nobody knows
@@ -145,7 +155,7 @@ func detect(ctx context.Context, opts DetectOptions, items []extractor.Item, sin
 				r.Index += done
 				return j.judge(ctx, r)
 			})
-			done, failed = done+len(items), failed+through.Failed
+			done, failed = done+through.Done, failed+through.Failed
 			if err == nil {
 				err = j.flush(ctx)
 			}
@@ -172,6 +182,30 @@ func detect(ctx context.Context, opts DetectOptions, items []extractor.Item, sin
 	})
 	stats.Unmapped = explaining.unmapped
 	return stats, err
+}
+
+// detectSources is Detect for what package source reads.
+func detectSources(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (DetectStats, error) {
+	if opts.SetAside != "" || opts.More != nil {
+		return DetectStats{}, options.Errorf("SetAside", "images in tars, tables and buckets stay where they are, and no further paths go with them")
+	}
+	listing, err := source.List(ctx, opts.Paths...)
+	if err != nil {
+		return DetectStats{}, err
+	}
+	units, expected := make([]int, len(listing.Units)), int64(0)
+	for i := range units {
+		units[i] = i
+		expected += max(listing.Units[i].Size/(100<<10), 1)
+	}
+	stream := listing.Stream(ctx, units, source.StreamOptions{Failures: true})
+	defer stream.Close()
+	opts.Run.Expected = int(expected)
+	opts.Run.Feed = func(ctx context.Context) (extractor.Item, error) {
+		item, _, err := stream.Next(ctx)
+		return item, err
+	}
+	return detect(ctx, opts, nil, sink)
 }
 
 // add counts a judgement and returns it.

@@ -12,6 +12,7 @@ import (
 	"mlrbfn/features"
 	"mlrbfn/internal/progress"
 	"mlrbfn/options"
+	"mlrbfn/pipeline/source"
 	"mlrbfn/pipeline/verdicts"
 )
 
@@ -59,6 +60,9 @@ type VerdictParts struct {
 func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (_ *verdicts.Record, err error) {
 	if opts.SetAside != "" || opts.More != nil {
 		return nil, options.Errorf("Out", "verdicts in parts are on images of folders and files, which stay where they are")
+	}
+	if i := slices.IndexFunc(opts.Paths, source.Judged); i >= 0 {
+		return nil, fmt.Errorf("%s: verdicts in parts are on folders and files of images, and not yet on tars, tables and buckets", opts.Paths[i])
 	}
 	items, err := listPaths(ctx, opts.Paths, "", true)
 	if err != nil {

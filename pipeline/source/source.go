@@ -63,7 +63,7 @@ type Unit struct {
 	base   string         // the folder that the user named it by
 }
 
-// Holds many tells whether the unit is a file of many images.
+// Many tells whether the unit is a file of many images.
 func (u *Unit) Many() bool { return u.kind != image }
 
 // A Listing holds the units that a user named.
@@ -122,6 +122,10 @@ func kindOf(name string) (k kind, isImage bool) {
 func isList(name string) bool {
 	return slices.Contains([]string{".txt", ".lst", ".urls"}, strings.ToLower(path.Ext(name)))
 }
+
+// Judged tells whether this package reads a path that detect is given: other than for
+// extractions, a text on the disk is none of a list but a file that is no image.
+func Judged(name string) bool { return Wanted(name) && (bucket.IsURL(name) || !isList(name)) }
 
 // withoutQuery cuts off what follows the path of a web server's URL.
 func withoutQuery(name string) string {
@@ -311,10 +315,10 @@ func (l *lister) addURL(ctx context.Context, url, label string) error {
 	if err != nil {
 		return err
 	}
-	k, isImage := kindOf(withoutQuery(at.Key))
+	k, isImage := kindOf(withoutQuery(url))
 	web := strings.HasPrefix(at.Scheme, "http")
 	switch {
-	case isList(withoutQuery(at.Key)):
+	case isList(withoutQuery(url)):
 		text, _, err := bucket.ReadFile(ctx, url, regular.List)
 		if err != nil {
 			return fmt.Errorf("images: %w", err)

@@ -47,6 +47,8 @@ type StreamOptions struct {
 	// Ended, where set, is told what a unit held, by its index in the listing, when all of
 	// it was read. The last images may not be through yet.
 	Ended func(unit int, c Contents)
+	// Failures has failures given too, as images with an error, after those of their unit.
+	Failures bool
 	// Memory bounds the bytes that are read ahead, and those of images that wait or are
 	// in work: each takes half of it. 0 is 256 MiB.
 	Memory int64
@@ -121,12 +123,25 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 			if ctx.Err() != nil {
 				return
 			}
+			if opts.Failures {
+				for _, f := range c.Failed {
+					if !s.give(ctx, unit, Image{Path: f.Path}, l.name(unit, f.Path), nil, f.Err, 0, nil) {
+						return
+					}
+				}
+			}
 			if opts.Ended != nil {
 				opts.Ended(unit, c)
 			}
 		}
 	})
 	return s
+}
+
+// name returns the complete name of something in a unit.
+func (l *Listing) name(unit int, path string) string {
+	u := &l.Units[unit]
+	return u.Name + strings.TrimPrefix(path, u.Path)
 }
 
 // Next returns the next image and the index of its unit, and [io.EOF] after the last.

@@ -87,7 +87,7 @@ func (w *webdataset) read() error {
 	w.seen = map[string]bool{}
 	t := tar.NewReader(w.in)
 	for {
-		at := w.in.pos
+		at := (w.in.pos + tarBlock - 1) / tarBlock * tarBlock // the next header
 		h, err := t.Next()
 		if broken := w.broken(); broken != nil {
 			return broken

@@ -1,0 +1,371 @@
+package source_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"archive/tar"
+	"image"
+	"image/png"
+
+	"mlrbfn/bucket"
+	_ "mlrbfn/bucket/s3"
+	_ "mlrbfn/bucket/web"
+	"mlrbfn/extractor"
+	"mlrbfn/features"
+	"mlrbfn/internal/testenv"
+	"mlrbfn/pipeline"
+)
+
+// installed returns a program that scripts/store installs.
+func installed(t *testing.T, name string) string {
+	t.Helper()
+	file := filepath.Join(testenv.Root(t), ".setup", "store", "bin", name)
+	if _, err := os.Stat(file); err != nil {
+		testenv.Missing(t, "store", "scripts/store installs it", err)
+	}
+	return file
+}
+
+// freePort returns a port that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start runs a program until the test ends, and waits until it listens.
+func start(t *testing.T, address string, env []string, name string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	for range 600 {
+		if c, err := net.Dial("tcp", address); err == nil {
+			c.Close()
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("%s does not listen", name)
+}
+
+// store starts an object store with the bucket data, and returns its folder and address.
+func store(t *testing.T) (folder, address string) {
+	program := installed(t, "versitygw")
+	folder, address = t.TempDir(), freePort(t)
+	if err := os.MkdirAll(filepath.Join(folder, "data"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	start(t, address, []string{"ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=testtest"}, program, "--port", address, "--quiet", "posix", "--nometa", folder)
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest", "AWS_REGION": "us-east-1", "AWS_PROFILE": "", "AWS_CONFIG_FILE": os.DevNull} {
+		t.Setenv(name, value)
+	}
+	reach(t, address)
+	return filepath.Join(folder, "data"), address
+}
+
+// reach sends requests to an address from now on.
+func reach(t *testing.T, address string) {
+	t.Setenv("AWS_ENDPOINT_URL_S3", "http://"+address)
+	bucket.SetLimits(bucket.Limits{Pause: 5 * time.Millisecond, Attempts: 12, Stall: 2 * time.Second})
+	t.Cleanup(func() { bucket.SetLimits(bucket.Limits{}) })
+}
+
+// tars writes tars of small pictures of random noise, and one that is cut off.
+func tars(t *testing.T, folder string, n, images int) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range n {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for j := range images {
+			img := image.NewRGBA(image.Rect(0, 0, 24, 24))
+			for k := range img.Pix {
+				img.Pix[k] = uint8(r.Uint32())
+			}
+			var data bytes.Buffer
+			if err := png.Encode(&data, img); err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range []struct {
+				name string
+				data []byte
+			}{{fmt.Sprintf("%d-%d.png", i, j), data.Bytes()}, {fmt.Sprintf("%d-%d.cls", i, j), []byte{'0' + byte(j%3)}}} {
+				if err := w.WriteHeader(&tar.Header{Name: file.name, Size: int64(len(file.data)), Mode: 0o644, ModTime: time.Unix(1e9, 0)}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := w.Write(file.data); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		data := b.Bytes()
+		if i == 1 {
+			data = data[:len(data)/2]
+		}
+		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("%02d.tar", i)), data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// extract extracts images and returns the bytes of the set's files that say what they are.
+func extract(t *testing.T, out string, shard features.Shard, sources ...string) map[string]string {
+	t.Helper()
+	_, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{
+		Model: extractor.PixelsName, Pixels: extractor.PixelOptions{Width: 4, Height: 4}, Sources: sources, Out: out, Shard: shard,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files(t, out)
+}
+
+func files(t *testing.T, set string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, name := range []string{"features.npy", "labels.npy", "images.jsonl", "errors.jsonl"} {
+		data, err := os.ReadFile(filepath.Join(set, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = string(data)
+	}
+	return all
+}
+
+func same(t *testing.T, what string, got, want map[string]string) {
+	t.Helper()
+	for name := range want {
+		if got[name] != want[name] {
+			t.Errorf("%s: %s differs from that of the disk", what, name)
+		}
+	}
+}
+
+// busy lets some requests fail with 503, and cuts the answers of some.
+type busy struct {
+	proxy http.Handler
+
+	mu            sync.Mutex
+	chance        *rand.Rand
+	refused, cuts int
+}
+
+func (b *busy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.mu.Lock()
+	c := b.chance.Float64()
+	if c < 0.25 {
+		b.refused++
+	} else if c < 0.5 {
+		b.cuts++
+	}
+	b.mu.Unlock()
+	switch {
+	case c < 0.25:
+		http.Error(w, "busy", http.StatusServiceUnavailable)
+	case c < 0.5:
+		b.proxy.ServeHTTP(&cut{ResponseWriter: w, left: 1000}, r)
+	default:
+		b.proxy.ServeHTTP(w, r)
+	}
+}
+
+// cut breaks the connection after some bytes.
+type cut struct {
+	http.ResponseWriter
+	left int
+}
+
+func (c *cut) Write(p []byte) (int, error) {
+	if len(p) > c.left {
+		c.ResponseWriter.Write(p[:c.left])
+		panic(http.ErrAbortHandler)
+	}
+	c.left -= len(p)
+	return c.ResponseWriter.Write(p)
+}
+
+// TestStore: what comes from a real object store over a bad network is the same, bit by
+// bit, as what comes from the disk: nothing is lost, and nothing is there twice.
+func TestStore(t *testing.T) {
+	folder, address := store(t)
+	tars(t, folder, 6, 40)
+	want := extract(t, filepath.Join(t.TempDir(), "disk"), features.Shard{}, folder)
+	if !strings.Contains(want["errors.jsonl"], "01.tar") || strings.Count(want["images.jsonl"], "\n") != 5*40+20 {
+		t.Fatalf("from the disk: %s, %d rows", want["errors.jsonl"], strings.Count(want["images.jsonl"], "\n"))
+	}
+	t.Run("plain", func(t *testing.T) {
+		out := filepath.Join(t.TempDir(), "set")
+		same(t, "the store", extract(t, out, features.Shard{}, "s3://data"), want)
+		before, err := os.Stat(filepath.Join(out, "features.npy"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "once more", extract(t, out, features.Shard{}, "s3://data"), want)
+		if after, err := os.Stat(filepath.Join(out, "features.npy")); err != nil || !os.SameFile(before, after) {
+			t.Errorf("a finished set was written again: %v", err)
+		}
+	})
+	t.Run("busy", func(t *testing.T) {
+		target, err := url.Parse("http://" + address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Host = r.In.Host // which is signed
+		}}
+		b := &busy{proxy: proxy, chance: rand.New(rand.NewPCG(3, 4))}
+		server := httptest.NewServer(b)
+		defer server.Close()
+		reach(t, strings.TrimPrefix(server.URL, "http://"))
+		dir := t.TempDir()
+		var shards []string
+		for i := range 3 {
+			shard := features.Shard{Index: i + 1, Count: 3}
+			out := filepath.Join(dir, fmt.Sprint(i))
+			extract(t, out, shard, "s3://data/{00..05}.tar")
+			shards = append(shards, out)
+		}
+		if _, err := features.Merge(t.Context(), filepath.Join(dir, "merged"), shards, features.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "503s and cut connections", files(t, filepath.Join(dir, "merged")), want)
+		if b.refused == 0 || b.cuts == 0 {
+			t.Errorf("%d requests were refused and %d cut", b.refused, b.cuts)
+		}
+	})
+	t.Run("toxic", func(t *testing.T) {
+		program := installed(t, "toxiproxy")
+		api, bad := freePort(t), freePort(t)
+		_, port, _ := net.SplitHostPort(api)
+		start(t, api, nil, program, "-host", "127.0.0.1", "-port", port)
+		post := func(path string, what any) {
+			body, err := json.Marshal(what)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.Post("http://"+api+path, "application/json", bytes.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if text, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
+				t.Fatalf("toxiproxy: %s", text)
+			}
+		}
+		post("/proxies", map[string]any{"name": "store", "listen": bad, "upstream": address, "enabled": true})
+		type toxic struct {
+			Name, Type, Stream string
+			Toxicity           float64        `json:"toxicity"`
+			Attributes         map[string]int `json:"attributes"`
+		}
+		// Latency, slow bytes, and connections that end after so many bytes.
+		for _, one := range []toxic{
+			{"latency", "latency", "downstream", 1, map[string]int{"latency": 50, "jitter": 20}},
+			{"slicer", "slicer", "downstream", 0.5, map[string]int{"average_size": 8192, "delay": 200}},
+			{"cut", "limit_data", "downstream", 0.5, map[string]int{"bytes": 30_000}},
+		} {
+			post("/proxies/store/toxics", map[string]any{"name": one.Name, "type": one.Type, "stream": one.Stream, "toxicity": one.Toxicity, "attributes": one.Attributes})
+		}
+		reach(t, bad)
+		same(t, "latency and cut connections", extract(t, filepath.Join(t.TempDir(), "set"), features.Shard{}, "s3://data"), want)
+	})
+	t.Run("objects", func(t *testing.T) {
+		dir, err := bucket.Open(t.Context(), "s3://data/out")
+		if err != nil {
+			t.Fatal(err)
+		}
+		large := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
+		err = dir.Create(t.Context(), "large", func(w io.Writer) error {
+			_, err := w.Write(large)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := dir.Read(t.Context(), "large", 1<<30); err != nil || !bytes.Equal(got, large) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		broken := errors.New("broken")
+		err = dir.Create(t.Context(), "half", func(w io.Writer) error {
+			_, err := w.Write(large)
+			return errors.Join(err, broken)
+		})
+		if !errors.Is(err, broken) {
+			t.Error(err)
+		}
+		if _, err := dir.Stat(t.Context(), "half"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("half an object is there: %v", err)
+		}
+		if err := dir.Put(t.Context(), "empty", nil); err != nil {
+			t.Error(err)
+		}
+		if got, o, err := dir.Read(t.Context(), "empty", 1); err != nil || len(got) != 0 || o.Size != 0 {
+			t.Errorf("%q, %v, %v", got, o, err)
+		}
+		if _, _, err := dir.Read(t.Context(), "large", 100); !errors.Is(err, bucket.ErrSize) {
+			t.Error(err)
+		}
+		var names []string
+		for o, err := range dir.List(t.Context(), "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, o.Name)
+		}
+		if strings.Join(names, " ") != "empty large" {
+			t.Errorf("%q", names)
+		}
+		if err := errors.Join(dir.Delete(t.Context(), "large"), dir.Delete(t.Context(), "never")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWeb: tars and lists of URLs on a web server.
+func TestWeb(t *testing.T) {
+	dir := t.TempDir()
+	tars(t, dir, 3, 10)
+	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	defer server.Close()
+	if err := os.WriteFile(filepath.Join(dir, "all.txt"), []byte("00.tar\n"+server.URL+"/01.tar?token=x\n02.tar\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	want := extract(t, filepath.Join(out, "disk"), features.Shard{}, filepath.Join(dir, "0[0-9].tar"))
+	same(t, "a range of names", extract(t, filepath.Join(out, "range"), features.Shard{}, server.URL+"/{00..02}.tar"), want)
+	same(t, "a list", extract(t, filepath.Join(out, "list"), features.Shard{}, server.URL+"/all.txt"), want)
+}
