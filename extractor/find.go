@@ -59,8 +59,12 @@ func (r ModelReference) Find(ctx context.Context) (string, error) {
 	if r.Hint != "" {
 		was = fmt.Sprintf(", which was at %s,", r.Hint)
 	}
-	return "", options.Errorf("Model", "the model with the SHA-256 %.12s…%s is in none of %s (%d graphs are others); name its folder, or the folder that it lies in with %s: %w",
-		r.SHA256, was, strings.Join(places, ", "), len(tried), modelsEnv, fs.ErrNotExist)
+	others := ""
+	if len(tried) > 0 {
+		others = fmt.Sprintf(" (%d graphs there are others)", len(tried))
+	}
+	return "", options.Errorf("Model", "the model with the SHA-256 %.12s…%s is in none of %s%s; name its folder, or the folder that it lies in with %s: %w",
+		r.SHA256, was, strings.Join(places, ", "), others, modelsEnv, fs.ErrNotExist)
 }
 
 // places are the folders and files to look at, in order.

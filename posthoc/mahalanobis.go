@@ -2,8 +2,9 @@ package posthoc
 
 import (
 	"context"
+	"slices"
+	"sync"
 
-	"mlrbfn/internal/linalg"
 	"mlrbfn/internal/onnx"
 )
 
@@ -67,6 +68,10 @@ type MDS struct {
 	L2     bool      // divide each row by its length first; zeros stay zeros
 	Within *Gaussian // the covariance, and the mean of all rows
 	Means  []float64 // [classes with rows, R], W(μ_c − μ)
+
+	packed right
+	once   sync.Once
+	half   []float64 // ½‖m_c‖² of the means m_c
 }
 
 // FitMDS fits MDS, or MDS++ if l2.
@@ -174,12 +179,10 @@ func (s *MDS) score(scores, x []float64) {
 	defer done()
 	s.Within.apply(z, x)
 	classes := len(s.Means) / r
-	inner := make([]float64, len(scores)*classes)
-	linalg.NT(len(scores), classes, r, z, s.Means, inner)
-	half := make([]float64, classes) // ½‖m_c‖²
-	for c := range half {
-		half[c] = dot(s.Means[c*r:(c+1)*r], s.Means[c*r:(c+1)*r]) / 2
-	}
+	inner, done := scratch(len(scores) * classes)
+	defer done()
+	s.packed.times(classes, r, z, s.Means, inner)
+	half := s.halves()
 	for i := range scores {
 		row := inner[i*classes : (i+1)*classes]
 		for c := range row {
@@ -193,16 +196,22 @@ func (s *MDS) score(scores, x []float64) {
 	}
 }
 
+// halves returns ½‖m_c‖² of the means.
+func (s *MDS) halves() []float64 {
+	s.once.Do(func() {
+		for m := range slices.Chunk(s.Means, s.Within.rank()) {
+			s.half = append(s.half, dot(m, m)/2)
+		}
+	})
+	return s.half
+}
+
 func (s *MDS) graph(g *graph) (onnx.Value, error) {
 	x := s.rows(g)
 	z := s.Within.graph(g, x)
 	r := s.Within.rank()
 	classes := len(s.Means) / r
-	half := make([]float64, classes) // ½‖m_c‖²
-	for c := range half {
-		half[c] = dot(s.Means[c*r:(c+1)*r], s.Means[c*r:(c+1)*r]) / 2
-	}
-	nearest := g.ArgMax(g.Op("Sub", g.Times(z, s.Means, r), g.Vector(half)))
+	nearest := g.ArgMax(g.Op("Sub", g.Times(z, s.Means, r), g.Vector(s.halves())))
 	off := g.Op("Sub", z, g.Take(g.Doubles(s.Means, classes, r), nearest))
 	return g.Neg(g.Dot(off, off)), nil
 }

@@ -62,10 +62,18 @@ func (v *detectorView) change() {
 			countCell(a.Images), ofCell(a.FlaggedBefore, a.Images), countCell(a.HeldOut), ofCell(a.Right, a.HeldOut), ofCell(a.FlaggedAfter, a.HeldOut)}})
 	}
 	v.ChangeTable = &table{Caption: "The classes that were known before", Head: "class",
-		Columns: []string{"images", "right before", "right now", "falsely flagged before", "falsely flagged now", "AUROC if new, before", "AUROC if new, now"}}
-	for _, class := range append([]ChangedClass{c.All}, c.Classes...) {
+		Columns: []string{"images", "right before", "right now", "falsely flagged before", "falsely flagged now"}}
+	all := append([]ChangedClass{c.All}, c.Classes...)
+	assessed := slices.ContainsFunc(all, func(c ChangedClass) bool { return !math.IsNaN(c.AUROCBefore) || !math.IsNaN(c.AUROCAfter) })
+	if assessed {
+		v.ChangeTable.Columns = append(v.ChangeTable.Columns, "AUROC if new, before", "AUROC if new, now")
+	}
+	for _, class := range all {
 		row := tableRow{class.Name, []tableCell{countCell(class.Images), ofCell(class.RightBefore, class.Images), ofCell(class.RightAfter, class.Images),
-			ofCell(class.FlaggedBefore, class.Images), ofCell(class.FlaggedAfter, class.Images), aurocCell(class.AUROCBefore), aurocCell(class.AUROCAfter)}}
+			ofCell(class.FlaggedBefore, class.Images), ofCell(class.FlaggedAfter, class.Images)}}
+		if assessed {
+			row.Cells = append(row.Cells, aurocCell(class.AUROCBefore), aurocCell(class.AUROCAfter))
+		}
 		v.ChangeTable.Rows = append(v.ChangeTable.Rows, row)
 	}
 }

@@ -147,6 +147,9 @@ func query(r *http.Request) (q store.Query, err error) {
 	}
 	for name := range values {
 		text := values.Get(name)
+		if text == "" {
+			continue // as if it were not there
+		}
 		switch name {
 		case "from", "to":
 			var t time.Time

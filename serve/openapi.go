@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	_ "embed"
 	"net/http"
 )
@@ -10,7 +11,18 @@ import (
 //go:embed openapi.json
 var openapi []byte
 
+// needsToken is what the description says where a token is needed.
+var needsToken = []byte(`"security": [
+  {
+   "token": []
+  }
+ ],`)
+
 func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
+	text := openapi
+	if s.tokens == nil {
+		text = bytes.Replace(text, needsToken, nil, 1)
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(openapi) // whoever has left gets no answer
+	_, _ = w.Write(text) // whoever has left gets no answer
 }

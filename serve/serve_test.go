@@ -630,6 +630,10 @@ func TestOpenAPI(t *testing.T) {
 			want = append(want, r.pattern)
 		}
 	}
+	// Where no token is needed it asks for none.
+	if !bytes.Contains(openapi, needsToken) || strings.Contains(text, string(needsToken)) {
+		t.Error("the description says the wrong thing of tokens")
+	}
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

@@ -52,6 +52,11 @@ type Options struct {
 	// Progress, where set, is told how many values of Grid were tried for C.
 	Progress func(tried, most int) `json:"-"`
 
+	// MostWork bounds how many multiplications, of rows by weights, a step may take:
+	// of very many rows, a part is read. The choice of C takes a tenth of it. 0 means
+	// 10¹¹. It is to measure what the bound costs.
+	MostWork float64 `json:"-"`
+
 	// Tolerance is by how much the mean loss may be above its minimum, about; 0
 	// means 1e-6.
 	Tolerance float64
@@ -88,13 +93,13 @@ type Fitted struct {
 // rows. A class without rows gets no weights and a bias that makes it improbable.
 //
 // The rows may be in a file that is larger than memory: each step reads them once.
-// Of very many rows, a part is read: the fit reads as many that a step takes 10¹¹
-// multiplications by the weights, and the choice of C a tenth of that.
+// Of very many rows, a part is read; see Options.MostWork.
 func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (*Fitted, error) {
 	if err := head.CheckRows(train, val, classes); err != nil {
 		return nil, err
 	}
-	train, err := held(train.With(dataset.Spread(train.Index, max(1, int(fitWork/float64(train.D*classes))))))
+	o.MostWork = cmp.Or(o.MostWork, fitWork)
+	train, err := held(train.With(dataset.Spread(train.Index, max(1, int(o.MostWork/float64(train.D*classes))))))
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +121,13 @@ func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (
 	solve := &solver{axes: f.axes}
 	theta := p.start(o.Near)
 	if f.C == 0 {
-		if theta, err = f.choose(ctx, p, solve, val, theta, o.Progress); err != nil {
+		if theta, err = f.choose(ctx, p, solve, val, theta, o); err != nil {
 			return nil, err
 		}
 	}
 	if p.narrow() && o.Near == nil {
 		// Passes over a part of the rows come near the minimum.
-		for rows := searchRows(theta); rows < p.rows.Len()/2; rows *= growth {
+		for rows := searchRows(theta, o.MostWork); rows < p.rows.Len()/2; rows *= growth {
 			if err := solve.minimise(ctx, p.with(p.rows.With(dataset.Spread(p.rows.Index, rows))), theta, f.C, roughTolerance); err != nil {
 				return nil, err
 			}
@@ -150,13 +155,12 @@ func (f *Fitted) Without(classes ...int) *Fitted {
 	return &Fitted{C: f.C, axes: f.axes, Linear: l}
 }
 
-// Bounds of how many multiplications, of rows by weights, a step may take. The parts
-// of the rows that a fit of many of them goes through begin at that of the search for
-// C, and each is growth times as large as the one before.
+// The parts of the rows that a fit of many of them goes through begin at that of the
+// search for C, and each is growth times as large as the one before.
 const (
-	fitWork    = 1e11
-	searchWork = 1e10
-	growth     = 4
+	fitWork     = 1e11
+	searchShare = 0.1 // of Options.MostWork
+	growth      = 4
 
 	// heldBytes is how much memory a copy of rows may take that are in a file.
 	heldBytes = 512 << 20
@@ -170,8 +174,10 @@ func held(rows dataset.Rows) (dataset.Rows, error) {
 	return rows.InMemory()
 }
 
-// searchRows is how many rows that are.
-func searchRows(theta []float64) int { return max(1, int(searchWork/float64(len(theta)))) }
+// searchRows is how many rows the search for C reads.
+func searchRows(theta []float64, mostWork float64) int {
+	return max(1, int(searchShare*mostWork/float64(len(theta))))
+}
 
 // narrowTolerance is the least Tolerance where sums are in float32.
 const narrowTolerance = 1e-4
@@ -184,9 +190,10 @@ const (
 )
 
 // choose sets C and returns weights to begin with.
-func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val dataset.Rows, theta []float64, progress func(tried, most int)) ([]float64, error) {
+func (f *Fitted) choose(ctx context.Context, p *problem, solve *solver, val dataset.Rows, theta []float64, o Options) ([]float64, error) {
 	search := p
-	rows := min(p.rows.Len(), searchRows(theta))
+	progress := o.Progress
+	rows := min(p.rows.Len(), searchRows(theta, o.MostWork))
 	if rows < p.rows.Len() {
 		some, err := held(p.rows.With(dataset.Spread(p.rows.Index, rows)))
 		if err != nil {

@@ -249,28 +249,42 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 			Printable(added.Class), what, count(added.Images, "image"), filepath.Base(*a.file), share(added.FlaggedBefore, added.Images), share(added.Right, added.HeldOut), share(added.FlaggedAfter, added.HeldOut))
 	}
 	fmt.Fprintf(&b, "\nclasses that were known, on %s that neither was trained on, before → after:\n", count(change.All.Images, change.HeldOut+" image"))
+	assessed := a.old.Assessment != nil || now.Assessment != nil
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "class\timages\tright class\tfalsely flagged\tAUROC if new\t")
+	fmt.Fprint(t, "class\timages\tright class\tfalsely flagged\t")
+	if assessed {
+		fmt.Fprint(t, "AUROC if new\t")
+	}
+	fmt.Fprintln(t)
 	rows := slices.Clone(change.Classes)
 	slices.SortStableFunc(rows, func(x, y pipeline.ChangedClass) int { // what became worst first
 		return (x.RightAfter - x.RightBefore) - (y.RightAfter - y.RightBefore)
 	})
 	kept := false
 	auroc := func(d *pipeline.Detector, class string) string {
-		if d.Assessment == nil {
-			return "–"
-		}
-		if class == "" {
+		switch {
+		case d.Assessment == nil:
+			return "not held out"
+		case class == "":
 			return fmt.Sprintf("%.3f", d.Assessment.AUROC)
 		}
-		c, ok := d.Assessment.Classes[class]
-		if kept = kept || ok && d == now && c.Kept; !ok || d == now && c.Kept {
-			return "–"
+		if c, ok := d.Assessment.Classes[class]; ok {
+			return fmt.Sprintf("%.3f", c.AUROC)
 		}
-		return fmt.Sprintf("%.3f", c.AUROC)
+		return "not held out"
 	}
 	line := func(c pipeline.ChangedClass, class string) {
-		fmt.Fprintf(t, "%s\t%d\t%d → %d\t%d → %d\t%s → %s\t\n", Printable(c.Class), c.Images, c.RightBefore, c.RightAfter, c.FlaggedBefore, c.FlaggedAfter, auroc(a.old, class), auroc(now, class))
+		fmt.Fprintf(t, "%s\t%d\t%d → %d\t%d → %d\t", Printable(c.Class), c.Images, c.RightBefore, c.RightAfter, c.FlaggedBefore, c.FlaggedAfter)
+		if assessed {
+			before, after := auroc(a.old, class), auroc(now, class)
+			same := now.Assessment != nil && now.Assessment.Classes[class].Kept
+			kept = kept || same
+			if !same && before != after {
+				before += " → " + after
+			}
+			fmt.Fprintf(t, "%s\t", before)
+		}
+		fmt.Fprintln(t)
 	}
 	line(change.All, "")
 	for _, c := range rows[:min(len(rows), mostRows)] {
@@ -280,8 +294,11 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 	if n := len(rows) - mostRows; n > 0 {
 		fmt.Fprintf(&b, "and %s more\n", count(n, "class"))
 	}
-	if kept {
-		b.WriteString("–: not computed again\n")
+	switch {
+	case !assessed:
+		b.WriteString("No class was held out, so how well a new class would be noticed is not known.\n")
+	case kept:
+		b.WriteString("The AUROC of a class without an arrow was not computed again.\n")
 	}
 	return b.String()
 }

@@ -202,9 +202,13 @@ func printResults(w io.Writer, results []report.Result, rest string) error {
 	means, deviations := map[key]report.Result{}, map[key]report.Result{}
 	var methods []string
 	var groups []string
+	seeds := map[string]bool{}
 	for _, r := range results {
 		if r.Dataset != "mean" {
 			continue
+		}
+		if r.Seed != "mean" && r.Seed != "std" {
+			seeds[r.Seed] = true
 		}
 		k := key{r.Method, r.Group}
 		switch r.Seed {
@@ -223,6 +227,9 @@ func printResults(w io.Writer, results []report.Result, rest string) error {
 	cell := func(mean, std float64) string {
 		if math.IsNaN(mean) {
 			return "–"
+		}
+		if len(seeds) < 2 {
+			return fmt.Sprintf("%.2f", 100*mean)
 		}
 		return fmt.Sprintf("%.2f ± %.2f", 100*mean, 100*std)
 	}
@@ -247,7 +254,10 @@ func printResults(w io.Writer, results []report.Result, rest string) error {
 	if n := len(methods) - mostMethods; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n, "method"))
 	}
-	_, err := fmt.Fprintf(w, "Means ± standard deviations over the seeds. Each set, AUPR and intervals: %s\n", rest)
+	if len(seeds) > 1 {
+		fmt.Fprint(w, "Means ± standard deviations over the seeds. ")
+	}
+	_, err := fmt.Fprintf(w, "Each set, AUPR and intervals: %s\n", rest)
 	return err
 }
 

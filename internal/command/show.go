@@ -199,14 +199,17 @@ func (c *command) printSummary(w io.Writer, s *pipeline.Summary, file, page stri
 		fmt.Fprintf(w, "and %s more\n", count(n, "class"))
 	}
 	if a := d.Assessment; a != nil && a.Curve != nil {
-		fmt.Fprint(w, "\nof the images of a new class are caught:")
+		var caught []string
 		for i, v := range caughtAt(a.CaughtAt, a.Caught) {
-			fmt.Fprintf(w, "%s %s at %.4g%% false alarms", map[bool]string{true: ",", false: ""}[i > 0], sharePercent(v), 100*acceptedAlarms[i])
+			caught = append(caught, fmt.Sprintf("%s at %.4g%%", sharePercent(v), 100*acceptedAlarms[i]))
 		}
-		fmt.Fprintln(w)
+		fmt.Fprintf(w, "\nimages of a new class that are caught, by the false alarms accepted: %s\n", strings.Join(caught, ", "))
 	}
 	if line := trainLine(d, file); line != "" {
 		fmt.Fprintf(w, "\ntrained by: %s\n", line)
+	}
+	if note := corrected(d); note != "" {
+		fmt.Fprintf(w, "note: %s\n", note)
 	}
 	for _, err := range s.Missing {
 		fmt.Fprintf(w, "note: %v\n", c.advise(err))

@@ -35,6 +35,9 @@ func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.
 		Levels: acceptedAlarms, Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR,
 		Change: change, Draw: figures.Draw,
 	}
+	if note := corrected(d); note != "" {
+		page.Notes = append(page.Notes, sentence(note))
+	}
 	for _, err := range s.Missing {
 		page.Notes = append(page.Notes, sentence(c.advise(err).Error()))
 	}

@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -72,6 +73,22 @@ func trainLine(d *pipeline.Detector, out string) string {
 		words = append(words, "--no-assess")
 	}
 	return CommandLine("mlrbfn", words)
+}
+
+// corrected says which labels the training was given by an issues.csv, whose name the
+// detector does not have; "" for none.
+func corrected(d *pipeline.Detector) string {
+	if len(d.Relabelled) == 0 {
+		return ""
+	}
+	left := 0
+	for _, class := range d.Relabelled {
+		if class < 0 {
+			left++
+		}
+	}
+	return fmt.Sprintf("by an issues.csv, %s left out and %s given another label: to repeat the training, add its --exclude or --relabel",
+		plural(left, "%d image was", "%d images were"), plural(len(d.Relabelled)-left, "%d image was", "%d images were"))
 }
 
 // conditioningName is the value of --conditioning.

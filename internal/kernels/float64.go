@@ -326,7 +326,7 @@ func (r *Right[T]) NN(m int, a, c []float64) {
 	n, k, workers := r.packed.n, r.packed.k, 1
 	by := r.kernels.tilesFor(m)
 	if m <= r.kernels.rows { // several cores read B faster than one
-		workers = workersFor(by.rows * n * k)
+		workers = workersFor(r.kernels.rows * n * k)
 	}
 	contractRight(&r.kernels, by, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, workers)
 }

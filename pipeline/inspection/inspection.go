@@ -11,6 +11,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 
 	"mlrbfn/dataset"
 	"mlrbfn/features"
@@ -283,5 +284,6 @@ func (in *inspector) run(ctx context.Context) error {
 	in.addOutliers(out)
 	in.addOdd()
 	issues.Sort(r.Issues)
+	r.Classes = slices.DeleteFunc(r.Classes, func(c Class) bool { return c.Rows == 0 }) // of test images alone
 	return nil
 }

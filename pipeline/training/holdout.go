@@ -203,7 +203,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *linear.Fitted, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
 	c := posthoc.ClassifierOf(posthoc.MLP{full.Linear})
-	some := t.train.With(spreadClasses(t.train, partRows))
+	some := t.train.With(spreadClasses(t.train, cmp.Or(t.Options.PartRows, partRows)))
 	in := posthoc.Input{Head: full.Linear, Memory: t.Options.Memory}
 	if 4*int64(some.Len())*int64(t.D) > t.Options.Memory/4 {
 		in.Train = c.Data(t.Table, some.Index, t.Labels, len(t.Classes))

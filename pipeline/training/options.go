@@ -90,6 +90,10 @@ type Options struct {
 	// detector.GuardPart, to measure what they add. The detector does not record it.
 	WithoutParts []string
 
+	// PartRows is how many rows, about, the parts of detector.JoinedScore are fitted on at
+	// most; 0 means 100,000. It is to measure what the bound costs.
+	PartRows int
+
 	TargetTPR float64 // share of in-distribution images that the threshold accepts; 0 means DefaultTargetTPR
 
 	// PerClass gives each class a threshold and p-values of its own, so that at most

@@ -44,7 +44,7 @@ func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, v
 	if near != nil {
 		o.C, o.Tolerance = near.C, foldTolerance
 	}
-	most := int(min(startWork/float64(d*classes), startBytes/4/float64(d)))
+	most := int(min(cmp.Or(o.MostWork, startWork)/float64(d*classes), startBytes/4/float64(d)))
 	fitted, err := linear.Fit(ctx, read(train, most, c.L2), read(val, most, c.L2), classes, o)
 	if err != nil {
 		return nil, nil, err

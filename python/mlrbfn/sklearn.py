@@ -96,7 +96,7 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> OODClassifier:
         """Trains the detector on rows X [n, d] of the classes y [n]."""
-        X, y = validate_data(self, X, y, dtype=np.float32, order="C")
+        X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_min_samples=2)
         check_classification_targets(y)
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
@@ -126,7 +126,8 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
 
     def judge(self, X: Any) -> Verdicts:
         """Returns all that the detector says of each row."""
-        return self.detector_.judge(self._rows(X))
+        X = self._rows(X)
+        return self.detector_.judge(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the most confident class of each row; `ood_label`, where it is set, for
@@ -144,19 +145,22 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns the share of each class in the confidences [n, classes] of a row. It says
         which class a row is of if it is of one; see `score_samples` for the other."""
-        log = self.detector_.log_confidences(self._rows(X))
+        X = self._rows(X)
+        log = self.detector_.log_confidences(X)
         shares = np.exp(log - log.max(axis=1, keepdims=True))
         return shares / shares.sum(axis=1, keepdims=True)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the logarithm of the confidence in each class [n, classes]; of two
         classes, the second's less the first's [n]."""
-        log = self.detector_.log_confidences(self._rows(X))
+        X = self._rows(X)
+        log = self.detector_.log_confidences(X)
         return log[:, 1] - log[:, 0] if log.shape[1] == 2 else log
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Returns the score of each row [n]: higher is more in-distribution."""
-        return self.detector_.score(self._rows(X))
+        X = self._rows(X)
+        return self.detector_.score(X)
 
     def is_ood(self, X: Any) -> np.ndarray:
         """Returns whether each row is out of distribution [n]."""

@@ -9,6 +9,7 @@ import (
 	"image"
 	"io"
 	"log"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -43,7 +44,7 @@ func benchDetect(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 	return d.measure
 }
 
-func (d *detection) measure(ctx context.Context, dir string) error {
+func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	photos, err := photographs(filepath.Join(dir, "photographs"))
 	if err != nil {
 		return err
@@ -105,6 +106,12 @@ func (d *detection) measure(ctx context.Context, dir string) error {
 			return nil
 		}
 	}
+	mapped := photos[:min(len(photos), 16)]
+	explain, closeJudge, err := flagging(ctx, detector, *d.model, mapped)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeJudge()) }()
 	var img *image.NRGBA // reused, as detect does
 	verdict := []string{"detect", "--detector", detector, "--model", *d.model, "--json", "--quiet"}
 	for round := range *d.rounds {
@@ -128,6 +135,8 @@ func (d *detection) measure(ctx context.Context, dir string) error {
 			note(round, "detect one", 1, program(append(verdict, photos[0])...)),
 			note(round, "extract folder", *d.images, program("extract", "--model", *d.model, "--images", folder, "--out", features, "--quiet")),
 			note(round, "detect folder", *d.images, program(append(verdict, folder)...)),
+			note(round, "why", len(mapped), func() error { return explain(false) }),
+			note(round, "where", len(mapped), func() error { return explain(true) }),
 			os.RemoveAll(features),
 		)
 		if err != nil {
@@ -147,6 +156,9 @@ func (d *detection) measure(ctx context.Context, dir string) error {
 	fmt.Fprintf(w, "the model's own run\t%.2f\t\t%.2f\t\n", ms("run"), cpu("run"))
 	fmt.Fprintf(w, "from file to verdict\t%.2f\t%.2f× of both together\t%.2f\t%.2f×\n",
 		ms("verdict"), ms("verdict")/(ms("decode")+ms("run")), cpu("verdict"), cpu("verdict")/(cpu("decode")+cpu("run")))
+	fmt.Fprintf(w, "\nreasons for %d flagged photographs, all cores\tms each\t\tprocessor ms\t\n", len(mapped))
+	fmt.Fprintf(w, "parts of the score (--explain)\t%.1f\t\t%.1f\t\n", ms("why"), cpu("why"))
+	fmt.Fprintf(w, "and a map (--explain where)\t%.1f\t\t%.1f\t\n", ms("where"), cpu("where"))
 	fmt.Fprintf(w, "\nstart of the program\tms\t\n")
 	fmt.Fprintf(w, "onnxruntime loads the model\t%.0f\t\n", ms("load"))
 	fmt.Fprintf(w, "detect judges one image\t%.0f\t%.0f ms beside loading and the verdict\n", ms("detect one"), ms("detect one")-ms("load")-ms("verdict"))
@@ -181,6 +193,41 @@ func madeUpDetector(ctx context.Context, dir string, d int) (file string, err er
 	}
 	file = filepath.Join(dir, "detector.safetensors")
 	return file, detector.Save(file)
+}
+
+// flagging returns a function that flags all photographs and says why, with maps or
+// without.
+func flagging(ctx context.Context, file, model string, photos []string) (explain func(where bool) error, done func() error, err error) {
+	detector, err := pipeline.LoadDetector(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	detector.SetThreshold(math.MaxFloat64)
+	explainer, err := pipeline.NewExplainer(ctx, detector, pipeline.ExplainOptions{Nearest: -1})
+	if err != nil {
+		return nil, nil, err
+	}
+	judge, err := pipeline.NewJudge(ctx, detector, pipeline.JudgeOptions{Model: model})
+	if err != nil {
+		return nil, nil, errors.Join(err, explainer.Close())
+	}
+	var pictures []pipeline.Picture
+	for _, photo := range photos {
+		pictures = append(pictures, pipeline.File(photo))
+	}
+	explain = func(where bool) error {
+		answers, err := judge.Explain(ctx, explainer, where, pictures...)
+		for _, a := range answers {
+			err = errors.Join(err, a.Err)
+			if where && err == nil {
+				if a.Explanation.Where == nil {
+					err = errors.Join(errors.New("an image has no map"), a.Explanation.WhereErr)
+				}
+			}
+		}
+		return err
+	}
+	return explain, func() error { return errors.Join(judge.Close(), explainer.Close()) }, nil
 }
 
 func each(photos []string, do func(photo string) error) error {

@@ -42,7 +42,7 @@ import (
 // dir.
 type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
 
-var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand, "inspect": benchInspect, "page": benchPage}
+var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand, "bounds": benchBounds, "inspect": benchInspect, "page": benchPage}
 
 func main() {
 	log.SetFlags(0)
