@@ -50,7 +50,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 	shard := c.String("shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
 	c.BoolVar(&to.Force, "force", false, "with --out, replace parts of another detector")
 	c.BoolVar(&to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")
-	c.rare("shard", "force", "speculate")
+	c.rare("csv", "shard", "force", "speculate")
 	moveOOD := c.String("move-ood", "", "move OOD images into the folder `DIR`, never over another file")
 	copyOOD := c.String("copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
 	page := c.String("report", "", "write a page of the images to `FILE.html`, the most surprising first")

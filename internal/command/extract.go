@@ -33,7 +33,7 @@ Running it again processes only images that are new or whose size or modificatio
 	shard := c.String("shard", "", "only the part `i/n` of the images, i from 1 to n")
 	c.BoolVar(&opts.Parts, "parts", false, "with --shard: FEATURES is one set of n parts; write this part")
 	c.BoolVar(&opts.Speculate, "speculate", false, "with --parts: another run may be at work on the same part; the first to finish counts")
-	c.rare("names", "list", "class", "speculate")
+	c.rare("names", "list", "class", "parts", "speculate")
 	c.section("model")
 	c.StringVar(&opts.Model, "model", "", "`DIR` with model.onnx and its processor's configuration, or pixels: no model")
 	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")
