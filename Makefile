@@ -65,7 +65,7 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	fi; exit $$status
 
 # Names in the sources that codespell takes for mistakes.
-spelt = fpr,atleast,atmost,paeth,plantext,testin,trian,openin,teachin
+spelt = fpr,atleast,atmost,paeth,plantext,testin,trian,openin,teachin,headerr,caf,eachother
 
 lint: setup  ## check formatting, spelling and the sources
 	@unformatted=$$(gofmt -l .); \

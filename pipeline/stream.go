@@ -21,11 +21,10 @@ type streaming struct {
 	listing *source.Listing
 	states  []state // of the listing's units
 
-	mu      sync.Mutex
-	starts  []start // of the images that were taken, in order
-	taken   int
-	broken  error // of noting what is done
-	through int   // images
+	mu     sync.Mutex
+	starts []start // of the images that were taken, in order
+	taken  int
+	broken error // of noting what is done
 }
 
 // start says with which image a unit begins.
