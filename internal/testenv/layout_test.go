@@ -20,7 +20,7 @@ import (
 // name here that it is or lies in.
 var layers = [][]string{
 	{"internal", "options"},
-	{"metrics", "features"},
+	{"metrics", "features", "bucket"},
 	{"dataset"},
 	{"conditioning", "posthoc", "extractor"},
 	{"head"},
@@ -36,7 +36,8 @@ var layers = [][]string{
 
 	{"serve"},
 	{"internal/command"},
-	{"cmd", "docs", "examples", "models", "scripts"},
+	{"internal/native"},
+	{"cmd", "docs", "examples", "models", "python", "scripts"},
 }
 
 // roomOf returns the room that a folder belongs to and its layer, −1 for none.

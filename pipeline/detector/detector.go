@@ -273,6 +273,11 @@ func (d *Detector) rescore(ctx context.Context, own head.Outputs, x []float32) (
 // so many, reading the conditioning's matrix no longer counts.
 const JudgeRows = 16
 
+// largeDetector is how many features times classes make a verdict long enough for the
+// heads and the other parts of the score to be computed at the same time: a verdict's
+// time is that of reading their weights, which one core does slowly.
+const largeDetector = 1 << 18
+
 // NewJudge returns a function that judges up to JudgeRows rows of features [n, D]
 // and serves one goroutine. A row's verdict does not depend on the others.
 func (d *Detector) NewJudge() func(rows []float32) []Verdict {
@@ -289,8 +294,17 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	for _, fold := range d.Folds {
 		folds = append(folds, fold.NewJudge())
 	}
+	alongside := d.Scoring != nil && step == JudgeRows && d.Dim()*classes >= largeDetector
+	ctx := context.Background() // scoring fails only when cancelled
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
+		posthoc := make(chan [][]float64, 1)
+		if alongside {
+			go func() {
+				scores, _ := d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
+				posthoc <- scores
+			}()
+		}
 		own := d.outputs(func(h int) head.Outputs {
 			o := room[h].Part(0, n, classes)
 			predictors[h].Fill(o, rows)
@@ -299,7 +313,13 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 		verdicts := make([]Verdict, 0, n)
 		for from := 0; from < n; from += step {
 			part := own.Part(from, min(from+step, n), classes)
-			scores, _ := d.rescore(context.Background(), part, rows[from*d.Dim():min(from+step, n)*d.Dim()]) // fails only when cancelled
+			var scores []float64
+			if alongside { // n is at most step
+				scores = make([]float64, n)
+				_ = d.Scoring.join(scores, <-posthoc, own)
+			} else {
+				scores, _ = d.rescore(ctx, part, rows[from*d.Dim():min(from+step, n)*d.Dim()])
+			}
 			for i, score := range scores {
 				verdicts = append(verdicts, d.verdict(part.LogConfidences[i*classes:(i+1)*classes], score))
 			}

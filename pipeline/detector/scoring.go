@@ -167,17 +167,30 @@ func (s *Scoring) Share() {
 // Score puts the scores of the rows of b into dst [n]; own are the heads' outputs
 // for them.
 func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own head.Outputs) error {
+	scores, err := s.posthoc(ctx, len(dst), b)
+	if err != nil {
+		return err
+	}
+	return s.join(dst, scores, own)
+}
+
+// posthoc returns the scores of the n rows of b by each part that the heads do not give.
+func (s *Scoring) posthoc(ctx context.Context, n int, b posthoc.Batch) (scores [][]float64, err error) {
 	var scorers []posthoc.Scorer
-	var scores [][]float64
 	var batches []posthoc.Batch
 	for _, p := range s.Parts {
 		if p.Score != nil {
-			scorers, scores, batches = append(scorers, p.Score), append(scores, make([]float64, len(dst))), append(batches, b)
+			scorers, scores, batches = append(scorers, p.Score), append(scores, make([]float64, n)), append(batches, b)
 		}
 	}
 	if err := posthoc.ScoreAll(ctx, scores, scorers, batches); err != nil {
-		return fmt.Errorf("score %s: %w", s.Name, err)
+		return nil, fmt.Errorf("score %s: %w", s.Name, err)
 	}
+	return scores, nil
+}
+
+// join puts the joined scores into dst [n]: of posthoc's scores and the heads' outputs.
+func (s *Scoring) join(dst []float64, scores [][]float64, own head.Outputs) error {
 	sum := make([]float64, len(dst))
 	for _, p := range s.Parts {
 		var part []float64

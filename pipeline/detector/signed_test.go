@@ -107,9 +107,9 @@ func TestSignedModel(t *testing.T) {
 	if _, err := d.OpenBackbone(t.Context(), t.TempDir(), extractor.ModelOptions{}); !errors.Is(err, ErrDetector) {
 		t.Errorf("without a hash: %v", err)
 	}
-	// The model is another, and is not even opened: it is none.
+	// The model is another, and is not even opened: it is an empty graph.
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "model.onnx"), []byte("no graph"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "model.onnx"), []byte{0x3a, 0}, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	d.Source.SHA256, d.Source.Fingerprint = strings.Repeat("0", 64), strings.Repeat("0", 64)
