@@ -32,6 +32,7 @@ import (
 // how the service's memory grows.
 type serving struct {
 	model, program, cpus  *string
+	photographs           *string
 	images, clients, soak *int
 	rounds                *int
 	store                 *bool
@@ -39,14 +40,15 @@ type serving struct {
 
 func benchServe(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 	s := &serving{
-		model:   f.String("model", filepath.Join("models", "efficientnet-lite0"), "`folder` of the model"),
-		images:  f.Int("images", 1000, "images that are judged for each number"),
-		clients: f.Int("clients", 32, "clients at once"),
-		soak:    f.Int("soak", 0, "instead, send this `NUMBER` of requests and watch the memory"),
-		store:   f.Bool("store", false, "the service stores its verdicts, and the flagged images, which detect does not"),
-		cpus:    f.String("cpus", "", "`LIST` of processors for serve and detect, as of taskset -c; those of the clients are by the taskset that starts this"),
-		rounds:  addRounds(f, 3),
-		program: addProgram(f),
+		model:       f.String("model", filepath.Join("models", "efficientnet-lite0"), "`folder` of the model"),
+		images:      f.Int("images", 1000, "images that are judged for each number"),
+		clients:     f.Int("clients", 32, "clients at once"),
+		soak:        f.Int("soak", 0, "instead, send this `NUMBER` of requests and watch the memory"),
+		photographs: f.String("photographs", "", "`folder` of images to judge, such as one with images of one size (default: some photographs of many sizes)"),
+		store:       f.Bool("store", false, "the service stores its verdicts, and the flagged images, which detect does not"),
+		cpus:        f.String("cpus", "", "`LIST` of processors for serve and detect, as of taskset -c; those of the clients are by the taskset that starts this"),
+		rounds:      addRounds(f, 3),
+		program:     addProgram(f),
 	}
 	return s.measure
 }
@@ -55,7 +57,13 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	if *s.soak > 0 {
 		return s.endure(ctx, dir)
 	}
-	files, err := photographs(filepath.Join(dir, "photographs"))
+	files, err := filepath.Glob(filepath.Join(*s.photographs, "*"))
+	if *s.photographs == "" {
+		files, err = photographs(filepath.Join(dir, "photographs"))
+	}
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s has no photographs", *s.photographs)
+	}
 	if err != nil {
 		return err
 	}
