@@ -108,7 +108,7 @@ container: setup  ## build the container image with buildah, and try it
 deb: setup  ## make the .deb in dist/, and try it in a clean Debian
 	go run ./scripts/stage --into .setup/stage
 	@scripts/deb .setup/stage dist
-	@scripts/test_deb dist/mlrbfn_*.deb
+	@scripts/test_deb "dist/mlrbfn_$$(cat internal/version/VERSION)-1_$$(go env GOARCH).deb"
 
 release: setup  ## make wheels, archives, .deb and image with checksums, SBOM and changes in dist/
 	@scripts/release

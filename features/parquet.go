@@ -190,7 +190,8 @@ func buildOfParquet(file *columns.File, name string) (*build, error) {
 	}
 	var names []string
 	var labels, places []int64
-	images, d := make([]Image, 0, file.N), -1
+	var images []Image
+	d := -1
 	err := file.Each(func(r columns.Row) error {
 		if d < 0 {
 			d = len(r.Embedding)

@@ -227,7 +227,8 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 		if !state.mine {
 			continue
 		}
-		for j, img := range state.contents.Images {
+		place := int64(0)
+		for _, img := range state.contents.Images {
 			label := int64(-1)
 			if s.opts.Class != "" {
 				img.Label = s.opts.Class
@@ -239,12 +240,13 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 			if label >= 0 {
 				image.Label = &set.Classes[label]
 			}
-			if !lost[img.Path] {
-				rows++
-			}
 			set.Images, set.Labels = append(set.Images, image), append(set.Labels, label)
 			if shard.Count > 0 {
-				set.Places = append(set.Places, int64(i)<<32|int64(j))
+				set.Places = append(set.Places, int64(i)<<32|place)
+			}
+			if !lost[img.Path] {
+				rows++
+				place++ // as it is where the set tells it
 			}
 		}
 		if u.Many() && u.Version != "" && (state.known || state.contents.Complete) {

@@ -146,7 +146,6 @@ type Server struct {
 	places    *places
 	flights   flight.Group[flightKey, judged]
 	rowsOf    gather.Group[*detectors.Loaded, []float32, pipeline.Verdict] // that wait to be judged
-	coming    atomic.Int64                                                 // images that wait to run, whose rows are next
 	clients   *access.Clients
 	proxies   *access.Proxies
 	tokens    *access.Tokens      // nil where none is needed
@@ -179,7 +178,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	s := &Server{opts: opts, log: opts.Log, metrics: newMetrics(), shadows: newShadows(), events: newHub(), images: opts.Images}
 	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
 	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
-	s.rowsOf.Most, s.rowsOf.Coming, s.rowsOf.Do = mostRows, func() int { return int(s.coming.Load()) }, s.judgeRows
+	s.rowsOf.Most, s.rowsOf.Coming, s.rowsOf.Do = mostRows, func(d *detectors.Loaded) int { return int(d.Coming.Load()) }, s.judgeRows
 	s.clients = access.NewClients(max(0, opts.PerClient))
 	if s.proxies, err = access.ParseProxies(opts.TrustedProxies); err != nil {
 		return nil, options.Errorf("TrustedProxies", "%w", err)

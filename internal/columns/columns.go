@@ -95,6 +95,9 @@ func Open(path string) (_ *File, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := CheckFooter(f, info.Size()); err != nil {
+		return nil, err
+	}
 	file, err := parquet.OpenFile(f, info.Size())
 	if err != nil {
 		return nil, err
@@ -144,3 +147,22 @@ func (f *File) Each(do func(Row) error) (err error) {
 
 // Close closes the file.
 func (f *File) Close() error { return errors.Join(f.r.Close(), f.f.Close()) }
+
+// maxFooter bounds what is read of the description of a file.
+const maxFooter = 256 << 20
+
+// CheckFooter makes sure that the description of a file is not larger than it may be.
+func CheckFooter(r io.ReaderAt, size int64) error {
+	tail := make([]byte, 8)
+	if size < 12 {
+		return fmt.Errorf("it is no Parquet file: it has %d bytes", size)
+	}
+	if _, err := r.ReadAt(tail, size-8); err != nil && err != io.EOF {
+		return err
+	}
+	n := int64(tail[0]) | int64(tail[1])<<8 | int64(tail[2])<<16 | int64(tail[3])<<24
+	if string(tail[4:]) != "PAR1" || n > size-12 || n > maxFooter {
+		return errors.New("it is no Parquet file, or was cut off: its end is not that of one")
+	}
+	return nil
+}

@@ -53,7 +53,7 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 	if opts.More != nil {
 		return Usagef("the path - does not go with --out, which must know all images to divide them")
 	}
-	judge, err := judgeOf(file, opts.Detector, explain)
+	judge, err := judgeOf(file, opts, explain)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 }
 
 // judgeOf identifies a detector with the options that its verdicts depend on.
-func judgeOf(file string, d *pipeline.Detector, explain string) (string, error) {
+func judgeOf(file string, opts pipeline.DetectOptions, explain string) (string, error) {
 	f, err := regular.Open(file, regular.Values)
 	if err != nil {
 		return "", err
@@ -100,6 +100,7 @@ func judgeOf(file string, d *pipeline.Detector, explain string) (string, error) 
 	if _, err := io.Copy(hash, f); err != nil {
 		return "", err
 	}
-	fmt.Fprintf(hash, "\x00threshold %v\x00explain %s", d.Threshold, explain)
+	fmt.Fprintf(hash, "\x00threshold %v\x00explain %s\x00model %s\x00pixels %d\x00time %v\x00device %s", opts.Detector.Threshold, explain,
+		opts.Model, opts.Run.MaxPixels, opts.Run.ImageTimeout, opts.Backbone.Device)
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }

@@ -171,8 +171,11 @@ func Externals(model []byte) ([]External, error) {
 		if err != nil {
 			return nil, err
 		}
-		where := map[string]string{}
+		where, outside := map[string]string{}, false
 		for _, f := range fields {
+			if f.number == tensorDataLocation {
+				outside = f.value == 1
+			}
 			if f.number == tensorExternalData {
 				pair, err := split(f.body)
 				if err != nil {
@@ -185,7 +188,7 @@ func Externals(model []byte) ([]External, error) {
 				where[key] = text(pair, 2)
 			}
 		}
-		if len(where) == 0 {
+		if !outside { // where there are entries, they are leftovers that nothing reads
 			return tensor, nil
 		}
 		e, err := external(where)

@@ -338,7 +338,15 @@ func (l *lister) addURL(ctx context.Context, url, label string) error {
 		if err != nil {
 			return err
 		}
-		return l.addObjects(ctx, folder, "", func(string) bool { return true })
+		before, skipped := len(l.Units), l.Skipped
+		err = l.addObjects(ctx, folder, "", func(string) bool { return true })
+		switch {
+		case err != nil || len(l.Units) > before || l.Skipped > skipped:
+			return err
+		case at.Key == "" || strings.HasSuffix(at.Key, "/"):
+			return fmt.Errorf("images: there is nothing in %s", folder)
+		}
+		// It is no folder: an object whose name does not end in what it is.
 	}
 	folder, name, err := bucket.OpenObject(ctx, url)
 	if err != nil {
@@ -461,6 +469,9 @@ func (l *lister) stat(ctx context.Context) error {
 				return ctx.Err()
 			}
 			u.know(o)
+			if u.Size < 0 {
+				u.Err = errors.New("the server does not say how large it is")
+			}
 			return nil
 		})
 	}
@@ -544,8 +555,22 @@ func (l *lister) place() {
 			u.Path = strings.TrimPrefix(strings.TrimPrefix(u.Path, root), "/")
 		}
 	}
-	slices.SortStableFunc(l.Units, func(a, b Unit) int { return cmp.Compare(a.Path, b.Path) })
-	l.Units = slices.CompactFunc(l.Units, func(a, b Unit) bool { return a.Path == b.Path })
+	inOrder := func(a, b Unit) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Name, b.Name)) }
+	slices.SortStableFunc(l.Units, inOrder)
+	l.Units = slices.CompactFunc(l.Units, func(a, b Unit) bool { return a.Name == b.Name })
+	// URLs may differ by their queries alone.
+	for from := 0; from < len(l.Units); {
+		to := from + 1
+		for to < len(l.Units) && l.Units[to].Path == l.Units[from].Path {
+			to++
+		}
+		for i := from; i < to && to > from+1; i++ {
+			u := &l.Units[i]
+			u.Path += strings.TrimPrefix(u.Name, withoutQuery(u.Name))
+		}
+		from = to
+	}
+	slices.SortStableFunc(l.Units, inOrder)
 }
 
 // common returns the deepest folder that two folders are in.

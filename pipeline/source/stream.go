@@ -82,6 +82,7 @@ type Stream struct {
 type given struct {
 	item extractor.Item
 	unit int
+	held int64 // of s.images, until it is taken: a batch may need more than all of it
 }
 
 // piece is a part of a tar, or an image, that is read ahead.
@@ -154,6 +155,7 @@ func (s *Stream) Next(ctx context.Context) (extractor.Item, int, error) {
 			}
 			return extractor.Item{}, 0, io.EOF
 		}
+		s.images.Release(g.held)
 		return g.item, g.unit, nil
 	case <-ctx.Done():
 		return extractor.Item{}, 0, ctx.Err()
@@ -297,10 +299,10 @@ func (s *Stream) unit(ctx context.Context, unit int) (c Contents) {
 // give gives an image of a unit whose bytes are on loan from s.images.
 func (s *Stream) give(ctx context.Context, unit int, img Image, name string, data []byte, err error, held int64, again func() ([]byte, error)) bool {
 	item := extractor.StreamedItem(img.Path, img.Bytes, img.MTime, &extractor.Streamed{
-		Data: data, Err: err, Name: name, Again: again, Done: func() { s.images.Release(held) },
+		Data: data, Err: err, Name: name, Again: again,
 	})
 	select {
-	case s.out <- given{item, unit}:
+	case s.out <- given{item, unit, held}:
 		return true
 	case <-ctx.Done():
 		return false

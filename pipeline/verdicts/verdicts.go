@@ -292,7 +292,7 @@ func Create(dir string, shard features.Shard, work Work, paths []string, o Optio
 		}
 	}()
 	if old, err := readRecord(w.base + ".json"); err == nil {
-		if w.same(old) {
+		if w.same(old) && !o.Force {
 			w.done, w.n = old, len(paths)
 			return w, nil
 		}
@@ -431,6 +431,13 @@ func (w *Writer) Commit() (*Record, error) {
 	to := w.base + "." + w.work.Format
 	if err := os.Remove(w.base + ".json"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
+	}
+	for _, format := range []string{JSONL, Parquet} {
+		if format != w.work.Format {
+			if err := os.Remove(w.base + "." + format); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		}
 	}
 	if err := disk.Rename(from, to); err != nil {
 		return nil, err

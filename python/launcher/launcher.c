@@ -45,9 +45,9 @@ int main(void) {
 #define LIBRARY "libmlrbfn.so"
 #endif
 
-/* From bin/: an environment, Debian's folder, pip install --target. */
+/* From bin/: an environment, Debian's folder, a user's on a Mac, pip install --target. */
 static const char *places[] = {"../lib/python3*/site-packages/mlrbfn/" LIBRARY, "../lib/python3*/dist-packages/mlrbfn/" LIBRARY,
-                               "../lib64/python3*/site-packages/mlrbfn/" LIBRARY, "../mlrbfn/" LIBRARY};
+                               "../lib64/python3*/site-packages/mlrbfn/" LIBRARY, "../lib/python/site-packages/mlrbfn/" LIBRARY, "../mlrbfn/" LIBRARY};
 
 /* Writes the folder of the program, with its last slash, links resolved. */
 static int folder(char *path) {

@@ -216,6 +216,8 @@ class Errors(Trained):
     @unittest.skipUnless(hasattr(signal, "pthread_kill"), "no signals to send")
     def test_interrupt(self) -> None:
         x, y = clusters(2000, 64)
+        # What a shell starts in the background ignores it.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
         def interrupt() -> None:
             lib, number = _native.library(), next(_native._numbers) + 1

@@ -14,6 +14,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mlrbfn/extractor"
@@ -37,6 +38,7 @@ type Loaded struct {
 	Name               string // by which requests call it
 	SHA256             string // of its file, in hex
 	Since              time.Time
+	Coming             atomic.Int64 // images for it that wait to run; the server's to count
 
 	set      *Set
 	backbone *backbone // nil where it is not known

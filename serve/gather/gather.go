@@ -11,9 +11,9 @@ import (
 type Group[K comparable, V, R any] struct {
 	// Most is how many values are worked on together at most.
 	Most int
-	// Coming tells how many more values are likely to be added soon. Whoever was counted
-	// calls [Group.Settle] when no value comes of it.
-	Coming func() int
+	// Coming tells how many more values of the key are likely to be added soon. Whoever
+	// was counted calls [Group.Settle] when no value comes of it.
+	Coming func(key K) int
 	// Do works on values and returns as many results.
 	Do func(key K, values []V) ([]R, error)
 
@@ -62,18 +62,17 @@ func (g *Group[K, V, R]) Add(key K, value V) (result func() (R, error)) {
 // Settle works on the values that need not wait any longer: those that are at least half
 // as many as are about to come.
 func (g *Group[K, V, R]) Settle() {
-	coming := g.Coming()
 	g.mu.Lock()
 	ready := map[K]*block[V, R]{}
 	for key, b := range g.waiting {
-		if 2*len(b.values) >= coming {
+		if 2*len(b.values) >= g.Coming(key) {
 			ready[key] = b
 			delete(g.waiting, key)
 		}
 	}
 	g.mu.Unlock()
 	for key, b := range ready {
-		g.run(key, b)
+		defer g.run(key, b) // also after a panic of another
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 // group doubles numbers and notes how many were doubled together.
 func group(coming *int, sizes *[]int) *gather.Group[string, int, int] {
-	return &gather.Group[string, int, int]{Most: 4, Coming: func() int { return *coming }, Do: func(_ string, values []int) ([]int, error) {
+	return &gather.Group[string, int, int]{Most: 4, Coming: func(string) int { return *coming }, Do: func(_ string, values []int) ([]int, error) {
 		*sizes = append(*sizes, len(values))
 		results := make([]int, len(values))
 		for i, v := range values {
@@ -75,7 +75,7 @@ func TestAnErrorIsThatOfItsBlock(t *testing.T) {
 
 func TestAPanicLeavesNobodyWaiting(t *testing.T) {
 	coming := 3
-	g := &gather.Group[int, int, int]{Most: 4, Coming: func() int { return coming }, Do: func(int, []int) ([]int, error) { panic("no") }}
+	g := &gather.Group[int, int, int]{Most: 4, Coming: func(int) int { return coming }, Do: func(int, []int) ([]int, error) { panic("no") }}
 	first := g.Add(1, 1)
 	coming = 0
 	func() {
@@ -92,10 +92,24 @@ func TestAPanicLeavesNobodyWaiting(t *testing.T) {
 }
 
 func TestFromManyGoroutines(t *testing.T) {
-	g := &gather.Group[int, int, int]{Most: 4, Coming: func() int { return 0 }, Do: func(_ int, values []int) ([]int, error) { return values, nil }}
+	g := &gather.Group[int, int, int]{Most: 4, Coming: func(int) int { return 0 }, Do: func(_ int, values []int) ([]int, error) { return values, nil }}
 	var all sync.WaitGroup
 	for i := range 200 {
 		all.Go(func() { expect(t, g.Add(i%3, i), i) })
 	}
 	all.Wait()
+}
+
+// One key's value does not wait for what comes of another.
+func TestKeysWaitAlone(t *testing.T) {
+	g := &gather.Group[string, int, int]{Most: 4, Coming: func(key string) int {
+		if key == "busy" {
+			return 100
+		}
+		return 0
+	}, Do: func(_ string, values []int) ([]int, error) { return values, nil }}
+	g.Add("busy", 1)
+	if r, err := g.Add("rare", 2)(); r != 2 || err != nil {
+		t.Errorf("%d, %v", r, err)
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"mlrbfn/internal/columns"
 	"mlrbfn/pipeline/source"
 )
 
@@ -28,11 +29,9 @@ var (
 )
 
 const (
-	// maxFooter bounds what is read of the description of a file, maxRefs the rows of a
-	// file of paths.
-	maxFooter = 256 << 20
-	maxRefs   = 1 << 26
-	batch     = 16 // rows at once: of images, each may be large
+	// maxRefs bounds the rows of a file of paths.
+	maxRefs = 1 << 26
+	batch   = 16 // rows at once: of images, each may be large
 )
 
 type format struct{}
@@ -47,7 +46,7 @@ type table struct {
 
 func open(r io.ReaderAt, size int64) (t *table, err error) {
 	defer recovered(&err)
-	if err := checkFooter(r, size); err != nil {
+	if err := columns.CheckFooter(r, size); err != nil {
 		return nil, err
 	}
 	f, err := parquet.OpenFile(r, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true), parquet.ReadBufferSize(1<<20))
@@ -72,22 +71,6 @@ func open(r io.ReaderAt, size int64) (t *table, err error) {
 		t.names = classNames(f, f.Schema().Columns()[t.label][0])
 	}
 	return t, nil
-}
-
-// checkFooter makes sure that the description of a file is not larger than it may be.
-func checkFooter(r io.ReaderAt, size int64) error {
-	tail := make([]byte, 8)
-	if size < 12 {
-		return fmt.Errorf("it is no Parquet file: it has %d bytes", size)
-	}
-	if _, err := r.ReadAt(tail, size-8); err != nil && err != io.EOF {
-		return err
-	}
-	n := int64(tail[0]) | int64(tail[1])<<8 | int64(tail[2])<<16 | int64(tail[3])<<24
-	if string(tail[4:]) != "PAR1" || n > size-12 || n > maxFooter {
-		return errors.New("it is no Parquet file, or was cut off: its end is not that of one")
-	}
-	return nil
 }
 
 // recovered turns a panic of the library on a malformed file into an error.
