@@ -171,11 +171,8 @@ func Externals(model []byte) ([]External, error) {
 		if err != nil {
 			return nil, err
 		}
-		where, outside := map[string]string{}, false
+		where := map[string]string{}
 		for _, f := range fields {
-			if f.number == tensorDataLocation {
-				outside = f.value == 1
-			}
 			if f.number == tensorExternalData {
 				pair, err := split(f.body)
 				if err != nil {
@@ -188,7 +185,7 @@ func Externals(model []byte) ([]External, error) {
 				where[key] = text(pair, 2)
 			}
 		}
-		if !outside { // where there are entries, they are leftovers that nothing reads
+		if len(where) == 0 {
 			return tensor, nil
 		}
 		e, err := external(where)
