@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"mlrbfn/conditioning"
@@ -49,6 +50,21 @@ func joined(d, classes int) *detector.Detector {
 	det.Scoring.Parts = append(det.Scoring.Parts, detector.Part{Name: "gen", Score: &posthoc.GEN{}, Scale: detector.Unscaled},
 		detector.Part{Name: detector.DensityPart, Scale: detector.Unscaled}, detector.Part{Name: detector.DecisionPart, Scale: detector.Unscaled})
 	return det
+}
+
+// TestJudgeAlongside: a large detector, whose heads and other parts are computed at the
+// same time, gives the verdicts of one after the other.
+func TestJudgeAlongside(t *testing.T) {
+	const d, classes, n = 768, 400, 3
+	det := joined(d, classes)
+	x := pipetest.RandomArray(rand.New(rand.NewPCG(5, 2)), n*d, 0, 1)
+	want, err := det.VerdictsContext(t.Context(), x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := det.NewJudge()(x); !slices.Equal(got, want) {
+		t.Errorf("%v; want %v", got, want)
+	}
 }
 
 // BenchmarkJudge judges one image, and as many at once as there can be, by each part of

@@ -232,6 +232,33 @@ func (f *flagged) cells() string {
 	return b.String()
 }
 
+// addMeans adds the share k of the means over the seeds of the run key to the cells of
+// each method: near AUROC, far AUROC and accuracy.
+func addMeans(cells map[string]*[3]float64, out, key, backbone string, k float64) error {
+	found, err := studies(out, key, "")
+	if err != nil {
+		return err
+	}
+	for _, s := range found {
+		for _, r := range s.Results {
+			if s.Backbone != backbone || r.Dataset != "mean" || r.Seed != "mean" {
+				continue
+			}
+			if cells[r.Method] == nil {
+				cells[r.Method] = &[3]float64{}
+			}
+			c := cells[r.Method]
+			if r.Group == pipeline.Near {
+				c[0] += k * r.AUROC
+				c[2] += k * r.IDAcc
+			} else {
+				c[1] += k * r.AUROC
+			}
+		}
+	}
+	return nil
+}
+
 // printCurves prints two tables for each backbone: AUROC and accuracy, and what is
 // flagged at 5% false alarms.
 func (e *experiment) printCurves(w io.Writer, draws []string) error {
@@ -246,26 +273,8 @@ func (e *experiment) printCurves(w io.Writer, draws []string) error {
 			var flags flagged
 			for _, draw := range draws {
 				key := few{images, atoi(draw)}.key()
-				found, err := studies(e.out, key, "")
-				if err != nil {
+				if err := addMeans(cells, e.out, key, study.Backbone, 1/float64(len(draws))); err != nil {
 					return err
-				}
-				for _, s := range found {
-					for _, r := range s.Results {
-						if s.Backbone != study.Backbone || r.Dataset != "mean" || r.Seed != "mean" {
-							continue
-						}
-						if cells[r.Method] == nil {
-							cells[r.Method] = &[3]float64{}
-						}
-						c, k := cells[r.Method], 1/float64(len(draws))
-						if r.Group == pipeline.Near {
-							c[0] += k * r.AUROC
-							c[2] += k * r.IDAcc
-						} else {
-							c[1] += k * r.AUROC
-						}
-					}
 				}
 				if err := flags.add(e.out, key, study.Backbone); err != nil {
 					return err

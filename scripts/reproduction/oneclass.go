@@ -130,28 +130,12 @@ func (e *experiment) printOneClass(w, two io.Writer, title, base string, classes
 		return err
 	}
 	for _, study := range first {
-		cells := map[string]*[2]float64{}
+		cells := map[string]*[3]float64{}
 		var flags flagged
 		for _, class := range classes {
 			key := alone{base, class}.key()
-			found, err := studies(e.out, key, "")
-			if err != nil {
+			if err := addMeans(cells, e.out, key, study.Backbone, 1/float64(len(classes))); err != nil {
 				return err
-			}
-			for _, s := range found {
-				for _, r := range s.Results {
-					if s.Backbone != study.Backbone || r.Dataset != "mean" || r.Seed != "mean" {
-						continue
-					}
-					if cells[r.Method] == nil {
-						cells[r.Method] = &[2]float64{}
-					}
-					group := 0
-					if r.Group == pipeline.Far {
-						group = 1
-					}
-					cells[r.Method][group] += r.AUROC / float64(len(classes))
-				}
 			}
 			if err := flags.add(e.out, key, study.Backbone); err != nil {
 				return err
