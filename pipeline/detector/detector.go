@@ -298,11 +298,12 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	ctx := context.Background() // scoring fails only when cancelled
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
-		posthoc := make(chan [][]float64, 1)
+		var posthoc [][]float64
+		panicked := make(chan any, 1) // nil once posthoc is there
 		if alongside {
 			go func() {
-				scores, _ := d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
-				posthoc <- scores
+				defer func() { panicked <- recover() }()
+				posthoc, _ = d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
 			}()
 		}
 		own := d.outputs(func(h int) head.Outputs {
@@ -315,8 +316,11 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 			part := own.Part(from, min(from+step, n), classes)
 			var scores []float64
 			if alongside { // n is at most step
+				if p := <-panicked; p != nil {
+					panic(p) // where callers can recover it
+				}
 				scores = make([]float64, n)
-				_ = d.Scoring.join(scores, <-posthoc, own)
+				_ = d.Scoring.join(scores, posthoc, own)
 			} else {
 				scores, _ = d.rescore(ctx, part, rows[from*d.Dim():min(from+step, n)*d.Dim()])
 			}
