@@ -56,7 +56,8 @@ type stored interface {
 }
 
 // fields writes the fields of a score to tensors or, with find, reads them. After
-// an error nothing more happens.
+// an error nothing more happens. Writing changes nothing of the score: others may
+// score with it meanwhile.
 type fields struct {
 	find    func(name string) (Tensor, bool) // nil when writing
 	tensors []Tensor                         // written so far
@@ -118,7 +119,9 @@ func (f *fields) notNegative(name string, v *float64) {
 func (f *fields) int(name string, v *int) {
 	n := int64(*v)
 	one(f, name, &n)
-	*v = int(n)
+	if f.loading() {
+		*v = int(n)
+	}
 }
 
 func (f *fields) bool(name string, v *bool) {
@@ -127,13 +130,17 @@ func (f *fields) bool(name string, v *bool) {
 		b = 1
 	}
 	one(f, name, &b)
-	*v = b != 0
+	if f.loading() {
+		*v = b != 0
+	}
 }
 
 func text[T ~string](f *fields, name string, v *T) {
 	bytes := []uint8(*v)
 	values(f, name, &bytes, len(bytes))
-	*v = T(bytes)
+	if f.loading() {
+		*v = T(bytes)
+	}
 }
 
 // vector is a field [n]; when reading, n is as large as want unless that is
@@ -188,7 +195,9 @@ func (f *fields) bank(name string, v **Data, logits bool) {
 			data.Classes, data.Logits = shape[1], Matrix(z, shape[1])
 		}
 	})
-	*v = data
+	if f.find != nil {
+		*v = data
+	}
 }
 
 // layer is a linear layer.
@@ -226,7 +235,9 @@ func (f *fields) network(name string, v *Network) {
 			m = append(m, l)
 		}
 	})
-	*v = m
+	if f.find != nil {
+		*v = m
+	}
 }
 
 // layersOf returns the layers of a linear head or an MLP.
