@@ -119,7 +119,7 @@ vulnerabilities:  ## look for known vulnerabilities in what the programs call
 
 # Elsewhere property tests draw the same cases in every run (internal/testenv/fixedseed).
 fuzz: setup  ## draw other cases for property tests, then run each fuzz target for FUZZTIME
-	go test -short -count 1 $$(go list -f '{{range .TestImports}}{{if eq . "mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}' ./...) -rapid.seed 0
+	go test -short -count 1 $$(go list -f '{{range .TestImports}}{{if eq . "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}' ./...) -rapid.seed 0
 	@set -e; for package in $$(go list ./...); do \
 	  for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
 	    echo "$$package $$target"; \

@@ -1,4 +1,4 @@
-module mlrbfn
+module github.com/mlrbfn/mlrbfn
 
 go 1.26.0
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // build builds mlrbfn, the programs that are one command of it, and the example

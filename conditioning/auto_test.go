@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // TestAuto: whitening after L2, but without L2 if the length separates the classes

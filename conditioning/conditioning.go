@@ -19,11 +19,11 @@ import (
 	"slices"
 	"sync"
 
-	"mlrbfn/dataset"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Kind says how W is computed.

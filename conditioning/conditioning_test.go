@@ -11,10 +11,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // TestGolden compares the distances after each conditioning with numpy's

@@ -7,8 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // Whitening makes the images of one class vary alike in all directions: here features

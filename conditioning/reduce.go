@@ -7,11 +7,11 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/dataset"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // squares is how many bytes whitening and PCA take for each of the D² elements of

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // rowsOf makes n rows of d features of three classes, which differ in a few

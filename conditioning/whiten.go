@@ -13,9 +13,9 @@ import (
 	"gonum.org/v1/gonum/lapack/lapack64"
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/dataset"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
 // Shrinkages are the values that whitening chooses from.

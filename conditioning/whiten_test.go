@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // TestGoldenShrinkage compares the chosen shrinkage with numpy's choice.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // TestAlike compares with a comparison of all pairs.

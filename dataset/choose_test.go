@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // TestSpread: the rows of a large set come class by class.

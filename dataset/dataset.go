@@ -9,8 +9,8 @@ import (
 	"maps"
 	"slices"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/spill"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
 // Rows selects rows of a matrix, with their labels. The zero value has no rows.

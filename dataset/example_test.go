@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log"
 
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // Split divides rows so that each class is in each part, and so that rows of one group

@@ -3,8 +3,8 @@ package dataset
 import (
 	"errors"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/spill"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
 // DefaultMemory returns the default memory in bytes: half of the machine's, or of

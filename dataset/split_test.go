@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/dataset"
-	_ "mlrbfn/internal/testenv/fixedseed"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 func TestSplitRows(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"slices"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // BlockRows is how many rows of a [Table] are read at once.

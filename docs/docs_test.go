@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestReadmeIsShort: the README is for somebody who has two minutes.

@@ -8,7 +8,7 @@ import (
 
 	ort "github.com/yalue/onnxruntime_go"
 
-	"mlrbfn/internal/spill"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
 // ErrRunMemory is wrapped by the error of a model whose runs want more memory for

@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Copy finds the model, as Find does, and copies its graph, its weights and its

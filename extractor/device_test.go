@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 func TestCheckDevice(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"image/color"
 	"log"
 
-	"mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor"
 )
 
 // Pixels takes the pixels of an image as its features, channel by channel. The model of

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // exports holds models as others export them (testdata/generate_exports.py).

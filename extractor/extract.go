@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/features"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // maxFileBytes bounds what is read of one file into memory.

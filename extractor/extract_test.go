@@ -24,10 +24,10 @@ import (
 	"github.com/x448/float16"
 	"golang.org/x/sync/semaphore"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 var goldenModels = []string{"vit-tiny-p16", "mobilenetv2", "resnet20-cifar10", "densenet100-cifar10", "squeezenet11-fp16io", "mobilenetv1-nhwc"}

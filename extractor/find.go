@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // modelsEnv is the environment variable that lists the user's folders of models.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 func TestFindModel(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 
 	ort "github.com/yalue/onnxruntime_go"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // TensorInfo describes one input or output of a graph.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 )
 
 func floats(name string, shape ...int64) TensorInfo { return TensorInfo{name, "float32", shape} }

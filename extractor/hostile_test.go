@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/idx"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/idx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // int64s is a node that makes a constant of one dimension, or a number of none.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/idx"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/idx"
 )
 
 // IsIDX tells whether the file at path is an idx file of images, which [List]

@@ -4,7 +4,7 @@ import (
 	"context"
 	"image"
 
-	"mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 )
 
 // Image reads and decodes the image of an item. It also returns the EXIF

@@ -15,9 +15,9 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/idx"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/idx"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // ErrNoImages is wrapped by the error of [List] if there is no image.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // tree makes a folder of the named files; those that end in .png or .jpg and

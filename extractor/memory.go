@@ -7,8 +7,8 @@ import (
 	"image"
 	"image/draw"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // inMemory is an image in memory: the bytes of a file, or pixels.

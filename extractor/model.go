@@ -23,10 +23,10 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // ModelOptions says how to use a model; the zero value is the usual way.

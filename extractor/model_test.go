@@ -13,8 +13,8 @@ import (
 
 	ort "github.com/yalue/onnxruntime_go"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 func TestOpenModelFindsTheGraph(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/setaside"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/setaside"
 )
 
 // TestNames: files are listed, read, named by a list with lines as Windows has them, and

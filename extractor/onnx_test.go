@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // The tests make their own little graphs: this writes just enough of ONNX's

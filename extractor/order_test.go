@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // TestListInOrder lists trees whose names differ in what sorts around a slash.

@@ -7,8 +7,8 @@ import (
 	"image"
 	"slices"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // PixelOptions says how an image's pixels become its features; the zero value

@@ -17,9 +17,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/idx"
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/idx"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // pixelFeatures extracts the pixels of a listing's images, in its order; those

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // tuned extracts as a long run does: it tries all batches for a while, and all

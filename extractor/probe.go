@@ -7,8 +7,8 @@ import (
 	"math"
 	"sync"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // probeVersion is the version of the images that [ProbeImage] draws. Other images need

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestProbeImages: the images of a probe are the same for ever, as files keep what models

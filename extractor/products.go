@@ -8,7 +8,7 @@ import (
 
 	ort "github.com/yalue/onnxruntime_go"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 // What [Products] returns.

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestProducts compares what onnxruntime does with what its source says of the

@@ -14,8 +14,8 @@ import (
 	"github.com/x448/float16"
 	ort "github.com/yalue/onnxruntime_go"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // A Runner holds the tensors of one worker: it runs batches of images through

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 func TestFindRuntimeNeverReplacesWhatWasNamed(t *testing.T) {

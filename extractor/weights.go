@@ -8,8 +8,8 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // externalWeights returns the names, sorted and relative to its folder, of the files that

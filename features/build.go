@@ -14,12 +14,12 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/disk"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // build gives the contents of a set's files row by row, so that they need not be in

@@ -15,9 +15,9 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // ErrNoChecksums says that a set cannot be verified: it was made elsewhere, or

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // openWholly opens and verifies a set.

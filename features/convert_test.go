@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // whole makes a set of the four images of most tests.

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 
 	"pgregory.net/rapid"
 )

@@ -32,7 +32,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
 )
 
 // Version is the newest version of the format that this package writes and reads.

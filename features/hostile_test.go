@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // writeArray writes an .npy file.

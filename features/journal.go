@@ -15,11 +15,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/disk"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Names of a journal's files.

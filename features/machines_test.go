@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // TestMachines: a set records the machines of its rows, in one run, in several or

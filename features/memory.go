@@ -8,7 +8,7 @@ import (
 	"io"
 	"slices"
 
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // inMemory is the Dir of a set without a folder, as errors and detectors name it.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // ErrShards says that sets are not all the shards of one whole.

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/internal/columns"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/columns"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
 )
 
 // parquetKey is the key of the Meta in a Parquet file's metadata.

@@ -20,10 +20,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // A set of parts is a folder of shards and a manifest:

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // twoParts makes a set of two parts, and returns it.

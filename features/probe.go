@@ -10,8 +10,8 @@ import (
 	"math"
 	"path/filepath"
 
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Probe is what a model answered, where a set was made, on a few images that package

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // probed is header with a probe of two images whose features differ by shift from those

@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"sync"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Set is a feature set that is open for reading. Its methods may be called from

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // check fails the test at the first error.

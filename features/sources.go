@@ -9,9 +9,9 @@ import (
 	"io/fs"
 	"os"
 
-	"mlrbfn/internal/disk"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // A Source is a file of many images, such as a tar, that was read to its end. The path of

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // SortClasses sorts the names of classes: by their values where all are numbers.

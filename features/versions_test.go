@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // The folders of testdata are sets of six images and one that is broken, made with

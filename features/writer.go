@@ -15,10 +15,10 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/disk"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Header describes a set before its first image is added: what all rows have in

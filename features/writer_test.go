@@ -14,13 +14,13 @@ import (
 	"sync"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/disk"
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 var header = features.Header{

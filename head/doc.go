@@ -2,8 +2,8 @@
 // outputs: for each class, the confidence that an input belongs to it.
 //
 // There are two networks, each in a package of its own, with its shape, its
-// defaults and its equations: mlrbfn/head/residual, the default one, and
-// mlrbfn/head/paper, the published one. This package has what both share: [Train]
+// defaults and its equations: github.com/mlrbfn/mlrbfn/head/residual, the default one, and
+// github.com/mlrbfn/mlrbfn/head/paper, the published one. This package has what both share: [Train]
 // and its options, the trained [Head], and the interfaces [Config] and [Network].
 // [TrainMLP] trains the paper's baseline, a softmax network of linear layers with ReLU
 // between them; package linear fits a better linear head.

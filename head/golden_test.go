@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 func TestGoldenPlateau(t *testing.T) {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Config says which network to train, and its shape. paper.Config and

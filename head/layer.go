@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // Layer is one layer of radial basis functions, with N centroids for inputs of

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"math"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // Defaults of MLPConfig. A hidden layer has as many outputs as the paper's network has.

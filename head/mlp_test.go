@@ -7,10 +7,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
-	_ "mlrbfn/internal/testenv/fixedseed"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {

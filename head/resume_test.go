@@ -13,12 +13,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
 )
 
 // bytesOf returns all parameters of a head.

@@ -3,7 +3,7 @@ package head
 import (
 	"math"
 
-	"mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // Scale standardises a score with its mean and its standard deviation, so that

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // State is a training run between two steps. With the same data and options it

@@ -8,8 +8,8 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // ErrDiverged is wrapped by the error of a training run whose loss became NaN or

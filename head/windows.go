@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // windows orders rows that do not fit into memory: blocks of consecutive rows

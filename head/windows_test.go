@@ -6,9 +6,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // TestWindowsOrder: an epoch shows each row once, and those of a window come from

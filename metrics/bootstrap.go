@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"slices"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // DefaultResamples is the default of BootstrapOptions.

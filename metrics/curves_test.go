@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 
 	"pgregory.net/rapid"
 )

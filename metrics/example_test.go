@@ -3,7 +3,7 @@ package metrics_test
 import (
 	"fmt"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // AUROC is the chance that an in-distribution image scores higher than an OOD image.

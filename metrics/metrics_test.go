@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/metrics"
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // number is a JSON number, or a string for what JSON has no number for.

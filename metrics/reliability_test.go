@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // TestReliable has its numbers by hand.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // The graph that set-up converted is the one whose sum the repository states.

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"testing"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 func TestErrorf(t *testing.T) {

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // AddOptions says which images to add to what a detector knows.

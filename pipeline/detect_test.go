@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 func TestListPaths(t *testing.T) {

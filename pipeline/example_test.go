@@ -11,8 +11,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // twoClouds writes a folder with features.npy and labels.npy: two clouds of points in

@@ -5,9 +5,9 @@ import (
 	"context"
 	"sync/atomic"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/explanation"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/explanation"
 )
 
 type (

@@ -14,9 +14,9 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // striped draws stripes of a kind, lying or standing, with noise, and a strange

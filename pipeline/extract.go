@@ -15,12 +15,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	sourcelist "mlrbfn/pipeline/source"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	sourcelist "github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // tool is the name of the program that feature sets record.

@@ -15,13 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/internal/testenv"
-	_ "mlrbfn/internal/testenv/fixedseed"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // tile writes a picture of 4×3 pixels, all of which follow from the seed.

@@ -7,9 +7,9 @@ import (
 	"image"
 	"io"
 
-	"mlrbfn/extractor"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // JudgeOptions says how a [Judge] works. The zero value is the usual way.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor"
 )
 
 // TestJudge: an image gets one verdict, wherever it comes from: that of Detect.
@@ -120,7 +120,7 @@ func TestImportsNoPlotting(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, name := range strings.Fields(string(out)) {
-		for _, unwanted := range []string{"gonum.org/v1/plot", "pdf", "latex", "svgo", "go-fonts", "aws-sdk", "smithy", "mlrbfn/internal/command"} {
+		for _, unwanted := range []string{"gonum.org/v1/plot", "pdf", "latex", "svgo", "go-fonts", "aws-sdk", "smithy", "github.com/mlrbfn/mlrbfn/internal/command"} {
 			if strings.Contains(name, unwanted) {
 				t.Errorf("it imports %s", name)
 			}

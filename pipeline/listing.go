@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor"
 )
 
 // listing is a listing of images in the making: they are taken from it while

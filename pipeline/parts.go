@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/internal/progress"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/source"
-	"mlrbfn/pipeline/verdicts"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/progress"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
+	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
 
 // extractPart is Extract for a shard of a set of parts. The manifest of the set is

@@ -3,14 +3,14 @@ package pipeline
 import (
 	"context"
 
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/evaluation"
-	"mlrbfn/pipeline/export"
-	"mlrbfn/pipeline/inspection"
-	"mlrbfn/pipeline/issues"
-	"mlrbfn/pipeline/summary"
-	"mlrbfn/pipeline/training"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
+	"github.com/mlrbfn/mlrbfn/pipeline/export"
+	"github.com/mlrbfn/mlrbfn/pipeline/inspection"
+	"github.com/mlrbfn/mlrbfn/pipeline/issues"
+	"github.com/mlrbfn/mlrbfn/pipeline/summary"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // The parts of a pipeline are packages of their own; these are their names here.

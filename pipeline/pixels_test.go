@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/dataset"
-	"mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/extractor"
 )
 
 // TestDetectOnPixels: a detector of pixels makes those of new images as those

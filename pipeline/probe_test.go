@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // probeModel writes a model of 12 random features of images of 8×8 pixels, computed in

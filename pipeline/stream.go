@@ -9,9 +9,9 @@ import (
 	"sort"
 	"sync"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/pipeline/source"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // streaming is an extraction of images that come in streams: of tars, Parquet files,

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // Verify reads feature sets wholly and compares every file with its checksum. Its

@@ -5,9 +5,9 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 var _ = declare[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))

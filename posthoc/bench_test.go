@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // synthetic makes normal features around the means of 100 classes.

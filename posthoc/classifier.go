@@ -7,8 +7,8 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"mlrbfn/dataset"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Classifier gives the logits that post-hoc scores read, of rows of a table.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[Clip]("Clip",

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 var _ = declare[CORE]("CORE", method{

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[DICE]("DICE", method{

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // problem is a small one with everything that a score may want: 3 classes of

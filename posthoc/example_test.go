@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log"
 
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 func ExampleMaxSoftmax() {

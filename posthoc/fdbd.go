@@ -3,8 +3,8 @@ package posthoc
 import (
 	"context"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 var _ = declare[FDBD]("FDBD", method{

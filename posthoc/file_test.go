@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // stored returns the tensors that hold a score.

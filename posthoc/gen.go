@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})

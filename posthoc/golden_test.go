@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/metrics"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // golden is the problem that OpenOOD's classes were run on.

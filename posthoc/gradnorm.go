@@ -4,7 +4,7 @@ import (
 	"context"
 	"math"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[GradNorm]("GradNorm", method{

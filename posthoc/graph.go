@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/scoregraph"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/scoregraph"
 )
 
 // ErrNoGraph means that a score cannot be written as an ONNX graph.

@@ -12,9 +12,9 @@ import (
 	"gonum.org/v1/gonum/mat"
 	"gonum.org/v1/gonum/mathext/prng"
 
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[CoP]("CoP", method{

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[KLM]("KLM", method{

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[KNN]("KNN", method{

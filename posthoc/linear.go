@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Linear is a linear head: the logits of features x are W·x + b.

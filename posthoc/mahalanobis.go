@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 const (

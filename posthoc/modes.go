@@ -8,8 +8,8 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // FitModes fits MDS++ with several centroids for each class, for classes that are of

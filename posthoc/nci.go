@@ -3,7 +3,7 @@ package posthoc
 import (
 	"context"
 
-	"mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
 var _ = declare[NCI]("NCI", method{

@@ -6,10 +6,10 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 var _ = declare[NNGuide]("NNGuide", method{

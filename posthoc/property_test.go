@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
-	"mlrbfn/posthoc"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // drawLogits draws n rows of logits in a range that heads give.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"runtime"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // quantiles returns the quantiles q, each in [0, 1], of all features, interpolated

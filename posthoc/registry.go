@@ -7,7 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // kinds are all scores, in the order of their files. Each is declared in the file of

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/options"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // TestNeeds fits each score on what it declares to need, and scores with what it

@@ -8,10 +8,10 @@ import (
 	"math/bits"
 	"slices"
 
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 var _ = declare[Relation]("Relation", method{

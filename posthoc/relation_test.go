@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // TestScoreAll holds KNN and relations by two heads, with few classes and many,

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Scorer is a fitted score. It does not change, so any number of goroutines may use

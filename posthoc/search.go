@@ -9,10 +9,10 @@ import (
 	"runtime"
 	"slices"
 
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // search finds for each query the bank rows of the largest cosine, all of them

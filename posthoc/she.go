@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 func she(name string, metric Metric) method {

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // logSumExp returns log Σ exp(x/t), and the index of the largest term. It is −Inf if

@@ -8,8 +8,8 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 const standardisedKind = "Standardised"

@@ -6,8 +6,8 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/dataset"
-	"mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
 // statistics are computed from features once, for several scores.

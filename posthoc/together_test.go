@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // TestScoreAllIsEachAlone computes every score by two heads on the same features

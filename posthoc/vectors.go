@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 func widen(dst []float64, src []float32) {

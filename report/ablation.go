@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // groupStyles distinguish near from far without colour.

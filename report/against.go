@@ -14,9 +14,9 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // This file compares a report with an earlier one on the same images.

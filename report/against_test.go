@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // writeEarlier writes a report with its results and scores, as an evaluation does.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/shell"
-	"mlrbfn/internal/testenv/browser"
+	"github.com/mlrbfn/mlrbfn/internal/shell"
+	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 )
 
 // Screens are what every page is looked at on.

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // The page draws its charts with Chart.js (MIT licence, maintained by a team since

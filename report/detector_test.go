@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv/browser"
+	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 )
 
 // shownDetector is the page of a detector of so many classes, with names that are

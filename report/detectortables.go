@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // This file makes the tables and charts of the page of a detector.

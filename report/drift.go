@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // Drift holds what the page of a course of images shows.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/internal/testenv/browser"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func TestEvaluationInBrowser(t *testing.T) {

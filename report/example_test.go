@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func ExampleMarkdown() {

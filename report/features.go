@@ -18,9 +18,9 @@ import (
 	"syscall"
 	"time"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/features"
-	"mlrbfn/internal/idx"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/idx"
 )
 
 // FeatureSet makes one set of images from feature sets, row after row. These must

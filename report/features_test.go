@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/npy"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // foreignSet writes a feature set of format 1, without checksums, as another person

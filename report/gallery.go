@@ -9,7 +9,7 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // gallery holds the most extreme images of a set.

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // TestThinKeepsAreas draws curves of scores that overlap more or less, of few

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Kinds of methods, as the OpenOOD v1.5 study and the paper's first table group

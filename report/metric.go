@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // Metric is one of the metrics of a Result.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 )
 
 // Table is a table in the layout of the paper's: groups of the columns near-OOD,

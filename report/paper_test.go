@@ -11,8 +11,8 @@ import (
 	"testing"
 	"unicode"
 
-	"mlrbfn/internal/testenv"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 var update = flag.Bool("update", false, "write the golden tables anew")

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/image/draw"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // The parts that all pages are made of. A page is a template in web/ that calls

@@ -19,7 +19,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // Report holds all that the page shows. Only Results is required: a section with

@@ -18,10 +18,10 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
-	"mlrbfn/metrics"
-	"mlrbfn/report"
-	"mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 var methodNames = strings.Fields("mlrbfn msp mls energy gen odin she-ip she-e knn mds rmds mds++ rmds++ vim react klm nnguide fdbd ensemble " +

@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // Groups of out-of-distribution sets, by how similar they are to the training

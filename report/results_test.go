@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // TestSummarise checks means and deviations of a method of two seeds against

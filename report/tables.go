@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // table is a table that a click sorts: a row for each method, class or the like.

@@ -4,7 +4,7 @@ import (
 	"container/heap"
 	"math"
 
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // thin removes points of a curve until at most n are left, always the one with

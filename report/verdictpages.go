@@ -18,8 +18,8 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/shell"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/shell"
 )
 
 // This file makes the pages of Verdicts.

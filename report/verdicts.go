@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Verdicts holds what the page of judged images shows: which were flagged, and why.

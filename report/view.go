@@ -14,9 +14,9 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // view is a report as the page's template reads it.

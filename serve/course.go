@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/drift"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // coursePart is one span of time of one source, beside what is to be expected if its

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
-	"mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // TestDashboard: each metric that the dashboard shows is one that the service has.

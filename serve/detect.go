@@ -13,8 +13,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"mlrbfn/internal/explained"
-	"mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
 )
 
 // answer is the JSON object for one image. Its fields are those of detect --json, and

@@ -13,10 +13,10 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/drift"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // drifts watches the scores of each source for a change. Where there is a store, the

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/explained"
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // TestExplain: with explain=1 an answer has what Judge.Explain gives, and no path of

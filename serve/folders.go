@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/options"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/folder"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/folder"
 )
 
 // This file judges the images of folders that are watched.

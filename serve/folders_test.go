@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/internal/servetest"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // TestFolders: the images of a folder are judged as those of requests are, each once over

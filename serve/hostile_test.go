@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // attacked is a service on an address of its own, as the program runs it.

@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/options"
-	"mlrbfn/serve/access"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/protocol"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/serve/access"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/protocol"
 )
 
 // Handler answers requests; see the routes below.

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/features"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/protocol"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/protocol"
 )
 
 // This file answers the requests of the Open Inference Protocol, version 2.

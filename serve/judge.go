@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/internal/explained"
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // picture is an image that a request brought.

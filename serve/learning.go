@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"mlrbfn/serve/learn"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/serve/learn"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file has the requests of learning: jobs, and the versions of detectors that come

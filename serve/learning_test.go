@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/internal/servetest"
-	"mlrbfn/serve/learn"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/learn"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // redImage is a picture of a class that no detector knows.

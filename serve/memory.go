@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/internal/explained"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file remembers verdicts and tells what is remembered.

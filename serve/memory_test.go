@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/internal/servetest"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // remembering is a service with a store, that flags every image.

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/report"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/drift"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 //go:embed web

@@ -9,11 +9,11 @@ import (
 	"strconv"
 	"sync"
 
-	"mlrbfn/internal/explained"
-	"mlrbfn/report"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/review"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/review"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file has what a person needs to review images: groups of look-alikes, why an image

@@ -22,16 +22,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/options"
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/access"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/flight"
-	"mlrbfn/serve/folder"
-	"mlrbfn/serve/gather"
-	"mlrbfn/serve/learn"
-	"mlrbfn/serve/store"
-	"mlrbfn/serve/webhook"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/access"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/flight"
+	"github.com/mlrbfn/mlrbfn/serve/folder"
+	"github.com/mlrbfn/mlrbfn/serve/gather"
+	"github.com/mlrbfn/mlrbfn/serve/learn"
+	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/serve/webhook"
 )
 
 // Options says what a service serves, to whom, and how much of it at once. Of all but

@@ -25,11 +25,11 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/options"
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/access"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/access"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // world is a service that runs, with one detector named main.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // TestTLS: with a certificate the service answers over TLS, by HTTP/2 too, and not

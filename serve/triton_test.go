@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/internal/testenv"
-	"mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // triton asks a service as users of Triton and KServe do, with tritonclient as it is.

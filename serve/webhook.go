@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/serve/drift"
-	"mlrbfn/serve/store"
-	"mlrbfn/serve/webhook"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/serve/webhook"
 )
 
 // openWebhook makes what tells another program of verdicts and alarms, if one is named.

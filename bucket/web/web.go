@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/bucket"
 )
 
 func init() {

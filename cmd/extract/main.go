@@ -1,6 +1,6 @@
 // Extract is the command extract of mlrbfn as a program of its own.
 package main
 
-import "mlrbfn/internal/command"
+import "github.com/mlrbfn/mlrbfn/internal/command"
 
 func main() { command.Main("extract") }

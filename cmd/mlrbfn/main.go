@@ -2,6 +2,6 @@
 // class that it learned. `mlrbfn --help` lists its commands.
 package main
 
-import "mlrbfn/internal/command"
+import "github.com/mlrbfn/mlrbfn/internal/command"
 
 func main() { command.Main() }

@@ -12,7 +12,7 @@ import (
 	"log"
 	"os"
 
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 func main() {

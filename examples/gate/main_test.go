@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/examples/internal/drawn"
+	"github.com/mlrbfn/mlrbfn/examples/internal/drawn"
 )
 
 // TestGate learns red and green images, whose features are their pixels, and judges

@@ -15,9 +15,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/features"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 func main() {

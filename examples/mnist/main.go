@@ -24,11 +24,11 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/command"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
-	"mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func main() { command.Program("mnist", run) }

@@ -16,9 +16,9 @@ import (
 	"sync"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestScript runs the whole experiment with a small network on the committed
@@ -79,7 +79,7 @@ func programs(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "mlrbfn"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", built.dir, "mlrbfn/cmd/mlrbfn", "mlrbfn/examples/mnist")
+		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", built.dir, "github.com/mlrbfn/mlrbfn/cmd/mlrbfn", "github.com/mlrbfn/mlrbfn/examples/mnist")
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w\n%s", err, out)
 		}

@@ -17,10 +17,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/internal/command"
 )
 
 func main() { command.Program("moons", run) }

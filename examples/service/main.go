@@ -18,7 +18,7 @@ import (
 	"os/signal"
 	"time"
 
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 func main() {

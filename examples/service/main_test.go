@@ -8,8 +8,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"mlrbfn/examples/internal/drawn"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/examples/internal/drawn"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // TestService asks the service for known images, unknown ones, and what is no image.

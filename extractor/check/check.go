@@ -17,8 +17,8 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 )
 
 // DefaultImages is how many images tell most of what a check can find.

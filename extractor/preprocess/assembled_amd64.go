@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	simd "mlrbfn/internal/kernels"
+	simd "github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 //go:generate go run -C asm . -out ../resize_amd64.s -stubs ../resize_amd64.go -pkg preprocess

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Load returns the pipeline that the configuration in dir, the folder of a

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/internal/pillow"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/pillow"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // DefaultMaxPixels is the number of pixels above which Pillow calls an image a

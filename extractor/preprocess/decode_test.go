@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/pillow"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/pillow"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 func TestIsImage(t *testing.T) {

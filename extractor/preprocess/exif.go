@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"time"
 
-	"mlrbfn/internal/pillow"
+	"github.com/mlrbfn/mlrbfn/internal/pillow"
 )
 
 // orientation returns the orientation that a file's EXIF block gives, or else

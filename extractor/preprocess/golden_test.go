@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // distance is how far two images are apart, in levels.

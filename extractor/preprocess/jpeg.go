@@ -4,8 +4,8 @@ import (
 	"context"
 	"image"
 
-	"mlrbfn/internal/jpeg"
-	"mlrbfn/internal/pillow"
+	"github.com/mlrbfn/mlrbfn/internal/jpeg"
+	"github.com/mlrbfn/mlrbfn/internal/pillow"
 )
 
 // jpegPicture is a JPEG.

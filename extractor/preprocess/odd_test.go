@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // unsupportedFormats are formats that Pillow reads and Decode does not: none in

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"image"
 
-	"mlrbfn/internal/pillow"
+	"github.com/mlrbfn/mlrbfn/internal/pillow"
 )
 
 // row writes row y of an image, counted from 0, as opaque RGBA to dst.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/image/webp"
 
-	"mlrbfn/internal/pillow"
+	"github.com/mlrbfn/mlrbfn/internal/pillow"
 )
 
 const webpHeader = 12 // of a WebP: the bytes before its chunks

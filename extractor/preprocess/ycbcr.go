@@ -3,7 +3,7 @@ package preprocess
 import (
 	"image"
 
-	"mlrbfn/internal/ycbcr"
+	"github.com/mlrbfn/mlrbfn/internal/ycbcr"
 )
 
 // fromYCbCr returns a function that converts the rows of img with the arithmetic of

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/linear"
 )
 
 // Fit fits a linear classifier on features; post-hoc scores read its logits.

@@ -24,10 +24,10 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/options"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // Options says how to fit a head. The zero value is right for most uses.

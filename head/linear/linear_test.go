@@ -12,9 +12,9 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/linear"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // task is a task of testdata/generate_sklearn.py.

@@ -8,11 +8,11 @@ import (
 	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/dataset"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // problem is the rows to fit a head on. The parameters are one vector: the weights

@@ -6,8 +6,8 @@ import (
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/floats"
 
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 const (

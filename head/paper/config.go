@@ -5,10 +5,10 @@ import (
 	"context"
 	"math"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Config is the shape of the paper's network. A zero field takes the paper's

@@ -7,9 +7,9 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
 )
 
 // Two clouds of points in the plane: near each cloud the head predicts its class,

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
-	"mlrbfn/head/internal/rbftest"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbftest"
 )
 
 type goldenLayer struct {

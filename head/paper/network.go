@@ -4,10 +4,10 @@ import (
 	"context"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
 )
 
 // Network is the paper's network, trained. It implements head.Network.

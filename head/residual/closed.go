@@ -5,8 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
 )
 
 // ClosedForm returns the network with one layer before its first training step:

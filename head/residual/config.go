@@ -6,10 +6,10 @@ import (
 	"errors"
 	"math"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // LeastProjection is the least number of features that the layers read by default.

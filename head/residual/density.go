@@ -5,12 +5,12 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Density measures how far a row is from the training rows. With

@@ -7,10 +7,10 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/residual"
 )
 
 // The residual network reads conditioned features. Most of these eight carry no

@@ -6,14 +6,14 @@ import (
 	"strconv"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
-	"mlrbfn/head/internal/rbftest"
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbftest"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // golden holds PyTorch's and NumPy's float64 results for a residual network of two

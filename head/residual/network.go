@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
 )
 
 // Network is the residual network, trained. It implements head.Network.

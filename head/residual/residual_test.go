@@ -9,13 +9,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
-	_ "mlrbfn/internal/testenv/fixedseed"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // drawNetwork draws a network with parameters in a range where nothing

@@ -6,11 +6,11 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // HeadScore says how in-distribution a row is, from the squared distance m from the

@@ -9,12 +9,12 @@ import (
 	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // mostRows is the largest number of rows that the width, or the two means and

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Write creates the file at path, or replaces it, with what fill writes.

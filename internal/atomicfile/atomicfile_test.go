@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 )
 
 func say(text string) func(io.Writer) error {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 )
 
 // TestWriteWaitsForReaders: a file that another program has open for a moment is replaced

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/head"
-	"mlrbfn/pipeline"
-	"mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func newAblate() *command {

@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // addFlags are the flags of train that add images to what a detector knows.

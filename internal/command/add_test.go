@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // shapes makes pictures of three classes and of a new one, and a detector of the

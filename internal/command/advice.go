@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/extractor"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // flagOf names the flag of each option that the packages below report an error

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // usedOptions returns the names with which the packages of the module report

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // assessment compares verdicts with labels.

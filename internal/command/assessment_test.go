@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // TestAssessment has the shares of a few verdicts that are easily counted.

@@ -8,9 +8,9 @@ import (
 	"io/fs"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 func newAudit() *command {

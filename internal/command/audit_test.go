@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 func TestAudit(t *testing.T) {

@@ -8,11 +8,11 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/check"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/check"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // checkFlags are the flags for --check.

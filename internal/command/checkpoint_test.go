@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // smallFeatures writes a feature set of n rows of three overlapping classes, as

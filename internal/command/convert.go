@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 func newConvert() *command {

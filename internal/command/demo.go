@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 func newDemo() *command {

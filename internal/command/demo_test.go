@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestDemo: the demonstration runs the whole chain, also a second time, and writes into

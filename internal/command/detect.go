@@ -14,10 +14,10 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/explained"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // foundModel says in the help where a detector's backbone is looked for.

@@ -10,10 +10,10 @@ import (
 	"io"
 	"syscall"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/regular"
-	"mlrbfn/pipeline"
-	"mlrbfn/pipeline/verdicts"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
 
 // checkParts checks and reads the flags of detect that go with --out.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/pipeline/verdicts"
+	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
 
 // TestDetectParts: the parts hold the verdicts that detect prints, whatever interrupts

@@ -13,14 +13,14 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/regular"
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
-	"mlrbfn/report/figures"
-	"mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
 )
 
 func newDrift() *command {

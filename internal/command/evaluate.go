@@ -12,14 +12,14 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
-	"mlrbfn/posthoc"
-	"mlrbfn/report"
-	"mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func newEvaluate() *command {

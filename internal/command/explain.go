@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // printReasons prints an explanation below the line of its verdict.

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // spot draws a disc or stripes, with noise, and a strange corner if asked for.

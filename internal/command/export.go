@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 func newExport() *command {

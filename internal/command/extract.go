@@ -10,11 +10,11 @@ import (
 	"strings"
 	"syscall"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/features"
-	"mlrbfn/pipeline"
-	"mlrbfn/pipeline/source"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 func newExtract() *command {

@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // HeadFlags are the flags of programs that train heads.

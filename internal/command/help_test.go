@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
 // TestHelpFitsAScreen goes through the help of all commands.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // extractPixels extracts the pixels of a folder, and returns what the program

@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	_ "mlrbfn/bucket/s3"  // so that s3:// and gs:// are known
-	_ "mlrbfn/bucket/web" // and https://
-	"mlrbfn/extractor"
-	_ "mlrbfn/pipeline/source/parquet" // and Parquet files with images
+	_ "github.com/mlrbfn/mlrbfn/bucket/s3"  // so that s3:// and gs:// are known
+	_ "github.com/mlrbfn/mlrbfn/bucket/web" // and https://
+	"github.com/mlrbfn/mlrbfn/extractor"
+	_ "github.com/mlrbfn/mlrbfn/pipeline/source/parquet" // and Parquet files with images
 )
 
 // RunFlags are the flags of commands that run a model over images.

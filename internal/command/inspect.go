@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func newInspect() *command {

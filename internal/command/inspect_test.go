@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"golang.org/x/image/draw"
-	"mlrbfn/internal/testenv"
 )
 
 // drawing is a bright shape on a smooth background, in the left or the right half.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // scripts/kill_harness sets these for a long run.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // This file serves the libraries for other languages, whose options are the flags of

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
 // ManPages returns the manual pages of mlrbfn and of its commands by the names of their

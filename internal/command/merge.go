@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 func newMerge() *command {

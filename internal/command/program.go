@@ -14,9 +14,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"mlrbfn/internal/kernels"
 )
 
 // Exit codes of all commands.

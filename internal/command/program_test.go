@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 func TestExitCodes(t *testing.T) {

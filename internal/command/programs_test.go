@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 var temporary string // holds the world; removed at the end

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestQuantisedIsSaid: extract, its check and merge say that the features of a

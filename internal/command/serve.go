@@ -11,14 +11,14 @@ import (
 	"regexp"
 	"strings"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/version"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/serve"
-	"mlrbfn/serve/access"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/folder"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve"
+	"github.com/mlrbfn/mlrbfn/serve/access"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/folder"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 func newServe() *command {

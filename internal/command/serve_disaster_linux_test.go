@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // post sends a request and decodes the answer, whose status must be 200.

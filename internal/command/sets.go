@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // SetFlags are the flags of commands that compare methods on sets of OOD images.

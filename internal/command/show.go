@@ -13,10 +13,10 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline"
-	"mlrbfn/pipeline/watching"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/watching"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func newShow() *command {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestShowOldDetectors: show has something to say of the files of all formats, and its

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mlrbfn/pipeline/watching"
+	"github.com/mlrbfn/mlrbfn/pipeline/watching"
 )
 
 // showFolder prints how far the runs have come that write a folder.

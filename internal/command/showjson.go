@@ -3,7 +3,7 @@ package command
 import (
 	"math"
 
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // Names of the JSON object that show prints.

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
-	"mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 // writeDetectorPage writes the page of a detector in a file.

@@ -15,11 +15,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
-	"mlrbfn/internal/signature"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/signature"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // publicKeyEnv is the environment variable with the key that detectors must be

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // TestForgedHash: a model of another hash is judged by the detector's probe, and is

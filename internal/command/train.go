@@ -14,11 +14,11 @@ import (
 	"strings"
 	"sync"
 
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func newTrain() *command {

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // trainLine returns the command that trains a detector again, as far as its file says.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestSetAsideStaysInTheFolder: what links lead to outside the folder that was

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/shell"
-	"mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/shell"
+	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
 func newVersion() *command {

@@ -5,8 +5,8 @@ package explained
 import (
 	"math"
 
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/pipeline/explanation"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/pipeline/explanation"
 )
 
 // Reasons are the fields of an explanation, beside those of the verdict.

@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // ErrFormat is wrapped by the error of a file of another format, or one that is

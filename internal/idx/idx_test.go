@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // file builds an idx file.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // photographs are JPEGs of 500×375 pixels, of ImageNet.

@@ -19,8 +19,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/internal/testenv"
-	_ "mlrbfn/internal/testenv/fixedseed"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // pixels are the pixels that Pillow reads from a file.

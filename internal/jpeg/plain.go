@@ -3,7 +3,7 @@ package jpeg
 import (
 	"encoding/binary"
 
-	"mlrbfn/internal/ycbcr"
+	"github.com/mlrbfn/mlrbfn/internal/ycbcr"
 )
 
 // fullRange is libjpeg's conversion: luma from 0 to 255.

@@ -6,7 +6,7 @@ import (
 
 	"gonum.org/v1/gonum/blas"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // tiles contract packed matrices of float64 in tiles of rows by up to float64Vectors

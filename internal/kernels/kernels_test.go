@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // forEach runs a test with every set of kernels that this machine has.

@@ -3,7 +3,7 @@ package kernels
 import (
 	"runtime"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // A Sweep is a sequence of rotations of neighbouring rows, from its last row to its

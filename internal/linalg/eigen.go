@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/gonum/lapack/gonum"
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // Eigen returns the eigenvalues of a, ascending, and the eigenvectors of length

@@ -7,7 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Rows are feature rows to take moments of. They are read into float64 a block of

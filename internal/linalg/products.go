@@ -9,7 +9,7 @@ import (
 
 	"gonum.org/v1/gonum/blas"
 
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // Real is a type that products are computed in.

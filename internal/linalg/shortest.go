@@ -3,7 +3,7 @@ package linalg
 import (
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // many is how many rows and columns a matrix has whose singular values take longer

@@ -9,10 +9,10 @@ import (
 	"math"
 	"sync"
 
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/internal/command"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {

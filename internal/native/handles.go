@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync"
 
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // opened is a detector that the caller holds by a number, with its backbone once that was

@@ -15,13 +15,13 @@ import (
 	"strings"
 	"sync"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/version"
-	"mlrbfn/options"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // Buffer is memory of the caller, which holds values of one type. It is not kept

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"math"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/command"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // failed is an image that could not be read.

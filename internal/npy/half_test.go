@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // TestHalf: every float16 is read exactly, and every float32 becomes the nearest one.

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // raw builds a file of any version around a header text, correct or not.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Element is a Go type that values are read into and written from.

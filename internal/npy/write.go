@@ -6,7 +6,7 @@ import (
 	"io"
 	"math"
 
-	"mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 )
 
 // Writer writes one .npy file of a shape that is known beforehand, value by

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // inliner moves weights from external files into the graph.

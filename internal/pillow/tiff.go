@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/image/tiff/lzw"
 
-	"mlrbfn/internal/jpeg"
+	"github.com/mlrbfn/mlrbfn/internal/jpeg"
 )
 
 // Compressions of TIFF.

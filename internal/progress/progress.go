@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // State is how far a run has come.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Read reads the safetensors file at path as Parse does. Errors name the file.

@@ -15,12 +15,12 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 
 	"pgregory.net/rapid"
 
-	_ "mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 var (

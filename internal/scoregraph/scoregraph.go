@@ -2,7 +2,7 @@
 // here so that packages that a program can import show no type of package onnx.
 package scoregraph
 
-import "mlrbfn/internal/onnx"
+import "github.com/mlrbfn/mlrbfn/internal/onnx"
 
 // Rows are the inputs of a score in a graph: those of a posthoc.Batch, in float64.
 type Rows struct {

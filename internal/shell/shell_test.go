@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestQuote asks a shell what it reads.

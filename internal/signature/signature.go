@@ -11,7 +11,7 @@ import (
 
 	"aead.dev/minisign"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Suffix is the extension of a signature file.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // Default returns the default memory: half of the machine's, or of the control

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestPublicAPIHasPublicTypes: what a program can import has no type in its
@@ -30,7 +30,7 @@ func TestPublicAPIHasPublicTypes(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		path, export, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[path] = export
-		ours, isOurs := strings.CutPrefix(path, "mlrbfn/")
+		ours, isOurs := strings.CutPrefix(path, "github.com/mlrbfn/mlrbfn/")
 		if isOurs && !strings.Contains("/"+ours+"/", "/internal/") {
 			public = append(public, path)
 		}
@@ -78,7 +78,7 @@ func hiddenTypes(object types.Object) (hidden []string) {
 		case *types.Alias:
 			look(where, types.Unalias(t))
 		case *types.Named:
-			if p := t.Obj().Pkg(); p != nil && strings.HasPrefix(p.Path(), "mlrbfn/") && strings.Contains(p.Path()+"/", "/internal/") {
+			if p := t.Obj().Pkg(); p != nil && strings.HasPrefix(p.Path(), "github.com/mlrbfn/mlrbfn/") && strings.Contains(p.Path()+"/", "/internal/") {
 				hidden = append(hidden, fmt.Sprintf("%s in %s", t, where))
 			}
 			for a := range t.TypeArgs().Types() {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // layers are the rooms of the tree, those at the bottom first. A package imports
@@ -106,7 +106,7 @@ func TestImportsPointDownwards(t *testing.T) {
 			if layer < commands && strings.HasPrefix(imported, "github.com/spf13/") {
 				t.Errorf("%s imports %s, which only internal/command and programs may", file, imported)
 			}
-			folder, ours := strings.CutPrefix(imported, "mlrbfn/")
+			folder, ours := strings.CutPrefix(imported, "github.com/mlrbfn/mlrbfn/")
 			if !ours {
 				continue
 			}

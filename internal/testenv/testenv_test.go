@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestGoldens: the committed copies equal those of the shared folder.
@@ -96,7 +96,7 @@ func TestFixedSeed(t *testing.T) {
 			switch spec.Path.Value {
 			case `"pgregory.net/rapid"`:
 				random[filepath.Dir(path)] = true
-			case `"mlrbfn/internal/testenv/fixedseed"`:
+			case `"github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"`:
 				fixed[filepath.Dir(path)] = true
 			}
 		}

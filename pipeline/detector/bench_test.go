@@ -7,11 +7,11 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // joined is a detector of d features that judges by several scores, with random

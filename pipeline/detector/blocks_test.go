@@ -4,9 +4,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestVerdictsOfBlocks: a row's verdict is bit-identical, whatever rows

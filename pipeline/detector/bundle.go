@@ -4,7 +4,7 @@ import (
 	"context"
 	"path/filepath"
 
-	"mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor"
 )
 
 // BundleFile is the name of the detector in a bundle's folder.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // This file calibrates class by class (Mondrian conformal prediction): an image is

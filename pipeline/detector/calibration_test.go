@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 func TestLogAdd(t *testing.T) {

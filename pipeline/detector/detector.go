@@ -8,8 +8,8 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
 )
 
 // Detector judges images by their features. It is one file.

@@ -15,11 +15,11 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // detectorOf makes a small detector with the given number of heads.

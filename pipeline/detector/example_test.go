@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // A detector is one file. Loaded, it judges rows of features, from wherever they come.

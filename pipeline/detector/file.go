@@ -11,15 +11,15 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/regular"
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/internal/signature"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/internal/files"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/signature"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
 )
 
 // detectorVersion is the format that is written, and the newest that is read.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // This file has cross-conformal calibration (CV+, the jackknife+ of folds).

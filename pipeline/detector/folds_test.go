@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // foldsOf returns a detector with three folds that differ, and rows for it.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // oddNumbers are what a tensor may be filled with.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head/paper"
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // names returns the names in the metadata of a detector file, those of nested

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // FuzzParseDetector checks that no metadata breaks the reader of detectors,

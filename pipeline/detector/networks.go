@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strconv"
 
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // This file knows what a detector file holds of each kind of network.

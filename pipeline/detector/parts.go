@@ -7,8 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // This file divides the score of an image into its parts, so that a verdict can be

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // withProbe is a detector of random numbers with a probe, calibrated by rows like its own.

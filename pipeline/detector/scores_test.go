@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // TestDetectorsOfAllScores loads a detector of every post-hoc score and of

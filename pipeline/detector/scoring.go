@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/head"
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // Names of scores that are not post-hoc scores of one kind.

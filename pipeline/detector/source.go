@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"reflect"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // Source says how the features of a detector were made, so that those of new

@@ -9,10 +9,10 @@ import (
 	"syscall"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/regular"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // A detector from elsewhere opens the model that has its hash, wherever that

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // This file finds the feature sets that a detector was trained on: they give the

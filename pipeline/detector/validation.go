@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // Validation counts what a detector says of the validation images, which no head was

@@ -12,14 +12,14 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/internal/files"
-	"mlrbfn/pipeline/training"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // AblateOptions says which heads to compare on what. A zero field takes its

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/report"
-	"mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func ablateOptions(t *testing.T) AblateOptions {

@@ -17,18 +17,18 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/npy"
-	"mlrbfn/metrics"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/files"
-	"mlrbfn/pipeline/training"
-	"mlrbfn/posthoc"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // Groups of out-of-distribution sets, by how near to the training classes they

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/pipeline/training"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // TestEvaluateFigures checks results.csv against the scores that are written

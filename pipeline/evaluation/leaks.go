@@ -7,10 +7,10 @@ import (
 	"os"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Leak says how many images of two sets have features that are identical or nearly

@@ -3,8 +3,8 @@ package evaluation
 import (
 	"fmt"
 
-	"mlrbfn/pipeline/internal/fitting"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // leaveOut takes those methods off the list that cannot be fitted for want of

@@ -10,11 +10,11 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/fitting"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // errUnfit is wrapped by the error of a score that cannot be fitted.

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/pipeline/training"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // TestEvaluateMatchesOpenOOD evaluates with the backbone's own logits and finds

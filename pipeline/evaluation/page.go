@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/metrics"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // writePage writes report.html and its pictures, with the ablation where there is

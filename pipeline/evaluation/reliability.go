@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Reliability says how far the confidences of a detector, or of the heads of all

@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // clearReport removes what an earlier run has left in the folder of a report,

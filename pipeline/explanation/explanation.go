@@ -11,12 +11,12 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // Options says what to explain verdicts by. The zero value is the usual way.

@@ -10,15 +10,15 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/internal/npy"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/pipeline/training"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // clouds writes a feature set as another program would: n rows of d numbers around

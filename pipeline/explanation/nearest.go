@@ -6,12 +6,12 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // This file finds the training rows nearest to others, exactly and in bounded

@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // openTraining opens the features that the detector was trained on: those in named,

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strconv"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Map says for each cell of a grid over what the model sees of an image how far that

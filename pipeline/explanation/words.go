@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // words say what a part of the score measures. {A} and {B} stand for the two most

@@ -3,8 +3,8 @@ package export
 import (
 	"math"
 
-	"mlrbfn/internal/onnx"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // addConfidence adds the confidence [batch] of a verdict for log φ [batch, C]: the

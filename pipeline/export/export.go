@@ -13,13 +13,13 @@ import (
 	"runtime/debug"
 	"slices"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // DefaultOpset is the version of ONNX's operators in graphs that are made from

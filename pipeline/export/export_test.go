@@ -16,17 +16,17 @@ import (
 	"github.com/x448/float16"
 	ort "github.com/yalue/onnxruntime_go"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/head"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/export"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/export"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // outputs is what onnxruntime gives for an exported graph.

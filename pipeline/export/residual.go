@@ -3,10 +3,10 @@ package export
 import (
 	"fmt"
 
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/scoregraph"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/scoregraph"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // This file writes what a residual network has beside the paper's layers.

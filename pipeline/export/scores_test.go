@@ -12,15 +12,15 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/export"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/export"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // checkScores holds scores and what follows from them against the detector's, to a

@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/pipeline/issues"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/pipeline/issues"
 )
 
 const (

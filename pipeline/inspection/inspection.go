@@ -13,12 +13,12 @@ import (
 	"runtime"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/issues"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/issues"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // DefaultFolds is the default of Options.

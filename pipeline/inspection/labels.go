@@ -8,11 +8,11 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head/linear"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/pipeline/issues"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/pipeline/issues"
 )
 
 // Bounds of the rows that a head and a density are fitted on; fewer are all used.

@@ -7,10 +7,10 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Rows of several axes are compared with rows in the nearest cells alone, as all

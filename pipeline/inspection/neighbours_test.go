@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/dataset"
 )
 
 // TestPairs: rows that differ little are found among many, whether all pairs are

@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Kind names what may be wrong with an image.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/pipeline/issues"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/issues"
 )
 
 var some = []issues.Issue{

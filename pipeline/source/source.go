@@ -5,9 +5,9 @@
 //
 // A program reads buckets and Parquet files if it imports the packages for them:
 //
-//	import _ "mlrbfn/bucket/s3"
-//	import _ "mlrbfn/bucket/web"
-//	import _ "mlrbfn/pipeline/source/parquet"
+//	import _ "github.com/mlrbfn/mlrbfn/bucket/s3"
+//	import _ "github.com/mlrbfn/mlrbfn/bucket/web"
+//	import _ "github.com/mlrbfn/mlrbfn/pipeline/source/parquet"
 package source
 
 import (
@@ -27,11 +27,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/bucket"
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // maxImage bounds the bytes of the file of an image.

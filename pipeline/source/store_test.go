@@ -25,13 +25,13 @@ import (
 	"image"
 	"image/png"
 
-	"mlrbfn/bucket"
-	_ "mlrbfn/bucket/s3"
-	_ "mlrbfn/bucket/web"
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/bucket"
+	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
+	_ "github.com/mlrbfn/mlrbfn/bucket/web"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // installed returns a program that scripts/store installs.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"mlrbfn/bucket"
-	"mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/extractor"
 )
 
 // Contents is what a unit turned out to hold.

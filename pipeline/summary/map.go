@@ -7,11 +7,11 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // mapAxes is how many axes a map has, at most.

@@ -13,11 +13,11 @@ import (
 	"os"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // Options says what to show of a detector. Only Detector is needed.

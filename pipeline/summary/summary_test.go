@@ -5,10 +5,10 @@ import (
 	"os"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
-	"mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // trained is a detector of clouds.

@@ -15,11 +15,11 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/pipeline/internal/files"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
 )
 
 // Errors about the checkpoint that Train finds.

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/head"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/safetensors"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // saved returns the bytes of the detector's file.

@@ -6,8 +6,8 @@ import (
 	"math"
 	"strings"
 
-	"mlrbfn/dataset"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // confidenceRows is how many validation rows the two numbers of fitConfidence are

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // crossCalibrate trains a detector per fold without the rows of that fold and gives

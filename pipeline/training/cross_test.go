@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestCrossCalibration: with folds each image trains and calibrates, and no more

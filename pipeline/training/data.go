@@ -8,15 +8,15 @@ import (
 	"runtime"
 	"slices"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/head/linear"
-	"mlrbfn/head/residual"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/issues"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/issues"
 )
 
 // Data is the rows that heads are trained and validated on, to train several kinds

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // frozen are trainings of testdata/checkpoint/features whose checkpoints the

@@ -6,9 +6,9 @@ import (
 	"regexp"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // This file finds the rows that must stay in one part of a split.

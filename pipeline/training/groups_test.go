@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // grouped writes a feature set of two classes with rows of 20 features: so many

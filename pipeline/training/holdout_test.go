@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // nearTwins writes n rows of each of so many classes: classes 0 and 1 lie close to

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/residual"
 )
 
 // identity tells one training from another: the options that the heads depend on

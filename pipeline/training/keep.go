@@ -9,13 +9,13 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // This file repeats a training with more rows.

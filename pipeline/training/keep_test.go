@@ -8,10 +8,10 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/head/paper"
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // again saves and loads a detector.

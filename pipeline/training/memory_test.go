@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestTrainBeyondMemory: of features that do not fit into memory a detector

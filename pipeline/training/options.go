@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"time"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/head/linear"
-	"mlrbfn/head/residual"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Defaults of Options.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // TestTrainComparesProbes: sets for which the model gave other features are not trained,

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // judgedRows is how many rows are judged at a time.

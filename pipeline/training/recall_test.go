@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestRecalls: a small class that the head never gives is seen in its recall and

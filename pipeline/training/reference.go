@@ -3,8 +3,8 @@ package training
 import (
 	"context"
 
-	"mlrbfn/dataset"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // reference returns what the parts of the score give the calibration images or,

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"mlrbfn/head"
-	"mlrbfn/head/linear"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // This file has what package evaluation repeats with many heads and seeds.

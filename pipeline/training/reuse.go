@@ -5,10 +5,10 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // This file takes over from Options.Keep what would be chosen again with nearly the

@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestReuse: a detector that gets a few images more keeps the weights of the parts,

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/head/paper"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestAblatedDetectorRoundTrip trains heads without one of the paper's steps;

@@ -4,11 +4,11 @@ import (
 	"context"
 	"slices"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/fitting"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // fitScoring fits the score to judge by; a nil Scoring is the heads' own. The data

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // defaultHead is how the programs train by default, but shorter.

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/linear"
-	"mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/head/residual"
 )
 
 // startWork is how many multiplications, of rows by weights, one step of fitting the

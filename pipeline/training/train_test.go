@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/head/paper"
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // quick are options that train in a moment.

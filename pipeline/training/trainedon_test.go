@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestOpenTraining: a detector finds the features that it was trained on, moved or

@@ -13,11 +13,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/internal/fitting"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
 )
 
 // Result tells how training went; metrics of several heads are means.

@@ -28,13 +28,13 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/parquet-go/parquet-go"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/disk"
-	"mlrbfn/internal/pathtext"
-	"mlrbfn/internal/progress"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/progress"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Formats of parts.

@@ -12,9 +12,9 @@ import (
 	"slices"
 	"time"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/progress"
-	"mlrbfn/pipeline/verdicts"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/progress"
+	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
 
 // Still is after which time without an image a shard is said not to move.

@@ -18,8 +18,8 @@ import (
 	"os"
 	"unsafe"
 
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/native"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/native"
 )
 
 // mlrbfn_call calls a function by its name. The call has a number that no other call has

@@ -14,7 +14,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 )
 
 // Palette holds the colours of series, as in the report in light mode.

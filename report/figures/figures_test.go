@@ -14,8 +14,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
-	"mlrbfn/metrics"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func TestHistogramSaves(t *testing.T) {

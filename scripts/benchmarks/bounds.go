@@ -9,11 +9,11 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/linear"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // bounds measures what the bounds for many rows cost in quality, on a set on which

@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/extractor"
-	"mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 )
 
 // extraction measures images per second from JPEG photographs to features.npy, and

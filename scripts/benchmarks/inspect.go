@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // inspecting measures the inspection of many made-up features, with time and memory of

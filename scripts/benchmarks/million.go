@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 const perFolder = 1000

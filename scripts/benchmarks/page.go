@@ -21,7 +21,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // paging measures detect --report of many small images: time, memory, and the sizes

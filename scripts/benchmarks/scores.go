@@ -19,10 +19,10 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/npy"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // scoring compares scores on made-up features with numpy: KNN, Mahalanobis

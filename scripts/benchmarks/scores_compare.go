@@ -16,9 +16,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"mlrbfn/internal/linalg"
-	"mlrbfn/internal/npy"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 //go:embed peer_scores.py

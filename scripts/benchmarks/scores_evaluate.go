@@ -12,9 +12,9 @@ import (
 	"sync"
 	"text/tabwriter"
 
-	"mlrbfn/head"
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // openOOD are the sets of OpenOOD's CIFAR-10 benchmark, and the training set,

@@ -19,9 +19,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline"
-	"mlrbfn/serve"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve"
 )
 
 // serving compares a service with what detect reaches on a folder of the same

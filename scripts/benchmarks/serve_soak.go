@@ -25,8 +25,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // service is the program, serving.

@@ -15,15 +15,15 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head"
-	"mlrbfn/head/linear"
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/parallel"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // thousand measures training on made-up features of the size of ImageNet-1K, with

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // training compares training with the peers in MLRBFN_SHARED/oracle/peers.

@@ -17,8 +17,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // makeFeatures writes a feature set of n rows around the class means, sorted by

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"mlrbfn/features"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
 )
 
 // onFeatures streams the rows of a feature set in random orders through a detector, and from

@@ -14,10 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mlrbfn/metrics"
-	"mlrbfn/report"
-	"mlrbfn/report/figures"
-	"mlrbfn/serve/drift/simulation"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/serve/drift/simulation"
 )
 
 func main() {

@@ -21,13 +21,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/head"
-	"mlrbfn/head/linear"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // data names the feature sets that a backbone is measured on.

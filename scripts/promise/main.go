@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // A kind of folder: how training rows and new rows are drawn.

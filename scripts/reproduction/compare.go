@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // paperCSV holds the numbers of the paper's tables, in per cent, with their lines

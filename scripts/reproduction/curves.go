@@ -12,10 +12,10 @@ import (
 	"strconv"
 	"strings"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/command"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // Learning curves: the default score beside simple ones, with few training images of

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // OpenOOD's folders of images, below its data root.

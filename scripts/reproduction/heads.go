@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/pipeline"
-	"mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // Comparisons of the default score with everything else: on the stand-ins of several

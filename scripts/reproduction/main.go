@@ -23,16 +23,16 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"mlrbfn/conditioning"
-	"mlrbfn/head"
-	"mlrbfn/internal/atomicfile"
-	"mlrbfn/internal/command"
-	"mlrbfn/metrics"
-	"mlrbfn/pipeline"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/posthoc"
-	"mlrbfn/report"
-	"mlrbfn/report/figures"
+	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func main() { command.Program("reproduce", run) }

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // miniature makes OpenOOD's data root for CIFAR-10 with few images, without MNIST,

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/command"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // One class is known at a time, as in a folder of good parts and nothing else: the

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
 // component is something that a package has in it.

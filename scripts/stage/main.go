@@ -26,8 +26,8 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/internal/command"
-	"mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
 func main() { command.Program("stage", run) }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
 func TestChangesOf(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // recheck is how long a file is trusted to be what it was.

@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/features"
-	"mlrbfn/internal/onnx"
-	"mlrbfn/internal/testenv"
-	"mlrbfn/options"
-	"mlrbfn/pipeline"
-	"mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // copyFile puts the content of a file in the place of another, whole.

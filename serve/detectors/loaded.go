@@ -17,9 +17,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/explanation"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/explanation"
 )
 
 // ErrNoImages is the error of images for a detector whose backbone is not known, as

@@ -12,10 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/extractor"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Named is a detector file and the name that requests call it by.

@@ -1,6 +1,6 @@
 package drift
 
-import "mlrbfn/pipeline/detector"
+import "github.com/mlrbfn/mlrbfn/pipeline/detector"
 
 // Expected are the intervals that plain figures of n images lie in with a chance of 95%
 // if the images are like the calibration images. They are for looking: of twenty, one

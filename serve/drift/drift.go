@@ -62,7 +62,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Options says what a martingale promises.

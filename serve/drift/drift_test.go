@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"mlrbfn/serve/drift"
-	"mlrbfn/serve/drift/simulation"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/serve/drift/simulation"
 )
 
 // TestPromise is the simulation of docs/drift.md with fewer runs: 400 calibration

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
 )
 
 // TestIntervals: in that share of simulated streams the numbers lie in their intervals.

@@ -27,9 +27,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mlrbfn/extractor/preprocess"
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Options says what is watched and who gets the images.

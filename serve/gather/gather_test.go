@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"mlrbfn/serve/gather"
+	"github.com/mlrbfn/mlrbfn/serve/gather"
 )
 
 // group doubles numbers and notes how many were doubled together.

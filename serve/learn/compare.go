@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/dataset"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file compares two detectors on images that neither was trained on, and on those

@@ -19,10 +19,10 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/internal/regular"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/serve/detectors"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // Options says what learns, and where the results are.

@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/dataset"
-	"mlrbfn/features"
-	"mlrbfn/internal/regular"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/pipeline/training"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file learns: it makes a feature set of the reviewed images, trains a detector on

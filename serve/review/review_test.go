@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"mlrbfn/features"
-	"mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // setOf writes rows as a feature set of another program and opens it.

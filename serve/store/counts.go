@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // The table counts has the verdicts of each hour, counted by source, class, detector,

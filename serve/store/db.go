@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // db is a store in a database of either kind. Both take the same statements but

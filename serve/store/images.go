@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Keep says which images are kept.

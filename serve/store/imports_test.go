@@ -17,22 +17,22 @@ func TestNoDatabases(t *testing.T) {
 		}
 		return string(out)
 	}
-	of := list("-deps", "mlrbfn/pipeline", "mlrbfn/report", "mlrbfn/features", "mlrbfn/serve/drift")
-	for _, module := range []string{"modernc.org/", "github.com/jackc/", "github.com/aws/", "mlrbfn/serve/store"} {
+	of := list("-deps", "github.com/mlrbfn/mlrbfn/pipeline", "github.com/mlrbfn/mlrbfn/report", "github.com/mlrbfn/mlrbfn/features", "github.com/mlrbfn/mlrbfn/serve/drift")
+	for _, module := range []string{"modernc.org/", "github.com/jackc/", "github.com/aws/", "github.com/mlrbfn/mlrbfn/serve/store"} {
 		if strings.Contains(of, module) {
 			t.Errorf("the library imports %s", module)
 		}
 	}
 	// Parquet's compression brings net/http, which no package of ours asks for.
-	for line := range strings.Lines(list("-deps", "-f", "{{.ImportPath}} {{.Imports}}", "mlrbfn/pipeline", "mlrbfn/report", "mlrbfn/serve/drift")) {
-		if strings.HasPrefix(line, "mlrbfn/") && (strings.Contains(line, " net/http ") || strings.Contains(line, " net/http]") || strings.Contains(line, "[net/http ")) {
+	for line := range strings.Lines(list("-deps", "-f", "{{.ImportPath}} {{.Imports}}", "github.com/mlrbfn/mlrbfn/pipeline", "github.com/mlrbfn/mlrbfn/report", "github.com/mlrbfn/mlrbfn/serve/drift")) {
+		if strings.HasPrefix(line, "github.com/mlrbfn/mlrbfn/") && (strings.Contains(line, " net/http ") || strings.Contains(line, " net/http]") || strings.Contains(line, "[net/http ")) {
 			t.Errorf("the library imports net/http: %s", line)
 		}
 	}
-	if of := list("-deps", "mlrbfn/pipeline"); strings.Contains(of, "mlrbfn/serve") {
+	if of := list("-deps", "github.com/mlrbfn/mlrbfn/pipeline"); strings.Contains(of, "github.com/mlrbfn/mlrbfn/serve") {
 		t.Error("the pipeline imports a part of the service")
 	}
-	if of := list("-f", "{{.Imports}}", "mlrbfn/serve/store", "mlrbfn/serve/drift"); strings.Contains(of, "net/http") {
+	if of := list("-f", "{{.Imports}}", "github.com/mlrbfn/mlrbfn/serve/store", "github.com/mlrbfn/mlrbfn/serve/drift"); strings.Contains(of, "net/http") {
 		t.Errorf("they import %s", of)
 	}
 }

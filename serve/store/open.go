@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Open opens the store at a place, and creates it if there is none: the path of an

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 func TestPostgres(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // QueueOptions bounds a [Queue]. The zero value is the usual way.

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 var ctx = context.Background()

@@ -49,9 +49,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mlrbfn/internal/regular"
-	"mlrbfn/options"
-	"mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // What may be sent.

@@ -1,6 +1,6 @@
 // The generator of ../resize_amd64.s, a module of its own so that the program
 // does not depend on avo.
-module mlrbfn/extractor/preprocess/asm
+module github.com/mlrbfn/mlrbfn/extractor/preprocess/asm
 
 go 1.26.0
 

@@ -14,10 +14,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"mlrbfn/dataset"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/internal/kernels"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // Number is a float64 in JSON that may be written "inf", "-inf" or "nan".

@@ -3,7 +3,7 @@ package numeric
 import (
 	"math"
 
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // Adam is the optimiser of Kingma and Ba as torch.optim.Adam computes it, with

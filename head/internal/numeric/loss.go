@@ -3,7 +3,7 @@ package numeric
 import (
 	"math"
 
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // LogShift keeps log y below 0, where log(1−y) is defined.

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 func TestGoldenLoss(t *testing.T) {

@@ -5,7 +5,7 @@ package numeric
 import (
 	"math"
 
-	"mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // Real is the type that a network computes in: float32 for training, float64 for

@@ -3,7 +3,7 @@ package rbf
 import (
 	"math"
 
-	"mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // Norm is the k of the distance ‖x−c‖_k^k = Σ_j |x_j−c_j|^k, k ≥ 1.

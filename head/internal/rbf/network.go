@@ -5,8 +5,8 @@ package rbf
 import (
 	"math"
 
-	"mlrbfn/head"
-	"mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // Layer is one RBF layer: its parameters, their gradients and, for up to a

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Random is the source of random numbers for initialisation.

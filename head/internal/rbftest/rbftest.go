@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"testing"
 
-	"mlrbfn/head/internal/headtest"
-	"mlrbfn/head/internal/numeric"
-	"mlrbfn/head/internal/rbf"
+	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
+	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/head/internal/rbf"
 )
 
 // Params are the parameters of a golden network, or their gradients, layer by

@@ -1,6 +1,6 @@
 // The generator of ../*_amd64.s, a module of its own so that the program does
 // not depend on avo.
-module mlrbfn/internal/jpeg/asm
+module github.com/mlrbfn/mlrbfn/internal/jpeg/asm
 
 go 1.26.0
 

@@ -1,6 +1,6 @@
 // The generators of ../*.s, a module of its own so that the program does
 // not depend on avo.
-module mlrbfn/internal/kernels/asm
+module github.com/mlrbfn/mlrbfn/internal/kernels/asm
 
 go 1.26.0
 

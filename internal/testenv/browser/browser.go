@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // timeout bounds each call; a machine that many share is slow.

@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"mlrbfn/head"
-	"mlrbfn/internal/safetensors"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // Pathless takes the file's name off an error of the file system.

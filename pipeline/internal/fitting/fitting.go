@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 
-	"mlrbfn/head"
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // Scaler finds the scale of a part from in-distribution rows that it was not

@@ -1,8 +1,8 @@
 package fitting
 
 import (
-	"mlrbfn/pipeline/detector"
-	"mlrbfn/posthoc"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // CheckMemory reports that a score, or a part of an ensemble, cannot be fitted on

@@ -5,10 +5,10 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // RandomArray returns n normal numbers.

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"mlrbfn/head"
-	"mlrbfn/head/paper"
-	"mlrbfn/head/residual"
-	"mlrbfn/internal/npy"
-	"mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // Clouds writes a feature set as another program would, without features.json: n

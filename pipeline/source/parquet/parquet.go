@@ -15,8 +15,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"mlrbfn/internal/columns"
-	"mlrbfn/pipeline/source"
+	"github.com/mlrbfn/mlrbfn/internal/columns"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 func init() { source.Register(".parquet", format{}) }

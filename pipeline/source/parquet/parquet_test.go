@@ -13,8 +13,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"mlrbfn/pipeline/source"
-	_ "mlrbfn/pipeline/source/parquet"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
+	_ "github.com/mlrbfn/mlrbfn/pipeline/source/parquet"
 )
 
 type file struct {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sort"
 
-	"mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/serve/drift"
 )
 
 // Method is a way to watch a stream.

@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"testing"
 
-	"mlrbfn/extractor"
-	"mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // Classes are those of the detectors here.

@@ -25,8 +25,8 @@ import (
 	"slices"
 	"strings"
 
-	"mlrbfn/internal/npy"
-	"mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 func main() {
