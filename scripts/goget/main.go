@@ -60,7 +60,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		"GOPROXY=file://"+filepath.Join(room, "proxy")+",file://"+filepath.Join(settings[0], "cache", "download")+","+settings[1],
 		"GOMODCACHE="+filepath.Join(room, "modules"), "GOBIN="+filepath.Join(room, "bin"), "HOME="+filepath.Join(room, "outside"), "GOCACHE="+cache(ctx),
 		"GOFLAGS=-trimpath -modcacherw", "GOWORK=off", "GONOSUMDB="+m.Path, "MLRBFN_MODELS=", "ONNXRUNTIME_SHARED_LIBRARY_PATH=")}
-	if err := os.MkdirAll(user.dir, 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(user.dir, "images"), 0o777); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(user.dir, "images", "one.png"), nil, 0o666); err != nil {
 		return err
 	}
 	example, err := os.ReadFile("examples/library/main.go")
@@ -85,9 +88,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return user.err
 	}
 	// It lacks the backbone and onnxruntime's library, and says where they are.
-	fmt.Fprintln(stdout, "$ mlrbfn demo; mlrbfn extract --model efficientnet-lite0 --images . --out features")
+	fmt.Fprintln(stdout, "$ mlrbfn demo; mlrbfn extract --model efficientnet-lite0 --images images --out features")
 	user.fails(program, "pip install mlrbfn", "demo")
-	user.fails(program, "pip install mlrbfn", "extract", "--model", "efficientnet-lite0", "--images", ".", "--out", "features")
+	user.fails(program, "pip install mlrbfn", "extract", "--model", "efficientnet-lite0", "--images", "images", "--out", "features")
 	return user.err
 }
 
