@@ -98,7 +98,8 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 		}
 		photos = append(photos, data)
 	}
-	args := []string{"--detector", detector, "--model", *s.model}
+	metrics := filepath.Join(dir, "metrics")
+	args := []string{"--detector", detector, "--model", *s.model, "--metrics-listen", "unix:" + metrics}
 	if *s.store {
 		args = append(args, "--store", filepath.Join(dir, "store.db"))
 	}
@@ -107,6 +108,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 		return err
 	}
 	defer server.stop()
+	server.metrics = metrics
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: *s.clients}}
 	defer client.CloseIdleConnections()
 	var serial atomic.Int64
@@ -230,6 +232,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	fmt.Fprintf(w, "idle, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50 without a service\t\n", idle.quantile(0.5), idle.quantile(0.99), idle.quantile(0.5)/alone.quantile(0.5))
 	for _, l := range loads {
 		fmt.Fprintf(w, "70%% load %s, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50, %d failed; processor ms/image of the service %.2f\t\n", l.how, l.took.quantile(0.5), l.took.quantile(0.99), l.took.quantile(0.99)/l.took.quantile(0.5), l.failed, ms(l.cpu, float64(*s.images)))
+		fmt.Fprintf(w, "of which on average, ms\twaiting %.1f\tfeatures %.1f\tverdict, several at once %.1f\t\n", 1000*l.stages["wait"], 1000*l.stages["features"], 1000*l.stages["verdict"])
 		fmt.Fprintf(w, "an ideal queue, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50 (%d processors, one image each at a time, %.1f ms each)\t\n", l.ideal.quantile(0.5), l.ideal.quantile(0.99), l.ideal.quantile(0.99)/l.ideal.quantile(0.5), servers, 1000*float64(servers)/rate)
 	}
 	fmt.Fprintf(w, "%d requests at once, by status (0: no answer)\t", 4*serve.DefaultWaiting)
@@ -321,12 +324,14 @@ func processors(ctx context.Context, cpus string) (int, error) {
 type responses struct {
 	took   *times // from when a request was due
 	failed int64
-	cpu    time.Duration // of the service
+	cpu    time.Duration      // of the service
+	stages map[string]float64 // mean seconds of the parts of the work in the service
 }
 
 func (s *serving) load(due []time.Duration, server *service, photos [][]byte, ask func([]byte) error) *responses {
 	log.Print("70% load")
-	l := &responses{took: &times{}, cpu: -server.processTime()}
+	l := &responses{took: &times{}, cpu: -server.processTime(), stages: map[string]float64{}}
+	before := server.gauges()
 	var failures atomic.Int64
 	var group sync.WaitGroup
 	start := time.Now()
@@ -343,6 +348,14 @@ func (s *serving) load(due []time.Duration, server *service, photos [][]byte, as
 	group.Wait()
 	l.failed = failures.Load()
 	l.cpu += server.processTime()
+	after := server.gauges()
+	for _, stage := range []string{"wait", "features", "verdict"} {
+		grown := func(what string) float64 {
+			name := fmt.Sprintf("mlrbfn_stage_seconds_%s{stage=%q}", what, stage)
+			return after[name] - before[name]
+		}
+		l.stages[stage] = grown("sum") / grown("count")
+	}
 	return l
 }
 
