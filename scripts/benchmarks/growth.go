@@ -313,7 +313,7 @@ func (g *growth) print() error {
 			if i == 1 {
 				continue // memory is bounded: there is no line to follow
 			}
-			if exponents == [3]string{"–", "–", "–"} {
+			if exponents[0] == "–" {
 				fmt.Fprint(table, "–\t")
 				continue
 			}
