@@ -160,7 +160,11 @@ func (in *inspector) choosePenalty(ctx context.Context, parts []folded) (float64
 	for _, c := range linear.Grid {
 		right, sum := 0, 0.
 		for f, part := range parts[:judging] {
-			h, err := in.fit(ctx, part.train, c, heads[f])
+			near := heads[f]
+			if near == nil && f > 0 {
+				near = heads[f-1]
+			}
+			h, err := in.fit(ctx, part.train, c, near)
 			if err != nil {
 				return 0, err
 			}
