@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestProbeImages: the images of a probe are the same for ever, as files keep what models
@@ -124,23 +123,5 @@ func TestProbe(t *testing.T) {
 	}
 	if _, err := m.Probe(t.Context()); err != nil {
 		t.Error("a cancelled probe is kept:", err)
-	}
-}
-
-// BenchmarkProbe: how long a model that is open is compared with a detector's probe.
-func BenchmarkProbe(b *testing.B) {
-	if err := InitRuntime(testenv.Runtime(b)); err != nil {
-		b.Fatal(err)
-	}
-	m, err := OpenModel(testenv.Backbone(b), ModelOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer m.Close()
-	for b.Loop() {
-		m.probed.probe = nil
-		if _, err := m.Probe(b.Context()); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
