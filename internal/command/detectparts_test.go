@@ -116,8 +116,8 @@ func TestDetectParts(t *testing.T) {
 	}
 }
 
-// tarOf writes a tar of pictures, one of which is none.
-func tarOf(t *testing.T, path string, first, n int) {
+// tarOfPictures writes a tar of pictures, one of which is none.
+func tarOfPictures(t *testing.T, path string, first, n int) {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -150,7 +150,7 @@ func TestDetectPartsOfTars(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
 	for i := range 4 {
-		tarOf(t, filepath.Join(dir, fmt.Sprintf("%d.tar", i)), 5*i, 5)
+		tarOfPictures(t, filepath.Join(dir, fmt.Sprintf("%d.tar", i)), 5*i, 5)
 	}
 	if err := os.Truncate(filepath.Join(dir, "2.tar"), 2700); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestDetectPartsOfTars(t *testing.T) {
 			t.Errorf("after %d bytes it ends with\n%s\nwant\n%s", cut, got, want)
 		}
 	}
-	tarOf(t, filepath.Join(dir, "4.tar"), 20, 5)
+	tarOfPictures(t, filepath.Join(dir, "4.tar"), 20, 5)
 	if want, _ = call(t, 3, "detect", "--detector", w.detector, "--json", tars); detect() != want {
 		t.Error("the part lacks the tar that was missing before")
 	}

@@ -138,10 +138,6 @@ func photographs(to string) ([]string, error) {
 		return nil, err
 	}
 	var files []string
-	next := func() string {
-		files = append(files, filepath.Join(to, fmt.Sprintf("%04d.jpg", len(files))))
-		return files[len(files)-1]
-	}
 	err := filepath.WalkDir(shared("data", "images", "imagenet_samples"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -150,7 +146,8 @@ func photographs(to string) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(next(), data, 0o644)
+		files = append(files, filepath.Join(to, fmt.Sprintf("%04d.jpg", len(files))))
+		return os.WriteFile(files[len(files)-1], data, 0o644)
 	})
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return files, err
@@ -159,17 +156,31 @@ func photographs(to string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, path := range found {
+	if len(found) == 0 {
+		return nil, errors.New("no photographs: run `make setup`, or set MLRBFN_SHARED")
+	}
+	return crop(found, to)
+}
+
+// crop crops images to 500×375, writes them to a folder as JPEG and returns their files.
+// What is much smaller is left out.
+func crop(images []string, to string) (files []string, err error) {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return nil, err
+	}
+	for _, path := range images {
 		img, err := imaging.Open(path)
 		if err != nil || img.Bounds().Dx() < 300 || img.Bounds().Dy() < 225 {
 			continue
 		}
-		if err := writeJPEG(next(), imaging.Fill(img, 500, 375, imaging.Center, imaging.CatmullRom)); err != nil {
+		file := filepath.Join(to, fmt.Sprintf("%04d.jpg", len(files)))
+		if err := writeJPEG(file, imaging.Fill(img, 500, 375, imaging.Center, imaging.CatmullRom)); err != nil {
 			return nil, err
 		}
+		files = append(files, file)
 	}
 	if len(files) == 0 {
-		return nil, errors.New("no photographs: run `make setup`, or set MLRBFN_SHARED")
+		return nil, errors.New("no image is large enough")
 	}
 	return files, nil
 }

@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +37,7 @@ type serving struct {
 	photographs           *string
 	images, clients, soak *int
 	rounds                *int
-	store                 *bool
+	sameSize, store       *bool
 }
 
 func benchServe(f *flag.FlagSet) func(ctx context.Context, dir string) error {
@@ -44,7 +46,8 @@ func benchServe(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 		images:      f.Int("images", 1000, "images that are judged for each number"),
 		clients:     f.Int("clients", 32, "clients at once"),
 		soak:        f.Int("soak", 0, "instead, send this `NUMBER` of requests and watch the memory"),
-		photographs: f.String("photographs", "", "`folder` of images to judge, such as one with images of one size (default: some photographs of many sizes)"),
+		photographs: f.String("photographs", "", "`folder` of images to judge (default: some photographs)"),
+		sameSize:    f.Bool("same-size", false, "crop the images to one size, 500×375, and write them as JPEG, so that each takes about as long as any other"),
 		store:       f.Bool("store", false, "the service stores its verdicts, and the flagged images, which detect does not"),
 		cpus:        f.String("cpus", "", "`LIST` of processors for serve and detect, as of taskset -c; those of the clients are by the taskset that starts this"),
 		rounds:      addRounds(f, 3),
@@ -63,6 +66,9 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	}
 	if err == nil && len(files) == 0 {
 		err = fmt.Errorf("%s has no photographs", *s.photographs)
+	}
+	if err == nil && *s.sameSize {
+		files, err = crop(files, filepath.Join(dir, "same-size"))
 	}
 	if err != nil {
 		return err
@@ -92,7 +98,8 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 		}
 		photos = append(photos, data)
 	}
-	args := []string{"--detector", detector, "--model", *s.model}
+	metrics := filepath.Join(dir, "metrics")
+	args := []string{"--detector", detector, "--model", *s.model, "--metrics-listen", "unix:" + metrics}
 	if *s.store {
 		args = append(args, "--store", filepath.Join(dir, "store.db"))
 	}
@@ -101,6 +108,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 		return err
 	}
 	defer server.stop()
+	server.metrics = metrics
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: *s.clients}}
 	defer client.CloseIdleConnections()
 	var serial atomic.Int64
@@ -185,8 +193,20 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	}
 	n, m := float64(*s.rounds**s.images), float64(*s.rounds*(*s.images-1))
 	rate, detect := n/served.Seconds(), m/detected.Seconds()
-	evenly, failedEvenly := s.load(0.7*rate, photos, good, false)
-	atRandom, failedAtRandom := s.load(0.7*rate, photos, good, true)
+	const share = 0.7
+	even, random := arrivals(*s.images, share*rate, false), arrivals(*s.images, share*rate, true)
+	servers, err := processors(ctx, *s.cpus)
+	if err != nil {
+		return err
+	}
+	loads := []struct {
+		how   string
+		ideal *times
+		*responses
+	}{
+		{"at even intervals", ideal(even, servers, rate), s.load(even, server, photos, good)},
+		{"at random times (Poisson)", ideal(random, servers, rate), s.load(random, server, photos, good)},
+	}
 	// Beyond what may wait.
 	log.Print("more than may wait")
 	var statuses sync.Map
@@ -210,12 +230,10 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	fmt.Fprintf(w, "detect on a folder, images/s (without its start)\t%.1f\t\tprocessor ms/image %.2f\t\n", detect, ms(detectedCPU, m))
 	fmt.Fprintf(w, "a verdict without a service, ms\tp50 %.1f\tp99 %.1f\t\t\n", alone.quantile(0.5), alone.quantile(0.99))
 	fmt.Fprintf(w, "idle, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50 without a service\t\n", idle.quantile(0.5), idle.quantile(0.99), idle.quantile(0.5)/alone.quantile(0.5))
-	for _, l := range []struct {
-		how    string
-		took   *times
-		failed int64
-	}{{"at even intervals", evenly, failedEvenly}, {"at random times (Poisson)", atRandom, failedAtRandom}} {
-		fmt.Fprintf(w, "70%% load %s, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50, %d failed\t\n", l.how, l.took.quantile(0.5), l.took.quantile(0.99), l.took.quantile(0.99)/l.took.quantile(0.5), l.failed)
+	for _, l := range loads {
+		fmt.Fprintf(w, "70%% load %s, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50, %d failed; processor ms/image of the service %.2f\t\n", l.how, l.took.quantile(0.5), l.took.quantile(0.99), l.took.quantile(0.99)/l.took.quantile(0.5), l.failed, ms(l.cpu, float64(*s.images)))
+		fmt.Fprintf(w, "of which on average, ms\twaiting %.1f\tfeatures %.1f\tverdict, several at once %.1f\t\n", 1000*l.stages["wait"], 1000*l.stages["features"], 1000*l.stages["verdict"])
+		fmt.Fprintf(w, "an ideal queue, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50 (%d processors, one image each at a time, %.1f ms each)\t\n", l.ideal.quantile(0.5), l.ideal.quantile(0.99), l.ideal.quantile(0.99)/l.ideal.quantile(0.5), servers, 1000*float64(servers)/rate)
 	}
 	fmt.Fprintf(w, "%d requests at once, by status (0: no answer)\t", 4*serve.DefaultWaiting)
 	statuses.Range(func(status, count any) bool {
@@ -258,32 +276,87 @@ func (s *serving) flood(photos [][]byte, ask func([]byte) error) (time.Duration,
 	return time.Since(start), failed
 }
 
-// load sends so many requests per second, whether or not those before are answered. The
-// time of an answer counts from when its request was due.
-func (s *serving) load(rate float64, photos [][]byte, ask func([]byte) error, random bool) (took *times, failed int64) {
-	log.Print("70% load")
-	took = &times{}
+// arrivals are when requests are due, at so many per second: at even intervals, or at
+// random times that are the same in each run.
+func arrivals(n int, rate float64, random bool) []time.Duration {
 	rng := rand.New(rand.NewPCG(7, 1))
-	var failures atomic.Int64
-	var group sync.WaitGroup
-	due := time.Now()
-	for i := range *s.images {
+	due, at := make([]time.Duration, n), 0.0
+	for i := range due {
 		gap := 1.0
 		if random {
 			gap = rng.ExpFloat64()
 		}
-		due = due.Add(time.Duration(gap / rate * float64(time.Second)))
-		time.Sleep(time.Until(due))
-		was := due
+		at += gap / rate
+		due[i] = time.Duration(at * float64(time.Second))
+	}
+	return due
+}
+
+// ideal is how long answers take in a queue without any overhead: first come, first
+// served, by so many servers that together have this rate and take equally long for each
+// request (M/D/c, where the arrivals are random). No service can do better with them.
+func ideal(due []time.Duration, servers int, rate float64) *times {
+	took := &times{}
+	each := time.Duration(float64(servers) / rate * float64(time.Second))
+	free := make([]time.Duration, servers) // when each server is
+	for _, at := range due {
+		slices.Sort(free)
+		free[0] = max(at, free[0]) + each
+		took.add(free[0] - at)
+	}
+	return took
+}
+
+// processors is how many the service may use.
+func processors(ctx context.Context, cpus string) (int, error) {
+	if cpus == "" {
+		return runtime.NumCPU(), nil
+	}
+	text, err := pinned(ctx, cpus, "nproc").Output()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// responses are what came of requests that were sent when they were due, whether or not those
+// before were answered.
+type responses struct {
+	took   *times // from when a request was due
+	failed int64
+	cpu    time.Duration      // of the service
+	stages map[string]float64 // mean seconds of the parts of the work in the service
+}
+
+func (s *serving) load(due []time.Duration, server *service, photos [][]byte, ask func([]byte) error) *responses {
+	log.Print("70% load")
+	l := &responses{took: &times{}, cpu: -server.processTime(), stages: map[string]float64{}}
+	before := server.gauges()
+	var failures atomic.Int64
+	var group sync.WaitGroup
+	start := time.Now()
+	for i, after := range due {
+		at := start.Add(after)
+		time.Sleep(time.Until(at))
 		group.Go(func() {
 			if ask(photos[i%len(photos)]) != nil {
 				failures.Add(1)
 			}
-			took.add(time.Since(was))
+			l.took.add(time.Since(at))
 		})
 	}
 	group.Wait()
-	return took, failures.Load()
+	l.failed = failures.Load()
+	l.cpu += server.processTime()
+	after := server.gauges()
+	for _, stage := range []string{"wait", "features", "verdict"} {
+		grown := func(what string) float64 {
+			name := fmt.Sprintf("mlrbfn_stage_seconds_%s{stage=%q}", what, stage)
+			return after[name] - before[name]
+		}
+		l.stages[stage] = grown("sum") / grown("count")
+	}
+	return l
 }
 
 // times are how long answers took.

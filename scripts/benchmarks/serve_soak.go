@@ -33,6 +33,7 @@ import (
 type service struct {
 	*exec.Cmd
 	address string
+	metrics string // the Unix socket of its metrics
 }
 
 // startService starts it on some processors, and returns when it answers.
@@ -110,19 +111,14 @@ func (s *serving) endure(ctx context.Context, dir string) error {
 		return err
 	}
 	defer server.stop()
+	server.metrics = metrics
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: *s.clients}}
-	told := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", metrics)
-	}}}
 	var next, stored, refused, failed atomic.Int64
 	w := tabwriter.NewWriter(os.Stdout, 10, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "requests\tresident\theap\tgoroutines\tthreads\tfiles\tstore\timages kept\tstored\trefused (429)\tfailed\tper second\tprocessor ms each\tload")
 	began := time.Now()
 	report := func(n int64) {
-		m, err := gauges(told)
-		if err != nil {
-			log.Print(err)
-		}
+		m := server.gauges()
 		const mib = 1 << 20
 		fmt.Fprintf(w, "%d\t%.1f MiB\t%.1f MiB\t%.0f\t%.0f\t%.0f\t%.0f MiB\t%s\t%d\t%d\t%d\t%.0f\t%.2f\t%s\n", n,
 			m["process_resident_memory_bytes"]/mib, m["go_memstats_heap_inuse_bytes"]/mib, m["go_goroutines"], m["go_threads"], m["process_open_fds"],
@@ -203,11 +199,17 @@ func tiny(ctx context.Context, dir string) (photos [][]byte, detector string, er
 	return photos, detector, d.Save(detector)
 }
 
-// gauges are the numbers of /metrics that have no labels.
-func gauges(client *http.Client) (map[string]float64, error) {
-	response, err := client.Get("http://localhost/metrics")
+// gauges are the numbers of /metrics, with their labels if they have any; none if they
+// cannot be read.
+func (s *service) gauges() map[string]float64 {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", s.metrics)
+	}}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Get("http://localhost/metrics")
 	if err != nil {
-		return nil, err
+		log.Print(err)
+		return nil
 	}
 	defer response.Body.Close()
 	values := map[string]float64{}
@@ -219,7 +221,7 @@ func gauges(client *http.Client) (map[string]float64, error) {
 			}
 		}
 	}
-	return values, lines.Err()
+	return values
 }
 
 func sizeOf(file string) int64 {
