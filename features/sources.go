@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/pathtext"
@@ -279,3 +280,62 @@ func (c *comparison) Write(p []byte) (int, error) {
 }
 
 var errOther = errors.New("the file holds something else")
+
+// Finished opens the set in dir if it has nothing but what an extraction with this header
+// of these sources, of which Path, Bytes and Version are looked at, and of this part would
+// put there, so that no image need be looked at. Otherwise it returns nil: [Create] says
+// what is to be done.
+func Finished(dir string, h Header, sources []Source, part *Part) (*Set, error) {
+	if _, err := os.Lstat(partialDir(dir)); err == nil {
+		return nil, nil // unfinished work
+	}
+	if _, err := os.Stat(filepath.Join(dir, sourcesFile)); err != nil {
+		return nil, nil
+	}
+	s, err := openOne(dir)
+	if err != nil {
+		return nil, nil
+	}
+	same, err := s.madeOf(h, sources, part)
+	if err != nil || !same {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// madeOf tells whether a set was made with this header of these sources alone.
+func (s *Set) madeOf(h Header, sources []Source, part *Part) (bool, error) {
+	preprocess, err := json.Marshal(h.Preprocess)
+	if err != nil {
+		return false, err
+	}
+	if s.Version == 0 || s.D != h.D || s.DType != h.DType || s.LogitsDim() != h.LogitsDim || s.Root != h.Root || s.Model != h.Model || s.ModelSHA256 != h.ModelSHA256 ||
+		s.Output != h.Output || s.Pool != h.Pool || s.Fingerprint != h.Fingerprint || s.Tool != h.Tool || !sameJSON(s.Preprocess, preprocess) {
+		return false, nil
+	}
+	if _, ok := s.Files[parquetFile]; h.Parquet && !ok || (s.Shard == nil) != (part == nil) || part != nil && *s.Shard != *part {
+		return false, nil
+	}
+	lines, err := s.sourceLines()
+	if err != nil || len(lines) != len(sources) {
+		return false, err
+	}
+	failed, err := s.Errors()
+	if err != nil {
+		return false, err
+	}
+	rows, failures := 0, 0
+	for i, line := range lines {
+		if pathtext.Decode(line.Path) != sources[i].Path || line.Bytes != sources[i].Bytes || line.Version != sources[i].Version {
+			return false, nil
+		}
+		rows, failures = rows+line.Images, failures+line.Failed
+	}
+	return rows == s.N && failures == len(failed), nil
+}
+
+// sameJSON tells whether two texts are the same but for white space.
+func sameJSON(a, b []byte) bool {
+	var x, y bytes.Buffer
+	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	sourcelist "github.com/mlrbfn/mlrbfn/pipeline/source"
@@ -59,7 +60,8 @@ type ExtractOptions struct {
 	Pixels   extractor.PixelOptions // of extractor.PixelsName
 	// Advise, where set, puts the error of an image into other words for the set's
 	// list of failures. Errors name fields of options; a program may have flags.
-	Advise func(error) error
+	Advise   func(error) error
+	recorder *progress.Recorder // of a part
 	// Run is how to extract. Its Progress counts images that are new or, with
 	// Verify, looked at, and is called with 0 of them before the first; the total
 	// is −1 until all images are listed.
@@ -188,6 +190,9 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 			return result, err
 		}
 	}
+	if result, err := finished(ctx, opts, model, source, sources); result != nil || err != nil {
+		return result, err
+	}
 	w, quantised, err := createSet(ctx, opts, model, source, sources.Root)
 	if err != nil {
 		return nil, err
@@ -202,27 +207,34 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 	return s.commit(ctx)
 }
 
-// createSet begins or continues the set. It also tells whether the model computes in 8
+// header says how the rows of a set are made. It also tells whether the model computes in 8
 // bits.
-func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (*features.Writer, bool, error) {
-	header := features.Header{
+func header(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (h features.Header, quantised bool, err error) {
+	h = features.Header{
 		D: model.Dim(), DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 		Machine: features.Machine{Kernels: kernels.Name()},
 	}
-	var err error
-	if header.Probe, err = model.Probe(ctx); err != nil {
-		return nil, false, err
+	if h.Probe, err = model.Probe(ctx); err != nil {
+		return h, false, err
 	}
-	quantised := false
 	if m, ok := model.(*extractor.Model); ok {
-		header.Machine.Runtime, header.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
+		h.Machine.Runtime, h.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
 		if quantised = m.Quantised(); quantised {
-			header.Machine.Products = extractor.Products()
+			h.Machine.Products = extractor.Products()
 		}
 	}
-	w, err := features.Create(ctx, opts.Out, header, features.Options{
+	return h, quantised, nil
+}
+
+// createSet begins or continues the set.
+func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (*features.Writer, bool, error) {
+	h, quantised, err := header(ctx, opts, model, source, root)
+	if err != nil {
+		return nil, false, err
+	}
+	w, err := features.Create(ctx, opts.Out, h, features.Options{
 		Force: opts.Force, Speculate: opts.Speculate, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
 	})
 	return w, quantised, err
@@ -267,7 +279,7 @@ type extraction struct {
 // run makes the rows that are missing.
 func (e *extraction) run(ctx context.Context) error {
 	if !e.opts.Verify {
-		e.found.leaveOut(func(item extractor.Item) bool { return e.w.Has(item.Path, item.Bytes, item.MTime) })
+		e.found.leaveOut(func(item extractor.Item) bool { return e.has(item.Path, item.Bytes, item.MTime) })
 	}
 	if e.opts.Run.Progress != nil {
 		e.opts.Run.Progress(0, 0, e.total(0))
@@ -314,6 +326,15 @@ func (e *extraction) extract(ctx context.Context, items []extractor.Item) error 
 	})
 	e.done += len(items)
 	return err
+}
+
+// has tells whether there is a row of an image already, and counts it.
+func (e *extraction) has(path string, bytes, mtime int64) bool {
+	if !e.w.Has(path, bytes, mtime) {
+		return false
+	}
+	e.opts.recorder.Know(1)
+	return true
 }
 
 // count counts a new row.

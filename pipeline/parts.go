@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/gofrs/flock"
 
@@ -216,36 +218,153 @@ type VerdictParts struct {
 // DetectParts judges the images of a shard, as [Detect] does, and writes the verdicts
 // into a folder. A run that is killed goes on where it ended, and a finished part is
 // kept. Detect's SetAside and More do not go with it.
-func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (_ *verdicts.Record, err error) {
+func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*verdicts.Record, error) {
 	if opts.SetAside != "" || opts.More != nil {
-		return nil, options.Errorf("Out", "verdicts in parts are on images of folders and files, which stay where they are")
+		return nil, options.Errorf("Out", "verdicts in parts are on images that stay where they are, and all are named")
 	}
-	if i := slices.IndexFunc(opts.Paths, source.Judged); i >= 0 {
-		return nil, fmt.Errorf("%s: verdicts in parts are on folders and files of images, and not yet on tars, tables and buckets", opts.Paths[i])
+	if slices.ContainsFunc(opts.Paths, source.Judged) {
+		return detectParts(ctx, opts, to, sourceImages)
 	}
+	return detectParts(ctx, opts, to, fileImages)
+}
+
+// partImages are the images of a shard.
+type partImages struct {
+	images  int    // −1 if that is not known
+	listing string // identifies them
+	// known is asked for each path in an unfinished part whether the next image has it.
+	known func(path string) bool
+	// rest returns the images without a line, n of which are there: a list, or a stream.
+	// The latter calls unread as [verdicts.Writer.Unread] is called.
+	rest func(ctx context.Context, run *extractor.ExtractOptions, recorder *progress.Recorder, unread func(path string)) (items []extractor.Item, end func())
+}
+
+// fileImages are those of files and folders.
+func fileImages(ctx context.Context, opts DetectOptions, shard features.Shard) (p partImages, err error) {
 	items, err := listPaths(ctx, opts.Paths, "", true)
 	if err != nil {
-		return nil, err
+		return p, err
 	}
-	items = slices.DeleteFunc(items, func(item extractor.Item) bool { return !to.Shard.Holds(pathOf(item)) })
-	names, listing := make([]string, len(items)), sha256.New()
-	for i, item := range items {
-		names[i] = pathOf(item)
-		fmt.Fprintf(listing, "%s\x00%d\x00%d\x00", names[i], item.Bytes, item.MTime)
+	items = slices.DeleteFunc(items, func(item extractor.Item) bool { return !shard.Holds(pathOf(item)) })
+	listing := sha256.New()
+	for _, item := range items {
+		fmt.Fprintf(listing, "%s\x00%d\x00%d\x00", pathOf(item), item.Bytes, item.MTime)
+	}
+	p.images, p.listing = len(items), hex.EncodeToString(listing.Sum(nil))
+	next := 0
+	p.known = func(path string) bool {
+		if next == len(items) || pathOf(items[next]) != path {
+			return false
+		}
+		next++
+		return true
+	}
+	p.rest = func(context.Context, *extractor.ExtractOptions, *progress.Recorder, func(string)) ([]extractor.Item, func()) {
+		return items[next:], func() {}
+	}
+	return p, nil
+}
+
+// sourceImages are those of tars, tables and buckets. What a tar holds is known only when
+// it is read: one whose last lines may be missing is read again, and the images that have
+// a line are passed over.
+func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard) (p partImages, err error) {
+	found, err := source.List(ctx, opts.Paths...)
+	if err != nil {
+		return p, err
+	}
+	var units []int
+	var expected int64
+	many, listing := 0, sha256.New()
+	for i := range found.Units {
+		u := &found.Units[i]
+		mine := holds(shard, u, many)
+		if u.Many() {
+			many++
+		}
+		if mine {
+			units = append(units, i)
+			expected += max(u.Size/(100<<10), 1)
+			fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name, u.Size, u.Version)
+		}
+	}
+	p.images, p.listing = -1, hex.EncodeToString(listing.Sum(nil))
+	at := 0            // the unit of the last line, an index into units
+	var lines []string // the paths of that unit that have one
+	p.known = func(path string) bool {
+		for next := at; next < len(units); next++ {
+			name := found.Units[units[next]].Name
+			if path != name && !strings.HasPrefix(path, name+"#") {
+				continue
+			}
+			if next != at {
+				at, lines = next, nil
+			}
+			lines = append(lines, path)
+			return true
+		}
+		return false
+	}
+	p.rest = func(ctx context.Context, run *extractor.ExtractOptions, recorder *progress.Recorder, unread func(string)) ([]extractor.Item, func()) {
+		before := int64(0)
+		for _, unit := range units[:at] {
+			before += max(found.Units[unit].Size, 1)
+		}
+		stream := found.Stream(ctx, units[at:], source.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c source.Contents) {
+			if !c.Complete {
+				unread(found.Units[unit].Name)
+			}
+		}})
+		run.Expected = int(expected)
+		run.Feed = func(ctx context.Context) (extractor.Item, error) {
+			for {
+				item, unit, err := stream.Next(ctx)
+				if recorder.Share(stream.Share()); len(lines) == 0 || err != nil && err != io.EOF {
+					return item, err
+				}
+				place := -1
+				if err == nil && unit == units[at] {
+					place = slices.Index(lines, pathOf(item))
+				}
+				if place != 0 { // it was not read to its end then, or is another now
+					unread(found.Units[units[at]].Name)
+				}
+				if err != nil || unit != units[at] {
+					lines = nil
+				}
+				if place < 0 {
+					return item, err
+				}
+				if place == 0 {
+					lines = lines[1:]
+				} else {
+					lines = slices.Delete(lines, place, place+1)
+				}
+			}
+		}
+		return nil, stream.Close
+	}
+	return p, nil
+}
+
+func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list func(context.Context, DetectOptions, features.Shard) (partImages, error)) (_ *verdicts.Record, err error) {
+	images, err := list(ctx, opts, to.Shard)
+	if err != nil {
+		return nil, err
 	}
 	shard := to.Shard
 	if shard.Count == 0 {
 		shard = features.Shard{Index: 1, Count: 1}
 	}
 	w, err := verdicts.Create(to.Out, shard, verdicts.Work{
-		Judge: to.Judge, Listing: hex.EncodeToString(listing.Sum(nil)), Format: to.Format, Detector: to.Detector,
-	}, names, verdicts.Options{Force: to.Force, Speculate: to.Speculate})
+		Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector,
+	}, images.known, verdicts.Options{Force: to.Force, Speculate: to.Speculate})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	known := w.Len()
-	if known < len(items) {
+	if !w.Finished() && known != images.images {
 		recorder := progress.Start(verdicts.ProgressFile(to.Out, shard))
 		defer func() {
 			if err == nil {
@@ -254,14 +373,22 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (_ *v
 				recorder.Stop()
 			}
 		}()
-		recorder.Update(func(s *progress.State) { s.Total, s.Known, s.Done = len(items), known, known })
+		recorder.Update(func(s *progress.State) { s.Total, s.Known, s.Done = images.images, known, known })
 		report := opts.Run.Progress
 		opts.Run.Progress = func(done, failed, total int) {
 			if report != nil {
-				report(known+done, failed, len(items))
+				report(known+done, failed, images.images)
 			}
 		}
-		_, err := detect(ctx, opts, items[known:], func(j Judgement) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		items, end := images.rest(ctx, &opts.Run, recorder, func(path string) {
+			if err := w.Unread(path); err != nil {
+				cancel(err)
+			}
+		})
+		defer end()
+		_, err := detect(ctx, opts, items, func(j Judgement) error {
 			line, err := to.Line(j)
 			if err == nil {
 				err = w.Append(line)
@@ -274,6 +401,9 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (_ *v
 			})
 			return err
 		})
+		if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && cause != nil {
+			err = cause
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -285,12 +415,18 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (_ *v
 // a file. What it returns is called with the extraction's error.
 func recordProgress(opts *ExtractOptions, file string) func(error) {
 	recorder := progress.Start(file)
+	opts.recorder = recorder
 	report := opts.Run.Progress
 	opts.Run.Progress = func(done, failed, total int) {
 		if report != nil {
 			report(done, failed, total)
 		}
-		recorder.Update(func(s *progress.State) { s.Done, s.Total = done, total })
+		recorder.Update(func(s *progress.State) {
+			s.Done = s.Known + done
+			if s.Total = total; total >= 0 {
+				s.Total += s.Known
+			}
+		})
 	}
 	advise := opts.Advise
 	opts.Advise = func(err error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -12,6 +13,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
@@ -55,7 +57,7 @@ func holds(shard features.Shard, u *source.Unit, many int) bool {
 func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*streaming, error) {
 	s := &streaming{extraction: e, listing: listing, states: make([]state, len(listing.Units))}
 	var units []int
-	many, expected := 0, int64(0)
+	many, expected, before := 0, int64(0), int64(0)
 	for i := range listing.Units {
 		u, state := &listing.Units[i], &s.states[i]
 		state.mine = holds(e.opts.Shard, u, many)
@@ -65,7 +67,10 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 		if !state.mine {
 			continue
 		}
-		if s.recall(i); !state.known {
+		if s.recall(i); state.known {
+			before += max(u.Size, 1)
+			e.opts.recorder.Know(len(state.contents.Images))
+		} else {
 			units = append(units, i)
 			expected += max(u.Size/(100<<10), 1)
 		}
@@ -74,8 +79,9 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 		report(0, 0, -1)
 	}
 	feed := listing.Stream(ctx, units, source.StreamOptions{
+		Before: before,
 		Skip: func(path string, bytes, mtime int64) bool {
-			return !e.opts.Verify && e.w.Has(path, bytes, mtime)
+			return !e.opts.Verify && e.has(path, bytes, mtime)
 		},
 		Ended: func(unit int, c source.Contents) {
 			s.mu.Lock()
@@ -89,7 +95,7 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 	run.Expected = int(expected)
 	run.Feed = func(ctx context.Context) (extractor.Item, error) {
 		item, unit, err := feed.Next(ctx)
-		if err != nil {
+		if e.opts.recorder.Share(feed.Share()); err != nil {
 			return item, err
 		}
 		s.mu.Lock()
@@ -107,6 +113,66 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 		err = s.broken
 	}
 	return s, err
+}
+
+// finished returns the result of an extraction of tars and tables if the set is there
+// already and they have not changed, else nil. It takes no longer for more images than it
+// takes to read their names and labels.
+func finished(ctx context.Context, opts ExtractOptions, model detector.Backbone, src detector.Source, listing *source.Listing) (*ExtractResult, error) {
+	// A class for all images is no part of what a set tells.
+	if opts.Verify || opts.Force || opts.Class != "" {
+		return nil, nil
+	}
+	var mine []features.Source
+	many := 0
+	for i := range listing.Units {
+		u := &listing.Units[i]
+		if !u.Many() || u.Err != nil || u.Version == "" {
+			return nil, nil
+		}
+		if holds(opts.Shard, u, many) {
+			mine = append(mine, features.Source{Path: u.Path, Bytes: u.Size, Version: u.Version})
+		}
+		many++
+	}
+	var part *features.Part
+	if opts.Shard.Count > 0 {
+		part = partOf(opts.Shard, listing)
+	}
+	h, quantised, err := header(ctx, opts, model, src, listing.Root)
+	if err != nil {
+		return nil, err
+	}
+	set, err := features.Finished(opts.Out, h, mine, part)
+	if set == nil || err != nil {
+		return nil, err
+	}
+	if len(set.Classes) == 1 { // perhaps such a class
+		return nil, set.Close()
+	}
+	result := &ExtractResult{Meta: set.Meta, Reused: set.N, Skipped: listing.Skipped, Quantised: quantised, Classes: []ClassCount{}}
+	for _, name := range set.Classes {
+		result.Classes = append(result.Classes, ClassCount{Name: name})
+	}
+	for _, label := range set.Labels() {
+		if label >= 0 {
+			result.Classes[label].Images++
+		}
+	}
+	result.Failed, err = set.Errors()
+	if err := errors.Join(err, set.Close()); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// partOf describes the whole that a shard is part of.
+func partOf(shard features.Shard, listing *source.Listing) *features.Part {
+	paths := sha256.New()
+	for i := range listing.Units {
+		fmt.Fprintf(paths, "%s\x00", listing.Units[i].Path)
+	}
+	return &features.Part{Shard: shard, Units: len(listing.Units), Listing: hex.EncodeToString(paths.Sum(nil))}
 }
 
 // recall takes what is known of a unit from the set and from an interrupted run.
@@ -200,7 +266,6 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 		return nil, options.Errorf("Force", "it is needed to leave %d files out of which there are images in the set, and that cannot be read now (the first: %w); or run the same command again", n, s.lost[0])
 	}
 	shard, result := s.opts.Shard, &s.extraction.result
-	paths := sha256.New()
 	index := map[string]int64{}
 	var set features.Contents
 	result.Failed, result.Skipped = nil, s.listing.Skipped
@@ -231,7 +296,6 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 	rows := 0
 	for i := range s.listing.Units {
 		u, state := &s.listing.Units[i], &s.states[i]
-		fmt.Fprintf(paths, "%s\x00", u.Path)
 		if !state.mine {
 			continue
 		}
@@ -267,7 +331,7 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 	set.Failed = result.Failed
 	slices.SortStableFunc(result.Failed, compareFailures)
 	if shard.Count > 0 {
-		set.Part = &features.Part{Shard: shard, Units: len(s.listing.Units), Listing: hex.EncodeToString(paths.Sum(nil))}
+		set.Part = partOf(shard, s.listing)
 	} else if rows == 0 {
 		if len(result.Failed) == 0 {
 			return nil, fmt.Errorf("%w in %v", extractor.ErrNoImages, s.opts.Sources)

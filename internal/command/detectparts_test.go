@@ -1,6 +1,8 @@
 package command
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -111,6 +113,105 @@ func TestDetectParts(t *testing.T) {
 	call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "table"), "--format", "parquet", images)
 	if info, err := os.Stat(filepath.Join(dir, "table", "part-00001-of-00001.parquet")); err != nil || info.Size() < 100 {
 		t.Errorf("%v", err)
+	}
+}
+
+// tarOfPictures writes a tar of pictures, one of which is none.
+func tarOfPictures(t *testing.T, path string, first, n int) {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := first; i < first+n; i++ {
+		file := filepath.Join(t.TempDir(), "picture.png")
+		if picture(t, file, i%3, uint64(500+i)); i == first+2 {
+			write(t, file, "no image")
+		}
+		data, err := os.ReadFile(file)
+		if err == nil {
+			err = w.WriteHeader(&tar.Header{Name: fmt.Sprintf("%d.png", i), Mode: 0o644, Size: int64(len(data))})
+		}
+		if err == nil {
+			_, err = w.Write(data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, b.String())
+}
+
+// TestDetectPartsOfTars: parts of tars hold the verdicts that detect prints, wherever a
+// run was killed, also those on a tar that is cut off and on one that is not there. A part
+// is made again when a tar that was missing is there.
+func TestDetectPartsOfTars(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	for i := range 4 {
+		tarOfPictures(t, filepath.Join(dir, fmt.Sprintf("%d.tar", i)), 5*i, 5)
+	}
+	if err := os.Truncate(filepath.Join(dir, "2.tar"), 2700); err != nil {
+		t.Fatal(err)
+	}
+	tars, out := filepath.Join(dir, "{0..4}.tar"), filepath.Join(dir, "out")
+	part := filepath.Join(out, "part-00001-of-00001")
+	want, _ := call(t, 3, "detect", "--detector", w.detector, "--json", tars)
+	detect := func() string {
+		t.Helper()
+		call(t, 3, "detect", "--detector", w.detector, "--out", out, tars)
+		text, err := os.ReadFile(part + ".jsonl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if got := detect(); got != want || strings.Count(got, "\n") != 17 {
+		t.Fatalf("the part has\n%s\nwant\n%s", got, want)
+	}
+	text, err := os.ReadFile(part + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record verdicts.Record
+	if err := json.Unmarshal(text, &record); err != nil {
+		t.Fatal(err)
+	}
+	if len(record.Unread) != 1 || filepath.Base(record.Unread[0]) != "4.tar" || record.Failed != 5 {
+		t.Errorf("%+v", record)
+	}
+	record.Work.Detector = ""
+	work, err := json.Marshal(record.Work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cut := range []int{0, 1, len(want) / 4, len(want) / 2, 2 * len(want) / 3, len(want) - 1, len(want)} {
+		if err := os.RemoveAll(out); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(part+".partial", "work.json"), string(work))
+		write(t, filepath.Join(part+".partial", "lines.jsonl"), want[:cut])
+		if got := detect(); got != want {
+			t.Errorf("after %d bytes it ends with\n%s\nwant\n%s", cut, got, want)
+		}
+	}
+	tarOfPictures(t, filepath.Join(dir, "4.tar"), 20, 5)
+	if want, _ = call(t, 3, "detect", "--detector", w.detector, "--json", tars); detect() != want {
+		t.Error("the part lacks the tar that was missing before")
+	}
+	// Each tar is in one of the shards.
+	lines := 0
+	for i := range 2 {
+		call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "two"), "--shard", fmt.Sprintf("%d/2", i+1), tars)
+		text, err := os.ReadFile(filepath.Join(dir, "two", fmt.Sprintf("part-%05d-of-00002.jsonl", i+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += strings.Count(string(text), "\n")
+	}
+	if lines != strings.Count(want, "\n") {
+		t.Errorf("%d lines in two shards, want %d", lines, strings.Count(want, "\n"))
 	}
 }
 

@@ -29,7 +29,7 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 	of := ""
 	if f.Total >= 0 {
 		of = fmt.Sprintf(" of %d", f.Total)
-		if slices.ContainsFunc(f.Shards, func(s watching.Shard) bool { return s.Total < 0 }) {
+		if slices.ContainsFunc(f.Shards, func(s watching.Shard) bool { return s.Total < 0 || s.About }) {
 			of = fmt.Sprintf(" of about %d", f.Total)
 		}
 	}
@@ -43,11 +43,14 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "shard\tstate\tdone\tof\timages/s\terrors\tlast image\t")
-	number := func(n int) string {
-		if n < 0 {
+	total := func(s watching.Shard) string {
+		switch {
+		case s.Total < 0:
 			return "?"
+		case s.About:
+			return fmt.Sprint("about ", s.Total)
 		}
-		return fmt.Sprint(n)
+		return fmt.Sprint(s.Total)
 	}
 	shown := 0
 	for _, shard := range f.Shards {
@@ -67,7 +70,7 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 		if shard.PerSecond > 0 {
 			speed = fmt.Sprintf("%.3g", shard.PerSecond)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, number(shard.Total), speed, failed, moved)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, total(shard), speed, failed, moved)
 	}
 	if err := t.Flush(); err != nil {
 		return err

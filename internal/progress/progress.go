@@ -4,6 +4,7 @@ package progress
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,9 +16,10 @@ import (
 
 // State is how far a run has come.
 type State struct {
-	Total   int            `json:"total"` // images, −1 while they are not all known
-	Known   int            `json:"known"` // those that earlier runs had done
-	Done    int            `json:"done"`  // those that are through, Known included
+	Total   int            `json:"total"`           // images, −1 while they are not all known
+	Known   int            `json:"known"`           // those that earlier runs had done
+	Done    int            `json:"done"`            // those that are through, Known included
+	Share   float64        `json:"share,omitempty"` // of all bytes that are read, where Total is not known
 	Failed  map[string]int `json:"failed"`
 	Began   time.Time      `json:"began"`
 	Moved   time.Time      `json:"moved"` // when an image was last through
@@ -34,6 +36,15 @@ func (s State) PerSecond() float64 {
 		return float64(n) / took
 	}
 	return 0
+}
+
+// About is about how many images there are: Total, or what the bytes that are read let one
+// expect; −1 if nothing is known.
+func (s State) About() int {
+	if s.Total < 0 && s.Done > 0 && s.Share > 0 {
+		return max(s.Done, int(math.Round(float64(s.Done)/s.Share)))
+	}
+	return s.Total
 }
 
 // Recorder writes a State now and then. A nil Recorder does nothing.
@@ -71,6 +82,14 @@ func (r *Recorder) Update(change func(*State)) {
 	if now.Sub(r.written) >= every {
 		r.write(now)
 	}
+}
+
+// Share records which part of all bytes is read.
+func (r *Recorder) Share(share float64) { r.Update(func(s *State) { s.Share = share }) }
+
+// Know records images that earlier runs had done.
+func (r *Recorder) Know(images int) {
+	r.Update(func(s *State) { s.Known, s.Done = s.Known+images, s.Done+images })
 }
 
 // End records the end of a run that has done all.

@@ -9,6 +9,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
@@ -52,6 +53,9 @@ type StreamOptions struct {
 	Ended func(unit int, c Contents)
 	// Failures has failures given too, as images with an error, after those of their unit.
 	Failures bool
+	// Before is the size of the units that are left out, as they were read before; see
+	// [Stream.Share].
+	Before int64
 	// Memory bounds the bytes that are read ahead, and those of images that wait or are
 	// in work: each takes half of it. 0 is 256 MiB.
 	Memory int64
@@ -74,6 +78,8 @@ type Stream struct {
 	images  *semaphore.Weighted
 	ahead   *semaphore.Weighted
 	half    int64
+	total   int64 // bytes of all units
+	through atomic.Int64
 
 	pieces chan *piece
 	next   *piece // taken from pieces, and not used
@@ -116,6 +122,11 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 		images: semaphore.NewWeighted(half), ahead: semaphore.NewWeighted(half),
 		pieces: make(chan *piece, opts.Requests), out: make(chan given, 64),
 	}
+	s.total = opts.Before
+	for _, unit := range units {
+		s.total += max(l.Units[unit].Size, 1)
+	}
+	s.through.Store(opts.Before)
 	s.done.Go(func() { s.fetch(ctx) })
 	s.done.Go(func() {
 		defer close(s.out)
@@ -123,10 +134,12 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 			if ctx.Err() != nil {
 				return
 			}
+			before := s.through.Load()
 			c := s.unit(ctx, unit)
 			if ctx.Err() != nil {
 				return
 			}
+			s.through.Store(before + max(l.Units[unit].Size, 1))
 			if opts.Failures {
 				for _, f := range c.Failed {
 					if !s.give(ctx, unit, Image{Path: f.Path}, l.name(unit, f.Path), nil, f.Err, 0, nil) {
@@ -141,6 +154,9 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 	})
 	return s
 }
+
+// Share is about which part of all bytes was given, with StreamOptions.Before.
+func (s *Stream) Share() float64 { return float64(s.through.Load()) / float64(max(s.total, 1)) }
 
 // name returns the complete name of something in a unit.
 func (l *Listing) name(unit int, path string) string {
@@ -414,6 +430,7 @@ func (t *tarReader) Read(p []byte) (int, error) {
 	}
 	n := copy(p, t.rest)
 	t.rest = t.rest[n:]
+	t.s.through.Add(int64(n))
 	return n, nil
 }
 

@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -48,7 +49,7 @@ const (
 type Work struct {
 	Shard    string `json:"shard"`
 	Judge    string `json:"judge"`   // identifies detector and options
-	Images   int    `json:"images"`  // of the shard
+	Images   int    `json:"images"`  // of the shard; −1 where tars and tables must be read to know
 	Listing  string `json:"listing"` // of their paths, sizes and times
 	Format   string `json:"format"`
 	Detector string `json:"detector"` // its file, for people
@@ -66,6 +67,9 @@ type Record struct {
 	Work    Work   `json:"work"`
 	Bytes   int64  `json:"bytes"` // of the file of verdicts
 	SHA256  string `json:"sha256"`
+	// Unread are tars and tables that could not be read to their end, for a reason that
+	// may pass: the next run makes the part again.
+	Unread []string `json:"unread,omitempty"`
 	Summary
 }
 
@@ -226,9 +230,12 @@ type Writer struct {
 	end   int64
 	n     int
 	done  *Record
-	sync  time.Time
+	saved time.Time
 
 	partialDir string
+
+	mu     sync.Mutex
+	unread []string
 }
 
 // Options change what Create does.
@@ -238,10 +245,11 @@ type Options struct {
 	Speculate bool
 }
 
-// Create begins or continues the part of a shard; paths are those of its images, in
-// order. A part of other images, by path, size or time, is made again. The error wraps features.ErrLocked if
-// another process writes the part.
-func Create(dir string, shard features.Shard, work Work, paths []string, o Options) (_ *Writer, err error) {
+// Create begins or continues the part of a shard. Where there are lines of an interrupted
+// run, known is asked for each in turn whether the next image has this path; from the
+// first on that it denies they are made again. So is a part of other images, by path, size
+// or time. The error wraps features.ErrLocked if another process writes the part.
+func Create(dir string, shard features.Shard, work Work, known func(path string) bool, o Options) (_ *Writer, err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -253,8 +261,8 @@ func Create(dir string, shard features.Shard, work Work, paths []string, o Optio
 	if _, err := os.Stat(filepath.Join(dir, "parts.json")); err == nil {
 		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
 	}
-	work.Shard, work.Images = shard.String(), len(paths)
-	w := &Writer{base: name(dir, shard), work: work, sync: time.Now()}
+	work.Shard = shard.String()
+	w := &Writer{base: name(dir, shard), work: work, saved: time.Now()}
 	const most = 8 // runs at a time
 	for n := 1; w.lock == nil; {
 		if w.partialDir = w.base + ".partial"; n > 1 {
@@ -293,7 +301,7 @@ func Create(dir string, shard features.Shard, work Work, paths []string, o Optio
 	}()
 	if old, err := readRecord(w.base + ".json"); err == nil {
 		if w.same(old) && !o.Force {
-			w.done, w.n = old, len(paths)
+			w.done, w.n = old, old.Summary.Images
 			return w, nil
 		}
 		if (old.Work.Judge != work.Judge || old.Work.Format != work.Format) && !o.Force {
@@ -302,7 +310,7 @@ func Create(dir string, shard features.Shard, work Work, paths []string, o Optio
 	} else if !errors.Is(err, fs.ErrNotExist) && !o.Force {
 		return nil, err
 	}
-	return w, w.recover(paths)
+	return w, w.recover(known)
 }
 
 func (w *Writer) partial(file string) string { return filepath.Join(w.partialDir, file) }
@@ -310,12 +318,12 @@ func (w *Writer) partial(file string) string { return filepath.Join(w.partialDir
 // same tells whether a finished part is the wanted one, whole.
 func (w *Writer) same(r *Record) bool {
 	info, err := os.Stat(w.base + "." + r.Work.Format)
-	return err == nil && r.Work.unnamed() == w.work.unnamed() && info.Size() == r.Bytes
+	return err == nil && r.Work.unnamed() == w.work.unnamed() && info.Size() == r.Bytes && len(r.Unread) == 0
 }
 
 // recover opens the lines that an earlier run wrote, if they are of the same work, and
 // cuts off what is not whole.
-func (w *Writer) recover(paths []string) error {
+func (w *Writer) recover(known func(path string) bool) error {
 	want, err := json.Marshal(w.work.unnamed())
 	if err != nil {
 		return err
@@ -325,8 +333,10 @@ func (w *Writer) recover(paths []string) error {
 		return err
 	}
 	if !bytes.Equal(have, want) {
-		if err := os.Remove(w.partial("lines.jsonl")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		for _, file := range []string{"lines.jsonl", unreadFile} {
+			if err := os.Remove(w.partial(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 		if err := atomicfile.Write(w.partial("work.json"), func(out io.Writer) error {
 			_, err := out.Write(want)
@@ -338,8 +348,15 @@ func (w *Writer) recover(paths []string) error {
 	if w.lines, err = disk.OpenFile(w.partial("lines.jsonl"), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return err
 	}
+	text, err := regular.ReadFile(w.partial(unreadFile), regular.Values)
+	if err == nil {
+		err = json.Unmarshal(text, &w.unread)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", w.partial(unreadFile), err)
+	}
 	in := bufio.NewReaderSize(w.lines, 1<<20)
-	for w.n < len(paths) {
+	for {
 		text, err := in.ReadBytes('\n')
 		if err == io.EOF {
 			break
@@ -348,7 +365,7 @@ func (w *Writer) recover(paths []string) error {
 			return err
 		}
 		var l Line
-		if json.Unmarshal(text, &l) != nil || l.Path != pathtext.Encode(paths[w.n]) {
+		if json.Unmarshal(text, &l) != nil || !known(pathtext.Decode(l.Path)) {
 			break
 		}
 		w.n++
@@ -371,12 +388,34 @@ func (w *Writer) Append(line []byte) error {
 	}
 	w.end += int64(len(line))
 	w.n++
-	if time.Since(w.sync) < 2*time.Second {
+	if time.Since(w.saved) < 2*time.Second {
 		return nil
 	}
-	w.sync = time.Now()
+	w.saved = time.Now()
 	return w.lines.Sync()
 }
+
+// Unread notes that a tar or table could not be read to its end for a reason that may pass,
+// before the first line of another is appended.
+func (w *Writer) Unread(path string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Contains(w.unread, path) {
+		return nil
+	}
+	w.unread = append(w.unread, path)
+	text, err := json.Marshal(w.unread)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(w.partial(unreadFile), func(out io.Writer) error {
+		_, err := out.Write(text)
+		return err
+	})
+}
+
+// unreadFile is the list of Unread in a work folder.
+const unreadFile = "unread.json"
 
 // Commit finishes the part when all images have a line, and closes w.
 func (w *Writer) Commit() (*Record, error) {
@@ -386,13 +425,13 @@ func (w *Writer) Commit() (*Record, error) {
 	if first, err := readRecord(w.base + ".json"); err == nil && w.same(first) {
 		return first, w.release(true) // another run was first
 	}
-	if w.n != w.work.Images {
+	if w.work.Images >= 0 && w.n != w.work.Images {
 		return nil, fmt.Errorf("%d lines of %d images", w.n, w.work.Images)
 	}
 	if err := w.lines.Sync(); err != nil {
 		return nil, err
 	}
-	r := &Record{Version: version, Work: w.work}
+	r := &Record{Version: version, Work: w.work, Unread: w.unread}
 	r.init()
 	from := w.partial("lines.jsonl")
 	var rows *parquet.GenericWriter[parquetLine]

@@ -36,7 +36,8 @@ type Shard struct {
 	Shard     string         `json:"shard"`
 	State     string         `json:"state"`
 	Done      int            `json:"done"`
-	Total     int            `json:"total"` // −1 if unknown
+	Total     int            `json:"total"`           // −1 if unknown
+	About     bool           `json:"about,omitempty"` // Total is an estimate, by the bytes that are read
 	PerSecond float64        `json:"images_per_second"`
 	Errors    map[string]int `json:"errors,omitempty"` // by their kind
 	Moved     *time.Time     `json:"moved,omitempty"`  // when an image was last through
@@ -153,7 +154,7 @@ func running(s Shard, file string, now time.Time) Shard {
 		s.State = Running
 		return s
 	}
-	s.Done, s.Total, s.PerSecond, s.Errors, s.Moved, s.Host = p.Done, p.Total, p.PerSecond(), p.Failed, &p.Moved, p.Host
+	s.Done, s.Total, s.About, s.PerSecond, s.Errors, s.Moved, s.Host = p.Done, p.About(), p.Total < 0, p.PerSecond(), p.Failed, &p.Moved, p.Host
 	switch {
 	case p.Stopped:
 		s.State = Stopped
