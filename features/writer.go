@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/gofrs/flock"
 
@@ -306,7 +305,7 @@ func (w *Writer) knowRowsOf(ctx context.Context, old *Set) error {
 func (w *Writer) inspect() (*Set, error) {
 	entries, err := os.ReadDir(w.dir)
 	if info, statErr := os.Stat(w.dir); statErr == nil && !info.IsDir() {
-		err = syscall.ENOTDIR // Windows may say that there is nothing
+		err = errors.New("it is no folder") // Windows says that there is none
 	}
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return nil, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
 )
@@ -33,6 +34,14 @@ type DriftPart struct {
 	MeanP     float64
 	ExpectedP *[2]float64
 	Evidence  float64 // after the last image; 1 raises the alarm
+	// Classes are the numbers of images that were given each class, and ExpectedClasses the
+	// intervals of their shares; nil where these are not known.
+	Classes         map[string]int
+	ExpectedClasses map[string][2]float64
+}
+
+func (p *DriftPart) share(class string) float64 {
+	return float64(p.Classes[class]) / float64(p.To-p.From+1)
 }
 
 // DriftClass is a class that images were given.
@@ -69,6 +78,9 @@ func WriteDrift(file string, d Drift) error {
 		v.Charts = []*figure{{Chart: d.evidence()},
 			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", true, func(p DriftPart) (float64, *[2]float64) { return p.Flagged, p.Expected })},
 			{Chart: d.chart("mean-p", "Mean p-value", "mean p-value", false, func(p DriftPart) (float64, *[2]float64) { return p.MeanP, p.ExpectedP })}}
+		if len(d.Classes) > 1 {
+			v.Charts = append(v.Charts, &figure{Chart: d.classes()})
+		}
 	}
 	v.tables(d)
 	for _, f := range v.Charts {
@@ -138,6 +150,48 @@ func (d *Drift) chart(name, what, label string, percent bool, of func(DriftPart)
 		upper, lower := styled(bound, "95% interval", high), styled(bound, "", low)
 		lower.Hidden = true
 		c.Series = append(c.Series, upper, lower)
+	}
+	return c
+}
+
+// classes is the chart of the classes whose shares change most.
+func (d *Drift) classes() Chart {
+	const most = 5
+	n := 0
+	for _, p := range d.Parts {
+		n += p.To - p.From + 1
+	}
+	change := func(class DriftClass) (chi2 float64) { // against the share of the whole course
+		for _, p := range d.Parts {
+			expected := float64(p.To-p.From+1) * float64(class.Images) / float64(n)
+			difference := float64(p.Classes[class.Name]) - expected
+			chi2 += difference * difference / expected
+		}
+		return chi2
+	}
+	shown := slices.Clone(d.Classes)
+	slices.SortStableFunc(shown, func(a, b DriftClass) int { return cmp.Compare(change(b), change(a)) })
+	shown = shown[:min(most, len(shown))]
+	c := Chart{Name: "classes", Caption: fmt.Sprintf("Share of each class in each part, of the %d classes that change most. Marked are shares outside the interval for 95%% of such parts if images are like the calibration images.", len(shown)),
+		X: d.images(), Y: Axis{Label: "share, %", Percent: true}}
+	var outside []metrics.Point
+	for i, class := range shown {
+		var line []metrics.Point
+		for _, p := range d.Parts {
+			at := metrics.Point{X: float64(p.From+p.To) / 2, Y: p.share(class.Name)}
+			line = append(line, at)
+			c.Y.Max = max(c.Y.Max, at.Y)
+			if e, ok := p.ExpectedClasses[class.Name]; ok && (at.Y < e[0] || at.Y > e[1]) {
+				outside = append(outside, at)
+			}
+		}
+		c.Series = append(c.Series, styled(lineStyles[i], class.Name, line))
+	}
+	c.Y.Max = min(1, 1.05*c.Y.Max)
+	c.Text = fmt.Sprintf("%s changes most: %s at first, %s at last.", shown[0].Name, number(c.Series[0].Points[0].Y), number(c.Series[0].Points[len(d.Parts)-1].Y))
+	if len(outside) > 0 {
+		c.Text += fmt.Sprintf(" %d shares of these classes are outside of their intervals.", len(outside))
+		c.Series = append([]Series{{Name: "outside the interval", Points: outside, Colour: "wrong", Marker: "circle"}}, c.Series...)
 	}
 	return c
 }

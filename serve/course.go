@@ -31,8 +31,8 @@ const (
 )
 
 // driftCourse answers GET /v1/drift/course: flagged images, p-values and classes of each
-// source over time, with the intervals for images like the calibration images. Of
-// detectors that were replaced there is nothing.
+// source over time, with the intervals for images like the calibration images, and the
+// evidence of drift. Of detectors that were replaced there is nothing.
 func (s *Server) driftCourse(w http.ResponseWriter, r *http.Request) {
 	q, err := query(r)
 	if err != nil {
@@ -73,7 +73,10 @@ func (s *Server) driftCourse(w http.ResponseWriter, r *http.Request) {
 		s.storeError(w, r, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"parts": courseOf(main, counts)})
+	evidence := slices.DeleteFunc(s.drift.during(q.From, to), func(h sourceHistory) bool {
+		return h.Detector != main.Name || q.Source != "" && h.Source != q.Source
+	})
+	writeJSON(w, http.StatusOK, map[string]any{"parts": courseOf(main, counts), "evidence": evidence})
 }
 
 // courseOf puts the counts of all classes together.

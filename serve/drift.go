@@ -44,6 +44,8 @@ type source struct {
 	waiting     []scored // to be seen
 	state       *drift.Watch
 	sum         [sha256.Size]byte // of the state in the store
+	history     drift.History
+	noted       time.Time // when the history was stored last
 }
 
 type scored struct {
@@ -51,10 +53,14 @@ type scored struct {
 	score float64
 }
 
-// driftKey is what the keys of states begin with.
-const driftKey = "drift/"
+// What the keys of states and of histories begin with.
+const (
+	driftKey   = "drift/"
+	historyKey = "evidence/"
+)
 
 const (
+	noteEvery   = time.Minute     // between two times that a history is stored
 	driftEvery  = 5 * time.Second // between two updates
 	maxSources  = 64              // beyond them images are not watched
 	maxUnseen   = 100_000         // of one source
@@ -71,17 +77,24 @@ func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
 	if err != nil {
 		return err
 	}
+	histories, err := d.store.States(ctx, historyKey)
+	if err != nil {
+		return err
+	}
 	d.watch.Lock()
 	defer d.watch.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for key, value := range values {
-		hash, name, _ := strings.Cut(strings.TrimPrefix(key, driftKey), "/")
+	sourceOf := func(key string) *source { // nil if it is of no detector that is open
+		hash, name, _ := strings.Cut(key, "/")
 		at := slices.IndexFunc(open, func(l *detectors.Loaded) bool { return l.SHA256 == hash })
 		if at < 0 {
-			continue
+			return nil
 		}
-		s, sum := d.of(open[at], name), sha256.Sum256(value)
+		return d.of(open[at], name)
+	}
+	for key, value := range values {
+		s, sum := sourceOf(strings.TrimPrefix(key, driftKey)), sha256.Sum256(value)
 		if s == nil || s.sum == sum {
 			continue
 		}
@@ -90,6 +103,15 @@ func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
 			return err
 		}
 		s.state, s.sum = &state, sum
+	}
+	for key, value := range histories {
+		if s := sourceOf(strings.TrimPrefix(key, historyKey)); s != nil {
+			var other drift.History
+			if err := other.UnmarshalBinary(value); err != nil {
+				return err
+			}
+			s.history.Merge(time.Now(), &other)
+		}
 	}
 	return nil
 }
@@ -180,6 +202,7 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	d.mu.Unlock()
 	var next *drift.Watch
 	var alarms []string
+	var most float64 // evidence
 	var sum [sha256.Size]byte
 	change := func(old []byte) ([]byte, error) {
 		next, alarms = drift.NewWatch(d.alpha, s.calibration(), seed()), nil
@@ -188,8 +211,10 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 				return nil, err
 			}
 		}
+		most = 0
 		for _, v := range seen {
 			all, class := next.Add(v.class, v.score)
+			most = max(most, all.LogWealth/next.All().Threshold())
 			if all.Now {
 				alarms = append(alarms, "")
 			}
@@ -216,13 +241,66 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	if err != nil {
 		return err
 	}
+	defer d.note(ctx, key, s, len(alarms) > 0)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.state, s.sum, s.waiting = next, sum, slices.Delete(s.waiting, 0, len(seen))
+	s.history.Add(time.Now(), most)
 	for _, class := range alarms {
 		d.log.Error("DRIFT: the images are no longer like the calibration images", "detector", s.name, "source", key.source, "class", class, "chance_without_cause", d.alpha)
 	}
 	return nil
+}
+
+// note stores the history of a source once in a while, or now. What is not stored now is
+// stored later; it is for looking.
+func (d *drifts) note(ctx context.Context, key sourceKey, s *source, now bool) {
+	at := time.Now()
+	if d.store == nil || !now && at.Sub(s.noted) < noteEvery {
+		return
+	}
+	err := d.store.UpdateState(ctx, historyKey+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		var other drift.History
+		if old != nil {
+			if err := other.UnmarshalBinary(old); err != nil {
+				return nil, err
+			}
+		}
+		s.history.Merge(at, &other)
+		return s.history.MarshalBinary()
+	})
+	if err != nil {
+		d.log.Debug("the evidence of drift over time is not stored now", "source", key.source, "error", err)
+		return
+	}
+	s.noted = at
+}
+
+// during returns the evidence of each source from one time to another.
+func (d *drifts) during(from, to time.Time) []sourceHistory {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := []sourceHistory{}
+	for key, s := range d.sources {
+		points := slices.DeleteFunc(s.history.Since(from), func(p drift.Point) bool { return !p.Start.Before(to) })
+		if len(points) > 0 {
+			all = append(all, sourceHistory{s.name, s.version, key.source, points})
+		}
+	}
+	slices.SortFunc(all, func(a, b sourceHistory) int {
+		return slices.Compare([]string{a.Detector, a.Source, a.Version}, []string{b.Detector, b.Source, b.Version})
+	})
+	return all
+}
+
+// sourceHistory is the evidence of one source over time in JSON.
+type sourceHistory struct {
+	Detector string        `json:"detector"`
+	Version  string        `json:"version"`
+	Source   string        `json:"source"`
+	Points   []drift.Point `json:"points"`
 }
 
 // seed is a random one: whoever knows it could tell how ties are broken.

@@ -236,6 +236,12 @@ func TestDrift(t *testing.T) {
 		_, _, text := ask(t, "GET", server.URL+"/v1/drift", nil, nil)
 		var got struct{ Sources []sourceDrift }
 		decode(t, text, &got)
+		_, _, page := ask(t, "GET", server.URL+"/page", nil, nil)
+		for _, want := range []string{"Evidence over time", `aria-label="evidence of drift of a over the last day, at most `, "Classes over time", `aria-label="share of &lt;b&gt;dark&lt;/b&gt; over the last day`, " if they are like the calibration images</title>"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("the page lacks %s", want)
+			}
+		}
 		server.Close()
 		s.Close()
 		if len(got.Sources) != 1 || got.Sources[0].All == nil {
@@ -248,5 +254,19 @@ func TestDrift(t *testing.T) {
 	}
 	if d := drift(10); d.All.Images != 30 || d.All.Alarm {
 		t.Errorf("after a restart: %+v", d)
+	}
+	// What was noted before a restart is there without any new image.
+	s, err := New(t.Context(), Options{Store: db, Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: file}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.shareDrift(t.Context())
+	server := httptest.NewServer(s.Handler())
+	defer server.Close()
+	var course struct{ Evidence []sourceHistory }
+	_, _, text := ask(t, "GET", server.URL+"/v1/drift/course", nil, nil)
+	if decode(t, text, &course); len(course.Evidence) != 1 || course.Evidence[0].Source != "a" || len(course.Evidence[0].Points) < 1 {
+		t.Error(text)
 	}
 }

@@ -2,10 +2,12 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"fmt"
 	"html/template"
+	"iter"
 	"math"
 	"net/http"
 	"path"
@@ -14,7 +16,6 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
 	"github.com/mlrbfn/mlrbfn/serve/drift"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
@@ -85,8 +86,10 @@ type came struct {
 	Lead      string
 	Classes   *pageTable
 	PValues   *bars
-	Shares    *bars // of flagged images, over time
-	Means     *bars // of p-values
+	Shares    *bars    // of flagged images, over time
+	Means     *bars    // of p-values
+	Shifts    []figure // classes over time
+	Evidence  []figure // of drift over time, by source
 	Drift     *pageTable
 	Alarms    []string // of drift, and what else a person must know
 	DriftNote string
@@ -113,6 +116,12 @@ type (
 		Best, Wrong               bool
 	}
 )
+
+// figure is a chart with its name.
+type figure struct {
+	Name  string
+	Chart *bars
+}
 
 // bars is a chart of bars, 400 by 100.
 type bars struct {
@@ -168,7 +177,10 @@ func (s *Server) cameIn(r *http.Request) *came {
 	for i := range c.Spans {
 		c.Spans[i].Here = c.Spans[i].Name == c.Span.Name
 	}
+	now := time.Now()
+	from := now.Add(-c.Span.Long)
 	c.drift(s.drift.list(), s.opts.Alpha)
+	c.evidence(s.drift.during(from.Truncate(c.Span.Step), now), from, now)
 	for _, name := range s.detectors.Names() {
 		d, shadow := s.detectors.Use(name)
 		if d.FlagsNothing() {
@@ -183,8 +195,6 @@ func (s *Server) cameIn(r *http.Request) *came {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
 	defer cancel()
-	now := time.Now()
-	from := now.Add(-c.Span.Long)
 	counts, err := s.opts.Store.Count(ctx, store.Query{From: from}, c.Span.Step)
 	if err == nil {
 		c.count(counts, from, now, s)
@@ -231,6 +241,10 @@ func (c *came) count(counts []store.Count, from, now time.Time, s *Server) {
 			to.ood += one.OOD
 			to.p += float64(one.N) * one.MeanPValue
 		}
+		if step.classes == nil {
+			step.classes = map[string]int{}
+		}
+		step.classes[one.Class] += one.N
 		classes[one.Class], steps[one.Start] = class, step
 		for i, n := range one.PValues {
 			bins[i] += n
@@ -271,7 +285,7 @@ func (c *came) count(counts []store.Count, from, now time.Time, s *Server) {
 		row(fmt.Sprintf("%d more", len(rest)), v)
 	}
 	c.pValues(bins[:], known)
-	c.overTime(steps, from, now, s)
+	c.overTime(steps, names, from, now, s)
 }
 
 // pValues draws the histogram of p-values.
@@ -291,66 +305,149 @@ func (c *came) pValues(bins []int, known int) {
 
 // stepSum sums the verdicts of a step of time.
 type stepSum struct {
-	n, ood int
-	p      float64 // sum of the p-values
+	n, ood  int
+	p       float64 // sum of the p-values
+	classes map[string]int
 }
 
-// overTime draws the share of flagged images and the mean p-value over time, each with the
-// interval that it lies in with a chance of 95% if images are like the calibration images.
-func (c *came) overTime(steps map[time.Time]stepSum, from, now time.Time, s *Server) {
+// mostCharts bounds the charts of classes, and those of sources.
+const mostCharts = 6
+
+// point is one step of time of a chart.
+type point struct {
+	at       time.Time
+	of       stepSum
+	expected drift.Expected
+}
+
+// overTime draws the share of flagged images, the mean p-value and the shares of classes
+// over time, each with the interval that it lies in with a chance of 95% if images are like
+// the calibration images.
+func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now time.Time, s *Server) {
 	d, shadow := s.detectors.Use("")
 	defer d.Release()
 	defer shadow.Release()
 	one := len(s.detectors.Names()) == 1 // else there is no one calibration
-	c.Shares = c.course(steps, from, now, 0.1, "flagged", func(v stepSum, e drift.Expected) (float64, *[2]float64) {
-		return float64(v.ood) / float64(v.n), e.Flagged
-	}, d, one)
-	c.Means = c.course(steps, from, now, 1, "mean p-value", func(v stepSum, e drift.Expected) (float64, *[2]float64) { return v.p / float64(v.n), e.MeanPValue }, d, one)
-}
-
-// course draws one figure of each step. highest is the least height of the chart.
-func (c *came) course(steps map[time.Time]stepSum, from, now time.Time, highest float64, name string, of func(stepSum, drift.Expected) (float64, *[2]float64), d *detectors.Loaded, expect bool) *bars {
-	type point struct {
-		at       time.Time
-		n        int
-		value    float64
-		interval *[2]float64
-	}
 	var points []point
-	for at := from.Truncate(c.Span.Step); at.Before(now); at = at.Add(c.Span.Step) {
-		p := point{at: at}
-		if v := steps[at.UTC()]; v.n > 0 {
+	for at := range c.steps(from, now) {
+		p := point{at: at, of: steps[at]}
+		if one && p.of.n > 0 {
 			const enough = 5000 // from where on the interval is that of the threshold
-			var e drift.Expected
-			if expect {
-				e = drift.Expect(d.Detector, min(v.n, enough))
-			}
-			p.n = v.n
-			p.value, p.interval = of(v, e)
-			highest = max(highest, p.value)
-			if p.interval != nil {
-				highest = max(highest, p.interval[1])
-			}
+			p.expected = drift.Expect(d.Detector, min(p.of.n, enough))
 		}
 		points = append(points, p)
 	}
-	all := &bars{Line: -1, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
-	width := 400 / float64(len(points))
-	for i, p := range points {
-		at := p.at.UTC().Format("2006-01-02 15:04 UTC")
-		b := bar{X: width*float64(i) + 1, Width: math.Max(1, width-2), Y: 100, Text: at + ": no images"}
-		if p.n > 0 {
-			b.Height = 100 * p.value / highest
-			b.Y = 100 - b.Height
-			b.Text = fmt.Sprintf("%s: %s %.3f of %s", at, name, p.value, plural(p.n, "image"))
-			if p.interval != nil {
-				b.Low, b.High = 100-100*p.interval[0]/highest, 100-100*p.interval[1]/highest
-				b.Text += fmt.Sprintf("; %.3f to %.3f if they are like the calibration images", p.interval[0], p.interval[1])
+	c.Shares = c.course(points, 0.1, "flagged", func(p point) (float64, *[2]float64) {
+		return float64(p.of.ood) / float64(p.of.n), p.expected.Flagged
+	})
+	c.Means = c.course(points, 1, "mean p-value", func(p point) (float64, *[2]float64) {
+		return p.of.p / float64(p.of.n), p.expected.MeanPValue
+	})
+	if len(classes) < 2 {
+		return
+	}
+	// Those whose shares change most, by the χ² statistic against the share of all time.
+	all := 0
+	for _, p := range points {
+		all += p.of.n
+	}
+	changes := map[string]float64{}
+	for _, class := range classes {
+		of := 0
+		for _, p := range points {
+			of += p.of.classes[class]
+		}
+		for _, p := range points {
+			if expected := float64(p.of.n) * float64(of) / float64(all); expected > 0 {
+				difference := float64(p.of.classes[class]) - expected
+				changes[class] += difference * difference / expected
 			}
 		}
-		all.Bars = append(all.Bars, b)
+	}
+	shown := slices.Clone(classes)
+	slices.SortStableFunc(shown, func(a, b string) int { return cmp.Compare(changes[b], changes[a]) })
+	for _, class := range shown[:min(mostCharts, len(shown))] {
+		c.Shifts = append(c.Shifts, figure{class, c.course(points, 0.1, "share of "+class, func(p point) (float64, *[2]float64) {
+			if interval, ok := p.expected.Classes[class]; ok {
+				return float64(p.of.classes[class]) / float64(p.of.n), &interval
+			}
+			return float64(p.of.classes[class]) / float64(p.of.n), nil
+		})})
+	}
+}
+
+// evidence draws the evidence of drift of the sources that have most.
+func (c *came) evidence(sources []sourceHistory, from, now time.Time) {
+	highest := func(h sourceHistory) float64 {
+		return slices.MaxFunc(h.Points, func(a, b drift.Point) int { return cmp.Compare(a.Evidence, b.Evidence) }).Evidence
+	}
+	slices.SortStableFunc(sources, func(a, b sourceHistory) int { return cmp.Compare(highest(b), highest(a)) })
+	for _, one := range sources[:min(mostCharts, len(sources))] {
+		const top = 2.0 // beyond the alarm it does not matter how much it is
+		byStep := map[time.Time]float64{}
+		for _, p := range one.Points {
+			at := p.Start.Truncate(c.Span.Step)
+			byStep[at] = max(byStep[at], p.Evidence)
+		}
+		all := &bars{Line: 100 - 100/top, Text: fmt.Sprintf("evidence of drift of %s over the %s, at most %.0f%%", one.Source, c.Span.Label, 100*highest(one))}
+		steps := slices.Collect(c.steps(from, now))
+		for i, at := range steps {
+			evidence, known := byStep[at]
+			text := "no images"
+			if known {
+				text = fmt.Sprintf("evidence %.0f%%", 100*evidence)
+			}
+			all.add(i, len(steps), at, min(evidence, top)/top, text)
+		}
+		name := one.Source
+		if len(sources) > 1 {
+			name += ", " + one.Detector
+		}
+		c.Evidence = append(c.Evidence, figure{name, all})
+	}
+}
+
+// steps are the spans of time that charts show.
+func (c *came) steps(from, now time.Time) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		for at := from.UTC().Truncate(c.Span.Step); at.Before(now) && yield(at); at = at.Add(c.Span.Step) {
+		}
+	}
+}
+
+// course draws one figure of each step. highest is the least height of the chart.
+func (c *came) course(points []point, highest float64, name string, of func(point) (float64, *[2]float64)) *bars {
+	for _, p := range points {
+		if p.of.n > 0 {
+			value, interval := of(p)
+			highest = max(highest, value)
+			if interval != nil {
+				highest = max(highest, interval[1])
+			}
+		}
+	}
+	all := &bars{Line: -1, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
+	for i, p := range points {
+		if p.of.n == 0 {
+			all.add(i, len(points), p.at, 0, "no images")
+			continue
+		}
+		value, interval := of(p)
+		b := all.add(i, len(points), p.at, value/highest, fmt.Sprintf("%s %.3f of %s", name, value, plural(p.of.n, "image")))
+		if interval != nil {
+			b.Low, b.High = 100-100*interval[0]/highest, 100-100*interval[1]/highest
+			b.Text += fmt.Sprintf("; %.3f to %.3f if they are like the calibration images", interval[0], interval[1])
+		}
 	}
 	return all
+}
+
+// add adds bar i of n, of a height from 0 to 1.
+func (all *bars) add(i, n int, at time.Time, height float64, text string) *bar {
+	width := 400 / float64(n)
+	all.Bars = append(all.Bars, bar{X: width*float64(i) + 1, Width: math.Max(1, width-2), Y: 100 - 100*height, Height: 100 * height,
+		Text: at.Format("2006-01-02 15:04 UTC") + ": " + text})
+	return &all.Bars[i]
 }
 
 // Band is the rectangle of an interval.

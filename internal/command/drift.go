@@ -459,7 +459,8 @@ func (c *course) page(file, by string) report.Drift {
 	threshold := c.watch.All().Threshold()
 	for _, p := range c.Parts {
 		page.Parts = append(page.Parts, report.DriftPart{From: p.From, To: p.To, Begin: p.Begin, Flagged: float64(p.OOD) / float64(p.To-p.From+1), Expected: p.Expected,
-			MeanP: p.MeanP, ExpectedP: p.ExpectedP, Evidence: p.LogWealth / threshold})
+			MeanP: p.MeanP, ExpectedP: p.ExpectedP, Evidence: p.LogWealth / threshold,
+			Classes: p.Classes, ExpectedClasses: p.ExpectedClasses})
 	}
 	expected := drift.Expect(c.detector, max(c.Images/2, 1)).Classes
 	for _, class := range c.Classes {

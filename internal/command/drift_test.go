@@ -87,7 +87,7 @@ func TestDrift(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"240 images in the order of time", "Alarm: image ", "; the evidence began to grow at image ", "<td data-sort=\"", ">square</th>", "outside of the interval in"} {
+	for _, want := range []string{"240 images in the order of time", "Alarm: image ", "; the evidence began to grow at image ", "<td data-sort=\"", ">square</th>", "outside of the interval in", " changes most: "} {
 		if !strings.Contains(string(html), want) {
 			t.Errorf("the page lacks %s", want)
 		}
