@@ -29,6 +29,9 @@ type Object struct {
 	Size     int64
 	Modified time.Time
 	ETag     string // changes with the content; "" if the store has none
+	// Whole says that the store was asked for a part of it and sends nothing but all: what
+	// begins in the middle takes as long as reading from the start.
+	Whole bool
 }
 
 // A Driver sends requests to one bucket, or to one web server. Each call is one attempt;

@@ -42,6 +42,9 @@ type BucketPart struct {
 	SHA256 string `json:"sha256"` // of its features.json, as in parts.json
 	Inputs string `json:"inputs"` // what identifies all that it was made of; "" if it must be made again
 	Images []int  `json:"images"` // of each class
+	// Replaces are the folders of the parts before it, which are deleted when no manifest
+	// names them any more.
+	Replaces []string `json:"replaces,omitempty"`
 }
 
 // OpenBucket opens the folder at a URL. It need not exist.
@@ -209,6 +212,14 @@ func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, imag
 	if err := send(ctx, sub, metaFile, s.path(metaFile)); err != nil {
 		return Meta{}, err
 	}
+	before, err := b.part(ctx, shard)
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		return Meta{}, err
+	}
+	if before != nil {
+		p.Replaces = append([]string{before.Name}, before.Replaces...)
+		p.Replaces = slices.DeleteFunc(p.Replaces, func(name string) bool { return name == p.Name })
+	}
 	return s.Meta, b.folder.Put(ctx, partObject(shard), jsonOf(p))
 }
 
@@ -226,7 +237,7 @@ func send(ctx context.Context, folder *bucket.Folder, name, path string) error {
 }
 
 // Commit writes the manifest, if all shards are there and belong together; see
-// [CommitParts]. Parts that the manifest before named, and this does not, are deleted.
+// [CommitParts]. Parts that these replaced are deleted then.
 func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, err error) {
 	parts, err := b.Parts(ctx)
 	if err != nil {
@@ -235,7 +246,7 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 	if lacking := lackingOf(parts, b.String(), count); lacking != nil {
 		return lacking, nil
 	}
-	sets := make([]*Set, count)
+	sets, found := make([]*Set, count), make([]*BucketPart, count)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(32)
 	for i := range sets {
@@ -245,6 +256,7 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 				err = fmt.Errorf("%w: %s is gone", ErrShards, b.folder.URL(partObject(Shard{i + 1, count})))
 			}
 			if err == nil {
+				found[i] = p
 				sets[i], err = b.look(groupCtx, p)
 			}
 			return err
@@ -261,19 +273,15 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if bytes.Equal(before, text) {
-		return nil, nil
+	if !bytes.Equal(before, text) {
+		if err := b.folder.Put(ctx, partsFile, text); err != nil {
+			return nil, err
+		}
 	}
-	if err := b.folder.Put(ctx, partsFile, text); err != nil {
-		return nil, err
-	}
-	old, err := parseManifest(before, partsFile)
-	if err != nil {
-		return nil, nil // there was none, or a damaged one
-	}
-	for _, line := range old.Parts {
-		if !slices.ContainsFunc(sets, func(s *Set) bool { return strings.HasSuffix(s.Dir, "/"+line.Name) }) {
-			if err := b.remove(ctx, line.Name); err != nil {
+	// Also what a run would have deleted that was killed before it could.
+	for i, p := range found {
+		for _, name := range p.Replaces {
+			if err := b.remove(ctx, sets[i].Shard.Shard, name); err != nil {
 				return nil, err
 			}
 		}
@@ -281,9 +289,9 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 	return nil, nil
 }
 
-// remove deletes the objects of a part.
-func (b *Bucket) remove(ctx context.Context, name string) error {
-	if !strings.HasPrefix(name, "part-") || strings.ContainsAny(name, `/\`) {
+// remove deletes the objects of a part that a shard had.
+func (b *Bucket) remove(ctx context.Context, shard Shard, name string) error {
+	if !strings.HasPrefix(name, strings.TrimSuffix(partObject(shard), ".json")+"-") || strings.ContainsAny(name, `/\`) {
 		return nil
 	}
 	var names []string

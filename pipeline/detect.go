@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/internal/setaside"
@@ -172,6 +173,9 @@ func detect(ctx context.Context, opts DetectOptions, items []extractor.Item, sin
 				}
 				return nil
 			}
+			if i := slices.IndexFunc(more, bucket.IsURL); err == nil && i >= 0 {
+				err = fmt.Errorf("%s: URLs are named as paths, and not among the further ones", more[i])
+			}
 			if err == nil {
 				items, err = listPaths(ctx, more, opts.SetAside, false)
 			}
@@ -186,8 +190,11 @@ func detect(ctx context.Context, opts DetectOptions, items []extractor.Item, sin
 
 // detectSources is Detect for what package source reads.
 func detectSources(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (DetectStats, error) {
-	if opts.SetAside != "" || opts.More != nil {
-		return DetectStats{}, options.Errorf("SetAside", "images in tars, tables and buckets stay where they are, and no further paths go with them")
+	if opts.SetAside != "" {
+		return DetectStats{}, options.Errorf("SetAside", "images in tars, tables and buckets stay where they are")
+	}
+	if opts.More != nil {
+		return DetectStats{}, fmt.Errorf("further paths (-) go with images on the disk, and not with tars, tables and buckets")
 	}
 	listing, err := source.List(ctx, opts.Paths...)
 	if err != nil {

@@ -77,10 +77,8 @@ func (s *server) Get(ctx context.Context, key string, from, n int64, etag string
 			o.Size = -1
 		}
 	case http.StatusOK:
-		if from > 0 {
-			if _, err := io.CopyN(io.Discard, resp.Body, from); err != nil {
-				return fail(bucket.Temporary(err))
-			}
+		if o.Whole = from > 0 || n > 0; from > 0 {
+			resp.Body = &behind{resp.Body, from, nil}
 		}
 	case http.StatusRequestedRangeNotSatisfiable:
 		if from == 0 { // of an empty object
@@ -101,6 +99,29 @@ func (s *server) Get(ctx context.Context, key string, from, n int64, etag string
 		}{io.LimitReader(resp.Body, n), resp.Body}, o, nil
 	}
 	return resp.Body, o, nil
+}
+
+// behind is what follows the first bytes of a body. Reading past these returns nothing
+// again and again, so that whoever watches sees that bytes come.
+type behind struct {
+	io.ReadCloser
+	left  int64
+	block []byte
+}
+
+func (b *behind) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return b.ReadCloser.Read(p)
+	}
+	if b.block == nil {
+		b.block = make([]byte, 64<<10)
+	}
+	n, err := b.ReadCloser.Read(b.block[:min(b.left, int64(len(b.block)))])
+	b.left -= int64(n)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF // it is shorter than it was
+	}
+	return 0, err
 }
 
 // readOnly is the error of all else.

@@ -3,9 +3,13 @@
 package command
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -15,11 +19,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/teststore"
 )
@@ -50,20 +56,30 @@ func (f *flaky) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// partFiles returns the files of a part, by their names.
-func partFiles(t *testing.T, dir string) map[string]string {
+// tarOf writes the files below a folder into a tar, in the order of their names.
+func tarOf(t *testing.T, file, dir string) {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.AddFS(os.DirFS(dir)), w.Close(), os.WriteFile(file, b.Bytes(), 0o666)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// filesIn returns the files in a folder and those below it, by their names.
+func filesIn(t *testing.T, dir string) map[string]string {
+	t.Helper()
 	files := map[string]string{}
-	for _, e := range entries {
-		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
 		}
-		files[e.Name()] = string(data)
+		data, err := os.ReadFile(path)
+		files[strings.TrimPrefix(path, dir)] = string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return files
 }
@@ -74,7 +90,7 @@ func partFiles(t *testing.T, dir string) map[string]string {
 // the set find in it what they find on the disk. When images are added, the old set is
 // there until the new one is whole.
 func TestPartsInBucket(t *testing.T) {
-	folder, address := teststore.Start(t)
+	folder, address := teststore.Start(t, "s3")
 	target, err := url.Parse("http://" + address)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +111,7 @@ func TestPartsInBucket(t *testing.T) {
 	const shards = 3
 	set := "s3://data/a/set"
 	run := func(out string, shard int, more ...string) *exec.Cmd {
-		cmd := process(t, append([]string{"extract", "--model", "pixels", "--size", "64", "--images", images, "--out", out, "--parts", "--shard", fmt.Sprintf("%d/%d", shard, shards), "--quiet"}, more...)...)
+		cmd := process(t, append([]string{"extract", "--model", "pixels", "--size", "16", "--images", images, "--out", out, "--parts", "--shard", fmt.Sprintf("%d/%d", shard, shards), "--quiet"}, more...)...)
 		cmd.Env = append(cmd.Env, "AWS_ENDPOINT_URL_S3="+server.URL)
 		return cmd
 	}
@@ -116,7 +132,7 @@ func TestPartsInBucket(t *testing.T) {
 		if err := s.Verify(t.Context()); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
-		if s.N != want.N || !bytes.Equal(asBytes(s.Features()), asBytes(want.Features())) {
+		if s.N != want.N || !slices.Equal(s.Features(), want.Features()) {
 			t.Errorf("%s: %d rows, want %d, or other features", when, s.N, want.N)
 		}
 		a, errA := s.Content(t.Context())
@@ -130,7 +146,7 @@ func TestPartsInBucket(t *testing.T) {
 			if err != nil || len(found) != 1 {
 				t.Fatalf("%s: part %s is in %q, %v", when, shard, found, err)
 			}
-			if !maps.Equal(partFiles(t, found[0]), partFiles(t, features.PartDir(local, shard))) {
+			if !maps.Equal(filesIn(t, found[0]), filesIn(t, features.PartDir(local, shard))) {
 				t.Errorf("%s: part %s has other bytes than on the disk", when, shard)
 			}
 		}
@@ -153,9 +169,10 @@ func TestPartsInBucket(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tries < kills {
+					wait := time.Duration(chance.IntN(400)) * time.Millisecond
 					go func() {
 						select {
-						case <-time.After(time.Duration(chance.IntN(400)) * time.Millisecond):
+						case <-time.After(wait):
 							_ = cmd.Process.Kill()
 						case <-ctx.Done():
 						}
@@ -191,9 +208,9 @@ func TestPartsInBucket(t *testing.T) {
 	all(4, false)
 	here("at first")
 
-	before := partFiles(t, filepath.Join(folder, "a"))
+	before := filesIn(t, filepath.Join(folder, "a"))
 	all(0, true)
-	if !maps.Equal(partFiles(t, filepath.Join(folder, "a")), before) {
+	if !maps.Equal(filesIn(t, filepath.Join(folder, "a")), before) {
 		t.Error("a finished set was written again")
 	}
 	add(60, 75)
@@ -204,27 +221,79 @@ func TestPartsInBucket(t *testing.T) {
 		t.Errorf("only %d processes were killed", killed)
 	}
 
-	for _, args := range [][]string{
-		{"train", "--features", "FEATURES", "--no-assess", "--epochs", "2", "--quiet", "--json", "--force", "--out", filepath.Join(dir, "d.safetensors")},
-		{"merge", "--out", filepath.Join(dir, "merged"), "FEATURES"},
-		{"show", "--json", "FEATURES"},
-		{"inspect", "--features", "FEATURES", "--no-images", "--json", "--quiet", "--out", filepath.Join(dir, "inspection")},
-	} {
-		for _, at := range []string{set, local} {
-			for i := range args {
-				args[i] = strings.Replace(args[i], "FEATURES", at, 1)
+	// What a command makes of the set here and there.
+	both := func(args ...string) (there, here string) {
+		t.Helper()
+		var outs [2]string
+		for i, at := range []string{set, local} {
+			some := slices.Clone(args)
+			for j := range some {
+				some[j] = strings.NewReplacer("FEATURES", at, "OUT", filepath.Join(dir, fmt.Sprint("out", i))).Replace(some[j])
 			}
-			cmd := process(t, args...)
+			cmd := process(t, some...)
 			cmd.Env = append(cmd.Env, "AWS_ENDPOINT_URL_S3="+server.URL)
-			finish(t, cmd, 0)
-			for i := range args {
-				args[i] = strings.Replace(args[i], at, "FEATURES", 1)
-			}
+			outs[i], _ = finish(t, cmd, 0)
 		}
+		return outs[0], outs[1]
 	}
-	sameSet(t, filepath.Join(dir, "merged"), filepath.Join(dir, "merged"))
+	if a, b := both("show", "--json", "FEATURES"); lines(t, a)[0]["done"] != lines(t, b)[0]["done"] || lines(t, a)[0]["finished"] != 3. {
+		t.Errorf("show: %s, %s", a, b)
+	}
+	both("merge", "--out", "OUT", "FEATURES")
+	sameSet(t, filepath.Join(dir, "out0"), filepath.Join(dir, "out1"))
+	both("inspect", "--features", "FEATURES", "--no-images", "--quiet", "--out", "OUT-inspection")
+	sameSet(t, filepath.Join(dir, "out0-inspection", "issues.csv"), filepath.Join(dir, "out1-inspection", "issues.csv"))
+	both("train", "--features", "FEATURES", "--no-assess", "--epochs", "2", "--quiet", "--out", "OUT.safetensors")
+	judge := func(detector string) string {
+		text, _ := call(t, 0, "detect", "--detector", filepath.Join(dir, detector), "--format", "jsonl", "--quiet", images)
+		return text
+	}
+	if judge("out0.safetensors") != judge("out1.safetensors") {
+		t.Error("detectors that were trained on the set in the bucket and on the disk judge differently")
+	}
+	// Detect reads tars and Parquet files from there as it reads images on the disk.
+	detect := func(want int, more ...string) (stdout, stderr string) {
+		t.Helper()
+		cmd := process(t, append([]string{"detect", "--detector", filepath.Join(dir, "out1.safetensors")}, more...)...)
+		cmd.Env = append(cmd.Env, "AWS_ENDPOINT_URL_S3="+server.URL)
+		return finish(t, cmd, want)
+	}
+	tarOf(t, filepath.Join(folder, "x.tar"), images)
+	near, _ := detect(0, "--json", "--quiet", images)
+	there, _ := detect(0, "--json", "--quiet", "s3://data/x.tar")
+	if got := strings.ReplaceAll(there, "s3://data/x.tar#", images+"/"); got != near {
+		t.Errorf("verdicts of a tar in the bucket are not those of the disk:\n%.300s\n%.300s", got, near)
+	}
+	detect(0, "--quiet", "--report", filepath.Join(dir, "r.html"), "--features", set, "s3://data/x.tar")
+	if _, stderr := detect(1, "--move-ood", filepath.Join(dir, "moved"), "s3://data/x.tar"); !strings.Contains(stderr, "--move-ood: images in tars, tables and buckets stay where they are") {
+		t.Error(stderr)
+	}
+	detect(2, "--labels", "s3://data/x.tar")
+	detect(2, "--out", "s3://data/verdicts", images)
 	call(t, 2, "merge", "--out", "s3://data/merged", set)
 	call(t, 2, "train", "--features", set, "--out", "s3://data/d.safetensors")
+
+	// An object of several parts, on the same bad way.
+	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
+	bucket.SetLimits(bucket.Limits{Pause: 5 * time.Millisecond})
+	defer bucket.SetLimits(bucket.Limits{})
+	at, err := bucket.Open(t.Context(), "s3://data/large")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := bytes.Repeat([]byte("0123456789abcdef"), 36<<20/16)
+	for i := range 4 {
+		err := at.Create(t.Context(), fmt.Sprint(i), func(w io.Writer) error {
+			_, err := w.Write(large)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(folder, "large", fmt.Sprint(i))); err != nil || !bytes.Equal(got, large) {
+			t.Errorf("object %d: %d bytes, %v", i, len(got), err)
+		}
+	}
 	if _, err := os.Stat("s3:"); err == nil {
 		t.Error("there is a folder that is called s3:")
 	}

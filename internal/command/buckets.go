@@ -14,7 +14,7 @@ import (
 var inBuckets = map[string][]string{
 	"extract":  {"images", "out"},
 	"train":    {"features", "val", "calibration"},
-	"detect":   {"features", "out", ""},
+	"detect":   {"features", ""},
 	"evaluate": {"train", "id", "val", "near", "far"},
 	"ablate":   {"train", "id", "val", "near", "far"},
 	"inspect":  {"features", "test"},

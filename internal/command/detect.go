@@ -11,12 +11,14 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/explained"
 	"github.com/mlrbfn/mlrbfn/internal/pathtext"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -143,6 +145,9 @@ With --out verdicts are written into a folder, in parts that many processes can 
 		}
 		if explain != "" {
 			opts.Explain, opts.Where, opts.MostMaps = explainer, explain == "where", *maps
+		}
+		if *labels && slices.ContainsFunc(c.Args(), source.Judged) {
+			return Usagef("--labels goes with folders DIR/class/…/image on the disk")
 		}
 		var folders []string
 		for _, arg := range c.Args() {

@@ -61,8 +61,9 @@ func run(t *testing.T, address string, env []string, name string, args ...string
 }
 
 // Start starts an object store with the bucket data, and returns the folder that has its
-// objects and its address. The environment names it from then on.
-func Start(t *testing.T) (folder, address string) {
+// objects and its address. The environment names it from then on. It is in the region
+// us-east-1, and for gs:// in auto.
+func Start(t *testing.T, scheme string) (folder, address string) {
 	t.Helper()
 	program := installed(t, "versitygw")
 	folder, address = t.TempDir(), freePort(t)
@@ -71,10 +72,12 @@ func Start(t *testing.T) (folder, address string) {
 	}
 	// Without a place for metadata (--nometa) it forgets the ETags of the parts of an object,
 	// and refuses to put them together (InvalidPart).
-	run(t, address, []string{"ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=testtest"}, program, "--port", address, "--quiet", "posix", "--sidecar", t.TempDir(), folder)
+	region := map[string]string{"s3": "us-east-1", "gs": "auto"}[scheme]
+	run(t, address, []string{"ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=testtest"}, program, "--port", address, "--region", region, "--quiet", "posix", "--sidecar", t.TempDir(), folder)
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest", "AWS_REGION": "us-east-1", "AWS_PROFILE": "",
 		"AWS_CONFIG_FILE": os.DevNull, "AWS_ENDPOINT_URL_S3": "http://" + address,
+		"GS_ACCESS_KEY_ID": "test", "GS_SECRET_ACCESS_KEY": "testtest", "GS_ENDPOINT_URL": "http://" + address,
 	} {
 		t.Setenv(name, value)
 	}

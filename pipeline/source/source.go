@@ -58,6 +58,7 @@ type Unit struct {
 
 	kind   kind
 	etag   string
+	whole  bool           // the server sends nothing but all of it
 	folder *bucket.Folder // nil for a file on the disk
 	name   string         // in the folder
 	base   string         // the folder that the user named it by
@@ -408,7 +409,7 @@ func (l *lister) addObjects(ctx context.Context, folder *bucket.Folder, prefix s
 
 // know notes what a store says of an object.
 func (u *Unit) know(o bucket.Object) {
-	u.Size, u.etag, u.Version = o.Size, o.ETag, o.ETag
+	u.Size, u.etag, u.Version, u.whole = o.Size, o.ETag, o.ETag, o.Whole
 	if !o.Modified.IsZero() {
 		u.MTime = o.Modified.UnixNano()
 	}
@@ -471,6 +472,8 @@ func (l *lister) stat(ctx context.Context) error {
 			u.know(o)
 			if u.Size < 0 {
 				u.Err = errors.New("the server does not say how large it is")
+			} else if u.whole && u.kind == table {
+				u.Err = errors.New("the server sends files only as a whole, and a Parquet file is read in parts: copy it to the disk")
 			}
 			return nil
 		})

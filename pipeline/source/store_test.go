@@ -13,8 +13,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +36,7 @@ import (
 
 // store starts an object store with the bucket data, and returns its folder and address.
 func store(t *testing.T) (folder, address string) {
-	folder, address = teststore.Start(t)
+	folder, address = teststore.Start(t, "s3")
 	reach(t, address)
 	return folder, address
 }
@@ -274,6 +277,31 @@ func TestStore(t *testing.T) {
 	})
 }
 
+// TestGS: gs:// signs its requests as Google's interface wants them, which the store checks
+// like those of s3://.
+func TestGS(t *testing.T) {
+	folder, _ := teststore.Start(t, "gs")
+	bucket.SetLimits(bucket.Limits{}) // and forget the buckets of other tests
+	tars(t, folder, 2, 10)
+	want := extract(t, filepath.Join(t.TempDir(), "disk"), features.Shard{}, folder)
+	same(t, "gs://", extract(t, filepath.Join(t.TempDir(), "set"), features.Shard{}, "gs://data"), want)
+	dir, err := bucket.Open(t.Context(), "gs://data/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := bytes.Repeat([]byte("0123456789abcdef"), 20<<20/16) // two parts
+	err = dir.Create(t.Context(), "large", func(w io.Writer) error {
+		_, err := w.Write(large)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := dir.Read(t.Context(), "large", 1<<30); err != nil || !bytes.Equal(got, large) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
 // TestWeb: tars and lists of URLs on a web server.
 func TestWeb(t *testing.T) {
 	dir := t.TempDir()
@@ -287,4 +315,37 @@ func TestWeb(t *testing.T) {
 	want := extract(t, filepath.Join(out, "disk"), features.Shard{}, filepath.Join(dir, "0[0-9].tar"))
 	same(t, "a range of names", extract(t, filepath.Join(out, "range"), features.Shard{}, server.URL+"/{00..02}.tar"), want)
 	same(t, "a list", extract(t, filepath.Join(out, "list"), features.Shard{}, server.URL+"/all.txt"), want)
+
+	// A feature set on a web server.
+	sets := httptest.NewServer(http.FileServer(http.Dir(out)))
+	defer sets.Close()
+	if runtime.GOOS == "linux" {
+		far, err := features.Open(sets.URL + "/disk")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer far.Close()
+		near, err := features.Open(filepath.Join(out, "disk"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer near.Close()
+		if !slices.Equal(far.Features(), near.Features()) || !slices.Equal(far.Labels(), near.Labels()) {
+			t.Error("a set on a web server has other features or labels")
+		}
+	}
+
+	// A server that sends no parts of files, and breaks connections, some of them at once.
+	reach(t, "")
+	var asked atomic.Int64
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Del("Range")
+		if n := int(asked.Add(1)); n%4 > 0 {
+			http.FileServer(http.Dir(dir)).ServeHTTP(&cut{ResponseWriter: w, left: n % 4 * 15_000}, r)
+			return
+		}
+		http.FileServer(http.Dir(dir)).ServeHTTP(w, r)
+	}))
+	defer plain.Close()
+	same(t, "without parts of files", extract(t, filepath.Join(out, "plain"), features.Shard{}, plain.URL+"/{00..02}.tar"), want)
 }

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bufio"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -193,7 +194,7 @@ func (s *Stream) fetch(ctx context.Context) {
 	slots := make(chan struct{}, s.opts.Requests)
 	for _, unit := range s.units {
 		u := &s.listing.Units[unit]
-		if u.Err != nil || u.kind == table {
+		if u.Err != nil || u.kind == table || u.kind == tarball && u.whole {
 			continue
 		}
 		if u.kind == image {
@@ -434,6 +435,21 @@ func (t *tarReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// inOneGo reads a tar from a server that sends no parts of files. Errors are noted where a
+// tarReader notes them.
+type inOneGo struct {
+	r *bufio.Reader
+	t *tarReader
+}
+
+func (r *inOneGo) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && err != io.EOF {
+		r.t.err = err
+	}
+	return n, err
+}
+
 // tarball gives the images of a tar.
 func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
 	u := &s.listing.Units[unit]
@@ -444,9 +460,17 @@ func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
 		}
 	}()
 	var in io.Reader = t
+	if u.whole { // in one go
+		r, _, err := u.folder.OpenRange(ctx, u.name, 0, -1, u.etag)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		in = &inOneGo{bufio.NewReaderSize(r, 1<<20), t}
+	}
 	size := u.Size
 	if lower := strings.ToLower(withoutQuery(u.Name)); !strings.HasSuffix(lower, ".tar") {
-		unzip, err := gzip.NewReader(t)
+		unzip, err := gzip.NewReader(in)
 		if err != nil {
 			if t.err != nil {
 				c.Complete = false

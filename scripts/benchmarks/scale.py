@@ -5,7 +5,7 @@ scripts/bench scale.
 It prints whether all bytes are the same, the memory of the workers as they go on, the
 time for an image, the time of a restart of the finished job, and, where toxiproxy is
 there, the time with 50 ms of latency for every request. The model is `pixels`, so that
-what is timed is all but the model.
+what is timed is all but the model, unless --model names another.
 """
 
 import argparse, hashlib, json, multiprocessing, os, random, shutil, signal, struct, subprocess, sys, tempfile, time, urllib.request, zlib
@@ -20,6 +20,7 @@ parser.add_argument("--program", help="the program mlrbfn (default: build it)")
 parser.add_argument("--disk-only", action="store_true", help="neither the store nor kills: one run from the disk, and again")
 parser.add_argument("--store", default=".setup/store/bin/versitygw", help="the program versitygw (scripts/store installs it)")
 parser.add_argument("--proxy", default=".setup/store/bin/toxiproxy", help="the program toxiproxy")
+parser.add_argument("--model", default="pixels", help="the folder of a model, for what the latency costs where a model computes (default: pixels)")
 parser.add_argument("--latency", type=int, default=50, help="ms for a request")
 parser.add_argument("--folder", help="where the images and features are made (default: a temporary folder)")
 args = parser.parse_args()
@@ -73,7 +74,8 @@ def program():
 
 
 def extract(images, out, *more):
-    return [mlrbfn, "extract", "--model", "pixels", "--size", "8", "--images", images, "--out", os.path.join(folder, out), "--workers", str(args.threads), "--quiet", "--json", *more]
+    size = ["--size", "8"] if args.model == "pixels" else []
+    return [mlrbfn, "extract", "--model", args.model, *size, "--images", images, "--out", os.path.join(folder, out), "--workers", str(args.threads), "--quiet", "--json", *more]
 
 
 def run(command, env=None):
