@@ -13,11 +13,10 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	sourcelist "github.com/mlrbfn/mlrbfn/pipeline/source"
@@ -312,7 +311,7 @@ func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]ext
 	var mu sync.Mutex
 	before := e.done
 	same := make([]bool, len(items))
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(cmp.Or(e.opts.Run.Workers, runtime.GOMAXPROCS(0)))
 	for i, item := range items {
 		want := e.w.SHA256(item.Path)
