@@ -126,5 +126,5 @@ func (w *writer) send() error {
 			return err
 		})
 	})
-	return w.ctx.Err()
+	return context.Cause(w.ctx) // why another part could not be written
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
@@ -28,7 +29,7 @@ type Table struct {
 func OpenTable(ctx context.Context, space *Space, dirs ...string) (*Table, error) {
 	var sets []*features.Set
 	for _, dir := range dirs {
-		set, err := features.Open(dir)
+		set, err := features.OpenContext(ctx, dir)
 		if err != nil {
 			for _, open := range sets {
 				err = errors.Join(err, open.Close())
@@ -150,7 +151,10 @@ func badRow(set *features.Set, row int, err error) error {
 // have none in common.
 func Distinct(dirs []string) error {
 	var infos []os.FileInfo
-	for _, dir := range dirs {
+	for i, dir := range dirs {
+		if bucket.IsURL(dir) && slices.Contains(dirs[:i], dir) {
+			return fmt.Errorf("features %s are given twice: images to train on, to validate and to calibrate with must differ", dir)
+		}
 		info, err := os.Stat(dir)
 		if err != nil {
 			continue // OpenTable says it better

@@ -38,11 +38,6 @@ func int64s(output string, scalar bool, values ...int64) []byte {
 	return constant(output, tensor)
 }
 
-func constant(output string, tensor []byte) []byte {
-	value := message(field(1, []byte("value")), field(5, tensor), varint(20, 4))
-	return field(1, message(field(2, []byte(output)), field(4, []byte("Constant")), field(5, value)))
-}
-
 // looping is a graph with a loop that runs as often as the nodes before it say, in
 // the value steps.
 func looping(batch int64, steps ...[]byte) []byte {

@@ -262,6 +262,34 @@ func TestHashIsThatOfTheFiles(t *testing.T) {
 	wantError(t, err, file)
 }
 
+// TestLeftoversOfWeights: a tensor whose values are in the model may still name a file,
+// which nobody needs. A file that is there is part of the model's hash.
+func TestLeftoversOfWeights(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "model.onnx")
+	hash := func(location string, fields ...[]byte) (string, error) {
+		t.Helper()
+		fields = append(fields, external(location))
+		write(t, file, string(field(7, field(5, message(fields...)))))
+		return hashGraph(t.Context(), file)
+	}
+	inside := field(9, []byte("values"))
+	gone, err := hash("gone.bin", inside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(filepath.Dir(file), "gone.bin"), "old")
+	if there, err := hash("gone.bin", inside); err != nil || there == gone {
+		t.Errorf("%s, %v", there, err)
+	}
+	outside := []byte{14 << 3, 1}
+	for _, refused := range [][][]byte{{inside, outside}, {outside}, nil} {
+		_, err := hash("other.bin", refused...)
+		wantError(t, err, "other.bin: no such file or directory; fetch that too")
+	}
+	_, err = hash("../other.bin", inside) // whatever comes of it, nothing outside is named
+	wantError(t, err, "../other.bin")
+}
+
 // What a file declares is what onnxruntime says of it, so that its word can be
 // taken without loading the graph; but onnxruntime may infer more dimensions.
 func TestDeclarations(t *testing.T) {

@@ -64,6 +64,12 @@ func valueInfo(t TensorInfo) []byte {
 	return message(field(1, []byte(t.Name)), field(2, field(1, message(varint(1, elem), field(2, dims)))))
 }
 
+// constant is a node whose output is a tensor.
+func constant(output string, tensor []byte) []byte {
+	value := message(field(1, []byte("value")), field(5, tensor), varint(20, 4))
+	return field(1, message(field(2, []byte(output)), field(4, []byte("Constant")), field(5, value)))
+}
+
 func graph(inputs, outputs []TensorInfo, nodes ...[]byte) []byte {
 	fields := append([][]byte{}, nodes...)
 	fields = append(fields, field(2, []byte("test")))

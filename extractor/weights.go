@@ -14,7 +14,7 @@ import (
 
 // externalWeights returns the names, sorted and relative to its folder, of the files that
 // an ONNX file keeps weights in. All of them are there, hold what the model says is in
-// them, and lie in its folder.
+// them, and lie in its folder, but for files of leftover entries that were deleted.
 func externalWeights(file string) (names []string, err error) {
 	defer func() {
 		if err != nil {
@@ -31,7 +31,11 @@ func externalWeights(file string) (names []string, err error) {
 		return nil, err
 	}
 	for _, place := range places {
-		if err := place.Check(file); errors.Is(err, fs.ErrNotExist) {
+		err := place.Check(file)
+		if place.Leftover && errors.Is(err, fs.ErrNotExist) {
+			continue // a file that is there counts, as it always did in a model's hash
+		}
+		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("they are in another file: %w; fetch that too", err)
 		} else if err != nil {
 			return nil, err

@@ -83,7 +83,7 @@ var matrices = []string{featuresFile, logitsFile, parquetFile}
 // checkSums compares the files that features.json names with their entries, as far
 // as that is quick.
 func (s *Set) checkSums() error {
-	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
+	for _, name := range s.fileNames() {
 		sum := s.Files[name]
 		if !filepath.IsLocal(name) {
 			return s.damaged(metaFile, "it names the file %q", name)
@@ -103,6 +103,16 @@ func (s *Set) checkSums() error {
 		}
 	}
 	return nil
+}
+
+// fileNames returns the names in features.json, but of a copy of a set only those that
+// were copied.
+func (s *Set) fileNames() []string {
+	names := slices.Sorted(maps.Keys(s.Files))
+	if s.copied == nil {
+		return names
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return s.copied.paths[name] == "" })
 }
 
 // checkSum reads a file wholly and compares its checksum.
@@ -203,7 +213,7 @@ func (s *Set) Verify(ctx context.Context) error {
 	if s.Version < 2 {
 		return fmt.Errorf("%s cannot be verified: %w; an `extract` onto it gives it some", s.Dir, ErrNoChecksums)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Files)) {
+	for _, name := range s.fileNames() {
 		if err := s.checkSum(ctx, name); err != nil {
 			return err
 		}

@@ -14,22 +14,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
-// writeArray writes an .npy file.
-func writeArray[T npy.Element](t *testing.T, path string, values []T, shape ...int) {
-	t.Helper()
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := npy.NewWriter[T](f, shape...)
-	if err == nil {
-		err = errors.Join(w.Write(values), w.Close())
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // foreign makes a feature set of n rows without features.json.
 func foreign(t *testing.T, n int) (dir string) {
 	t.Helper()

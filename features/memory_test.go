@@ -3,7 +3,17 @@ package features
 import (
 	"context"
 	"testing"
+
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
+
+// writeArray writes an .npy file.
+func writeArray[T npy.Element](t *testing.T, path string, values []T, shape ...int) {
+	t.Helper()
+	if err := npy.WriteFile(path, values, shape...); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // TestInMemory compares a set in memory with the same one in a folder.
 func TestInMemory(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/options"
 )
 
@@ -33,12 +34,12 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	shards, err = shardsIn(shards)
+	shards, err = shardsIn(ctx, shards)
 	if err != nil {
 		return Meta{}, err
 	}
 	for _, shard := range shards {
-		s, err := openOne(shard)
+		s, err := openShard(ctx, shard)
 		if err != nil {
 			return Meta{}, err
 		}
@@ -87,8 +88,16 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 
 // shardsIn replaces folders of sets of parts by those of the parts that their manifests
 // name.
-func shardsIn(dirs []string) (shards []string, err error) {
+func shardsIn(ctx context.Context, dirs []string) (shards []string, err error) {
 	for _, dir := range dirs {
+		if bucket.IsURL(dir) {
+			some, err := partsAt(ctx, dir)
+			if err != nil {
+				return nil, err
+			}
+			shards = append(shards, some...)
+			continue
+		}
 		if !hasParts(dir) {
 			shards = append(shards, dir)
 			continue

@@ -12,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -135,49 +136,64 @@ func PreparePart(dir string, shard Shard, o Options) error {
 // shards are there and belong together. If not, it says why in unfinished, and what
 // was there remains. Several processes may call it at once.
 func CommitParts(dir string, count int, o Options) (unfinished, err error) {
-	lacking, err := lackingParts(dir, count)
-	if err != nil || lacking != nil {
-		return lacking, err
+	parts, err := ListParts(dir)
+	if err != nil {
+		return nil, err
 	}
-	m := manifest{Version: partsVersion, SHA256: noSum}
+	if lacking := lackingOf(parts, dir, count); lacking != nil {
+		return lacking, nil
+	}
 	var sets []*Set
 	for i := range count {
 		s := &Set{Dir: PartDir(dir, Shard{i + 1, count})}
 		if err := s.readMeta(); err != nil {
 			return nil, err
 		}
-		m.Parts = append(m.Parts, partLine{filepath.Base(s.Dir), s.N, s.SHA256})
 		sets = append(sets, s)
+	}
+	text, unfinished, err := manifestOf(sets, o)
+	if text == nil {
+		return unfinished, err
+	}
+	path := filepath.Join(dir, partsFile)
+	if old, err := regular.ReadFile(path, regular.Meta); err == nil && bytes.Equal(old, text) {
+		return nil, nil
+	}
+	return nil, atomicfile.Write(path, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+}
+
+// manifestOf returns the manifest of the shards, of which only the Meta is needed, or why
+// they make up no set.
+func manifestOf(sets []*Set, o Options) (text []byte, unfinished, err error) {
+	m := manifest{Version: partsVersion, SHA256: noSum}
+	for _, s := range sets {
+		m.Parts = append(m.Parts, partLine{path.Base(filepath.ToSlash(s.Dir)), s.N, s.SHA256})
 	}
 	uniteClasses(sets)
 	if err := belongTogether(sets); err != nil {
 		if errors.Is(err, ErrShards) || errors.Is(err, ErrFingerprint) {
-			return err, nil
+			return nil, err, nil
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	for _, s := range sets[1:] {
 		if err := o.check(sets[0].Probe, s.Probe, sets[0].Dir+" and "+s.Dir); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		m.Drifted = m.Drifted || drifted(sets[0], s)
 	}
 	m.Fingerprint, m.Images, m.Listing = sets[0].Fingerprint, sets[0].Shard.Images, sets[0].Shard.Listing
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetIndent("", " ")
 	if err := enc.Encode(m); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	seal(text.Bytes())
-	path := filepath.Join(dir, partsFile)
-	if old, err := regular.ReadFile(path, regular.Meta); err == nil && bytes.Equal(old, text.Bytes()) {
-		return nil, nil
-	}
-	return nil, atomicfile.Write(path, func(w io.Writer) error {
-		_, err := w.Write(text.Bytes())
-		return err
-	})
+	seal(b.Bytes())
+	return b.Bytes(), nil, nil
 }
 
 // drifted tells whether the probes of two sets differ so much that they are not mixed
@@ -186,13 +202,8 @@ func drifted(a, b *Set) bool {
 	return a.Probe.Comparable(b.Probe) && a.Probe.Distance(b.Probe) > GreatDistance
 }
 
-// lackingParts returns an error that says which of the shards are not finished, or
-// nil.
-func lackingParts(dir string, count int) (lacking, err error) {
-	parts, err := ListParts(dir)
-	if err != nil {
-		return nil, err
-	}
+// lackingOf returns an error that says which of the shards are not finished, or nil.
+func lackingOf(parts []PartFolder, dir string, count int) error {
 	finished := make([]bool, count+1)
 	for _, p := range parts {
 		if p.Count == count {
@@ -210,9 +221,9 @@ func lackingParts(dir string, count int) (lacking, err error) {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: of %d parts in %s, %d are finished, and missing are %s", ErrShards, count, dir, n, strings.Join(missing, ", ")), nil
+		return fmt.Errorf("%w: of %d parts in %s, %d are finished, and missing are %s", ErrShards, count, dir, n, strings.Join(missing, ", "))
 	}
-	return nil, nil
+	return nil
 }
 
 // hasParts tells whether a folder is, or is to become, a set of parts.
@@ -236,16 +247,26 @@ func readManifest(dir string) (m manifest, err error) {
 		if err != nil {
 			return m, err
 		}
-		count := parts[len(parts)-1].Count
-		lacking, err := lackingParts(dir, count)
-		if lacking == nil && err == nil {
-			lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s: run one of them again", ErrShards, count, dir, partsFile)
-		}
-		return m, errors.Join(err, fmt.Errorf("%w; extract them: the last to finish writes %s", lacking, partsFile))
+		return m, noManifest(parts, dir)
 	}
 	if err != nil {
 		return m, err
 	}
+	return parseManifest(text, path)
+}
+
+// noManifest says why there is none in a folder with parts.
+func noManifest(parts []PartFolder, dir string) error {
+	count := parts[len(parts)-1].Count
+	lacking := lackingOf(parts, dir, count)
+	if lacking == nil {
+		lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s: run one of them again", ErrShards, count, dir, partsFile)
+	}
+	return fmt.Errorf("%w; extract them: the last to finish writes %s", lacking, partsFile)
+}
+
+// parseManifest reads the text of parts.json.
+func parseManifest(text []byte, path string) (m manifest, err error) {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return m, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 	}
@@ -261,11 +282,16 @@ func readManifest(dir string) (m manifest, err error) {
 }
 
 // openParts opens a set of parts.
-func openParts(dir string) (_ *Set, err error) {
+func openParts(dir string) (*Set, error) {
 	m, err := readManifest(dir)
 	if err != nil {
 		return nil, err
 	}
+	return openPartsOf(m, dir, func(name string) (*Set, error) { return openOne(filepath.Join(dir, name)) })
+}
+
+// openPartsOf opens the parts that a manifest names.
+func openPartsOf(m manifest, dir string, open func(name string) (*Set, error)) (_ *Set, err error) {
 	s := &Set{Dir: dir, parts: make([]*Set, len(m.Parts))}
 	defer func() {
 		if err != nil {
@@ -279,8 +305,8 @@ func openParts(dir string) (_ *Set, err error) {
 			if !filepath.IsLocal(line.Name) {
 				return s.damaged(partsFile, "it names the folder %q", line.Name)
 			}
-			path := s.path(line.Name)
-			part, err := openOne(path)
+			path := s.name(line.Name)
+			part, err := open(line.Name)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotSet) {
 				return fmt.Errorf("%w: the part %s is missing: %w", ErrShards, path, err)
 			}
@@ -289,7 +315,7 @@ func openParts(dir string) (_ *Set, err error) {
 			}
 			s.parts[i] = part
 			if part.SHA256 != line.SHA256 || part.N != line.N {
-				return fmt.Errorf("%w: %s was made again after %s: the other shards must be, too; the last to finish writes %s", ErrShards, path, s.path(partsFile), partsFile)
+				return fmt.Errorf("%w: %s was made again after %s: the other shards must be, too; the last to finish writes %s", ErrShards, path, s.name(partsFile), partsFile)
 			}
 			return nil
 		})

@@ -2,9 +2,12 @@ package features
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -13,6 +16,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
@@ -27,7 +31,8 @@ type Set struct {
 	features *npy.Mapped // nil for a set of parts
 	logits   *npy.Mapped // nil if there are none
 	labels   []int64
-	memory   bool // there is no folder
+	memory   bool    // there is no folder
+	copied   *copied // of a set in a bucket; nil for others
 
 	parts []*Set // of a set of parts; nil for others
 	order []spot // of their rows
@@ -38,7 +43,7 @@ type Set struct {
 	}
 }
 
-// Open opens the feature set in the folder dir and checks that its files agree with
+// Open opens the feature set in the folder dir, or at the URL of one in a bucket, and checks that its files agree with
 // each other and with their checksums. It compares only size and header of features
 // and logits; Verify compares the rest. Features and logits are mapped, so that a
 // set may be larger than memory. A set of version 1 has no checksums; the lines of
@@ -54,7 +59,14 @@ type Set struct {
 //
 // The error wraps fs.ErrNotExist if there is no such folder, ErrNotSet,
 // ErrVersion, ErrDamaged, or, for a set of parts, ErrShards.
-func Open(dir string) (*Set, error) {
+func Open(dir string) (*Set, error) { return OpenContext(context.Background(), dir) }
+
+// OpenContext is Open. A set in a bucket is copied, see [SetCopies], until ctx is
+// cancelled.
+func OpenContext(ctx context.Context, dir string) (*Set, error) {
+	if bucket.IsURL(dir) {
+		return openBucket(ctx, dir)
+	}
 	if hasParts(dir) {
 		return openParts(dir)
 	}
@@ -72,35 +84,37 @@ func openOne(dir string) (_ *Set, err error) {
 	if err := s.checkFolder(); err != nil {
 		return nil, err
 	}
+	return s, s.load()
+}
+
+// load reads what there is to read of a set, and maps the rest.
+func (s *Set) load() (err error) {
 	if err := s.readMeta(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.checkSums(); err != nil {
-		return nil, err
+		return err
 	}
 	if s.features, err = s.mapMatrix(featuresFile); err != nil {
-		return nil, err
+		return err
 	}
 	n, d := s.features.Shape[0], s.features.Shape[1]
 	foreign := s.Version == 0
 	if !foreign && (n != s.N || d != s.D) {
-		return nil, s.damaged(featuresFile, "it has shape [%d %d], %s says [%d %d]", n, d, metaFile, s.N, s.D)
+		return s.damaged(featuresFile, "it has shape [%d %d], %s says [%d %d]", n, d, metaFile, s.N, s.D)
 	}
 	if d == 0 {
-		return nil, s.damaged(featuresFile, "its rows are empty")
+		return s.damaged(featuresFile, "its rows are empty")
 	}
 	s.N, s.D = n, d
 	s.logits, err = s.mapMatrix(logitsFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return err
 	}
 	if s.logits != nil && s.logits.Shape[0] != n {
-		return nil, s.damaged(logitsFile, "it has %d rows, %s has %d", s.logits.Shape[0], featuresFile, n)
+		return s.damaged(logitsFile, "it has %d rows, %s has %d", s.logits.Shape[0], featuresFile, n)
 	}
-	if err := s.readLabels(foreign); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s.readLabels(foreign)
 }
 
 // checkFolder returns an error for a folder that is not a feature set, and says how
@@ -121,10 +135,25 @@ func (s *Set) checkFolder() error {
 	return nil
 }
 
-func (s *Set) path(name string) string { return filepath.Join(s.Dir, name) }
+// path returns where a file of the set is; a file that there is not is at a path where
+// there is none.
+func (s *Set) path(name string) string {
+	if s.copied == nil {
+		return filepath.Join(s.Dir, name)
+	}
+	return cmp.Or(s.copied.paths[name], s.name(name))
+}
+
+// name names a file of the set to people.
+func (s *Set) name(name string) string {
+	if bucket.IsURL(s.Dir) {
+		return s.Dir + "/" + name
+	}
+	return filepath.Join(s.Dir, name)
+}
 
 func (s *Set) damaged(name, format string, args ...any) error {
-	return fmt.Errorf("%w: %s: "+format, append([]any{ErrDamaged, s.path(name)}, args...)...)
+	return fmt.Errorf("%w: %s: "+format, append([]any{ErrDamaged, s.name(name)}, args...)...)
 }
 
 // readMeta reads features.json if there is one.
@@ -466,7 +495,7 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 			yield(Image{}, s.damaged(imagesFile, "it has %d lines or more, %s has %d rows", n, featuresFile, s.N))
 		case err == enough:
 		case err != nil:
-			yield(Image{}, fmt.Errorf("%s: %w", f.Name(), err))
+			yield(Image{}, fmt.Errorf("%s: %w", s.name(imagesFile), err))
 		case n != s.N:
 			yield(Image{}, s.damaged(imagesFile, "it has %d lines, %s has %d rows", n, featuresFile, s.N))
 		}
@@ -499,15 +528,20 @@ func (s *Set) Errors() ([]Failure, error) {
 		return nil, err
 	}
 	defer f.Close()
-	var failures []Failure
-	err = readLines(f, func(l failureLine) error {
-		failures = append(failures, Failure{decodePath(s.Version, l.Path), l.Error})
-		return nil
-	})
+	failures, err := readFailures(f, s.Version)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, fmt.Errorf("%s: %w", s.name(errorsFile), err)
 	}
 	return failures, nil
+}
+
+// readFailures reads an errors.jsonl of a version of the format.
+func readFailures(r io.Reader, version int) (failures []Failure, err error) {
+	err = readLines(r, func(l failureLine) error {
+		failures = append(failures, Failure{decodePath(version, l.Path), l.Error})
+		return nil
+	})
+	return failures, err
 }
 
 // InMemory tells whether [InMemory] made the set.
@@ -525,6 +559,10 @@ func (s *Set) Close() error {
 		if m != nil {
 			errs = append(errs, m.Close())
 		}
+	}
+	if s.copied != nil {
+		errs = append(errs, s.copied.leave())
+		s.copied = nil
 	}
 	return errors.Join(errs...)
 }

@@ -129,6 +129,18 @@ func (w *Writer) Source(path string, size int64, version string) (Source, bool) 
 	return s, true
 }
 
+// HasSource tells whether there are rows of a source, or of an image with that path,
+// whatever its version.
+func (w *Writer) HasSource(path string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s, ok := w.sources[path]; ok && len(s.Images) > 0 {
+		return true
+	}
+	_, ok := w.known[path]
+	return ok
+}
+
 // sourceOf returns which of the sources an image or a failure is of.
 func sourceOf(sources map[string]*Source, path string) *Source {
 	if s := sources[path]; s != nil {

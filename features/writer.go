@@ -200,6 +200,9 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 func acquire(partial string) (*flock.Flock, error) {
 	for {
 		entries, err := os.ReadDir(partial)
+		if disk.Busy(err) {
+			return nil, ErrLocked // a run that is finishing removes it
+		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -213,6 +216,9 @@ func acquire(partial string) (*flock.Flock, error) {
 		ok, err := lock.TryLock()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed, just now, by a run that has finished
+		}
+		if disk.Busy(err) {
+			return nil, ErrLocked
 		}
 		if err != nil {
 			return nil, err
@@ -298,6 +304,9 @@ func (w *Writer) knowRowsOf(ctx context.Context, old *Set) error {
 // the set at dir if that has the right fingerprint.
 func (w *Writer) inspect() (*Set, error) {
 	entries, err := os.ReadDir(w.dir)
+	if info, statErr := os.Stat(w.dir); statErr == nil && !info.IsDir() {
+		err = errors.New("it is no folder") // Windows says that there is none
+	}
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return nil, nil
 	}
@@ -539,13 +548,17 @@ func (w *Writer) release(done bool) error {
 	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
 		// Only the lock is left. It is removed before it is released: a run that
 		// starts now finds a new lock or none. If that run creates a lock, the
-		// folder stays. Windows removes no file that is open, nor that of a run that
-		// starts now.
-		if runtime.GOOS == "windows" {
+		// folder stays. Windows removes no file that is open: there the lock is released
+		// first, and is left to a run that has taken it since.
+		windows := runtime.GOOS == "windows"
+		if windows {
 			errs = append(errs, w.lock.Close())
 		}
-		errs = append(errs, disk.Remove(w.partial(lockFile)))
-		if err := disk.Remove(w.partial("")); !errors.Is(err, fs.ErrExist) {
+		for _, name := range []string{lockFile, ""} {
+			err := disk.Remove(w.partial(name))
+			if errors.Is(err, fs.ErrExist) || windows && (disk.Busy(err) || errors.Is(err, fs.ErrNotExist)) {
+				break
+			}
 			errs = append(errs, err)
 		}
 	}

@@ -104,7 +104,7 @@ func contents(t testing.TB, dir string) map[string]string {
 			return err
 		}
 		data, err := os.ReadFile(path)
-		all[filepath.ToSlash(strings.TrimPrefix(path, dir))] = string(data)
+		all[filepath.ToSlash(strings.TrimPrefix(path, filepath.Clean(dir)))] = string(data)
 		return err
 	}))
 	return all
@@ -517,6 +517,9 @@ func TestOutIsALink(t *testing.T) {
 	commit(t, create(t, target, header, features.Options{}), four[:2])
 	if err := os.Symlink("target", link); err != nil {
 		t.Skip(err)
+	}
+	if to, err := os.Readlink(link); err != nil || to != "target" {
+		t.Skip("no links here, as under Wine")
 	}
 	commit(t, create(t, link, header, features.Options{}), four)
 	if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {

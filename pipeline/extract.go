@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
@@ -35,15 +36,18 @@ type ExtractOptions struct {
 	List    string         // OpenOOD list of the images to take; "" takes all
 	Names   string         // another list, whose folders name the classes of List; "" for List itself
 	Class   string         // the class of all images, whatever folders they are in; "" for their folders
-	Out     string         // folder of the feature set
+	Out     string         // folder of the feature set; with Parts also a URL in a bucket
 	Shard   features.Shard // which part of the images to take; zero for all
 	Parts   bool           // Out is a set of parts, of which Shard is one; see features.CommitParts
 	DType   string         // features.Float16 rounds features to 16 bits; "" keeps float32
 	Parquet bool           // write the features as Parquet too
 	// Speculate lets several runs make the same part; see features.Options.
 	Speculate bool
-	Force     bool // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
-	Verify    bool // tell by their content, and not by size and time, which images have changed
+	// Cache is the folder in which a part is made that is sent to a bucket then. An
+	// interrupted run goes on there, and a finished one leaves nothing.
+	Cache  string
+	Force  bool // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
+	Verify bool // tell by their content, and not by size and time, which images have changed
 
 	// Detector, where set, is one whose features to compute: with its backbone, which
 	// Model may name and else is found, and with its preprocessing. Of Backbone only
@@ -59,6 +63,10 @@ type ExtractOptions struct {
 	// Verify, looked at, and is called with 0 of them before the first; the total
 	// is −1 until all images are listed.
 	Run extractor.ExtractOptions
+
+	// begin, where set, is told what identifies all that the set is to be made of, before
+	// it is. If it returns a result, there is nothing to do.
+	begin func(ctx context.Context, inputs string) (*ExtractResult, error)
 }
 
 // ExtractResult tells what an extraction came to.
@@ -78,6 +86,7 @@ type ExtractResult struct {
 	Quantised bool
 	// Unfinished says, with Parts, why Out is not a set yet: which shards are missing.
 	Unfinished error
+	Unread     bool               // some images may be read at another try
 	Empty      []string           // folders that would be a class if there were an image in them
 	Failed     []features.Failure // images that could not be read
 }
@@ -104,8 +113,13 @@ const (
 //
 // When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
-	if opts.Parts {
+	switch {
+	case opts.Parts && bucket.IsURL(opts.Out):
+		return extractToBucket(ctx, opts)
+	case opts.Parts:
 		return extractPart(ctx, opts)
+	case bucket.IsURL(opts.Out):
+		return nil, options.Errorf("Parts", "it is needed to write to %s: a feature set in a bucket is one of parts", opts.Out)
 	}
 	if len(opts.Sources) > 0 {
 		return extractSources(ctx, opts)
@@ -129,6 +143,15 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
+	if opts.begin != nil {
+		_, complete, err := found.wait(ctx, math.MaxInt)
+		if err != nil {
+			return nil, err
+		}
+		if result, err := opts.begin(ctx, inputsOf(opts, source, root, complete.Items)); result != nil || err != nil {
+			return result, err
+		}
+	}
 	w, quantised, err := createSet(ctx, opts, model, source, root)
 	if err != nil {
 		return nil, err
@@ -159,6 +182,11 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
+	if opts.begin != nil {
+		if result, err := opts.begin(ctx, inputsOfSources(opts, source, sources)); result != nil || err != nil {
+			return result, err
+		}
+	}
 	w, quantised, err := createSet(ctx, opts, model, source, sources.Root)
 	if err != nil {
 		return nil, err
@@ -366,6 +394,7 @@ func (e *extraction) total(left int) int {
 func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	_, all := e.found.look()
 	shard, lost := e.opts.Shard, len(e.result.Failed)
+	e.result.Unread = lost > 0
 	e.result.Skipped, e.result.Hidden, e.result.Empty = all.Skipped, all.Hidden, all.Empty
 	for _, failure := range all.Errors {
 		if shard.Holds(failure.Path) {

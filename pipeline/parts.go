@@ -6,12 +6,19 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+
+	"github.com/gofrs/flock"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"
 	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
@@ -37,6 +44,158 @@ func extractPart(ctx context.Context, opts ExtractOptions) (*ExtractResult, erro
 	}
 	result.Unfinished, err = features.CommitParts(set, opts.Shard.Count, o)
 	return result, err
+}
+
+// extractToBucket is Extract for a shard of a set of parts in a bucket. The part is made
+// on the disk, sent as a whole, and removed from the disk. A finished part is kept if all
+// that it was made of is the same; otherwise it is copied to the disk first, so that only
+// what is new is extracted.
+func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	if opts.Shard.Count == 0 {
+		return nil, options.Errorf("Parts", "a part is a shard (Shard)")
+	}
+	if opts.Cache == "" {
+		return nil, options.Errorf("Cache", "it is needed to write to %s: the folder on the disk in which a part is made before it is sent", opts.Out)
+	}
+	set, err := features.OpenBucket(ctx, opts.Out)
+	if err != nil {
+		return nil, err
+	}
+	shard, o := opts.Shard, features.Options{Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted}
+	before, err := set.Prepare(ctx, shard, o)
+	if err != nil {
+		return nil, err
+	}
+	place, release, err := placeFor(set.String(), opts)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	made := ""
+	opts.Out, opts.Parts, opts.Speculate = features.PartDir(place, shard), false, false
+	opts.begin = func(ctx context.Context, inputs string) (*ExtractResult, error) {
+		made = inputs
+		switch {
+		case before == nil || opts.Force:
+			return nil, nil
+		case before.Inputs == "" || before.Inputs != inputs || opts.Verify:
+			if _, err := os.Stat(opts.Out); err == nil {
+				return nil, nil // it was made, and not sent
+			}
+			err := set.Fetch(ctx, before, opts.Out)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrDamaged) {
+				err = nil // it is made again
+			}
+			return nil, err
+		}
+		meta, failed, err := set.Look(ctx, shard)
+		if err != nil {
+			return nil, err
+		}
+		result := &ExtractResult{Meta: meta, Reused: meta.N, Failed: failed, Classes: []ClassCount{}}
+		for i, name := range meta.Classes {
+			n := 0
+			if i < len(before.Images) {
+				n = before.Images[i]
+			}
+			result.Classes = append(result.Classes, ClassCount{name, n})
+		}
+		return result, nil
+	}
+	ended := recordProgress(&opts, opts.Out+".progress")
+	result, err := Extract(ctx, opts)
+	ended(err)
+	if err != nil {
+		return nil, err
+	}
+	if _, statErr := os.Stat(opts.Out); statErr == nil && (before == nil || result.Meta.SHA256 != before.SHA256 || made != before.Inputs) {
+		images := make([]int, len(result.Classes))
+		for i, class := range result.Classes {
+			images[i] = class.Images
+		}
+		if result.Unread {
+			made = ""
+		}
+		if _, err := set.Send(ctx, shard, opts.Out, made, images); err != nil {
+			return nil, fmt.Errorf("send a part: %w", err)
+		}
+	}
+	if result.Unfinished, err = set.Commit(ctx, shard.Count, o); err != nil {
+		return nil, err
+	}
+	return result, os.RemoveAll(place)
+}
+
+// placeFor returns a folder in opts.Cache for the work on a part of the set at a URL, and
+// locks it.
+func placeFor(url string, opts ExtractOptions) (place string, release func() error, err error) {
+	sum := sha256.Sum256([]byte(url))
+	if err := os.MkdirAll(opts.Cache, 0o777); err != nil {
+		return "", nil, err
+	}
+	most := 1 // runs at a time
+	if opts.Speculate {
+		most = 8
+	}
+	for n := range most {
+		place = filepath.Join(opts.Cache, fmt.Sprintf("%s-%d-of-%d", hex.EncodeToString(sum[:8]), opts.Shard.Index, opts.Shard.Count))
+		if n > 0 {
+			place += fmt.Sprint("-", n+1)
+		}
+		lock := flock.New(place + ".lock")
+		ok, err := lock.TryLock()
+		if err != nil {
+			return "", nil, err
+		}
+		if ok {
+			return place, lock.Close, os.MkdirAll(place, 0o777)
+		}
+	}
+	return "", nil, fmt.Errorf("shard %s of %s: %w", opts.Shard, url, features.ErrLocked)
+}
+
+// inputsOf identifies all that a set is made of.
+func inputsOf(opts ExtractOptions, source detector.Source, root string, items []extractor.Item) string {
+	hash := optionsHash(opts, source, root)
+	for _, item := range items {
+		// Of all shards, as a part also tells of the whole.
+		fmt.Fprintf(hash, "%s\x00%d\x00", item.Path, item.Label)
+		if opts.Shard.Holds(item.Path) {
+			fmt.Fprintf(hash, "%d\x00%d\x00", item.Bytes, item.MTime)
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// inputsOfSources is inputsOf for opts.Sources; "" if something cannot be read now, or if
+// nobody says whether a tar or table has changed.
+func inputsOfSources(opts ExtractOptions, source detector.Source, listing *source.Listing) string {
+	hash := optionsHash(opts, source, listing.Root)
+	many := 0
+	for i := range listing.Units {
+		u := &listing.Units[i]
+		fmt.Fprintf(hash, "%s\x00", u.Path)
+		mine := holds(opts.Shard, u, many)
+		if u.Many() {
+			many++
+		}
+		if !mine {
+			continue
+		}
+		if u.Err != nil || u.Many() && u.Version == "" {
+			return ""
+		}
+		fmt.Fprintf(hash, "%s\x00%d\x00%s\x00%d\x00", u.Label, u.Size, u.Version, u.MTime)
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// optionsHash begins a hash with what options change in a set.
+func optionsHash(opts ExtractOptions, source detector.Source, root string) hash.Hash {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s\x00%s\x00%s\x00%s\x00%v\x00%s\x00%d\x00%v\x00", source.Fingerprint, source.SHA256, root, opts.DType, opts.Parquet, opts.Class,
+		opts.Run.MaxPixels, opts.Shard)
+	return hash
 }
 
 // VerdictParts says where [DetectParts] writes verdicts.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
@@ -24,7 +25,8 @@ type streaming struct {
 	mu     sync.Mutex
 	starts []start // of the images that were taken, in order
 	taken  int
-	broken error // of noting what is done
+	broken error   // of noting what is done
+	lost   []error // of units that the set has, and that could not be read now
 }
 
 // start says with which image a unit begins.
@@ -170,6 +172,9 @@ func (s *streaming) note(unit int) {
 		s.extraction.result.Failed = append(s.extraction.result.Failed, failure)
 	}
 	state.contents.Failed = nil
+	if lost := state.contents.Lost; lost != nil && s.w.HasSource(u.Path) {
+		s.lost = append(s.lost, fmt.Errorf("%s: %w", u.Path, lost))
+	}
 	if !u.Many() || !state.contents.Complete || u.Version == "" || s.broken != nil {
 		return
 	}
@@ -191,6 +196,9 @@ func (s *streaming) source(unit int) features.Source {
 
 // commit makes the set.
 func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
+	if n := len(s.lost); n > 0 && !s.opts.Force {
+		return nil, options.Errorf("Force", "it is needed to leave %d files out of which there are images in the set, and that cannot be read now (the first: %w); or run the same command again", n, s.lost[0])
+	}
 	shard, result := s.opts.Shard, &s.extraction.result
 	paths := sha256.New()
 	index := map[string]int64{}
@@ -248,6 +256,9 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 				rows++
 				place++ // as it is where the set tells it
 			}
+		}
+		if state.contents.Lost != nil || u.Many() && !state.known && !state.contents.Complete || !u.Many() && len(state.failed) > 0 {
+			result.Unread = true
 		}
 		if u.Many() && u.Version != "" && (state.known || state.contents.Complete) {
 			set.Sources = append(set.Sources, s.source(i))

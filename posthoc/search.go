@@ -18,12 +18,12 @@ import (
 // search finds for each query the bank rows of the largest cosine, all of them
 // exactly, in bounded memory.
 //
-// Products in float32 of a tile of queries with a block of the bank select the
-// rows that can be among the K largest: those whose product is less far below the
-// K-th largest than rounding reaches. Only these are computed in float64. The bank
-// is read once for as many queries as the memory holds.
+// Products of a tile of queries with a block of the bank, in float32 or coarser, select
+// the rows that can be among the K largest: those whose product is less far below
+// the K-th largest than rounding reaches. Only these are computed in float64. The
+// bank is read once for as many queries as the memory holds.
 //
-// The same products serve the relations of the queries to the bank. A search
+// Products in float32 serve the relations of the queries to the bank too. A search
 // computes all KNNs and Relations with the same bank.
 type search struct {
 	bank       *Data
@@ -190,7 +190,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			room := <-rooms
 			defer func() { rooms <- room }()
 			m := len(rows.at)
-			linalg.NT(to-i, m, d, scaled[i*d:to*d], rows.unit, room)
+			rows.unit.Times(to-i, scaled[i*d:to*d], room)
 			for _, r := range s.relations {
 				r.relate(&rows, room, scaled[i*d:to*d], length[i:to], i)
 			}
@@ -225,11 +225,11 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 
 // packed is a block of the bank's rows without those of zeros.
 type packed struct {
-	features []float32 // [·, D], all rows, as they are in the bank
-	at       []int     // [m], where the rows are in features
-	scale    []float64 // [m], 1/length
-	unit     []float32 // [m, D], row/length
-	slack    float64   // how far a product can be from its exact value, with a query of length 1
+	features []float32    // [·, D], all rows, as they are in the bank
+	at       []int        // [m], where the rows are in features
+	scale    []float64    // [m], 1/length
+	unit     kernels.Bank // [m, D], row/length
+	slack    float64      // how far a product can be from its exact value, with a query of length 1
 }
 
 // pack puts the bank's rows from … to−1 into p and reuses its buffers.
@@ -261,15 +261,20 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	for _, i := range p.at {
 		p.scale = append(p.scale, 1/length[i])
 	}
-	p.unit = slices.Grow(p.unit[:0], len(p.at)*d)[:len(p.at)*d]
-	// Rounding of both factors, of each of D products and of their sums, by 2⁻²⁴
-	// of Σ|q_i b_i| ≤ ‖q‖‖b‖ at the most; doubled for higher orders.
-	p.slack = 2 * float64(d+4) * 0x1p-24
-	return parallel.Blocks(ctx, len(p.at), blockRows, func(m, end int) {
-		for ; m < end; m++ {
-			for j, v := range p.row(m, d) {
-				p.unit[m*d+j] = float32(float64(v) * p.scale[m])
+	p.unit.Reset(len(p.at), d, len(s.relations) == 0)
+	p.slack = p.unit.Slack()
+	panels, high := p.unit.Panels()
+	return parallel.Blocks(ctx, panels, max(1, blockRows/high), func(panel, end int) {
+		unit := make([]float32, high*d)
+		for ; panel < end; panel++ {
+			first, last := panel*high, min((panel+1)*high, len(p.at))
+			for m := first; m < last; m++ {
+				row := unit[(m-first)*d:][:d]
+				for j, v := range p.row(m, d) {
+					row[j] = float32(float64(v) * p.scale[m])
+				}
 			}
+			p.unit.Set(panel, unit[:(last-first)*d])
 		}
 	})
 }

@@ -35,6 +35,7 @@ func newAblate() *command {
 	var memory Bytes
 	c.Var(&memory, "memory", "memory for features, about (default: half of the machine's)")
 	c.Lookup("memory").DefValue = ""
+	c.addCacheFlag()
 	c.required = []string{"train", "id", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if err := c.noArgs(); err != nil {

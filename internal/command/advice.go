@@ -22,7 +22,7 @@ var flagOf = map[string]string{
 	"TargetTPR": "target-tpr", "MaxFalseAlarms": "max-false-alarms",
 	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
 	// Of images and models.
-	"Images": "images", "Sources": "images", "Roots": "images", "Add": "add", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "DType": "dtype", "Parts": "parts", "Out": "out",
+	"Images": "images", "Sources": "images", "Roots": "images", "Add": "add", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "DType": "dtype", "Parts": "parts", "Out": "out", "Cache": "cache", "Copies": "cache",
 	"Model": "model", "Output": "output", "Pool": "pool", "Width": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
 	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "RunTimeout": "run-timeout", "Runtime": "onnxruntime", "AllowDriftedFeatures": "allow-drifted-features",
 	"MaxPixels": "max-pixels", "ApplyEXIF": "exif", "ImageTimeout": "image-timeout",
@@ -53,6 +53,9 @@ func (c *command) usage(err error) error { return &UsageError{c.advise(err)} }
 // runtimeAdvice says how to come by an onnxruntime library.
 const runtimeAdvice = "run `make setup` in the checkout, put the library beside the program, or name it with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
+// modelAdvice says how to come by the default backbone, which `go install` does not bring.
+const modelAdvice = ", and the packages of mlrbfn bring this one (`pip install mlrbfn`), as does `make setup` in the checkout"
+
 // advise names the flags of the options that err is about, and says what to do
 // about a library that is missing.
 func (c *command) advise(err error) error {
@@ -76,6 +79,9 @@ func (c *command) advise(err error) error {
 			sep = " "
 		}
 		text = strings.Replace(text, e.Error(), "--"+name+sep+e.Err.Error(), 1)
+		if e.Option == "Model" && errors.Is(e, fs.ErrNotExist) && strings.Contains(e.Err.Error(), defaultModel+": ") {
+			text += modelAdvice
+		}
 		if e.Option == "Memory" && strings.Contains(text, " features") {
 			text += fewerFeatures
 		}

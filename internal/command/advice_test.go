@@ -129,12 +129,15 @@ func TestAdvise(t *testing.T) {
 		}
 	}
 	_, missing := os.Stat("nothere.jpg")
+	_, model := os.Stat("nothere/" + defaultModel)
 	for want, err := range map[string]error{
 		"nothing to look at: nothere.jpg: no such file or directory": fmt.Errorf("nothing to look at: %w", missing),
 		"nothere.jpg: no such file or directory":                     fmt.Errorf("nothere.jpg: %w", missing),
 		"detector d: none; mlrbfn train makes one":                   errors.New("detector d: none; training makes one"),
 		"mkdir x: no space":                                          &fs.PathError{Op: "mkdir", Path: "x", Err: errors.New("no space")},
-		"--max-false-alarms 0.01: too few":                           options.Errorf("MaxFalseAlarms", "0.01: too few"),
+		"--model: nothere/efficientnet-lite0: no such file or directory; it names a folder" + modelAdvice: options.Errorf("Model", "%w; it names a folder", model),
+		"--model: nothere.jpg: no such file or directory; it names a folder":                              options.Errorf("Model", "%w; it names a folder", missing),
+		"--max-false-alarms 0.01: too few":                                                                options.Errorf("MaxFalseAlarms", "0.01: too few"),
 	} {
 		if got := detect.advise(err).Error(); got != want {
 			t.Errorf("of %q it says %q, want %q", err, got, want)

@@ -49,6 +49,9 @@ func newCommand(name, synopsis, short, about string) *command {
 		if err := needed(c.FlagSet, c.required); err != nil {
 			return err
 		}
+		if err := c.useBuckets(); err != nil {
+			return err
+		}
 		return c.advise(c.run(cmd.Context(), Streams{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()}))
 	}
 	return c

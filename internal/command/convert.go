@@ -16,6 +16,7 @@ func newConvert() *command {
 	Choice(c.FlagSet, &o.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
 	c.BoolVar(&o.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&o.Force, "force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
+	c.addCacheFlag()
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	c.required = []string{"out"}
 	c.run = func(ctx context.Context, s Streams) error {

@@ -32,7 +32,7 @@ func newDemo() *command {
 		}
 		photos, err := extractor.FindShared(filepath.Join("demo", demoKnown[0]), filepath.Join(".setup", "photos", demoKnown[0]))
 		if err != nil {
-			return fmt.Errorf("the photographs of the demonstration come with the packages of mlrbfn, or with `make setup`: %w", err)
+			return fmt.Errorf("the photographs of the demonstration come with the packages of mlrbfn (`pip install mlrbfn`), or with `make setup`: %w", err)
 		}
 		if err := extractor.InitRuntime(*library); err != nil {
 			return err

@@ -64,6 +64,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 	c.StringArrayVar(&reasons.Roots, "images", nil, "`FOLDER` that pictures of training images may come from (repeat); default: those that the feature sets record")
 	c.IntVar(&reasons.Nearest, "nearest", 3, "training images to show for each image; 0: none")
 	c.rare("features", "images", "nearest")
+	c.addCacheFlag()
 	failOnOOD := c.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
 	quiet := c.Bool("quiet", false, "show neither progress nor the summary")
 	c.section("speed and limits")

@@ -55,6 +55,7 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scores, about; where it is given, for features too")
+	c.addCacheFlag()
 	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
 	c.rare("verify")
 	c.run = func(ctx context.Context, s Streams) error {

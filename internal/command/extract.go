@@ -45,7 +45,8 @@ Running it again processes only images that are new or whose size or modificatio
 	c.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "standard deviation to divide by, `X` or one per channel")
 	c.Lookup("mean").DefValue, c.Lookup("std").DefValue = "0", "1"
 	c.section("output")
-	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write the feature set to")
+	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write, with --parts also in a bucket")
+	c.StringVar(&opts.Cache, "cache", "", "`DIR` in which a part is made before it is sent to a bucket")
 	Choice(c.FlagSet, &opts.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
 	c.BoolVar(&opts.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&opts.Verify, "verify", false, "find changed images by reading them, not by size and time")
@@ -54,7 +55,7 @@ Running it again processes only images that are new or whose size or modificatio
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("check")
 	check := addCheckFlags(c)
-	c.rare("verify", "dtype", "parquet", "against", "picture", "check-images")
+	c.rare("cache", "verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
 	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
@@ -192,16 +193,28 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	if n := len(result.Failed); n > 0 {
 		where := opts.Out
 		if opts.Parts {
-			where = features.PartDir(where, opts.Shard)
+			where = partOf(where, opts.Shard)
 		}
 		if !quiet {
 			for _, fail := range result.Failed[:min(n, 10)] {
 				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
 			}
 		}
-		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(where, "errors.jsonl"))
+		listed := filepath.Join(where, "errors.jsonl")
+		if inBucket(where) {
+			listed = where + "/errors.jsonl"
+		}
+		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, listed)
 	}
 	return nil
+}
+
+// partOf names the folder of a part to people.
+func partOf(dir string, shard features.Shard) string {
+	if inBucket(dir) {
+		return strings.TrimSuffix(dir, "/") + "/" + filepath.Base(features.PartDir("", shard)) + "-…"
+	}
+	return features.PartDir(dir, shard)
 }
 
 // manyPixels is from how many features on extract says that fewer do.

@@ -30,6 +30,7 @@ func newInspect() *command {
 	c.IntVar(&opts.Folds, "folds", pipeline.DefaultFolds, "parts for predictions by heads that were fitted without the image")
 	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about; default: half of the machine's")
+	c.addCacheFlag()
 	c.StringVar(&opts.Scratch, "scratch", "", "`DIR` for temporary files")
 	c.rare("folds", "seed", "scratch", "images")
 	c.required = []string{"features", "out"}

@@ -18,6 +18,7 @@ func newMerge() *command {
 	force := c.Bool("force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
 	var backbone extractor.ModelOptions
 	addDriftFlag(c.FlagSet, &backbone)
+	c.addCacheFlag()
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	c.required = []string{"out"}
 	c.run = func(ctx context.Context, s Streams) error {

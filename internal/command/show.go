@@ -43,7 +43,7 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 					return Usagef("--%s goes with a DETECTOR, and %s is a folder", name, file)
 				}
 			}
-			return showFolder(s, file, *asJSON)
+			return showFolder(ctx, s, file, *asJSON)
 		}
 		var err error
 		if opts.Detector, err = load(file); err != nil {

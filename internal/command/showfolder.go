@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -12,9 +13,9 @@ import (
 )
 
 // showFolder prints how far the runs have come that write a folder.
-func showFolder(s Streams, dir string, asJSON bool) error {
+func showFolder(ctx context.Context, s Streams, dir string, asJSON bool) error {
 	now := time.Now()
-	f, err := watching.Look(dir, now)
+	f, err := watching.Look(ctx, dir, now)
 	if err != nil {
 		return err
 	}

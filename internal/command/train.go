@@ -57,6 +57,7 @@ An interrupted training continues with the same command, and the detector is bit
 	var memory Bytes
 	c.Var(&memory, "memory", "memory for features, about (default: half of the machine's)")
 	c.Lookup("memory").DefValue = ""
+	c.addCacheFlag()
 	every := c.Duration("checkpoint-every", pipeline.DefaultCheckpointEvery, "how often the state of training is saved; 0: never, and no checkpoint is read")
 	resume := c.Bool("resume", false, "continue from DETECTOR.checkpoint, which must exist; --lr may differ")
 	restart := c.Bool("restart", false, "start anew even if DETECTOR.checkpoint exists")

@@ -38,6 +38,8 @@ type float64Kernels struct {
 	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
 	// atLeast is AtLeast for n numbers, a multiple of 32.
 	atLeast func(x *float32, floor float32, bits *byte, n int)
+	// pairs is the product of a coarse Bank; nil where float32 is as fast.
+	pairs pairsOf
 }
 
 const float64Vectors = 3
@@ -106,6 +108,9 @@ type panels[T Real] struct {
 	n, k   int
 	rows   int // of a panel but the last
 	padded int // n, filled up
+	// ends says for each panel up to which column it has numbers that are not 0; nil
+	// means k.
+	ends []int
 }
 
 // depth is how much of the sums one pass adds: two panels of it stay in the
@@ -119,13 +124,38 @@ func (x *panels[T]) panel(i, p int) (data []T, rows, padded int) {
 	return x.data[p*x.padded+i*min(depth, x.k-p):], rows, padded
 }
 
+// end is how many of the first k columns from p on have numbers that are not 0 in a panel.
+func (x *panels[T]) end(i, p, k int) int {
+	if x.ends == nil {
+		return k
+	}
+	return min(k, x.ends[i/x.rows]-p)
+}
+
+// findEnds finds the ends. A product with a triangular matrix then takes about half of
+// the time.
+func (x *panels[T]) findEnds() {
+	for i := 0; i < x.n; i += x.rows {
+		end := 0
+		for p := 0; p < x.k; p += depth {
+			panel, _, padded := x.panel(i, p)
+			for q, v := range panel[:padded*min(depth, x.k-p)] {
+				if v != 0 {
+					end = max(end, p+q/padded+1)
+				}
+			}
+		}
+		x.ends = append(x.ends, max(end, 1))
+	}
+}
+
 // pack packs x, whose last panel has rows up to a multiple of unit.
 func (w *float64Kernels) pack(to *panels[float64], x view, n, k, rows, unit, workers int) {
 	padded := (n + unit - 1) / unit * unit
 	if size := padded * k; cap(to.data) < size {
 		to.data = make([]float64, size)
 	}
-	*to = panels[float64]{to.data[:padded*k], n, k, rows, padded}
+	*to = panels[float64]{to.data[:padded*k], n, k, rows, padded, nil}
 	count := (n + rows - 1) / rows
 	parallel.Each(workers, count, func(at int) {
 		i := at * rows
@@ -139,6 +169,16 @@ func (w *float64Kernels) pack(to *panels[float64], x view, n, k, rows, unit, wor
 func (w *float64Kernels) packPanel(panel []float64, padded int, x view, rows, k int) {
 	done := 0 // rows
 	switch {
+	case x.row == 1 && rows == 12: // a whole panel for AVX2, without the call that copying has
+		for p := range k {
+			*(*[12]float64)(panel[p*padded:]) = [12]float64(x.data[p*x.col:])
+		}
+		done = rows
+	case x.row == 1 && rows == 4:
+		for p := range k {
+			*(*[4]float64)(panel[p*padded:]) = [4]float64(x.data[p*x.col:])
+		}
+		done = rows
 	case x.row == 1:
 		for p := range k {
 			copy(panel[p*padded:p*padded+rows], x.data[p*x.col:])
@@ -216,6 +256,10 @@ func multiplyBlock[T Real](by *tiles, width int, left *panels[float64], right *p
 		for j := j0; j < j1; j += right.rows {
 			b, cols, padded := right.panel(j, p)
 			tile := tiles[padded/width]
+			k := right.end(j, p, k)
+			if k <= 0 {
+				continue // adding 0 changes nothing
+			}
 			for i := i0; i < i1; i += by.rows {
 				a, rows, _ := left.panel(i, p)
 				every, any := wanted.holds(i, j, rows, cols)
@@ -300,7 +344,7 @@ func NewRight(n, k int, b []float32) *Right[float32] {
 	for i, v := range r.packed.data {
 		narrow[i] = float32(v)
 	}
-	return &Right[float32]{r.kernels, panels[float32]{narrow, n, k, r.packed.rows, r.packed.padded}}
+	return &Right[float32]{r.kernels, panels[float32]{narrow, n, k, r.packed.rows, r.packed.padded, r.packed.ends}}
 }
 
 // NewRightTransposed packs Bᵀ for B [n,k], n and k above 0.
@@ -311,6 +355,7 @@ func NewRightTransposed(n, k int, b []float64) *Right[float64] {
 func newRight(n, k int, b view) *Right[float64] {
 	r := &Right[float64]{kernels: chosen().f64}
 	r.kernels.packRight(&r.packed, b, n, k, 1)
+	r.packed.findEnds()
 	return r
 }
 

@@ -3762,3 +3762,107 @@ loop:
 	MOVSD        X1, sum+40(FP)
 	VZEROUPPER
 	RET
+
+// func pairsAVX2(a *int16, lda int, b *int16, c *float32, ldc int, k int, scale float32)
+// Requires: AVX, AVX2
+TEXT ·pairsAVX2(SB), NOSPLIT, $0-52
+	MOVQ  a+0(FP), AX
+	MOVQ  lda+8(FP), R8
+	MOVQ  b+16(FP), BX
+	MOVQ  c+24(FP), DX
+	MOVQ  ldc+32(FP), R9
+	MOVQ  k+40(FP), CX
+	SHLQ  $0x01, R8
+	SHLQ  $0x02, R9
+	LEAQ  (R8)(R8*2), R10
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	VPXOR Y12, Y12, Y12
+	VPXOR Y13, Y13, Y13
+	VPXOR Y14, Y14, Y14
+	VPXOR Y15, Y15, Y15
+
+loop:
+	VMOVDQU      (BX), Y0
+	VMOVDQU      32(BX), Y1
+	VPBROADCASTD (AX), Y2
+	VPMADDWD     Y0, Y2, Y3
+	VPADDD       Y3, Y4, Y4
+	VPMADDWD     Y1, Y2, Y3
+	VPADDD       Y3, Y5, Y5
+	VPMADDWD     64(BX), Y2, Y3
+	VPADDD       Y3, Y6, Y6
+	VPBROADCASTD (AX)(R8*1), Y2
+	VPMADDWD     Y0, Y2, Y3
+	VPADDD       Y3, Y7, Y7
+	VPMADDWD     Y1, Y2, Y3
+	VPADDD       Y3, Y8, Y8
+	VPMADDWD     64(BX), Y2, Y3
+	VPADDD       Y3, Y9, Y9
+	VPBROADCASTD (AX)(R8*2), Y2
+	VPMADDWD     Y0, Y2, Y3
+	VPADDD       Y3, Y10, Y10
+	VPMADDWD     Y1, Y2, Y3
+	VPADDD       Y3, Y11, Y11
+	VPMADDWD     64(BX), Y2, Y3
+	VPADDD       Y3, Y12, Y12
+	VPBROADCASTD (AX)(R10*1), Y2
+	VPMADDWD     Y0, Y2, Y3
+	VPADDD       Y3, Y13, Y13
+	VPMADDWD     Y1, Y2, Y3
+	VPADDD       Y3, Y14, Y14
+	VPMADDWD     64(BX), Y2, Y3
+	VPADDD       Y3, Y15, Y15
+	ADDQ         $0x04, AX
+	ADDQ         $0x60, BX
+	DECQ         CX
+	JNZ          loop
+	VBROADCASTSS scale+48(FP), Y2
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y4, Y2, Y4
+	VMOVUPS      Y4, (DX)
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y5, Y2, Y5
+	VMOVUPS      Y5, 32(DX)
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y6, Y2, Y6
+	VMOVUPS      Y6, 64(DX)
+	ADDQ         R9, DX
+	VCVTDQ2PS    Y7, Y7
+	VMULPS       Y7, Y2, Y7
+	VMOVUPS      Y7, (DX)
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y8, Y2, Y8
+	VMOVUPS      Y8, 32(DX)
+	VCVTDQ2PS    Y9, Y9
+	VMULPS       Y9, Y2, Y9
+	VMOVUPS      Y9, 64(DX)
+	ADDQ         R9, DX
+	VCVTDQ2PS    Y10, Y10
+	VMULPS       Y10, Y2, Y10
+	VMOVUPS      Y10, (DX)
+	VCVTDQ2PS    Y11, Y11
+	VMULPS       Y11, Y2, Y11
+	VMOVUPS      Y11, 32(DX)
+	VCVTDQ2PS    Y12, Y12
+	VMULPS       Y12, Y2, Y12
+	VMOVUPS      Y12, 64(DX)
+	ADDQ         R9, DX
+	VCVTDQ2PS    Y13, Y13
+	VMULPS       Y13, Y2, Y13
+	VMOVUPS      Y13, (DX)
+	VCVTDQ2PS    Y14, Y14
+	VMULPS       Y14, Y2, Y14
+	VMOVUPS      Y14, 32(DX)
+	VCVTDQ2PS    Y15, Y15
+	VMULPS       Y15, Y2, Y15
+	VMOVUPS      Y15, 64(DX)
+	ADDQ         R9, DX
+	VZEROUPPER
+	RET

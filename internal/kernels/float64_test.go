@@ -253,6 +253,12 @@ func TestRight(t *testing.T) {
 				narrow[i] = float32(v)
 				b[i] = float64(narrow[i])
 			}
+			if rapid.Bool().Draw(t, "triangular") {
+				for p := range k {
+					clear(b[p*n : p*n+min(n, p)])
+					clear(narrow[p*n : p*n+min(n, p)])
+				}
+			}
 			want, got, row := make([]float64, m*n), make([]float64, m*n), make([]float64, n)
 			float64Products{float64Kernels: &chosen().f64}.NN(m, n, k, 1, a, b, 0, want)
 			right := NewRight(n, k, narrow)

@@ -193,3 +193,6 @@ func packFour(dst *float64, ldd int, src *float64, lds, n int)
 
 //go:noescape
 func symmetricRow(a, x, y *float64, v float64, n int) (sum float64)
+
+//go:noescape
+func pairsAVX2(a *int16, lda int, b *int16, c *float32, ldc, k int, scale float32)

@@ -122,6 +122,62 @@ func TestProducts(t *testing.T) {
 	})
 }
 
+// TestBank compares products with a packed matrix with sums. A row alone must be
+// bit-identical to the same row among others.
+func TestBank(t *testing.T) {
+	before := *chosen()
+	defer func() { *chosen() = before }()
+	for _, name := range Names() {
+		*chosen() = *choose(name)
+		t.Run(name, func(t *testing.T) {
+			check(t, func(r *rapid.T) {
+				m, n := rapid.IntRange(1, 70).Draw(r, "m"), rapid.IntRange(1, 140).Draw(r, "n")
+				k := rapid.OneOf(rapid.IntRange(1, 60), rapid.IntRange(120, 700)).Draw(r, "k")
+				rng := rngOf(r)
+				unit := func(rows int) []float32 {
+					x := normals(t, rng, rows*k)
+					if rng.IntN(4) == 0 { // one large number: the largest sums
+						clear(x)
+						for i := range rows {
+							x[i*k+k-1] = -1
+						}
+					}
+					for i := range rows {
+						row := x[i*k : (i+1)*k]
+						length := math.Sqrt(Dot(row, row)) * (1 + 1e-7)
+						for j := range row {
+							row[j] = float32(float64(row[j]) / length)
+						}
+					}
+					return x
+				}
+				a, b, c, row := unit(m), unit(n), guarded(t, m*n), guarded(t, n)
+				var bank Bank
+				for _, coarse := range []bool{true, false} {
+					bank.Reset(n, k, coarse)
+					panels, high := bank.Panels()
+					for panel := range panels {
+						bank.Set(panel, b[panel*high*k:min((panel+1)*high, n)*k])
+					}
+					bank.Times(m, a, c)
+					for i := range m {
+						bank.Times(1, a[i*k:], row)
+						if !slices.Equal(row, c[i*n:(i+1)*n]) {
+							t.Fatal("a row alone gives other products")
+						}
+						for j, v := range row {
+							want := Dot(a[i*k:(i+1)*k], b[j*k:(j+1)*k])
+							if !(math.Abs(float64(v)-want) <= bank.Slack()) {
+								t.Fatalf("coarse %t: [%d, %d] is %g, want %g", coarse, i, j, v, want)
+							}
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestSquaredDistancesGradient compares it with plain float64, with and without the
 // rows and the gradient by X.
 func TestSquaredDistancesGradient(t *testing.T) {

@@ -296,6 +296,31 @@ func (p *products) contractRows(by microKernels, m, n, k int, alpha float32, a, 
 	}
 }
 
+// panelFloats is how many numbers of a panel are contracted at a time: they stay in the
+// first-level cache.
+const panelFloats = 6 << 10
+
+func (p *products) panel() int { return min(len(p.product.whole)-1, 3) * p.width }
+
+// panelDepth is how many columns of a panel are packed as [columns, rows].
+func (p *products) panelDepth() int { return panelFloats / p.panel() }
+
+func (p *products) packPanel(to, rows []float32, n, k int) {
+	wide, depth := p.panel(), p.panelDepth()
+	for q := 0; q < k; q += depth {
+		transpose(to[q*wide:], wide, rows[q:], k, n, min(depth, k-q))
+	}
+}
+
+func (p *products) timesPanel(m, n, k int, a, panel, c []float32, ldc int) {
+	wide, depth := p.panel(), p.panelDepth()
+	plus := addend{}
+	for q := 0; q < k; q += depth {
+		p.contract(p.product, m, n, min(depth, k-q), 1, matrix{a[q:], k, 1}, dense(panel[q*wide:], wide), plus, dense(c, ldc))
+		plus = addend{matrix{data: one[:]}, dense(c, ldc)}
+	}
+}
+
 func (p *products) DistancesGradient(m, n, k int, x, c, g, gX, gC []float32) {
 	if !fits(m, n, k, 0, x, c, g) {
 		return

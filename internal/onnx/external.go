@@ -83,11 +83,14 @@ type External struct {
 	File string
 	// Offset and Length are in bytes; a Length of −1 is to the end of the file.
 	Offset, Length int64
+	// Leftover is an entry that nothing reads, because the tensor has its values in the
+	// model. The file may have been deleted.
+	Leftover bool
 }
 
 // external reads the entries of a tensor's external data.
 func external(where map[string]string) (e External, err error) {
-	e = External{where["location"], 0, -1}
+	e = External{File: where["location"], Length: -1}
 	if text := where["offset"]; text != "" {
 		if e.Offset, err = strconv.ParseInt(text, 10, 64); err != nil {
 			return e, fmt.Errorf("their offset: %w", err)
@@ -172,8 +175,14 @@ func Externals(model []byte) ([]External, error) {
 			return nil, err
 		}
 		where := map[string]string{}
+		outside, inside := false, false
 		for _, f := range fields {
-			if f.number == tensorExternalData {
+			switch f.number {
+			case tensorDataLocation:
+				outside = f.value == 1
+			case tensorFloats, tensorInt32s, tensorStrings, tensorInt64s, tensorRawData, tensorDoubles, tensorUint64s:
+				inside = true
+			case tensorExternalData:
 				pair, err := split(f.body)
 				if err != nil {
 					return nil, err
@@ -192,6 +201,7 @@ func Externals(model []byte) ([]External, error) {
 		if err != nil {
 			return nil, fmt.Errorf("weights of %q: %w", text(fields, tensorName), err)
 		}
+		e.Leftover = inside && !outside
 		found[e] = true
 		return tensor, nil
 	}}

@@ -148,7 +148,7 @@ func TestExternalDataIsInlined(t *testing.T) {
 		}
 	}
 	places, err := Externals(file(17, tensorField("a", external("location", "w")...), tensorField("b", external("location", "huge", "offset", "3", "length", "4")...), tensorField("c", external("location", "w")...)))
-	if want := []External{{"huge", 3, 4}, {"w", 0, -1}}; err != nil || !slices.Equal(places, want) {
+	if want := []External{{"huge", 3, 4, false}, {"w", 0, -1, false}}; err != nil || !slices.Equal(places, want) {
 		t.Errorf("external values are at %v, want %v; %v", places, want, err)
 	}
 	for what, model := range map[string][]byte{
@@ -215,7 +215,7 @@ func TestExternalDataStayInTheFolder(t *testing.T) {
 		{"model/graph", "weights", -1, -1, "10 bytes"},
 		{"model/graph", "weights", 1 << 62, 1 << 62, "10 bytes"},
 	} {
-		err := External{tt.file, tt.offset, tt.length}.Check(filepath.Join(root, tt.graph))
+		err := External{File: tt.file, Offset: tt.offset, Length: tt.length}.Check(filepath.Join(root, tt.graph))
 		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
 			t.Errorf("%+v: %v", tt, err)
 		}

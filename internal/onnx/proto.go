@@ -139,8 +139,14 @@ const (
 	nodeName           protowire.Number = 3
 	nodeOp             protowire.Number = 4
 	nodeAttribute      protowire.Number = 5
+	tensorFloats       protowire.Number = 4
+	tensorInt32s       protowire.Number = 5
+	tensorStrings      protowire.Number = 6
+	tensorInt64s       protowire.Number = 7
 	tensorName         protowire.Number = 8
 	tensorRawData      protowire.Number = 9
+	tensorDoubles      protowire.Number = 10
+	tensorUint64s      protowire.Number = 11
 	tensorExternalData protowire.Number = 13
 	tensorDataLocation protowire.Number = 14
 )

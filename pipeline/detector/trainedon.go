@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/options"
@@ -42,7 +43,7 @@ var ErrTrainingSets = errors.New("not the features that the detector was trained
 // NewTrainingSet names an open feature set.
 func NewTrainingSet(ctx context.Context, set *features.Set, use string) (TrainingSet, error) {
 	path := set.Dir
-	if !set.InMemory() {
+	if !set.InMemory() && !bucket.IsURL(path) {
 		var err error
 		if path, err = filepath.Abs(set.Dir); err != nil {
 			return TrainingSet{}, err
@@ -189,7 +190,7 @@ func (d *Detector) openNamed(ctx context.Context, named TrainingSet, dirs []stri
 	}
 	var errs []error
 	for _, dir := range dirs {
-		set, err := features.Open(dir)
+		set, err := features.OpenContext(ctx, dir)
 		if err != nil {
 			errs = append(errs, err)
 			continue

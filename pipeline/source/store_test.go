@@ -2,19 +2,16 @@ package source_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -30,66 +27,15 @@ import (
 	_ "github.com/mlrbfn/mlrbfn/bucket/web"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/internal/teststore"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
-// installed returns a program that scripts/store installs.
-func installed(t *testing.T, name string) string {
-	t.Helper()
-	file := filepath.Join(testenv.Root(t), ".setup", "store", "bin", name)
-	if _, err := os.Stat(file); err != nil {
-		testenv.Missing(t, "store", "scripts/store installs it", err)
-	}
-	return file
-}
-
-// freePort returns a port that nobody listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// start runs a program until the test ends, and waits until it listens.
-func start(t *testing.T, address string, env []string, name string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), env...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	for range 600 {
-		if c, err := net.Dial("tcp", address); err == nil {
-			c.Close()
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("%s does not listen", name)
-}
-
 // store starts an object store with the bucket data, and returns its folder and address.
 func store(t *testing.T) (folder, address string) {
-	program := installed(t, "versitygw")
-	folder, address = t.TempDir(), freePort(t)
-	if err := os.MkdirAll(filepath.Join(folder, "data"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	start(t, address, []string{"ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=testtest"}, program, "--port", address, "--quiet", "posix", "--nometa", folder)
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest", "AWS_REGION": "us-east-1", "AWS_PROFILE": "", "AWS_CONFIG_FILE": os.DevNull} {
-		t.Setenv(name, value)
-	}
+	folder, address = teststore.Start(t)
 	reach(t, address)
-	return filepath.Join(folder, "data"), address
+	return folder, address
 }
 
 // reach sends requests to an address from now on.
@@ -268,39 +214,12 @@ func TestStore(t *testing.T) {
 		}
 	})
 	t.Run("toxic", func(t *testing.T) {
-		program := installed(t, "toxiproxy")
-		api, bad := freePort(t), freePort(t)
-		_, port, _ := net.SplitHostPort(api)
-		start(t, api, nil, program, "-host", "127.0.0.1", "-port", port)
-		post := func(path string, what any) {
-			body, err := json.Marshal(what)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := http.Post("http://"+api+path, "application/json", bytes.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			if text, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
-				t.Fatalf("toxiproxy: %s", text)
-			}
-		}
-		post("/proxies", map[string]any{"name": "store", "listen": bad, "upstream": address, "enabled": true})
-		type toxic struct {
-			Name, Type, Stream string
-			Toxicity           float64        `json:"toxicity"`
-			Attributes         map[string]int `json:"attributes"`
-		}
+		proxy := teststore.StartProxy(t, address)
 		// Latency, slow bytes, and connections that end after so many bytes.
-		for _, one := range []toxic{
-			{"latency", "latency", "downstream", 1, map[string]int{"latency": 50, "jitter": 20}},
-			{"slicer", "slicer", "downstream", 0.5, map[string]int{"average_size": 8192, "delay": 200}},
-			{"cut", "limit_data", "downstream", 0.5, map[string]int{"bytes": 30_000}},
-		} {
-			post("/proxies/store/toxics", map[string]any{"name": one.Name, "type": one.Type, "stream": one.Stream, "toxicity": one.Toxicity, "attributes": one.Attributes})
-		}
-		reach(t, bad)
+		proxy.Add(t, "latency", 1, map[string]int{"latency": 50, "jitter": 20})
+		proxy.Add(t, "slicer", 0.5, map[string]int{"average_size": 8192, "delay": 200})
+		proxy.Add(t, "limit_data", 0.5, map[string]int{"bytes": 30_000})
+		reach(t, proxy.Address)
 		same(t, "latency and cut connections", extract(t, filepath.Join(t.TempDir(), "set"), features.Shard{}, "s3://data"), want)
 	})
 	t.Run("objects", func(t *testing.T) {
@@ -308,7 +227,7 @@ func TestStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		large := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
+		large := bytes.Repeat([]byte("0123456789abcdef"), 40<<20/16) // three parts
 		err = dir.Create(t.Context(), "large", func(w io.Writer) error {
 			_, err := w.Write(large)
 			return err

@@ -25,6 +25,9 @@ type Contents struct {
 	// Complete says that the unit was read to its end, or that another try would find the
 	// same damage: there is no need to read it again.
 	Complete bool
+	// Lost is why the unit could not be read to its end, if another try may do it: a store
+	// did not answer, say.
+	Lost error
 }
 
 // An Image of a unit.
@@ -291,7 +294,9 @@ func (s *Stream) unit(ctx context.Context, unit int) (c Contents) {
 	}
 	if err != nil {
 		c.Failed = append(c.Failed, Failure{u.Path, err})
-		c.Complete = c.Complete && gone(err)
+		if !gone(err) {
+			c.Complete, c.Lost = false, err
+		}
 	}
 	return c
 }
@@ -338,6 +343,9 @@ func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
 	}
 	if s.give(ctx, unit, img, u.Name, p.data, p.err, held, again) {
 		c.Images, c.Given, c.Complete = []Image{img}, 1, p.err == nil
+		if !gone(p.err) {
+			c.Lost = p.err
+		}
 	}
 	return c
 }

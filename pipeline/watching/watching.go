@@ -4,6 +4,7 @@ package watching
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
@@ -57,6 +59,9 @@ type Folder struct {
 
 // Is tells whether a path is a folder that Look can say something of.
 func Is(path string) bool {
+	if bucket.IsURL(path) {
+		return true
+	}
 	for _, name := range []string{"features.npy", "part*"} {
 		if found, _ := filepath.Glob(filepath.Join(path, name)); len(found) > 0 {
 			return true
@@ -66,8 +71,12 @@ func Is(path string) bool {
 	return ok
 }
 
-// Look looks at a folder that extract or detect --out writes, or has written.
-func Look(dir string, now time.Time) (*Folder, error) {
+// Look looks at a folder that extract or detect --out writes, or has written. Of one in a
+// bucket it tells which shards are finished.
+func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
+	if bucket.IsURL(dir) {
+		return lookInto(ctx, dir)
+	}
 	parts, err := features.ListParts(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -88,6 +97,43 @@ func Look(dir string, now time.Time) (*Folder, error) {
 		f.features(dir, parts, now)
 	default:
 		return f, f.plain(dir, now)
+	}
+	f.sum()
+	return f, nil
+}
+
+// lookInto looks at a set of parts in a bucket.
+func lookInto(ctx context.Context, url string) (*Folder, error) {
+	set, err := features.OpenBucket(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	f := &Folder{Kind: "features", Errors: map[string]int{}, Total: -1, Left: -1}
+	parts, err := set.Parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(parts) == 0 {
+		return nil, fmt.Errorf("%s: %w: no shard is finished there", url, fs.ErrNotExist)
+	}
+	f.fill(parts[len(parts)-1].Count)
+	for _, p := range parts {
+		if p.Count != len(f.Shards) {
+			continue
+		}
+		meta, failed, err := set.Look(ctx, p.Shard)
+		if err != nil {
+			return nil, err
+		}
+		s := &f.Shards[p.Index-1]
+		s.State, s.Done, s.Total, s.Errors = Finished, meta.N+len(failed), meta.N+len(failed), kinds(failed)
+	}
+	unfinished, err := set.Unfinished(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if unfinished != nil {
+		f.Whole = unfinished.Error()
 	}
 	f.sum()
 	return f, nil

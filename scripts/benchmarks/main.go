@@ -5,7 +5,8 @@
 //	scripts/bench extract [--model DIR] [--memory N]
 //	scripts/bench detect [--model DIR]
 //	scripts/bench serve [--model DIR] [--clients N]
-//	scripts/bench scores [--evaluate FEATURES | --growth ROWS,…]
+//	scripts/bench scores [--evaluate FEATURES]
+//	scripts/bench growth [--rows N,…] [--dims D,…] [--classes C,…]
 //	scripts/bench million [--images N]
 //	scripts/bench thousand [--rows N] [--classes N]
 //	scripts/bench inspect [--rows N] [--dim N]
@@ -42,7 +43,7 @@ import (
 // dir.
 type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
 
-var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand, "bounds": benchBounds, "inspect": benchInspect, "page": benchPage}
+var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand, "bounds": benchBounds, "inspect": benchInspect, "page": benchPage, "growth": benchGrowth}
 
 func main() {
 	log.SetFlags(0)

@@ -5,16 +5,11 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/metrics"
-	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"gonum.org/v1/gonum/mat"
@@ -35,7 +30,6 @@ type scoring struct {
 	scratch, profile                string
 
 	evaluateDim int
-	growth      []int
 
 	what, in string   // for one measurement
 	env      []string // of the peer
@@ -55,19 +49,6 @@ func benchScores(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 	f.IntVar(&o.evaluateDim, "evaluate", 0, `instead, measure evaluate of all methods with three seeds on sets of the sizes of
 OpenOOD's CIFAR-10 benchmark, of so many features; the time of relation is in knn's
 line, and most of that of rmds, rmds++ and vim in those of mds, mds++ and residual`)
-	f.Func("growth", `instead, show how time and memory grow with these numbers of training rows, with
-commas between: RMDS++ (two covariances) is fitted and queries are scored by KNN on
-features that are mapped from a file; time grows with rows·dim² and rows·queries·dim,
-memory, the peak of what the program itself holds, does not grow with rows`, func(text string) error {
-		for part := range strings.SplitSeq(text, ",") {
-			n, err := strconv.Atoi(part)
-			if err != nil {
-				return err
-			}
-			o.growth = append(o.growth, n)
-		}
-		return nil
-	})
 	f.StringVar(&o.profile, "profile", "", "`file` to write a CPU profile to")
 	f.StringVar(&o.what, "measure", "", "for the program itself: measure this alone")
 	f.StringVar(&o.in, "in", "", "for the program itself: file of the features")
@@ -86,17 +67,8 @@ func (o *scoring) run(ctx context.Context, _ string) (err error) {
 		return o.measureOne(ctx, stdout)
 	case o.evaluateDim > 0:
 		return o.evaluate(ctx, stdout)
-	case len(o.growth) == 0:
-		return o.compare(ctx, stdout)
 	}
-	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "rows\tfeatures MB\trmds++ fit s\tGflop/s\tpeak MB\tknn s\tGflop/s\tpeak MB\t")
-	for _, n := range o.growth {
-		if err := o.measure(ctx, table, n); err != nil {
-			return err
-		}
-	}
-	return table.Flush()
+	return o.compare(ctx, stdout)
 }
 
 // features makes a file of n rows and the queries.
@@ -120,46 +92,6 @@ func (o *scoring) labels(n int) []int64 {
 		labels[i] = int64(i % o.classes)
 	}
 	return labels
-}
-
-func (o *scoring) measure(ctx context.Context, table io.Writer, n int) (err error) {
-	path, remove, err := o.features(ctx, n)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	all, err := npy.Map(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, all.Close()) }()
-	data := posthoc.NewData(all.Data[:n*o.dim], o.dim, o.labels(n), o.classes)
-
-	fitting, fitPeak, err := watch(func() error {
-		_, err := posthoc.FitRMDS(ctx, data, true)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	// A new Data: the other one caches the covariances.
-	knn, err := posthoc.FitKNN(posthoc.NewData(all.Data[:n*o.dim], o.dim, nil, o.classes), o.k)
-	if err != nil {
-		return err
-	}
-	knn.Memory = o.memory
-	scores := make([]float64, o.queries)
-	scoring, scorePeak, err := watch(func() error {
-		return knn.Score(ctx, scores, posthoc.Batch{Features: all.Data[n*o.dim:]})
-	})
-	if err != nil {
-		return err
-	}
-	flop := float64(n) * float64(o.dim)
-	_, err = fmt.Fprintf(table, "%d\t%d\t%.1f\t%.1f\t%d\t%.1f\t%.1f\t%d\t\n", n, 4*n*o.dim>>20,
-		fitting.Seconds(), flop*float64(o.dim)/fitting.Seconds()/1e9, fitPeak>>20, // half of 2·N·D²: it is symmetric
-		scoring.Seconds(), 2*flop*float64(o.queries)/scoring.Seconds()/1e9, scorePeak>>20)
-	return err
 }
 
 // write makes n rows of normal features around the means of the classes.
@@ -228,12 +160,12 @@ func used() usage { return usage{time.Since(start), processTime()} }
 func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
 func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }
 
-// watch returns how long do took and the peak of the program's memory without
-// mapped files.
-func watch(do func() error) (took time.Duration, peak uint64, err error) {
+// watch returns what do took and the peak of the program's memory without mapped
+// files.
+func watch(do func() error) (took usage, peak uint64, err error) {
 	runtime.GC()
 	done := make(chan error)
-	start := time.Now()
+	start := used()
 	go func() { done <- do() }()
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -241,7 +173,7 @@ func watch(do func() error) (took time.Duration, peak uint64, err error) {
 	for {
 		select {
 		case err := <-done:
-			return time.Since(start), peak, err
+			return used().minus(start), peak, err
 		case <-tick.C:
 			metrics.Read(sample)
 			peak = max(peak, sample[0].Value.Uint64()+sample[1].Value.Uint64())

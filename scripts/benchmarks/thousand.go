@@ -271,8 +271,16 @@ type steps struct {
 	first        usage
 	private, all int64 // peak of the step in bytes, without and with the resident pages of mapped files
 	most         [2]int64
+	ended        []ended
 	stop         chan struct{}
 	stopped      sync.WaitGroup
+}
+
+// ended is a step that has ended.
+type ended struct {
+	name    string
+	took    usage
+	private int64
 }
 
 func watchSteps() *steps {
@@ -306,6 +314,7 @@ func (s *steps) step(name string) {
 	}
 	now := used()
 	s.print(s.current, now.minus(s.began), s.private, s.all)
+	s.ended = append(s.ended, ended{s.current, now.minus(s.began), s.private})
 	s.most = [2]int64{max(s.most[0], s.private), max(s.most[1], s.all)}
 	s.current, s.began, s.private, s.all = name, now, 0, 0
 }

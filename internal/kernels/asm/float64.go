@@ -31,6 +31,7 @@ func float64Kernels() {
 	}
 	packRows()
 	symmetricRow()
+	pairs()
 }
 
 // float64Vectors is the largest number of vectors of columns in a tile. A tile has
@@ -372,6 +373,52 @@ func atLeast(v isa) {
 	ADDQ(U8(4), bits)
 	SUBQ(U8(32), n)
 	JNZ(LabelRef("loop"))
+	finish(nil)
+}
+
+// pairs writes the product of 4 rows A [4, 2k] by three vectors of columns B [k, 24, 2] in
+// 16 bits, with sums of 32 bits: C [4, 24] = scale·A·B. AVX2 multiplies and adds twice as
+// many such numbers in an instruction as float32, but needs another to sum up.
+func pairs() {
+	const params = "a *int16, lda int, b *int16, c *float32, ldc, k int, scale float32"
+	function("pairsAVX2", params, params)
+	a, lda := Load(Param("a"), reg.RAX), Load(Param("lda"), reg.R8)
+	b, c := Load(Param("b"), reg.RBX), Load(Param("c"), reg.RDX)
+	ldc, k := Load(Param("ldc"), reg.R9), Load(Param("k"), reg.RCX)
+	SHLQ(U8(1), lda)
+	SHLQ(U8(2), ldc)
+	LEAQ(Mem{Base: lda, Index: lda, Scale: 2}, reg.R10)
+	rows := []Mem{{Base: a}, {Base: a, Index: lda, Scale: 1}, {Base: a, Index: lda, Scale: 2}, {Base: a, Index: reg.R10, Scale: 1}}
+	acc := func(i, j int) reg.Register { return avx2.vector(4 + 3*i + j) }
+	x, product := avx2.vector(2), avx2.vector(3)
+	for i := range rows {
+		for j := range 3 {
+			VPXOR(acc(i, j), acc(i, j), acc(i, j))
+		}
+	}
+	Label("loop")
+	VMOVDQU(Mem{Base: b}, avx2.vector(0))
+	VMOVDQU(Mem{Base: b, Disp: 32}, avx2.vector(1))
+	for i, row := range rows {
+		VPBROADCASTD(row, x)
+		for j, column := range []Op{avx2.vector(0), avx2.vector(1), Mem{Base: b, Disp: 64}} {
+			VPMADDWD(column, x, product)
+			VPADDD(product, acc(i, j), acc(i, j))
+		}
+	}
+	ADDQ(U8(4), a)
+	ADDQ(U8(96), b)
+	DECQ(k)
+	JNZ(LabelRef("loop"))
+	VBROADCASTSS(NewParamAddr("scale", 48), x)
+	for i := range rows {
+		for j := range 3 {
+			VCVTDQ2PS(acc(i, j), acc(i, j))
+			VMULPS(acc(i, j), x, acc(i, j))
+			VMOVUPS(acc(i, j), Mem{Base: c, Disp: 32 * j})
+		}
+		ADDQ(ldc, c)
+	}
 	finish(nil)
 }
 

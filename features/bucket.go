@@ -1,0 +1,311 @@
+package features
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/options"
+)
+
+// A set of parts in a bucket has objects instead of folders, of which none is ever
+// changed into another while it can be read:
+//
+//	part-00001-of-00008-0123456789abcdef/  the files of a shard; the digits are of its checksum
+//	part-00001-of-00008.json               a BucketPart, which says that these are all there
+//	parts.json                             the manifest, which names the parts by these digits
+//
+// So a run that is killed leaves objects that nobody looks at, and a set whose shards are
+// made again is the old one until the new manifest replaces the old.
+
+// Bucket is a folder of a bucket that a set of parts is written to.
+type Bucket struct{ folder *bucket.Folder }
+
+// BucketPart is a finished shard in a bucket.
+type BucketPart struct {
+	Shard
+	Name   string `json:"name"`   // of the folder of its objects
+	SHA256 string `json:"sha256"` // of its features.json, as in parts.json
+	Inputs string `json:"inputs"` // what identifies all that it was made of; "" if it must be made again
+	Images []int  `json:"images"` // of each class
+}
+
+// OpenBucket opens the folder at a URL. It need not exist.
+func OpenBucket(ctx context.Context, url string) (*Bucket, error) {
+	folder, err := bucket.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return &Bucket{folder}, nil
+}
+
+// String returns the folder's URL, without a slash at the end.
+func (b *Bucket) String() string { return strings.TrimSuffix(b.folder.String(), "/") }
+
+// partObject returns the name of the object that tells of a shard.
+func partObject(s Shard) string { return fmt.Sprintf(partName, s.Index, s.Count) + ".json" }
+
+// Parts lists the shards that are finished.
+func (b *Bucket) Parts(ctx context.Context) (parts []PartFolder, err error) {
+	for o, err := range b.folder.List(ctx, "part") {
+		if err != nil {
+			return nil, err
+		}
+		var s Shard
+		if _, err := fmt.Sscanf(o.Name, partName, &s.Index, &s.Count); err == nil && o.Name == partObject(s) && s.Index >= 1 && s.Index <= s.Count {
+			parts = append(parts, PartFolder{Shard: s, Dir: b.folder.URL(strings.TrimSuffix(o.Name, ".json")), Finished: true})
+		}
+	}
+	slices.SortFunc(parts, func(a, b PartFolder) int {
+		return cmp.Or(cmp.Compare(a.Count, b.Count), cmp.Compare(a.Index, b.Index))
+	})
+	return parts, nil
+}
+
+// Prepare makes sure that a shard may be written, and returns it if it is there already,
+// or else nil.
+func (b *Bucket) Prepare(ctx context.Context, shard Shard, o Options) (*BucketPart, error) {
+	parts, err := b.Parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parts {
+		if p.Count != shard.Count && !o.Force {
+			return nil, options.Errorf("Force", "it is needed to write shard %s beside %s, of another number of shards; or write to another folder", shard, p.Dir)
+		}
+	}
+	return b.part(ctx, shard)
+}
+
+// part reads what is known of a shard; nil if it is not finished.
+func (b *Bucket) part(ctx context.Context, shard Shard) (*BucketPart, error) {
+	name := partObject(shard)
+	text, _, err := b.folder.Read(ctx, name, regular.Config)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &BucketPart{}
+	if err := json.Unmarshal(text, p); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, b.folder.URL(name), err)
+	}
+	if p.Shard != shard || !strings.HasPrefix(p.Name, strings.TrimSuffix(name, ".json")+"-") || strings.ContainsAny(p.Name, `/\`) {
+		return nil, fmt.Errorf("%w: %s is of shard %s in %q", ErrDamaged, b.folder.URL(name), p.Shard, p.Name)
+	}
+	return p, nil
+}
+
+// Look reads what a finished part says of itself, and no rows.
+func (b *Bucket) Look(ctx context.Context, shard Shard) (Meta, []Failure, error) {
+	p, err := b.part(ctx, shard)
+	if err == nil && p == nil {
+		err = fmt.Errorf("%s: %w", b.folder.URL(partObject(shard)), fs.ErrNotExist)
+	}
+	if err != nil {
+		return Meta{}, nil, err
+	}
+	s, err := b.look(ctx, p)
+	if err != nil {
+		return Meta{}, nil, err
+	}
+	sub := b.folder.Sub(p.Name)
+	r, _, err := sub.OpenRange(ctx, errorsFile, 0, -1, "")
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.Meta, nil, nil
+	}
+	if err != nil {
+		return Meta{}, nil, err
+	}
+	failed, err := readFailures(r, s.Version)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return Meta{}, nil, fmt.Errorf("%s: %w", sub.URL(errorsFile), err)
+	}
+	return s.Meta, failed, nil
+}
+
+// Unfinished says why there is no whole set yet; nil if there is one.
+func (b *Bucket) Unfinished(ctx context.Context) (unfinished, err error) {
+	_, err = b.folder.Stat(ctx, partsFile)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return notYet(ctx, b.folder), nil
+}
+
+// look returns a set of which there is only the Meta.
+func (b *Bucket) look(ctx context.Context, p *BucketPart) (*Set, error) {
+	sub := b.folder.Sub(p.Name)
+	_, meta, err := readMetaOf(ctx, sub)
+	if err == nil && meta.SHA256 != p.SHA256 {
+		err = fmt.Errorf("%w: %s is not that of %s", ErrDamaged, sub.URL(metaFile), b.folder.URL(partObject(p.Shard)))
+	}
+	return &Set{Dir: strings.TrimSuffix(sub.String(), "/"), Meta: meta}, err
+}
+
+// Fetch copies a part to the folder dir, which must not exist, so that [Create] takes its
+// rows.
+func (b *Bucket) Fetch(ctx context.Context, p *BucketPart, dir string) error {
+	sub := b.folder.Sub(p.Name)
+	text, meta, err := readMetaOf(ctx, sub)
+	if err != nil {
+		return err
+	}
+	temp := dir + ".fetched"
+	if err := errors.Join(disk.RemoveAll(temp), os.MkdirAll(temp, 0o777)); err != nil {
+		return err
+	}
+	for name, sum := range meta.Files {
+		if !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`) {
+			return fmt.Errorf("%w: %s: it names the file %q", ErrDamaged, sub.URL(metaFile), name)
+		}
+		f, err := os.Create(filepath.Join(temp, name))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(fetch(ctx, sub, name, sum.Bytes, f), f.Close()); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(temp, metaFile), text, 0o666); err != nil {
+		return err
+	}
+	return disk.Rename(temp, dir)
+}
+
+// Send writes the set in the folder dir as a part. When it returns the part is there as a
+// whole; until then the one before is, or none.
+func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, images []int) (Meta, error) {
+	s := &Set{Dir: dir}
+	if err := s.readMeta(); err != nil {
+		return Meta{}, err
+	}
+	p := BucketPart{Shard: shard, SHA256: s.SHA256, Inputs: inputs, Images: images}
+	p.Name = strings.TrimSuffix(partObject(shard), ".json") + "-" + s.SHA256[:16]
+	sub := b.folder.Sub(p.Name)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	for name := range s.Files {
+		group.Go(func() error { return send(groupCtx, sub, name, s.path(name)) })
+	}
+	if err := group.Wait(); err != nil {
+		return Meta{}, err
+	}
+	if err := send(ctx, sub, metaFile, s.path(metaFile)); err != nil {
+		return Meta{}, err
+	}
+	return s.Meta, b.folder.Put(ctx, partObject(shard), jsonOf(p))
+}
+
+// send writes a file as an object.
+func send(ctx context.Context, folder *bucket.Folder, name, path string) error {
+	f, err := regular.Open(path, regular.Values)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return folder.Create(ctx, name, func(w io.Writer) error {
+		_, err := io.Copy(w, f)
+		return err
+	})
+}
+
+// Commit writes the manifest, if all shards are there and belong together; see
+// [CommitParts]. Parts that the manifest before named, and this does not, are deleted.
+func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, err error) {
+	parts, err := b.Parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if lacking := lackingOf(parts, b.String(), count); lacking != nil {
+		return lacking, nil
+	}
+	sets := make([]*Set, count)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(32)
+	for i := range sets {
+		group.Go(func() error {
+			p, err := b.part(groupCtx, Shard{i + 1, count})
+			if err == nil && p == nil {
+				err = fmt.Errorf("%w: %s is gone", ErrShards, b.folder.URL(partObject(Shard{i + 1, count})))
+			}
+			if err == nil {
+				sets[i], err = b.look(groupCtx, p)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	text, unfinished, err := manifestOf(sets, o)
+	if text == nil {
+		return unfinished, err
+	}
+	before, _, err := b.folder.Read(ctx, partsFile, regular.Meta)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if bytes.Equal(before, text) {
+		return nil, nil
+	}
+	if err := b.folder.Put(ctx, partsFile, text); err != nil {
+		return nil, err
+	}
+	old, err := parseManifest(before, partsFile)
+	if err != nil {
+		return nil, nil // there was none, or a damaged one
+	}
+	for _, line := range old.Parts {
+		if !slices.ContainsFunc(sets, func(s *Set) bool { return strings.HasSuffix(s.Dir, "/"+line.Name) }) {
+			if err := b.remove(ctx, line.Name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// remove deletes the objects of a part.
+func (b *Bucket) remove(ctx context.Context, name string) error {
+	if !strings.HasPrefix(name, "part-") || strings.ContainsAny(name, `/\`) {
+		return nil
+	}
+	var names []string
+	for o, err := range b.folder.List(ctx, name+"/") {
+		if err != nil {
+			return err
+		}
+		names = append(names, o.Name)
+	}
+	for _, name := range names {
+		if err := b.folder.Delete(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// jsonOf writes a value as a small object has it.
+func jsonOf(v any) []byte {
+	text, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		panic(err) // of strings and numbers
+	}
+	return append(text, '\n')
+}

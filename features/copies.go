@@ -1,0 +1,277 @@
+package features
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
+	"github.com/mlrbfn/mlrbfn/options"
+)
+
+// Copies says where the files of sets in buckets are while these sets are open. The zero
+// value keeps them in memory.
+type Copies struct {
+	// Dir, unless "", is a folder for temporary files.
+	Dir string
+	// Memory bounds the bytes of all copies in memory; 0 is half of the machine's.
+	Memory int64
+}
+
+// copies are the files of sets in buckets that are open now. A set that is opened twice
+// shares them.
+var copies struct {
+	sync.Mutex
+	Copies
+	used int64 // bytes in memory
+	open map[string]*copied
+}
+
+// copied are the files of a part, or of a set that is not of parts.
+type copied struct {
+	id    string
+	users int
+	ready chan struct{}
+	paths map[string]string // by their names in the set
+	held  int64             // bytes in memory
+	close []func() error
+	err   error
+}
+
+// SetCopies says where the sets in buckets that are opened from now on are copied to.
+func SetCopies(c Copies) {
+	copies.Lock()
+	defer copies.Unlock()
+	copies.Copies = c
+}
+
+// copyAll copies the files of the set in a folder of a bucket, as its features.json names
+// them, which has the given text.
+func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta) (*copied, error) {
+	id := folder.String() + " " + meta.SHA256
+	copies.Lock()
+	c := copies.open[id]
+	if c == nil {
+		c = &copied{id: id, ready: make(chan struct{})}
+		if copies.open == nil {
+			copies.open = map[string]*copied{}
+		}
+		copies.open[id] = c
+		go func() { // for all users, of whom the first may leave
+			defer close(c.ready)
+			c.err = c.fill(ctx, folder, text, meta)
+		}()
+	}
+	c.users++
+	copies.Unlock()
+	<-c.ready
+	if c.err != nil {
+		return nil, errors.Join(c.err, c.leave())
+	}
+	return c, nil
+}
+
+// leave lets go of the files when nobody uses them any more.
+func (c *copied) leave() error {
+	copies.Lock()
+	defer copies.Unlock()
+	if c.users--; c.users > 0 {
+		return nil
+	}
+	delete(copies.open, c.id)
+	copies.used -= c.held
+	var errs []error
+	for _, done := range c.close {
+		errs = append(errs, done())
+	}
+	c.close = nil
+	return errors.Join(errs...)
+}
+
+// fill copies the files.
+func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta) error {
+	need := int64(len(text))
+	names := slices.Sorted(maps.Keys(meta.Files))
+	names = slices.DeleteFunc(names, func(name string) bool { return name == parquetFile }) // which is for others
+	for _, name := range names {
+		if strings.ContainsAny(name, `/\`) {
+			return fmt.Errorf("%w: %s: it names the file %q", ErrDamaged, folder.URL(metaFile), name)
+		}
+		need += meta.Files[name].Bytes
+	}
+	copies.Lock()
+	where, most := copies.Dir, copies.Memory
+	if most == 0 {
+		most = spill.Default()
+	}
+	if where == "" {
+		if used := copies.used; used+need > most || need < 0 {
+			copies.Unlock()
+			return options.Errorf("Copies", "%s has %d MiB beside the %d MiB of other sets in memory, where sets from buckets may take %d: name a folder for temporary files", folder, need>>20, used>>20, most>>20)
+		}
+		copies.used += need
+		c.held = need
+	}
+	copies.Unlock()
+	c.paths = map[string]string{}
+	var mu sync.Mutex
+	add := func(name string, fill func(io.Writer) error) error {
+		path, done, err := temporary(where, fill)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		c.paths[name] = path
+		c.close = append(c.close, done)
+		return nil
+	}
+	if err := add(metaFile, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	}); err != nil {
+		return err
+	}
+	var group errgroup.Group
+	group.SetLimit(4)
+	for _, name := range names {
+		group.Go(func() error {
+			size := meta.Files[name].Bytes
+			return add(name, func(w io.Writer) error { return fetch(ctx, folder, name, size, w) })
+		})
+	}
+	return group.Wait()
+}
+
+// fetch writes an object of a known size.
+func fetch(ctx context.Context, folder *bucket.Folder, name string, size int64, w io.Writer) error {
+	r, o, err := folder.OpenRange(ctx, name, 0, -1, "")
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		return err
+	}
+	n, err := io.Copy(w, io.LimitReader(r, size+1))
+	err = errors.Join(err, r.Close())
+	if err == nil && (n != size || o.Size > size) {
+		err = fmt.Errorf("%w: %s has %d bytes, %s says %d: it was cut short or altered", ErrDamaged, folder.URL(name), max(n, o.Size), metaFile, size)
+	}
+	return err
+}
+
+// readMetaOf reads the features.json of a set in a bucket.
+func readMetaOf(ctx context.Context, folder *bucket.Folder) (text []byte, m Meta, err error) {
+	text, _, err = folder.Read(ctx, metaFile, regular.Meta)
+	if err != nil {
+		return nil, m, err
+	}
+	if m, err = parseMeta(text); err == nil && len(m.Files) == 0 {
+		err = fmt.Errorf("%w: it has no checksums, and says not which files there are: copy it to a disk to read it", ErrNotSet)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", folder.URL(metaFile), err)
+	}
+	return text, m, err
+}
+
+// openOneIn opens a set in a folder of a bucket that is not of parts.
+func openOneIn(ctx context.Context, folder *bucket.Folder) (_ *Set, err error) {
+	text, meta, err := readMetaOf(ctx, folder)
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{Dir: strings.TrimSuffix(folder.String(), "/")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("%s: %w", s.Dir, err), s.Close())
+		}
+	}()
+	if s.copied, err = copyAll(ctx, folder, text, meta); err != nil {
+		return nil, err
+	}
+	return s, s.load()
+}
+
+// openBucket opens the set at a URL.
+func openBucket(ctx context.Context, url string) (*Set, error) {
+	folder, err := bucket.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	text, _, err := folder.Read(ctx, partsFile, regular.Meta)
+	if errors.Is(err, fs.ErrNotExist) {
+		set, oneErr := openOneIn(ctx, folder)
+		if errors.Is(oneErr, fs.ErrNotExist) {
+			return nil, notYet(ctx, folder)
+		}
+		return set, oneErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	m, err := parseManifest(text, folder.URL(partsFile))
+	if err != nil {
+		return nil, err
+	}
+	return openPartsOf(m, strings.TrimSuffix(folder.String(), "/"), func(name string) (*Set, error) {
+		return openOneIn(ctx, folder.Sub(name))
+	})
+}
+
+// notYet says what is missing of a set of parts in a bucket.
+func notYet(ctx context.Context, folder *bucket.Folder) error {
+	b := &Bucket{folder}
+	parts, err := b.Parts(ctx)
+	if err != nil || len(parts) == 0 {
+		return errors.Join(err, fmt.Errorf("feature set %s: %w", strings.TrimSuffix(folder.String(), "/"), fs.ErrNotExist))
+	}
+	return noManifest(parts, folder.String())
+}
+
+// partsAt returns the URLs of the parts of a set in a bucket, or of the set itself if it
+// is not of parts.
+func partsAt(ctx context.Context, url string) ([]string, error) {
+	folder, err := bucket.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	text, _, err := folder.Read(ctx, partsFile, regular.Meta)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []string{url}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	m, err := parseManifest(text, folder.URL(partsFile))
+	if err != nil {
+		return nil, err
+	}
+	var urls []string
+	for _, line := range m.Parts {
+		urls = append(urls, folder.URL(line.Name))
+	}
+	return urls, nil
+}
+
+// openShard opens a set on the disk or in a bucket that is not of parts.
+func openShard(ctx context.Context, at string) (*Set, error) {
+	if !bucket.IsURL(at) {
+		return openOne(at)
+	}
+	folder, err := bucket.Open(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	return openOneIn(ctx, folder)
+}
