@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // A Plan says how an extraction uses the machine.
@@ -217,7 +218,7 @@ func (e *extraction) try(ctx context.Context, plan Plan, during time.Duration) (
 
 // work lets a plan's workers do something.
 func (e *extraction) work(ctx context.Context, plan Plan, do func(context.Context, *worker) error) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	for range plan.Workers {
 		group.Go(func() (err error) {
 			runner, err := e.model.newRunner(plan.Batch)

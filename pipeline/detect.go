@@ -16,11 +16,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/setaside"
 	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -266,7 +265,7 @@ func pathOf(item extractor.Item) string {
 // judging judges images on all cores and passes the verdicts on in order.
 type judging struct {
 	blocks chan block
-	group  *errgroup.Group
+	group  *parallel.Group
 	ctx    context.Context
 
 	next block     // what is to be judged together
@@ -288,7 +287,7 @@ const patience = 20 * time.Millisecond
 func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Context, extractor.Result, detector.Verdict) error) *judging {
 	workers := runtime.GOMAXPROCS(0)
 	j := &judging{blocks: make(chan block, workers)}
-	j.group, j.ctx = errgroup.WithContext(ctx)
+	j.group, j.ctx = parallel.WithContext(ctx)
 	type judged struct {
 		extractor.Result
 		detector.Verdict

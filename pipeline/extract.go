@@ -13,12 +13,11 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -361,7 +360,7 @@ func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]ext
 	var mu sync.Mutex
 	before := e.done
 	same := make([]bool, len(items))
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(cmp.Or(e.opts.Run.Workers, runtime.GOMAXPROCS(0)))
 	for i, item := range items {
 		want := e.w.SHA256(item.Path)

@@ -13,6 +13,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Gaussian is a mean and a covariance Σ, stored as a whitening matrix W, by which
@@ -124,13 +125,27 @@ func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors 
 // await returns the error of do, or that of the context as soon as it is cancelled:
 // a factorisation takes up to minutes and cannot be cancelled.
 func await[T any](ctx context.Context, do func() T) (answer T, err error) {
-	done := make(chan T, 1)
-	go func() { done <- do() }()
+	type outcome struct {
+		made     T
+		panicked *parallel.Panic
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		defer func() {
+			o.panicked = parallel.Recovered(recover())
+			done <- o
+		}()
+		o.made = do()
+	}()
 	select {
 	case <-ctx.Done():
 		return answer, ctx.Err()
-	case answer = <-done:
-		return answer, nil
+	case o := <-done:
+		if o.panicked != nil {
+			panic(o.panicked) // where callers can recover it
+		}
+		return o.made, nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -61,12 +62,10 @@ func (s *Server) detect(w http.ResponseWriter, r *http.Request) {
 		s.failed(w, r, err)
 		return
 	}
-	why := false
-	if text := r.URL.Query().Get("explain"); text != "" {
-		if why, err = strconv.ParseBool(text); err != nil {
-			s.failed(w, r, refuse(http.StatusBadRequest, "explain is 1 or 0"))
-			return
-		}
+	why, err := explains(r)
+	if err != nil {
+		s.failed(w, r, err)
+		return
 	}
 	main, shadow, err := s.use(r.URL.Query().Get("detector"))
 	if err != nil {
@@ -111,6 +110,16 @@ func (s *Server) detect(w http.ResponseWriter, r *http.Request) {
 		worst = http.StatusOK
 	}
 	writeJSON(w, worst, answers)
+}
+
+// explains tells whether a request asks why.
+func explains(r *http.Request) (bool, error) {
+	text := r.URL.Query().Get("explain")
+	why, err := strconv.ParseBool(cmp.Or(text, "0"))
+	if err != nil {
+		return false, refuse(http.StatusBadRequest, "explain is 1 or 0")
+	}
+	return why, nil
 }
 
 // use returns the detector with a name, and its shadow.

@@ -233,6 +233,11 @@ func (s *Server) listVerdicts(w http.ResponseWriter, r *http.Request) {
 
 // getVerdict answers GET /v1/verdicts/ID.
 func (s *Server) getVerdict(w http.ResponseWriter, r *http.Request) {
+	why, err := explains(r)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
 	v, err := s.opts.Store.Get(r.Context(), r.PathValue("id"))
 	if err != nil {
 		s.storeError(w, r, err)
@@ -245,7 +250,7 @@ func (s *Server) getVerdict(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := s.recordOf(v)
 	answer.Reviews = reviews
-	if why, _ := strconv.ParseBool(r.URL.Query().Get("explain")); why {
+	if why {
 		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
 		defer cancel()
 		answer.Reasons = s.reasonsOf(ctx, &v)

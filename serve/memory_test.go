@@ -84,6 +84,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("markup: %s", text)
 	}
 	get("/v1/verdicts/none", 404, nil)
+	get("/v1/verdicts/"+r.ID+"?explain=null", 400, nil)
 	var list struct{ Verdicts []record }
 	if get("/v1/verdicts?ood=true&source=camera+1&order=strangest&limit=5&from=2020-01-01T00:00:00Z", 200, &list); len(list.Verdicts) != 1 {
 		t.Errorf("%+v", list)

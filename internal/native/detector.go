@@ -40,6 +40,9 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 			return nil, err
 		}
 		if opts.Rows, err = features.InMemory(x, a.Columns, labels, a.Classes); err != nil {
+			return nil, &command.UsageError{Err: err}
+		}
+		if err := checkRows(x, a.Columns); err != nil {
 			return nil, err
 		}
 	}
@@ -53,6 +56,16 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 	}
 	r.Warnings = []string{}
 	return map[string]any{"detector": hold(d), "result": r, "about": command.Describe(d, r)}, nil
+}
+
+// checkRows refuses rows with values that no features have.
+func checkRows(x []float32, columns int) error {
+	for i := 0; i < len(x); i += columns {
+		if err := features.CheckValues(x[i : i+columns]); err != nil {
+			return command.Usagef("row %d: %w", i/columns, err)
+		}
+	}
+	return nil
 }
 
 // follow notes how far a training is.
@@ -97,30 +110,16 @@ func load(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
 	return hold(d), nil
 }
 
-func save(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a struct {
-		handleArguments
-		File path `json:"file"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
-	o, err := held(a.Detector)
-	if err != nil {
-		return nil, err
-	}
+type saveArguments struct {
+	handleArguments
+	File path `json:"file"`
+}
+
+func save(_ *call, o *opened, a saveArguments, _ []Buffer) (any, error) {
 	return nil, o.Save(a.File.String())
 }
 
-func info(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a handleArguments
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
-	o, err := held(a.Detector)
-	if err != nil {
-		return nil, err
-	}
+func info(_ *call, o *opened, _ handleArguments, _ []Buffer) (any, error) {
 	var threshold *float64
 	if !math.IsInf(o.Threshold, 0) {
 		threshold = &o.Threshold
@@ -141,23 +140,12 @@ func rowsOf(o *opened, buffers []Buffer) ([]float32, error) {
 	if len(x)%o.Dim() != 0 {
 		return nil, command.Usagef("%d values are no rows of the %d features that the detector reads", len(x), o.Dim())
 	}
-	if err := features.CheckValues(x); err != nil {
-		return nil, command.Usagef("%w", err)
-	}
-	return x, nil
+	return x, checkRows(x, o.Dim())
 }
 
 // verdicts judges rows of features [n, D]. The results go to the buffers after them, as of
 // fillVerdicts.
-func verdicts(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
-	var a handleArguments
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
-	o, err := held(a.Detector)
-	if err != nil {
-		return nil, err
-	}
+func verdicts(c *call, o *opened, _ handleArguments, buffers []Buffer) (any, error) {
 	x, err := rowsOf(o, buffers)
 	if err != nil || len(x) == 0 {
 		return nil, err
@@ -185,15 +173,7 @@ func fillVerdicts(buffers []Buffer, all []pipeline.Verdict) error {
 }
 
 // confidences puts the logarithms of the confidences [n, C] of rows into the buffer after them.
-func confidences(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
-	var a handleArguments
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
-	o, err := held(a.Detector)
-	if err != nil {
-		return nil, err
-	}
+func confidences(c *call, o *opened, _ handleArguments, buffers []Buffer) (any, error) {
 	x, err := rowsOf(o, buffers)
 	if err != nil || len(x) == 0 {
 		return nil, err
@@ -257,21 +237,15 @@ func (p picture) of(buffers []Buffer) (pipeline.Picture, error) {
 	return pipeline.Decoded(img), nil
 }
 
+type imagesArguments struct {
+	handleArguments
+	Images   []picture        `json:"images"`
+	Model    path             `json:"model"`
+	Settings command.Settings `json:"settings"`
+}
+
 // images judges images wherever they are, and keeps the backbone open for the next call.
-func images(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
-	var a struct {
-		handleArguments
-		Images   []picture        `json:"images"`
-		Model    path             `json:"model"`
-		Settings command.Settings `json:"settings"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
-	o, err := held(a.Detector)
-	if err != nil {
-		return nil, err
-	}
+func images(c *call, o *opened, a imagesArguments, buffers []Buffer) (_ any, err error) {
 	opts := pipeline.JudgeOptions{Model: a.Model.String()}
 	if opts.Backbone, opts.Run, err = command.DetectSettings(a.Settings); err != nil {
 		return nil, err
@@ -312,21 +286,15 @@ func images(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 	return answers, err
 }
 
+type detectArguments struct {
+	handleArguments
+	Paths    []path           `json:"paths"`
+	Model    path             `json:"model"`
+	Settings command.Settings `json:"settings"`
+}
+
 // detect judges files, and all images in folders.
-func detect(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a struct {
-		handleArguments
-		Paths    []path           `json:"paths"`
-		Model    path             `json:"model"`
-		Settings command.Settings `json:"settings"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
-	o, err := held(a.Detector)
-	if err != nil {
-		return nil, err
-	}
+func detect(c *call, o *opened, a detectArguments, _ []Buffer) (_ any, err error) {
 	opts := pipeline.DetectOptions{Detector: o.Detector, Model: a.Model.String(), Paths: texts(a.Paths)}
 	if opts.Backbone, opts.Run, err = command.DetectSettings(a.Settings); err != nil {
 		return nil, err

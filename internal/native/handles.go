@@ -46,20 +46,29 @@ func held(number int64) (*opened, error) {
 	return nil, fmt.Errorf("there is no detector %d", number)
 }
 
-// handleArguments are those of functions of a detector.
+// handleArguments are those of all functions of a detector.
 type handleArguments struct {
 	Detector int64 `json:"detector"`
 }
 
-func closeHandle(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a handleArguments
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
+func (a handleArguments) handle() int64 { return a.Detector }
+
+// ofDetector makes a function of what is to be done with a detector that the caller holds.
+func ofDetector[A interface{ handle() int64 }](do func(c *call, o *opened, a A, buffers []Buffer) (any, error)) function {
+	return func(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+		var a A
+		if err := decode(arguments, &a); err != nil {
+			return nil, err
+		}
+		o, err := held(a.handle())
+		if err != nil {
+			return nil, err
+		}
+		return do(c, o, a, buffers)
 	}
-	o, err := held(a.Detector)
-	if err != nil {
-		return nil, err
-	}
+}
+
+func closeHandle(_ *call, o *opened, a handleArguments, _ []Buffer) (any, error) {
 	handles.Lock()
 	delete(handles.all, a.Detector)
 	handles.Unlock()

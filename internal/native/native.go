@@ -33,8 +33,8 @@ type function func(c *call, arguments json.RawMessage, buffers []Buffer) (any, e
 
 var functions = map[string]function{
 	"setup": setup, "extract": extract, "features": openFeatures, "paths": paths, "read": readFeatures,
-	"train": train, "load": load, "save": save, "close": closeHandle, "info": info,
-	"verdicts": verdicts, "confidences": confidences, "images": images, "detect": detect, "measure": measure,
+	"train": train, "load": load, "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
+	"verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(images), "detect": ofDetector(detect), "measure": measure,
 }
 
 // call is one call of a function, which another thread may cancel or look at.

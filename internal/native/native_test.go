@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // bytesOf returns the memory of values.
@@ -120,8 +123,8 @@ func TestErrors(t *testing.T) {
 		{"train", in(map[string][]string{"max-false-alarms": {"0.1"}}), "value", "there is no option max-false-alarms"},
 		{"train", in(map[string][]string{"seeds": {"x"}}), "value", "seeds"},
 		{"train", map[string]any{"column": 4}, "value", "column"},
-		{"train", map[string]any{"columns": 3, "classes": []string{"a", "b"}}, "error", "no rows of 3"},
-		{"train", map[string]any{"columns": 4, "classes": []string{"a"}}, "error", "label 1 of row 1"},
+		{"train", map[string]any{"columns": 3, "classes": []string{"a", "b"}}, "value", "no rows of 3"},
+		{"train", map[string]any{"columns": 4, "classes": []string{"a"}}, "value", "label 1 of row 1"},
 		{"train", map[string]any{"features": []path{path("none")}}, "missing", "none"},
 		{"features", map[string]any{"folder": path(t.TempDir())}, "features", "not a feature set"},
 		{"load", map[string]any{"file": path("none"), "public_key": ""}, "missing", "none"},
@@ -134,11 +137,20 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A panic is an error, also one of a goroutine that works for the call.
 func TestPanicIsAnError(t *testing.T) {
-	functions["panic"] = func(*call, json.RawMessage, []Buffer) (any, error) { panic("oh") }
-	defer delete(functions, "panic")
-	if s := ask(t, "panic", nil); !strings.Contains(s.Error, "please report it: oh") {
-		t.Errorf("%+v", s)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	for name, do := range map[string]func(){
+		"panic": func() { panic("oh") },
+		"worker": func() {
+			parallel.Each(2, 4, func(int) { panic("oh") })
+		},
+	} {
+		functions[name] = func(*call, json.RawMessage, []Buffer) (any, error) { do(); return nil, nil }
+		defer delete(functions, name)
+		if s := ask(t, name, nil); !strings.Contains(s.Error, "please report it: oh") {
+			t.Errorf("%s: %+v", name, s)
+		}
 	}
 }
 

@@ -5,10 +5,7 @@ package parallel
 import (
 	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // Ranges divides 0 … n−1 into parts that begin at multiples of size, and processes
@@ -30,7 +27,7 @@ func Ranges(ctx context.Context, n, size int, worker func() func(from, to int) e
 		}
 		return nil
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := WithContext(ctx)
 	for range workers {
 		group.Go(func() error {
 			do := worker()
@@ -71,13 +68,14 @@ func Each(workers, n int, do func(i int)) {
 		return
 	}
 	var next atomic.Int64
-	var group sync.WaitGroup
+	group, _ := WithContext(context.Background())
 	for range workers {
-		group.Go(func() {
+		group.Go(func() error {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				do(i)
 			}
+			return nil
 		})
 	}
-	group.Wait()
+	_ = group.Wait() // there are no errors
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Detector judges images by their features. It is one file.
@@ -299,10 +300,10 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
 		var posthoc [][]float64
-		panicked := make(chan any, 1) // nil once posthoc is there
+		panicked := make(chan *parallel.Panic, 1) // nil once posthoc is there
 		if alongside {
 			go func() {
-				defer func() { panicked <- recover() }()
+				defer func() { panicked <- parallel.Recovered(recover()) }()
 				posthoc, _ = d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
 			}()
 		}

@@ -11,11 +11,10 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
 )
@@ -205,7 +204,7 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 		}
 	}
 	heads, history, diverged := make([]*head.Head, len(seeds)), make([][]head.Epoch, len(seeds)), make([]error, len(seeds))
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	for i, seed := range seeds {
 		o := t.Options.Train
 		o.Seed, o.Resume, o.Checkpoint, o.Window = seed, kept.from(i), kept.hook(i, o.Epochs), window

@@ -2,8 +2,9 @@
 // that one decision covers many.
 //
 // Two images look alike if the cosine of their features is as high as that of half of the
-// pairs of training images of one class. So the bound fits any backbone, and the more
-// alike the images of a class are the more alike those of a group are.
+// pairs of training images of one class, and higher than that of all but one of 500 pairs
+// of two classes. So the bound fits any backbone, and the more alike the images of a class
+// are, or those of two classes, the more alike those of a group are.
 package review
 
 import (
@@ -22,12 +23,15 @@ const (
 
 	mostClasses = 200  // whose training images are compared
 	mostOfClass = 20   // images of each
+	mostOfTwo   = 600  // images whose pairs of two classes are compared
+	ofTwo       = 500  // one of so many pairs of two classes may be within reach
 	same        = 1e-5 // how far identical rows are apart, rounded
 )
 
 // Reach is the distance, 1 − cosine, within which two images look alike: the median of
-// the pairs of training images of one class. Identical images are no pair, so that sets
-// of video frames do not make it zero. It is 0 where no class has two images.
+// the pairs of training images of one class, or less where as many as one of 500 pairs of
+// two classes are nearer. Identical images are no pair, so that sets of video frames do not
+// make it zero. It is 0 where no class has two images.
 func Reach(ctx context.Context, sets []*features.Set) (float64, error) {
 	type place struct {
 		set *features.Set
@@ -42,9 +46,11 @@ func Reach(ctx context.Context, sets []*features.Set) (float64, error) {
 			}
 		}
 	}
-	var away []float64
-	names := slices.Sorted(maps.Keys(byClass))
-	for _, name := range dataset.Every(names, mostClasses) {
+	var away, ofOthers []float64
+	var others [][]float32 // of the classes before
+	names := dataset.Every(slices.Sorted(maps.Keys(byClass)), mostClasses)
+	each := max(1, mostOfTwo/max(1, len(names)))
+	for _, name := range names {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
@@ -58,12 +64,26 @@ func Reach(ctx context.Context, sets []*features.Set) (float64, error) {
 			}
 			units = append(units, row)
 		}
+		units = units[:min(each, len(units))]
+		for _, row := range units {
+			for _, other := range others {
+				if d := Distance(row, other); d > same {
+					ofOthers = append(ofOthers, d)
+				}
+			}
+		}
+		others = append(others, units...)
 	}
 	if len(away) == 0 {
 		return 0, nil
 	}
 	slices.Sort(away)
-	return away[len(away)/2], nil
+	reach := away[len(away)/2]
+	if len(ofOthers) > 0 {
+		slices.Sort(ofOthers)
+		reach = min(reach, ofOthers[len(ofOthers)/ofTwo])
+	}
+	return reach, nil
 }
 
 // Unit returns a row divided by its length; one of zeros stays as it is.

@@ -29,8 +29,13 @@ func setOf(t *testing.T, d int, x []float32, labels []int64) *features.Set {
 }
 
 // TestReach compares with the distances of all pairs of each class, in two sets, and
-// passes over copies.
+// passes over copies. Where classes lie among each other, pairs of two classes bound it.
 func TestReach(t *testing.T) {
+	t.Run("classes apart", func(t *testing.T) { testReach(t, 10) })
+	t.Run("classes alike", func(t *testing.T) { testReach(t, 0) })
+}
+
+func testReach(t *testing.T, apart float64) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	const d = 20
 	var all [][]float32
@@ -41,22 +46,29 @@ func TestReach(t *testing.T) {
 		for j := range row {
 			row[j] = float32(rng.NormFloat64() + 1)
 		}
+		row[i%3] += float32(apart)
 		if i%10 == 9 {
 			copy(row, all[i-3]) // an identical image
 		}
 		all, labels = append(all, row), append(labels, int64(i%3))
 		parts[i/24] = append(parts[i/24], row...)
 	}
-	var pairs []float64
+	var pairs, others []float64
 	for i := range all {
 		for j := range i {
 			if away := Distance(Unit(all[i]), Unit(all[j])); away > same && labels[i] == labels[j] {
 				pairs = append(pairs, away)
+			} else if labels[i] != labels[j] {
+				others = append(others, away)
 			}
 		}
 	}
 	slices.Sort(pairs)
-	want := pairs[len(pairs)/2]
+	want, least := pairs[len(pairs)/2], slices.Min(others) // of fewer than 500
+	if want < least != (apart > 0) {
+		t.Fatal("these classes do not show what they are to show")
+	}
+	want = min(want, least)
 	first := setOf(t, d, parts[0], labels[:24])
 	got, err := Reach(t.Context(), []*features.Set{first, setOf(t, d, parts[1], labels[24:])})
 	if err != nil || got != want {
