@@ -124,7 +124,7 @@ func pages(t *testing.T) (all []string) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"bin", "demo", "reproduced", "mnist"}, name)) && name != ".":
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"bin", "demo", "dist", "reproduced", "mnist"}, name)) && name != ".":
 			return filepath.SkipDir
 		case filepath.Ext(name) == ".md" && name != "CHANGELOG.md":
 			all = append(all, filepath.ToSlash(name))

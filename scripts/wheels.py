@@ -81,12 +81,13 @@ def build(platform: str, folder: Path) -> tuple[Path, Path]:
     if goos == "darwin":
         cc += macos(folder / "macos")
     env = {**os.environ, "GOOS": goos, "GOARCH": goarch, "GOAMD64": "v1", "CGO_ENABLED": "1", "CC": cc, "GOFLAGS": "-trimpath"}
-    # What compiling C names in the program must not depend on folders. With -g, which Go
-    # asks of the linker, zig would keep all symbols.
+    # What compiling C names in the program must not depend on folders.
     env["CGO_CFLAGS"] = "-O2 -g0"
     library = folder / LIBRARIES[goos]
+    # Go says -s and then -g, after which zig keeps all symbols.
+    strip = "" if goos == "darwin" else " -extldflags=-s"
     subprocess.run(
-        ["go", "build", "-buildmode=c-shared", "-buildvcs=false", "-ldflags", "-s -w -buildid= -extldflags=-g0", "-o", str(library), "./python/native"],
+        ["go", "build", "-buildmode=c-shared", "-buildvcs=false", "-ldflags", "-s -w -buildid=" + strip, "-o", str(library), "./python/native"],
         cwd=ROOT, env=env, check=True,
     )
     source = ROOT / "python" / "launcher" / "launcher.c"
