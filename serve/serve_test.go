@@ -483,58 +483,31 @@ func TestShadow(t *testing.T) {
 // before.
 func TestShadowWaits(t *testing.T) {
 	w := start(t, func(o *Options) {
-		o.Running = 1
 		o.Detectors.Shadows = []detectors.Named{{Name: "main", File: servetest.Detector(t, 2)}}
 	})
-	main, shadow := w.detectors.Use("main")
-	defer main.Release()
-	defer shadow.Release()
-	metrics := httptest.NewServer(w.MetricsHandler())
-	defer metrics.Close()
-	compared := func() bool {
-		_, _, text := ask(t, "GET", metrics.URL+"/metrics", nil, nil)
-		return strings.Contains(text, "\nmlrbfn_shadow_total{")
-	}
-	hold := func() (end func()) {
-		end, err := w.places.run(t.Context())
-		if err != nil {
-			t.Error(err)
+	places := make(chan struct{}) // this test gives each, and takes it back
+	w.places.running = places
+	next := func(who string) {
+		t.Helper()
+		select {
+		case <-places:
+		case <-time.After(time.Minute):
+			t.Fatalf("%s did not wait for a place", who)
 		}
-		return end
 	}
-	first := hold()
-	answered := make(chan int, 1)
+	answered := make(chan int)
 	go func() {
 		status, _, _ := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1)))
 		answered <- status
 	}()
-	for main.Coming.Load() == 0 {
-		time.Sleep(time.Millisecond)
+	next("the request")
+	places <- struct{}{}
+	if status := <-answered; status != 200 {
+		t.Fatal(status)
 	}
-	time.Sleep(20 * time.Millisecond) // now it waits behind this place
-	next := make(chan func())
-	go func() { next <- hold() }()
-	time.Sleep(20 * time.Millisecond) // and this one behind it
-	first()
-	second := <-next // the shadow is behind it
-	select {
-	case status := <-answered:
-		if status != 200 {
-			t.Fatal(status)
-		}
-	case <-time.After(10 * time.Second):
-		second()
-		t.Skip("the request came behind both places, on a machine that is very busy")
-	}
-	time.Sleep(20 * time.Millisecond)
-	if compared() {
-		t.Error("the shadow did not wait")
-	}
-	second()
+	next("the shadow")
+	places <- struct{}{}
 	w.flights.Wait()
-	if !compared() {
-		t.Error("the shadow never ran")
-	}
 }
 
 // TestServeEnds: at the end requests that have begun are answered, and no goroutine
