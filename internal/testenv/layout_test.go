@@ -20,7 +20,8 @@ import (
 // name here that it is or lies in.
 var layers = [][]string{
 	{"internal", "options"},
-	{"metrics", "features", "bucket"},
+	{"metrics", "bucket"},
+	{"features"},
 	{"dataset"},
 	{"conditioning", "posthoc", "extractor"},
 	{"head"},
