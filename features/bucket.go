@@ -91,7 +91,11 @@ func (b *Bucket) Prepare(ctx context.Context, shard Shard, o Options) (*BucketPa
 			return nil, options.Errorf("Force", "it is needed to write shard %s beside %s, of another number of shards; or write to another folder", shard, p.Dir)
 		}
 	}
-	return b.part(ctx, shard)
+	part, err := b.part(ctx, shard)
+	if errors.Is(err, ErrDamaged) {
+		return nil, nil // it is made again
+	}
+	return part, err
 }
 
 // part reads what is known of a shard; nil if it is not finished.
@@ -246,23 +250,57 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 	if lacking := lackingOf(parts, b.String(), count); lacking != nil {
 		return lacking, nil
 	}
-	sets, found := make([]*Set, count), make([]*BucketPart, count)
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(32)
-	for i := range sets {
-		group.Go(func() error {
-			p, err := b.part(groupCtx, Shard{i + 1, count})
-			if err == nil && p == nil {
-				err = fmt.Errorf("%w: %s is gone", ErrShards, b.folder.URL(partObject(Shard{i + 1, count})))
-			}
-			if err == nil {
-				found[i] = p
-				sets[i], err = b.look(groupCtx, p)
-			}
-			return err
-		})
+	found, err := b.all(ctx, count)
+	for err == nil {
+		if unfinished, err := b.commit(ctx, found, o); unfinished != nil || err != nil {
+			return unfinished, err
+		}
+		// Another run may have made a part again meanwhile, and written its manifest before
+		// this one.
+		before := found
+		if found, err = b.all(ctx, count); err == nil && slices.EqualFunc(before, found, func(x, y *BucketPart) bool { return x.Name == y.Name }) {
+			break
+		}
 	}
-	if err := group.Wait(); err != nil {
+	// Also what a run would have deleted that was killed before it could.
+	for _, p := range found {
+		for _, name := range p.Replaces {
+			if err == nil {
+				err = b.remove(ctx, p.Shard, name)
+			}
+		}
+	}
+	return nil, err
+}
+
+// all reads what is known of all shards, which must be finished.
+func (b *Bucket) all(ctx context.Context, count int) ([]*BucketPart, error) {
+	found := make([]*BucketPart, count)
+	return found, b.each(ctx, count, func(ctx context.Context, i int) (err error) {
+		if found[i], err = b.part(ctx, Shard{i + 1, count}); err == nil && found[i] == nil {
+			err = fmt.Errorf("%w: %s is gone", ErrShards, b.folder.URL(partObject(Shard{i + 1, count})))
+		}
+		return err
+	})
+}
+
+// each calls do for each shard, some at a time.
+func (b *Bucket) each(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(32)
+	for i := range count {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+// commit writes the manifest of these parts.
+func (b *Bucket) commit(ctx context.Context, found []*BucketPart, o Options) (unfinished, err error) {
+	sets := make([]*Set, len(found))
+	if err := b.each(ctx, len(found), func(ctx context.Context, i int) (err error) {
+		sets[i], err = b.look(ctx, found[i])
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	text, unfinished, err := manifestOf(sets, o)
@@ -273,20 +311,10 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if !bytes.Equal(before, text) {
-		if err := b.folder.Put(ctx, partsFile, text); err != nil {
-			return nil, err
-		}
+	if bytes.Equal(before, text) {
+		return nil, nil
 	}
-	// Also what a run would have deleted that was killed before it could.
-	for i, p := range found {
-		for _, name := range p.Replaces {
-			if err := b.remove(ctx, sets[i].Shard.Shard, name); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return nil, nil
+	return nil, b.folder.Put(ctx, partsFile, text)
 }
 
 // remove deletes the objects of a part that a shard had.

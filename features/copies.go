@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -107,7 +108,11 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 		if strings.ContainsAny(name, `/\`) {
 			return fmt.Errorf("%w: %s: it names the file %q", ErrDamaged, folder.URL(metaFile), name)
 		}
-		need += meta.Files[name].Bytes
+		size := meta.Files[name].Bytes
+		if size < 0 || size > math.MaxInt64-1-need {
+			return fmt.Errorf("%w: %s: it says that %s has %d bytes", ErrDamaged, folder.URL(metaFile), name, size)
+		}
+		need += size
 	}
 	copies.Lock()
 	where, most := copies.Dir, copies.Memory
@@ -115,7 +120,7 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 		most = spill.Default()
 	}
 	if where == "" {
-		if used := copies.used; used+need > most || need < 0 {
+		if used := copies.used; need > most-used {
 			copies.Unlock()
 			return options.Errorf("Copies", "%s has %d MiB beside the %d MiB of other sets in memory, where sets from buckets may take %d: name a folder for temporary files", folder, need>>20, used>>20, most>>20)
 		}
@@ -142,7 +147,7 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 	}); err != nil {
 		return err
 	}
-	var group errgroup.Group
+	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(4)
 	for _, name := range names {
 		group.Go(func() error {
@@ -162,7 +167,10 @@ func fetch(ctx context.Context, folder *bucket.Folder, name string, size int64, 
 		}
 		return err
 	}
-	n, err := io.Copy(w, io.LimitReader(r, size+1))
+	var n int64
+	if o.Size <= size {
+		n, err = io.Copy(w, io.LimitReader(r, size+1))
+	}
 	err = errors.Join(err, r.Close())
 	if err == nil && (n != size || o.Size > size) {
 		err = fmt.Errorf("%w: %s has %d bytes, %s says %d: it was cut short or altered", ErrDamaged, folder.URL(name), max(n, o.Size), metaFile, size)

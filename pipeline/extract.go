@@ -150,7 +150,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		if err != nil {
 			return nil, err
 		}
-		if result, err := opts.begin(ctx, inputsOf(opts, source, root, complete.Items)); result != nil || err != nil {
+		if result, err := opts.begin(ctx, inputsOf(opts, source, root, complete.Classes, complete.Items)); result != nil || err != nil {
 			return result, err
 		}
 	}

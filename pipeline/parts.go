@@ -110,13 +110,13 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 	if err != nil {
 		return nil, err
 	}
+	if result.Unread {
+		made = "" // it is looked at again
+	}
 	if _, statErr := os.Stat(opts.Out); statErr == nil && (before == nil || result.Meta.SHA256 != before.SHA256 || made != before.Inputs) {
 		images := make([]int, len(result.Classes))
 		for i, class := range result.Classes {
 			images[i] = class.Images
-		}
-		if result.Unread {
-			made = ""
 		}
 		if _, err := set.Send(ctx, shard, opts.Out, made, images); err != nil {
 			return nil, fmt.Errorf("send a part: %w", err)
@@ -157,8 +157,9 @@ func placeFor(url string, opts ExtractOptions) (place string, release func() err
 }
 
 // inputsOf identifies all that a set is made of.
-func inputsOf(opts ExtractOptions, source detector.Source, root string, items []extractor.Item) string {
+func inputsOf(opts ExtractOptions, source detector.Source, root string, classes []string, items []extractor.Item) string {
 	hash := optionsHash(opts, source, root)
+	fmt.Fprintf(hash, "%q\x00", classes)
 	for _, item := range items {
 		// Of all shards, as a part also tells of the whole.
 		fmt.Fprintf(hash, "%s\x00%d\x00", item.Path, item.Label)
@@ -232,6 +233,8 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*ver
 type partImages struct {
 	images  int    // −1 if that is not known
 	listing string // identifies them
+	// lost, unless nil, is why some of them cannot be read now, for a reason that may pass.
+	lost error
 	// known is asked for each path in an unfinished part whether the next image has it.
 	known func(path string) bool
 	// rest returns the images without a line, n of which are there: a list, or a stream.
@@ -283,6 +286,9 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 			many++
 		}
 		if mine {
+			if p.lost == nil && u.Err != nil && !errors.Is(u.Err, fs.ErrNotExist) {
+				p.lost = u.Err
+			}
 			units = append(units, i)
 			expected += max(u.Size/(100<<10), 1)
 			fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name, u.Size, u.Version)
@@ -355,6 +361,15 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	shard := to.Shard
 	if shard.Count == 0 {
 		shard = features.Shard{Index: 1, Count: 1}
+	}
+	if images.lost != nil && !to.Force {
+		parts, err := verdicts.List(to.Out)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if slices.ContainsFunc(parts, func(p verdicts.Part) bool { return p.Shard == shard && p.Record != nil }) {
+			return nil, options.Errorf("Force", "it is needed to replace the finished shard %s in %s: %w", shard, to.Out, images.lost)
+		}
 	}
 	w, err := verdicts.Create(to.Out, shard, verdicts.Work{
 		Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector,

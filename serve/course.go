@@ -73,9 +73,8 @@ func (s *Server) driftCourse(w http.ResponseWriter, r *http.Request) {
 		s.storeError(w, r, err)
 		return
 	}
-	evidence := slices.DeleteFunc(s.drift.during(q.From, to), func(h sourceHistory) bool {
-		return h.Detector != main.Name || q.Source != "" && h.Source != q.Source
-	})
+	evidence := s.drift.during(q.From.Truncate(max(step, time.Hour)), to, main.SHA256)
+	evidence = slices.DeleteFunc(evidence, func(h sourceHistory) bool { return q.Source != "" && h.Source != q.Source })
 	writeJSON(w, http.StatusOK, map[string]any{"parts": courseOf(main, counts), "evidence": evidence})
 }
 

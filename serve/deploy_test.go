@@ -18,7 +18,7 @@ import (
 func TestDashboard(t *testing.T) {
 	w, _ := remembering(t)
 	ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1)))
-	w.drift.update(t.Context())
+	w.drift.update(t.Context(), true)
 	w.metrics.changed("main", false, nil)
 	w.metrics.shadow("main", "agree")
 	w.metrics.delivered(nil)

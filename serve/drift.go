@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,6 +27,8 @@ type drifts struct {
 	store store.Store // or nil
 	log   *slog.Logger
 	watch sync.Mutex // one update at a time
+	// shared is when the histories in the store were read last.
+	shared time.Time
 
 	alarmsOf map[string]alarmsOf // by the key of the state; of whoever calls alarms
 
@@ -46,6 +49,7 @@ type source struct {
 	sum         [sha256.Size]byte // of the state in the store
 	history     drift.History
 	noted       time.Time // when the history was stored last
+	unsaved     bool      // the history has what is not stored
 }
 
 type scored struct {
@@ -77,12 +81,19 @@ func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
 	if err != nil {
 		return err
 	}
-	histories, err := d.store.States(ctx, historyKey)
-	if err != nil {
-		return err
-	}
 	d.watch.Lock()
 	defer d.watch.Unlock()
+	histories := map[string][]byte{}
+	if at := time.Now(); at.Sub(d.shared) >= noteEvery { // others store them no more often
+		for _, l := range open {
+			some, err := d.store.States(ctx, historyKey+l.SHA256+"/")
+			if err != nil {
+				return err
+			}
+			maps.Copy(histories, some)
+		}
+		d.shared = at
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	sourceOf := func(key string) *source { // nil if it is of no detector that is open
@@ -108,7 +119,8 @@ func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
 		if s := sourceOf(strings.TrimPrefix(key, historyKey)); s != nil {
 			var other drift.History
 			if err := other.UnmarshalBinary(value); err != nil {
-				return err
+				d.log.Warn("the evidence of drift over time cannot be read, and is begun anew", "source", key, "error", err)
+				continue
 			}
 			s.history.Merge(time.Now(), &other)
 		}
@@ -153,7 +165,7 @@ func (s *Server) watchDrift(ctx context.Context) {
 		case <-tick.C:
 			s.shareDrift(ctx)
 		}
-		s.drift.update(context.WithoutCancel(ctx))
+		s.drift.update(context.WithoutCancel(ctx), ctx.Err() != nil)
 	}
 }
 
@@ -173,14 +185,14 @@ func (s *Server) shareDrift(ctx context.Context) {
 	}
 }
 
-// update lets the martingales see what waits.
-func (d *drifts) update(ctx context.Context) {
+// update lets the martingales see what waits. The last time it also stores the histories.
+func (d *drifts) update(ctx context.Context, last bool) {
 	d.watch.Lock()
 	defer d.watch.Unlock()
 	d.mu.Lock()
 	var keys []sourceKey
 	for key, s := range d.sources {
-		if len(s.waiting) > 0 {
+		if len(s.waiting) > 0 || s.unsaved {
 			keys = append(keys, key)
 		}
 	}
@@ -190,6 +202,7 @@ func (d *drifts) update(ctx context.Context) {
 		if err := d.see(ctx, key); err != nil {
 			d.log.Error("the drift of a source was not updated; its images wait", "source", key.source, "error", err)
 		}
+		d.note(ctx, key, last)
 		cancel()
 	}
 }
@@ -200,6 +213,9 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	s := d.sources[key]
 	seen, state := slices.Clone(s.waiting), s.state
 	d.mu.Unlock()
+	if len(seen) == 0 {
+		return nil
+	}
 	var next *drift.Watch
 	var alarms []string
 	var most float64 // evidence
@@ -241,49 +257,58 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	if err != nil {
 		return err
 	}
-	defer d.note(ctx, key, s, len(alarms) > 0)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.state, s.sum, s.waiting = next, sum, slices.Delete(s.waiting, 0, len(seen))
 	s.history.Add(time.Now(), most)
+	s.unsaved = true
+	if len(alarms) > 0 {
+		s.noted = time.Time{} // the history is stored at once
+	}
 	for _, class := range alarms {
 		d.log.Error("DRIFT: the images are no longer like the calibration images", "detector", s.name, "source", key.source, "class", class, "chance_without_cause", d.alpha)
 	}
 	return nil
 }
 
-// note stores the history of a source once in a while, or now. What is not stored now is
-// stored later; it is for looking.
-func (d *drifts) note(ctx context.Context, key sourceKey, s *source, now bool) {
-	at := time.Now()
-	if d.store == nil || !now && at.Sub(s.noted) < noteEvery {
+// note stores the history of a source once in a while, or now; it is for looking.
+func (d *drifts) note(ctx context.Context, key sourceKey, now bool) {
+	d.mu.Lock()
+	s := d.sources[key]
+	due := s.unsaved && (now || time.Since(s.noted) >= noteEvery)
+	d.mu.Unlock()
+	if d.store == nil || !due {
 		return
 	}
+	at := time.Now()
 	err := d.store.UpdateState(ctx, historyKey+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		var other drift.History
-		if old != nil {
-			if err := other.UnmarshalBinary(old); err != nil {
-				return nil, err
-			}
+		if old != nil && other.UnmarshalBinary(old) == nil { // a damaged one is replaced
+			s.history.Merge(at, &other)
 		}
-		s.history.Merge(at, &other)
 		return s.history.MarshalBinary()
 	})
 	if err != nil {
 		d.log.Debug("the evidence of drift over time is not stored now", "source", key.source, "error", err)
 		return
 	}
-	s.noted = at
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.noted, s.unsaved = at, false
 }
 
-// during returns the evidence of each source from one time to another.
-func (d *drifts) during(from, to time.Time) []sourceHistory {
+// during returns the evidence of each source of these detectors, by their hashes, from one
+// time to another.
+func (d *drifts) during(from, to time.Time, hashes ...string) []sourceHistory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := []sourceHistory{}
 	for key, s := range d.sources {
+		if !slices.Contains(hashes, key.detector) {
+			continue
+		}
 		points := slices.DeleteFunc(s.history.Since(from), func(p drift.Point) bool { return !p.Start.Before(to) })
 		if len(points) > 0 {
 			all = append(all, sourceHistory{s.name, s.version, key.source, points})
@@ -375,7 +400,7 @@ func (s *Server) resetDrift(w http.ResponseWriter, r *http.Request) {
 
 // reset begins new tests.
 func (d *drifts) reset(ctx context.Context) (err error) {
-	d.update(ctx)
+	d.update(ctx, false)
 	d.watch.Lock()
 	defer d.watch.Unlock()
 	d.mu.Lock()

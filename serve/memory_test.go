@@ -233,7 +233,7 @@ func TestDrift(t *testing.T) {
 				t.Fatal(text)
 			}
 		}
-		s.drift.update(t.Context())
+		s.drift.update(t.Context(), true)
 		_, _, text := ask(t, "GET", server.URL+"/v1/drift", nil, nil)
 		var got struct{ Sources []sourceDrift }
 		decode(t, text, &got)

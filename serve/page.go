@@ -180,15 +180,17 @@ func (s *Server) cameIn(r *http.Request) *came {
 	now := time.Now()
 	from := now.Add(-c.Span.Long)
 	c.drift(s.drift.list(), s.opts.Alpha)
-	c.evidence(s.drift.during(from.Truncate(c.Span.Step), now), from, now)
+	var hashes []string
 	for _, name := range s.detectors.Names() {
 		d, shadow := s.detectors.Use(name)
+		hashes = append(hashes, d.SHA256)
 		if d.FlagsNothing() {
 			c.Alarms = append(c.Alarms, fmt.Sprintf("The detector %s flags nothing: it had too few calibration images for a threshold.", name))
 		}
 		d.Release()
 		shadow.Release()
 	}
+	c.evidence(s.drift.during(from.Truncate(c.Span.Step), now, hashes...), from, now)
 	if s.opts.Store == nil {
 		c.Note = "This service remembers nothing: it was started without a store. Flagged images are shown as they come."
 		return c

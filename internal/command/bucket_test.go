@@ -217,8 +217,8 @@ func TestPartsInBucket(t *testing.T) {
 	onDisk()
 	all(4, true)
 	here("with more images")
-	if killed < 8 {
-		t.Errorf("only %d processes were killed", killed)
+	if killed == 0 {
+		t.Error("no process was killed")
 	}
 
 	// What a command makes of the set here and there.

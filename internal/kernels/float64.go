@@ -108,8 +108,8 @@ type panels[T Real] struct {
 	n, k   int
 	rows   int // of a panel but the last
 	padded int // n, filled up
-	// ends says for each panel up to which column it has numbers that are not 0; nil
-	// means k.
+	// ends says for each panel of a triangular matrix up to which column it has numbers
+	// that are not 0; nil means k.
 	ends []int
 }
 
@@ -132,9 +132,13 @@ func (x *panels[T]) end(i, p, k int) int {
 	return min(k, x.ends[i/x.rows]-p)
 }
 
-// findEnds finds the ends. A product with a triangular matrix then takes about half of
-// the time.
+// findEnds finds the ends of a triangular matrix, whose products then take about half of
+// the time. Each column is part of some panel, so that a row with a number that is not
+// finite has one in its product; in other matrices a column of zeros would hide it.
 func (x *panels[T]) findEnds() {
+	if x.n != x.k {
+		return
+	}
 	for i := 0; i < x.n; i += x.rows {
 		end := 0
 		for p := 0; p < x.k; p += depth {
@@ -145,7 +149,11 @@ func (x *panels[T]) findEnds() {
 				}
 			}
 		}
-		x.ends = append(x.ends, max(end, 1))
+		if end != min(i+x.rows, x.n) {
+			x.ends = nil
+			return
+		}
+		x.ends = append(x.ends, end)
 	}
 }
 

@@ -254,6 +254,7 @@ func TestRight(t *testing.T) {
 				b[i] = float64(narrow[i])
 			}
 			if rapid.Bool().Draw(t, "triangular") {
+				n, k = min(n, k), min(n, k)
 				for p := range k {
 					clear(b[p*n : p*n+min(n, p)])
 					clear(narrow[p*n : p*n+min(n, p)])
