@@ -332,8 +332,8 @@ func (p *packed) merge(found heap, product []float32, x []float32, length float6
 }
 
 // cut drops the candidates that cannot be among the K largest and returns the
-// product below which none can. The slack on either side is twice what rounding
-// needs, which leaves room for that of the floor itself.
+// product below which none can. The slack on either side is more than what
+// rounding needs, that of the floor included.
 func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate, float32) {
 	if len(candidates) < k {
 		return candidates, floor

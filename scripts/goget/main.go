@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	settings := strings.Fields(string(out))
+	settings := strings.Split(strings.TrimSpace(string(out)), "\n")
 	user := user{ctx: ctx, stdout: stdout, stderr: stderr, dir: filepath.Join(room, "outside"), env: append(os.Environ(),
 		"GOPROXY=file://"+filepath.Join(room, "proxy")+",file://"+filepath.Join(settings[0], "cache", "download")+","+settings[1],
 		"GOMODCACHE="+filepath.Join(room, "modules"), "GOBIN="+filepath.Join(room, "bin"), "HOME="+filepath.Join(room, "outside"), "GOCACHE="+cache(ctx),
