@@ -230,17 +230,7 @@ func TestStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		large := bytes.Repeat([]byte("0123456789abcdef"), 40<<20/16) // three parts
-		err = dir.Create(t.Context(), "large", func(w io.Writer) error {
-			_, err := w.Write(large)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, _, err := dir.Read(t.Context(), "large", 1<<30); err != nil || !bytes.Equal(got, large) {
-			t.Errorf("%d bytes, %v", len(got), err)
-		}
+		large := writeLarge(t, dir, 40<<20) // three parts
 		broken := errors.New("broken")
 		err = dir.Create(t.Context(), "half", func(w io.Writer) error {
 			_, err := w.Write(large)
@@ -277,6 +267,23 @@ func TestStore(t *testing.T) {
 	})
 }
 
+// writeLarge writes the object "large" of several parts, and reads it again.
+func writeLarge(t *testing.T, dir *bucket.Folder, size int) []byte {
+	t.Helper()
+	large := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+	err := dir.Create(t.Context(), "large", func(w io.Writer) error {
+		_, err := w.Write(large)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := dir.Read(t.Context(), "large", 1<<30); err != nil || !bytes.Equal(got, large) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	return large
+}
+
 // TestGS: gs:// signs its requests as Google's interface wants them, which the store checks
 // like those of s3://.
 func TestGS(t *testing.T) {
@@ -289,17 +296,7 @@ func TestGS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large := bytes.Repeat([]byte("0123456789abcdef"), 20<<20/16) // two parts
-	err = dir.Create(t.Context(), "large", func(w io.Writer) error {
-		_, err := w.Write(large)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, _, err := dir.Read(t.Context(), "large", 1<<30); err != nil || !bytes.Equal(got, large) {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
+	writeLarge(t, dir, 20<<20) // two parts
 }
 
 // TestWeb: tars and lists of URLs on a web server.
