@@ -164,7 +164,7 @@ func (d *Drift) classes() Chart {
 		for _, p := range d.Parts {
 			counts, sizes = append(counts, p.Classes[class.Name]), append(sizes, p.images())
 		}
-		return Change(counts, sizes)
+		return ShareChange(counts, sizes)
 	}
 	shown := slices.Clone(d.Classes)
 	slices.SortStableFunc(shown, func(a, b DriftClass) int { return cmp.Compare(change(b), change(a)) })
@@ -193,10 +193,10 @@ func (d *Drift) classes() Chart {
 	return c
 }
 
-// Change says how much a share changes over parts of the given sizes, by Pearson's χ²
+// ShareChange says how much a share changes over parts of the given sizes, by Pearson's χ²
 // statistic of the counts in them: Σ (count − e)²/e, where e is what the share of all
 // parts together would give. Parts of size 0 are left out; it is 0 if nothing was counted.
-func Change(counts, sizes []int) (chi2 float64) {
+func ShareChange(counts, sizes []int) (chi2 float64) {
 	var count, size int
 	for i, n := range counts {
 		count += n

@@ -8,7 +8,7 @@ import (
 )
 
 // Expected values are those of scipy.stats.chisquare.
-func TestChange(t *testing.T) {
+func TestShareChange(t *testing.T) {
 	for _, c := range []struct {
 		counts, sizes []int
 		want          float64
@@ -19,7 +19,7 @@ func TestChange(t *testing.T) {
 		{[]int{0, 0}, []int{3, 4}, 0},
 		{nil, nil, 0},
 	} {
-		if got := report.Change(c.counts, c.sizes); math.Abs(got-c.want) > 1e-10 {
+		if got := report.ShareChange(c.counts, c.sizes); math.Abs(got-c.want) > 1e-10 {
 			t.Errorf("%d of %d: %v, want %v", c.counts, c.sizes, got, c.want)
 		}
 	}

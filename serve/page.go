@@ -354,7 +354,7 @@ func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now
 		for _, p := range points {
 			counts, sizes = append(counts, p.of.classes[class]), append(sizes, p.of.n)
 		}
-		changes[class] = report.Change(counts, sizes)
+		changes[class] = report.ShareChange(counts, sizes)
 	}
 	shown := slices.Clone(classes)
 	slices.SortStableFunc(shown, func(a, b string) int { return cmp.Compare(changes[b], changes[a]) })
