@@ -17,7 +17,8 @@ type Inspection struct {
 	Classes  []InspectedClass
 	Overlaps []ClassOverlap
 	Odd      []Finding
-	Notes    []string // what was not looked at, and why
+	Failed   []Failure // images that could not be read when the features were made
+	Notes    []string  // what was not looked at, and why
 	Commands []string
 	Facts    []Fact
 }
@@ -58,6 +59,7 @@ type inspectionView struct {
 	Page         layout
 	Filter       []choice
 	Sections     []sectionView
+	Failed       failures
 	ClassTable   table
 	OverlapTable *table
 }
@@ -91,6 +93,7 @@ func WriteInspection(dir string, in Inspection) error {
 		v.Sections = append(v.Sections, view)
 		v.Page.Links = append(v.Page.Links, link{s.ID, fmt.Sprintf("%s (%d)", s.Title, s.Total)})
 	}
+	v.Failed = v.Page.failed(in.Failed)
 	v.Page.Links = append(v.Page.Links, link{"classes", "Classes"})
 	v.Page.Album.load()
 	v.tables(in)

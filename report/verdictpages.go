@@ -31,10 +31,9 @@ var (
 )
 
 const (
-	verdictSide = 160  // pixels of a judged image
-	nearSide    = 64   // pixels of a training image beside it
-	mostFailed  = 1000 // failures that the page lists
-	leastBar    = 4.0  // standard deviations that fill a bar, at least
+	verdictSide = 160 // pixels of a judged image
+	nearSide    = 64  // pixels of a training image beside it
+	leastBar    = 4.0 // standard deviations that fill a bar, at least
 )
 
 // verdictsView is one page of Verdicts as the template reads it.
@@ -54,7 +53,7 @@ type verdictsView struct {
 	Meanings []Part // the parts that mean the same for all images
 	Bar      string // how many standard deviations fill a bar
 	Unshown  []*verdictView
-	Failed   []Failure
+	Failed   failures
 	Pages    []pageLink
 	Before   *pageLink // the pages beside this one; nil for none
 	After    *pageLink
@@ -359,12 +358,7 @@ func (p *verdictsView) first(links []pageLink) {
 	if p.Counts = v.counts(); p.Counts != nil {
 		p.Page.Links = append(p.Page.Links, link{"counts", "Classes"})
 	}
-	if n := len(v.Failed); n > 0 {
-		p.Page.Links = append(p.Page.Links, link{"failed", fmt.Sprintf("Not read (%d)", n)})
-		for _, f := range v.Failed[:min(n, mostFailed)] {
-			p.Failed = append(p.Failed, Failure{strings.ToValidUTF8(f.Path, "\ufffd"), strings.ToValidUTF8(f.Error, "\ufffd")})
-		}
-	}
+	p.Failed = p.Page.failed(v.Failed)
 }
 
 func isAre(n int) string {

@@ -83,6 +83,26 @@ type Map struct {
 // Failure is an image that could not be read.
 type Failure struct{ Path, Error string }
 
+// failures are those of images that could not be read, as a page lists them.
+type failures struct {
+	Shown []Failure
+	Total int
+}
+
+const mostFailed = 1000 // failures that a page lists
+
+// failed lists failures, and links to the list.
+func (l *layout) failed(all []Failure) failures {
+	f := failures{Total: len(all)}
+	if f.Total > 0 {
+		l.Links = append(l.Links, link{"failed", fmt.Sprintf("Not read (%d)", f.Total)})
+	}
+	for _, one := range all[:min(f.Total, mostFailed)] {
+		f.Shown = append(f.Shown, Failure{strings.ToValidUTF8(one.Path, "\ufffd"), strings.ToValidUTF8(one.Error, "\ufffd")})
+	}
+	return f
+}
+
 // CheckVerdicts returns an error if WriteVerdicts could not write to the file. Call
 // it before long work. A file that this package did not make is never replaced.
 func CheckVerdicts(file string) error { return checkPage(file) }

@@ -97,7 +97,7 @@ Each row of the table is a part of the images: how many were flagged and their m
 		}
 		course.end()
 		if *page != "" {
-			if err := report.WriteDrift(*page, course.page(*file, by)); err != nil {
+			if err := report.WriteDrift(*page, course.page(*file, by, c.line())); err != nil {
 				return err
 			}
 		}
@@ -437,12 +437,12 @@ func (c *course) shares(class string) (early, late float64) {
 }
 
 // page is the course as a page.
-func (c *course) page(file, by string) report.Drift {
+func (c *course) page(file, by, line string) report.Drift {
 	page := report.Drift{
 		Title: "Are these images still like the training images?", Draw: figures.Draw,
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
 			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
-		Answer: "No alarm.", Facts: []report.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
+		Answer: "No alarm.", Commands: []string{line}, Facts: []report.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
 	}
 	if c.Failed > 0 {
 		page.Notes = append(page.Notes, fmt.Sprintf("%s could not be read.", count(c.Failed, "image")))

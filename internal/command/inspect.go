@@ -111,6 +111,9 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 	for _, odd := range r.Odd[:min(len(r.Odd), mostShown)] {
 		page.Odd = append(page.Odd, report.Finding{Image: r.Images[odd.Row], What: odd.What})
 	}
+	for _, f := range r.Failed {
+		page.Failed = append(page.Failed, report.Failure{Path: f.Path, Error: f.Error})
+	}
 	for _, class := range r.Classes {
 		page.Classes = append(page.Classes, report.InspectedClass{
 			Name: class.Name, Rows: class.Rows, Wrong: class.Wrong, Copies: class.Copies, Leaked: class.Leaked, Outliers: class.Outliers,
@@ -148,7 +151,7 @@ func inspectionNotes(r *pipeline.InspectReport) []string {
 		notes = append(notes, plural(r.Unread, "%d image cannot be read any more, and is judged by its features alone", "%d images cannot be read any more, and are judged by their features alone")+"; --images names the folder that they are in now")
 	}
 	if n := len(r.Failed); n > 0 {
-		notes = append(notes, fmt.Sprintf("%s could not be decoded when features were extracted, as errors.jsonl beside the features says", count(n, "file")))
+		notes = append(notes, fmt.Sprintf("%s could not be decoded when features were extracted: the page lists them", count(n, "file")))
 	}
 	if r.Unlabelled > 0 {
 		notes = append(notes, plural(r.Unlabelled, "%d image has no label, and is looked at for copies alone", "%d images have no label, and are looked at for copies alone"))

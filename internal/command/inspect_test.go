@@ -57,9 +57,12 @@ func TestInspect(t *testing.T) {
 	for i := range 5 {
 		savePNG(t, filepath.Join("test", "left", strconv.Itoa(i)+".png"), drawing(uint64(300+i), false))
 	}
+	if err := os.WriteFile("train/left/<i>cut.png", []byte("\x89PNG\r\n\x1a\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	savePNG(t, "test/right/leak.png", drawing(105, true))
-	for _, set := range []string{"train", "test"} {
-		call(t, done, "extract", "--model", "pixels", "--size", "8x8", "--images", set, "--out", set+".features", "--quiet")
+	for set, code := range map[string]int{"train": partial, "test": done} {
+		call(t, code, "extract", "--model", "pixels", "--size", "8x8", "--images", set, "--out", set+".features", "--quiet")
 	}
 	out, _ := call(t, done, "inspect", "--features", "train.features", "--test", "test.features", "--out", "new/report", "--json", "--quiet")
 	var result struct {
@@ -99,7 +102,7 @@ func TestInspect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"left/wrong.png", "data:image/jpeg", "&lt;b&gt;r5.png", "blank: all of one shade", "unusual shape"} {
+	for _, part := range []string{"left/wrong.png", "data:image/jpeg", "&lt;b&gt;r5.png", "blank: all of one shade", "unusual shape", "Not read (1)", "left/&lt;i&gt;cut.png"} {
 		if !strings.Contains(string(page), part) {
 			t.Errorf("the page has no %q", part)
 		}
