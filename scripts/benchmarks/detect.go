@@ -157,8 +157,9 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	fmt.Fprintf(w, "from file to verdict\t%.2f\t%.2f× of both together\t%.2f\t%.2f×\n",
 		ms("verdict"), ms("verdict")/(ms("decode")+ms("run")), cpu("verdict"), cpu("verdict")/(cpu("decode")+cpu("run")))
 	fmt.Fprintf(w, "\nreasons for %d flagged photographs, all cores\tms each\t\tprocessor ms\t\n", len(mapped))
-	fmt.Fprintf(w, "parts of the score (--explain)\t%.1f\t\t%.1f\t\n", ms("why"), cpu("why"))
-	fmt.Fprintf(w, "and a map (--explain where)\t%.1f\t\t%.1f\t\n", ms("where"), cpu("where"))
+	for _, l := range []struct{ text, what string }{{"parts of the score (--explain)", "why"}, {"and a map (--explain where)", "where"}} {
+		fmt.Fprintf(w, "%s\t%.1f\t\t%.1f\t%.1f× a verdict\n", l.text, ms(l.what), cpu(l.what), cpu(l.what)/cpu("verdict"))
+	}
 	fmt.Fprintf(w, "\nstart of the program\tms\t\n")
 	fmt.Fprintf(w, "onnxruntime loads the model\t%.0f\t\n", ms("load"))
 	fmt.Fprintf(w, "detect judges one image\t%.0f\t%.0f ms beside loading and the verdict\n", ms("detect one"), ms("detect one")-ms("load")-ms("verdict"))
