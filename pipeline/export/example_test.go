@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 
@@ -14,10 +15,11 @@ import (
 
 // A detector becomes a graph that any ONNX runtime runs, from features to verdicts.
 func ExampleExport() {
+	rng := rand.New(rand.NewPCG(1, 2))
 	var x []float32
 	var labels []int64
 	for i := range 400 {
-		x = append(x, float32(4*(i%2)+1)+float32(i%9)/20, float32(i%11)/20)
+		x = append(x, float32(4*(i%2)+1)+0.2*float32(rng.NormFloat64()), 0.2*float32(rng.NormFloat64()))
 		labels = append(labels, int64(i%2))
 	}
 	rows, err := features.InMemory(x, 2, labels, []string{"cat", "dog"})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"math/rand/v2"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -11,10 +12,11 @@ import (
 
 // A detector of rows in memory, of which nothing is written to a disk.
 func ExampleTrain() {
+	rng := rand.New(rand.NewPCG(1, 2))
 	var x []float32
 	var labels []int64
 	for i := range 400 { // two clouds of points, around 1, 0 and 5, 0
-		x = append(x, float32(4*(i%2)+1)+float32(i%9)/20, float32(i%11)/20)
+		x = append(x, float32(4*(i%2)+1)+0.2*float32(rng.NormFloat64()), 0.2*float32(rng.NormFloat64()))
 		labels = append(labels, int64(i%2))
 	}
 	rows, err := features.InMemory(x, 2, labels, []string{"cat", "dog"})
@@ -29,10 +31,14 @@ func ExampleTrain() {
 	}
 	fmt.Println(result.Rows.Train, "rows to train,", result.Rows.Validation, "to validate,", result.Rows.Calibration, "to calibrate")
 	for _, v := range d.Verdicts([]float32{5, 0.2, 3, 40}) {
-		fmt.Println(v.Class, v.OOD)
+		if v.OOD {
+			fmt.Println("out of distribution")
+		} else {
+			fmt.Println(v.Class)
+		}
 	}
 	// Output:
 	// 320 rows to train, 40 to validate, 40 to calibrate
-	// dog false
-	// cat true
+	// dog
+	// out of distribution
 }
