@@ -88,4 +88,6 @@ type nothing struct{}
 
 func (nothing) Has(string) bool { return false }
 
-func (nothing) Features(context.Context, string, string) ([]float32, error) { return nil, os.ErrNotExist }
+func (nothing) Features(context.Context, string, string) ([]float32, error) {
+	return nil, os.ErrNotExist
+}
