@@ -124,7 +124,13 @@ func (e External) open(graph string) (*os.File, error) {
 	if !filepath.IsLocal(e.File) {
 		return nil, fmt.Errorf("the model says that they are in %q, which is not below the graph's folder", e.File)
 	}
-	path := filepath.Join(filepath.Dir(graph), e.File)
+	// Older versions of onnxruntime take the offset of this "file" for an address in memory.
+	if filepath.ToSlash(e.File) == "*/_ORT_MEM_ADDR_/*" {
+		return nil, fmt.Errorf("the model says that they are in %q, which would be the program's own memory", e.File)
+	}
+	// As the system reads the path, and onnxruntime by it: Join would take away a link
+	// with a .. behind it, which lead elsewhere, and a NUL, where a path in C ends.
+	path := filepath.Dir(graph) + string(filepath.Separator) + e.File
 	f, err := regular.Open(path, regular.Weights)
 	if err != nil {
 		return nil, err
