@@ -38,7 +38,7 @@ func (in *inliner) inline(tensor []byte) ([]byte, error) {
 			}
 			where[text(pair, 1)] = text(pair, 2)
 		case tensorDataLocation:
-			external = f.value == 1
+			external = int32(f.value) == 1
 		default:
 			kept = append(kept, f)
 		}
@@ -185,7 +185,7 @@ func Externals(model []byte) ([]External, error) {
 		for _, f := range fields {
 			switch f.number {
 			case tensorDataLocation:
-				outside = f.value == 1
+				outside = int32(f.value) == 1
 			case tensorFloats, tensorInt32s, tensorStrings, tensorInt64s, tensorRawData, tensorDoubles, tensorUint64s:
 				inside = true
 			case tensorExternalData:
