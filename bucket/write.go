@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Put writes an object as a whole: readers see the old one or the new one, and never a
@@ -43,7 +43,7 @@ const (
 // while fill writes; at most 5 parts of 16 MiB are in memory, and parts become larger
 // where there are very many.
 func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) error) (err error) {
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(partsAtOnce)
 	w := &writer{folder: f, ctx: groupCtx, group: group, key: f.prefix + name, size: partSize}
 	err = fill(w)
@@ -75,7 +75,7 @@ func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) e
 type writer struct {
 	folder *Folder
 	ctx    context.Context
-	group  *errgroup.Group
+	group  *parallel.Group
 	key    string
 	id     string // "" before the first part
 	size   int    // of the next part

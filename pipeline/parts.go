@@ -77,14 +77,22 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 	opts.Out, opts.Parts, opts.Speculate = features.PartDir(place, shard), false, false
 	opts.begin = func(ctx context.Context, inputs string) (*ExtractResult, error) {
 		made = inputs
-		switch {
-		case before == nil || opts.Force:
+		if before == nil || opts.Force {
 			return nil, nil
-		case before.Inputs == "" || before.Inputs != inputs || opts.Verify:
+		}
+		damaged := set.Whole(ctx, before)
+		if damaged != nil && !errors.Is(damaged, features.ErrDamaged) {
+			return nil, damaged
+		}
+		if damaged != nil || before.Inputs == "" || before.Inputs != inputs || opts.Verify {
+			old := before
+			if damaged != nil {
+				before = nil // it is sent again
+			}
 			if _, err := os.Stat(opts.Out); err == nil {
 				return nil, nil // it was made, and not sent
 			}
-			err := set.Fetch(ctx, before, opts.Out)
+			err := set.Fetch(ctx, old, opts.Out)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrDamaged) {
 				err = nil // it is made again
 			}
