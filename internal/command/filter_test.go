@@ -114,6 +114,9 @@ func TestDetectSetsAside(t *testing.T) {
 	if err := os.Symlink(in("new", "aside", "a (2).png"), in("link.png")); err != nil {
 		t.Skip(err)
 	}
+	if _, err := os.Stat(in("link.png")); err != nil {
+		t.Skip("no links here, as under Wine")
+	}
 	if rows := detect(3, "", "--move-ood", "other", "link.png"); rows[0]["ood"] != true || rows[0]["set_aside_error"] == nil {
 		t.Errorf("%v", rows)
 	}
