@@ -106,7 +106,7 @@ func TestNames(t *testing.T) {
 // path has letters beyond ASCII and more than 260 characters.
 func TestModelOfALongPath(t *testing.T) {
 	if filepath.Separator == '\\' {
-		t.Skip("onnxruntime opens the file: not on Windows, as tried under Wine")
+		t.Skip("onnxruntime finds no weights in another file there, as tried under Wine")
 	}
 	export := filepath.Join("testdata", "exports", "external")
 	dir := filepath.Join(t.TempDir(), "gr\u00fcn", strings.Repeat("folder of a long name"+string(filepath.Separator), 15))
