@@ -102,6 +102,22 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestModelOfALongPath: a model with its weights in another file opens in a folder whose
+// path has letters beyond ASCII and more than 260 characters.
+func TestModelOfALongPath(t *testing.T) {
+	if filepath.Separator == '\\' {
+		t.Skip("onnxruntime finds no weights in another file there, as tried under Wine")
+	}
+	export := filepath.Join("testdata", "exports", "external")
+	dir := filepath.Join(t.TempDir(), "gr\u00fcn", strings.Repeat("folder of a long name"+string(filepath.Separator), 15))
+	if err := os.CopyFS(dir, os.DirFS(export)); err != nil {
+		t.Fatal(err)
+	}
+	if here, there := openTest(t, export, ModelOptions{}).Fingerprint(), openTest(t, dir, ModelOptions{}).Fingerprint(); here != there {
+		t.Errorf("%s, %s", here, there)
+	}
+}
+
 // same tells whether root has a file of exactly that name, which was not there before
 // under another one.
 func same(t *testing.T, root, name string) bool {

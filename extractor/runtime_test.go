@@ -153,7 +153,7 @@ static const char *version(void) { return "1.2.0"; }
 static struct { const void *(*a)(unsigned); const char *(*v)(void); } base = { get_api, version };
 void *OrtGetApiBase(void) { return &base; }
 `)
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", old, source).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-c", `${CC:-cc} "$@"`, "cc", "-shared", "-fPIC", "-o", old, source).CombinedOutput(); err != nil {
 		t.Skipf("no C compiler: %v: %s", err, out)
 	}
 	wantError(t, errors.New(refusal(old)), old, "too old", "InitRuntime")

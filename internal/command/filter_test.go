@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,10 @@ func TestDetectFollowsItsInput(t *testing.T) {
 func TestDetectSetsAside(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
+	odd := "new\nline.png"
+	if runtime.GOOS == "windows" {
+		odd = "new;line.png"
+	}
 	t.Chdir(dir)
 	in := func(elem ...string) string { return filepath.Join(append([]string{dir}, elem...)...) }
 	files := func(folder string) (names []string) {
@@ -69,7 +74,7 @@ func TestDetectSetsAside(t *testing.T) {
 		}
 		return names
 	}
-	for i, name := range []string{"a.png", "new\nline.png", "sub/a.png"} {
+	for i, name := range []string{"a.png", odd, "sub/a.png"} {
 		picture(t, in("new", filepath.FromSlash(name)), 2, uint64(i))
 	}
 	write(t, in("new", "bad.png"), "no picture")
@@ -81,8 +86,8 @@ func TestDetectSetsAside(t *testing.T) {
 		}
 		return lines(t, out)
 	}
-	all := []string{"a.png", "bad.png", "new\nline.png", "sub/a.png"}
-	ood := []string{"a.png", "new\nline.png", "sub/a.png"}
+	all := []string{"a.png", "bad.png", odd, "sub/a.png"}
+	ood := []string{"a.png", odd, "sub/a.png"}
 
 	for range 2 { // the second run finds the copies and makes none
 		rows := detect(3, "", "--copy-ood", in("copies"), in("new"))
@@ -94,8 +99,8 @@ func TestDetectSetsAside(t *testing.T) {
 		}
 	}
 	// Paths of a pipe keep their folders; a folder within the images is passed over.
-	detect(0, "new/sub/a.png\x00new/new\nline.png\x00", "-0", "--move-ood", "new/aside", "-")
-	if got, want := files("new"), []string{"a.png", "aside/new/new\nline.png", "aside/new/sub/a.png", "bad.png"}; !slices.Equal(got, want) {
+	detect(0, "new/sub/a.png\x00new/"+odd+"\x00", "-0", "--move-ood", "new/aside", "-")
+	if got, want := files("new"), []string{"a.png", "aside/new/" + odd, "aside/new/sub/a.png", "bad.png"}; !slices.Equal(got, want) {
 		t.Fatalf("%q, want %q", got, want)
 	}
 	write(t, in("new", "aside", "a.png"), "mine")
@@ -108,6 +113,9 @@ func TestDetectSetsAside(t *testing.T) {
 	// A link cannot be moved: it stays, and the program says so.
 	if err := os.Symlink(in("new", "aside", "a (2).png"), in("link.png")); err != nil {
 		t.Skip(err)
+	}
+	if _, err := os.Stat(in("link.png")); err != nil {
+		t.Skip("no links here, as under Wine")
 	}
 	if rows := detect(3, "", "--move-ood", "other", "link.png"); rows[0]["ood"] != true || rows[0]["set_aside_error"] == nil {
 		t.Errorf("%v", rows)

@@ -3,6 +3,7 @@
 package testenv
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,7 +61,9 @@ func StartPostgres(tb testing.TB) *Postgres {
 		uid, _ := strconv.ParseUint(account.Uid, 10, 32)
 		gid, _ := strconv.ParseUint(account.Gid, 10, 32)
 		p.cred = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		if err := os.Chown(p.dir, int(uid), int(gid)); err != nil {
+		if err := os.Chown(p.dir, int(uid), int(gid)); errors.Is(err, syscall.EINVAL) {
+			Missing(tb, "postgres", "in a user namespace root has no other account", err)
+		} else if err != nil {
 			tb.Fatal(err)
 		}
 	}
