@@ -2,6 +2,7 @@ package testenv_test
 
 import (
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -150,6 +151,41 @@ func TestErrorsNameNoFlags(t *testing.T) {
 			return true
 		})
 	})
+}
+
+// TestExamples: each package that a program can import has an example of its use, which
+// `go test` runs.
+func TestExamples(t *testing.T) {
+	public, shown := map[string]bool{}, map[string]bool{}
+	sources(t, func(file string, parsed *ast.File) {
+		folder := path.Dir(file)
+		switch top, _, _ := strings.Cut(folder, "/"); {
+		case parsed.Name.Name == "main", top == "cmd", top == "examples", top == "scripts", strings.Contains("/"+folder+"/", "/internal/"):
+		default:
+			public[folder] = true
+		}
+	})
+	for folder := range public {
+		tests, err := filepath.Glob(filepath.Join(testenv.Root(t), folder, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range tests {
+			parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, example := range doc.Examples(parsed) {
+				shown[folder] = shown[folder] || example.Output != "" || example.EmptyOutput
+			}
+		}
+		if !shown[folder] {
+			t.Errorf("%s has no example that runs", folder)
+		}
+	}
+	if len(public) < 40 {
+		t.Errorf("%d packages were found", len(public))
+	}
 }
 
 // TestPanicsReachTheCaller: what the library for other languages works with starts

@@ -668,9 +668,14 @@ func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
 	if len(data) == 0 {
 		return nil
 	}
-	r, _, err := u.folder.OpenRange(ctx, u.name, off, int64(len(data)), u.etag)
+	r, o, err := u.folder.OpenRange(ctx, u.name, off, int64(len(data)), u.etag)
 	if err != nil {
 		return err
+	}
+	// Some stores tell the time of an object to the second, and in lists more exactly.
+	changed := o.Size >= 0 && o.Size != u.Size || u.MTime != 0 && !o.Modified.IsZero() && o.Modified.Unix() != u.MTime/1e9
+	if u.etag == "" && changed {
+		return errors.Join(fmt.Errorf("%s: %w", u.Name, bucket.ErrChanged), r.Close())
 	}
 	_, err = io.ReadFull(r, data)
 	return errors.Join(err, r.Close())
