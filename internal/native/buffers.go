@@ -23,14 +23,21 @@ func view[T number](buffers []Buffer, i int) ([]T, error) {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/size), nil
 }
 
+// roomFor returns a buffer that must have room for n values; nil for one that the caller left
+// out.
+func roomFor[T number](buffers []Buffer, i, n int) ([]T, error) {
+	to, err := view[T](buffers, i)
+	if err == nil && to != nil && len(to) != n {
+		err = fmt.Errorf("buffer %d has room for %d values, and there are %d", i, len(to), n)
+	}
+	return to, err
+}
+
 // fill copies values into a buffer, unless the caller left it out.
 func fill[T number](buffers []Buffer, i int, values []T) error {
-	to, err := view[T](buffers, i)
-	if err != nil || to == nil {
+	to, err := roomFor[T](buffers, i, len(values))
+	if err != nil {
 		return err
-	}
-	if len(to) != len(values) {
-		return fmt.Errorf("buffer %d has room for %d values, and there are %d", i, len(to), len(values))
 	}
 	copy(to, values)
 	return nil

@@ -161,15 +161,33 @@ func verdicts(c *call, o *opened, _ handleArguments, buffers []Buffer) (any, err
 // is out of distribution (uint8), and p-values (float64).
 func fillVerdicts(buffers []Buffer, all []pipeline.Verdict) error {
 	n := len(all)
-	labels, flagged := make([]int64, n), make([]uint8, n)
-	confidences, scores, p := make([]float64, n), make([]float64, n), make([]float64, n)
+	labels, err1 := roomFor[int64](buffers, 0, n)
+	confidences, err2 := roomFor[float64](buffers, 1, n)
+	scores, err3 := roomFor[float64](buffers, 2, n)
+	flagged, err4 := roomFor[uint8](buffers, 3, n)
+	p, err5 := roomFor[float64](buffers, 4, n)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		return err
+	}
 	for i, v := range all {
-		labels[i], confidences[i], scores[i], p[i] = int64(v.Label), v.Confidence, v.Score, v.PValue
+		put(labels, i, int64(v.Label))
+		put(confidences, i, v.Confidence)
+		put(scores, i, v.Score)
+		put(p, i, v.PValue)
 		if v.OOD {
-			flagged[i] = 1
+			put(flagged, i, 1)
+		} else {
+			put(flagged, i, 0)
 		}
 	}
-	return errors.Join(fill(buffers, 0, labels), fill(buffers, 1, confidences), fill(buffers, 2, scores), fill(buffers, 3, flagged), fill(buffers, 4, p))
+	return nil
+}
+
+// put puts a value into a buffer, unless the caller left it out.
+func put[T number](to []T, i int, value T) {
+	if to != nil {
+		to[i] = value
+	}
 }
 
 // confidences puts the logarithms of the confidences [n, C] of rows into the buffer after them.
