@@ -7,8 +7,7 @@ import (
 	"io"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
@@ -45,7 +44,7 @@ const (
 // while fill writes; at most 5 parts of 16 MiB are in memory, and parts become larger
 // where there are very many.
 func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) error) (err error) {
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(partsAtOnce)
 	w := &writer{folder: f, ctx: groupCtx, group: group, key: f.prefix + name, size: partSize}
 	err = fill(w)
@@ -90,7 +89,7 @@ func (f *Folder) CreateOf(ctx context.Context, name, path string) error {
 type writer struct {
 	folder *Folder
 	ctx    context.Context
-	group  *errgroup.Group
+	group  *parallel.Group
 	key    string
 	id     string // "" before the first part
 	size   int    // of the next part

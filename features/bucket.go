@@ -16,10 +16,9 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/options"
 )
@@ -272,7 +271,7 @@ func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, imag
 	p := BucketPart{Shard: shard, SHA256: s.SHA256, Inputs: inputs, Images: images}
 	p.Name = strings.TrimSuffix(partObject(shard), ".json") + "-" + s.SHA256[:16]
 	sub := b.folder.Sub(p.Name)
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(4)
 	for name := range s.Files {
 		group.Go(func() error { return sub.CreateOf(groupCtx, name, s.path(name)) })
@@ -362,7 +361,7 @@ func (b *Bucket) all(ctx context.Context, count int) ([]*BucketPart, error) {
 
 // each calls do for each shard, some at a time.
 func (b *Bucket) each(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(32)
 	for i := range count {
 		group.Go(func() error { return do(ctx, i) })

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/options"
@@ -40,13 +39,13 @@ var copies struct {
 
 // copied are the files of a part, or of a set that is not of parts.
 type copied struct {
-	id    string
-	users int
-	ready chan struct{}
-	paths map[string]string // by their names in the set
-	held  int64             // bytes in memory
-	close []func() error
-	err   error
+	id     string
+	users  int
+	cancel context.CancelFunc // of what follows, when nobody waits for it any more
+	filled *parallel.Task[error]
+	paths  map[string]string // by their names in the set
+	held   int64             // bytes in memory
+	close  []func() error
 }
 
 // SetCopies says where the sets in buckets that are opened from now on are copied to.
@@ -58,44 +57,60 @@ func SetCopies(c Copies) {
 
 // copyAll copies the files of the set in a folder of a bucket, as its features.json names
 // them, which has the given text.
-func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta) (*copied, error) {
+func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta) (_ *copied, err error) {
 	id := folder.String() + " " + meta.SHA256
 	copies.Lock()
 	c := copies.open[id]
 	if c == nil {
-		c = &copied{id: id, ready: make(chan struct{})}
+		c = &copied{id: id}
 		if copies.open == nil {
 			copies.open = map[string]*copied{}
 		}
 		copies.open[id] = c
-		go func() { // for all users, of whom the first may leave
-			defer close(c.ready)
-			c.err = c.fill(ctx, folder, text, meta)
-		}()
+		// For all users, of whom the first may leave.
+		var whole context.Context
+		whole, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		c.filled = parallel.Start(func() error { return c.fill(whole, folder, text, meta) })
 	}
 	c.users++
 	copies.Unlock()
-	<-c.ready
-	if c.err != nil {
-		return nil, errors.Join(c.err, c.leave())
+	filled := false
+	defer func() {
+		if !filled {
+			err = errors.Join(err, c.leave())
+		}
+	}()
+	select {
+	case <-c.filled.Done():
+		err = c.filled.Wait()
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
+	if err != nil {
+		return nil, err
+	}
+	filled = true
 	return c, nil
 }
 
 // leave lets go of the files when nobody uses them any more.
 func (c *copied) leave() error {
 	copies.Lock()
-	defer copies.Unlock()
 	if c.users--; c.users > 0 {
+		copies.Unlock()
 		return nil
 	}
 	delete(copies.open, c.id)
+	copies.Unlock()
+	c.cancel()
+	<-c.filled.Done()
+	copies.Lock()
 	copies.used -= c.held
+	copies.Unlock()
 	var errs []error
 	for _, done := range c.close {
 		errs = append(errs, done())
 	}
-	c.close = nil
 	return errors.Join(errs...)
 }
 
@@ -147,7 +162,7 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 	}); err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(4)
 	for _, name := range names {
 		group.Go(func() error {

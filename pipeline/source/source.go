@@ -25,11 +25,10 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/options"
 )
@@ -182,7 +181,7 @@ type lister struct {
 const (
 	maxUnits = 1 << 28 // more do not fit into memory
 	maxLists = 1 << 10
-	statsAt  = 32 // objects that are asked about at once
+	statsAt  = 64 // objects that are asked about at once
 )
 
 // List finds what the names stand for: tars, Parquet files, images, lists of them (.txt,
@@ -456,7 +455,7 @@ func (l *lister) addList(ctx context.Context, folder, name, text string) error {
 
 // stat asks about the tars and tables of which nothing is known.
 func (l *lister) stat(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(statsAt)
 	for i := range l.Units {
 		u := &l.Units[i]
@@ -484,7 +483,7 @@ func (l *lister) stat(ctx context.Context) error {
 // refer replaces the tables that only refer to images by these images.
 func (l *lister) refer(ctx context.Context) error {
 	refs := make([][]Ref, len(l.Units))
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(statsAt)
 	for i := range l.Units {
 		u := &l.Units[i]
@@ -682,31 +681,28 @@ func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
 	return errors.Join(err, r.Close())
 }
 
-// readWhole reads an image; want, unless −1, is the most that may be read, and larger
-// ones are errTooMuch.
-func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, mtime int64, err error) {
-	if u.folder == nil {
-		f, err := regular.Open(filepath.FromSlash(u.Name), maxImage)
-		if err != nil {
-			return nil, 0, err
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return nil, 0, err
-		}
-		if info.Size() > most {
-			return nil, 0, bucket.ErrSize
-		}
-		data = make([]byte, info.Size())
-		_, err = io.ReadFull(f, data)
-		return data, info.ModTime().UnixNano(), err
+// readWhole reads an image of up to most bytes. The Object has its size, also where that is
+// too much, and its time, as far as these are known.
+func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, o bucket.Object, err error) {
+	if u.folder != nil {
+		return u.folder.Read(ctx, u.name, most)
 	}
-	data, o, err := u.folder.Read(ctx, u.name, most)
-	if !o.Modified.IsZero() {
-		mtime = o.Modified.UnixNano()
+	f, err := regular.Open(filepath.FromSlash(u.Name), maxImage)
+	if err != nil {
+		return nil, o, err
 	}
-	return data, mtime, err
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, o, err
+	}
+	o.Size, o.Modified = info.Size(), info.ModTime()
+	if o.Size > most {
+		return nil, o, bucket.ErrSize
+	}
+	data = make([]byte, o.Size)
+	_, err = io.ReadFull(f, data)
+	return data, o, err
 }
 
 // readerAt opens a table. It is read in blocks, of which some are read ahead.
@@ -719,8 +715,9 @@ func (u *Unit) readerAt(ctx context.Context) (io.ReaderAt, func(), error) {
 		return f, func() { f.Close() }, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	b := &blocks{unit: u, ctx: ctx, have: map[int64]*block{}}
-	return b, func() { cancel(); b.running.Wait() }, nil
+	b := &blocks{unit: u, have: map[int64]*block{}}
+	b.running, b.ctx = parallel.WithContext(ctx)
+	return b, func() { cancel(); _ = b.running.Wait() }, nil
 }
 
 const (
@@ -733,7 +730,7 @@ const (
 type blocks struct {
 	unit    *Unit
 	ctx     context.Context
-	running sync.WaitGroup
+	running *parallel.Group
 
 	mu    sync.Mutex
 	have  map[int64]*block
@@ -759,10 +756,11 @@ func (b *blocks) get(n int64) *block {
 	}
 	one := &block{ready: make(chan struct{})}
 	b.have[n], b.order = one, append(b.order, n)
-	b.running.Go(func() {
-		defer close(one.ready)
+	b.running.Go(func() error {
 		one.data = make([]byte, min(blockSize, b.unit.Size-n*blockSize))
 		one.err = b.unit.read(b.ctx, one.data, n*blockSize)
+		close(one.ready) // a panic ends ctx instead
+		return nil
 	})
 	return one
 }

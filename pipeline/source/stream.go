@@ -9,13 +9,14 @@ import (
 	"io"
 	"path"
 	"strings"
-	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Contents is what a unit turned out to hold.
@@ -68,7 +69,8 @@ const (
 	defaultMemory   = 256 << 20
 	defaultRequests = 64
 	pieceSize       = 4 << 20
-	unknownSize     = 1 << 20 // what is set aside for an image whose size nobody said
+	unknownSize     = 1 << 20 // what is set aside for an image whose size nobody said, at first
+	mostUnknown     = 8 << 20 // and when larger ones were seen
 )
 
 // A Stream gives the images of units in order.
@@ -81,12 +83,14 @@ type Stream struct {
 	half    int64
 	total   int64 // bytes of all units
 	through atomic.Int64
+	waited  atomic.Int64 // nanoseconds
+	guess   atomic.Int64 // bytes of an image whose size nobody said
 
 	pieces chan *piece
 	next   *piece // taken from pieces, and not used
 	out    chan given
 	cancel context.CancelFunc
-	done   sync.WaitGroup
+	group  *parallel.Group // whose workers return no errors; a panic ends ctx
 }
 
 type given struct {
@@ -118,8 +122,9 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 	}
 	half := max(opts.Memory/2, pieceSize)
 	ctx, cancel := context.WithCancel(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	s := &Stream{
-		listing: l, opts: opts, units: units, half: half, cancel: cancel,
+		listing: l, opts: opts, units: units, half: half, cancel: cancel, group: group,
 		images: semaphore.NewWeighted(half), ahead: semaphore.NewWeighted(half),
 		pieces: make(chan *piece, opts.Requests), out: make(chan given, 64),
 	}
@@ -128,23 +133,24 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 		s.total += max(l.Units[unit].Size, 1)
 	}
 	s.through.Store(opts.Before)
-	s.done.Go(func() { s.fetch(ctx) })
-	s.done.Go(func() {
+	s.guess.Store(unknownSize)
+	s.group.Go(func() error { s.fetch(ctx); return nil })
+	s.group.Go(func() error {
 		defer close(s.out)
 		for _, unit := range units {
 			if ctx.Err() != nil {
-				return
+				return nil
 			}
 			before := s.through.Load()
 			c := s.unit(ctx, unit)
 			if ctx.Err() != nil {
-				return
+				return nil
 			}
 			s.through.Store(before + max(l.Units[unit].Size, 1))
 			if opts.Failures {
 				for _, f := range c.Failed {
 					if !s.give(ctx, unit, Image{Path: f.Path}, l.name(unit, f.Path), nil, f.Err, 0, nil) {
-						return
+						return nil
 					}
 				}
 			}
@@ -152,6 +158,7 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 				opts.Ended(unit, c)
 			}
 		}
+		return nil
 	})
 	return s
 }
@@ -165,11 +172,19 @@ func (l *Listing) name(unit int, path string) string {
 	return u.Name + strings.TrimPrefix(path, u.Path)
 }
 
+// Waited is how long calls of Next waited for an image, all together.
+func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
+
 // Next returns the next image and the index of its unit, and [io.EOF] after the last.
 func (s *Stream) Next(ctx context.Context) (extractor.Item, int, error) {
+	if len(s.out) == 0 {
+		began := time.Now()
+		defer func() { s.waited.Add(int64(time.Since(began))) }()
+	}
 	select {
 	case g, ok := <-s.out:
 		if !ok {
+			s.Close() // which panics with what a worker panicked with
 			if ctx.Err() != nil {
 				return extractor.Item{}, 0, ctx.Err()
 			}
@@ -185,7 +200,7 @@ func (s *Stream) Next(ctx context.Context) (extractor.Item, int, error) {
 // Close ends the stream.
 func (s *Stream) Close() {
 	s.cancel()
-	s.done.Wait()
+	_ = s.group.Wait()
 }
 
 // fetch reads all pieces ahead of their use.
@@ -200,7 +215,7 @@ func (s *Stream) fetch(ctx context.Context) {
 		if u.kind == image {
 			size := u.Size
 			if size < 0 {
-				size = unknownSize
+				size = s.guess.Load()
 			}
 			if !s.send(ctx, slots, &piece{unit: unit, off: -1, held: size}) {
 				return
@@ -242,20 +257,44 @@ func (s *Stream) send(ctx context.Context, slots chan struct{}, p *piece) bool {
 		close(p.ready)
 		return false
 	}
-	s.done.Go(func() {
+	s.group.Go(func() error {
 		defer func() { <-slots }()
-		defer close(p.ready)
 		if p.off >= 0 {
 			p.data = make([]byte, size)
 			p.err = u.read(ctx, p.data, p.off)
-			return
+		} else {
+			s.whole(ctx, u, p)
 		}
-		p.data, p.mtime, p.err = u.readWhole(ctx, size)
-		if errors.Is(p.err, bucket.ErrSize) {
-			p.large, p.err = true, nil
-		}
+		close(p.ready)
+		return nil
 	})
 	return true
+}
+
+// whole reads a piece that is an image. If that is larger than what was set aside for it,
+// it is read when it is needed, unless there is room now.
+func (s *Stream) whole(ctx context.Context, u *Unit, p *piece) {
+	var o bucket.Object
+	p.data, o, p.err = u.readWhole(ctx, p.held)
+	if u.Size < 0 && errors.Is(p.err, bucket.ErrSize) && o.Size > p.held && o.Size <= maxImage {
+		for guess := s.guess.Load(); guess < min(o.Size, mostUnknown, s.half/4) && !s.guess.CompareAndSwap(guess, min(o.Size, mostUnknown, s.half/4)); {
+			guess = s.guess.Load()
+		}
+		if more := o.Size - p.held; s.ahead.TryAcquire(more) {
+			p.held += more
+			p.data, o, p.err = u.readWhole(ctx, p.held)
+		}
+	}
+	if errors.Is(p.err, bucket.ErrSize) {
+		p.large, p.err = true, nil
+	}
+	if !o.Modified.IsZero() {
+		p.mtime = o.Modified.UnixNano()
+	}
+	if surplus := p.held - int64(len(p.data)); surplus > 0 {
+		s.ahead.Release(surplus)
+		p.held -= surplus
+	}
 }
 
 // take returns the next piece of a unit when it is read, or nil.
@@ -343,7 +382,10 @@ func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
 		if u.Size > maxImage {
 			p.err = fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, u.Size, maxImage)
 		} else {
-			p.data, p.mtime, p.err = u.readWhole(ctx, maxImage)
+			var o bucket.Object
+			if p.data, o, p.err = u.readWhole(ctx, maxImage); !o.Modified.IsZero() {
+				p.mtime = o.Modified.UnixNano()
+			}
 		}
 	}
 	img := Image{Path: u.Path, Label: u.Label, Bytes: int64(len(p.data)), MTime: u.MTime}
