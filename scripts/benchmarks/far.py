@@ -49,6 +49,10 @@ def serve(command, env, port):
     sys.exit(f"{command[0]} does not listen")
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 256
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -94,7 +98,7 @@ try:
             f.write(f"http://127.0.0.1:{slow_web}/images/{i:09d}.png\n")
     env = dict(os.environ, ROOT_ACCESS_KEY="far", ROOT_SECRET_KEY="farfarfar")
     serve([".setup/store/bin/versitygw", "--port", f"127.0.0.1:{store}", "--quiet", "posix", "--nometa", os.path.join(folder, "objects")], env, store)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", web), functools.partial(Quiet, directory=data))
+    server = Server(("127.0.0.1", web), functools.partial(Quiet, directory=data))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     serve([".setup/store/bin/toxiproxy", "-host", "127.0.0.1", "-port", str(api)], None, api)
 
