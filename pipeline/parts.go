@@ -233,7 +233,8 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*ver
 	if opts.SetAside != "" || opts.More != nil {
 		return nil, options.Errorf("Out", "verdicts in parts are on images that stay where they are, and all are named")
 	}
-	if slices.ContainsFunc(opts.Paths, source.Judged) {
+	// A list is one here, unlike in Detect, which is given what a shell finds in folders.
+	if slices.ContainsFunc(opts.Paths, func(path string) bool { return source.Wanted(path) }) {
 		return detectParts(ctx, opts, to, sourceImages)
 	}
 	return detectParts(ctx, opts, to, fileImages)

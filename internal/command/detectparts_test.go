@@ -114,6 +114,21 @@ func TestDetectParts(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "table", "part-00001-of-00001.parquet")); err != nil || info.Size() < 100 {
 		t.Errorf("%v", err)
 	}
+	// A list gives the same verdicts, in its paths' order.
+	write(t, filepath.Join(dir, "list.txt"), strings.Join([]string{"images/3.png", "images/broken.png", "images/7.png"}, "\n"))
+	call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "listed"), filepath.Join(dir, "list.txt"))
+	listed, err := os.ReadFile(filepath.Join(dir, "listed", "part-00001-of-00001.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(listed), "\n") != 3 {
+		t.Errorf("%s", listed)
+	}
+	for line := range strings.Lines(string(listed)) {
+		if !want[line] {
+			t.Errorf("the list's part has %s", line)
+		}
+	}
 }
 
 // tarOfPictures writes a tar of pictures, one of which is none.

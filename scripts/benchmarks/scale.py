@@ -135,13 +135,16 @@ class Memory:
 
     def __str__(self):
         """What it was at most in each quarter of the rows, and how it grows."""
-        x = sorted(self.most)
-        if len(x) < 8:
+        parts = [[] for _ in range(20)]
+        for n, mib in self.most.items():
+            parts[min(20 * n // max(*self.most, 1), 19)].append(mib)
+        if not all(parts):
             return "too short to tell"
-        y = [self.most[n] for n in x]
-        quarters = [max(y[len(x) * q // 4 : len(x) * (q + 1) // 4]) for q in range(4)]
-        # At the beginning what is read ahead is not there yet, and in the end no longer.
-        x, y = x[len(x) // 10 : len(x) * 3 // 4], y[len(x) // 10 : len(x) * 3 // 4]
+        y = [max(p) for p in parts]
+        quarters = [max(y[q : q + 5]) for q in range(0, 20, 5)]
+        # At the beginning what is read ahead is not there yet, and in the end no longer. Each
+        # twentieth counts by its most, as workers that are killed begin again with little.
+        x, y = [n * max(self.most) / 20 for n in range(2, 15)], y[2:15]
         mx, my = sum(x) / len(x), sum(y) / len(y)
         slope = sum((a - mx) * (b - my) for a, b in zip(x, y)) / sum((a - mx) ** 2 for a in x)
         return f"{' '.join('%.0f' % q for q in quarters)} MiB at most in the quarters of its images, {slope * row_bytes / 10_000 * 100_000:+.1f} MiB for 100,000 images"
