@@ -1,6 +1,7 @@
 package features_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
@@ -171,5 +173,53 @@ func TestReplacedPartsInBucket(t *testing.T) {
 	check(t, unfinished, err)
 	if !maps.Equal(contents(t, folder), before) {
 		t.Error("another commit wrote something")
+	}
+}
+
+// TestCopyOutlivesTheFirstCallerInBucket: two open a set at once, and the first gives up
+// while it is copied. It returns, and the other gets the set; then nothing is left open.
+func TestCopyOutlivesTheFirstCallerInBucket(t *testing.T) {
+	asked, answer := make(chan struct{}, 9), make(chan struct{})
+	var armed atomic.Bool
+	set, _ := inBucket(t, func(r *http.Request) {
+		if armed.Load() && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/features.npy") {
+			asked <- struct{}{}
+			<-answer
+		}
+	})
+	features.SetCopies(features.Copies{Dir: t.TempDir()})
+	t.Cleanup(func() { features.SetCopies(features.Copies{}) })
+	send(t, set, 1, 1)
+	part, err := set.Prepare(t.Context(), features.Shard{Index: 1, Count: 2}, features.Options{})
+	check(t, err)
+	armed.Store(true)
+	type opened struct {
+		*features.Set
+		err error
+	}
+	open := func(ctx context.Context) chan opened {
+		done := make(chan opened, 1)
+		go func() {
+			s, err := features.OpenContext(ctx, set.String()+"/"+part.Name)
+			done <- opened{s, err}
+		}()
+		return done
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	first := open(ctx)
+	<-asked
+	second := open(t.Context())
+	for features.CopyUsers() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if got := <-first; !errors.Is(got.err, context.Canceled) {
+		t.Errorf("the first gets %v", got.err)
+	}
+	close(answer)
+	got := <-second
+	check(t, got.err, got.Verify(t.Context()), got.Close())
+	if n := features.CopyUsers(); n != 0 {
+		t.Errorf("%d still use copies", n)
 	}
 }

@@ -41,6 +41,7 @@ var copies struct {
 type copied struct {
 	id     string
 	users  int
+	cancel context.CancelFunc // of what follows, when nobody waits for it any more
 	filled *parallel.Task[error]
 	paths  map[string]string // by their names in the set
 	held   int64             // bytes in memory
@@ -67,7 +68,9 @@ func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta)
 		}
 		copies.open[id] = c
 		// For all users, of whom the first may leave.
-		c.filled = parallel.Start(func() error { return c.fill(ctx, folder, text, meta) })
+		var whole context.Context
+		whole, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		c.filled = parallel.Start(func() error { return c.fill(whole, folder, text, meta) })
 	}
 	c.users++
 	copies.Unlock()
@@ -77,7 +80,13 @@ func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta)
 			err = errors.Join(err, c.leave())
 		}
 	}()
-	if err := c.filled.Wait(); err != nil {
+	select {
+	case <-c.filled.Done():
+		err = c.filled.Wait()
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	filled = true
@@ -87,17 +96,21 @@ func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta)
 // leave lets go of the files when nobody uses them any more.
 func (c *copied) leave() error {
 	copies.Lock()
-	defer copies.Unlock()
 	if c.users--; c.users > 0 {
+		copies.Unlock()
 		return nil
 	}
 	delete(copies.open, c.id)
+	copies.Unlock()
+	c.cancel()
+	<-c.filled.Done()
+	copies.Lock()
 	copies.used -= c.held
+	copies.Unlock()
 	var errs []error
 	for _, done := range c.close {
 		errs = append(errs, done())
 	}
-	c.close = nil
 	return errors.Join(errs...)
 }
 

@@ -13,3 +13,13 @@ func ParseImages(data []byte) (images []Image, err error) {
 	})
 	return images, err
 }
+
+// CopyUsers counts those who use or wait for copies of sets in buckets.
+func CopyUsers() (n int) {
+	copies.Lock()
+	defer copies.Unlock()
+	for _, c := range copies.open {
+		n += c.users
+	}
+	return n
+}

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
@@ -88,6 +89,7 @@ type ExtractResult struct {
 	Quantised bool
 	// Unfinished says, with Parts, why Out is not a set yet: which shards are missing.
 	Unfinished error
+	Waited     time.Duration      // that images of tars, tables and buckets took to come, while nothing else was left to do
 	Unread     bool               // some images may be read at another try
 	Empty      []string           // folders that would be a class if there were an image in them
 	Failed     []features.Failure // images that could not be read

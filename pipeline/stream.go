@@ -117,6 +117,7 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 	if err == nil {
 		err = s.broken
 	}
+	e.result.Waited = feed.Waited()
 	return s, err
 }
 

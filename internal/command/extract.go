@@ -164,13 +164,16 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 
 			Unfinished string `json:"unfinished,omitempty"`
 
+			// Waited is in seconds.
+			Waited float64 `json:"waited,omitempty"`
+
 			Quantised bool               `json:"quantised"`
 			Machines  []features.Machine `json:"machines,omitempty"`
 
 			Classes []pipeline.ClassCount `json:"classes"`
 			Empty   []string              `json:"empty,omitempty"`
 			Plan    *extractor.Plan       `json:"plan,omitempty"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, text(result.Unfinished), result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
+		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, text(result.Unfinished), result.Waited.Seconds(), result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
 	} else {
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
 			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)

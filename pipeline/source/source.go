@@ -181,7 +181,7 @@ type lister struct {
 const (
 	maxUnits = 1 << 28 // more do not fit into memory
 	maxLists = 1 << 10
-	statsAt  = 32 // objects that are asked about at once
+	statsAt  = 64 // objects that are asked about at once
 )
 
 // List finds what the names stand for: tars, Parquet files, images, lists of them (.txt,
@@ -681,31 +681,28 @@ func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
 	return errors.Join(err, r.Close())
 }
 
-// readWhole reads an image; want, unless −1, is the most that may be read, and larger
-// ones are errTooMuch.
-func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, mtime int64, err error) {
-	if u.folder == nil {
-		f, err := regular.Open(filepath.FromSlash(u.Name), maxImage)
-		if err != nil {
-			return nil, 0, err
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return nil, 0, err
-		}
-		if info.Size() > most {
-			return nil, 0, bucket.ErrSize
-		}
-		data = make([]byte, info.Size())
-		_, err = io.ReadFull(f, data)
-		return data, info.ModTime().UnixNano(), err
+// readWhole reads an image of up to most bytes. The Object has its size, also where that is
+// too much, and its time, as far as these are known.
+func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, o bucket.Object, err error) {
+	if u.folder != nil {
+		return u.folder.Read(ctx, u.name, most)
 	}
-	data, o, err := u.folder.Read(ctx, u.name, most)
-	if !o.Modified.IsZero() {
-		mtime = o.Modified.UnixNano()
+	f, err := regular.Open(filepath.FromSlash(u.Name), maxImage)
+	if err != nil {
+		return nil, o, err
 	}
-	return data, mtime, err
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, o, err
+	}
+	o.Size, o.Modified = info.Size(), info.ModTime()
+	if o.Size > most {
+		return nil, o, bucket.ErrSize
+	}
+	data = make([]byte, o.Size)
+	_, err = io.ReadFull(f, data)
+	return data, o, err
 }
 
 // readerAt opens a table. It is read in blocks, of which some are read ahead.

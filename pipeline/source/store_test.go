@@ -32,6 +32,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/teststore"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // store starts an object store with the bucket data, and returns its folder and address.
@@ -265,6 +266,87 @@ func TestStore(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestRowsStayWhenTheStoreFails: a tar is replaced by a longer one, and the store lists it
+// but ends each answer that has its bytes. The set that has rows of it stays as it is, and
+// the run ends with an error. When the store answers, the new rows are there.
+func TestRowsStayWhenTheStoreFails(t *testing.T) {
+	folder, address := store(t)
+	tars(t, folder, 3, 10)
+	out, disk := filepath.Join(t.TempDir(), "set"), filepath.Join(t.TempDir(), "disk")
+	before := extract(t, out, features.Shard{}, "s3://data")
+	same(t, "at first", before, extract(t, disk, features.Shard{}, folder))
+	tars(t, folder, 4, 12) // all are other tars now, and there is one more
+	target, err := url.Parse("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host // which is signed
+	}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/02.tar") {
+			panic(http.ErrAbortHandler)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
+	bucket.SetLimits(bucket.Limits{Pause: time.Millisecond, Attempts: 3})
+	_, err = pipeline.Extract(t.Context(), pipeline.ExtractOptions{
+		Model: extractor.PixelsName, Pixels: extractor.PixelOptions{Width: 4, Height: 4}, Sources: []string{"s3://data"}, Out: out,
+	})
+	if err == nil || !strings.Contains(err.Error(), "02.tar") || !strings.Contains(err.Error(), "Force") {
+		t.Errorf("the error is %v", err)
+	}
+	same(t, "while the store fails", files(t, out), before)
+	reach(t, address)
+	same(t, "when the store answers", extract(t, out, features.Shard{}, "s3://data"), extract(t, disk, features.Shard{}, folder))
+}
+
+// TestLargeImagesOfUnknownSize: images of a list of URLs that are larger than what is set
+// aside for them come in order, whatever fits into memory.
+func TestLargeImagesOfUnknownSize(t *testing.T) {
+	dir := t.TempDir()
+	var list strings.Builder
+	for i := range 12 {
+		img := image.NewRGBA(image.Rect(0, 0, 8, 8))
+		img.Pix[0] = uint8(i)
+		var data bytes.Buffer
+		if err := png.Encode(&data, img); err != nil {
+			t.Fatal(err)
+		}
+		data.Write(make([]byte, i%4*(1<<20))) // which no decoder reads
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.png", i)), data.Bytes(), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&list, "%02d.png\n", i)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "list.txt"), []byte(list.String()), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	defer server.Close()
+	listing, err := source.List(t.Context(), server.URL+"/list.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, memory := range []int64{0, 8 << 20} {
+		stream := listing.Stream(t.Context(), []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, source.StreamOptions{Memory: memory})
+		for i := range 12 {
+			item, unit, err := stream.Next(t.Context())
+			info, statErr := os.Stat(filepath.Join(dir, fmt.Sprintf("%02d.png", i)))
+			if err != nil || statErr != nil || unit != i || item.Bytes != info.Size() {
+				t.Errorf("%d: unit %d, %d bytes, %v, %v", i, unit, item.Bytes, err, statErr)
+			}
+		}
+		if _, _, err := stream.Next(t.Context()); err != io.EOF {
+			t.Error(err)
+		}
+		stream.Close()
+	}
 }
 
 // writeLarge writes the object "large" of several parts, and reads it again.

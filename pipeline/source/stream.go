@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -68,7 +69,8 @@ const (
 	defaultMemory   = 256 << 20
 	defaultRequests = 64
 	pieceSize       = 4 << 20
-	unknownSize     = 1 << 20 // what is set aside for an image whose size nobody said
+	unknownSize     = 1 << 20 // what is set aside for an image whose size nobody said, at first
+	mostUnknown     = 8 << 20 // and when larger ones were seen
 )
 
 // A Stream gives the images of units in order.
@@ -81,6 +83,8 @@ type Stream struct {
 	half    int64
 	total   int64 // bytes of all units
 	through atomic.Int64
+	waited  atomic.Int64 // nanoseconds
+	guess   atomic.Int64 // bytes of an image whose size nobody said
 
 	pieces chan *piece
 	next   *piece // taken from pieces, and not used
@@ -129,6 +133,7 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 		s.total += max(l.Units[unit].Size, 1)
 	}
 	s.through.Store(opts.Before)
+	s.guess.Store(unknownSize)
 	s.group.Go(func() error { s.fetch(ctx); return nil })
 	s.group.Go(func() error {
 		defer close(s.out)
@@ -167,8 +172,15 @@ func (l *Listing) name(unit int, path string) string {
 	return u.Name + strings.TrimPrefix(path, u.Path)
 }
 
+// Waited is how long calls of Next waited for an image, all together.
+func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
+
 // Next returns the next image and the index of its unit, and [io.EOF] after the last.
 func (s *Stream) Next(ctx context.Context) (extractor.Item, int, error) {
+	if len(s.out) == 0 {
+		began := time.Now()
+		defer func() { s.waited.Add(int64(time.Since(began))) }()
+	}
 	select {
 	case g, ok := <-s.out:
 		if !ok {
@@ -203,7 +215,7 @@ func (s *Stream) fetch(ctx context.Context) {
 		if u.kind == image {
 			size := u.Size
 			if size < 0 {
-				size = unknownSize
+				size = s.guess.Load()
 			}
 			if !s.send(ctx, slots, &piece{unit: unit, off: -1, held: size}) {
 				return
@@ -251,15 +263,38 @@ func (s *Stream) send(ctx context.Context, slots chan struct{}, p *piece) bool {
 			p.data = make([]byte, size)
 			p.err = u.read(ctx, p.data, p.off)
 		} else {
-			p.data, p.mtime, p.err = u.readWhole(ctx, size)
-			if errors.Is(p.err, bucket.ErrSize) {
-				p.large, p.err = true, nil
-			}
+			s.whole(ctx, u, p)
 		}
 		close(p.ready)
 		return nil
 	})
 	return true
+}
+
+// whole reads a piece that is an image. If that is larger than what was set aside for it,
+// it is read when it is needed, unless there is room now.
+func (s *Stream) whole(ctx context.Context, u *Unit, p *piece) {
+	var o bucket.Object
+	p.data, o, p.err = u.readWhole(ctx, p.held)
+	if u.Size < 0 && errors.Is(p.err, bucket.ErrSize) && o.Size > p.held && o.Size <= maxImage {
+		for guess := s.guess.Load(); guess < min(o.Size, mostUnknown, s.half/4) && !s.guess.CompareAndSwap(guess, min(o.Size, mostUnknown, s.half/4)); {
+			guess = s.guess.Load()
+		}
+		if more := o.Size - p.held; s.ahead.TryAcquire(more) {
+			p.held += more
+			p.data, o, p.err = u.readWhole(ctx, p.held)
+		}
+	}
+	if errors.Is(p.err, bucket.ErrSize) {
+		p.large, p.err = true, nil
+	}
+	if !o.Modified.IsZero() {
+		p.mtime = o.Modified.UnixNano()
+	}
+	if surplus := p.held - int64(len(p.data)); surplus > 0 {
+		s.ahead.Release(surplus)
+		p.held -= surplus
+	}
 }
 
 // take returns the next piece of a unit when it is read, or nil.
@@ -347,7 +382,10 @@ func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
 		if u.Size > maxImage {
 			p.err = fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, u.Size, maxImage)
 		} else {
-			p.data, p.mtime, p.err = u.readWhole(ctx, maxImage)
+			var o bucket.Object
+			if p.data, o, p.err = u.readWhole(ctx, maxImage); !o.Modified.IsZero() {
+				p.mtime = o.Modified.UnixNano()
+			}
 		}
 	}
 	img := Image{Path: u.Path, Label: u.Label, Bytes: int64(len(p.data)), MTime: u.MTime}
