@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Put writes an object as a whole: readers see the old one or the new one, and never a
@@ -69,6 +70,19 @@ func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) e
 		err = errors.Join(err, f.store.retry(last, 0, func(ctx context.Context) error { return f.store.driver.Abort(ctx, w.key, w.id) }))
 	}
 	return fmt.Errorf("write %s: %w", f.URL(name), err)
+}
+
+// CreateOf writes a file on the disk as an object, as Create does.
+func (f *Folder) CreateOf(ctx context.Context, name, path string) error {
+	in, err := regular.Open(path, regular.Values)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return f.Create(ctx, name, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
+		return err
+	})
 }
 
 // writer collects and sends parts.

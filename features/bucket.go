@@ -274,12 +274,12 @@ func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, imag
 	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(4)
 	for name := range s.Files {
-		group.Go(func() error { return send(groupCtx, sub, name, s.path(name)) })
+		group.Go(func() error { return sub.CreateOf(groupCtx, name, s.path(name)) })
 	}
 	if err := group.Wait(); err != nil {
 		return Meta{}, err
 	}
-	if err := send(ctx, sub, metaFile, s.path(metaFile)); err != nil {
+	if err := sub.CreateOf(ctx, metaFile, s.path(metaFile)); err != nil {
 		return Meta{}, err
 	}
 	before, err := b.part(ctx, shard)
@@ -299,19 +299,6 @@ func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, imag
 	}
 	p.Objects = found[p.Name]
 	return s.Meta, b.folder.Put(ctx, partObject(shard), jsonOf(p))
-}
-
-// send writes a file as an object.
-func send(ctx context.Context, folder *bucket.Folder, name, path string) error {
-	f, err := regular.Open(path, regular.Values)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return folder.Create(ctx, name, func(w io.Writer) error {
-		_, err := io.Copy(w, f)
-		return err
-	})
 }
 
 // Commit writes the manifest, if all shards are there and belong together; see

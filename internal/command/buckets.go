@@ -26,7 +26,7 @@ var inBuckets = map[string][]string{
 }
 
 // toBuckets are the flags of each command that name what is written, perhaps in a bucket.
-var toBuckets = map[string]string{"extract": "out"}
+var toBuckets = map[string]string{"extract": "out", "detect": "out"}
 
 // schemeOf returns the scheme of a value that is a URL, perhaps behind NAME=, or "".
 func schemeOf(value string) string {

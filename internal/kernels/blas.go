@@ -77,11 +77,23 @@ func (b BLAS) Dsyr2k(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x 
 		b.Implementation.Dsyr2k(ul, t, n, k, alpha, x, ldx, y, ldy, beta, c, ldc)
 		return
 	}
-	p, q := viewOf(t, x, ldx), viewOf(t, y, ldy)
+	// One product with P = [op(A) op(B)] and Q = [op(B) op(A)], of which both are parts
+	// of [op(A) op(B) op(A)].
+	room := make([]float64, 3*n*k)
+	p, q := view{room, 3 * k, 1}, view{room[k:], 3 * k, 1}
+	rows, cols, ld, next := n, k, 3*k, k
+	if t != blas.NoTrans {
+		p, q = view{room, 1, n}, view{room[k*n:], 1, n}
+		rows, cols, ld, next = k, n, n, k*n
+	}
+	for i := range rows {
+		row, other, to := x[i*ldx:i*ldx+cols], y[i*ldy:i*ldy+cols], room[i*ld:]
+		copy(to, row)
+		copy(to[next:], other)
+		copy(to[2*next:], row)
+	}
 	add := scale(n, n, beta, c, ldc, partOf(ul))
-	workers := workersFor(n * n * k)
-	chosen().f64.contract(n, n, k, alpha, p, q.transposed(), add, c, ldc, partOf(ul), workers)
-	chosen().f64.contract(n, n, k, alpha, q, p.transposed(), true, c, ldc, partOf(ul), workers)
+	chosen().f64.contract(n, n, 2*k, alpha, p, q.transposed(), add, c, ldc, partOf(ul), workersFor(n*n*k))
 }
 
 // Dtrsm solves op(A)·X = alpha·B or X·op(A) = alpha·B for a triangular A, in
@@ -158,20 +170,46 @@ func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x 
 	for i := range from {
 		from[i] = x[i*incX]
 	}
-	for i, v := range from {
-		j, row := i+1, a[i*lda+i+1:i*lda+n]
+	// Four rows at a time, and those that are left, of which the triangle has little.
+	rows := func(i, count int) {
+		first, past := i+count, n // columns that these rows have outside of their own triangle
 		if ul == blas.Lower {
-			j, row = 0, a[i*lda:i*lda+i]
+			first, past = 0, i
 		}
-		own := a[i*lda+i] * v
-		if fours := len(row) / 4; fours > 0 {
-			own += chosen().f64.symmetricRow(&row[0], &from[j], &sum[j], v, fours)
+		whole := 0
+		if fours := (past - first) / 4; count == 4 && fours > 0 {
+			var own [4]float64
+			chosen().f64.symmetricRows(&a[i*lda+first], lda, &from[first], &sum[first], &from[i], &own[0], fours)
+			for r, v := range own {
+				sum[i+r] += v
+			}
+			whole = 4 * fours
 		}
-		for p := len(row) &^ 3; p < len(row); p++ {
-			own += row[p] * from[j+p]
-			sum[j+p] += row[p] * v
+		for r := i; r < i+count; r++ {
+			sum[r] += a[r*lda+r] * from[r]
+			add := func(first, past int) {
+				for j := first; j < past; j++ {
+					sum[r] += a[r*lda+j] * from[j]
+					sum[j] += a[r*lda+j] * from[r]
+				}
+			}
+			add(first+whole, past)
+			if ul == blas.Lower {
+				add(i, r)
+			} else {
+				add(r+1, i+count)
+			}
 		}
-		sum[i] += own
+	}
+	odd, begin := n%4, 0
+	if ul == blas.Lower {
+		rows(0, odd)
+		begin = odd
+	} else {
+		rows(n-odd, odd)
+	}
+	for i := begin; i+4 <= n-odd+begin; i += 4 {
+		rows(i, 4)
 	}
 	for i, v := range sum {
 		if v *= alpha; beta != 0 {

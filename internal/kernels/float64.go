@@ -26,14 +26,12 @@ type float64Kernels struct {
 	low []tiles
 	// four transposes four rows of 4·n columns.
 	four func(dst *float64, ldd int, src *float64, lds, n int)
-	// sweep is the step of Sweep for a number of columns.
-	sweep  func(z *float64, ldz int, c, s *float64, n int)
-	stripe int
-	// symmetricRow adds v·a to y and returns Σ a·x, of 4·n elements; dot32 and
-	// dot64 return Σ x·y of 32·n.
-	symmetricRow func(a, x, y *float64, v float64, n int) float64
-	dot32        func(x, y *float32, n int) float64
-	dot64        func(x, y *float64, n int) float64
+	// symmetricRows adds vᵀA to y and sets sums to A·x, for four rows of A and 4·n
+	// columns.
+	symmetricRows func(a *float64, lda int, x, y, v, sums *float64, n int)
+	// dot32 and dot64 return Σ x·y of 32·n.
+	dot32 func(x, y *float32, n int) float64
+	dot64 func(x, y *float64, n int) float64
 	// below is Below for n rows, a multiple of 32.
 	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
 	// atLeast is AtLeast for n numbers, a multiple of 32.

@@ -1129,65 +1129,6 @@ add:
 	VZEROUPPER
 	RET
 
-// func sweepAVX2(z *float64, ldz int, c *float64, s *float64, n int)
-// Requires: AVX, FMA3
-TEXT ·sweepAVX2(SB), NOSPLIT, $0-40
-	MOVQ    z+0(FP), AX
-	MOVQ    ldz+8(FP), CX
-	MOVQ    c+16(FP), DX
-	MOVQ    s+24(FP), BX
-	MOVQ    n+32(FP), SI
-	SHLQ    $0x03, CX
-	VMOVUPD (AX), Y0
-	VMOVUPD 32(AX), Y1
-	VMOVUPD 64(AX), Y2
-	VMOVUPD 96(AX), Y3
-
-loop:
-	VBROADCASTSD (DX), Y8
-	VBROADCASTSD (BX), Y9
-	MOVQ         AX, DI
-	SUBQ         CX, DI
-	VMOVUPD      (DI), Y4
-	VMULPD       Y0, Y9, Y10
-	VMULPD       Y0, Y8, Y0
-	VFMADD231PD  Y4, Y9, Y0
-	VMOVUPD      Y0, (AX)
-	VFMSUB213PD  Y10, Y8, Y4
-	VMOVAPD      Y4, Y0
-	VMOVUPD      32(DI), Y5
-	VMULPD       Y1, Y9, Y11
-	VMULPD       Y1, Y8, Y1
-	VFMADD231PD  Y5, Y9, Y1
-	VMOVUPD      Y1, 32(AX)
-	VFMSUB213PD  Y11, Y8, Y5
-	VMOVAPD      Y5, Y1
-	VMOVUPD      64(DI), Y6
-	VMULPD       Y2, Y9, Y12
-	VMULPD       Y2, Y8, Y2
-	VFMADD231PD  Y6, Y9, Y2
-	VMOVUPD      Y2, 64(AX)
-	VFMSUB213PD  Y12, Y8, Y6
-	VMOVAPD      Y6, Y2
-	VMOVUPD      96(DI), Y7
-	VMULPD       Y3, Y9, Y13
-	VMULPD       Y3, Y8, Y3
-	VFMADD231PD  Y7, Y9, Y3
-	VMOVUPD      Y3, 96(AX)
-	VFMSUB213PD  Y13, Y8, Y7
-	VMOVAPD      Y7, Y3
-	MOVQ         DI, AX
-	SUBQ         $0x08, DX
-	SUBQ         $0x08, BX
-	DECQ         SI
-	JNZ          loop
-	VMOVUPD      Y0, (AX)
-	VMOVUPD      Y1, 32(AX)
-	VMOVUPD      Y2, 64(AX)
-	VMOVUPD      Y3, 96(AX)
-	VZEROUPPER
-	RET
-
 // func dot32AVX2(x *float32, y *float32, n int) (sum float64)
 // Requires: AVX, FMA3, SSE2
 TEXT ·dot32AVX2(SB), NOSPLIT, $0-32
@@ -3448,65 +3389,6 @@ add:
 	VZEROUPPER
 	RET
 
-// func sweepAVX512(z *float64, ldz int, c *float64, s *float64, n int)
-// Requires: AVX, AVX512F
-TEXT ·sweepAVX512(SB), NOSPLIT, $0-40
-	MOVQ    z+0(FP), AX
-	MOVQ    ldz+8(FP), CX
-	MOVQ    c+16(FP), DX
-	MOVQ    s+24(FP), BX
-	MOVQ    n+32(FP), SI
-	SHLQ    $0x03, CX
-	VMOVUPD (AX), Z0
-	VMOVUPD 64(AX), Z1
-	VMOVUPD 128(AX), Z2
-	VMOVUPD 192(AX), Z3
-
-loop:
-	VBROADCASTSD (DX), Z8
-	VBROADCASTSD (BX), Z9
-	MOVQ         AX, DI
-	SUBQ         CX, DI
-	VMOVUPD      (DI), Z4
-	VMULPD       Z0, Z9, Z10
-	VMULPD       Z0, Z8, Z0
-	VFMADD231PD  Z4, Z9, Z0
-	VMOVUPD      Z0, (AX)
-	VFMSUB213PD  Z10, Z8, Z4
-	VMOVAPD      Z4, Z0
-	VMOVUPD      64(DI), Z5
-	VMULPD       Z1, Z9, Z11
-	VMULPD       Z1, Z8, Z1
-	VFMADD231PD  Z5, Z9, Z1
-	VMOVUPD      Z1, 64(AX)
-	VFMSUB213PD  Z11, Z8, Z5
-	VMOVAPD      Z5, Z1
-	VMOVUPD      128(DI), Z6
-	VMULPD       Z2, Z9, Z12
-	VMULPD       Z2, Z8, Z2
-	VFMADD231PD  Z6, Z9, Z2
-	VMOVUPD      Z2, 128(AX)
-	VFMSUB213PD  Z12, Z8, Z6
-	VMOVAPD      Z6, Z2
-	VMOVUPD      192(DI), Z7
-	VMULPD       Z3, Z9, Z13
-	VMULPD       Z3, Z8, Z3
-	VFMADD231PD  Z7, Z9, Z3
-	VMOVUPD      Z3, 192(AX)
-	VFMSUB213PD  Z13, Z8, Z7
-	VMOVAPD      Z7, Z3
-	MOVQ         DI, AX
-	SUBQ         $0x08, DX
-	SUBQ         $0x08, BX
-	DECQ         SI
-	JNZ          loop
-	VMOVUPD      Z0, (AX)
-	VMOVUPD      Z1, 64(AX)
-	VMOVUPD      Z2, 128(AX)
-	VMOVUPD      Z3, 192(AX)
-	VZEROUPPER
-	RET
-
 // func dot32AVX512(x *float32, y *float32, n int) (sum float64)
 // Requires: AVX, AVX512DQ, AVX512F, SSE2
 TEXT ·dot32AVX512(SB), NOSPLIT, $0-32
@@ -3735,31 +3617,62 @@ block:
 	VZEROUPPER
 	RET
 
-// func symmetricRow(a *float64, x *float64, y *float64, v float64, n int) (sum float64)
-// Requires: AVX, FMA3, SSE2
-TEXT ·symmetricRow(SB), NOSPLIT, $0-48
+// func symmetricRows(a *float64, lda int, x *float64, y *float64, v *float64, sums *float64, n int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·symmetricRows(SB), NOSPLIT, $0-56
 	MOVQ         a+0(FP), AX
-	MOVQ         x+8(FP), CX
-	MOVQ         y+16(FP), DX
-	MOVQ         n+32(FP), BX
-	VBROADCASTSD v+24(FP), Y0
-	VXORPD       Y1, Y1, Y1
+	MOVQ         lda+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         y+24(FP), BX
+	MOVQ         v+32(FP), SI
+	MOVQ         n+48(FP), DI
+	SHLQ         $0x03, CX
+	LEAQ         (CX)(CX*2), R8
+	LEAQ         (AX)(R8*2), R9
+	ADDQ         AX, R8
+	VXORPD       Y0, Y0, Y0
+	VBROADCASTSD (SI), Y1
+	VXORPD       Y2, Y2, Y2
+	VBROADCASTSD 8(SI), Y3
+	VXORPD       Y4, Y4, Y4
+	VBROADCASTSD 16(SI), Y5
+	VXORPD       Y6, Y6, Y6
+	VBROADCASTSD 24(SI), Y7
 
 loop:
-	VMOVUPD      (AX), Y2
-	VMOVUPD      (DX), Y3
-	VFMADD231PD  (CX), Y2, Y1
-	VFMADD231PD  Y2, Y0, Y3
-	VMOVUPD      Y3, (DX)
-	ADDQ         $0x20, AX
-	ADDQ         $0x20, CX
-	ADDQ         $0x20, DX
-	DECQ         BX
-	JNZ          loop
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPD       X0, X1, X1
-	VHADDPD      X1, X1, X1
-	MOVSD        X1, sum+40(FP)
+	VMOVUPD     (DX), Y8
+	VMOVUPD     (BX), Y9
+	PREFETCHT0  (AX)(CX*4)
+	PREFETCHT0  (R8)(CX*2)
+	PREFETCHT0  (R9)
+	PREFETCHT0  (R8)(CX*4)
+	VMOVUPD     (AX), Y10
+	VFMADD231PD Y10, Y8, Y0
+	VFMADD231PD Y10, Y1, Y9
+	VMOVUPD     (AX)(CX*1), Y10
+	VFMADD231PD Y10, Y8, Y2
+	VFMADD231PD Y10, Y3, Y9
+	VMOVUPD     (AX)(CX*2), Y10
+	VFMADD231PD Y10, Y8, Y4
+	VFMADD231PD Y10, Y5, Y9
+	VMOVUPD     (R8), Y10
+	VFMADD231PD Y10, Y8, Y6
+	VFMADD231PD Y10, Y7, Y9
+	VMOVUPD     Y9, (BX)
+	ADDQ        $0x20, AX
+	ADDQ        $0x20, R8
+	ADDQ        $0x20, R9
+	ADDQ        $0x20, DX
+	ADDQ        $0x20, BX
+	DECQ        DI
+	JNZ         loop
+	VHADDPD     Y2, Y0, Y0
+	VHADDPD     Y6, Y4, Y4
+	VPERM2F128  $0x20, Y4, Y0, Y2
+	VPERM2F128  $0x31, Y4, Y0, Y6
+	VADDPD      Y6, Y2, Y2
+	MOVQ        sums+40(FP), AX
+	VMOVUPD     Y2, (AX)
 	VZEROUPPER
 	RET
 

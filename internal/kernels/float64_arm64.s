@@ -837,73 +837,6 @@ add:
 	ADD R4, R2
 	RET
 
-// func sweepNEON(z *float64, ldz int, c, s *float64, n int)
-TEXT ·sweepNEON(SB), NOSPLIT, $0-40
-	MOVD z+0(FP), R0
-	MOVD ldz+8(FP), R1
-	MOVD c+16(FP), R2
-	MOVD s+24(FP), R3
-	MOVD n+32(FP), R4
-	LSL $3, R1
-	FLDPQ 0(R0), (F0, F1)
-	FLDPQ 32(R0), (F2, F3)
-	FLDPQ 64(R0), (F4, F5)
-	FLDPQ 96(R0), (F6, F7)
-
-rotation:
-	FMOVD.P -8(R2), F8
-	FMOVD.P -8(R3), F9
-	FNEGD F9, F10
-	SUB R1, R0, R5
-	FLDPQ 0(R5), (F11, F12)
-	FLDPQ 32(R5), (F13, F14)
-	FLDPQ 64(R5), (F15, F16)
-	FLDPQ 96(R5), (F17, F18)
-	WORD $0x4fc89013 // fmul v19.2d, v0.2d, v8.d[0]
-	WORD $0x4fc91173 // fmla v19.2d, v11.2d, v9.d[0]
-	WORD $0x4fca9000 // fmul v0.2d, v0.2d, v10.d[0]
-	WORD $0x4fc81160 // fmla v0.2d, v11.2d, v8.d[0]
-	WORD $0x4fc89034 // fmul v20.2d, v1.2d, v8.d[0]
-	WORD $0x4fc91194 // fmla v20.2d, v12.2d, v9.d[0]
-	WORD $0x4fca9021 // fmul v1.2d, v1.2d, v10.d[0]
-	WORD $0x4fc81181 // fmla v1.2d, v12.2d, v8.d[0]
-	WORD $0x4fc89055 // fmul v21.2d, v2.2d, v8.d[0]
-	WORD $0x4fc911b5 // fmla v21.2d, v13.2d, v9.d[0]
-	WORD $0x4fca9042 // fmul v2.2d, v2.2d, v10.d[0]
-	WORD $0x4fc811a2 // fmla v2.2d, v13.2d, v8.d[0]
-	WORD $0x4fc89076 // fmul v22.2d, v3.2d, v8.d[0]
-	WORD $0x4fc911d6 // fmla v22.2d, v14.2d, v9.d[0]
-	WORD $0x4fca9063 // fmul v3.2d, v3.2d, v10.d[0]
-	WORD $0x4fc811c3 // fmla v3.2d, v14.2d, v8.d[0]
-	WORD $0x4fc89097 // fmul v23.2d, v4.2d, v8.d[0]
-	WORD $0x4fc911f7 // fmla v23.2d, v15.2d, v9.d[0]
-	WORD $0x4fca9084 // fmul v4.2d, v4.2d, v10.d[0]
-	WORD $0x4fc811e4 // fmla v4.2d, v15.2d, v8.d[0]
-	WORD $0x4fc890b8 // fmul v24.2d, v5.2d, v8.d[0]
-	WORD $0x4fc91218 // fmla v24.2d, v16.2d, v9.d[0]
-	WORD $0x4fca90a5 // fmul v5.2d, v5.2d, v10.d[0]
-	WORD $0x4fc81205 // fmla v5.2d, v16.2d, v8.d[0]
-	WORD $0x4fc890d9 // fmul v25.2d, v6.2d, v8.d[0]
-	WORD $0x4fc91239 // fmla v25.2d, v17.2d, v9.d[0]
-	WORD $0x4fca90c6 // fmul v6.2d, v6.2d, v10.d[0]
-	WORD $0x4fc81226 // fmla v6.2d, v17.2d, v8.d[0]
-	WORD $0x4fc890fa // fmul v26.2d, v7.2d, v8.d[0]
-	WORD $0x4fc9125a // fmla v26.2d, v18.2d, v9.d[0]
-	WORD $0x4fca90e7 // fmul v7.2d, v7.2d, v10.d[0]
-	WORD $0x4fc81247 // fmla v7.2d, v18.2d, v8.d[0]
-	FSTPQ (F19, F20), 0(R0)
-	FSTPQ (F21, F22), 32(R0)
-	FSTPQ (F23, F24), 64(R0)
-	FSTPQ (F25, F26), 96(R0)
-	MOVD R5, R0
-	SUBS $1, R4
-	BNE rotation
-	FSTPQ (F0, F1), 0(R0)
-	FSTPQ (F2, F3), 32(R0)
-	FSTPQ (F4, F5), 64(R0)
-	FSTPQ (F6, F7), 96(R0)
-	RET
-
 // func dot32NEON(x, y *float32, n int) (sum float64)
 TEXT ·dot32NEON(SB), NOSPLIT, $0-32
 	MOVD x+0(FP), R0
@@ -1129,32 +1062,67 @@ block:
 	BNE block
 	RET
 
-// func symmetricRow(a, x, y *float64, v float64, n int) (sum float64)
-TEXT ·symmetricRow(SB), NOSPLIT, $0-48
+// func symmetricRows(a *float64, lda int, x, y, v, sums *float64, n int)
+TEXT ·symmetricRows(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
-	MOVD x+8(FP), R1
-	MOVD y+16(FP), R2
-	MOVD n+32(FP), R3
-	WORD $0x4f000400 // movi v0.4s, #0x0
-	WORD $0x4f000401 // movi v1.4s, #0x0
-	FMOVD v+24(FP), F2
+	MOVD lda+8(FP), R1
+	MOVD x+16(FP), R2
+	MOVD y+24(FP), R3
+	MOVD v+32(FP), R4
+	MOVD sums+40(FP), R5
+	MOVD n+48(FP), R6
+	LSL $3, R1
+	FLDPQ 0(R4), (F0, F1)
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	ADD R1, R0, R7
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+	ADD R1, R7, R8
+	WORD $0x4f000408 // movi v8.4s, #0x0
+	WORD $0x4f000409 // movi v9.4s, #0x0
+	ADD R1, R8, R9
 
 four:
-	FLDPQ 0(R0), (F3, F4)
-	FLDPQ 0(R1), (F5, F6)
-	FLDPQ 0(R2), (F7, F8)
-	WORD $0x4e65cc60 // fmla v0.2d, v3.2d, v5.2d
-	WORD $0x4fc21067 // fmla v7.2d, v3.2d, v2.d[0]
-	WORD $0x4e66cc81 // fmla v1.2d, v4.2d, v6.2d
-	WORD $0x4fc21088 // fmla v8.2d, v4.2d, v2.d[0]
-	FSTPQ (F7, F8), 0(R2)
+	FLDPQ 0(R2), (F10, F11)
+	FLDPQ 0(R3), (F12, F13)
+	FLDPQ 0(R0), (F14, F15)
+	WORD $0x4e6acdc2 // fmla v2.2d, v14.2d, v10.2d
+	WORD $0x4fc011cc // fmla v12.2d, v14.2d, v0.d[0]
+	WORD $0x4e6bcde3 // fmla v3.2d, v15.2d, v11.2d
+	WORD $0x4fc011ed // fmla v13.2d, v15.2d, v0.d[0]
 	ADD $32, R0
-	ADD $32, R1
+	FLDPQ 0(R7), (F16, F17)
+	WORD $0x4e6ace04 // fmla v4.2d, v16.2d, v10.2d
+	WORD $0x4fc01a0c // fmla v12.2d, v16.2d, v0.d[1]
+	WORD $0x4e6bce25 // fmla v5.2d, v17.2d, v11.2d
+	WORD $0x4fc01a2d // fmla v13.2d, v17.2d, v0.d[1]
+	ADD $32, R7
+	FLDPQ 0(R8), (F18, F19)
+	WORD $0x4e6ace46 // fmla v6.2d, v18.2d, v10.2d
+	WORD $0x4fc1124c // fmla v12.2d, v18.2d, v1.d[0]
+	WORD $0x4e6bce67 // fmla v7.2d, v19.2d, v11.2d
+	WORD $0x4fc1126d // fmla v13.2d, v19.2d, v1.d[0]
+	ADD $32, R8
+	FLDPQ 0(R9), (F20, F21)
+	WORD $0x4e6ace88 // fmla v8.2d, v20.2d, v10.2d
+	WORD $0x4fc11a8c // fmla v12.2d, v20.2d, v1.d[1]
+	WORD $0x4e6bcea9 // fmla v9.2d, v21.2d, v11.2d
+	WORD $0x4fc11aad // fmla v13.2d, v21.2d, v1.d[1]
+	ADD $32, R9
+	FSTPQ (F12, F13), 0(R3)
 	ADD $32, R2
-	SUBS $1, R3
+	ADD $32, R3
+	SUBS $1, R6
 	BNE four
-	WORD $0x4e61d400 // fadd v0.2d, v0.2d, v1.2d
-	WORD $0x7e70d800 // faddp d0, v0.2d
-	FMOVD F0, sum+40(FP)
+	WORD $0x4e63d442 // fadd v2.2d, v2.2d, v3.2d
+	WORD $0x4e65d484 // fadd v4.2d, v4.2d, v5.2d
+	WORD $0x4e67d4c6 // fadd v6.2d, v6.2d, v7.2d
+	WORD $0x4e69d508 // fadd v8.2d, v8.2d, v9.2d
+	WORD $0x6e64d456 // faddp v22.2d, v2.2d, v4.2d
+	WORD $0x6e68d4d7 // faddp v23.2d, v6.2d, v8.2d
+	FSTPQ (F22, F23), 0(R5)
 	RET
 

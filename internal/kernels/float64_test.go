@@ -160,45 +160,6 @@ func TestDgemmOnAnyNumberOfCores(t *testing.T) {
 	}
 }
 
-func TestRotate(t *testing.T) {
-	forEachFloat64(t, func(t *testing.T) {
-		check(t, func(t *rapid.T) {
-			rng := rngOf(t)
-			n, cols := rapid.IntRange(2, 40).Draw(t, "n"), rapid.IntRange(1, 70).Draw(t, "cols")
-			z, want := NewStripes(n, cols), make([][]float64, n)
-			for i := range want {
-				want[i] = normals64(rng, cols)
-				for j, v := range want[i] {
-					*z.At(i, j) = v
-				}
-			}
-			var sweeps []Sweep
-			for range 3 {
-				s := Sweep{First: rng.IntN(n - 1)}
-				for range rng.IntN(n - s.First) {
-					angle := rng.Float64() * 2 * math.Pi
-					s.C, s.S = append(s.C, math.Cos(angle)), append(s.S, math.Sin(angle))
-				}
-				sweeps = append(sweeps, s)
-				for i := len(s.C) - 1; i >= 0; i-- {
-					above, below := want[s.First+i], want[s.First+i+1]
-					for j, v := range above {
-						above[j], below[j] = s.C[i]*v-s.S[i]*below[j], s.S[i]*v+s.C[i]*below[j]
-					}
-				}
-			}
-			z.Rotate(sweeps)
-			for i := range want {
-				for j, w := range want[i] {
-					if v := *z.At(i, j); !(math.Abs(v-w) < 1e-12) {
-						t.Fatalf("[%d, %d] is %g, want %g", i, j, v, w)
-					}
-				}
-			}
-		})
-	})
-}
-
 func TestDot(t *testing.T) {
 	forEachFloat64(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(3, 4))

@@ -9,33 +9,21 @@ var plainFloat64 = float64Kernels{
 		[float64Vectors + 1]tileOf[float64]{1: plainTile[float64](1), 2: plainTile[float64](2), 3: plainTile[float64](3)},
 		[float64Vectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
 	},
-	width: plainWidth,
-	sweep: plainSweep, stripe: plainStripe,
-	symmetricRow: plainSymmetricRow, dot32: plainDot[float32], dot64: plainDot[float64],
+	width:         plainWidth,
+	symmetricRows: plainSymmetricRows, dot32: plainDot[float32], dot64: plainDot[float64],
 	below: plainBelow, atLeast: plainAtLeast,
 }
 
-func plainSweep(zAt *float64, ldz int, c, s *float64, n int) {
-	z := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(zAt), -8*n*ldz)), n*ldz+plainStripe)
-	cosines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(c), -8*(n-1))), n)
-	sines := unsafe.Slice((*float64)(unsafe.Add(unsafe.Pointer(s), -8*(n-1))), n)
-	for i := n; i > 0; i-- {
-		c, s := cosines[i-1], sines[i-1]
-		above, below := z[(i-1)*ldz:(i-1)*ldz+plainStripe], z[i*ldz:i*ldz+plainStripe]
-		for j, v := range above {
-			w := below[j]
-			below[j], above[j] = s*v+c*w, c*v-s*w
+func plainSymmetricRows(aAt *float64, lda int, xAt, yAt, vAt, sumsAt *float64, n int) {
+	a, x, y := unsafe.Slice(aAt, 3*lda+4*n), unsafe.Slice(xAt, 4*n), unsafe.Slice(yAt, 4*n)
+	v, sums := unsafe.Slice(vAt, 4), unsafe.Slice(sumsAt, 4)
+	for i := range 4 {
+		sums[i] = 0
+		for j, w := range a[i*lda : i*lda+4*n] {
+			sums[i] += w * x[j]
+			y[j] += w * v[i]
 		}
 	}
-}
-
-func plainSymmetricRow(aAt, xAt, yAt *float64, v float64, n int) (sum float64) {
-	a, x, y := unsafe.Slice(aAt, 4*n), unsafe.Slice(xAt, 4*n), unsafe.Slice(yAt, 4*n)
-	for i, w := range a {
-		sum += w * x[i]
-		y[i] += w * v
-	}
-	return sum
 }
 
 func plainDot[T Real](xAt, yAt *T, n int) float64 {
@@ -90,9 +78,8 @@ func plainAtLeast(xAt *float32, floor float32, bitsAt *byte, n int) {
 
 // As many sums as fit into a processor's registers.
 const (
-	plainRows   = 2
-	plainWidth  = 4
-	plainStripe = 8
+	plainRows  = 2
+	plainWidth = 4
 )
 
 func plainTile[T Real](vectors int) tileOf[T] {

@@ -71,9 +71,6 @@ func float32Tile4x2AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha fl
 func float32Tile4x3AVX2(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func sweepAVX2(z *float64, ldz int, c, s *float64, n int)
-
-//go:noescape
 func dot32AVX2(x, y *float32, n int) (sum float64)
 
 //go:noescape
@@ -174,9 +171,6 @@ func float32Tile8x2AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha 
 func float32Tile8x3AVX512(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func sweepAVX512(z *float64, ldz int, c, s *float64, n int)
-
-//go:noescape
 func dot32AVX512(x, y *float32, n int) (sum float64)
 
 //go:noescape
@@ -192,7 +186,7 @@ func atLeastAVX512(x *float32, floor float32, bits *byte, n int)
 func packFour(dst *float64, ldd int, src *float64, lds, n int)
 
 //go:noescape
-func symmetricRow(a, x, y *float64, v float64, n int) (sum float64)
+func symmetricRows(a *float64, lda int, x, y, v, sums *float64, n int)
 
 //go:noescape
 func pairsAVX2(a *int16, lda int, b *int16, c *float32, ldc, k int, scale float32)

@@ -27,9 +27,6 @@ func float32Tile2NEON(a *float64, b *float32, c *float64, k, ldc int, alpha floa
 func float32Tile3NEON(a *float64, b *float32, c *float64, k, ldc int, alpha float64, add int)
 
 //go:noescape
-func sweepNEON(z *float64, ldz int, c, s *float64, n int)
-
-//go:noescape
 func dot32NEON(x, y *float32, n int) (sum float64)
 
 //go:noescape
@@ -39,4 +36,4 @@ func dot64NEON(x, y *float64, n int) (sum float64)
 func packFour(dst *float64, ldd int, src *float64, lds, n int)
 
 //go:noescape
-func symmetricRow(a, x, y *float64, v float64, n int) (sum float64)
+func symmetricRows(a *float64, lda int, x, y, v, sums *float64, n int)

@@ -58,7 +58,7 @@ func (in *inspector) addLabels(out []prediction) {
 		}
 		y := int(in.Labels[i])
 		for at, c := range p.classes {
-			if c >= 0 && p.p[at] >= threshold[c] {
+			if c >= 0 && float64(p.p[at]) >= threshold[c] {
 				confident[[2]int{y, int(c)}]++
 				total[y]++
 				break
@@ -66,7 +66,11 @@ func (in *inspector) addLabels(out []prediction) {
 		}
 	}
 	joint := newJoint(confident, total, counts)
-	var list []issues.Issue
+	type seeming struct { // a wrong label, in less memory than an issue
+		score   float64
+		row, of int32
+	}
+	var list []seeming
 	for i, p := range out {
 		y := int(in.Labels[i])
 		if p.classes[0] < 0 || int(p.classes[0]) == y {
@@ -78,21 +82,20 @@ func (in *inspector) addLabels(out []prediction) {
 			if c < 0 || int(c) == y {
 				continue
 			}
-			odds := p.p[at] * joint.weight(y, int(c))
+			odds := float64(p.p[at]) * joint.weight(y, int(c))
 			square += odds * odds
 			if odds > most {
 				most, of = odds, c
 			}
 		}
 		if most > 0 {
-			list = append(list, in.issue(i, issues.Label, 1/(1+p.own/math.Sqrt(square)), in.Classes[of], -1))
+			list = append(list, seeming{1 / (1 + p.own/math.Sqrt(square)), int32(i), of})
 		}
 	}
-	issues.Sort(list)
-	list = list[:min(len(list), int(math.Round(joint.wrong)))]
-	r.Issues = append(r.Issues, list...)
-	for _, issue := range list {
-		r.Classes[in.Labels[issue.Row]].Wrong++
+	slices.SortFunc(list, func(a, b seeming) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.row, b.row)) })
+	for _, s := range list[:min(len(list), int(math.Round(joint.wrong)))] {
+		r.Issues = append(r.Issues, in.issue(int(s.row), issues.Label, s.score, in.Classes[s.of], -1))
+		r.Classes[in.Labels[s.row]].Wrong++
 	}
 	for pair, n := range confused {
 		if share := float64(n) / float64(counts[pair[0]]); n >= 3 && share >= .05 {

@@ -23,14 +23,13 @@ func float64Kernels() {
 				}
 			}
 		}
-		sweep(v)
 		dot(v, 4)
 		dot(v, 8)
 		below(v)
 		atLeast(v)
 	}
 	packRows()
-	symmetricRow()
+	symmetricRows()
 	pairs()
 }
 
@@ -150,70 +149,53 @@ func packRows() {
 	finish(nil)
 }
 
-// sweep writes a sequence of n rotations of neighbouring rows of z, upwards from
-// the row that z points to: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
-// Each takes the next c and s before those that the pointers name. The row that two
-// rotations share stays in registers, four vectors of columns.
-func sweep(v isa) {
-	const params = "z *float64, ldz int, c, s *float64, n int"
-	function("sweep"+v.name, params, params)
-	z, ldz := Load(Param("z"), GP64()), Load(Param("ldz"), GP64())
-	c, s, n := Load(Param("c"), GP64()), Load(Param("s"), GP64()), Load(Param("n"), GP64())
-	SHLQ(U8(3), ldz)
-	size := 4 * v.width
-	const vectors = 4
-	carry, next := func(j int) reg.Register { return v.vector(j) }, func(j int) reg.Register { return v.vector(4 + j) }
-	cosine, sine, product := v.vector(8), v.vector(9), func(j int) reg.Register { return v.vector(10 + j) }
-	for j := range vectors {
-		VMOVUPD(Mem{Base: z, Disp: j * size}, carry(j))
+// symmetricRows writes y += vᵀA, which sets sums to A·x, for four rows of A that are
+// lda apart and four times n columns.
+func symmetricRows() {
+	const params = "a *float64, lda int, x, y, v, sums *float64, n int"
+	function("symmetricRows", params, params)
+	a, lda := Load(Param("a"), GP64()), Load(Param("lda"), GP64())
+	x, y, by, n := Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("v"), GP64()), Load(Param("n"), GP64())
+	SHLQ(U8(3), lda)
+	fourth := GP64()
+	LEAQ(Mem{Base: lda, Index: lda, Scale: 2}, fourth)
+	seventh := GP64()
+	LEAQ(Mem{Base: a, Index: fourth, Scale: 2}, seventh)
+	ADDQ(a, fourth)
+	rows := []Mem{{Base: a}, {Base: a, Index: lda, Scale: 1}, {Base: a, Index: lda, Scale: 2}, {Base: fourth}}
+	var sums, v [4]reg.VecVirtual
+	for i := range rows {
+		sums[i], v[i] = YMM(), YMM()
+		VXORPD(sums[i], sums[i], sums[i])
+		VBROADCASTSD(Mem{Base: by, Disp: 8 * i}, v[i])
 	}
 	Label("loop")
-	VBROADCASTSD(Mem{Base: c}, cosine)
-	VBROADCASTSD(Mem{Base: s}, sine)
-	before := GP64()
-	MOVQ(z, before)
-	SUBQ(ldz, before)
-	for j := range vectors {
-		VMOVUPD(Mem{Base: before, Disp: j * size}, next(j))
-		VMULPD(carry(j), sine, product(j))
-		VMULPD(carry(j), cosine, carry(j))
-		VFMADD231PD(next(j), sine, carry(j))
-		VMOVUPD(carry(j), Mem{Base: z, Disp: j * size})
-		VFMSUB213PD(product(j), cosine, next(j))
-		VMOVAPD(next(j), carry(j))
-	}
-	MOVQ(before, z)
-	SUBQ(U8(8), c)
-	SUBQ(U8(8), s)
-	DECQ(n)
-	JNZ(LabelRef("loop"))
-	for j := range vectors {
-		VMOVUPD(carry(j), Mem{Base: z, Disp: j * size})
-	}
-	finish(nil)
-}
-
-// symmetricRow writes y += v·a, which returns Σ a·x, for four times n elements.
-func symmetricRow() {
-	const params = "a, x, y *float64, v float64, n int) (sum float64)"
-	function("symmetricRow", params, params)
-	a, x, y, n := Load(Param("a"), GP64()), Load(Param("x"), GP64()), Load(Param("y"), GP64()), Load(Param("n"), GP64())
-	v := YMM()
-	VBROADCASTSD(NewParamAddr("v", 24), v)
-	sum, row, out := YMM(), YMM(), YMM()
-	VXORPD(sum, sum, sum)
-	Label("loop")
-	VMOVUPD(Mem{Base: a}, row)
+	from, out := YMM(), YMM()
+	VMOVUPD(Mem{Base: x}, from)
 	VMOVUPD(Mem{Base: y}, out)
-	VFMADD231PD(Mem{Base: x}, row, sum)
-	VFMADD231PD(row, v, out)
+	// The rows are short, and the hardware does not know which come next.
+	for _, next := range []Mem{{Base: a, Index: lda, Scale: 4}, {Base: fourth, Index: lda, Scale: 2}, {Base: seventh}, {Base: fourth, Index: lda, Scale: 4}} {
+		PREFETCHT0(next)
+	}
+	for i, at := range rows {
+		row := YMM()
+		VMOVUPD(at, row)
+		VFMADD231PD(row, from, sums[i])
+		VFMADD231PD(row, v[i], out)
+	}
 	VMOVUPD(out, Mem{Base: y})
-	ADDQ(U8(32), a)
-	ADDQ(U8(32), x)
-	ADDQ(U8(32), y)
+	for _, array := range []reg.GPVirtual{a.(reg.GPVirtual), fourth, seventh, x.(reg.GPVirtual), y.(reg.GPVirtual)} {
+		ADDQ(U8(32), array)
+	}
 	DECQ(n)
 	JNZ(LabelRef("loop"))
-	storeSum(sum)
+	VHADDPD(sums[1], sums[0], sums[0])
+	VHADDPD(sums[3], sums[2], sums[2])
+	VPERM2F128(U8(0x20), sums[2], sums[0], sums[1])
+	VPERM2F128(U8(0x31), sums[2], sums[0], sums[3])
+	VADDPD(sums[3], sums[1], sums[1])
+	VMOVUPD(sums[1], Mem{Base: Load(Param("sums"), GP64())})
+	finish(nil)
 }
 
 // dot writes Σ x·y in float64, for 32·n numbers of a size in bytes.

@@ -14,11 +14,10 @@ func float64Kernels() {
 			float64Tile(nv, of)
 		}
 	}
-	sweep()
 	dot(4)
 	dot(8)
 	packFour()
-	symmetricRow()
+	symmetricRows()
 }
 
 // A tile has float64Rows rows and at most float64Vectors times four columns; four
@@ -126,59 +125,48 @@ func packFour() {
 	})
 }
 
-// sweep writes a sequence of n rotations of neighbouring rows of z, upwards from
-// the row that z points to: z_i = s·z_{i−1} + c·z_i, z_{i−1} = c·z_{i−1} − s·z_i.
-// Each takes the next c and s before those that the pointers name. The row that two
-// rotations share stays in registers, 16 columns of it.
-func sweep() {
-	write("sweepNEON", "z *float64, ldz int, c, s *float64, n int", func(f *function) {
-		z, ldz, c, s, n := f.param("z"), f.param("ldz"), f.param("c"), f.param("s"), f.param("n")
-		f.put("LSL $3, %s", ldz)
-		carry, above, below, before := f.several(8), f.several(8), f.several(8), f.gp()
-		f.loadRow(z, carry)
-		f.label("rotation")
-		cosine, sine, minus := f.fresh(), f.fresh(), f.fresh()
-		f.with([]vector{cosine}, "FMOVD.P -8(%s), F%%d", c)
-		f.with([]vector{sine}, "FMOVD.P -8(%s), F%%d", s)
-		f.with([]vector{minus, sine}, "FNEGD F%%[2]d, F%%[1]d")
-		f.put("SUB %s, %s, %s", ldz, z, before)
-		f.loadRow(before, above)
-		for j := range carry {
-			f.byDouble("fmul", below[j], carry[j], cosine, 0)
-			f.byDouble("fmla", below[j], above[j], sine, 0)
-			f.byDouble("fmul", carry[j], carry[j], minus, 0)
-			f.byDouble("fmla", carry[j], above[j], cosine, 0)
+// symmetricRows writes y += vᵀA, which sets sums to A·x, for four rows of A that are
+// lda apart and four times n columns.
+func symmetricRows() {
+	write("symmetricRows", "a *float64, lda int, x, y, v, sums *float64, n int", func(f *function) {
+		a, lda, x, y := f.param("a"), f.param("lda"), f.param("x"), f.param("y")
+		by, sumsAt, n := f.param("v"), f.param("sums"), f.param("n")
+		f.put("LSL $3, %s", lda)
+		v := f.several(2) // two rows each
+		f.loadRow(by, v)
+		rows := []gp{a, f.gp(), f.gp(), f.gp()}
+		var sums [4][]vector
+		for i := range rows {
+			sums[i] = []vector{f.zeroed(), f.zeroed()}
+			if i > 0 {
+				f.put("ADD %s, %s, %s", lda, rows[i-1], rows[i])
+			}
 		}
-		f.storeRow(z, below)
-		f.put("MOVD %s, %s", before, z)
-		f.put("SUBS $1, %s", n)
-		f.branch("BNE", "rotation")
-		f.storeRow(z, carry)
-	})
-}
-
-// symmetricRow writes y += v·a, which returns Σ a·x, for four times n elements.
-func symmetricRow() {
-	write("symmetricRow", "a, x, y *float64, v float64, n int) (sum float64)", func(f *function) {
-		a, x, y, n := f.param("a"), f.param("x"), f.param("y"), f.param("n")
-		v, sums := f.fresh(), []vector{f.zeroed(), f.zeroed()}
-		f.with([]vector{v}, "FMOVD %s, F%%d", f.argument("v"))
 		f.label("four")
-		row, by, out := f.several(2), f.several(2), f.several(2)
-		f.loadRow(a, row)
-		f.loadRow(x, by)
+		from, out := f.several(2), f.several(2)
+		f.loadRow(x, from)
 		f.loadRow(y, out)
-		for i, sum := range sums {
-			f.double("fmla", sum, row[i], by[i])
-			f.byDouble("fmla", out[i], row[i], v, 0)
+		for i, at := range rows {
+			row := f.several(2)
+			f.loadRow(at, row)
+			for j := range row {
+				f.double("fmla", sums[i][j], row[j], from[j])
+				f.byDouble("fmla", out[j], row[j], v[i/2], i%2)
+			}
+			f.put("ADD $32, %s", at)
 		}
 		f.storeRow(y, out)
-		for _, array := range []gp{a, x, y} {
-			f.put("ADD $32, %s", array)
-		}
+		f.put("ADD $32, %s", x)
+		f.put("ADD $32, %s", y)
 		f.put("SUBS $1, %s", n)
 		f.branch("BNE", "four")
-		f.result(sums)
+		for i := range sums {
+			f.double("fadd", sums[i][0], sums[i][0], sums[i][1])
+		}
+		f.storeRow(sumsAt, []vector{
+			f.double("faddp", f.fresh(), sums[0][0], sums[1][0]),
+			f.double("faddp", f.fresh(), sums[2][0], sums[3][0]),
+		})
 	})
 }
 
