@@ -75,7 +75,7 @@ func TestCommands(t *testing.T) {
 			for i, word := range words {
 				program := filepath.Base(strings.Trim(word, "`"))
 				switch {
-				case word == "|" || strings.HasPrefix(word, "#"):
+				case strings.Trim(word, `\|`) == "" || strings.HasPrefix(word, "#"):
 					name = ""
 				case program == "mlrbfn" && i+1 < len(words) && regexp.MustCompile(`^[a-z]+$`).MatchString(words[i+1]):
 					if name = words[i+1]; !slices.Contains(names(t), name) {
