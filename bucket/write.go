@@ -7,7 +7,8 @@ import (
 	"io"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Put writes an object as a whole: readers see the old one or the new one, and never a
@@ -43,7 +44,7 @@ const (
 // while fill writes; at most 5 parts of 16 MiB are in memory, and parts become larger
 // where there are very many.
 func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) error) (err error) {
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(partsAtOnce)
 	w := &writer{folder: f, ctx: groupCtx, group: group, key: f.prefix + name, size: partSize}
 	err = fill(w)
@@ -71,11 +72,24 @@ func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) e
 	return fmt.Errorf("write %s: %w", f.URL(name), err)
 }
 
+// CreateOf writes a file on the disk as an object, as Create does.
+func (f *Folder) CreateOf(ctx context.Context, name, path string) error {
+	in, err := regular.Open(path, regular.Values)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return f.Create(ctx, name, func(w io.Writer) error {
+		_, err := io.Copy(w, in)
+		return err
+	})
+}
+
 // writer collects and sends parts.
 type writer struct {
 	folder *Folder
 	ctx    context.Context
-	group  *errgroup.Group
+	group  *parallel.Group
 	key    string
 	id     string // "" before the first part
 	size   int    // of the next part

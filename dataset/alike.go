@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Alike numbers the selected rows of some sets, all with the same number of
@@ -107,7 +107,7 @@ func (a *alike) sketch(ctx context.Context) error {
 		}
 	}
 	a.sums, a.places, a.parent = make([][sketchSize]float32, a.n), make([]place, a.n), make([]int32, a.n)
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	const block = 4096
 	for s, set := range a.sets {

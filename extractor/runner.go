@@ -15,6 +15,7 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/options"
 )
 
@@ -200,11 +201,11 @@ func (m *Model) run(ctx context.Context, b binding) error {
 	if err != nil {
 		return err
 	}
-	done := make(chan error, 1)
 	session := m.session
-	go func() { done <- session.RunWithOptions(b.inputs, b.outputs, options) }()
+	run := parallel.Start(func() error { return session.RunWithOptions(b.inputs, b.outputs, options) })
 	select {
-	case err := <-done:
+	case <-run.Done():
+		err := run.Wait()
 		if err != nil && refused.MatchString(err.Error()) {
 			err = fmt.Errorf("%w: %w", ErrRunMemory, err)
 		}
@@ -214,8 +215,8 @@ func (m *Model) run(ctx context.Context, b binding) error {
 	// It cannot fail, and if it did the run would merely go on to its end.
 	_ = options.Terminate()
 	select {
-	case err := <-done:
-		return cmp.Or(err, options.Destroy())
+	case <-run.Done():
+		return cmp.Or(run.Wait(), options.Destroy())
 	case <-time.After(grace):
 		m.kept.Lock()
 		defer m.kept.Unlock()

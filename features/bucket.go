@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,10 +16,9 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/options"
 )
@@ -42,9 +43,17 @@ type BucketPart struct {
 	SHA256 string `json:"sha256"` // of its features.json, as in parts.json
 	Inputs string `json:"inputs"` // what identifies all that it was made of; "" if it must be made again
 	Images []int  `json:"images"` // of each class
+	// Objects are those in the folder, by their names, as the bucket lists them.
+	Objects map[string]Stored `json:"objects,omitempty"`
 	// Replaces are the folders of the parts before it, which are deleted when no manifest
 	// names them any more.
 	Replaces []string `json:"replaces,omitempty"`
+}
+
+// Stored is what a bucket's listing says of an object.
+type Stored struct {
+	Bytes int64  `json:"bytes"`
+	ETag  string `json:"etag,omitempty"`
 }
 
 // OpenBucket opens the folder at a URL. It need not exist.
@@ -62,11 +71,22 @@ func (b *Bucket) String() string { return strings.TrimSuffix(b.folder.String(), 
 // partObject returns the name of the object that tells of a shard.
 func partObject(s Shard) string { return fmt.Sprintf(partName, s.Index, s.Count) + ".json" }
 
-// Parts lists the shards that are finished.
-func (b *Bucket) Parts(ctx context.Context) (parts []PartFolder, err error) {
-	for o, err := range b.folder.List(ctx, "part") {
+// listed are the objects of all parts in a bucket, by their folders and their names there.
+type listed map[string]map[string]Stored
+
+// list lists the objects that begin with prefix.
+func (b *Bucket) list(ctx context.Context, prefix string) (parts []PartFolder, found listed, err error) {
+	found = listed{}
+	for o, err := range b.folder.List(ctx, prefix) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if folder, name, ok := strings.Cut(o.Name, "/"); ok {
+			if found[folder] == nil {
+				found[folder] = map[string]Stored{}
+			}
+			found[folder][name] = Stored{o.Size, o.ETag}
+			continue
 		}
 		var s Shard
 		if _, err := fmt.Sscanf(o.Name, partName, &s.Index, &s.Count); err == nil && o.Name == partObject(s) && s.Index >= 1 && s.Index <= s.Count {
@@ -76,7 +96,49 @@ func (b *Bucket) Parts(ctx context.Context) (parts []PartFolder, err error) {
 	slices.SortFunc(parts, func(a, b PartFolder) int {
 		return cmp.Or(cmp.Compare(a.Count, b.Count), cmp.Compare(a.Index, b.Index))
 	})
-	return parts, nil
+	return parts, found, nil
+}
+
+// Parts lists the shards that are finished.
+func (b *Bucket) Parts(ctx context.Context) (parts []PartFolder, err error) {
+	parts, _, err = b.list(ctx, "part")
+	return parts, err
+}
+
+// Whole compares the objects of a part with what it and its features.json say of them, by
+// one request for a list of them and one for that file. The error wraps ErrDamaged if they
+// are not those that were written.
+func (b *Bucket) Whole(ctx context.Context, p *BucketPart) error {
+	s, err := b.look(ctx, p)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err != nil {
+		return err
+	}
+	_, found, err := b.list(ctx, p.Name+"/")
+	if err != nil {
+		return err
+	}
+	return b.compare(p, s.Meta, found)
+}
+
+// compare is Whole once all was read.
+func (b *Bucket) compare(p *BucketPart, m Meta, found listed) error {
+	for name, sum := range m.Files {
+		have, ok := found[p.Name][name]
+		was, known := p.Objects[name]
+		url := b.folder.Sub(p.Name).URL(name)
+		switch {
+		case !ok:
+			return fmt.Errorf("%w: %s is missing", ErrDamaged, url)
+		case have.Bytes != sum.Bytes:
+			return fmt.Errorf("%w: %s has %d bytes, %s says %d: it was cut short or altered", ErrDamaged, url, have.Bytes, metaFile, sum.Bytes)
+		case known && was.ETag != "" && have.ETag != "" && was.ETag != have.ETag:
+			return fmt.Errorf("%w: %s was written again by another program: its ETag is %s and was %s", ErrDamaged, url, have.ETag, was.ETag)
+		}
+	}
+	return nil
 }
 
 // Prepare makes sure that a shard may be written, and returns it if it is there already,
@@ -166,7 +228,7 @@ func (b *Bucket) look(ctx context.Context, p *BucketPart) (*Set, error) {
 }
 
 // Fetch copies a part to the folder dir, which must not exist, so that [Create] takes its
-// rows.
+// rows. The error wraps ErrDamaged if a file has another checksum than it had.
 func (b *Bucket) Fetch(ctx context.Context, p *BucketPart, dir string) error {
 	sub := b.folder.Sub(p.Name)
 	text, meta, err := readMetaOf(ctx, sub)
@@ -185,8 +247,12 @@ func (b *Bucket) Fetch(ctx context.Context, p *BucketPart, dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(fetch(ctx, sub, name, sum.Bytes, f), f.Close()); err != nil {
+		hash := sha256.New()
+		if err := errors.Join(fetch(ctx, sub, name, sum.Bytes, io.MultiWriter(f, hash)), f.Close()); err != nil {
 			return err
+		}
+		if hex.EncodeToString(hash.Sum(nil)) != sum.SHA256 {
+			return fmt.Errorf("%w: %s: its checksum does not match", ErrDamaged, sub.URL(name))
 		}
 	}
 	if err := os.WriteFile(filepath.Join(temp, metaFile), text, 0o666); err != nil {
@@ -205,39 +271,34 @@ func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, imag
 	p := BucketPart{Shard: shard, SHA256: s.SHA256, Inputs: inputs, Images: images}
 	p.Name = strings.TrimSuffix(partObject(shard), ".json") + "-" + s.SHA256[:16]
 	sub := b.folder.Sub(p.Name)
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(4)
 	for name := range s.Files {
-		group.Go(func() error { return send(groupCtx, sub, name, s.path(name)) })
+		group.Go(func() error { return sub.CreateOf(groupCtx, name, s.path(name)) })
 	}
 	if err := group.Wait(); err != nil {
 		return Meta{}, err
 	}
-	if err := send(ctx, sub, metaFile, s.path(metaFile)); err != nil {
+	if err := sub.CreateOf(ctx, metaFile, s.path(metaFile)); err != nil {
 		return Meta{}, err
 	}
 	before, err := b.part(ctx, shard)
 	if err != nil && !errors.Is(err, ErrDamaged) {
 		return Meta{}, err
 	}
-	if before != nil {
-		p.Replaces = append([]string{before.Name}, before.Replaces...)
-		p.Replaces = slices.DeleteFunc(p.Replaces, func(name string) bool { return name == p.Name })
-	}
-	return s.Meta, b.folder.Put(ctx, partObject(shard), jsonOf(p))
-}
-
-// send writes a file as an object.
-func send(ctx context.Context, folder *bucket.Folder, name, path string) error {
-	f, err := regular.Open(path, regular.Values)
+	// Of all parts that the shard ever had there is nothing left but of the last ones.
+	_, found, err := b.list(ctx, strings.TrimSuffix(partObject(shard), ".json")+"-")
 	if err != nil {
-		return err
+		return Meta{}, err
 	}
-	defer f.Close()
-	return folder.Create(ctx, name, func(w io.Writer) error {
-		_, err := io.Copy(w, f)
-		return err
-	})
+	if before != nil {
+		p.Replaces = slices.DeleteFunc(append([]string{before.Name}, before.Replaces...), func(name string) bool { return name == p.Name || found[name] == nil })
+	}
+	if err := b.compare(&p, s.Meta, found); err != nil {
+		return Meta{}, err // the store does not have what it was sent
+	}
+	p.Objects = found[p.Name]
+	return s.Meta, b.folder.Put(ctx, partObject(shard), jsonOf(p))
 }
 
 // Commit writes the manifest, if all shards are there and belong together; see
@@ -251,26 +312,40 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 		return lacking, nil
 	}
 	found, err := b.all(ctx, count)
+	var objects listed
 	for err == nil {
-		if unfinished, err := b.commit(ctx, found, o); unfinished != nil || err != nil {
-			return unfinished, err
+		if _, objects, err = b.list(ctx, "part"); err != nil {
+			return nil, err
+		}
+		unfinished, err = b.commit(ctx, found, objects, o)
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			return nil, err
 		}
 		// Another run may have made a part again meanwhile, and written its manifest before
 		// this one.
-		before := found
+		before, failed := found, err
 		if found, err = b.all(ctx, count); err == nil && slices.EqualFunc(before, found, func(x, y *BucketPart) bool { return x.Name == y.Name }) {
+			if unfinished != nil || failed != nil {
+				return cmp.Or(unfinished, failed), nil
+			}
 			break
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	// Also what a run would have deleted that was killed before it could.
 	for _, p := range found {
 		for _, name := range p.Replaces {
-			if err == nil {
-				err = b.remove(ctx, p.Shard, name)
+			if objects[name] == nil {
+				continue
+			}
+			if err := b.remove(ctx, p.Shard, name); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return nil, err
+	return nil, nil
 }
 
 // all reads what is known of all shards, which must be finished.
@@ -286,7 +361,7 @@ func (b *Bucket) all(ctx context.Context, count int) ([]*BucketPart, error) {
 
 // each calls do for each shard, some at a time.
 func (b *Bucket) each(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(32)
 	for i := range count {
 		group.Go(func() error { return do(ctx, i) })
@@ -294,11 +369,16 @@ func (b *Bucket) each(ctx context.Context, count int, do func(ctx context.Contex
 	return group.Wait()
 }
 
-// commit writes the manifest of these parts.
-func (b *Bucket) commit(ctx context.Context, found []*BucketPart, o Options) (unfinished, err error) {
+// commit writes the manifest of these parts, if all their objects are there.
+func (b *Bucket) commit(ctx context.Context, found []*BucketPart, objects listed, o Options) (unfinished, err error) {
 	sets := make([]*Set, len(found))
 	if err := b.each(ctx, len(found), func(ctx context.Context, i int) (err error) {
-		sets[i], err = b.look(ctx, found[i])
+		if sets[i], err = b.look(ctx, found[i]); errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if err == nil {
+			err = b.compare(found[i], sets[i].Meta, objects)
+		}
 		return err
 	}); err != nil {
 		return nil, err

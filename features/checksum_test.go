@@ -27,10 +27,13 @@ func openWholly(t testing.TB, dir string, verify bool) error {
 }
 
 // shard writes the rows of four that are in a shard of two parts.
-func shard(t testing.TB, dir string, index int) {
+func shard(t testing.TB, dir string, index int, change ...func(*features.Header)) {
 	t.Helper()
 	h := header
 	h.Shard = features.Shard{Index: index, Count: 2}
+	for _, do := range change {
+		do(&h)
+	}
 	w := create(t, dir, h, features.Options{})
 	c := features.Contents{Classes: classes, Part: &features.Part{Shard: h.Shard, Images: len(four) + 1, Listing: "five"}}
 	for i, p := range four {

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/options"
@@ -40,13 +39,12 @@ var copies struct {
 
 // copied are the files of a part, or of a set that is not of parts.
 type copied struct {
-	id    string
-	users int
-	ready chan struct{}
-	paths map[string]string // by their names in the set
-	held  int64             // bytes in memory
-	close []func() error
-	err   error
+	id     string
+	users  int
+	filled *parallel.Task[error]
+	paths  map[string]string // by their names in the set
+	held   int64             // bytes in memory
+	close  []func() error
 }
 
 // SetCopies says where the sets in buckets that are opened from now on are copied to.
@@ -58,27 +56,31 @@ func SetCopies(c Copies) {
 
 // copyAll copies the files of the set in a folder of a bucket, as its features.json names
 // them, which has the given text.
-func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta) (*copied, error) {
+func copyAll(ctx context.Context, folder *bucket.Folder, text []byte, meta Meta) (_ *copied, err error) {
 	id := folder.String() + " " + meta.SHA256
 	copies.Lock()
 	c := copies.open[id]
 	if c == nil {
-		c = &copied{id: id, ready: make(chan struct{})}
+		c = &copied{id: id}
 		if copies.open == nil {
 			copies.open = map[string]*copied{}
 		}
 		copies.open[id] = c
-		go func() { // for all users, of whom the first may leave
-			defer close(c.ready)
-			c.err = c.fill(ctx, folder, text, meta)
-		}()
+		// For all users, of whom the first may leave.
+		c.filled = parallel.Start(func() error { return c.fill(ctx, folder, text, meta) })
 	}
 	c.users++
 	copies.Unlock()
-	<-c.ready
-	if c.err != nil {
-		return nil, errors.Join(c.err, c.leave())
+	filled := false
+	defer func() {
+		if !filled {
+			err = errors.Join(err, c.leave())
+		}
+	}()
+	if err := c.filled.Wait(); err != nil {
+		return nil, err
 	}
+	filled = true
 	return c, nil
 }
 
@@ -147,7 +149,7 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 	}); err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(4)
 	for _, name := range names {
 		group.Go(func() error {

@@ -76,16 +76,16 @@ func (l journalLine) sum(row []byte) uint32 {
 // missing or differs.
 type journal struct {
 	rows, lines *disk.File
+	marks       marks  // of the lines
 	n           int    // rows
 	end         int64  // of the lines, in bytes
 	row         []byte // buffer of a row's size
 	synced      time.Time
 }
 
-// openJournal opens the journal in the folder dir, or starts one, cuts off the
-// invalid part, and calls each for every valid line. A journal with another head is
-// removed if it has no rows or with force; otherwise it is an error.
-func openJournal(dir string, head journalHead, force bool, each func(journalLine) error) (_ *journal, err error) {
+// openJournal opens the journal in the folder dir, or starts one; see recover. A journal
+// with another head is removed if it has no rows or with force; otherwise it is an error.
+func openJournal(dir string, head journalHead, force bool) (_ *journal, err error) {
 	want, err := json.Marshal(head)
 	if err != nil {
 		return nil, err
@@ -118,9 +118,6 @@ func openJournal(dir string, head journalHead, force bool, each func(journalLine
 	}
 	if j.lines, err = disk.OpenFile(filepath.Join(dir, journalLineFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, err
-	}
-	if err := j.recover(each); err != nil {
-		return nil, fmt.Errorf("read the journal in %s: %w", dir, err)
 	}
 	return j, nil
 }
@@ -171,7 +168,7 @@ func writeMachines(dir string, machines []Machine) error {
 	return writeJournalFile(dir, journalMachines, data)
 }
 
-// recover reads the valid part and cuts off the rest.
+// recover reads the valid part, calls each for every line of it, and cuts off the rest.
 func (j *journal) recover(each func(journalLine) error) error {
 	rows, lines := bufio.NewReaderSize(j.rows, 1<<17), bufio.NewReaderSize(j.lines, maxLine)
 	for {
@@ -192,6 +189,7 @@ func (j *journal) recover(each func(journalLine) error) error {
 		if err := each(line); err != nil {
 			return err
 		}
+		j.marks.add(j.n, j.end)
 		j.n++
 		j.end += int64(len(text))
 	}
@@ -224,6 +222,7 @@ func (j *journal) append(line journalLine, parts ...[]float32) error {
 	if _, err := j.lines.WriteAt(text, j.end); err != nil {
 		return err
 	}
+	j.marks.add(j.n, j.end)
 	j.n++
 	j.end += int64(len(text))
 	if time.Since(j.synced) < syncEvery {

@@ -19,10 +19,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/options"
 )
@@ -298,7 +297,7 @@ func openPartsOf(m manifest, dir string, open func(name string) (*Set, error)) (
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	var group errgroup.Group
+	group, _ := parallel.WithContext(context.Background())
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, line := range m.Parts {
 		group.Go(func() error {

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"iter"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/pathtext"
@@ -49,9 +52,67 @@ type sourceFail struct {
 	Error string `json:"error"`
 }
 
+// record is what a Writer keeps of a source. Its images are on the disk: there may be
+// millions.
+type record struct {
+	bytes   int64
+	version string
+	whole   bool // it was read to its end in this version, and has this number of images with rows
+	images  int
+	failed  []Failure
+	// Where its images are listed: in the work folder's sources.jsonl, or, where size is
+	// 0, in the images.jsonl of the set at dir.
+	at, size int64
+	// Where their rows are, and perhaps rows of others. A row of the journal is newer.
+	journal, old spans
+}
+
+// line returns the line of a set's sources.jsonl.
+func (r *record) line(path string) sourceLine {
+	return sourceLine{Path: pathtext.Encode(path), Bytes: r.bytes, Version: r.version, Images: r.images, Failed: len(r.failed)}
+}
+
+// rowed counts the images of a source that have rows.
+func (s Source) rowed() int {
+	failed := map[string]bool{}
+	for _, f := range s.Failed {
+		failed[f.Path] = true
+	}
+	rows := 0
+	for _, img := range s.Images {
+		if !failed[img.Path] {
+			rows++
+		}
+	}
+	return rows
+}
+
+// source returns what a line of the work folder tells.
+func (l sourceLine) source() Source {
+	s := Source{Path: pathtext.Decode(l.Path), Bytes: l.Bytes, Version: l.Version}
+	for _, r := range l.Rows {
+		s.Images = append(s.Images, Image{Path: pathtext.Decode(r.Path), Label: r.Label, Bytes: r.Bytes, MTime: r.MTime})
+	}
+	for _, r := range l.Failures {
+		s.Failed = append(s.Failed, Failure{pathtext.Decode(r.Path), r.Error})
+	}
+	return s
+}
+
+// addRecord notes a source whose line lies at sourceEnd.
+func (w *Writer) addRecord(s Source, size int) {
+	r := w.sources[s.Path]
+	if r == nil {
+		r = &record{}
+		w.sources[s.Path] = r
+	}
+	r.bytes, r.version, r.whole, r.images, r.failed = s.Bytes, s.Version, true, s.rowed(), s.Failed
+	r.at, r.size = w.sourceEnd, int64(size)
+	w.sourceEnd += r.size
+}
+
 // readSources reads the sources of the work folder, up to where a killed run stopped.
 func (w *Writer) readSources() error {
-	w.sources = map[string]Source{}
 	f, err := disk.OpenFile(w.partial(sourcesFile), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -67,17 +128,155 @@ func (w *Writer) readSources() error {
 		if err != nil || json.Unmarshal(text, &line) != nil {
 			break
 		}
-		w.sourceEnd += int64(len(text))
-		s := Source{Path: pathtext.Decode(line.Path), Bytes: line.Bytes, Version: line.Version}
-		for _, r := range line.Rows {
-			s.Images = append(s.Images, Image{Path: pathtext.Decode(r.Path), Label: r.Label, Bytes: r.Bytes, MTime: r.MTime})
-		}
-		for _, r := range line.Failures {
-			s.Failed = append(s.Failed, Failure{pathtext.Decode(r.Path), r.Error})
-		}
-		w.sources[s.Path] = s
+		w.addRecord(line.source(), len(text))
 	}
 	return f.Truncate(w.sourceEnd)
+}
+
+// readOldSources reads the sources of the set at dir.
+func (w *Writer) readOldSources(old *Set) error {
+	lines, err := old.sourceLines()
+	if err != nil || len(lines) == 0 {
+		return err
+	}
+	for _, line := range lines {
+		w.sources[pathtext.Decode(line.Path)] = &record{bytes: line.Bytes, version: line.Version, images: line.Images, whole: true}
+	}
+	failed, err := old.Errors()
+	if err != nil {
+		return err
+	}
+	for _, f := range failed {
+		if r := w.sourceOf(f.Path); r != nil {
+			r.failed = append(r.failed, f)
+		}
+	}
+	for _, line := range lines {
+		r := w.sources[pathtext.Decode(line.Path)]
+		r.whole = len(r.failed) >= line.Failed
+	}
+	f, err := regular.Open(old.path(imagesFile), regular.Values)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w.oldMarks, err = markLines(f)
+	return err
+}
+
+// journalRow notes a row of the journal that is of an image of a source.
+func (w *Writer) journalRow(path string, row int) bool {
+	r := w.sourceOf(path)
+	if r == nil {
+		return false
+	}
+	r.journal.add(row)
+	return true
+}
+
+// sourceOf returns which of the sources an image or a failure is of; nil for none.
+func (w *Writer) sourceOf(path string) *record {
+	if r := w.sources[path]; r != nil {
+		return r
+	}
+	for at := range path {
+		if path[at] == '#' && w.sources[path[:at]] != nil {
+			return w.sources[path[:at]]
+		}
+	}
+	return nil
+}
+
+// rowsOf returns the rows of the images of a source, whatever its version.
+func (w *Writer) rowsOf(r *record) (map[string]location, error) {
+	rows := make(map[string]location, r.images)
+	for img, err := range w.oldImagesOf(r) {
+		if err == nil {
+			rows[img.Path], err = locate(img.Image, ^img.row)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	err := w.journal.marks.read(w.journal.lines, r.journal, func(row int, text []byte) error {
+		var line journalLine
+		if err := json.Unmarshal(text, &line); err != nil {
+			return err
+		}
+		img := line.image()
+		if w.sourceOf(img.Path) != r {
+			return nil
+		}
+		l, err := locate(img, row)
+		rows[img.Path] = l
+		return err
+	})
+	return rows, err
+}
+
+// oldImage is an image of the set at dir.
+type oldImage struct {
+	Image
+	row int
+}
+
+// oldImagesOf gives the images of a source that are in the set at dir.
+func (w *Writer) oldImagesOf(r *record) iter.Seq2[oldImage, error] {
+	return func(yield func(oldImage, error) bool) {
+		if len(r.old) == 0 {
+			return
+		}
+		f, err := regular.Open(w.old.path(imagesFile), regular.Values)
+		if err != nil {
+			yield(oldImage{}, err)
+			return
+		}
+		defer f.Close()
+		enough := errors.New("enough")
+		err = w.oldMarks.read(f, r.old, func(row int, text []byte) error {
+			var l imageLine
+			if err := json.Unmarshal(text, &l); err != nil {
+				return err
+			}
+			img := Image{decodePath(w.old.Version, l.Path), l.Label, l.Bytes, l.MTime, l.SHA256}
+			if w.sourceOf(img.Path) == r && !yield(oldImage{img, row}, nil) {
+				return enough
+			}
+			return nil
+		})
+		if err != nil && err != enough {
+			yield(oldImage{}, err)
+		}
+	}
+}
+
+// imagesOf gives the images of a source, in its order.
+func (w *Writer) imagesOf(r *record) iter.Seq2[Image, error] {
+	return func(yield func(Image, error) bool) {
+		if r.size == 0 {
+			for img, err := range w.oldImagesOf(r) {
+				if !yield(img.Image, err) {
+					return
+				}
+			}
+			return
+		}
+		text := make([]byte, r.size)
+		_, err := w.sourceLog.ReadAt(text, r.at)
+		var line sourceLine
+		if err == nil {
+			err = json.Unmarshal(text, &line)
+		}
+		if err != nil {
+			yield(Image{}, err)
+			return
+		}
+		for _, img := range line.source().Images {
+			if !yield(img, nil) {
+				return
+			}
+		}
+	}
 }
 
 // AddSource notes that a source was read to its end, after the rows of its images were
@@ -105,29 +304,72 @@ func (w *Writer) AddSource(s Source) error {
 	if _, err := w.sourceLog.WriteAt(text, w.sourceEnd); err != nil {
 		return err
 	}
-	w.sourceEnd += int64(len(text))
+	w.addRecord(s, len(text))
+	w.forget(s)
 	return nil
 }
 
-// Source returns what is known of a source with that size and version, if there is a row
-// for each of its images.
-func (w *Writer) Source(path string, size int64, version string) (Source, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s, ok := w.sources[path]
-	if !ok || s.Bytes != size || s.Version != version {
-		return Source{}, false
-	}
-	failed := map[string]bool{}
-	for _, f := range s.Failed {
-		failed[f.Path] = true
-	}
+// forget notes where the rows of a source are, and keeps them in memory no longer.
+func (w *Writer) forget(s Source) {
+	var journal, old []int
 	for _, img := range s.Images {
-		if l, ok := w.known[img.Path]; !failed[img.Path] && (!ok || l.bytes != img.Bytes || l.mtime != img.MTime) {
-			return Source{}, false
+		l, ok := w.known[img.Path]
+		if !ok {
+			continue
+		}
+		if row, inOld := l.inOld(); inOld {
+			old = append(old, row)
+		} else {
+			journal = append(journal, l.row)
+		}
+		delete(w.known, img.Path)
+	}
+	r := w.sources[s.Path]
+	r.journal, r.old = nil, nil
+	for rows, to := range map[*[]int]*spans{&journal: &r.journal, &old: &r.old} {
+		slices.Sort(*rows)
+		for _, row := range *rows {
+			to.add(row)
 		}
 	}
-	return s, true
+}
+
+// Source tells whether a source with that size and version was read to its end, and there is
+// a row for each of its images that did not fail. It returns their number and the failures.
+func (w *Writer) Source(path string, size int64, version string) (images int, failed []Failure, ok bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.sources[path]
+	if r == nil {
+		return 0, nil, false, nil
+	}
+	same := r.whole && r.bytes == size && r.version == version
+	if same && r.size == 0 && len(r.journal) == 0 { // as the set at dir has it
+		return r.images, r.failed, true, nil
+	}
+	rows, err := w.rowsOf(r)
+	if err != nil {
+		return 0, nil, false, err
+	}
+	if same {
+		lost := map[string]bool{}
+		for _, f := range r.failed {
+			lost[f.Path] = true
+		}
+		for img, err := range w.imagesOf(r) {
+			if err != nil {
+				return 0, nil, false, err
+			}
+			if l, ok := rows[img.Path]; !lost[img.Path] && (!ok || l.bytes != img.Bytes || l.mtime != img.MTime) {
+				same = false
+			}
+		}
+	}
+	if !same { // it is read again, and Has tells of its images
+		maps.Copy(w.known, rows)
+		return 0, nil, false, nil
+	}
+	return r.images, r.failed, true, nil
 }
 
 // HasSource tells whether there are rows of a source, or of an image with that path,
@@ -135,64 +377,11 @@ func (w *Writer) Source(path string, size int64, version string) (Source, bool) 
 func (w *Writer) HasSource(path string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s, ok := w.sources[path]; ok && len(s.Images) > 0 {
+	if r := w.sources[path]; r != nil && r.images > 0 {
 		return true
 	}
 	_, ok := w.known[path]
 	return ok
-}
-
-// sourceOf returns which of the sources an image or a failure is of.
-func sourceOf(sources map[string]*Source, path string) *Source {
-	if s := sources[path]; s != nil {
-		return s
-	}
-	for at := range path {
-		if path[at] == '#' && sources[path[:at]] != nil {
-			return sources[path[:at]]
-		}
-	}
-	return nil
-}
-
-// readOldSources adds the sources of the set at dir that are not in the work folder.
-func (w *Writer) readOldSources() error {
-	lines, err := w.old.sourceLines()
-	if err != nil || len(lines) == 0 {
-		return err
-	}
-	old := map[string]*Source{}
-	for _, line := range lines {
-		s := &Source{Path: pathtext.Decode(line.Path), Bytes: line.Bytes, Version: line.Version}
-		old[s.Path] = s
-	}
-	for img, err := range w.old.eachImage() {
-		if err != nil {
-			return err
-		}
-		if s := sourceOf(old, img.Path); s != nil {
-			s.Images = append(s.Images, Image{Path: img.Path, Label: img.Label, Bytes: img.Bytes, MTime: img.MTime})
-		}
-	}
-	failed, err := w.old.Errors()
-	if err != nil {
-		return err
-	}
-	for _, f := range failed {
-		if s := sourceOf(old, f.Path); s != nil {
-			s.Failed = append(s.Failed, f)
-		}
-	}
-	for _, line := range lines {
-		s := old[pathtext.Decode(line.Path)]
-		if len(s.Images) != line.Images || len(s.Failed) < line.Failed {
-			continue // it is read again
-		}
-		if _, newer := w.sources[s.Path]; !newer {
-			w.sources[s.Path] = *s
-		}
-	}
-	return nil
 }
 
 // sourceLines reads sources.jsonl; a set of single files has none.
@@ -210,22 +399,6 @@ func (s *Set) sourceLines() (lines []sourceLine, err error) {
 		return nil
 	})
 	return lines, err
-}
-
-// newSourceLine returns the line of a set's sources.jsonl for a source whose images have rows
-// unless they failed.
-func newSourceLine(s Source) sourceLine {
-	failed := map[string]bool{}
-	for _, f := range s.Failed {
-		failed[f.Path] = true
-	}
-	rows := 0
-	for _, img := range s.Images {
-		if !failed[img.Path] {
-			rows++
-		}
-	}
-	return sourceLine{Path: pathtext.Encode(s.Path), Bytes: s.Bytes, Version: s.Version, Images: rows, Failed: len(s.Failed)}
 }
 
 // unchanged tells whether a set is the one that is at dir already, so that it need not be

@@ -71,7 +71,9 @@ type Writer struct {
 	journal *journal
 	old     *Set // the set at dir, if its rows can be used
 	known   map[string]location
-	sources map[string]Source // those that were read to their end, by path
+	sources map[string]*record // by path; rows of their images need not be in known
+	// oldMarks are those of the lines of old's images.jsonl.
+	oldMarks marks
 	// sourceLog is where those of unfinished work are, sourceEnd its length.
 	sourceLog *disk.File
 	sourceEnd int64
@@ -96,8 +98,9 @@ func partialDir(dir string) string { return filepath.Clean(dir) + ".partial" }
 // Names in the work folder, besides the journal's.
 const (
 	lockFile = "lock"
-	newDir   = "new" // the set that Commit builds
-	oldDir   = "old" // the set that it replaces, if names cannot be exchanged
+	planFile = "plan" // see plan
+	newDir   = "new"  // the set that Commit builds
+	oldDir   = "old"  // the set that it replaces, if names cannot be exchanged
 )
 
 // Create begins or continues to write the feature set in the folder dir.
@@ -130,23 +133,22 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 		return nil, err
 	}
 	head := journalHead{journalVersion, header.Fingerprint, pathtext.EncodePercent(header.Root), header.D, header.LogitsDim}
-	row := 0
-	w.journal, err = openJournal(w.partial(""), head, options.Force, func(line journalLine) (err error) {
-		img := line.image()
-		w.known[img.Path], err = locate(img, row)
-		row++
-		return errors.Join(err, ctx.Err())
-	})
-	if err != nil {
+	if w.journal, err = openJournal(w.partial(""), head, options.Force); err != nil {
 		return nil, err
 	}
 	if err := w.readSources(); err != nil {
 		return nil, err
 	}
-	if w.old != nil {
-		if err := w.readOldSources(); err != nil {
-			return nil, err
+	row := 0
+	err = w.journal.recover(func(line journalLine) (err error) {
+		if img := line.image(); !w.journalRow(img.Path, row) {
+			w.known[img.Path], err = locate(img, row)
 		}
+		row++
+		return errors.Join(err, ctx.Err())
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the journal in %s: %w", w.work, err)
 	}
 	if w.machines, err = readMachines(w.partial("")); err != nil {
 		return nil, err
@@ -176,7 +178,7 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 	if target, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = target
 	}
-	w := &Writer{dir: dir, header: header, options: options, known: make(map[string]location)}
+	w := &Writer{dir: dir, header: header, options: options, known: map[string]location{}, sources: map[string]*record{}}
 	const most = 8 // runs at a time
 	for n := range most {
 		if w.work = partialDir(dir); n > 0 {
@@ -251,7 +253,12 @@ func (w *Writer) tidy() error {
 }
 
 func (w *Writer) removeSets() error {
-	return errors.Join(disk.RemoveAll(w.partial(newDir)), disk.RemoveAll(w.partial(oldDir)))
+	return errors.Join(w.removeUnfinished(), disk.RemoveAll(w.partial(oldDir)))
+}
+
+// removeUnfinished removes what an interrupted Commit is of no use for the next one.
+func (w *Writer) removeUnfinished() error {
+	return errors.Join(disk.RemoveAll(w.partial(newDir)), disk.RemoveAll(w.partial(planFile)))
 }
 
 // readOld opens the set at dir and records its rows, if they can be used.
@@ -276,6 +283,7 @@ func (w *Writer) readOld(ctx context.Context) error {
 		return nil
 	}
 	clear(w.known)
+	clear(w.sources)
 	if ctx.Err() == nil {
 		err = w.unlessForced(err)
 	}
@@ -287,15 +295,29 @@ func (w *Writer) knowRowsOf(ctx context.Context, old *Set) error {
 	if err := old.Verify(ctx); err != nil && !errors.Is(err, ErrNoChecksums) {
 		return err
 	}
-	row := 0
+	if err := w.readOldSources(old); err != nil {
+		return err
+	}
+	row, found := 0, map[*record]int{}
 	for img, err := range old.eachImage() {
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		if w.known[img.Path], err = locate(img, ^row); err != nil {
+		l, err := locate(img, ^row)
+		if err != nil {
 			return old.damaged(imagesFile, "%w", err)
 		}
+		if r := w.sourceOf(img.Path); r != nil {
+			r.old.add(row)
+			found[r]++
+		} else {
+			w.known[img.Path] = l
+		}
 		row++
+	}
+	for _, r := range w.sources {
+		r.whole = r.whole && found[r] == r.images
+		r.images = found[r]
 	}
 	return nil
 }
@@ -543,7 +565,7 @@ func (w *Writer) release(done bool) error {
 	if done {
 		errs = append(errs, w.removeSets())
 	} else { // half a set is useless, and may fill the disk
-		errs = append(errs, disk.RemoveAll(w.partial(newDir)))
+		errs = append(errs, w.removeUnfinished())
 	}
 	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
 		// Only the lock is left. It is removed before it is released: a run that

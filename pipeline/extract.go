@@ -470,21 +470,14 @@ func compareFailures(a, b features.Failure) int { return cmp.Compare(a.Path, b.P
 // finish writes the set and counts its classes.
 func (e *extraction) finish(ctx context.Context, set features.Contents) (*ExtractResult, error) {
 	var err error
+	counts := map[int64]int{}
+	set.Row = func(label int64) { counts[label]++ }
 	if e.result.Meta, err = e.w.Commit(ctx, set); err != nil {
 		return nil, err
 	}
 	e.result.Classes = []ClassCount{}
-	for _, name := range e.result.Meta.Classes {
-		e.result.Classes = append(e.result.Classes, ClassCount{Name: name})
-	}
-	left := make(map[string]bool, len(set.Failed))
-	for _, f := range set.Failed {
-		left[f.Path] = true
-	}
-	for i, label := range set.Labels {
-		if label >= 0 && !left[set.Images[i].Path] {
-			e.result.Classes[label].Images++
-		}
+	for i, name := range e.result.Meta.Classes {
+		e.result.Classes = append(e.result.Classes, ClassCount{Name: name, Images: counts[int64(i)]})
 	}
 	e.result.Reused = e.result.Meta.N - e.result.New
 	return &e.result, nil

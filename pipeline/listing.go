@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // listing is a listing of images in the making: they are taken from it while
@@ -22,9 +23,14 @@ type listing struct {
 // list begins to list images, those that belong to the shard. If that fails it
 // cancels ctx with the error. The function that it returns waits for the end.
 func list(ctx context.Context, cancel context.CancelCauseFunc, opts ExtractOptions) (*listing, func()) {
-	l, done := &listing{wake: make(chan struct{}, 1)}, make(chan struct{})
-	go func() {
-		defer close(done)
+	l := &listing{wake: make(chan struct{}, 1)}
+	listed := parallel.Start(func() error {
+		defer func() {
+			if p := parallel.Recovered(recover()); p != nil {
+				cancel(p)
+				panic(p)
+			}
+		}()
 		all, err := extractor.ListContext(ctx, extractor.ListOptions{
 			Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names,
 			Found: func(item extractor.Item) error {
@@ -36,14 +42,15 @@ func list(ctx context.Context, cancel context.CancelCauseFunc, opts ExtractOptio
 		})
 		if err != nil {
 			cancel(err)
-			return
+			return err
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.complete = all
 		l.changed()
-	}()
-	return l, func() { <-done }
+		return nil
+	})
+	return l, func() { _ = listed.Wait() }
 }
 
 func (l *listing) changed() {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
@@ -68,7 +69,7 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 	if err != nil {
 		return nil, err
 	}
-	place, release, err := placeFor(set.String(), opts)
+	place, release, err := placeFor(set.String(), opts.Cache, shard, opts.Speculate)
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +78,22 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 	opts.Out, opts.Parts, opts.Speculate = features.PartDir(place, shard), false, false
 	opts.begin = func(ctx context.Context, inputs string) (*ExtractResult, error) {
 		made = inputs
-		switch {
-		case before == nil || opts.Force:
+		if before == nil || opts.Force {
 			return nil, nil
-		case before.Inputs == "" || before.Inputs != inputs || opts.Verify:
+		}
+		damaged := set.Whole(ctx, before)
+		if damaged != nil && !errors.Is(damaged, features.ErrDamaged) {
+			return nil, damaged
+		}
+		if damaged != nil || before.Inputs == "" || before.Inputs != inputs || opts.Verify {
+			old := before
+			if damaged != nil {
+				before = nil // it is sent again
+			}
 			if _, err := os.Stat(opts.Out); err == nil {
 				return nil, nil // it was made, and not sent
 			}
-			err := set.Fetch(ctx, before, opts.Out)
+			err := set.Fetch(ctx, old, opts.Out)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrDamaged) {
 				err = nil // it is made again
 			}
@@ -128,19 +137,19 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 	return result, os.RemoveAll(place)
 }
 
-// placeFor returns a folder in opts.Cache for the work on a part of the set at a URL, and
+// placeFor returns a folder in cache for the work on a part of the set at a URL, and
 // locks it.
-func placeFor(url string, opts ExtractOptions) (place string, release func() error, err error) {
+func placeFor(url string, cache string, shard features.Shard, speculate bool) (place string, release func() error, err error) {
 	sum := sha256.Sum256([]byte(url))
-	if err := os.MkdirAll(opts.Cache, 0o777); err != nil {
+	if err := os.MkdirAll(cache, 0o777); err != nil {
 		return "", nil, err
 	}
 	most := 1 // runs at a time
-	if opts.Speculate {
+	if speculate {
 		most = 8
 	}
 	for n := range most {
-		place = filepath.Join(opts.Cache, fmt.Sprintf("%s-%d-of-%d", hex.EncodeToString(sum[:8]), opts.Shard.Index, opts.Shard.Count))
+		place = filepath.Join(cache, fmt.Sprintf("%s-%d-of-%d", hex.EncodeToString(sum[:8]), shard.Index, shard.Count))
 		if n > 0 {
 			place += fmt.Sprint("-", n+1)
 		}
@@ -153,7 +162,7 @@ func placeFor(url string, opts ExtractOptions) (place string, release func() err
 			return place, lock.Close, os.MkdirAll(place, 0o777)
 		}
 	}
-	return "", nil, fmt.Errorf("shard %s of %s: %w", opts.Shard, url, features.ErrLocked)
+	return "", nil, fmt.Errorf("shard %s of %s: %w", shard, url, features.ErrLocked)
 }
 
 // inputsOf identifies all that a set is made of.
@@ -203,7 +212,8 @@ func optionsHash(opts ExtractOptions, source detector.Source, root string) hash.
 
 // VerdictParts says where [DetectParts] writes verdicts.
 type VerdictParts struct {
-	Out    string         // folder of the parts
+	Out    string         // folder of the parts, or the URL of one in a bucket
+	Cache  string         // folder on the disk in which a part is made that goes to a bucket
 	Shard  features.Shard // which part of the images to judge; zero for all
 	Format string         // verdicts.JSONL or verdicts.Parquet
 	Force  bool           // replace a part of another detector
@@ -223,7 +233,8 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*ver
 	if opts.SetAside != "" || opts.More != nil {
 		return nil, options.Errorf("Out", "verdicts in parts are on images that stay where they are, and all are named")
 	}
-	if slices.ContainsFunc(opts.Paths, source.Judged) {
+	// A list is one here, unlike in Detect, which is given what a shell finds in folders.
+	if slices.ContainsFunc(opts.Paths, func(path string) bool { return source.Wanted(path) }) {
 		return detectParts(ctx, opts, to, sourceImages)
 	}
 	return detectParts(ctx, opts, to, fileImages)
@@ -233,8 +244,11 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*ver
 type partImages struct {
 	images  int    // −1 if that is not known
 	listing string // identifies them
-	// lost, unless nil, is why some of them cannot be read now, for a reason that may pass.
-	lost error
+	// lost, where set, is why some of them cannot be read now, for a reason that may pass,
+	// files that were not read before either left out; nil if there are none.
+	lost func(before []string) error
+	// retry, where set, is for a finished part that lacks some files.
+	retry *verdicts.Retry
 	// known is asked for each path in an unfinished part whether the next image has it.
 	known func(path string) bool
 	// rest returns the images without a line, n of which are there: a list, or a stream.
@@ -277,24 +291,56 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		return p, err
 	}
 	var units []int
-	var expected int64
-	many, listing := 0, sha256.New()
+	many := 0
 	for i := range found.Units {
 		u := &found.Units[i]
-		mine := holds(shard, u, many)
+		if holds(shard, u, many) {
+			units = append(units, i)
+		}
 		if u.Many() {
 			many++
 		}
-		if mine {
-			if p.lost == nil && u.Err != nil && !errors.Is(u.Err, fs.ErrNotExist) {
-				p.lost = u.Err
-			}
-			units = append(units, i)
-			expected += max(u.Size/(100<<10), 1)
-			fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name, u.Size, u.Version)
-		}
 	}
-	p.images, p.listing = -1, hex.EncodeToString(listing.Sum(nil))
+	mine := slices.Clone(units)
+	rest := func(but []string) string {
+		listing := sha256.New()
+		for _, i := range mine {
+			if u := &found.Units[i]; !slices.Contains(but, u.Name) {
+				fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name, u.Size, u.Version)
+			}
+		}
+		return hex.EncodeToString(listing.Sum(nil))
+	}
+	p.images, p.listing = -1, rest(nil)
+	p.lost = func(before []string) error {
+		for _, i := range mine {
+			if u := &found.Units[i]; u.Err != nil && !errors.Is(u.Err, fs.ErrNotExist) && !slices.Contains(before, u.Name) {
+				return u.Err
+			}
+		}
+		return nil
+	}
+	places := map[string]int{}
+	p.retry = &verdicts.Retry{
+		Rest: rest,
+		Only: func(files []string) {
+			units = slices.DeleteFunc(units, func(i int) bool { return !slices.Contains(files, found.Units[i].Name) })
+			for place, i := range mine {
+				places[found.Units[i].Name] = place
+			}
+		},
+		Place: func(path string) int {
+			for end := 0; end <= len(path); end++ { // a # may be in the name of a file, too
+				if end < len(path) && path[end] != '#' {
+					continue
+				}
+				if place, ok := places[path[:end]]; ok {
+					return place
+				}
+			}
+			return -1
+		},
+	}
 	at := 0            // the unit of the last line, an index into units
 	var lines []string // the paths of that unit that have one
 	p.known = func(path string) bool {
@@ -312,13 +358,16 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		return false
 	}
 	p.rest = func(ctx context.Context, run *extractor.ExtractOptions, recorder *progress.Recorder, unread func(string)) ([]extractor.Item, func()) {
-		before := int64(0)
+		before, expected := int64(0), int64(0)
 		for _, unit := range units[:at] {
 			before += max(found.Units[unit].Size, 1)
 		}
+		for _, unit := range units[at:] {
+			expected += max(found.Units[unit].Size/(100<<10), 1)
+		}
 		stream := found.Stream(ctx, units[at:], source.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c source.Contents) {
-			if !c.Complete {
-				unread(found.Units[unit].Name)
+			if u := &found.Units[unit]; !c.Complete || u.Many() && u.Version == "" {
+				unread(u.Name)
 			}
 		}})
 		run.Expected = int(expected)
@@ -362,18 +411,78 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	if shard.Count == 0 {
 		shard = features.Shard{Index: 1, Count: 1}
 	}
-	if images.lost != nil && !to.Force {
-		parts, err := verdicts.List(to.Out)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+	work := verdicts.Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector}
+	o := verdicts.Options{Force: to.Force, Speculate: to.Speculate, Retry: images.retry}
+	if bucket.IsURL(to.Out) {
+		return judgeToBucket(ctx, opts, to, shard, images, work, o)
+	}
+	parts, err := verdicts.List(to.Out)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := mayReplace(parts, shard, images, to); err != nil {
+		return nil, err
+	}
+	return judgePart(ctx, opts, to, shard, images, work, o)
+}
+
+// mayReplace refuses to replace a finished part while a store does not answer.
+func mayReplace(parts []verdicts.Part, shard features.Shard, images partImages, to VerdictParts) error {
+	for _, p := range parts {
+		if p.Shard != shard || p.Record == nil || images.lost == nil || to.Force {
+			continue
 		}
-		if slices.ContainsFunc(parts, func(p verdicts.Part) bool { return p.Shard == shard && p.Record != nil }) {
-			return nil, options.Errorf("Force", "it is needed to replace the finished shard %s in %s: %w", shard, to.Out, images.lost)
+		if lost := images.lost(p.Record.Unread); lost != nil {
+			return options.Errorf("Force", "it is needed to replace the finished shard %s in %s: %w", shard, to.Out, lost)
 		}
 	}
-	w, err := verdicts.Create(to.Out, shard, verdicts.Work{
-		Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector,
-	}, images.known, verdicts.Options{Force: to.Force, Speculate: to.Speculate})
+	return nil
+}
+
+// judgeToBucket writes a part of verdicts into a bucket. It is made on the disk, sent as a
+// whole, and removed from the disk; a finished part is kept without being read.
+func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options) (_ *verdicts.Record, err error) {
+	if to.Cache == "" {
+		return nil, options.Errorf("Cache", "it is needed to write to %s: the folder on the disk in which a part is made before it is sent", to.Out)
+	}
+	set, err := verdicts.OpenBucket(ctx, to.Out)
+	if err != nil {
+		return nil, err
+	}
+	before, err := set.Prepare(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	if before != nil {
+		o.Elsewhere = &verdicts.Elsewhere{Record: before, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
+		if err := mayReplace([]verdicts.Part{{Shard: shard, Record: before}}, shard, images, to); err != nil {
+			return nil, err
+		}
+	}
+	place, release, err := placeFor(set.String(), to.Cache, shard, to.Speculate)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	to.Out, o.Speculate = place, false
+	record, err := judgePart(ctx, opts, to, shard, images, work, o)
+	if err != nil {
+		return nil, err
+	}
+	if record.File == "" { // it was not there before
+		if err := set.Send(ctx, shard, place, record); err != nil {
+			return nil, fmt.Errorf("send a part: %w", err)
+		}
+	}
+	if err := set.Commit(ctx, shard.Count); err != nil {
+		return nil, err
+	}
+	return record, os.RemoveAll(place)
+}
+
+// judgePart makes a part in the folder to.Out.
+func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options) (_ *verdicts.Record, err error) {
+	w, err := verdicts.Create(to.Out, shard, work, images.known, o)
 	if err != nil {
 		return nil, err
 	}

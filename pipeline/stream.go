@@ -38,8 +38,10 @@ type start struct{ image, unit int }
 type state struct {
 	mine     bool // it belongs to the shard
 	known    bool // nothing is to be read
+	noted    bool // the set's writer keeps what contents would have
 	ended    bool
 	through  int // images that have a result
+	rows     int // images that have a row, if it is noted
 	contents source.Contents
 	failed   []features.Failure
 }
@@ -67,9 +69,12 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 		if !state.mine {
 			continue
 		}
-		if s.recall(i); state.known {
+		if err := s.recall(i); err != nil {
+			return nil, err
+		}
+		if state.known {
 			before += max(u.Size, 1)
-			e.opts.recorder.Know(len(state.contents.Images))
+			e.opts.recorder.Know(state.rows + len(state.contents.Images))
 		} else {
 			units = append(units, i)
 			expected += max(u.Size/(100<<10), 1)
@@ -176,29 +181,20 @@ func partOf(shard features.Shard, listing *source.Listing) *features.Part {
 }
 
 // recall takes what is known of a unit from the set and from an interrupted run.
-func (s *streaming) recall(unit int) {
+func (s *streaming) recall(unit int) (err error) {
 	u, state := &s.listing.Units[unit], &s.states[unit]
 	switch {
-	case s.opts.Verify || u.Err != nil:
+	case s.opts.Verify || u.Err != nil || u.Many() && u.Version == "":
 	case u.Many():
-		known, ok := s.w.Source(u.Path, u.Size, u.Version)
-		if !ok || u.Version == "" {
-			return
-		}
-		state.known, state.failed = true, known.Failed
-		for _, img := range known.Images {
-			label := ""
-			if img.Label != nil {
-				label = *img.Label
-			}
-			state.contents.Images = append(state.contents.Images, source.Image{Path: img.Path, Label: label, Bytes: img.Bytes, MTime: img.MTime})
-		}
+		state.rows, state.failed, state.known, err = s.w.Source(u.Path, u.Size, u.Version)
+		state.noted = state.known
 	default:
 		if size, mtime, ok := s.w.Known(u.Path); ok && (u.Size < 0 || size == u.Size) && (u.MTime == 0 || mtime == u.MTime) {
 			state.known = true
 			state.contents.Images = []source.Image{{Path: u.Path, Label: u.Label, Bytes: size, MTime: mtime}}
 		}
 	}
+	return err
 }
 
 // result takes the result of an image.
@@ -244,20 +240,38 @@ func (s *streaming) note(unit int) {
 	if !u.Many() || !state.contents.Complete || u.Version == "" || s.broken != nil {
 		return
 	}
-	s.broken = s.w.AddSource(s.source(unit))
+	s.broken = s.w.AddSource(features.Source{Path: u.Path, Bytes: u.Size, Version: u.Version, Images: images(state.contents.Images), Failed: state.failed})
+	state.rows, state.noted, state.contents.Images = rows(state), true, nil
 }
 
-// source returns the record of a unit.
-func (s *streaming) source(unit int) features.Source {
-	u, state := &s.listing.Units[unit], &s.states[unit]
-	images := make([]features.Image, len(state.contents.Images))
-	for i, img := range state.contents.Images {
-		images[i] = features.Image{Path: img.Path, Bytes: img.Bytes, MTime: img.MTime}
+// images returns images as a set has them.
+func images(from []source.Image) []features.Image {
+	to := make([]features.Image, len(from))
+	for i, img := range from {
+		to[i] = features.Image{Path: img.Path, Bytes: img.Bytes, MTime: img.MTime}
 		if img.Label != "" {
-			images[i].Label = &state.contents.Images[i].Label
+			to[i].Label = &from[i].Label
 		}
 	}
-	return features.Source{Path: u.Path, Bytes: u.Size, Version: u.Version, Images: images, Failed: state.failed}
+	return to
+}
+
+// rows counts the images of a unit that have rows.
+func rows(state *state) int {
+	if state.noted {
+		return state.rows
+	}
+	lost := make(map[string]bool, len(state.failed))
+	for _, f := range state.failed {
+		lost[f.Path] = true
+	}
+	n := 0
+	for _, img := range state.contents.Images {
+		if !lost[img.Path] {
+			n++
+		}
+	}
+	return n
 }
 
 // commit makes the set.
@@ -266,73 +280,32 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 		return nil, options.Errorf("Force", "it is needed to leave %d files out of which there are images in the set, and that cannot be read now (the first: %w); or run the same command again", n, s.lost[0])
 	}
 	shard, result := s.opts.Shard, &s.extraction.result
-	index := map[string]int64{}
-	var set features.Contents
+	set := features.Contents{Class: s.opts.Class, Units: []features.Unit{}}
 	result.Failed, result.Skipped = nil, s.listing.Skipped
-	for i := range s.listing.Units {
-		if state := &s.states[i]; state.mine {
-			result.Failed = append(result.Failed, state.failed...)
-			for _, img := range state.contents.Images {
-				if img.Label != "" {
-					index[img.Label] = 0
-				}
-			}
-		}
-	}
-	if s.opts.Class != "" {
-		index = map[string]int64{s.opts.Class: 0}
-	}
-	for name := range index {
-		set.Classes = append(set.Classes, name)
-	}
-	features.SortClasses(set.Classes)
-	for i, name := range set.Classes {
-		index[name] = int64(i)
-	}
-	lost := make(map[string]bool, len(result.Failed))
-	for _, f := range result.Failed {
-		lost[f.Path] = true
-	}
-	rows := 0
+	n := 0
 	for i := range s.listing.Units {
 		u, state := &s.listing.Units[i], &s.states[i]
 		if !state.mine {
 			continue
 		}
-		place := int64(0)
-		for _, img := range state.contents.Images {
-			label := int64(-1)
-			if s.opts.Class != "" {
-				img.Label = s.opts.Class
-			}
-			if img.Label != "" {
-				label = index[img.Label]
-			}
-			image := features.Image{Path: img.Path, Bytes: img.Bytes, MTime: img.MTime}
-			if label >= 0 {
-				image.Label = &set.Classes[label]
-			}
-			set.Images, set.Labels = append(set.Images, image), append(set.Labels, label)
-			if shard.Count > 0 {
-				set.Places = append(set.Places, int64(i)<<32|place)
-			}
-			if !lost[img.Path] {
-				rows++
-				place++ // as it is where the set tells it
-			}
+		result.Failed = append(result.Failed, state.failed...)
+		n += rows(state)
+		unit := features.Unit{Place: int64(i) << 32}
+		if state.noted {
+			unit.Source = u.Path
+		} else {
+			unit.Images = images(state.contents.Images)
 		}
+		set.Units = append(set.Units, unit)
 		if state.contents.Lost != nil || u.Many() && !state.known && !state.contents.Complete || !u.Many() && len(state.failed) > 0 {
 			result.Unread = true
-		}
-		if u.Many() && u.Version != "" && (state.known || state.contents.Complete) {
-			set.Sources = append(set.Sources, s.source(i))
 		}
 	}
 	set.Failed = result.Failed
 	slices.SortStableFunc(result.Failed, compareFailures)
 	if shard.Count > 0 {
 		set.Part = partOf(shard, s.listing)
-	} else if rows == 0 {
+	} else if n == 0 {
 		if len(result.Failed) == 0 {
 			return nil, fmt.Errorf("%w in %v", extractor.ErrNoImages, s.opts.Sources)
 		}

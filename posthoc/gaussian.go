@@ -125,27 +125,12 @@ func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors 
 // await returns the error of do, or that of the context as soon as it is cancelled:
 // a factorisation takes up to minutes and cannot be cancelled.
 func await[T any](ctx context.Context, do func() T) (answer T, err error) {
-	type outcome struct {
-		made     T
-		panicked *parallel.Panic
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		var o outcome
-		defer func() {
-			o.panicked = parallel.Recovered(recover())
-			done <- o
-		}()
-		o.made = do()
-	}()
+	task := parallel.Start(do)
 	select {
 	case <-ctx.Done():
 		return answer, ctx.Err()
-	case o := <-done:
-		if o.panicked != nil {
-			panic(o.panicked) // where callers can recover it
-		}
-		return o.made, nil
+	case <-task.Done():
+		return task.Wait(), nil
 	}
 }
 

@@ -40,8 +40,10 @@ type DriftPart struct {
 	ExpectedClasses map[string][2]float64
 }
 
+func (p *DriftPart) images() int { return p.To - p.From + 1 }
+
 func (p *DriftPart) share(class string) float64 {
-	return float64(p.Classes[class]) / float64(p.To-p.From+1)
+	return float64(p.Classes[class]) / float64(p.images())
 }
 
 // DriftClass is a class that images were given.
@@ -76,8 +78,8 @@ func WriteDrift(file string, d Drift) error {
 	}}
 	if len(d.Parts) > 1 {
 		v.Charts = []*figure{{Chart: d.evidence()},
-			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", true, func(p DriftPart) (float64, *[2]float64) { return p.Flagged, p.Expected })},
-			{Chart: d.chart("mean-p", "Mean p-value", "mean p-value", false, func(p DriftPart) (float64, *[2]float64) { return p.MeanP, p.ExpectedP })}}
+			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", func(p DriftPart) (float64, *[2]float64) { return p.Flagged, p.Expected })},
+			{Chart: d.chart("mean-p", "Mean p-value", "mean p-value, %", func(p DriftPart) (float64, *[2]float64) { return p.MeanP, p.ExpectedP })}}
 		if len(d.Classes) > 1 {
 			v.Charts = append(v.Charts, &figure{Chart: d.classes()})
 		}
@@ -123,8 +125,8 @@ func (d *Drift) evidence() Chart {
 }
 
 // chart is a figure of each part with its interval.
-func (d *Drift) chart(name, what, label string, percent bool, of func(DriftPart) (float64, *[2]float64)) Chart {
-	c := Chart{Name: name, Caption: what + " of each part, with the interval for 95% of such parts if images are like the calibration images.", X: d.images(), Y: Axis{Label: label, Percent: percent}}
+func (d *Drift) chart(name, what, label string, of func(DriftPart) (float64, *[2]float64)) Chart {
+	c := Chart{Name: name, Caption: what + " of each part, with the interval for 95% of such parts if images are like the calibration images.", X: d.images(), Y: Axis{Label: label, Percent: true}}
 	var line, low, high []metrics.Point
 	outside := 0
 	for _, p := range d.Parts {
@@ -141,7 +143,7 @@ func (d *Drift) chart(name, what, label string, percent bool, of func(DriftPart)
 		}
 	}
 	c.Y.Max = math.Max(math.Min(1, 1.05*c.Y.Max), 0.01)
-	c.Text = fmt.Sprintf("%s: %s at first, %s at last.", what, number(line[0].Y), number(line[len(line)-1].Y))
+	c.Text = fmt.Sprintf("%s: %s%% at first, %s%% at last.", what, percent(line[0].Y), percent(line[len(line)-1].Y))
 	c.Series = []Series{styled(lineStyles[0], what, line)}
 	if len(high) > 0 {
 		c.Text += fmt.Sprintf(" It is outside of the interval in %d of %d parts.", outside, len(line))
@@ -157,17 +159,12 @@ func (d *Drift) chart(name, what, label string, percent bool, of func(DriftPart)
 // classes is the chart of the classes whose shares change most.
 func (d *Drift) classes() Chart {
 	const most = 5
-	n := 0
-	for _, p := range d.Parts {
-		n += p.To - p.From + 1
-	}
-	change := func(class DriftClass) (chi2 float64) { // against the share of the whole course
+	change := func(class DriftClass) float64 {
+		var counts, sizes []int
 		for _, p := range d.Parts {
-			expected := float64(p.To-p.From+1) * float64(class.Images) / float64(n)
-			difference := float64(p.Classes[class.Name]) - expected
-			chi2 += difference * difference / expected
+			counts, sizes = append(counts, p.Classes[class.Name]), append(sizes, p.images())
 		}
-		return chi2
+		return ShareChange(counts, sizes)
 	}
 	shown := slices.Clone(d.Classes)
 	slices.SortStableFunc(shown, func(a, b DriftClass) int { return cmp.Compare(change(b), change(a)) })
@@ -188,12 +185,29 @@ func (d *Drift) classes() Chart {
 		c.Series = append(c.Series, styled(lineStyles[i], class.Name, line))
 	}
 	c.Y.Max = min(1, 1.05*c.Y.Max)
-	c.Text = fmt.Sprintf("%s changes most: %s at first, %s at last.", shown[0].Name, number(c.Series[0].Points[0].Y), number(c.Series[0].Points[len(d.Parts)-1].Y))
+	c.Text = fmt.Sprintf("%s changes most: %s%% at first, %s%% at last.", shown[0].Name, percent(c.Series[0].Points[0].Y), percent(c.Series[0].Points[len(d.Parts)-1].Y))
 	if len(outside) > 0 {
 		c.Text += fmt.Sprintf(" %d shares of these classes are outside of their intervals.", len(outside))
 		c.Series = append([]Series{{Name: "outside the interval", Points: outside, Colour: "wrong", Marker: "circle"}}, c.Series...)
 	}
 	return c
+}
+
+// ShareChange says how much a share changes over parts of the given sizes, by Pearson's χ²
+// statistic of the counts in them: Σ (count − e)²/e, where e is what the share of all
+// parts together would give. Parts of size 0 are left out; it is 0 if nothing was counted.
+func ShareChange(counts, sizes []int) (chi2 float64) {
+	var count, size int
+	for i, n := range counts {
+		count += n
+		size += sizes[i]
+	}
+	for i, n := range counts {
+		if e := float64(sizes[i]) * float64(count) / float64(size); e > 0 {
+			chi2 += (float64(n) - e) * (float64(n) - e) / e
+		}
+	}
+	return chi2
 }
 
 // tables fills the tables.

@@ -214,4 +214,5 @@ def main() -> None:
         wheel(platform, version, *build(platform, work), args.into)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -348,23 +348,13 @@ func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now
 	if len(classes) < 2 {
 		return
 	}
-	// Those whose shares change most, by the χ² statistic against the share of all time.
-	all := 0
-	for _, p := range points {
-		all += p.of.n
-	}
 	changes := map[string]float64{}
 	for _, class := range classes {
-		of := 0
+		var counts, sizes []int
 		for _, p := range points {
-			of += p.of.classes[class]
+			counts, sizes = append(counts, p.of.classes[class]), append(sizes, p.of.n)
 		}
-		for _, p := range points {
-			if expected := float64(p.of.n) * float64(of) / float64(all); expected > 0 {
-				difference := float64(p.of.classes[class]) - expected
-				changes[class] += difference * difference / expected
-			}
-		}
+		changes[class] = report.ShareChange(counts, sizes)
 	}
 	shown := slices.Clone(classes)
 	slices.SortStableFunc(shown, func(a, b string) int { return cmp.Compare(changes[b], changes[a]) })

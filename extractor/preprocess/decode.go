@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/pillow"
 	"github.com/mlrbfn/mlrbfn/options"
 )
@@ -197,21 +198,20 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 		img *image.NRGBA
 		err error
 	}
-	done := make(chan result, 1)
-	go func() {
-		var r result
-		defer func() { done <- r }()
+	decoding := parallel.Start(func() (r result) {
 		defer f.recover(&r.err)
 		r.img, r.err = f.pixels(ctx, data, picture, opts)
-	}()
+		return r
+	})
 	select {
-	case r := <-done:
+	case <-decoding.Done():
+		r := decoding.Wait()
 		return r.img, r.err
 	case <-ctx.Done():
 	}
 	const grace = 50 * time.Millisecond // for decoders that look at the context
 	select {
-	case <-done:
+	case <-decoding.Done():
 	case <-time.After(grace):
 	}
 	return nil, fmt.Errorf("cannot read %s: %w", f.name, ctx.Err())

@@ -269,7 +269,7 @@ func TestPartsInBucket(t *testing.T) {
 		t.Error(stderr)
 	}
 	detect(2, "--labels", "s3://data/x.tar")
-	detect(2, "--out", "s3://data/verdicts", images)
+	detect(2, "--out", "https://host/verdicts", images)
 	call(t, 2, "merge", "--out", "s3://data/merged", set)
 	call(t, 2, "train", "--features", set, "--out", "s3://data/d.safetensors")
 
@@ -296,5 +296,127 @@ func TestPartsInBucket(t *testing.T) {
 	}
 	if _, err := os.Stat("s3:"); err == nil {
 		t.Error("there is a folder that is called s3:")
+	}
+}
+
+// TestVerdictsInBucket writes verdicts into an object store whose connections break, by
+// processes that are killed. In the end they are those of the disk, with a manifest that
+// adds them up. A tar that was missing is judged alone when it is there, and finished
+// verdicts stay where they are while the store does not answer.
+func TestVerdictsInBucket(t *testing.T) {
+	w := newWorld(t)
+	folder, address := teststore.Start(t, "s3")
+	target, err := url.Parse("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host // which is signed
+	}}
+	bad := &flaky{chance: rand.New(rand.NewPCG(9, 10)), next: proxy}
+	var mu sync.Mutex
+	var down, read string // what a path has for which the store does not answer; what was read
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		refuse := down != "" && strings.Contains(r.URL.Path, down)
+		if r.Method == http.MethodGet {
+			read += r.URL.Path + "\n"
+		}
+		mu.Unlock()
+		switch {
+		case refuse:
+			http.Error(w, "no", http.StatusForbidden)
+		case r.Method == http.MethodGet:
+			proxy.ServeHTTP(w, r)
+		default:
+			bad.ServeHTTP(w, r)
+		}
+	}))
+	defer server.Close()
+	dir := t.TempDir()
+	for i := range 4 {
+		tarOfPictures(t, filepath.Join(folder, fmt.Sprintf("%d.tar", i)), 5*i, 5)
+	}
+	const shards = 2
+	tars, out, local := "s3://data/{0..4}.tar", "s3://data/v", filepath.Join(dir, "local")
+	cache := filepath.Join(dir, "cache")
+	command := func(out string, shard int) *exec.Cmd {
+		cmd := process(t, "detect", "--detector", w.detector, "--out", out, "--shard", fmt.Sprintf("%d/%d", shard, shards), "--cache", cache, "--quiet", tars)
+		cmd.Env = append(cmd.Env, "AWS_ENDPOINT_URL_S3="+server.URL)
+		return cmd
+	}
+	chance := rand.New(rand.NewPCG(11, 12))
+	all := func(kills int) {
+		t.Helper()
+		for shard := 1; shard <= shards; shard++ {
+			finish(t, command(local, shard), 3)
+			for range kills {
+				cmd := command(out, shard)
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Duration(100+chance.IntN(900)) * time.Millisecond)
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			}
+			finish(t, command(out, shard), 3)
+		}
+		files := filesIn(t, filepath.Join(folder, "v"))
+		if len(files) != 2*shards+1 {
+			t.Errorf("there is %q", slices.Sorted(maps.Keys(files)))
+		}
+		for shard := 1; shard <= shards; shard++ {
+			want := filesIn(t, local)[fmt.Sprintf("/part-%05d-of-%05d.jsonl", shard, shards)]
+			for name, got := range files {
+				if strings.HasPrefix(name, fmt.Sprintf("/verdicts-%05d-of-%05d-", shard, shards)) && (got != want || want == "") {
+					t.Errorf("%s has\n%s\nwant\n%s", name, got, want)
+				}
+			}
+		}
+		show := process(t, "show", "--json", out)
+		show.Env = append(show.Env, "AWS_ENDPOINT_URL_S3="+server.URL)
+		there, _ := finish(t, show, 0)
+		here, _ := call(t, 0, "show", "--json", local)
+		if a, b := lines(t, there)[0]["summary"], lines(t, here)[0]["summary"]; fmt.Sprint(a) != fmt.Sprint(b) {
+			t.Errorf("show: %v, want %v", a, b)
+		}
+		if m, b := lines(t, strings.ReplaceAll(files["/verdicts.json"], "\n", ""))[0], lines(t, here)[0]["summary"].(map[string]any); m["images"] != b["images"] || m["failed"] != b["failed"] {
+			t.Errorf("the manifest is %v", m)
+		}
+	}
+	reads := func(do func()) string {
+		mu.Lock()
+		read = ""
+		mu.Unlock()
+		do()
+		mu.Lock()
+		defer mu.Unlock()
+		return read
+	}
+	all(3) // without 4.tar
+	tarOfPictures(t, filepath.Join(folder, "4.tar"), 20, 5)
+	if got := reads(func() { finish(t, command(out, 1), 3) }); strings.Count(got, "/0.tar") > 1 || !strings.Contains(got, "/4.tar") {
+		t.Errorf("to judge 4.tar it read %s", got)
+	}
+	all(0)
+	before := filesIn(t, filepath.Join(folder, "v"))
+	if got := reads(func() { finish(t, command(out, 1), 3) }); strings.Contains(got, "jsonl") {
+		t.Errorf("finished verdicts were read: %s", got)
+	}
+	mu.Lock()
+	down = "/2.tar"
+	mu.Unlock()
+	for _, at := range []string{out, local} {
+		_, stderr := finish(t, command(at, 1), 1)
+		if !strings.Contains(stderr, "--force") || !strings.Contains(stderr, "2.tar") {
+			t.Errorf("%s: %s", at, stderr)
+		}
+	}
+	if !maps.Equal(filesIn(t, filepath.Join(folder, "v")), before) {
+		t.Error("finished verdicts are others after the store did not answer")
+	}
+	if left, err := filepath.Glob(filepath.Join(cache, "*-of-2")); err != nil || len(left) > 0 {
+		t.Errorf("the cache still has %q, %v", left, err)
 	}
 }

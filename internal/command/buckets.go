@@ -1,6 +1,7 @@
 package command
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -9,10 +10,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
-// inBuckets are the flags of each command whose values may be URLs of buckets, and "" if
-// what follows the flags may be some.
+// inBuckets are the flags of each command whose values may be URLs of what is read, and ""
+// if what follows the flags may be some.
 var inBuckets = map[string][]string{
-	"extract":  {"images", "out"},
+	"extract":  {"images"},
 	"train":    {"features", "val", "calibration"},
 	"detect":   {"features", ""},
 	"evaluate": {"train", "id", "val", "near", "far"},
@@ -21,14 +22,29 @@ var inBuckets = map[string][]string{
 	"show":     {""},
 	"merge":    {""},
 	"convert":  {""},
+	"audit":    {""},
 }
 
-// inBucket tells whether a value is the URL of something in a bucket, perhaps behind NAME=.
-func inBucket(value string) bool {
+// toBuckets are the flags of each command that name what is written, perhaps in a bucket.
+var toBuckets = map[string]string{"extract": "out", "detect": "out"}
+
+// schemeOf returns the scheme of a value that is a URL, perhaps behind NAME=, or "".
+func schemeOf(value string) string {
 	if _, behind, ok := strings.Cut(value, "="); ok && !strings.Contains(value[:len(value)-len(behind)], "/") {
 		value = behind
 	}
-	return strings.HasPrefix(value, "s3://") || strings.HasPrefix(value, "gs://")
+	return urls.FindString(value)
+}
+
+var (
+	urls  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+://`)
+	disks = regexp.MustCompile(`\b(FILE|DIR|FOLDER|FEATURES|DETECTOR|REPORT)\b`)
+)
+
+// onDisk tells by the name of a flag's value in the help whether it is a file or a folder.
+func onDisk(f *pflag.Flag) bool {
+	name, _ := pflag.UnquoteUsage(f)
+	return disks.MatchString(name) && !strings.Contains(name, "://")
 }
 
 // addCacheFlag adds the flag for temporary copies of sets in buckets.
@@ -37,21 +53,30 @@ func (c *command) addCacheFlag() {
 	c.rare("cache")
 }
 
-// useBuckets refuses URLs of buckets where only the disk will do, lest a folder is called
-// s3:, and says where sets in buckets are copied to.
+// useBuckets refuses URLs where only the disk will do, lest a folder is called s3: or
+// https:, and says where sets in buckets are copied to.
 func (c *command) useBuckets() (err error) {
-	allowed := inBuckets[c.cmd.Name()]
+	read, written := inBuckets[c.cmd.Name()], toBuckets[c.cmd.Name()]
 	c.Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			values = list.GetSlice()
 		}
-		if i := slices.IndexFunc(values, inBucket); i >= 0 && !slices.Contains(allowed, f.Name) && err == nil {
-			err = Usagef("--%s %s: it must be on the disk, and not in a bucket", f.Name, values[i])
+		for _, value := range values {
+			scheme := schemeOf(value)
+			switch {
+			case err != nil || scheme == "" || !onDisk(f) || slices.Contains(read, f.Name):
+			case f.Name == written && f.Name != "":
+				if scheme != "s3://" && scheme != "gs://" {
+					err = Usagef("--%s %s: nothing can be written there; name a folder on the disk, or s3://BUCKET/PREFIX or gs://BUCKET/PREFIX", f.Name, value)
+				}
+			default:
+				err = Usagef("--%s %s: it must be on the disk, and not at a URL; name a file or folder here, and copy it there or from there by other means", f.Name, value)
+			}
 		}
 	})
-	if i := slices.IndexFunc(c.Args(), inBucket); i >= 0 && !slices.Contains(allowed, "") && err == nil {
-		err = Usagef("%s: it must be on the disk, and not in a bucket", c.Arg(i))
+	if i := slices.IndexFunc(c.Args(), func(arg string) bool { return schemeOf(arg) != "" }); i >= 0 && !slices.Contains(read, "") && err == nil {
+		err = Usagef("%s: it must be on the disk, and not at a URL", c.Arg(i))
 	}
 	if cache := c.Lookup("cache"); cache != nil {
 		copies := features.Copies{Dir: cache.Value.String()}

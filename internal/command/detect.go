@@ -48,7 +48,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 	asJSON := c.Bool("json", false, "the same as --format jsonl or --format json: one object per line")
 	Choice(c.FlagSet, &cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	to := pipeline.VerdictParts{}
-	c.StringVar(&to.Out, "out", "", "folder `DIR` to write verdicts to, as jsonl or parquet, in parts")
+	c.StringVar(&to.Out, "out", "", "folder `DIR` to write verdicts to, as jsonl or parquet, in parts; also in a bucket")
 	shard := c.String("shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
 	c.BoolVar(&to.Force, "force", false, "with --out, replace parts of another detector")
 	c.BoolVar(&to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")
@@ -67,6 +67,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 	c.IntVar(&reasons.Nearest, "nearest", 3, "training images to show for each image; 0: none")
 	c.rare("features", "images", "nearest")
 	c.addCacheFlag()
+	c.Lookup("cache").Usage = "`DIR` for temporary copies of feature sets in buckets (default: in memory), and in which a part is made that --out sends to a bucket"
 	failOnOOD := c.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
 	quiet := c.Bool("quiet", false, "show neither progress nor the summary")
 	c.section("speed and limits")
@@ -160,6 +161,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 			}
 		}
 		if to.Out != "" {
+			to.Cache = c.Lookup("cache").Value.String()
 			return c.detectParts(ctx, s, opts, to, *file, explain, *quiet, *failOnOOD)
 		}
 		show := newPrinter(format, opts.SetAside != "", explain != "", cells == "raw", s.Out)

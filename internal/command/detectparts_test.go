@@ -114,6 +114,21 @@ func TestDetectParts(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "table", "part-00001-of-00001.parquet")); err != nil || info.Size() < 100 {
 		t.Errorf("%v", err)
 	}
+	// A list gives the same verdicts, in its paths' order.
+	write(t, filepath.Join(dir, "list.txt"), strings.Join([]string{"images/3.png", "images/broken.png", "images/7.png"}, "\n"))
+	call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "listed"), filepath.Join(dir, "list.txt"))
+	listed, err := os.ReadFile(filepath.Join(dir, "listed", "part-00001-of-00001.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(listed), "\n") != 3 {
+		t.Errorf("%s", listed)
+	}
+	for line := range strings.Lines(string(listed)) {
+		if !want[line] {
+			t.Errorf("the list's part has %s", line)
+		}
+	}
 }
 
 // tarOfPictures writes a tar of pictures, one of which is none.
@@ -196,9 +211,53 @@ func TestDetectPartsOfTars(t *testing.T) {
 			t.Errorf("after %d bytes it ends with\n%s\nwant\n%s", cut, got, want)
 		}
 	}
+	// The tar that was missing is read when it is there, and no other: 0.tar could not be read.
 	tarOfPictures(t, filepath.Join(dir, "4.tar"), 20, 5)
-	if want, _ = call(t, 3, "detect", "--detector", w.detector, "--json", tars); detect() != want {
-		t.Error("the part lacks the tar that was missing before")
+	want, _ = call(t, 3, "detect", "--detector", w.detector, "--json", tars)
+	first := filepath.Join(dir, "0.tar")
+	info, err := os.Stat(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoilt := make([]byte, len(good))
+	write(t, first, string(spoilt))
+	if err := os.Chtimes(first, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	if detect() != want {
+		t.Error("the part lacks the tar that was missing before, or others were read again")
+	}
+	// So it is in the middle of a part of the other format.
+	table := func() string {
+		t.Helper()
+		call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "table"), "--format", "parquet", tars)
+		text, err := os.ReadFile(filepath.Join(dir, "table", "part-00001-of-00001.parquet"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	write(t, first, string(good))
+	whole := table()
+	if err := os.RemoveAll(filepath.Join(dir, "table")); err != nil {
+		t.Fatal(err)
+	}
+	hidden := filepath.Join(dir, "3.hidden")
+	if err := os.Rename(filepath.Join(dir, "3.tar"), hidden); err != nil {
+		t.Fatal(err)
+	}
+	if table() == whole {
+		t.Error("a tar that is not there makes no difference")
+	}
+	if err := os.Rename(hidden, filepath.Join(dir, "3.tar")); err != nil {
+		t.Fatal(err)
+	}
+	if table() != whole {
+		t.Error("the table is not that of one run when the tar is there again")
 	}
 	// Each tar is in one of the shards.
 	lines := 0

@@ -201,7 +201,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			}
 		}
 		listed := filepath.Join(where, "errors.jsonl")
-		if inBucket(where) {
+		if schemeOf(where) != "" {
 			listed = where + "/errors.jsonl"
 		}
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, listed)
@@ -211,7 +211,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 
 // partOf names the folder of a part to people.
 func partOf(dir string, shard features.Shard) string {
-	if inBucket(dir) {
+	if schemeOf(dir) != "" {
 		return strings.TrimSuffix(dir, "/") + "/" + filepath.Base(features.PartDir("", shard)) + "-…"
 	}
 	return features.PartDir(dir, shard)

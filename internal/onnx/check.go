@@ -335,7 +335,7 @@ func tensorValues(tensor []field, size int) ([]float64, error) {
 		case 2:
 			element = Element(f.value)
 		case tensorDataLocation:
-			if f.value == 1 {
+			if int32(f.value) == 1 {
 				return nil, nil // another file has them
 			}
 		case tensorRawData:

@@ -38,7 +38,7 @@ func (in *inliner) inline(tensor []byte) ([]byte, error) {
 			}
 			where[text(pair, 1)] = text(pair, 2)
 		case tensorDataLocation:
-			external = f.value == 1
+			external = int32(f.value) == 1
 		default:
 			kept = append(kept, f)
 		}
@@ -124,7 +124,13 @@ func (e External) open(graph string) (*os.File, error) {
 	if !filepath.IsLocal(e.File) {
 		return nil, fmt.Errorf("the model says that they are in %q, which is not below the graph's folder", e.File)
 	}
-	path := filepath.Join(filepath.Dir(graph), e.File)
+	// Older versions of onnxruntime take the offset of this "file" for an address in memory.
+	if filepath.ToSlash(e.File) == "*/_ORT_MEM_ADDR_/*" {
+		return nil, fmt.Errorf("the model says that they are in %q, which would be the program's own memory", e.File)
+	}
+	// As the system reads the path, and onnxruntime by it: Join would take away a link
+	// with a .. behind it, which lead elsewhere, and a NUL, where a path in C ends.
+	path := filepath.Dir(graph) + string(filepath.Separator) + e.File
 	f, err := regular.Open(path, regular.Weights)
 	if err != nil {
 		return nil, err
@@ -179,7 +185,7 @@ func Externals(model []byte) ([]External, error) {
 		for _, f := range fields {
 			switch f.number {
 			case tensorDataLocation:
-				outside = f.value == 1
+				outside = int32(f.value) == 1
 			case tensorFloats, tensorInt32s, tensorStrings, tensorInt64s, tensorRawData, tensorDoubles, tensorUint64s:
 				inside = true
 			case tensorExternalData:

@@ -165,19 +165,19 @@ func TestExternalDataIsInlined(t *testing.T) {
 // graph; a graph that is a link may have its weights where it leads.
 func TestExternalDataStayInTheFolder(t *testing.T) {
 	root := t.TempDir()
-	for _, dir := range []string{"model/deep", "blobs", "elsewhere"} {
+	for _, dir := range []string{"model/deep", "blobs", "elsewhere/deep"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"model/graph", "model/weights", "model/deep/weights", "blobs/graph", "blobs/weights", "elsewhere/secret", "secret"} {
+	for _, name := range []string{"model/graph", "model/weights", "model/deep/weights", "blobs/graph", "blobs/weights", "elsewhere/secret", "model/secret", "secret"} {
 		if err := os.WriteFile(filepath.Join(root, name), make([]byte, 10), 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, target := range map[string]string{
 		"model/inside": "deep/weights", "model/again": "inside", "model/outside": "../elsewhere/secret", "model/absolute": filepath.Join(root, "secret"),
-		"model/folder": "../elsewhere", "model/through": "outside", "model/shared": "../blobs/weights", "model/linked": "../blobs/graph", "model/loop": "loop", "entry": "model",
+		"model/folder": "../elsewhere", "model/through": "outside", "model/shared": "../blobs/weights", "model/linked": "../blobs/graph", "model/loop": "loop", "entry": "model", "model/far": "../elsewhere/deep",
 	} {
 		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
 			t.Skip(err)
@@ -208,6 +208,10 @@ func TestExternalDataStayInTheFolder(t *testing.T) {
 		{"model/graph", "deep/../../secret", 0, -1, "not below"},
 		{"model/graph", filepath.Join(root, "secret"), 0, -1, "not below"},
 		{"model/graph", "/dev/zero", 0, -1, "not below"},
+		{"model/graph", "far/../secret", 0, -1, "link"}, // what lies beside the folder that far leads to
+		{"model/graph", "outside\x00/../weights", 0, -1, "invalid"},
+		{"model/graph", "weights/", 0, -1, "weights"},
+		{"model/graph", "*/_ORT_MEM_ADDR_/*", 0, -1, "memory"},
 		{"model/graph", "", 0, -1, "not below"},
 		{"model/graph", "deep", 0, -1, "not a regular file"},
 		{"model/graph", "weights", 11, -1, "10 bytes"},

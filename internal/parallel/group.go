@@ -54,6 +54,39 @@ func (g *Group) Wait() error {
 	return err
 }
 
+// Task is work on a goroutine of its own. [Start] begins one.
+type Task[T any] struct {
+	done     chan struct{}
+	answer   T
+	panicked *Panic
+}
+
+// Start begins a task.
+func Start[T any](work func() T) *Task[T] {
+	t := &Task[T]{done: make(chan struct{})}
+	go func() {
+		defer func() {
+			t.panicked = Recovered(recover())
+			close(t.done)
+		}()
+		t.answer = work()
+	}()
+	return t
+}
+
+// Done is closed when the task has ended.
+func (t *Task[T]) Done() <-chan struct{} { return t.done }
+
+// Wait returns the answer of the task when it has ended, and panics with what the task
+// panicked with.
+func (t *Task[T]) Wait() T {
+	<-t.done
+	if t.panicked != nil {
+		panic(t.panicked)
+	}
+	return t.answer
+}
+
 // Recovered makes a Panic of what recover returned, nil of nil. It is called where that
 // happened, so that the stack is known; a Panic stays as it is.
 func Recovered(value any) *Panic {

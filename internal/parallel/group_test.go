@@ -19,6 +19,7 @@ func TestPanicReachesTheCaller(t *testing.T) {
 	for name, do := range map[string]func(){
 		"Each":   func() { Each(2, 8, panicking) },
 		"Blocks": func() { _ = Blocks(context.Background(), 8, 1, func(from, _ int) { panicking(from) }) },
+		"Task":   func() { Start(func() error { panicking(3); return nil }).Wait() },
 		"nested": func() { Each(2, 2, func(int) { Each(2, 8, panicking) }) },
 	} {
 		func() {
@@ -31,6 +32,9 @@ func TestPanicReachesTheCaller(t *testing.T) {
 			do()
 			t.Errorf("%s: no panic", name)
 		}()
+	}
+	if got := Start(func() int { return 7 }).Wait(); got != 7 {
+		t.Errorf("a task answers %d", got)
 	}
 	group, ctx := WithContext(t.Context())
 	failed := errors.New("failed")

@@ -10,6 +10,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Default returns the default memory: half of the machine's, or of the control
@@ -36,7 +37,7 @@ type Space struct {
 	left    int64         // of memory
 	maps    []Pages       // of files larger than memory
 	stop    chan struct{} // ends trim; nil before it begins
-	stopped sync.WaitGroup
+	trimmer *parallel.Task[struct{}]
 }
 
 // New returns a Space with the given bytes of memory and with files in the folder
@@ -189,13 +190,13 @@ func (s *Space) watch(m Pages) {
 	}
 	stop := make(chan struct{})
 	s.stop = stop
-	s.stopped.Go(func() {
+	s.trimmer = parallel.Start(func() (none struct{}) {
 		tick := time.NewTicker(trimEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-stop:
-				return
+				return none
 			case <-tick.C:
 				s.mu.Lock()
 				for _, m := range s.maps {
@@ -218,7 +219,7 @@ func (s *Space) Close() error {
 	s.mu.Unlock()
 	if stop != nil {
 		close(stop)
-		s.stopped.Wait()
+		s.trimmer.Wait()
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package testenv_test
 
 import (
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -150,4 +151,91 @@ func TestErrorsNameNoFlags(t *testing.T) {
 			return true
 		})
 	})
+}
+
+// TestExamples: each package that a program can import has an example of its use, which
+// `go test` runs.
+func TestExamples(t *testing.T) {
+	public, shown := map[string]bool{}, map[string]bool{}
+	sources(t, func(file string, parsed *ast.File) {
+		folder := path.Dir(file)
+		switch top, _, _ := strings.Cut(folder, "/"); {
+		case parsed.Name.Name == "main", top == "cmd", top == "examples", top == "scripts", strings.Contains("/"+folder+"/", "/internal/"):
+		default:
+			public[folder] = true
+		}
+	})
+	for folder := range public {
+		tests, err := filepath.Glob(filepath.Join(testenv.Root(t), folder, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range tests {
+			parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, example := range doc.Examples(parsed) {
+				shown[folder] = shown[folder] || example.Output != "" || example.EmptyOutput
+			}
+		}
+		if !shown[folder] {
+			t.Errorf("%s has no example that runs", folder)
+		}
+	}
+	if len(public) < 40 {
+		t.Errorf("%d packages were found", len(public))
+	}
+}
+
+// TestPanicsReachTheCaller: what the library for other languages works with starts
+// goroutines by internal/parallel alone, whose panics reach whoever waits. On a bare
+// goroutine they would end the process of a user's Python.
+func TestPanicsReachTheCaller(t *testing.T) {
+	excepted := map[string]string{
+		"internal/parallel": "which does it",
+		"internal/testenv":  "is for tests",
+		"internal/command":  "the program, whose process is its own",
+		"serve":             "a program too",
+		"scripts":           "programs",
+		"examples":          "programs",
+	}
+	used := map[string]bool{}
+	sources(t, func(file string, parsed *ast.File) {
+		var found []string
+		for _, spec := range parsed.Imports {
+			if strings.Contains(spec.Path.Value, "golang.org/x/sync/errgroup") {
+				found = append(found, "imports errgroup")
+			}
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				found = append(found, "has a go statement")
+			case *ast.SelectorExpr:
+				if of, ok := n.X.(*ast.Ident); ok && (of.Name+"."+n.Sel.Name == "sync.WaitGroup" || n.Sel.Name == "AfterFunc") {
+					found = append(found, "uses "+of.Name+"."+n.Sel.Name)
+				}
+			}
+			return true
+		})
+		if found == nil {
+			return
+		}
+		for folder := path.Dir(file); folder != "."; folder = path.Dir(folder) {
+			if excepted[folder] != "" {
+				used[folder] = true
+				return
+			}
+		}
+		if file == "bucket/store.go" && len(found) == 1 && found[0] == "uses time.AfterFunc" {
+			return // it cancels a context
+		}
+		t.Errorf("%s %s: parallel.Start and parallel.WithContext carry a panic to the caller", file, strings.Join(found, ", "))
+	})
+	for folder := range excepted {
+		if !used[folder] {
+			t.Errorf("%s needs no exception", folder)
+		}
+	}
 }

@@ -299,13 +299,12 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 	ctx := context.Background() // scoring fails only when cancelled
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
-		var posthoc [][]float64
-		panicked := make(chan *parallel.Panic, 1) // nil once posthoc is there
+		var posthoc *parallel.Task[[][]float64]
 		if alongside {
-			go func() {
-				defer func() { panicked <- parallel.Recovered(recover()) }()
-				posthoc, _ = d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
-			}()
+			posthoc = parallel.Start(func() [][]float64 {
+				scores, _ := d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
+				return scores
+			})
 		}
 		own := d.outputs(func(h int) head.Outputs {
 			o := room[h].Part(0, n, classes)
@@ -317,11 +316,8 @@ func (d *Detector) NewJudge() func(rows []float32) []Verdict {
 			part := own.Part(from, min(from+step, n), classes)
 			var scores []float64
 			if alongside { // n is at most step
-				if p := <-panicked; p != nil {
-					panic(p) // where callers can recover it
-				}
 				scores = make([]float64, n)
-				_ = d.Scoring.join(scores, posthoc, own)
+				_ = d.Scoring.join(scores, posthoc.Wait(), own)
 			} else {
 				scores, _ = d.rescore(ctx, part, rows[from*d.Dim():min(from+step, n)*d.Dim()])
 			}

@@ -15,13 +15,12 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -408,7 +407,7 @@ func (e *evaluation) trainAll(ctx context.Context, c contender) ([]trained, erro
 	if c.progress == nil {
 		c.progress = func(head.Epoch) { e.tell(c.name+": training", int(done.Add(1)), c.train.Epochs*len(seeds)) }
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, seed := range seeds {
 		group.Go(func() (err error) {
@@ -480,8 +479,8 @@ func (e *evaluation) tell(what string, done, total int) {
 // measure scores all sets, writes the scores where there is a folder for them,
 // and returns the results on each.
 func (e *evaluation) measure(ctx context.Context, method string, r run) ([]report.Result, error) {
-	var meanwhile errgroup.Group            // while the next sets are scored
-	defer func() { _ = meanwhile.Wait() }() // where scoring fails
+	meanwhile, _ := parallel.WithContext(ctx) // while the next sets are scored
+	defer func() { _ = meanwhile.Wait() }()   // where scoring fails
 	scored := 0
 	score := func(dataset string, t *dataset.Table) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, t)

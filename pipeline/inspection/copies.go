@@ -3,11 +3,13 @@ package inspection
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/pipeline/issues"
 )
 
@@ -31,6 +33,7 @@ const (
 type duplicate struct {
 	a, b  int
 	score float64 // 1 for equal features
+	sure  bool    // whatever their neighbours are like
 }
 
 // copies finds pairs of rows that show the same image.
@@ -49,60 +52,107 @@ func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 	rows.Index = rows.Index[:0]
 	for i, first := range same[0] {
 		if first != i {
-			all = append(all, duplicate{first, i, 1})
+			all = append(all, duplicate{first, i, 1, true})
 		} else {
 			rows.Index = append(rows.Index, i)
 		}
 	}
-	near, err := pairs(ctx, rows, leastCosine, in.Memory, in.Seed, func(done int) { in.progress("comparing features", done, len(rows.Index)) })
+	near, err := in.nearCopies(ctx, rows)
 	if err != nil {
 		return nil, err
 	}
-	likeness := make([]float64, len(near)) // NaN where images cannot be compared
-	err = parallel.Blocks(ctx, len(near), 64, func(from, to int) {
-		for at := from; at < to; at++ {
-			likeness[at] = math.NaN()
-			if a, b := in.pictures.at(near[at].a), in.pictures.at(near[at].b); a != nil && b != nil {
-				likeness[at] = alike(a, b)
-			}
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	median := usual(near, likeness)
-	for at, p := range near {
-		switch r := likeness[at]; {
-		case math.IsNaN(r):
-			if p.cosine >= featuresAlike {
-				all = append(all, duplicate{p.a, p.b, p.cosine})
-			}
-		case r >= surelyAlike, r >= leastAlike && 1-r <= standOut*(1-max(median[p.a], median[p.b])):
-			all = append(all, duplicate{p.a, p.b, min(r, 1)})
-		}
-	}
+	all = append(all, near...)
 	slices.SortStableFunc(all, func(p, q duplicate) int { return cmp.Compare(q.score, p.score) })
 	return all, nil
 }
 
-// usual returns, for the rows of pairs, how alike an image and its neighbours are:
-// the median over all that may be looked at, 0 for those whose features are not even
-// near.
-func usual(near []pair, likeness []float64) map[int]float64 {
-	of := map[int][]float64{}
-	for at, p := range near {
-		of[p.a] = append(of[p.a], likeness[at])
-		of[p.b] = append(of[p.b], likeness[at])
+// nearCopies finds pairs whose images are alike, or whose features are where images
+// cannot be compared.
+func (in *inspector) nearCopies(ctx context.Context, rows dataset.Rows) (_ []duplicate, err error) {
+	floor, of := featuresAlike, usual{}
+	if in.pictures.any() {
+		floor, of = leastCosine, make(usual, len(in.Labels))
 	}
-	median := make(map[int]float64, len(of))
-	for row, values := range of {
-		slices.Sort(values)
-		slices.Reverse(values)
-		if len(values) > neighbours/2 {
-			median[row] = max(0, values[neighbours/2])
+	space := spill.New(in.Memory/4, in.Scratch, 1)
+	defer func() { err = errors.Join(err, space.Close()) }()
+	var all []duplicate
+	const few = 1 << 20
+	enough := few // from where on those are left out that no longer stand out
+	err = pairs(ctx, rows, floor, space, in.Memory/2, in.Seed, func(near []pair, done int) error {
+		likeness := make([]float64, len(near)) // NaN where images cannot be compared
+		err := parallel.Blocks(ctx, len(near), 64, func(from, to int) {
+			for at := from; at < to; at++ {
+				likeness[at] = math.NaN()
+				if a, b := in.pictures.at(near[at].a), in.pictures.at(near[at].b); a != nil && b != nil {
+					likeness[at] = alike(a, b)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for at, p := range near {
+			switch r := likeness[at]; {
+			case math.IsNaN(r):
+				if p.cosine >= featuresAlike {
+					all = append(all, duplicate{p.a, p.b, p.cosine, true})
+				}
+				continue
+			case r >= leastAlike:
+				all = append(all, duplicate{p.a, p.b, min(r, 1), r >= surelyAlike})
+			}
+			of.add(p.a, p.b, likeness[at])
+			of.add(p.b, p.a, likeness[at])
+		}
+		if len(all) >= enough {
+			all = of.standingOut(all)
+			enough = max(few, 2*len(all))
+		}
+		in.progress("comparing features", done, len(rows.Index))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	all = of.standingOut(all)
+	slices.SortFunc(all, func(p, q duplicate) int {
+		return cmp.Or(cmp.Compare(p.a, q.a), cmp.Compare(p.b, q.b), cmp.Compare(q.score, p.score))
+	})
+	return slices.CompactFunc(all, func(p, q duplicate) bool { return p.a == q.a && p.b == q.b }), nil
+}
+
+// usual has for each row the neighbours whose images are most like its own. The last one
+// says how alike an image and its neighbours usually are: about their median.
+type usual [][neighbours/2 + 1]likeNeighbour
+
+type likeNeighbour struct {
+	row      int32 // 1 for row 0
+	likeness float32
+}
+
+// add may be called twice for a neighbour.
+func (u usual) add(row, other int, likeness float64) {
+	most := u[row][:]
+	l := likeNeighbour{int32(other + 1), float32(likeness)}
+	if slices.Contains(most, l) {
+		return
+	}
+	for i, m := range most {
+		if m.row == 0 || m.likeness < l.likeness {
+			most[i], l = l, m
 		}
 	}
-	return median
+}
+
+// of is 0 for a row with few neighbours whose features are near.
+func (u usual) of(row int) float64 { return max(0, float64(u[row][neighbours/2].likeness)) }
+
+// standingOut leaves out the pairs that are not more alike than they usually are to
+// others.
+func (u usual) standingOut(all []duplicate) []duplicate {
+	return slices.DeleteFunc(all, func(d duplicate) bool {
+		return !d.sure && 1-d.score > standOut*(1-max(u.of(d.a), u.of(d.b)))
+	})
 }
 
 // addCopies lists copies within the features, and those of test images.

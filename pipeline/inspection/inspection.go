@@ -10,8 +10,8 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
@@ -184,16 +184,14 @@ func (in *inspector) readImages(ctx context.Context) (err error) {
 		in.report.Notes = append(in.report.Notes, "images were not read, so copies are found by their features alone")
 		return nil
 	}
-	done := make(chan struct{}, runtime.GOMAXPROCS(0))
-	counted := make(chan int)
-	go func() {
-		k := 0
-		for range done {
-			k++
-			in.progress("reading images", k, n)
-		}
-		counted <- k
-	}()
+	var counting sync.Mutex
+	done := 0
+	count := func() {
+		counting.Lock()
+		defer counting.Unlock()
+		done++
+		in.progress("reading images", done, n)
+	}
 	err = parallel.Ranges(ctx, n, 8, func() func(int, int) error {
 		return func(from, to int) error {
 			for i := from; i < to; i++ {
@@ -205,13 +203,11 @@ func (in *inspector) readImages(ctx context.Context) (err error) {
 						return err
 					}
 				}
-				done <- struct{}{}
+				count()
 			}
 			return nil
 		}
 	})
-	close(done)
-	<-counted
 	if err != nil {
 		return err
 	}

@@ -21,9 +21,11 @@ import (
 //
 // Northcutt et al. choose rows for each pair (y, c) alone. Here all compete, with the
 // odds p·T(y|c) / q·T(y|y) that c is right and not y, where p and q are their
-// probabilities and T begins with half of what evenly spread labels would give. The
-// certainty is that of the odds, scaled so that it is p/(p + q) where labels are wrong
-// evenly.
+// probabilities and T begins with half of what evenly spread labels would give, but
+// with two rows at least, as counts of fewer say little. The certainty is that of the
+// Euclidean norm of the odds over all c, scaled to those of labels that are wrong
+// evenly: their maximum misses rows that might be of several classes, as most are where
+// classes have few rows, and their sum lists too many of these.
 func (in *inspector) addLabels(out []prediction) {
 	r := in.report
 	threshold, counts, right := make([]float64, len(r.Classes)), make([]int, len(r.Classes)), make([]int, len(r.Classes))
@@ -56,7 +58,7 @@ func (in *inspector) addLabels(out []prediction) {
 		}
 		y := int(in.Labels[i])
 		for at, c := range p.classes {
-			if c >= 0 && p.p[at] >= threshold[c] {
+			if c >= 0 && float64(p.p[at]) >= threshold[c] {
 				confident[[2]int{y, int(c)}]++
 				total[y]++
 				break
@@ -64,28 +66,36 @@ func (in *inspector) addLabels(out []prediction) {
 		}
 	}
 	joint := newJoint(confident, total, counts)
-	var list []issues.Issue
+	type seeming struct { // a wrong label, in less memory than an issue
+		score   float64
+		row, of int32
+	}
+	var list []seeming
 	for i, p := range out {
 		y := int(in.Labels[i])
 		if p.classes[0] < 0 || int(p.classes[0]) == y {
 			continue
 		}
-		var most float64
+		var most, square float64
 		var of int32
 		for at, c := range p.classes {
-			if odds := p.p[at] * joint.weight(y, int(c)); c >= 0 && int(c) != y && odds > most {
+			if c < 0 || int(c) == y {
+				continue
+			}
+			odds := float64(p.p[at]) * joint.weight(y, int(c))
+			square += odds * odds
+			if odds > most {
 				most, of = odds, c
 			}
 		}
 		if most > 0 {
-			list = append(list, in.issue(i, issues.Label, most/(most+p.own), in.Classes[of], -1))
+			list = append(list, seeming{1 / (1 + p.own/math.Sqrt(square)), int32(i), of})
 		}
 	}
-	issues.Sort(list)
-	list = list[:min(len(list), int(math.Round(joint.wrong)))]
-	r.Issues = append(r.Issues, list...)
-	for _, issue := range list {
-		r.Classes[in.Labels[issue.Row]].Wrong++
+	slices.SortFunc(list, func(a, b seeming) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.row, b.row)) })
+	for _, s := range list[:min(len(list), int(math.Round(joint.wrong)))] {
+		r.Issues = append(r.Issues, in.issue(int(s.row), issues.Label, s.score, in.Classes[s.of], -1))
+		r.Classes[in.Labels[s.row]].Wrong++
 	}
 	for pair, n := range confused {
 		if share := float64(n) / float64(counts[pair[0]]); n >= 3 && share >= .05 {
@@ -96,6 +106,9 @@ func (in *inspector) addLabels(out []prediction) {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Predicted, b.Predicted))
 	})
 }
+
+// leastBegin is the least that the count of each label and class begins with.
+const leastBegin = 2
 
 // joint estimates how many rows of each class have which label.
 type joint struct {
@@ -113,7 +126,7 @@ func newJoint(confident map[[2]int]int, total, rows []int) *joint {
 	for _, n := range rows {
 		all += n
 	}
-	j := &joint{n: map[[2]int]float64{}, of: make([]float64, classes), begin: .5 * float64(all) / float64(classes*classes)}
+	j := &joint{n: map[[2]int]float64{}, of: make([]float64, classes), begin: max(leastBegin, .5*float64(all)/float64(classes*classes))}
 	for _, pair := range slices.SortedFunc(maps.Keys(confident), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
 		n := float64(confident[pair]) / float64(total[pair[0]]) * float64(rows[pair[0]])
 		j.n[pair] = n
@@ -137,9 +150,6 @@ func (j *joint) share(y, c int) float64 {
 
 // weight is T(y|c)/T(y|y), scaled to be 1 where labels are wrong evenly.
 func (j *joint) weight(y, c int) float64 {
-	if c < 0 {
-		return 0
-	}
 	return j.share(y, c) / j.share(y, y) * j.even
 }
 

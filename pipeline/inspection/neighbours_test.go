@@ -1,11 +1,13 @@
 package inspection
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
 // TestPairs: rows that differ little are found among many, whether all pairs are
@@ -27,9 +29,21 @@ func TestPairs(t *testing.T) {
 			want = append(want, [2]int{a, b})
 		}
 		rows := dataset.All(x, d, make([]int64, n))
-		all, err := pairs(t.Context(), rows, .95, 1<<30, 0, func(int) {})
-		if err != nil {
-			t.Fatal(err)
+		var all []pair
+		for _, memory := range []int64{1 << 30, 1 << 10} { // in memory, and in files
+			space := spill.New(memory, t.TempDir(), 1)
+			var found []pair
+			err := pairs(t.Context(), rows, .95, space, 1<<30, 0, func(some []pair, _ int) error {
+				found = append(found, some...)
+				return nil
+			})
+			if err := errors.Join(err, space.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if all != nil && !slices.Equal(all, found) {
+				t.Errorf("%d rows: other pairs are found in files", n)
+			}
+			all = found
 		}
 		missed := 0
 		for _, w := range want {
@@ -40,8 +54,12 @@ func TestPairs(t *testing.T) {
 		if missed > 0 || len(all) > 60 {
 			t.Errorf("%d rows: %d of %d pairs were missed, %d found", n, missed, len(want), len(all))
 		}
-		if !slices.IsSortedFunc(all, func(p, q pair) int { return p.a - q.a }) {
-			t.Errorf("%d rows: pairs are not in order", n)
+		twice := map[[2]int]bool{}
+		for _, p := range all {
+			if p.a >= p.b || twice[[2]int{p.a, p.b}] {
+				t.Errorf("%d rows: %d and %d are not in order, or came twice", n, p.a, p.b)
+			}
+			twice[[2]int{p.a, p.b}] = true
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"slices"
 )
 
 // pictures holds the pictures of many images in a temporary file.
@@ -30,6 +31,9 @@ func newPictures(scratch string, n int) (*pictures, error) {
 func (p *pictures) Close() error { return p.file.Close() }
 
 func (p *pictures) has(i int) bool { return p.read[i] }
+
+// any reports whether any image could be read.
+func (p *pictures) any() bool { return slices.Contains(p.read, true) }
 
 // put may be called from several goroutines, for different images.
 func (p *pictures) put(i int, pic *picture) error {

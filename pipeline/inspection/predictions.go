@@ -34,7 +34,7 @@ const likeliest = 5
 type prediction struct {
 	own     float64 // probability of the row's label
 	classes [likeliest]int32
-	p       [likeliest]float64 // of classes, the largest first
+	p       [likeliest]float32 // of classes, the largest first
 	// distance is the squared distance to the nearest class mean of the conditioned
 	// features; NaN if the row has no prediction.
 	distance float64
@@ -52,7 +52,7 @@ func noPrediction() prediction {
 // class, in the given order. Rows of one group share a part.
 func folds(labels []int64, group []int, k int, order []int) []int {
 	fold := make([]int, len(labels))
-	of := map[int]int{} // the part of a group
+	of := make([]int, len(labels)) // the part of a group, from 1 on
 	next := map[int64]int{}
 	for _, i := range order {
 		y := labels[i]
@@ -60,10 +60,10 @@ func folds(labels []int64, group []int, k int, order []int) []int {
 			fold[i] = -1
 			continue
 		}
-		f, known := of[group[i]]
-		if !known {
+		f := of[group[i]] - 1
+		if f < 0 {
 			f = next[y] % k
-			of[group[i]] = f
+			of[group[i]] = f + 1
 			next[y]++
 		}
 		fold[i] = f
@@ -71,10 +71,11 @@ func folds(labels []int64, group []int, k int, order []int) []int {
 	return fold
 }
 
-// folded has the rows of a part, and those that its head is fitted on.
+// folded has the rows of a part, and those of the others that its head and its density
+// are fitted on.
 type folded struct {
-	train, test dataset.Rows
-	head        *linear.Fitted
+	test, head, density dataset.Rows
+	fitted              *linear.Fitted
 }
 
 // outOfFold predicts each labelled row by a linear head and a density that were
@@ -103,21 +104,20 @@ func (in *inspector) outOfFold(ctx context.Context, fold []int) ([]prediction, e
 	var last *linear.Fitted
 	for f := range parts {
 		part := &parts[f]
-		if part.head == nil {
-			if part.head, err = in.fit(ctx, part.train, c, last); err != nil {
+		if part.fitted == nil {
+			if part.fitted, err = in.fit(ctx, part.head, c, last); err != nil {
 				return nil, err
 			}
 		}
-		last = part.head
-		err := in.logits(ctx, part.head, part.test.Index, func(at int, logits []float64) {
+		last = part.fitted
+		err := in.logits(ctx, part.fitted, part.test.Index, func(at int, logits []float64) {
 			i := part.test.Index[at]
 			out[i].fill(logits, int(in.Labels[i]))
 		})
 		if err != nil {
 			return nil, err
 		}
-		train := part.train.With(dataset.Spread(part.train.Index, max(leastFitted*len(in.Classes), densityRows)))
-		if err := in.distances(ctx, train, part.test, out); err != nil {
+		if err := in.distances(ctx, part.density, part.test, out); err != nil {
 			return nil, err
 		}
 		parts[f] = folded{}
@@ -128,19 +128,25 @@ func (in *inspector) outOfFold(ctx context.Context, fold []int) ([]prediction, e
 
 // parts lists the rows inside and outside of each fold that has both.
 func (in *inspector) parts(fold []int) (parts []folded) {
+	least := leastFitted * len(in.Classes)
+	var others []int // of many rows few are needed
 	for f := range in.Folds {
-		p := folded{train: in.Rows, test: in.Rows}
-		p.train.Index, p.test.Index = nil, nil
+		var test []int
+		others = others[:0]
 		for i, g := range fold {
 			switch {
 			case g == f:
-				p.test.Index = append(p.test.Index, i)
+				test = append(test, i)
 			case g >= 0:
-				p.train.Index = append(p.train.Index, i)
+				others = append(others, i)
 			}
 		}
-		if p.test.Len() > 0 && p.train.Len() > 0 {
-			parts = append(parts, p)
+		if len(test) > 0 && len(others) > 0 {
+			spread := func(most int) dataset.Rows {
+				return in.With(slices.Clone(dataset.Spread(others, max(least, most))))
+			}
+			parts = append(parts, folded{test: in.With(test), density: spread(densityRows),
+				head: spread(min(fitRows, int(fitWork/float64(in.D*len(in.Classes)))))})
 		}
 	}
 	return parts
@@ -164,7 +170,7 @@ func (in *inspector) choosePenalty(ctx context.Context, parts []folded) (float64
 			if near == nil && f > 0 {
 				near = heads[f-1]
 			}
-			h, err := in.fit(ctx, part.train, c, near)
+			h, err := in.fit(ctx, part.head, c, near)
 			if err != nil {
 				return 0, err
 			}
@@ -185,7 +191,7 @@ func (in *inspector) choosePenalty(ctx context.Context, parts []folded) (float64
 		if right > most || right == most && sum < least {
 			best, most, least, worse = c, right, sum, 0
 			for f, h := range heads {
-				parts[f].head = h
+				parts[f].fitted = h
 			}
 		} else if worse++; worse == 2 {
 			break
@@ -194,17 +200,15 @@ func (in *inspector) choosePenalty(ctx context.Context, parts []folded) (float64
 	return best, nil
 }
 
-// fit fits a head on a bounded number of the rows. It begins at another, if there is one.
+// fit fits a head. It begins at another, if there is one.
 func (in *inspector) fit(ctx context.Context, train dataset.Rows, c float64, near *linear.Fitted) (*linear.Fitted, error) {
-	classes := len(in.Classes)
-	some := train.With(dataset.Spread(train.Index, max(leastFitted*classes, min(fitRows, int(fitWork/float64(in.D*classes))))))
 	o := linear.Options{C: c, Near: near}
-	if some.Len() > manyRows {
+	if train.Len() > manyRows {
 		o.Tolerance = manyTolerance
 	}
-	h, err := linear.Fit(ctx, some, dataset.Rows{}, classes, o)
+	h, err := linear.Fit(ctx, train, dataset.Rows{}, len(in.Classes), o)
 	if err != nil {
-		return nil, fmt.Errorf("fitting a linear head on %d rows: %w", some.Len(), err)
+		return nil, fmt.Errorf("fitting a linear head on %d rows: %w", train.Len(), err)
 	}
 	return h, nil
 }
@@ -249,7 +253,7 @@ func (p *prediction) fill(logits []float64, label int) {
 				best = c
 			}
 		}
-		p.classes[at], p.p[at] = int32(best), logits[best]
+		p.classes[at], p.p[at] = int32(best), float32(logits[best])
 	}
 }
 

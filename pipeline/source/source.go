@@ -25,11 +25,10 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/options"
 )
@@ -456,7 +455,7 @@ func (l *lister) addList(ctx context.Context, folder, name, text string) error {
 
 // stat asks about the tars and tables of which nothing is known.
 func (l *lister) stat(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	group.SetLimit(statsAt)
 	for i := range l.Units {
 		u := &l.Units[i]
@@ -484,7 +483,7 @@ func (l *lister) stat(ctx context.Context) error {
 // refer replaces the tables that only refer to images by these images.
 func (l *lister) refer(ctx context.Context) error {
 	refs := make([][]Ref, len(l.Units))
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(statsAt)
 	for i := range l.Units {
 		u := &l.Units[i]
@@ -669,9 +668,14 @@ func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
 	if len(data) == 0 {
 		return nil
 	}
-	r, _, err := u.folder.OpenRange(ctx, u.name, off, int64(len(data)), u.etag)
+	r, o, err := u.folder.OpenRange(ctx, u.name, off, int64(len(data)), u.etag)
 	if err != nil {
 		return err
+	}
+	// Some stores tell the time of an object to the second, and in lists more exactly.
+	changed := o.Size >= 0 && o.Size != u.Size || u.MTime != 0 && !o.Modified.IsZero() && o.Modified.Unix() != u.MTime/1e9
+	if u.etag == "" && changed {
+		return errors.Join(fmt.Errorf("%s: %w", u.Name, bucket.ErrChanged), r.Close())
 	}
 	_, err = io.ReadFull(r, data)
 	return errors.Join(err, r.Close())
@@ -714,8 +718,9 @@ func (u *Unit) readerAt(ctx context.Context) (io.ReaderAt, func(), error) {
 		return f, func() { f.Close() }, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	b := &blocks{unit: u, ctx: ctx, have: map[int64]*block{}}
-	return b, func() { cancel(); b.running.Wait() }, nil
+	b := &blocks{unit: u, have: map[int64]*block{}}
+	b.running, b.ctx = parallel.WithContext(ctx)
+	return b, func() { cancel(); _ = b.running.Wait() }, nil
 }
 
 const (
@@ -728,7 +733,7 @@ const (
 type blocks struct {
 	unit    *Unit
 	ctx     context.Context
-	running sync.WaitGroup
+	running *parallel.Group
 
 	mu    sync.Mutex
 	have  map[int64]*block
@@ -754,10 +759,11 @@ func (b *blocks) get(n int64) *block {
 	}
 	one := &block{ready: make(chan struct{})}
 	b.have[n], b.order = one, append(b.order, n)
-	b.running.Go(func() {
-		defer close(one.ready)
+	b.running.Go(func() error {
 		one.data = make([]byte, min(blockSize, b.unit.Size-n*blockSize))
 		one.err = b.unit.read(b.ctx, one.data, n*blockSize)
+		close(one.ready) // a panic ends ctx instead
+		return nil
 	})
 	return one
 }

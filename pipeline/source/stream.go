@@ -9,13 +9,13 @@ import (
 	"io"
 	"path"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Contents is what a unit turned out to hold.
@@ -86,7 +86,7 @@ type Stream struct {
 	next   *piece // taken from pieces, and not used
 	out    chan given
 	cancel context.CancelFunc
-	done   sync.WaitGroup
+	group  *parallel.Group // whose workers return no errors; a panic ends ctx
 }
 
 type given struct {
@@ -118,8 +118,9 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 	}
 	half := max(opts.Memory/2, pieceSize)
 	ctx, cancel := context.WithCancel(ctx)
+	group, ctx := parallel.WithContext(ctx)
 	s := &Stream{
-		listing: l, opts: opts, units: units, half: half, cancel: cancel,
+		listing: l, opts: opts, units: units, half: half, cancel: cancel, group: group,
 		images: semaphore.NewWeighted(half), ahead: semaphore.NewWeighted(half),
 		pieces: make(chan *piece, opts.Requests), out: make(chan given, 64),
 	}
@@ -128,23 +129,23 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 		s.total += max(l.Units[unit].Size, 1)
 	}
 	s.through.Store(opts.Before)
-	s.done.Go(func() { s.fetch(ctx) })
-	s.done.Go(func() {
+	s.group.Go(func() error { s.fetch(ctx); return nil })
+	s.group.Go(func() error {
 		defer close(s.out)
 		for _, unit := range units {
 			if ctx.Err() != nil {
-				return
+				return nil
 			}
 			before := s.through.Load()
 			c := s.unit(ctx, unit)
 			if ctx.Err() != nil {
-				return
+				return nil
 			}
 			s.through.Store(before + max(l.Units[unit].Size, 1))
 			if opts.Failures {
 				for _, f := range c.Failed {
 					if !s.give(ctx, unit, Image{Path: f.Path}, l.name(unit, f.Path), nil, f.Err, 0, nil) {
-						return
+						return nil
 					}
 				}
 			}
@@ -152,6 +153,7 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 				opts.Ended(unit, c)
 			}
 		}
+		return nil
 	})
 	return s
 }
@@ -170,6 +172,7 @@ func (s *Stream) Next(ctx context.Context) (extractor.Item, int, error) {
 	select {
 	case g, ok := <-s.out:
 		if !ok {
+			s.Close() // which panics with what a worker panicked with
 			if ctx.Err() != nil {
 				return extractor.Item{}, 0, ctx.Err()
 			}
@@ -185,7 +188,7 @@ func (s *Stream) Next(ctx context.Context) (extractor.Item, int, error) {
 // Close ends the stream.
 func (s *Stream) Close() {
 	s.cancel()
-	s.done.Wait()
+	_ = s.group.Wait()
 }
 
 // fetch reads all pieces ahead of their use.
@@ -242,18 +245,19 @@ func (s *Stream) send(ctx context.Context, slots chan struct{}, p *piece) bool {
 		close(p.ready)
 		return false
 	}
-	s.done.Go(func() {
+	s.group.Go(func() error {
 		defer func() { <-slots }()
-		defer close(p.ready)
 		if p.off >= 0 {
 			p.data = make([]byte, size)
 			p.err = u.read(ctx, p.data, p.off)
-			return
+		} else {
+			p.data, p.mtime, p.err = u.readWhole(ctx, size)
+			if errors.Is(p.err, bucket.ErrSize) {
+				p.large, p.err = true, nil
+			}
 		}
-		p.data, p.mtime, p.err = u.readWhole(ctx, size)
-		if errors.Is(p.err, bucket.ErrSize) {
-			p.large, p.err = true, nil
-		}
+		close(p.ready)
+		return nil
 	})
 	return true
 }

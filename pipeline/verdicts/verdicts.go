@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,8 +70,16 @@ type Record struct {
 	Bytes   int64  `json:"bytes"` // of the file of verdicts
 	SHA256  string `json:"sha256"`
 	// Unread are tars and tables that could not be read to their end, for a reason that
-	// may pass: the next run makes the part again.
+	// may pass, and those of which nobody says whether they have changed: the next run
+	// reads them again. Rest identifies the images of all others.
 	Unread []string `json:"unread,omitempty"`
+	Rest   string   `json:"rest,omitempty"`
+	// File is the object of a bucket that has the verdicts, and ETag what the bucket said of
+	// it; Replaces are those before it, which are deleted when no manifest names them any
+	// more.
+	File     string   `json:"file,omitempty"`
+	ETag     string   `json:"etag,omitempty"`
+	Replaces []string `json:"replaces,omitempty"`
 	Summary
 }
 
@@ -211,6 +221,10 @@ func readRecord(path string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseRecord(text, path)
+}
+
+func parseRecord(text []byte, path string) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -233,6 +247,8 @@ type Writer struct {
 	saved time.Time
 
 	partialDir string
+	retry      *Retry
+	kept       *Record // the finished part whose lines are kept but for those of its Unread
 
 	mu     sync.Mutex
 	unread []string
@@ -243,12 +259,33 @@ type Options struct {
 	Force bool // replace a part of another detector or format
 	// Speculate lets several runs make the same part, each with a work folder of its own.
 	Speculate bool
+	// Retry, where set, keeps the other lines of a finished part that lacks some files.
+	Retry *Retry
+	// Elsewhere, where set, is a finished part that is not in the folder.
+	Elsewhere *Elsewhere
+}
+
+// Retry says how only those files are judged again that a finished part could not read.
+type Retry struct {
+	// Rest identifies the images of all files but some.
+	Rest func(but []string) string
+	// Only is told that none but these files are to be judged.
+	Only func(files []string)
+	// Place is the place of the file that a path is in among all files; −1 if it is in none.
+	Place func(path string) int
+}
+
+// Elsewhere is a finished part in a bucket.
+type Elsewhere struct {
+	Record *Record
+	Fetch  func(file string) error // writes its verdicts to a file
 }
 
 // Create begins or continues the part of a shard. Where there are lines of an interrupted
 // run, known is asked for each in turn whether the next image has this path; from the
 // first on that it denies they are made again. So is a part of other images, by path, size
-// or time. The error wraps features.ErrLocked if another process writes the part.
+// or time, and, of a part that lacks some files, these alone. The error wraps
+// features.ErrLocked if another process writes the part.
 func Create(dir string, shard features.Shard, work Work, known func(path string) bool, o Options) (_ *Writer, err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
@@ -262,7 +299,7 @@ func Create(dir string, shard features.Shard, work Work, known func(path string)
 		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
 	}
 	work.Shard = shard.String()
-	w := &Writer{base: name(dir, shard), work: work, saved: time.Now()}
+	w := &Writer{base: name(dir, shard), work: work, retry: o.Retry, saved: time.Now()}
 	const most = 8 // runs at a time
 	for n := 1; w.lock == nil; {
 		if w.partialDir = w.base + ".partial"; n > 1 {
@@ -299,13 +336,30 @@ func Create(dir string, shard features.Shard, work Work, known func(path string)
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	if old, err := readRecord(w.base + ".json"); err == nil {
-		if w.same(old) && !o.Force {
+	old, err := readRecord(w.base + ".json")
+	far := errors.Is(err, fs.ErrNotExist) && o.Elsewhere != nil
+	if far {
+		old, err = o.Elsewhere.Record, nil
+	}
+	if err == nil {
+		if !o.Force && (w.same(old) || far && w.sameWork(old)) {
 			w.done, w.n = old, old.Summary.Images
 			return w, nil
 		}
 		if (old.Work.Judge != work.Judge || old.Work.Format != work.Format) && !o.Force {
 			return nil, options.Errorf("Force", "it is needed to replace %s, which was judged by another detector (%s), with other options or in another format; or write to another folder", w.base+"."+old.Work.Format, old.Work.Detector)
+		}
+		if !o.Force && w.lacks(old) {
+			if far {
+				err = o.Elsewhere.Fetch(w.base + "." + old.Work.Format)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if w.there(old) {
+				w.kept = old
+				w.retry.Only(old.Unread)
+			}
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) && !o.Force {
 		return nil, err
@@ -315,16 +369,38 @@ func Create(dir string, shard features.Shard, work Work, known func(path string)
 
 func (w *Writer) partial(file string) string { return filepath.Join(w.partialDir, file) }
 
-// same tells whether a finished part is the wanted one, whole.
-func (w *Writer) same(r *Record) bool {
+// there tells whether the file of a finished part is there.
+func (w *Writer) there(r *Record) bool {
 	info, err := os.Stat(w.base + "." + r.Work.Format)
-	return err == nil && r.Work.unnamed() == w.work.unnamed() && info.Size() == r.Bytes && len(r.Unread) == 0
+	return err == nil && info.Size() == r.Bytes
+}
+
+// sameWork tells whether a finished part is the wanted one, and lacks nothing.
+func (w *Writer) sameWork(r *Record) bool {
+	return r.Work.unnamed() == w.work.unnamed() && len(r.Unread) == 0
+}
+
+// same is sameWork of a part whose file is there.
+func (w *Writer) same(r *Record) bool { return w.sameWork(r) && w.there(r) }
+
+// lacks tells whether a finished part is the wanted one but for the files in its Unread.
+func (w *Writer) lacks(r *Record) bool {
+	a, b := r.Work.unnamed(), w.work.unnamed()
+	a.Listing, b.Listing = "", ""
+	return w.retry != nil && a == b && r.Rest != "" && r.Rest == w.retry.Rest(r.Unread)
 }
 
 // recover opens the lines that an earlier run wrote, if they are of the same work, and
 // cuts off what is not whole.
 func (w *Writer) recover(known func(path string) bool) error {
-	want, err := json.Marshal(w.work.unnamed())
+	unfinished := struct {
+		Work
+		Keeps string `json:"keeps,omitempty"` // lines of the part with this checksum
+	}{Work: w.work.unnamed()}
+	if w.kept != nil {
+		unfinished.Keeps = w.kept.SHA256
+	}
+	want, err := json.Marshal(unfinished)
 	if err != nil {
 		return err
 	}
@@ -433,7 +509,17 @@ func (w *Writer) Commit() (*Record, error) {
 	}
 	r := &Record{Version: version, Work: w.work, Unread: w.unread}
 	r.init()
-	from := w.partial("lines.jsonl")
+	if len(r.Unread) > 0 && w.retry != nil {
+		r.Rest = w.retry.Rest(r.Unread)
+	}
+	lines := w.partial("lines.jsonl")
+	if w.kept != nil {
+		lines = w.partial("all.jsonl")
+		if err := w.unite(lines); err != nil {
+			return nil, err
+		}
+	}
+	from := lines
 	var rows *parquet.GenericWriter[parquetLine]
 	var table *os.File
 	if w.work.Format == Parquet {
@@ -445,14 +531,24 @@ func (w *Writer) Commit() (*Record, error) {
 		rows = parquet.NewGenericWriter[parquetLine](table, parquet.CreatedBy("mlrbfn", "1", ""), parquet.MaxRowsPerRowGroup(1<<17))
 		from = table.Name()
 	}
-	err := eachLine(w.partial("lines.jsonl"), func(l Line) error {
-		r.count(l)
-		if rows == nil {
-			return nil
+	err := func() error {
+		for text, err := range linesOf(lines) {
+			var l Line
+			if err == nil {
+				err = json.Unmarshal(text, &l)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", lines, err)
+			}
+			r.count(l)
+			if rows != nil {
+				if _, err := rows.Write([]parquetLine{newParquetLine(l)}); err != nil {
+					return err
+				}
+			}
 		}
-		_, err := rows.Write([]parquetLine{newParquetLine(l)})
-		return err
-	})
+		return nil
+	}()
 	if err == nil && rows != nil {
 		err = errors.Join(rows.Close(), table.Sync())
 	}
@@ -516,28 +612,110 @@ func (w *Writer) release(done bool) error {
 	return errors.Join(errs...)
 }
 
-// eachLine reads a file of lines.
-func eachLine(path string, do func(Line) error) error {
-	f, err := regular.Open(path, regular.Values)
-	if err != nil {
-		return err
+// unite writes the lines of the part that is kept and the new ones into a file, in the order
+// of the files that they are of.
+func (w *Writer) unite(path string) error {
+	again := map[int]bool{}
+	for _, name := range w.kept.Unread {
+		again[w.retry.Place(name)] = true
 	}
-	defer f.Close()
-	in := bufio.NewReaderSize(f, 1<<20)
-	for {
-		text, err := in.ReadBytes('\n')
-		if err == io.EOF {
+	place := func(text []byte) (int, error) {
+		var l Line
+		err := json.Unmarshal(text, &l)
+		return w.retry.Place(pathtext.Decode(l.Path)), err
+	}
+	return atomicfile.Write(path, func(out io.Writer) error {
+		next, stop := iter.Pull2(linesOf(w.partial("lines.jsonl")))
+		defer stop()
+		text, err, ok := next()
+		// before writes the new lines of files before one.
+		before := func(end int) error {
+			for ; ok; text, err, ok = next() {
+				if err != nil {
+					return err
+				}
+				if at, err := place(text); err != nil || at >= end {
+					return err
+				}
+				if _, err := out.Write(text); err != nil {
+					return err
+				}
+			}
 			return nil
 		}
+		for kept, err := range linesOf(w.base + "." + w.kept.Work.Format) {
+			if err != nil {
+				return err
+			}
+			at, err := place(kept)
+			if err != nil {
+				return err
+			}
+			if again[at] || at < 0 {
+				continue
+			}
+			if err := before(at); err != nil {
+				return err
+			}
+			if _, err := out.Write(kept); err != nil {
+				return err
+			}
+		}
+		return before(math.MaxInt)
+	})
+}
+
+// linesOf gives the lines of a file of verdicts, those of a Parquet file as JSON.
+func linesOf(path string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		f, err := regular.Open(path, regular.Values)
 		if err != nil {
-			return err
+			yield(nil, err)
+			return
 		}
-		var l Line
-		if err := json.Unmarshal(text, &l); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+		defer f.Close()
+		if strings.HasSuffix(path, "."+Parquet) {
+			rowsOf(f, yield)
+			return
 		}
-		if err := do(l); err != nil {
-			return err
+		for in := bufio.NewReaderSize(f, 1<<20); ; {
+			text, err := in.ReadBytes('\n')
+			if err == io.EOF || !yield(text, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// rowsOf gives the rows of a Parquet file as lines.
+func rowsOf(f *os.File, yield func([]byte, error) bool) {
+	info, err := f.Stat()
+	if err != nil {
+		yield(nil, err)
+		return
+	}
+	file, err := parquet.OpenFile(f, info.Size())
+	if err != nil {
+		yield(nil, err)
+		return
+	}
+	in := parquet.NewGenericReader[parquetLine](file)
+	defer in.Close()
+	rows := make([]parquetLine, 1<<10)
+	for {
+		n, err := in.Read(rows)
+		for _, row := range rows[:n] {
+			text, err := json.Marshal(row.line())
+			if !yield(append(text, '\n'), err) || err != nil {
+				return
+			}
+		}
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			yield(nil, err)
+			return
 		}
 	}
 }
@@ -559,6 +737,21 @@ func newParquetLine(l Line) parquetLine {
 		return parquetLine{Path: l.Path, Error: &l.Error}
 	}
 	return parquetLine{Path: l.Path, Class: &l.Class, Confidence: &l.Confidence, Score: &l.Score, OOD: &l.OOD, PValue: &l.PValue}
+}
+
+// line is the inverse of newParquetLine.
+func (l parquetLine) line() Line {
+	if l.Error != nil {
+		return Line{Path: l.Path, Error: *l.Error}
+	}
+	return Line{Path: l.Path, Class: value(l.Class), Confidence: value(l.Confidence), Score: value(l.Score), OOD: value(l.OOD), PValue: value(l.PValue)}
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 func sumOf(path string) (int64, string, error) {

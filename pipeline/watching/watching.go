@@ -103,8 +103,22 @@ func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
 	return f, nil
 }
 
-// lookInto looks at a set of parts in a bucket.
+// lookInto looks at verdicts or at a set of parts in a bucket.
 func lookInto(ctx context.Context, url string) (*Folder, error) {
+	judged, err := verdicts.OpenBucket(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	files, err := judged.Parts(ctx)
+	if err != nil && !errors.Is(err, bucket.ErrReadOnly) { // of a web server, which lists nothing
+		return nil, err
+	}
+	if len(files) > 0 {
+		f := &Folder{Errors: map[string]int{}, Total: -1, Left: -1}
+		f.verdicts(url, files, time.Time{})
+		f.sum()
+		return f, nil
+	}
 	set, err := features.OpenBucket(ctx, url)
 	if err != nil {
 		return nil, err

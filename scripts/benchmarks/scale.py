@@ -8,7 +8,7 @@ there, the time with 50 ms of latency for every request. The model is `pixels`, 
 what is timed is all but the model, unless --model names another.
 """
 
-import argparse, hashlib, json, multiprocessing, os, random, shutil, signal, struct, subprocess, sys, tempfile, time, urllib.request, zlib
+import argparse, hashlib, json, multiprocessing, os, random, shutil, signal, struct, subprocess, sys, tempfile, threading, time, urllib.request, zlib
 
 parser = argparse.ArgumentParser(prog="scripts/bench scale")
 parser.add_argument("--images", type=int, default=20_000)
@@ -78,12 +78,17 @@ def extract(images, out, *more):
     return [mlrbfn, "extract", "--model", args.model, *size, "--images", images, "--out", os.path.join(folder, out), "--workers", str(args.threads), "--quiet", "--json", *more]
 
 
-def run(command, env=None):
+def run(command, env=None, watch=None):
     """Runs a command and returns its wall time, processor time and greatest memory."""
     began = time.time()
     child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     running.append(child)
+    ended = threading.Event()
+    if watch:
+        watcher = threading.Thread(target=lambda: [watch.look(child.pid) for _ in iter(lambda: ended.wait(0.02), True)])
+        watcher.start()
     out, err = child.stdout.read(), child.stderr.read()
+    ended.set()
     _, status, usage = os.wait4(child.pid, 0)
     running.remove(child)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -113,15 +118,36 @@ def free_port():
         return s.getsockname()[1]
 
 
-def memory(pid):
-    try:
-        with open(f"/proc/{pid}/status") as f:
-            for line in f:
-                if line.startswith("VmRSS"):
-                    return int(line.split()[1]) // 1024
-    except OSError:
-        pass
-    return 0
+class Memory:
+    """The memory of a process that extracts, as it goes on. Pages of mapped files do not count."""
+
+    def __init__(self, out):
+        self.rows, self.most = os.path.join(folder, out + ".partial", "rows.f32"), {}
+
+    def look(self, pid):
+        try:
+            n = os.path.getsize(self.rows) // 10_000
+            with open(f"/proc/{pid}/status") as f:
+                mib = next(int(line.split()[1]) / 1024 for line in f if line.startswith("RssAnon"))
+        except (OSError, StopIteration):
+            return
+        self.most[n] = max(self.most.get(n, 0), mib)
+
+    def __str__(self):
+        """What it was at most in each quarter of the rows, and how it grows."""
+        parts = [[] for _ in range(20)]
+        for n, mib in self.most.items():
+            parts[min(20 * n // max(*self.most, 1), 19)].append(mib)
+        if not all(parts):
+            return "too short to tell"
+        y = [max(p) for p in parts]
+        quarters = [max(y[q : q + 5]) for q in range(0, 20, 5)]
+        # At the beginning what is read ahead is not there yet, and in the end no longer. Each
+        # twentieth counts by its most, as workers that are killed begin again with little.
+        x, y = [n * max(self.most) / 20 for n in range(2, 15)], y[2:15]
+        mx, my = sum(x) / len(x), sum(y) / len(y)
+        slope = sum((a - mx) * (b - my) for a, b in zip(x, y)) / sum((a - mx) ** 2 for a in x)
+        return f"{' '.join('%.0f' % q for q in quarters)} MiB at most in the quarters of its images, {slope * row_bytes / 10_000 * 100_000:+.1f} MiB for 100,000 images"
 
 
 def compare(a, b):
@@ -148,9 +174,11 @@ try:
     size = sum(os.path.getsize(job[0]) for job in jobs)
     say(f"{args.images} images in {len(jobs)} tars, {size >> 20} MiB, made in {time.time() - began:.0f} s")
 
-    found, wall, cpu, most = run(extract(data, "local"))
-    n = found["n"] + found["failed"]
+    watch = Memory("local")
+    found, wall, cpu, most = run(extract(data, "local"), watch=watch)
+    n, row_bytes = found["n"] + found["failed"], 4 * found["d"]
     say(f"one run from the disk, {args.threads} at once: {wall:.1f} s, {1e3 * cpu / n:.3f} ms of processor time an image with decoding, {most} MiB; {found['n']} rows, {found['failed']} failures")
+    say(f"its memory: {watch}")
     found, wall, cpu, most = run(extract(data, "local"))
     say(f"the same again, finished: {wall:.2f} s, {cpu:.2f} s of processor time, {most} MiB, {found['new']} new")
     if args.disk_only:
@@ -168,14 +196,14 @@ try:
     # About as many kills as were asked for, in the time that the run takes.
     pause = max(0.05, whole / args.workers / max(args.kills, 1))
     command = [extract("s3://data/shards", f"part{i}", "--shard", f"{i + 1}/{args.workers}") for i in range(args.workers)]
-    workers, rss = {}, [[] for _ in command]
+    workers, watches = {}, [Memory(f"part{i}") for i in range(args.workers)]
     for i in range(args.workers):
         workers[i] = subprocess.Popen(command[i], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     strike = time.time() + pause
     while workers:
         time.sleep(0.02)
         for i, w in list(workers.items()):
-            rss[i].append(memory(w.pid))
+            watches[i].look(w.pid)
             code = w.poll()
             if code in (0, 3):
                 del workers[i]
@@ -187,9 +215,8 @@ try:
             workers[chance.choice(list(workers))].kill()
             kills, strike = kills + 1, time.time() + pause * chance.uniform(0.5, 1.5)
     say(f"{args.workers} workers, {kills} of them killed: {time.time() - began:.1f} s")
-    for i, all in enumerate(rss):
-        quarter = max(1, len(all) // 4)
-        say(f"worker {i + 1}: greatest MiB in each quarter of the time:", *(max(all[q * quarter : (q + 1) * quarter], default=0) for q in range(4)))
+    for i, watch in enumerate(watches):
+        say(f"worker {i + 1}: {watch}")
     _, wall, _, most = run([mlrbfn, "merge", "--out", os.path.join(folder, "merged"), *(os.path.join(folder, f"part{i}") for i in range(args.workers))])
     say(f"merged in {wall:.1f} s, {most} MiB; the same bytes as one run: {compare('local', 'merged')}")
     began = time.time()

@@ -6,12 +6,11 @@
 //	go run ./scripts/stage --into PREFIX [--program FILE] [--debian FILE]
 //
 // The same sources give the same files: their times are SOURCE_DATE_EPOCH, or that of
-// the last commit. The environment variable MAINTAINER says whom the package names.
+// the last commit.
 package main
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -182,8 +181,6 @@ func (s *stage) documents(ctx context.Context, debian string) {
 		return
 	}
 	s.compressed(folder+"changelog", []byte(changesOf(string(changes), version.Version)))
-	s.compressed(folder+"changelog.Debian", fmt.Appendf(nil, "mlrbfn (%s-1) unstable; urgency=medium\n\n  * Version %s; /usr/share/doc/mlrbfn/changelog.gz lists the changes.\n\n -- %s  %s\n",
-		version.Version, version.Version, maintainer, s.date.Format("Mon, 02 Jan 2006 15:04:05 -0700")))
 	parts, err := components(ctx, s.prefix, debian)
 	if err != nil {
 		s.err = err
@@ -197,9 +194,6 @@ func (s *stage) documents(ctx context.Context, debian string) {
 	}
 	s.write(folder+"sbom.cdx.json", bom, 0o644)
 }
-
-// maintainer is who a package names.
-var maintainer = cmp.Or(os.Getenv("MAINTAINER"), "the mlrbfn developers <mlrbfn@packages.invalid>")
 
 // changesOf returns the part of CHANGELOG.md about a version, or what is unreleased if
 // the page does not have the version yet.

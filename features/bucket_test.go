@@ -1,0 +1,175 @@
+package features_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/mlrbfn/mlrbfn/bucket"
+	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/teststore"
+)
+
+// inBucket opens the folder set of a real object store, behind a proxy that calls before
+// ahead of each request, and returns the folder on the disk that has its objects.
+func inBucket(t *testing.T, before func(*http.Request)) (set *features.Bucket, folder string) {
+	t.Helper()
+	folder, address := teststore.Start(t, "s3")
+	target, err := url.Parse("http://" + address)
+	check(t, err)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host // which is signed
+	}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		before(r)
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
+	bucket.SetLimits(bucket.Limits{})
+	set, err = features.OpenBucket(t.Context(), "s3://data/set")
+	check(t, err)
+	return set, filepath.Join(folder, "set")
+}
+
+// send makes part i of two, of another model for each version, and sends it.
+func send(t *testing.T, set *features.Bucket, i, version int) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "part")
+	shard(t, dir, i, func(h *features.Header) { h.Fingerprint = fmt.Sprint("f", version) })
+	_, err := set.Send(t.Context(), features.Shard{Index: i, Count: 2}, dir, "inputs", nil)
+	check(t, err)
+}
+
+// TestPartThatIsNotWholeInBucket: an object of a finished part that is missing, shorter or
+// another is noticed by the listing alone, and no manifest is made of such parts.
+func TestPartThatIsNotWholeInBucket(t *testing.T) {
+	reads := map[string]int{}
+	set, folder := inBucket(t, func(r *http.Request) {
+		if r.Method == http.MethodGet {
+			reads[filepath.Base(r.URL.Path)]++
+		}
+	})
+	send(t, set, 1, 1)
+	send(t, set, 2, 1)
+	unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+	check(t, unfinished, err)
+	part, err := set.Prepare(t.Context(), features.Shard{Index: 1, Count: 2}, features.Options{})
+	check(t, err)
+	check(t, set.Whole(t.Context(), part))
+	manifest, err := os.ReadFile(filepath.Join(folder, "parts.json"))
+	check(t, err)
+	at, err := bucket.Open(t.Context(), set.String()+"/"+part.Name)
+	check(t, err)
+	big, _, err := at.Read(t.Context(), "features.npy", 1<<20)
+	check(t, err)
+	other := append([]byte{}, big...)
+	other[len(other)-1]++
+	clear(reads)
+	for name, tt := range map[string]struct {
+		do   func() error
+		says string
+	}{
+		"missing": {func() error { return at.Delete(t.Context(), "features.npy") }, "features.npy is missing"},
+		"shorter": {func() error { return at.Put(t.Context(), "features.npy", big[:len(big)-4]) }, "cut short"},
+		"another": {func() error { return at.Put(t.Context(), "features.npy", other) }, "ETag"},
+	} {
+		check(t, tt.do())
+		if err := set.Whole(t.Context(), part); !errors.Is(err, features.ErrDamaged) || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+		if err != nil || !errors.Is(unfinished, features.ErrDamaged) || !strings.Contains(unfinished.Error(), tt.says) {
+			t.Errorf("%s: commit: %v, %v", name, unfinished, err)
+		}
+		if now, err := os.ReadFile(filepath.Join(folder, "parts.json")); err != nil || string(now) != string(manifest) {
+			t.Errorf("%s: the manifest is another: %v", name, err)
+		}
+	}
+	if reads["features.npy"] > 0 {
+		t.Errorf("features.npy was read %d times", reads["features.npy"])
+	}
+	check(t, at.Put(t.Context(), "features.npy", other))
+	if err := set.Fetch(t.Context(), part, filepath.Join(t.TempDir(), "fetched")); !errors.Is(err, features.ErrDamaged) {
+		t.Errorf("fetch: %v", err)
+	}
+	send(t, set, 1, 1)
+	part, err = set.Prepare(t.Context(), features.Shard{Index: 1, Count: 2}, features.Options{})
+	check(t, err)
+	check(t, set.Whole(t.Context(), part))
+}
+
+// TestManifestOfOldPartsInBucket: while a run writes the manifest another makes a part
+// again. The manifest names the new part in the end, and what it replaced is gone.
+func TestManifestOfOldPartsInBucket(t *testing.T) {
+	var armed atomic.Bool
+	var set *features.Bucket
+	set, folder := inBucket(t, func(r *http.Request) {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/parts.json") && armed.CompareAndSwap(true, false) {
+			send(t, set, 1, 2)
+			send(t, set, 2, 2)
+		}
+	})
+	send(t, set, 1, 1)
+	send(t, set, 2, 1)
+	armed.Store(true)
+	unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+	check(t, unfinished, err)
+	if armed.Load() {
+		t.Fatal("no manifest was written")
+	}
+	if runtime.GOOS == "linux" { // which reads sets in buckets
+		s, err := features.OpenContext(t.Context(), set.String())
+		check(t, err)
+		if s.Fingerprint != "f2" {
+			t.Errorf("the set is of %s", s.Fingerprint)
+		}
+		check(t, s.Verify(t.Context()), s.Close())
+	}
+	if left, err := filepath.Glob(filepath.Join(folder, "*-of-*-*")); err != nil || len(left) != 2 {
+		t.Errorf("%q, %v", left, err)
+	}
+}
+
+// TestReplacedPartsInBucket: a part names those before it that may still be there, and
+// no others, however often it is made again.
+func TestReplacedPartsInBucket(t *testing.T) {
+	set, folder := inBucket(t, func(*http.Request) {})
+	first := features.Shard{Index: 1, Count: 2}
+	for version := range 4 { // the second shard is not made: nothing is deleted
+		send(t, set, 1, version)
+	}
+	if part, err := set.Prepare(t.Context(), first, features.Options{}); err != nil || len(part.Replaces) != 3 {
+		t.Errorf("%+v, %v", part, err)
+	}
+	for version := 4; version < 8; version++ {
+		send(t, set, 1, version)
+		send(t, set, 2, version)
+		unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+		check(t, unfinished, err)
+	}
+	if part, err := set.Prepare(t.Context(), first, features.Options{}); err != nil || len(part.Replaces) != 1 {
+		t.Errorf("%+v, %v", part, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(folder, "*-of-*-*")); err != nil || len(left) != 2 {
+		t.Errorf("%q, %v", left, err)
+	}
+	before := contents(t, folder)
+	unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+	check(t, unfinished, err)
+	if !maps.Equal(contents(t, folder), before) {
+		t.Error("another commit wrote something")
+	}
+}

@@ -1,0 +1,332 @@
+package features
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"slices"
+
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+)
+
+// Contents describes the rows of a set for Commit.
+type Contents struct {
+	// Images are those of the listing that belong to the set, in its order.
+	// Path, Label, Bytes and MTime are used.
+	Images []Image
+	// Labels are those of Images: −1 or an index into Classes.
+	Labels  []int64
+	Classes []string
+	// Failed are the images that have no row, and other files that could not be read.
+	Failed []Failure
+	// Part and Places are for shards only: the whole set that the shard is part of,
+	// and the place of each of Images in that.
+	Part   *Part
+	Places []int64
+
+	// Units, where set, are in the place of Images, Labels, Classes and Places: the set is
+	// of their images, in order, and of the classes that these have for labels.
+	Units []Unit
+	// Class, with Units, is the class of all images; "" for their labels.
+	Class string
+	// Row, where set, is told the label of each row.
+	Row func(label int64)
+}
+
+// A Unit is some images of a set: those of a source, which need not be in memory, or others.
+type Unit struct {
+	Source string // path of a source that AddSource or Source knows; "" for Images
+	Images []Image
+	Place  int64 // in a shard: of the first image that has a row, in the whole set
+}
+
+// entry is an image of Contents.
+type entry struct {
+	image        Image
+	label, place int64
+	at           location
+	known        bool // at is valid
+}
+
+// entries gives the images of c that have not failed.
+func (w *Writer) entries(c *Contents) iter.Seq2[entry, error] {
+	left := make(map[string]bool, len(c.Failed))
+	for _, f := range c.Failed {
+		left[f.Path] = true
+	}
+	index := make(map[string]int64, len(c.Classes))
+	for i, class := range c.Classes {
+		index[class] = int64(i)
+	}
+	return func(yield func(entry, error) bool) {
+		for i, img := range c.Images {
+			e := entry{image: img, label: c.Labels[i]}
+			if c.Part != nil {
+				e.place = c.Places[i]
+			}
+			e.at, e.known = w.known[img.Path]
+			if !left[img.Path] && !yield(e, nil) {
+				return
+			}
+		}
+		for _, unit := range c.Units {
+			images, rows := each(unit.Images), w.known
+			if unit.Source != "" {
+				r := w.sources[unit.Source]
+				if r == nil {
+					yield(entry{}, fmt.Errorf("the images of %s are not known", unit.Source))
+					return
+				}
+				var err error
+				if rows, err = w.rowsOf(r); err != nil {
+					yield(entry{}, err)
+					return
+				}
+				images = w.imagesOf(r)
+			}
+			place := unit.Place
+			for img, err := range images {
+				if err != nil {
+					yield(entry{}, err)
+					return
+				}
+				if left[img.Path] {
+					continue
+				}
+				e := entry{image: img, label: -1, place: place}
+				if c.Class != "" {
+					e.image.Label = &c.Class
+				}
+				if e.image.Label != nil {
+					e.label = index[*e.image.Label]
+				}
+				e.at, e.known = rows[img.Path]
+				if !yield(e, nil) {
+					return
+				}
+				place++
+			}
+		}
+	}
+}
+
+// name sets the classes of c to the labels of the images of its units, those that failed too.
+func (w *Writer) name(c *Contents) error {
+	classes := map[string]bool{}
+	if c.Class != "" {
+		classes[c.Class] = true
+	}
+	for _, unit := range c.Units {
+		images := each(unit.Images)
+		if r := w.sources[unit.Source]; unit.Source != "" && r != nil {
+			images = w.imagesOf(r)
+		}
+		for img, err := range images {
+			if err != nil {
+				return err
+			}
+			if img.Label != nil && c.Class == "" {
+				classes[*img.Label] = true
+			}
+		}
+	}
+	c.Classes = nil
+	for class := range classes {
+		c.Classes = append(c.Classes, class)
+	}
+	SortClasses(c.Classes)
+	return nil
+}
+
+// plan is a file with what each row of a set is made of: there may be millions.
+type plan string
+
+// planned is a row.
+type planned struct {
+	Row          int64 // see location
+	Label, Place int64
+}
+
+const plannedSize = 3 * 8
+
+// write writes the rows.
+func (p plan) write(rows iter.Seq2[planned, error]) (err error) {
+	f, err := disk.OpenFile(string(p), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	out := bufio.NewWriterSize(f, 1<<16)
+	var b [plannedSize]byte
+	for r, err := range rows {
+		if err != nil {
+			return err
+		}
+		for i, v := range [...]int64{r.Row, r.Label, r.Place} {
+			binary.LittleEndian.PutUint64(b[8*i:], uint64(v))
+		}
+		if _, err := out.Write(b[:]); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// rows reads the rows.
+func (p plan) rows() iter.Seq2[planned, error] {
+	return func(yield func(planned, error) bool) {
+		f, err := regular.Open(string(p), regular.Values)
+		if err != nil {
+			yield(planned{}, err)
+			return
+		}
+		defer f.Close()
+		in := bufio.NewReaderSize(f, 1<<16)
+		var b [plannedSize]byte
+		for {
+			if _, err = io.ReadFull(in, b[:]); err != nil {
+				break
+			}
+			number := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[8*i:])) }
+			if !yield(planned{number(0), number(1), number(2)}, nil) {
+				return
+			}
+		}
+		if err != io.EOF {
+			yield(planned{}, err)
+		}
+	}
+}
+
+// newBuild checks the arguments of Commit. The build that it returns reads them and
+// the rows of w.
+func (w *Writer) newBuild(c Contents) (*build, error) {
+	if len(c.Labels) != len(c.Images) {
+		return nil, fmt.Errorf("%d labels for %d images", len(c.Labels), len(c.Images))
+	}
+	if c.Part != nil && len(c.Places) != len(c.Images) {
+		return nil, fmt.Errorf("%d places for %d images", len(c.Places), len(c.Images))
+	}
+	if (c.Part == nil) != (w.header.Shard == Shard{}) || c.Part != nil && c.Part.Shard != w.header.Shard {
+		return nil, fmt.Errorf("the contents are not those of shard %q", w.header.Shard)
+	}
+	if c.Units != nil {
+		if err := w.name(&c); err != nil {
+			return nil, err
+		}
+	}
+	n := 0
+	var fromOld, fromJournal bool
+	plan := plan(w.partial(planFile))
+	err := plan.write(func(yield func(planned, error) bool) {
+		for e, err := range w.entries(&c) {
+			img := e.image
+			switch {
+			case err != nil:
+			case !e.known || e.at.bytes != img.Bytes || e.at.mtime != img.MTime:
+				err = fmt.Errorf("there is no row of %s as it is now, and it has not failed", img.Path)
+			case e.label < -1 || e.label >= int64(len(c.Classes)):
+				err = fmt.Errorf("label %d of %s is none of the %d classes", e.label, img.Path, len(c.Classes))
+			}
+			if !yield(planned{int64(e.at.row), e.label, e.place}, err) {
+				return
+			}
+			n++
+			if _, old := e.at.inOld(); old {
+				fromOld = true
+			} else {
+				fromJournal = true
+			}
+			if c.Row != nil {
+				c.Row(e.label)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	matrix := func(first, columns int) iter.Seq2[[]float32, error] {
+		return func(yield func([]float32, error) bool) {
+			values := make([]float32, columns)
+			for r, err := range plan.rows() {
+				if err == nil {
+					err = w.read(values, int(r.Row), first)
+				}
+				if !yield(values, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+	numbers := func(of func(planned) int64) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) {
+			for r, err := range plan.rows() {
+				if !yield(of(r), err) {
+					return
+				}
+			}
+		}
+	}
+	var machines []Machine
+	if fromOld {
+		machines = union(machines, w.old.Machines)
+	}
+	if fromJournal {
+		machines = union(machines, w.machines)
+	}
+	h := w.header
+	b := &build{
+		meta: Meta{
+			N: n, D: h.D, DType: h.DType, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
+			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: machines, Probe: w.probeOf(fromOld, fromJournal), Shard: c.Part,
+		},
+		features: matrix(0, h.D),
+		labels:   numbers(func(r planned) int64 { return r.Label }),
+		images: func(yield func(Image, error) bool) {
+			for e, err := range w.entries(&c) {
+				e.image.SHA256 = hex.EncodeToString(e.at.sha256[:])
+				if !yield(e.image, err) {
+					return
+				}
+			}
+		},
+		failed:  slices.Clone(c.Failed),
+		parquet: h.Parquet,
+	}
+	for _, unit := range c.Units {
+		if unit.Source != "" {
+			b.sources = append(b.sources, w.sources[unit.Source].line(unit.Source))
+		}
+	}
+	if h.LogitsDim > 0 {
+		b.logits, b.columns = matrix(h.D, h.LogitsDim), h.LogitsDim
+	}
+	if c.Part != nil {
+		b.places = numbers(func(r planned) int64 { return r.Place })
+	}
+	for _, class := range c.Classes {
+		b.meta.Classes = append(b.meta.Classes, readable(class))
+	}
+	return b, nil
+}
+
+// read fills values with the columns of a row from first on: 0 for its features,
+// D for its logits.
+func (w *Writer) read(values []float32, at, first int) error {
+	row, old := location{row: at}.inOld()
+	if !old {
+		return w.journal.read(values, at, first)
+	}
+	if first > 0 {
+		copy(values, w.old.RowLogits(row))
+	} else {
+		copy(values, w.old.Row(row))
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package parquet_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
+	_ "github.com/mlrbfn/mlrbfn/pipeline/source/parquet"
+)
+
+// A program that imports this package reads Parquet files as it reads tars.
+func Example() {
+	dir, err := os.MkdirTemp("", "parquet")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	type pictures struct {
+		JPG []byte `parquet:"jpg"`
+		Key string `parquet:"key"`
+	}
+	file := filepath.Join(dir, "00000.parquet")
+	if err := parquet.WriteFile(file, []pictures{{[]byte("first"), "a"}, {[]byte("second"), "b"}}); err != nil {
+		log.Fatal(err)
+	}
+
+	ctx := context.Background()
+	listing, err := source.List(ctx, file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var images []source.Image
+	stream := listing.Stream(ctx, []int{0}, source.StreamOptions{Ended: func(_ int, c source.Contents) { images = c.Images }})
+	defer stream.Close()
+	for {
+		if _, _, err := stream.Next(ctx); err != nil { // io.EOF
+			break
+		}
+	}
+	for _, image := range images {
+		fmt.Println(image.Path, image.Bytes, "bytes")
+	}
+	// Output:
+	// 00000.parquet#0 5 bytes
+	// 00000.parquet#1 6 bytes
+}
