@@ -151,7 +151,7 @@ func (g *growth) measure(ctx context.Context, at [3]int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	made := &thousand{rows: at[0], dim: at[1], classes: at[2], queries: g.queries, apart: 1}
+	made := &thousand{rows: at[0], dim: at[1], classes: at[2], queries: g.queries, others: g.queries, apart: 1}
 	if err := made.make(ctx, dir); err != nil {
 		return err
 	}
@@ -184,15 +184,14 @@ func (g *growth) add(what string, at [3]int, c cost) {
 // train measures the steps of train with one epoch and without the choice of the
 // penalty, which is the same step ten times with fewer rows.
 func (g *growth) train(ctx context.Context, dir string, at [3]int) error {
-	w := watchSteps()
+	w := watchSteps("", nil)
 	_, _, err := pipeline.Train(ctx, pipeline.TrainOptions{
 		Features: []string{filepath.Join(dir, "train")}, Memory: g.memory, Scratch: g.scratch,
 		Train: head.TrainOptions{Epochs: 1}, Linear: linear.Options{C: 1},
 		Stage:    func(what string, _, _ int) { w.step(what) },
 		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
 	})
-	w.close()
-	if err != nil {
+	if err := errors.Join(err, w.close()); err != nil {
 		return err
 	}
 	byName := map[string]cost{}

@@ -47,7 +47,7 @@ func (b *inspecting) measure(ctx context.Context, _ string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	b.queries = b.test
+	b.queries, b.others = b.test, b.test
 	if err := b.make(ctx, dir); err != nil {
 		return err
 	}
@@ -61,13 +61,12 @@ func (b *inspecting) measure(ctx context.Context, _ string) (err error) {
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	fmt.Printf("%d rows, %d features, %d classes, %d test rows; %d cores, kernels %s\n", b.rows, b.dim, b.classes, b.test, runtime.GOMAXPROCS(0), kernels.Name())
-	w := watchSteps()
+	w := watchSteps("", nil)
 	r, err := pipeline.Inspect(ctx, pipeline.InspectOptions{
 		Features: []string{filepath.Join(dir, "train")}, Test: []string{filepath.Join(dir, "id")}, Memory: b.memory, Scratch: b.folder,
 		Progress: func(what string, _, _ int) { w.step(what) },
 	})
-	w.close()
-	if err != nil {
+	if err := errors.Join(err, w.close()); err != nil {
 		return err
 	}
 	fmt.Printf("\naccuracy out of fold %.1f%%\n", 100*r.Accuracy)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -11,41 +12,48 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/dataset"
-	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
 	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // thousand measures training on made-up features of the size of ImageNet-1K, with
-// time and memory of each step, and the time of a verdict.
+// time and memory of each step, the time of a verdict, and the methods of evaluate.
 type thousand struct {
 	rows, classes, dim, queries int
+	others                      int     // queries of classes that are new
 	epochs                      int     // 0: as train has it
 	c                           float64 // 0: chosen
 	only                        bool    // make the features
 	memory                      int64
 	folder, keep, profile       string
+	results                     string // file
+	steps                       []string
 	apart                       float64 // how far classes are apart
 
 	rotation *kernels.Right[float32]
 }
 
 func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error {
-	b := &thousand{memory: 2 << 30, apart: 1}
+	b := &thousand{memory: 2 << 30, apart: 1, steps: []string{"train"}}
 	f.IntVar(&b.rows, "rows", 1_281_167, "training rows")
 	f.IntVar(&b.classes, "classes", 1000, "classes")
 	f.IntVar(&b.dim, "dim", 768, "features of a row")
-	f.IntVar(&b.queries, "queries", 10_000, "rows to judge, of the classes and of others that are near them")
+	f.IntVar(&b.queries, "queries", 10_000, "rows to judge of the classes")
+	f.IntVar(&b.others, "others", 0, "rows to judge of other classes that are near (default: as many as -queries)")
+	f.Var(list{&b.steps}, "steps", `what to measure, with commas between: train, "train --preset imagenet1k", evaluate, methods
+(each method alone) or names of methods (default train)`)
+	f.StringVar(&b.results, "results", "", "`file` to add measurements to; those that it has with the same sizes are left out")
 	f.Float64Var(&b.c, "c", 0, "C of the linear head (default: chosen)")
 	f.IntVar(&b.epochs, "epochs", 0, "epochs of training (default: as train's)")
 	f.Var((*command.Bytes)(&b.memory), "memory", "what --memory of train is given, in `bytes`")
@@ -57,6 +65,7 @@ func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error 
 }
 
 func (b *thousand) measure(ctx context.Context, _ string) (err error) {
+	b.others = cmp.Or(b.others, b.queries)
 	dir := b.keep
 	if dir == "" {
 		if dir, err = os.MkdirTemp(b.folder, "thousand"); err != nil {
@@ -81,14 +90,46 @@ func (b *thousand) measure(ctx context.Context, _ string) (err error) {
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Name())
-	w := watchSteps()
-	d, result, err := pipeline.Train(ctx, pipeline.TrainOptions{
-		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder, Train: head.TrainOptions{Epochs: b.epochs}, Linear: linear.Options{C: b.c},
-		Stage:    func(what string, _, _ int) { w.step(what) },
-		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
-	})
-	w.close()
+	lines, err := b.earlier()
 	if err != nil {
+		return err
+	}
+	var methods []string
+	for _, step := range b.steps {
+		preset, trains := strings.CutPrefix(step, "train")
+		switch {
+		case step == "methods":
+			methods = append(methods, posthoc.Names()...)
+		case step == "evaluate" && !b.has(lines, step+": all"):
+			err = b.evaluate(ctx, dir)
+		case trains && !b.has(lines, step+": all"):
+			err = b.train(ctx, dir, step, strings.TrimPrefix(preset, " --preset "))
+		case !trains && step != "evaluate":
+			methods = append(methods, step)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", step, err)
+		}
+	}
+	methods = slices.DeleteFunc(methods, func(m string) bool { return b.has(lines, m+": all") })
+	if len(methods) > 0 {
+		err = b.methods(ctx, dir, methods)
+	}
+	return errors.Join(err, b.printAll())
+}
+
+// train measures train, and the detector's verdicts.
+func (b *thousand) train(ctx context.Context, dir, step, preset string) error {
+	w := watchSteps(step+": ", b.record)
+	o, err := b.trainOptions(dir, preset, w)
+	if err != nil {
+		return errors.Join(err, w.stopped())
+	}
+	d, result, err := pipeline.Train(ctx, o)
+	if err != nil {
+		return errors.Join(err, w.stopped())
+	}
+	if err := w.close(); err != nil {
 		return err
 	}
 	fmt.Printf("\n%d epochs, %d steps; accuracy %.2f; parts:", result.Epochs, result.Steps, 100**result.ValAccuracy)
@@ -135,7 +176,7 @@ func (b *thousand) judge(ctx context.Context, dir string, d *pipeline.Detector) 
 	}
 	n := float64(b.queries)
 	fmt.Printf("queries: accuracy %.2f; AUROC of classes that are new %.1f; flagged of the known %.2f%%, of the new %.1f%%\n",
-		100*float64(right)/n, 100*metrics.AUROC(scores[0], scores[1]), 100*float64(flagged[0])/n, 100*float64(flagged[1])/n)
+		100*float64(right)/n, 100*metrics.AUROC(scores[0], scores[1]), 100*float64(flagged[0])/n, 100*float64(flagged[1])/float64(b.others))
 	judge := d.NewJudge()
 	for _, at := range []int{1, 16} {
 		var each []float64
@@ -197,7 +238,7 @@ func (b *thousand) make(ctx context.Context, dir string) error {
 		name  string
 		means [][]float32
 		n     int
-	}{{"train", known, b.rows}, {"id", known, b.queries}, {"near", others, b.queries}} {
+	}{{"train", known, b.rows}, {"id", known, b.queries}, {"near", others, b.others}} {
 		if err := b.write(ctx, filepath.Join(dir, set.name), uint64(i), set.means, set.n); err != nil {
 			return err
 		}
@@ -262,32 +303,37 @@ func (b *thousand) write(ctx context.Context, dir string, seed uint64, means [][
 	return errors.Join(out.Close(), buffered.Flush())
 }
 
-// steps measures steps that follow each other. It prints a line for each as soon as it
+// steps measures steps that follow each other. It prints and records each as soon as it
 // ends, so that a run that is cut off leaves what was measured.
 type steps struct {
+	prefix       string // of their names
+	record       func(ended) error
 	mu           sync.Mutex
 	current      string
-	began        usage
-	first        usage
+	began, first usage
+	disk, whole  int64 // read from disk before the step, and before the first
 	private, all int64 // peak of the step in bytes, without and with the resident pages of mapped files
 	most         [2]int64
 	ended        []ended
+	err          error // of record
 	stop         chan struct{}
-	stopped      sync.WaitGroup
+	watching     sync.WaitGroup
 }
 
 // ended is a step that has ended.
 type ended struct {
-	name    string
-	took    usage
-	private int64
+	name         string
+	took         usage
+	private, all int64
+	disk         int64
 }
 
-func watchSteps() *steps {
-	s := &steps{current: "reading the rows", began: used(), stop: make(chan struct{})}
-	s.first = s.began
-	fmt.Printf("%-40s%9s%9s%8s%20s\n", "step", "s", "CPU s", "MiB", "with pages of files")
-	s.stopped.Go(func() {
+// watchSteps begins with reading the rows. record, where set, is given each step.
+func watchSteps(prefix string, record func(ended) error) *steps {
+	s := &steps{prefix: prefix, record: record, current: "reading the rows", began: used(), disk: fromDisk(), stop: make(chan struct{})}
+	s.first, s.whole = s.began, s.disk
+	fmt.Printf("%-50s%9s%9s%8s%20s%15s\n", "step", "s", "CPU s", "MiB", "with pages of files", "MiB from disk")
+	s.watching.Go(func() {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
@@ -312,33 +358,51 @@ func (s *steps) step(name string) {
 	if name == s.current {
 		return
 	}
-	now := used()
-	s.print(s.current, now.minus(s.began), s.private, s.all)
-	s.ended = append(s.ended, ended{s.current, now.minus(s.began), s.private})
+	now, disk := used(), fromDisk()
+	e := ended{s.current, now.minus(s.began), s.private, s.all, disk - s.disk}
+	s.print(e)
+	s.ended = append(s.ended, e)
 	s.most = [2]int64{max(s.most[0], s.private), max(s.most[1], s.all)}
-	s.current, s.began, s.private, s.all = name, now, 0, 0
+	s.current, s.began, s.disk, s.private, s.all = name, now, disk, 0, 0
 }
 
-func (*steps) print(name string, took usage, private, all int64) {
-	fmt.Printf("%-40s%9.1f%9.1f%8d%20d\n", name, took.wall.Seconds(), took.cpu.Seconds(), private>>20, all>>20)
+func (s *steps) print(e ended) {
+	e.name = s.prefix + e.name
+	fmt.Printf("%-50s%9.1f%9.1f%8d%20d%15d\n", e.name, e.took.wall.Seconds(), e.took.cpu.Seconds(), e.private>>20, e.all>>20, e.disk>>20)
+	if s.record != nil {
+		s.err = errors.Join(s.err, s.record(e))
+	}
 }
 
-// close ends the last step.
-func (s *steps) close() {
+// close ends the last step, and prints all of them together.
+func (s *steps) close() error {
 	s.step("")
+	err := s.stopped()
+	s.print(ended{"all", s.began.minus(s.first), s.most[0], s.most[1], s.disk - s.whole})
+	return errors.Join(err, s.err)
+}
+
+// stopped ends watching, without what all steps took.
+func (s *steps) stopped() error {
 	close(s.stop)
-	s.stopped.Wait()
-	s.print("all", s.began.minus(s.first), s.most[0], s.most[1])
+	s.watching.Wait()
+	return s.err
 }
 
 // held returns the resident memory of this program in bytes, without and of
 // mapped files, or 0 if the system does not tell.
 func held() (private, files int64) {
-	text, _ := os.ReadFile("/proc/self/status")
-	of := func(name string) (kib int64) {
-		_, after, _ := strings.Cut(string(text), name)
-		_, _ = fmt.Sscan(after, &kib) // stays 0 if it is not a number
-		return kib << 10
-	}
-	return of("RssAnon:"), of("RssFile:")
+	return proc("status", "RssAnon:") << 10, proc("status", "RssFile:") << 10
+}
+
+// fromDisk returns how many bytes this program has had read from disk, those of mapped
+// files included.
+func fromDisk() int64 { return proc("io", "\nread_bytes:") }
+
+// proc returns a number that /proc says of this program, 0 where there is none.
+func proc(file, name string) (n int64) {
+	text, _ := os.ReadFile("/proc/self/" + file)
+	_, after, _ := strings.Cut(string(text), name)
+	_, _ = fmt.Sscan(after, &n)
+	return n
 }

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/head/linear"
+	presets "github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/posthoc"
+)
+
+// line is one measurement in the file of -results, as JSON.
+type line struct {
+	Step                           string
+	Rows, Features, Classes        int
+	Queries, Others                int
+	Cores                          int
+	Kernels                        string
+	Seconds, CPU                   float64
+	MiB, MiBWithFiles, MiBFromDisk int64
+}
+
+// record adds a line to the file of -results, so that a run that is cut off leaves what
+// was measured.
+func (b *thousand) record(e ended) error {
+	if b.results == "" {
+		return nil
+	}
+	text, err := json.Marshal(line{
+		e.name, b.rows, b.dim, b.classes, b.queries, b.others, runtime.GOMAXPROCS(0), kernels.Name(),
+		e.took.wall.Seconds(), e.took.cpu.Seconds(), e.private >> 20, e.all >> 20, e.disk >> 20,
+	})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(b.results, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// earlier reads the file of -results.
+func (b *thousand) earlier() (lines []line, err error) {
+	text, err := os.ReadFile(b.results)
+	if errors.Is(err, os.ErrNotExist) || b.results == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for one := range strings.Lines(string(text)) {
+		var l line
+		if err := json.Unmarshal([]byte(one), &l); err != nil {
+			return nil, fmt.Errorf("%s: %w", b.results, err)
+		}
+		lines = append(lines, l)
+	}
+	return lines, nil
+}
+
+// has reports whether a step was measured with these sizes.
+func (b *thousand) has(lines []line, step string) bool {
+	return slices.ContainsFunc(lines, func(l line) bool {
+		return l.Step == step && l.Rows == b.rows && l.Features == b.dim && l.Classes == b.classes && l.Queries == b.queries && l.Others == b.others
+	})
+}
+
+// printAll prints all lines of the file of -results.
+func (b *thousand) printAll() error {
+	lines, err := b.earlier()
+	if err != nil || len(lines) == 0 {
+		return err
+	}
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "\nstep\trows\tfeatures\tclasses\tqueries\tcores\ts\tCPU s\tMiB\twith files\tMiB from disk\t")
+	for _, l := range lines {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%d\t%d\t%d\t\n", l.Step, l.Rows, l.Features, l.Classes, l.Queries+l.Others, l.Cores, l.Seconds, l.CPU, l.MiB, l.MiBWithFiles, l.MiBFromDisk)
+	}
+	return table.Flush()
+}
+
+// trainOptions are those of train by default, or of a preset of the paper's heads.
+func (b *thousand) trainOptions(dir, preset string, w *steps) (pipeline.TrainOptions, error) {
+	o := pipeline.TrainOptions{
+		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder, Train: head.TrainOptions{Epochs: b.epochs}, Linear: linear.Options{C: b.c},
+		Stage:    func(what string, _, _ int) { w.step(what) },
+		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
+	}
+	if preset != "" {
+		p, ok := presets.Presets[preset]
+		if !ok {
+			return o, fmt.Errorf("there is no preset %s", preset)
+		}
+		o.Head = p.Config
+		if b.epochs == 0 {
+			o.Train = p.Train
+		}
+	}
+	return o, nil
+}
+
+// evaluate measures evaluate with all methods and one seed, a step for each of them.
+func (b *thousand) evaluate(ctx context.Context, dir string) (err error) {
+	out, err := os.MkdirTemp(b.folder, "evaluate")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(out)) }()
+	w := watchSteps("evaluate: ", b.record)
+	train, err := b.trainOptions(dir, "", w)
+	if err != nil {
+		return errors.Join(err, w.close())
+	}
+	train.Stage, train.Progress, train.Seeds = nil, nil, []uint64{0}
+	_, err = pipeline.Evaluate(ctx, pipeline.EvaluateOptions{
+		Train: train, ID: filepath.Join(dir, "id"), OOD: []pipeline.OODSet{{Group: "near", Name: "new", Features: filepath.Join(dir, "near")}},
+		Memory: b.memory, Out: out, Bootstrap: -1,
+		Progress: func(what string, _, _ int) { w.step(what) },
+		Warn:     func(text string) { log.Print(text) },
+	})
+	if err != nil {
+		return errors.Join(err, w.stopped())
+	}
+	return w.close()
+}
+
+// methods measures fit and scores of each method alone, with the head of the nearest
+// mean, of which nothing is trained.
+func (b *thousand) methods(ctx context.Context, dir string, names []string) (err error) {
+	t, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, "train"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	var queries []*dataset.Table
+	for _, name := range []string{"id", "near"} {
+		q, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		defer q.Close()
+		queries = append(queries, q)
+	}
+	linear, err := nearestMean(t.X, b.dim, t.Labels, b.classes)
+	if err != nil {
+		return err
+	}
+	c := posthoc.ClassifierOf(posthoc.MLP{linear})
+	rows := make([]int, len(t.Labels))
+	for i := range rows {
+		rows[i] = i
+	}
+	for _, name := range names {
+		debug.FreeOSMemory()
+		w := watchSteps(name+": ", b.record)
+		w.step("fit")
+		s, err := posthoc.Fit(ctx, name, posthoc.Input{Train: c.Data(t, rows, t.Labels, b.classes), Head: linear, Memory: b.memory})
+		if err == nil {
+			w.step("scores")
+			err = b.score(ctx, s, c, queries)
+		}
+		if ctx.Err() != nil {
+			return errors.Join(err, w.stopped())
+		}
+		if err != nil {
+			log.Printf("%s: %v", name, err)
+			err = w.stopped()
+		} else {
+			err = w.close()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// score scores the queries a block at a time, as evaluate does.
+func (b *thousand) score(ctx context.Context, s posthoc.Scorer, c *posthoc.Classifier, queries []*dataset.Table) error {
+	block := max(1, int(b.memory/4/8/int64(b.dim+b.classes)))
+	for _, q := range queries {
+		n := len(q.Labels)
+		for from := 0; from < n; from += block {
+			to := min(from+block, n)
+			logits, err := c.All(ctx, q, from, to)
+			if err != nil {
+				return err
+			}
+			if err := s.Score(ctx, make([]float64, to-from), posthoc.Batch{Features: q.Block(from, to), Logits: logits}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
