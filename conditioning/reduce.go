@@ -15,8 +15,8 @@ import (
 )
 
 // squares is how many bytes whitening and PCA take for each of the D² elements of
-// a covariance: four float64 matrices and the result.
-const squares = 40
+// a covariance: five float64 matrices and the result.
+const squares = 44
 
 // fits reports whether matrices of D×D fit into the memory.
 func (o Options) fits(d int) bool {

@@ -203,8 +203,8 @@ func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Mode
 		*Model
 		error
 	}
+	defer cancel()
 	opening := parallel.Start(func() opened {
-		defer cancel()
 		m, err := openModel(timed, files, folders, opts)
 		return opened{m, err}
 	})

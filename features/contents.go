@@ -2,6 +2,8 @@ package features
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -117,7 +119,7 @@ func (w *Writer) entries(c *Contents) iter.Seq2[entry, error] {
 }
 
 // name sets the classes of c to the labels of the images of its units, those that failed too.
-func (w *Writer) name(c *Contents) error {
+func (w *Writer) name(ctx context.Context, c *Contents) error {
 	classes := map[string]bool{}
 	if c.Class != "" {
 		classes[c.Class] = true
@@ -128,7 +130,7 @@ func (w *Writer) name(c *Contents) error {
 			images = w.imagesOf(r)
 		}
 		for img, err := range images {
-			if err != nil {
+			if err := cmp.Or(err, ctx.Err()); err != nil {
 				return err
 			}
 			if img.Label != nil && c.Class == "" {
@@ -206,7 +208,7 @@ func (p plan) rows() iter.Seq2[planned, error] {
 
 // newBuild checks the arguments of Commit. The build that it returns reads them and
 // the rows of w.
-func (w *Writer) newBuild(c Contents) (*build, error) {
+func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
 	if len(c.Labels) != len(c.Images) {
 		return nil, fmt.Errorf("%d labels for %d images", len(c.Labels), len(c.Images))
 	}
@@ -217,7 +219,7 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 		return nil, fmt.Errorf("the contents are not those of shard %q", w.header.Shard)
 	}
 	if c.Units != nil {
-		if err := w.name(&c); err != nil {
+		if err := w.name(ctx, &c); err != nil {
 			return nil, err
 		}
 	}
@@ -229,6 +231,8 @@ func (w *Writer) newBuild(c Contents) (*build, error) {
 			img := e.image
 			switch {
 			case err != nil:
+			case ctx.Err() != nil:
+				err = ctx.Err()
 			case !e.known || e.at.bytes != img.Bytes || e.at.mtime != img.MTime:
 				err = fmt.Errorf("there is no row of %s as it is now, and it has not failed", img.Path)
 			case e.label < -1 || e.label >= int64(len(c.Classes)):

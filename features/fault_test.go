@@ -198,6 +198,9 @@ func TestCancelledCommit(t *testing.T) {
 	if !mapsEqual(before, contents(t, dir)) {
 		t.Error("it changed the set")
 	}
+	if _, err := features.Create(ctx, dir, header, features.Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Create with unfinished work: %v", err)
+	}
 	w = create(t, dir, header, features.Options{})
 	if !four[2].known(w) {
 		t.Error("the row is lost")

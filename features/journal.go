@@ -78,6 +78,7 @@ type journal struct {
 	rows, lines *disk.File
 	marks       marks  // of the lines
 	n           int    // rows
+	recovered   bool   // whether recover has read all that is valid
 	end         int64  // of the lines, in bytes
 	row         []byte // buffer of a row's size
 	synced      time.Time
@@ -196,7 +197,11 @@ func (j *journal) recover(each func(journalLine) error) error {
 	if err := j.rows.Truncate(j.at(j.n)); err != nil {
 		return err
 	}
-	return j.lines.Truncate(j.end)
+	if err := j.lines.Truncate(j.end); err != nil {
+		return err
+	}
+	j.recovered = true
+	return nil
 }
 
 // at returns the place of a row.

@@ -3,6 +3,7 @@ package features
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -112,7 +113,7 @@ func (w *Writer) addRecord(s Source, size int) {
 }
 
 // readSources reads the sources of the work folder, up to where a killed run stopped.
-func (w *Writer) readSources() error {
+func (w *Writer) readSources(ctx context.Context) error {
 	f, err := disk.OpenFile(w.partial(sourcesFile), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -129,6 +130,9 @@ func (w *Writer) readSources() error {
 			break
 		}
 		w.addRecord(line.source(), len(text))
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 	}
 	return f.Truncate(w.sourceEnd)
 }

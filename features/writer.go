@@ -136,7 +136,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if w.journal, err = openJournal(w.partial(""), head, options.Force); err != nil {
 		return nil, err
 	}
-	if err := w.readSources(); err != nil {
+	if err := w.readSources(ctx); err != nil {
 		return nil, err
 	}
 	row := 0
@@ -487,7 +487,7 @@ func (w *Writer) SHA256(path string) string {
 func (w *Writer) Commit(ctx context.Context, c Contents) (Meta, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	set, err := w.newBuild(c)
+	set, err := w.newBuild(ctx, c)
 	if err != nil {
 		return Meta{}, fmt.Errorf("features: %w", err)
 	}
@@ -558,7 +558,7 @@ func (w *Writer) release(done bool) error {
 			errs = append(errs, w.sourceLog.Close())
 		}
 		errs = append(errs, w.journal.close())
-		if done || w.journal.n == 0 {
+		if done || w.journal.recovered && w.journal.n == 0 {
 			errs = append(errs, removeJournal(w.partial("")))
 		}
 	}

@@ -294,6 +294,11 @@ func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Con
 	}
 	var mu sync.Mutex
 	inOrder := ordered(func(v judged) error { return sink(j.ctx, v.Result, v.Verdict) })
+	deliver := func(i int, v judged) error {
+		mu.Lock()
+		defer mu.Unlock() // after a panic of sink, too
+		return inOrder(i, v)
+	}
 	for range workers {
 		j.group.Go(func() error {
 			var judge func(rows []float32) []detector.Verdict // takes memory, and not all may be needed
@@ -311,10 +316,7 @@ func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Con
 						v.Verdict, verdicts = verdicts[0], verdicts[1:]
 						v.Features, b.rows = b.rows[:d.Dim():d.Dim()], b.rows[d.Dim():]
 					}
-					mu.Lock()
-					err := inOrder(r.Index, v)
-					mu.Unlock()
-					if err != nil {
+					if err := deliver(r.Index, v); err != nil {
 						return err
 					}
 				}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -69,7 +70,7 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 		if !state.mine {
 			continue
 		}
-		if err := s.recall(i); err != nil {
+		if err := cmp.Or(ctx.Err(), s.recall(i)); err != nil {
 			return nil, err
 		}
 		if state.known {

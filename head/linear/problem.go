@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/floats"
-	"gonum.org/v1/gonum/mat"
 
 	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
@@ -495,5 +494,5 @@ func (p *problem) prepare(ctx context.Context, near *Fitted) (*axes, error) {
 	for i, v := range values {
 		values[i] = max(v, 0)
 	}
-	return &axes{variances: values, vectors: mat.DenseCopyOf(vectors).RawMatrix().Data}, nil
+	return &axes{variances: values, vectors: vectors.RawMatrix().Data}, nil
 }

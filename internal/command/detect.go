@@ -48,7 +48,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 	asJSON := c.Bool("json", false, "the same as --format jsonl or --format json: one object per line")
 	Choice(c.FlagSet, &cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	to := pipeline.VerdictParts{}
-	c.StringVar(&to.Out, "out", "", "folder `DIR` to write verdicts to, as jsonl or parquet, in parts; also in a bucket")
+	c.StringVar(&to.Out, "out", "", "write verdicts in parts to the folder or bucket `DIR`, as jsonl or parquet")
 	shard := c.String("shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
 	c.BoolVar(&to.Force, "force", false, "with --out, replace parts of another detector")
 	c.BoolVar(&to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")

@@ -33,14 +33,14 @@ func Eigen(a *mat.SymDense) (values []float64, vectors *mat.Dense, err error) {
 	}
 	// Squares of what is scaled by a power of two neither overflow nor vanish.
 	_, exponent := math.Frexp(largest)
-	exponent = max(exponent, -1000) // a number can have 2⁻ˣ without 2ˣ
 	lower := make([]float64, n*n)
-	factor := math.Ldexp(1, -exponent)
+	// A number can have 2⁻ˣ without 2ˣ, so in two steps.
+	first, second := math.Ldexp(1, -exponent/2), math.Ldexp(1, exponent/2-exponent)
 	const tile = 16 // rows and columns that stay in the cache
 	for from := 0; from < n; from += tile {
 		for i := from; i < n; i++ {
 			for j := from; j <= min(i, from+tile-1); j++ {
-				lower[i*n+j] = factor * upper.Data[j*upper.Stride+i]
+				lower[i*n+j] = first * upper.Data[j*upper.Stride+i] * second
 			}
 		}
 	}

@@ -98,7 +98,7 @@ func TestEigen(t *testing.T) {
 		"one": {random(1, 1), 1}, "two": {random(2, 5), 1}, "three": {random(3, 5), 1}, "few": {random(7, 9), 1}, "many": {random(150, 400), 1},
 		"one part": {random(32, 50), 1}, "two parts": {random(33, 50), 1}, "three parts": {random(65, 90), 1},
 		"of low rank": {random(130, 20), 1}, "of rank one": {ones, 1}, "huge": {random(40, 50), 1e300}, "tiny": {random(40, 50), 1e-290},
-		"denormal": {ones, 1e-320}, "zero": {mat.NewSymDense(6, nil), 1}, "large zero": {mat.NewSymDense(70, nil), 1}, "diagonal": {diagonal, 1},
+		"denormal": {ones, 1e-320}, "denormal and large": {random(40, 50), 1e-310}, "zero": {mat.NewSymDense(6, nil), 1}, "large zero": {mat.NewSymDense(70, nil), 1}, "diagonal": {diagonal, 1},
 		"repeated":    {withSpectrum(spectrum(131, func(i int) float64 { return float64(i % 3) })), 1},
 		"clustered":   {withSpectrum(spectrum(131, func(i int) float64 { return float64(i%4) + 1e-14*float64(i) })), 1},
 		"near":        {withSpectrum(spectrum(131, func(i int) float64 { return 1 + 1e-9*float64(i) })), 1},

@@ -98,7 +98,7 @@ func root(j int, rho float64, poles, squares, differences []float64) (value floa
 			u := squares[i] * t
 			above += u
 			slopeAbove += u * t
-			size += above
+			size += math.Abs(above)
 		}
 		return
 	}
@@ -160,7 +160,7 @@ func root(j int, rho float64, poles, squares, differences []float64) (value floa
 		}
 		below, slopeBelow, above, slopeAbove, size := terms(x)
 		f, slope := 1/rho+below+above, slopeBelow+slopeAbove
-		size += 8*(above-below) + 3/rho + math.Abs(x)*slope
+		size += 8*(math.Abs(above)-below) + 3/rho + math.Abs(x)*slope
 		if math.Abs(f) <= 0x1p-53*size {
 			break
 		}

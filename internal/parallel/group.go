@@ -13,7 +13,7 @@ import (
 // a goroutine that nobody recovers would end the process, of which a program in Python may
 // be the main part. [WithContext] makes one.
 type Group struct {
-	*errgroup.Group
+	group    *errgroup.Group
 	panicked atomic.Pointer[Panic]
 }
 
@@ -29,12 +29,12 @@ func (p *Panic) Error() string { return fmt.Sprintf("%v\n%s", p.Value, p.Stack) 
 // Wait returns.
 func WithContext(ctx context.Context) (*Group, context.Context) {
 	group, ctx := errgroup.WithContext(ctx)
-	return &Group{Group: group}, ctx
+	return &Group{group: group}, ctx
 }
 
 // Go lets a worker run.
 func (g *Group) Go(work func() error) {
-	g.Group.Go(func() (err error) {
+	g.group.Go(func() (err error) {
 		defer func() {
 			if p := Recovered(recover()); p != nil {
 				g.panicked.CompareAndSwap(nil, p)
@@ -45,9 +45,12 @@ func (g *Group) Go(work func() error) {
 	})
 }
 
+// SetLimit bounds the number of workers at a time; Go waits for a place.
+func (g *Group) SetLimit(n int) { g.group.SetLimit(n) }
+
 // Wait waits for all workers, and returns the first error.
 func (g *Group) Wait() error {
-	err := g.Group.Wait()
+	err := g.group.Wait()
 	if p := g.panicked.Load(); p != nil {
 		panic(p)
 	}

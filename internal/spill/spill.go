@@ -198,14 +198,19 @@ func (s *Space) watch(m Pages) {
 			case <-stop:
 				return none
 			case <-tick.C:
-				s.mu.Lock()
-				for _, m := range s.maps {
-					m.Release()
-				}
-				s.mu.Unlock()
+				s.trim()
 			}
 		}
 	})
+}
+
+// trim releases what the files hold in memory.
+func (s *Space) trim() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.maps {
+		m.Release()
+	}
 }
 
 // Close stops watching files. Close the matrices first.

@@ -151,10 +151,13 @@ func Inspect(ctx context.Context, o Options) (_ *Report, err error) {
 		in.report.Failed = append(in.report.Failed, failed...)
 	}
 	in.report.Rows = in.train
-	if err := in.readImages(ctx); err != nil {
+	if in.pictures, err = newPictures(o.Scratch, len(in.Labels)); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.pictures.Close()) }()
+	if err := in.readImages(ctx); err != nil {
+		return nil, err
+	}
 	if err := in.run(ctx); err != nil {
 		return nil, err
 	}
@@ -170,9 +173,6 @@ func (in *inspector) readImages(ctx context.Context) (err error) {
 		return err
 	}
 	in.known = make([]report.Image, n)
-	if in.pictures, err = newPictures(in.Scratch, n); err != nil {
-		return err
-	}
 	if all.Image == nil {
 		in.report.Notes = append(in.report.Notes, "the feature sets do not list their images, so only features were compared")
 		return nil

@@ -58,7 +58,7 @@ func (in *inspector) addLabels(out []prediction) {
 		}
 		y := int(in.Labels[i])
 		for at, c := range p.classes {
-			if c >= 0 && float64(p.p[at]) >= threshold[c] {
+			if c >= 0 && p.p[at] >= float32(threshold[c]) {
 				confident[[2]int{y, int(c)}]++
 				total[y]++
 				break

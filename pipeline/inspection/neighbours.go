@@ -22,9 +22,9 @@ const (
 	cellRows   = 4096 // about how many rows share a cell
 	probes     = 4    // cells in which a row's neighbours are sought
 	neighbours = 10   // neighbours of a row that are looked at
-
-	groupRows = 1 << 16 // whose neighbours are sought together
 )
+
+var groupRows = 1 << 16 // whose neighbours are sought together; tests lower it
 
 // pair is two rows, a < b, with the cosine of their features about the mean.
 type pair struct {

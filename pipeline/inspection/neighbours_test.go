@@ -1,6 +1,7 @@
 package inspection
 
 import (
+	"cmp"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -30,7 +31,12 @@ func TestPairs(t *testing.T) {
 		}
 		rows := dataset.All(x, d, make([]int64, n))
 		var all []pair
-		for _, memory := range []int64{1 << 30, 1 << 10} { // in memory, and in files
+		for i, memory := range []int64{1 << 30, 1 << 10, 1 << 10} { // in memory, in files, and in groups
+			if i == 2 {
+				defer func(was int) { groupRows = was }(groupRows)
+				groupRows = 1000
+				slices.SortFunc(all, inOrder)
+			}
 			space := spill.New(memory, t.TempDir(), 1)
 			var found []pair
 			err := pairs(t.Context(), rows, .95, space, 1<<30, 0, func(some []pair, _ int) error {
@@ -39,6 +45,9 @@ func TestPairs(t *testing.T) {
 			})
 			if err := errors.Join(err, space.Close()); err != nil {
 				t.Fatal(err)
+			}
+			if i == 2 {
+				slices.SortFunc(found, inOrder)
 			}
 			if all != nil && !slices.Equal(all, found) {
 				t.Errorf("%d rows: other pairs are found in files", n)
@@ -63,3 +72,5 @@ func TestPairs(t *testing.T) {
 		}
 	}
 }
+
+func inOrder(p, q pair) int { return cmp.Or(p.a-q.a, p.b-q.b, cmp.Compare(p.cosine, q.cosine)) }

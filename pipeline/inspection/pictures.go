@@ -11,6 +11,7 @@ import (
 // pictures holds the pictures of many images in a temporary file.
 type pictures struct {
 	file *os.File
+	name string // of the file, if it is to be removed yet
 	read []bool // [N], which images could be read
 }
 
@@ -21,14 +22,21 @@ func newPictures(scratch string, n int) (*pictures, error) {
 	if err != nil {
 		return nil, err
 	}
+	p := &pictures{file: file, read: make([]bool, n)}
 	// The name goes at once, so that nothing stays behind whatever happens.
-	if err := os.Remove(file.Name()); err != nil {
-		return nil, errors.Join(err, file.Close())
+	if os.Remove(file.Name()) != nil { // an open file on Windows
+		p.name = file.Name()
 	}
-	return &pictures{file, make([]bool, n)}, nil
+	return p, nil
 }
 
-func (p *pictures) Close() error { return p.file.Close() }
+func (p *pictures) Close() error {
+	err := p.file.Close()
+	if p.name != "" {
+		err = errors.Join(err, os.Remove(p.name))
+	}
+	return err
+}
 
 func (p *pictures) has(i int) bool { return p.read[i] }
 

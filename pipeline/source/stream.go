@@ -205,7 +205,14 @@ func (s *Stream) Close() {
 
 // fetch reads all pieces ahead of their use.
 func (s *Stream) fetch(ctx context.Context) {
-	defer close(s.pieces)
+	defer func() {
+		if p := recover(); p != nil {
+			s.cancel() // before the pieces end, so that none counts as the last of a unit
+			close(s.pieces)
+			panic(parallel.Recovered(p))
+		}
+		close(s.pieces)
+	}()
 	slots := make(chan struct{}, s.opts.Requests)
 	for _, unit := range s.units {
 		u := &s.listing.Units[unit]
