@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -28,11 +29,14 @@ func (r ModelReference) Copy(ctx context.Context, folder string) error {
 	if filepath.Base(root) == "onnx" { // as transformers.js and Optimum lay models out
 		root = filepath.Dir(root)
 	}
-	configs, err := filepath.Glob(filepath.Join(globbed(root), "*.json"))
+	configs, err := fs.Glob(os.DirFS(root), "*.json")
 	if err != nil {
 		return err
 	}
-	for _, path := range append(paths, configs...) {
+	for _, name := range configs {
+		paths = append(paths, filepath.Join(root, name))
+	}
+	for _, path := range paths {
 		name, err := filepath.Rel(root, path)
 		if err != nil || !filepath.IsLocal(name) {
 			return fmt.Errorf("file %s of the model is not in its folder %s", path, root)
@@ -50,18 +54,6 @@ func (r ModelReference) Copy(ctx context.Context, folder string) error {
 		err = fmt.Errorf("the copy of %s in %s is another model", graph, folder)
 	}
 	return err
-}
-
-// globbed escapes what filepath.Glob would understand.
-func globbed(path string) string {
-	var text []rune
-	for _, c := range path {
-		if c == '*' || c == '?' || c == '[' || c == '\\' && filepath.Separator != '\\' {
-			text = append(text, '\\')
-		}
-		text = append(text, c)
-	}
-	return string(text)
 }
 
 // copyFile copies a file and compares the hashes. A file that is there already

@@ -117,6 +117,9 @@ func TestExportInAHubsCache(t *testing.T) {
 		if err := os.Symlink(blob, link); err != nil {
 			t.Skip(err)
 		}
+		if _, err := os.Stat(link); err != nil {
+			t.Skip("no links here, as under Wine")
+		}
 	}
 	linked := openTest(t, filepath.Join(cache, "snapshots", "main"), ModelOptions{})
 	plain := openTest(t, filepath.Join(exports, "external"), ModelOptions{})

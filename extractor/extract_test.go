@@ -235,6 +235,19 @@ func greys(t testing.TB, n int) []Item {
 	return items
 }
 
+// large returns an image that takes longer to decode than any clock needs to go on.
+func large(t testing.TB) Item {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "large.png"))
+	if err == nil {
+		err = errors.Join(png.Encode(f, image.NewGray(image.Rect(0, 0, 4000, 4000))), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Item{Path: "large.png", File: f.Name(), Label: -1}
+}
+
 // collect extracts into a slice of results by index.
 func collect(t testing.TB, m *Model, items []Item, opts ExtractOptions) ([]Result, Stats) {
 	t.Helper()
@@ -308,7 +321,7 @@ func TestExtractPassesOverBrokenImages(t *testing.T) {
 
 func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
 	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
-	results, stats := collect(t, m, greys(t, 5), ExtractOptions{ImageTimeout: 1})
+	results, stats := collect(t, m, slices.Repeat([]Item{large(t)}, 5), ExtractOptions{ImageTimeout: 1})
 	if stats.Done != 5 || stats.Failed != 5 {
 		t.Errorf("%+v, want 5 failures", stats)
 	}
@@ -324,12 +337,12 @@ func TestMemoryOfALateDecoderIsNotUsedAgain(t *testing.T) {
 		extraction: &extraction{model: m, opts: ExtractOptions{ImageTimeout: 1}, pixels: semaphore.NewWeighted(preprocess.DefaultMaxPixels)},
 		decode:     preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, Reuse: image.NewNRGBA(image.Rect(0, 0, 9, 9))},
 	}
-	r := Result{Item: greys(t, 1)[0]}
+	r := Result{Item: large(t)}
 	wantError(t, w.load(t.Context(), &r, make([]float32, 3*6*8)), "ImageTimeout: ")
 	if w.file != nil || w.decode.Reuse != nil {
 		t.Error("memory that a decoder was left behind with is kept")
 	}
-	w.opts.ImageTimeout = DefaultImageTimeout
+	w.opts.ImageTimeout, r.Item = DefaultImageTimeout, greys(t, 1)[0]
 	if err := w.load(t.Context(), &r, make([]float32, 3*6*8)); err != nil || w.file == nil || w.decode.Reuse == nil {
 		t.Errorf("memory of an image that is done is not kept: %v", err)
 	}

@@ -47,8 +47,10 @@ func pythonPackages(programs string) (folders []string) {
 	}
 	root := filepath.Dir(programs)
 	for _, pattern := range []string{"lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3*/dist-packages", "lib/python/site-packages", "Lib/site-packages", "site-packages"} {
-		found, _ := filepath.Glob(filepath.Join(globbed(root), filepath.FromSlash(pattern)))
-		folders = append(folders, found...)
+		found, _ := fs.Glob(os.DirFS(root), pattern)
+		for _, name := range found {
+			folders = append(folders, filepath.Join(root, filepath.FromSlash(name)))
+		}
 	}
 	return folders
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -459,7 +460,7 @@ func (m *Model) inspect() error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
+		return m.notLoaded(err)
 	}
 	m.Inputs, m.Outputs = tensorInfos(inputs), tensorInfos(outputs)
 	return nil
@@ -513,10 +514,22 @@ func (m *Model) newSession() error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
+		return m.notLoaded(err)
 	}
 	return nil
 }
+
+// notLoaded says what to do about a model that onnxruntime cannot load.
+func (m *Model) notLoaded(err error) error {
+	if path, _ := filepath.Abs(m.File); runtime.GOOS == "windows" && len(path) >= longPath && strings.Contains(err.Error(), "canonical path") {
+		return fmt.Errorf("cannot be loaded from a path of %d characters: %w; move it to one of fewer than %d", len(path), err, longPath)
+	}
+	return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
+}
+
+// longPath is how long a path is, with the zero at its end, that not all of Windows
+// understands.
+const longPath = 260
 
 // measure runs blank images through the session to learn the shape that each
 // output has for one image. Memory for outputs is taken here, as onnxruntime

@@ -1,6 +1,7 @@
 package extractor
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -134,6 +135,9 @@ func TestInitRuntimeRefuses(t *testing.T) {
 	text := filepath.Join(dir, "text.so")
 	write(t, text, "not a library")
 	wantError(t, errors.New(refusal(text)), text, "InitRuntime")
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems say themselves what is wrong with a library, and its name has no version there")
+	}
 	library, err := os.ReadFile(testenv.Runtime(t))
 	if err != nil {
 		t.Fatal(err)
@@ -175,11 +179,12 @@ func TestNoTelemetry(t *testing.T) {
 	testenv.Runtime(t)
 	home := t.TempDir()
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), "TEST_MODEL="+testModel(t, 6, 8, pixels(-1)), "HOME="+home, "XDG_CACHE_HOME="+filepath.Join(home, "cache"), "ONNXRUNTIME_SHARED_LIBRARY_PATH="+testenv.Runtime(t))
-	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+	cmd.Env = append(os.Environ(), "TEST_MODEL="+testModel(t, 6, 8, pixels(-1)), "HOME="+home, "LOCALAPPDATA="+home, "APPDATA="+home, "XDG_CACHE_HOME="+filepath.Join(home, "cache"), "ONNXRUNTIME_SHARED_LIBRARY_PATH="+testenv.Runtime(t))
+	out, err := cmd.CombinedOutput()
+	if text := bytes.Replace(out, []byte("Failed to create DXGI factory."), nil, 1); err != nil || len(bytes.TrimSpace(text)) > 0 { // the line is Wine's
 		t.Fatalf("%v: %s", err, out)
 	}
-	err := filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			t.Errorf("it wrote %s", path)
 		}

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path/filepath"
+	"os"
 	"slices"
 	"time"
 
@@ -64,7 +64,7 @@ func Is(path string) bool {
 		return true
 	}
 	for _, name := range []string{"features.npy", "part*"} {
-		if found, _ := filepath.Glob(filepath.Join(path, name)); len(found) > 0 {
+		if found, _ := fs.Glob(os.DirFS(path), name); len(found) > 0 {
 			return true
 		}
 	}
@@ -88,7 +88,7 @@ func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
 	}
 	f := &Folder{Errors: map[string]int{}, Total: -1, Left: -1}
 	isVerdicts := slices.ContainsFunc(files, func(p verdicts.Part) bool { return p.Record != nil })
-	if entries, _ := filepath.Glob(filepath.Join(dir, "part-*.partial", "lines.jsonl")); len(entries) > 0 {
+	if entries, _ := fs.Glob(os.DirFS(dir), "part-*.partial/lines.jsonl"); len(entries) > 0 {
 		isVerdicts = true
 	}
 	switch {
