@@ -183,6 +183,9 @@ func TestExternalDataStayInTheFolder(t *testing.T) {
 			t.Skip(err)
 		}
 	}
+	if _, err := os.Stat(filepath.Join(root, "model", "inside")); err != nil {
+		t.Skip("no links here, as under Wine")
+	}
 	for _, tt := range []struct {
 		graph, file    string
 		offset, length int64

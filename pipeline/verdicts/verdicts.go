@@ -23,6 +23,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -687,10 +688,34 @@ func (w *Writer) release(done bool) error {
 	// Also where Create failed before it looked at them, lines of an earlier run remain.
 	info, err := os.Stat(w.partial("lines.jsonl"))
 	if done || errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		errs = append(errs, disk.RemoveAll(w.partial("")))
+		errs = append(errs, w.remove())
 	}
 	errs = append(errs, w.lock.Close())
 	w.lock, w.lines = nil, nil
+	return errors.Join(errs...)
+}
+
+// remove removes the unfinished part with its lock. Windows removes no file that is open:
+// there the lock is released and goes last, and is left to a run that has taken it since.
+func (w *Writer) remove() error {
+	if runtime.GOOS != "windows" {
+		return disk.RemoveAll(w.partial(""))
+	}
+	entries, err := os.ReadDir(w.partial(""))
+	errs := []error{err}
+	for _, entry := range entries {
+		if entry.Name() != "lock" {
+			errs = append(errs, disk.RemoveAll(w.partial(entry.Name())))
+		}
+	}
+	errs = append(errs, w.lock.Close())
+	for _, name := range []string{"lock", ""} {
+		err := disk.Remove(w.partial(name))
+		if disk.Busy(err) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }
 
