@@ -24,6 +24,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // detection compares the time of detection with the time of its necessary parts:
@@ -58,7 +59,7 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer model.Close()
-	detector, err := madeUpDetector(ctx, dir, model.Dim())
+	detector, err := madeUpDetector(ctx, dir, *d.model, model)
 	if err != nil {
 		return err
 	}
@@ -169,10 +170,11 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	return w.Flush()
 }
 
-// madeUpDetector makes a detector of made-up features of ten classes. It is as fast
-// as a real one.
-func madeUpDetector(ctx context.Context, dir string, d int) (file string, err error) {
+// madeUpDetector makes a detector of made-up features of ten classes, as if the model in
+// the folder had made them. It is as fast as a real one.
+func madeUpDetector(ctx context.Context, dir, folder string, model *extractor.Model) (file string, err error) {
 	const n, classes = 2000, 10
+	d := model.Dim()
 	rng := rand.New(rand.NewPCG(1, 2))
 	x, labels := make([]float32, n*d), make([]int64, n)
 	for i := range x {
@@ -188,12 +190,15 @@ func madeUpDetector(ctx context.Context, dir string, d int) (file string, err er
 	if err != nil {
 		return "", err
 	}
-	detector, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{features}})
+	trained, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{features}})
 	if err != nil {
 		return "", err
 	}
+	if trained.Source, err = detector.ModelSource(model, folder, false); err != nil {
+		return "", err
+	}
 	file = filepath.Join(dir, "detector.safetensors")
-	return file, detector.Save(file)
+	return file, trained.Save(file)
 }
 
 // flagging returns a function that flags all photographs and says why, with maps or

@@ -81,7 +81,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	detector, err := madeUpDetector(ctx, dir, model.Dim())
+	detector, err := madeUpDetector(ctx, dir, *s.model, model)
 	err = errors.Join(err, model.Close())
 	if err != nil {
 		return err
