@@ -89,10 +89,13 @@ type ExtractResult struct {
 	Quantised bool
 	// Unfinished says, with Parts, why Out is not a set yet: which shards are missing.
 	Unfinished error
-	Waited     time.Duration      // that images of tars, tables and buckets took to come, while nothing else was left to do
-	Unread     bool               // some images may be read at another try
-	Empty      []string           // folders that would be a class if there were an image in them
-	Failed     []features.Failure // images that could not be read
+	// Waited is how long the worker that asks for the next image of tars, tables and buckets
+	// waited for it, all together. Only one worker asks at a time; others may compute
+	// meanwhile, so a store that was fast enough may show a large Waited.
+	Waited time.Duration
+	Unread bool               // some images may be read at another try
+	Empty  []string           // folders that would be a class if there were an image in them
+	Failed []features.Failure // images that could not be read
 }
 
 // ClassCount is a class and the number of its images that have features.

@@ -226,10 +226,18 @@ type VerdictParts struct {
 	Line func(Judgement) ([]byte, error)
 }
 
+// VerdictResult tells what [DetectParts] came to.
+type VerdictResult struct {
+	*verdicts.Record // of the part
+	// Unfinished says, where Out is in a bucket, why its manifest does not tell of all
+	// shards yet: some are missing or damaged, or they do not belong together.
+	Unfinished error
+}
+
 // DetectParts judges the images of a shard, as [Detect] does, and writes the verdicts
 // into a folder. A run that is killed goes on where it ended, and a finished part is
 // kept. Detect's SetAside and More do not go with it.
-func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*verdicts.Record, error) {
+func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*VerdictResult, error) {
 	if opts.SetAside != "" || opts.More != nil {
 		return nil, options.Errorf("Out", "verdicts in parts are on images that stay where they are, and all are named")
 	}
@@ -303,18 +311,24 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 	}
 	mine := slices.Clone(units)
 	rest := func(but []string) string {
-		listing := sha256.New()
+		listing, without := sha256.New(), setOf(but)
 		for _, i := range mine {
-			if u := &found.Units[i]; !slices.Contains(but, u.Name) {
-				fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name, u.Size, u.Version)
+			u := &found.Units[i]
+			if without[u.Name] {
+				continue
+			}
+			fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name, u.Size, u.Version)
+			if u.Version == "" && u.MTime != 0 { // an image in a folder
+				fmt.Fprintf(listing, "%d\x00", u.MTime)
 			}
 		}
 		return hex.EncodeToString(listing.Sum(nil))
 	}
 	p.images, p.listing = -1, rest(nil)
 	p.lost = func(before []string) error {
+		known := setOf(before)
 		for _, i := range mine {
-			if u := &found.Units[i]; u.Err != nil && !errors.Is(u.Err, fs.ErrNotExist) && !slices.Contains(before, u.Name) {
+			if u := &found.Units[i]; u.Err != nil && !errors.Is(u.Err, fs.ErrNotExist) && !known[u.Name] {
 				return u.Err
 			}
 		}
@@ -324,7 +338,8 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 	p.retry = &verdicts.Retry{
 		Rest: rest,
 		Only: func(files []string) {
-			units = slices.DeleteFunc(units, func(i int) bool { return !slices.Contains(files, found.Units[i].Name) })
+			again := setOf(files)
+			units = slices.DeleteFunc(units, func(i int) bool { return !again[found.Units[i].Name] })
 			for place, i := range mine {
 				places[found.Units[i].Name] = place
 			}
@@ -402,7 +417,15 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 	return p, nil
 }
 
-func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list func(context.Context, DetectOptions, features.Shard) (partImages, error)) (_ *verdicts.Record, err error) {
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
+}
+
+func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list func(context.Context, DetectOptions, features.Shard) (partImages, error)) (_ *VerdictResult, err error) {
 	images, err := list(ctx, opts, to.Shard)
 	if err != nil {
 		return nil, err
@@ -423,7 +446,11 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	if err := mayReplace(parts, shard, images, to); err != nil {
 		return nil, err
 	}
-	return judgePart(ctx, opts, to, shard, images, work, o)
+	record, err := judgePart(ctx, opts, to, shard, images, work, o)
+	if err != nil {
+		return nil, err
+	}
+	return &VerdictResult{Record: record}, nil
 }
 
 // mayReplace refuses to replace a finished part while a store does not answer.
@@ -441,7 +468,7 @@ func mayReplace(parts []verdicts.Part, shard features.Shard, images partImages, 
 
 // judgeToBucket writes a part of verdicts into a bucket. It is made on the disk, sent as a
 // whole, and removed from the disk; a finished part is kept without being read.
-func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options) (_ *verdicts.Record, err error) {
+func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options) (_ *VerdictResult, err error) {
 	if to.Cache == "" {
 		return nil, options.Errorf("Cache", "it is needed to write to %s: the folder on the disk in which a part is made before it is sent", to.Out)
 	}
@@ -449,12 +476,12 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 	if err != nil {
 		return nil, err
 	}
-	before, err := set.Prepare(ctx, shard)
+	before, whole, err := set.Prepare(ctx, shard)
 	if err != nil {
 		return nil, err
 	}
 	if before != nil {
-		o.Elsewhere = &verdicts.Elsewhere{Record: before, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
+		o.Elsewhere = &verdicts.Elsewhere{Record: before, Damaged: !whole, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
 		if err := mayReplace([]verdicts.Part{{Shard: shard, Record: before}}, shard, images, to); err != nil {
 			return nil, err
 		}
@@ -474,10 +501,11 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 			return nil, fmt.Errorf("send a part: %w", err)
 		}
 	}
-	if err := set.Commit(ctx, shard.Count); err != nil {
+	result := &VerdictResult{Record: record}
+	if result.Unfinished, err = set.Commit(ctx, shard.Count); err != nil {
 		return nil, err
 	}
-	return record, os.RemoveAll(place)
+	return result, os.RemoveAll(place)
 }
 
 // judgePart makes a part in the folder to.Out.

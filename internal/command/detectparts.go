@@ -68,7 +68,7 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 	}
 	progress := NewProgress(s.Err, "images", quiet)
 	opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
-	record, err := pipeline.DetectParts(ctx, opts, to)
+	result, err := pipeline.DetectParts(ctx, opts, to)
 	progress.Close()
 	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
 		fmt.Fprintln(s.Err, "detect: finished verdicts are saved; the same command continues")
@@ -76,7 +76,11 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 	if err != nil {
 		return err
 	}
+	record := result.Record
 	if !quiet {
+		if result.Unfinished != nil {
+			fmt.Fprintf(ForPeople(s.Err), "detect: part %s is written; %s has no manifest of all parts yet: %v\n", record.Work.Shard, to.Out, result.Unfinished)
+		}
 		fmt.Fprintf(s.Err, "%s: %s: %d in distribution, %d out of distribution, %d unreadable\n",
 			to.Out, count(record.Images, "image"), record.InDistribution, record.OOD, record.Failed)
 	}

@@ -129,6 +129,31 @@ func TestDetectParts(t *testing.T) {
 			t.Errorf("the list's part has %s", line)
 		}
 	}
+	// An image in a folder that a list names is judged again when its time is another.
+	write(t, filepath.Join(dir, "folders.txt"), "images\n")
+	listing := func() string {
+		t.Helper()
+		call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "folders"), filepath.Join(dir, "folders.txt"))
+		text, err := os.ReadFile(filepath.Join(dir, "folders", "part-00001-of-00001.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r verdicts.Record
+		if err := json.Unmarshal(text, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r.Work.Listing
+	}
+	first := listing()
+	if listing() != first {
+		t.Error("a listing is another without a change")
+	}
+	if err := os.Chtimes(filepath.Join(images, "3.png"), time.Unix(1e9, 0), time.Unix(1e9, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if listing() == first {
+		t.Error("an image was edited in its folder, and its verdict was kept")
+	}
 }
 
 // tarOfPictures writes a tar of pictures, one of which is none.

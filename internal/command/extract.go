@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
@@ -204,7 +205,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 			}
 		}
 		listed := filepath.Join(where, "errors.jsonl")
-		if schemeOf(where) != "" {
+		if bucket.IsURL(where) {
 			listed = where + "/errors.jsonl"
 		}
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, listed)
@@ -214,7 +215,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 
 // partOf names the folder of a part to people.
 func partOf(dir string, shard features.Shard) string {
-	if schemeOf(dir) != "" {
+	if bucket.IsURL(dir) {
 		return strings.TrimSuffix(dir, "/") + "/" + filepath.Base(features.PartDir("", shard)) + "-…"
 	}
 	return features.PartDir(dir, shard)

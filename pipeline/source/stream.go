@@ -172,7 +172,8 @@ func (l *Listing) name(unit int, path string) string {
 	return u.Name + strings.TrimPrefix(path, u.Path)
 }
 
-// Waited is how long calls of Next waited for an image, all together.
+// Waited is how long calls of Next waited for an image, all together. The caller may have
+// other work under way meanwhile.
 func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
 // Next returns the next image and the index of its unit, and [io.EOF] after the last.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,10 +101,41 @@ func (b *Bucket) record(ctx context.Context, s features.Shard) (*Record, error) 
 	return r, err
 }
 
-// whole tells whether the verdicts that a record tells of are in a listing.
-func whole(r *Record, found map[string]bucket.Object) bool {
+// whole tells whether the verdicts that a record tells of are in a listing. Some stores give
+// equal bytes another ETag each time, so where only that differs the verdicts are read.
+func (b *Bucket) whole(ctx context.Context, r *Record, found map[string]bucket.Object) (bool, error) {
 	o, ok := found[r.File]
-	return ok && o.Size == r.Bytes && (r.ETag == "" || o.ETag == "" || o.ETag == r.ETag)
+	if !ok || o.Size != r.Bytes || r.ETag == "" || o.ETag == "" || o.ETag == r.ETag {
+		return ok && o.Size == r.Bytes, nil
+	}
+	err := b.copy(ctx, r, io.Discard)
+	if gone(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// gone tells whether an error says that an object is not the one that was written.
+func gone(err error) bool {
+	return errors.Is(err, features.ErrDamaged) || errors.Is(err, bucket.ErrChanged) || errors.Is(err, fs.ErrNotExist)
+}
+
+// copy copies the verdicts of a record, and compares their checksum.
+func (b *Bucket) copy(ctx context.Context, r *Record, to io.Writer) error {
+	in, _, err := b.folder.OpenRange(ctx, r.File, 0, -1, "")
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	hash := sha256.New()
+	n, err := io.Copy(io.MultiWriter(to, hash), in)
+	if err != nil {
+		return err
+	}
+	if n != r.Bytes || hex.EncodeToString(hash.Sum(nil)) != r.SHA256 {
+		return fmt.Errorf("%s: %w: its checksum does not match", b.folder.URL(r.File), features.ErrDamaged)
+	}
+	return nil
 }
 
 // Parts reads what is known of the shards that are finished.
@@ -135,47 +168,39 @@ func (b *Bucket) records(ctx context.Context, shards []features.Shard) ([]*Recor
 	return records, group.Wait()
 }
 
-// Prepare makes sure that a shard may be written, and returns its record if it is there as
-// a whole, or else nil.
-func (b *Bucket) Prepare(ctx context.Context, shard features.Shard) (*Record, error) {
-	shards, found, err := b.list(ctx, "")
+// Prepare makes sure that a shard may be written, and returns its record if there is one,
+// or else nil. Where the record or its verdicts are not those that were written, whole is
+// false: the shard is to be made again.
+func (b *Bucket) Prepare(ctx context.Context, shard features.Shard) (r *Record, whole bool, err error) {
+	shards, found, err := b.list(ctx, "verdicts-")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if i := slices.IndexFunc(shards, func(s features.Shard) bool { return s.Count != shard.Count }); i >= 0 {
-		return nil, options.Errorf("Out", "%s has parts of %d: write to another folder", b, shards[i].Count)
+		return nil, false, options.Errorf("Out", "%s has parts of %d: write to another folder", b, shards[i].Count)
 	}
-	if _, ok := found["parts.json"]; ok {
-		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", b)
+	if _, err := b.folder.Stat(ctx, "parts.json"); err == nil {
+		return nil, false, options.Errorf("Out", "%s is a feature set: write to another folder", b)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
 	}
 	if !slices.Contains(shards, shard) {
-		return nil, nil
+		return nil, false, nil
 	}
-	r, err := b.record(ctx, shard)
-	if errors.Is(err, features.ErrDamaged) || err == nil && !whole(r, found) {
-		return nil, nil // it is made again
+	r, err = b.record(ctx, shard)
+	if errors.Is(err, features.ErrDamaged) {
+		return r, false, nil
 	}
-	return r, err
+	if err != nil {
+		return nil, false, err
+	}
+	whole, err = b.whole(ctx, r, found)
+	return r, whole, err
 }
 
 // Fetch writes the verdicts of a record to a file.
 func (b *Bucket) Fetch(ctx context.Context, r *Record, file string) error {
-	in, _, err := b.folder.OpenRange(ctx, r.File, 0, -1, r.ETag)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	err = atomicfile.Write(file, func(out io.Writer) error {
-		_, err := io.Copy(out, in)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if n, sum, err := sumOf(file); err != nil || n != r.Bytes || sum != r.SHA256 {
-		return errors.Join(fmt.Errorf("%s: %w: its checksum does not match", b.folder.URL(r.File), features.ErrDamaged), err)
-	}
-	return nil
+	return atomicfile.Write(file, func(out io.Writer) error { return b.copy(ctx, r, out) })
 }
 
 // Send writes the finished part of a shard in the folder dir. When it returns the part is
@@ -195,11 +220,19 @@ func (b *Bucket) Send(ctx context.Context, shard features.Shard, dir string, r *
 	if listErr != nil {
 		return listErr
 	}
-	if sent.ETag = found[sent.File].ETag; !whole(&sent, found) {
-		return fmt.Errorf("%s: %w: it was sent, and has %d bytes there and %d here", b.folder.URL(sent.File), features.ErrDamaged, found[sent.File].Size, sent.Bytes)
+	o, ok := found[sent.File]
+	if sent.ETag = o.ETag; !ok || o.Size != sent.Bytes {
+		return fmt.Errorf("%s: %w: it was sent, and has %d bytes there and %d here", b.folder.URL(sent.File), features.ErrDamaged, o.Size, sent.Bytes)
 	}
-	if err == nil {
-		sent.Replaces = slices.DeleteFunc(append([]string{before.File}, before.Replaces...), func(name string) bool {
+	var replaced []string
+	switch {
+	case err == nil:
+		replaced = append([]string{before.File}, before.Replaces...)
+	case errors.Is(err, features.ErrDamaged): // which does not say what it replaced
+		replaced = slices.Sorted(maps.Keys(found))
+	}
+	if len(replaced) > 0 {
+		sent.Replaces = slices.DeleteFunc(replaced, func(name string) bool {
 			_, there := found[name]
 			return !there || name == sent.File || !strings.HasPrefix(name, base)
 		})
@@ -226,35 +259,51 @@ func (b *Bucket) put(ctx context.Context, name string, v any) error {
 	return b.folder.Put(ctx, name, text.Bytes())
 }
 
-// Commit writes the manifest, if all shards are there. Verdicts that these replaced are
-// deleted then.
-func (b *Bucket) Commit(ctx context.Context, count int) error {
+// Commit writes the manifest, if all shards are there and belong together; unfinished says
+// why they do not. Verdicts that these replaced are deleted then.
+func (b *Bucket) Commit(ctx context.Context, count int) (unfinished, err error) {
 	for {
-		shards, found, err := b.list(ctx, "verdicts-")
-		if err != nil || len(shards) < count {
-			return err
+		shards, _, err := b.list(ctx, "verdicts-")
+		if err != nil {
+			return nil, err
+		}
+		if len(shards) < count {
+			return fmt.Errorf("%d of %d shards are there", len(shards), count), nil
 		}
 		records, err := b.records(ctx, shards)
+		if errors.Is(err, features.ErrDamaged) {
+			return err, nil
+		}
 		if err != nil {
-			return err
+			return nil, err
+		}
+		// Listed after the records were read, so that what they name is there.
+		_, found, err := b.list(ctx, "verdicts-")
+		if err != nil {
+			return nil, err
 		}
 		m := Manifest{Version: version}
 		m.init()
 		for i, r := range records {
-			if !whole(r, found) || r.Work.Judge != records[0].Work.Judge || r.Work.Format != records[0].Work.Format {
-				return nil // the manifest is written by whoever makes that shard again
+			if r.Work.Judge != records[0].Work.Judge || r.Work.Format != records[0].Work.Format {
+				return fmt.Errorf("shards %s and %s were judged by different detectors, with different options or in different formats", shards[0], shards[i]), nil
+			}
+			if ok, err := b.whole(ctx, r, found); err != nil {
+				return nil, err
+			} else if !ok {
+				return fmt.Errorf("%w: %s is not as it was written: judge shard %s again", features.ErrDamaged, b.folder.URL(r.File), shards[i]), nil
 			}
 			m.Parts = append(m.Parts, ManifestPart{records[i].File, r.Bytes, r.SHA256, r.Images})
 			m.Add(r.Summary)
 		}
 		if err := b.put(ctx, manifestObject, m); err != nil {
-			return err
+			return nil, err
 		}
 		// Another run may have made a part again meanwhile, and written its manifest before
 		// this one.
 		now, err := b.records(ctx, shards)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !slices.EqualFunc(records, now, func(x, y *Record) bool { return x.File == y.File }) {
 			continue
@@ -272,9 +321,9 @@ func (b *Bucket) Commit(ctx context.Context, count int) error {
 		}
 		for _, name := range slices.Sorted(maps.Keys(old)) {
 			if err := b.folder.Delete(ctx, name); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		return nil
+		return nil, nil
 	}
 }

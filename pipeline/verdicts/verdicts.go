@@ -253,6 +253,7 @@ type Writer struct {
 
 	mu     sync.Mutex
 	unread []string
+	noted  map[string]bool // those in unread
 }
 
 // Options change what Create does.
@@ -279,7 +280,9 @@ type Retry struct {
 // Elsewhere is a finished part in a bucket.
 type Elsewhere struct {
 	Record *Record
-	Fetch  func(file string) error // writes its verdicts to a file
+	// Damaged says that its verdicts are not those that were written: the part is made again.
+	Damaged bool
+	Fetch   func(file string) error // writes its verdicts to a file
 }
 
 // Create begins or continues the part of a shard. Where there are lines of an interrupted
@@ -300,7 +303,7 @@ func Create(dir string, shard features.Shard, work Work, known func(path string)
 		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
 	}
 	work.Shard = shard.String()
-	w := &Writer{base: name(dir, shard), work: work, retry: o.Retry, saved: time.Now()}
+	w := &Writer{base: name(dir, shard), work: work, retry: o.Retry, saved: time.Now(), noted: map[string]bool{}}
 	const most = 8 // runs at a time
 	for n := 1; w.lock == nil; {
 		if w.partialDir = w.base + ".partial"; n > 1 {
@@ -337,35 +340,57 @@ func Create(dir string, shard features.Shard, work Work, known func(path string)
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	old, err := readRecord(w.base + ".json")
-	far := errors.Is(err, fs.ErrNotExist) && o.Elsewhere != nil
-	if far {
-		old, err = o.Elsewhere.Record, nil
+	if o.Force {
+		return w, w.recover(known)
 	}
-	if err == nil {
-		if !o.Force && (w.same(old) || far && w.sameWork(old)) {
-			w.done, w.n = old, old.Summary.Images
-			return w, nil
-		}
-		if (old.Work.Judge != work.Judge || old.Work.Format != work.Format) && !o.Force {
-			return nil, options.Errorf("Force", "it is needed to replace %s, which was judged by another detector (%s), with other options or in another format; or write to another folder", w.base+"."+old.Work.Format, old.Work.Detector)
-		}
-		if !o.Force && w.lacks(old) {
-			if far {
-				err = o.Elsewhere.Fetch(w.base + "." + old.Work.Format)
-			}
-			if err != nil {
-				return nil, err
-			}
-			if w.there(old) {
-				w.kept = old
-				w.retry.Only(old.Unread)
-			}
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) && !o.Force {
+	old, err := readRecord(w.base + ".json")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	if err == nil {
+		if err := w.mayReplace(old); err != nil {
+			return nil, err
+		}
+	}
+	far, damaged := false, false
+	if e := o.Elsewhere; e != nil {
+		// Also if the part is in the folder, but was not sent yet.
+		if err := w.mayReplace(e.Record); err != nil {
+			return nil, err
+		}
+		if far = old == nil; far {
+			old, damaged = e.Record, e.Damaged
+		}
+	}
+	if old == nil || damaged {
+		return w, w.recover(known)
+	}
+	if w.same(old) || far && w.sameWork(old) {
+		w.done, w.n = old, old.Summary.Images
+		return w, nil
+	}
+	if w.lacks(old) {
+		var err error
+		if far {
+			err = o.Elsewhere.Fetch(w.base + "." + old.Work.Format)
+		}
+		if err != nil && !gone(err) { // what is gone is made again
+			return nil, err
+		}
+		if err == nil && w.there(old) {
+			w.kept = old
+			w.retry.Only(old.Unread)
+		}
+	}
 	return w, w.recover(known)
+}
+
+// mayReplace refuses to replace a finished part of another detector or format.
+func (w *Writer) mayReplace(r *Record) error {
+	if r.Work.Judge == w.work.Judge && r.Work.Format == w.work.Format {
+		return nil
+	}
+	return options.Errorf("Force", "it is needed to replace %s, which was judged by another detector (%s), with other options or in another format; or write to another folder", w.base+"."+r.Work.Format, r.Work.Detector)
 }
 
 func (w *Writer) partial(file string) string { return filepath.Join(w.partialDir, file) }
@@ -410,7 +435,7 @@ func (w *Writer) recover(known func(path string) bool) error {
 		return err
 	}
 	if !bytes.Equal(have, want) {
-		for _, file := range []string{"lines.jsonl", unreadFile} {
+		for _, file := range []string{"lines.jsonl", unreadFile, oldUnreadFile} {
 			if err := os.Remove(w.partial(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -425,12 +450,8 @@ func (w *Writer) recover(known func(path string) bool) error {
 	if w.lines, err = disk.OpenFile(w.partial("lines.jsonl"), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return err
 	}
-	text, err := regular.ReadFile(w.partial(unreadFile), regular.Values)
-	if err == nil {
-		err = json.Unmarshal(text, &w.unread)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: %w", w.partial(unreadFile), err)
+	if err := w.recoverUnread(); err != nil {
+		return err
 	}
 	in := bufio.NewReaderSize(w.lines, 1<<20)
 	for {
@@ -477,27 +498,77 @@ func (w *Writer) Append(line []byte) error {
 func (w *Writer) Unread(path string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if slices.Contains(w.unread, path) {
+	if w.noted[path] {
 		return nil
 	}
-	w.unread = append(w.unread, path)
-	text, err := json.Marshal(w.unread)
+	w.note(path)
+	text, err := json.Marshal(path)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(w.partial(unreadFile), func(out io.Writer) error {
-		_, err := out.Write(text)
+	list, err := disk.OpenFile(w.partial(unreadFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
 		return err
-	})
+	}
+	_, err = list.Write(append(text, '\n'))
+	return errors.Join(err, list.Sync(), list.Close())
 }
 
-// unreadFile is the list of Unread in a work folder.
-const unreadFile = "unread.json"
+// note adds to the list of Unread.
+func (w *Writer) note(path string) {
+	if !w.noted[path] {
+		w.noted[path] = true
+		w.unread = append(w.unread, path)
+	}
+}
+
+// recoverUnread reads the list of Unread of an interrupted run. It cuts off a line that was
+// not written to its end.
+func (w *Writer) recoverUnread() error {
+	text, err := regular.ReadFile(w.partial(oldUnreadFile), regular.Values)
+	if err == nil {
+		var old []string
+		if err = json.Unmarshal(text, &old); err != nil {
+			return fmt.Errorf("%s: %w", w.partial(oldUnreadFile), err)
+		}
+		for _, path := range old {
+			w.note(path)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err = regular.ReadFile(w.partial(unreadFile), regular.Values)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	whole := text[:bytes.LastIndexByte(text, '\n')+1]
+	for line := range bytes.Lines(whole) {
+		var path string
+		if err := json.Unmarshal(line, &path); err != nil {
+			return fmt.Errorf("%s: %w", w.partial(unreadFile), err)
+		}
+		w.note(path)
+	}
+	if len(whole) == len(text) {
+		return nil
+	}
+	return os.Truncate(w.partial(unreadFile), int64(len(whole)))
+}
+
+const (
+	// unreadFile is the list of Unread in a work folder, a JSON string in each line.
+	unreadFile = "unread.jsonl"
+	// oldUnreadFile is the list as earlier versions wrote it: one JSON array.
+	oldUnreadFile = "unread.json"
+)
 
 // Commit finishes the part when all images have a line, and closes w.
 func (w *Writer) Commit() (*Record, error) {
 	if w.done != nil {
-		return w.done, w.release(true)
+		return w.done, errors.Join(w.removeOther(), w.release(true))
 	}
 	if first, err := readRecord(w.base + ".json"); err == nil && w.same(first) {
 		return first, w.release(true) // another run was first
@@ -563,16 +634,12 @@ func (w *Writer) Commit() (*Record, error) {
 		return nil, err
 	}
 	w.lines = nil
-	// While the file is replaced there is no record of the one before.
+	// The record of the part before remains until it is replaced. Its size tells that the file
+	// is another; where it does not, the record is removed first.
 	to := w.base + "." + w.work.Format
-	if err := os.Remove(w.base + ".json"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, format := range []string{JSONL, Parquet} {
-		if format != w.work.Format {
-			if err := os.Remove(w.base + "." + format); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, err
-			}
+	if old, err := readRecord(w.base + ".json"); err == nil && old.Work.Format == w.work.Format && old.Bytes == r.Bytes && old.SHA256 != r.SHA256 {
+		if err := os.Remove(w.base + ".json"); err != nil {
+			return nil, err
 		}
 	}
 	if err := disk.Rename(from, to); err != nil {
@@ -590,7 +657,20 @@ func (w *Writer) Commit() (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r, w.release(true)
+	return r, errors.Join(w.removeOther(), w.release(true))
+}
+
+// removeOther removes the verdicts that the part had in another format.
+func (w *Writer) removeOther() error {
+	for _, format := range []string{JSONL, Parquet} {
+		if format == w.work.Format {
+			continue
+		}
+		if err := os.Remove(w.base + "." + format); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close releases the lock; the lines remain for the next run. After Commit it does
@@ -605,7 +685,9 @@ func (w *Writer) release(done bool) error {
 	if w.lines != nil {
 		errs = append(errs, w.lines.Close())
 	}
-	if done || w.n == 0 {
+	// Also where Create failed before it looked at them, lines of an earlier run remain.
+	info, err := os.Stat(w.partial("lines.jsonl"))
+	if done || errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		errs = append(errs, w.remove())
 	}
 	errs = append(errs, w.lock.Close())

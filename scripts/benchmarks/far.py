@@ -1,8 +1,8 @@
 """Compares extractions from an object store and from a web server that take long to answer
 each request with extractions from the disk, by turns. Run it by scripts/bench far.
 
-It prints the time of each, and which share of it workers waited for images: that hardly
-depends on what else the machine does.
+It prints the time of each, and for which share of it the worker that asks for the next image
+waited, while others may compute: that hardly depends on what else the machine does.
 """
 
 import argparse, functools, hashlib, http.server, json, os, random, shutil, socket, struct, subprocess, sys, tempfile, threading, time, urllib.request, zlib
@@ -126,7 +126,7 @@ try:
         near = found["images on the disk" if "images" in kind else "tars on the disk"]
         same = len({rows for _, _, rows in runs + near}) == 1
         wall = middle([w for w, _, _ in runs])
-        print(f"{kind}: {wall:.1f} s, {wall / middle([w for w, _, _ in near]):.2f} × the disk; workers waited {middle([s / w for w, s, _ in runs]):.1%} of the time; {'the same' if same else 'OTHER'} features", flush=True)
+        print(f"{kind}: {wall:.1f} s, {wall / middle([w for w, _, _ in near]):.2f} × the disk; the worker that asks for images waited {middle([s / w for w, s, _ in runs]):.1%} of the time; {'the same' if same else 'OTHER'} features", flush=True)
 finally:
     for child in running:
         child.kill()
