@@ -622,7 +622,7 @@ func (w *Writer) Commit() (*Record, error) {
 		return nil
 	}()
 	if err == nil && rows != nil {
-		err = errors.Join(rows.Close(), table.Sync())
+		err = errors.Join(rows.Close(), table.Sync(), table.Close()) // Windows renames no file that is open
 	}
 	if err != nil {
 		return nil, err
