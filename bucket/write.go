@@ -47,6 +47,16 @@ func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) e
 	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(partsAtOnce)
 	w := &writer{folder: f, ctx: groupCtx, group: group, key: f.prefix + name, size: partSize}
+	complete := false
+	defer func() { // after a panic, too
+		if w.id == "" || complete {
+			return
+		}
+		// Also after ctx was cancelled: parts that lie about cost money.
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, f.store.retry(last, 0, func(ctx context.Context) error { return f.store.driver.Abort(ctx, w.key, w.id) }))
+	}()
 	err = fill(w)
 	if err == nil && w.id == "" {
 		return errors.Join(group.Wait(), f.Put(ctx, name, w.part))
@@ -60,16 +70,11 @@ func (f *Folder) Create(ctx context.Context, name string, fill func(io.Writer) e
 			return f.store.driver.Complete(ctx, w.key, w.id, w.etags)
 		})
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("write %s: %w", f.URL(name), err)
 	}
-	if w.id != "" {
-		// Also after ctx was cancelled: parts that lie about cost money.
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		err = errors.Join(err, f.store.retry(last, 0, func(ctx context.Context) error { return f.store.driver.Abort(ctx, w.key, w.id) }))
-	}
-	return fmt.Errorf("write %s: %w", f.URL(name), err)
+	complete = true
+	return nil
 }
 
 // CreateOf writes a file on the disk as an object, as Create does.
