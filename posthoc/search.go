@@ -99,9 +99,9 @@ func wholeTiles(queries int64) int64 {
 func (s *search) plan(workers int) (queries, block int, err error) {
 	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
-	row := 4*d + 8*int64(min(s.k, s.bank.N)) + 32
+	row := 6*d + 8*int64(min(s.k, s.bank.N)) + 32
 	for _, r := range s.relations {
-		row += 8 * int64(r.classes)
+		row += 14 * int64(r.classes)
 		rows = min(relationBlock, int64(s.bank.N))
 	}
 	n := wholeTiles(memory / 2 / row)
@@ -197,7 +197,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	// Tiles share the buffers of the products.
 	rooms := make(chan *searchRoom, workers)
 	for range workers {
-		rooms <- &searchRoom{later: make([][]related, len(s.relations)*wideRows)}
+		rooms <- &searchRoom{some: make([][]bool, len(s.relations)), later: make([][]related, len(s.relations)*wideRows)}
 	}
 	var rows packed
 	for from := 0; from < s.bank.N; from += block {
@@ -217,13 +217,14 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 		err := parallel.Blocks(ctx, n, wide, func(i, to int) {
 			room := <-rooms
 			defer func() { rooms <- room }()
+			room.look(s.relations, i, to)
 			for first := 0; first < m; first += some {
 				last := min(first+some, m)
 				for i := i; i < to; i += tileRows {
 					t := tile{&rows, left, scaled, length, i, min(i+tileRows, to), first, last, room}
 					t.multiply()
 					for at, r := range s.relations {
-						s.exact.Add(r.relate(&t, room.later[at*wideRows+i%wide:]))
+						s.exact.Add(r.relate(&t, room.some[at][i%wide*len(r.lengths):], room.later[at*wideRows+i%wide:]))
 					}
 					for at := i; at < t.to && k > 0; at++ {
 						if length[at] > 0 {
@@ -326,8 +327,23 @@ func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m
 type searchRoom struct {
 	products   []float32
 	candidates []candidate
+	some       [][]bool    // [relations], as look sets it
 	later      [][]related // [relations, wideRows], by query
 	exact      int64       // see search
+}
+
+// look looks for segments that can have relations that count to queries from … to−1.
+func (room *searchRoom) look(relations []*relation, from, to int) {
+	for at, r := range relations {
+		if r.total != nil {
+			continue
+		}
+		segments := len(r.lengths)
+		room.some[at] = slices.Grow(room.some[at][:0], (to-from)*segments)[:(to-from)*segments]
+		for i := from; i < to; i += tileRows {
+			r.look(room.some[at][(i-from)*segments:], i, min(i+tileRows, to))
+		}
+	}
 }
 
 // tile is some queries and some packed rows, and the products of them.
