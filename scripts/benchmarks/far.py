@@ -55,6 +55,9 @@ def serve(command, env, port):
 class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 256
 
+    def handle_error(self, *_):
+        pass  # a connection that the program no longer needs
+
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
