@@ -73,7 +73,7 @@ def extract(images, env):
     shutil.rmtree(out)
     said = json.loads(done.stdout)
     assert said["n"] == args.images, said
-    return wall, said["waited"], rows
+    return wall, said.get("waited", 0), rows
 
 
 try:
