@@ -1,0 +1,6 @@
+//go:build !noasm
+
+package kernels
+
+//go:noescape
+func bytesAMX(t *bytesTask)
