@@ -211,7 +211,7 @@ func (r *relation) relate(t *tile, later [][]related) (inVain int64) {
 		rows, highest := r.rows[from*c:(from+r.segment)*c], r.high[from/r.segment*c:][:c]
 		for i := t.from; i < t.to; i++ {
 			l, q := t.length[i], r.p[i*c:(i+1)*c]
-			if !(l > 0) || r.total == nil && !(dot(q, highest) > low) {
+			if !(l > 0) || r.total == nil && !(kernels.Dot(q, highest) > low) {
 				continue
 			}
 			above, _ := t.unit.Slack(t.left, i)

@@ -27,7 +27,7 @@ type Bank struct {
 // coarse is how coarse products are computed; the zero value is float32.
 type coarse struct {
 	pairs pairsOf
-	bytes func(*bytesTask)
+	bytes *byteKernels
 }
 
 func coarseOf(wanted bool) (c coarse) {
@@ -48,6 +48,16 @@ const (
 	largestShort = 1<<15 - 1
 	shortScale   = 1. / (largestShort * largestShort)
 )
+
+// byteKernels are products of bytes, and what makes bytes of rows.
+type byteKernels struct {
+	times func(*bytesTask)
+	// largest is the largest magnitude of n numbers.
+	largest func(row *float32, n int) float32
+	// shrink rounds n numbers times by to bytes, with zeros up to a multiple of 16, and
+	// returns Σ (x − scale·byte)².
+	shrink func(to *int8, row *float32, n int, by, scale float32) float32
+}
 
 // bytesTask is the product of byteRows rows with some panels of as many rows, all of
 // bytes: C = s·t·Σ a·b + r·e, with s and r of the row, t and e of the column.
@@ -153,7 +163,7 @@ func (b *Bank) Set(panel int, rows []float32) {
 		var worst float64
 		row := make([]int8, padded(b.k))
 		for i := range n {
-			s, e := shrink(row, rows[i*b.k:(i+1)*b.k])
+			s, e := b.bytes.shrinkRow(row, rows[i*b.k:(i+1)*b.k])
 			scale[i], scale[byteRows+i] = s, float32(e)
 			worst = max(worst, e)
 			half := to[i/16*size/2+i%16*4:]
@@ -191,30 +201,17 @@ func shorten(v float32) int16 {
 	return int16(int32(v*largestShort+(positive+0.5)) - positive)
 }
 
-// shrink rounds a row to bytes, of which the largest becomes largestByte. It returns what
-// 1 stands for, and the length of what rounding changed.
-func shrink(to []int8, row []float32) (scale float32, changed float64) {
-	var largest float32
-	for _, v := range row {
-		largest = max(largest, v, -v)
-	}
-	scale = largest / largestByte
-	if scale < 0x1p-100 { // also of a row of zeros
+// shrinkRow rounds a row to bytes, of which the largest becomes largestByte. It returns
+// what 1 stands for, and at most how long the difference is.
+func (k *byteKernels) shrinkRow(to []int8, row []float32) (scale float32, changed float64) {
+	n := len(row)
+	_ = to[padded(n)-1]
+	if scale = k.largest(&row[0], n) / largestByte; scale < 0x1p-100 { // also of a row of zeros
 		clear(to)
 		return 0, norm(row)
 	}
-	const positive = 1 << 8
-	by := 1 / scale
-	to = to[:len(row)]
-	var sum float64
-	for j, v := range row {
-		n := int32(v*by+(positive+0.5)) - positive
-		to[j] = int8(n)
-		d := float64(v - float32(n)*scale)
-		sum += d * d
-	}
-	// The difference is rounded, by less than 2⁻²³ of the number.
-	return scale, math.Sqrt(sum) + 0x1p-23*norm(row)
+	sum := k.shrink(&to[0], &row[0], n, 1/scale, scale)
+	return scale, math.Sqrt(float64(sum)) * (1 + float64(n)*0x1p-24)
 }
 
 func norm(row []float32) float64 { return math.Sqrt(Dot(row, row)) }
@@ -252,7 +249,7 @@ func (a *Left) Set(from, to int) {
 		switch {
 		case a.bytes != nil:
 			bytes = grown(bytes, padded(a.k))
-			s, e := shrink(bytes, row)
+			s, e := a.bytes.shrinkRow(bytes, row)
 			a.scale[2*i], a.error[i] = s, e
 			a.scale[2*i+1] = float32((norm(row) + e) * (1 + 0x1p-20))
 			panel := a.small[i/16*16*padded(a.k)+i%16*byteStep:]
@@ -339,11 +336,11 @@ func (b *Bank) timesBytes(a *Left, i0, i1, j0, j1 int, c []float32) {
 		}
 		if whole > 0 {
 			t.b, t.columns, t.c, t.ldc, t.panels = &b.small[j0*k], &b.scale[2*j0], &c[(i-i0)*n], 4*n, whole
-			b.bytes(t)
+			b.bytes.times(t)
 		}
 		for j := j0 + whole*byteRows; j < j1; j += byteRows {
 			t.b, t.columns, t.c, t.ldc, t.panels = &b.small[j*k], &b.scale[2*j], &edge[0], 4*byteRows, 1
-			b.bytes(t)
+			b.bytes.times(t)
 			for r := i; r < min(i+byteRows, i1); r++ {
 				copy(c[(r-i0)*n+j-j0:(r-i0)*n+min(j1, j+byteRows)-j0], edge[(r-i)*byteRows:])
 			}

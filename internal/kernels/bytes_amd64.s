@@ -104,3 +104,90 @@ row:
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0 // tilerelease
 	VZEROUPPER
 	RET
+
+// func largestAVX512(row *float32, n int) float32
+TEXT ·largestAVX512(SB), NOSPLIT, $0-20
+	MOVQ         row+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VPXORD       Z0, Z0, Z0
+	MOVL         $0x7fffffff, BX // all bits but the sign
+	VPBROADCASTD BX, Z1
+
+sixteen:
+	SUBQ   $16, CX
+	JLT    rest
+	VANDPS (AX), Z1, Z2
+	VMAXPS Z2, Z0, Z0
+	ADDQ   $64, AX
+	JMP    sixteen
+
+rest:
+	ADDQ          $16, CX
+	MOVL          $1, BX
+	SHLL          CX, BX
+	DECL          BX
+	KMOVW         BX, K1
+	VANDPS.Z      (AX), Z1, K1, Z2
+	VMAXPS        Z2, Z0, Z0
+	VEXTRACTF64X4 $1, Z0, Y1
+	VMAXPS        Y1, Y0, Y0
+	VEXTRACTF128  $1, Y0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VMAXPS        X1, X0, X0
+	VMOVSS        X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func shrinkAVX512(to *int8, row *float32, n int, by, scale float32) (sum float32)
+TEXT ·shrinkAVX512(SB), NOSPLIT, $0-36
+	MOVQ         to+0(FP), BX
+	MOVQ         row+8(FP), AX
+	MOVQ         n+16(FP), CX
+	VBROADCASTSS by+24(FP), Z1
+	VBROADCASTSS scale+28(FP), Z2
+	VPXORD       Z0, Z0, Z0
+
+sixteen:
+	SUBQ         $16, CX
+	JLT          rest
+	VMOVUPS      (AX), Z3
+	VMULPS       Z1, Z3, Z4
+	VCVTPS2DQ    Z4, Z4
+	VPMOVSDB     Z4, (BX)
+	VCVTDQ2PS    Z4, Z4
+	VFNMADD231PS Z2, Z4, Z3
+	VFMADD231PS  Z3, Z3, Z0
+	ADDQ         $64, AX
+	ADDQ         $16, BX
+	JMP          sixteen
+
+rest:
+	ADDQ          $16, CX
+	JZ            add
+	MOVL          $1, DX
+	SHLL          CX, DX
+	DECL          DX
+	KMOVW         DX, K1
+	VMOVUPS.Z     (AX), K1, Z3
+	VMULPS        Z1, Z3, Z4
+	VCVTPS2DQ     Z4, Z4
+	VPMOVSDB      Z4, (BX)
+	VCVTDQ2PS     Z4, Z4
+	VFNMADD231PS  Z2, Z4, Z3
+	VFMADD231PS   Z3, Z3, Z0
+
+add:
+	VEXTRACTF64X4 $1, Z0, Y1
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF128  $1, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, sum+32(FP)
+	VZEROUPPER
+	RET

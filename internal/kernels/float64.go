@@ -46,7 +46,7 @@ type float64Kernels struct {
 	// atLeast is AtLeast for n numbers, a multiple of 32.
 	atLeast func(x *float32, floor float32, bits *byte, n int)
 	// bytes or pairs is the product of a coarse Bank; nil where float32 is as fast.
-	bytes func(*bytesTask)
+	bytes *byteKernels
 	pairs pairsOf
 }
 

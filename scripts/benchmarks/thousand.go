@@ -89,7 +89,7 @@ func (b *thousand) measure(ctx context.Context, _ string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Name())
+	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Set())
 	lines, err := b.earlier()
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func (b *thousand) record(e ended) error {
 		return nil
 	}
 	text, err := json.Marshal(line{
-		e.name, b.rows, b.dim, b.classes, b.queries, b.others, runtime.GOMAXPROCS(0), kernels.Name(),
+		e.name, b.rows, b.dim, b.classes, b.queries, b.others, runtime.GOMAXPROCS(0), kernels.Set(),
 		e.took.wall.Seconds(), e.took.cpu.Seconds(), e.private >> 20, e.all >> 20, e.disk >> 20,
 	})
 	if err != nil {
