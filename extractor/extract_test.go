@@ -34,7 +34,7 @@ var goldenModels = []string{"vit-tiny-p16", "mobilenetv2", "resnet20-cifar10", "
 
 // TestGoldenFeatures compares the whole way from file to features with that of
 // the models' own processors and Python's onnxruntime
-// (shared/oracle/gen_features.py); with -short of four images.
+// (shared/oracle/gen_features.py); with -short of two images.
 func TestGoldenFeatures(t *testing.T) {
 	for _, name := range goldenModels {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func goldenFeatures(t *testing.T, dir, name string) {
 	worst := 1.0
 	rows := len(items)
 	if testing.Short() {
-		rows = 4
+		rows = 2
 	}
 	_, err := m.Extract(t.Context(), items[:rows], ExtractOptions{}, func(r Result) error {
 		if r.Err != nil {
