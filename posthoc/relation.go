@@ -194,35 +194,33 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 	return err
 }
 
-// relate adds to the scores of queries x [n, D] of some lengths, those in work
-// from at on, their relations to the block's rows. Products [n, m], with some
-// numbers behind them, are rounded.
-func (r *relation) relate(p *packed, product, x []float32, length []float64, at int) {
-	c, n, m := r.classes, len(length), len(p.at)
-	d := len(x) / n
+// relate adds to the scores of a tile's queries their relations to its rows, or to later,
+// by query. It returns how many relations it computed that do not count.
+func (r *relation) relate(t *tile, later [][]related) (inVain int64) {
+	c := r.classes
 	low, high := relationThreshold-unsure, relationThreshold+unsure
 	if r.total == nil {
 		high = math.Inf(1)
 	}
-	shares := make([]float64, n*c) // p/‖f‖
+	shares := make([]float64, (t.to-t.from)*c) // p/‖f‖
 	for i := range shares {
-		shares[i] = over(r.p[at*c+i], length[i/c])
+		shares[i] = over(r.p[t.from*c+i], t.length[t.from+i/c])
 	}
 	near := make([]byte, r.segment/8)
-	var later [][]related // by query
-	if r.total == nil && !r.sorted {
-		later = make([][]related, n)
-	}
-	for from := 0; from < m; from += r.segment {
-		rows := r.rows[from*c : (from+r.segment)*c]
-		for i, l := range length {
-			q := r.p[(at+i)*c : (at+i+1)*c]
-			if !(l > 0) || r.total == nil && !(dot(q, r.high[from/r.segment*c:][:c]) > low) {
+	for from := t.first; from < t.last; from += r.segment {
+		rows, highest := r.rows[from*c:(from+r.segment)*c], r.high[from/r.segment*c:][:c]
+		for i := t.from; i < t.to; i++ {
+			l, q := t.length[i], r.p[i*c:(i+1)*c]
+			if !(l > 0) || r.total == nil && !(kernels.Dot(q, highest) > low) {
 				continue
 			}
-			sum := kernels.Below(product[i*m+from:][:r.segment], rows, r.segment, shares[i*c:(i+1)*c], low, high, p.slack*l, near)
+			above, _ := t.unit.Slack(t.left, i)
+			if r.total != nil { // the products are in float32, and their slack is relative
+				above *= l
+			}
+			sum := kernels.Below(t.products(i)[from-t.first:][:r.segment], rows, r.segment, shares[(i-t.from)*c:][:c], low, high, above, near)
 			if r.total != nil {
-				r.scores[at+i] -= sum
+				r.scores[i] -= sum
 			}
 			for word := 0; word < len(near); word += 8 {
 				for some := binary.LittleEndian.Uint64(near[word:]); some != 0; some &= some - 1 {
@@ -233,24 +231,32 @@ func (r *relation) relate(p *packed, product, x []float32, length []float64, at 
 					}
 					// Without the conversion arm64 would round the product only where it
 					// is not added at once.
-					v := float64(p.value(x[i*d:(i+1)*d], l, from+j) * likeness)
-					switch {
-					case later != nil && v > relationThreshold:
-						later[i] = append(later[i], related{r.order[p.at[from+j]], v})
-					case r.total == nil && v > relationThreshold:
-						r.scores[at+i] += v
-					case r.total != nil && !(v > relationThreshold):
-						r.scores[at+i] -= v
+					v := float64(t.value(t.query(i), l, from+j) * likeness)
+					switch counts := v > relationThreshold; {
+					case counts && r.total == nil && r.sorted:
+						r.scores[i] += v
+					case counts && r.total == nil:
+						later[i-t.from] = append(later[i-t.from], related{r.order[t.at[from+j]], v})
+					case !counts && r.total != nil:
+						r.scores[i] -= v
+					case !counts:
+						inVain++
 					}
 				}
 			}
 		}
 	}
+	return inVain
+}
+
+// settle adds what relate left for later to the scores of queries from at on.
+func (r *relation) settle(later [][]related, at int) {
 	for i, counted := range later {
 		slices.SortFunc(counted, func(a, b related) int { return cmp.Compare(a.order, b.order) })
 		for _, v := range counted {
 			r.scores[at+i] += v.value
 		}
+		later[i] = counted[:0]
 	}
 }
 
