@@ -45,7 +45,8 @@ type float64Kernels struct {
 	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
 	// atLeast is AtLeast for n numbers, a multiple of 32.
 	atLeast func(x *float32, floor float32, bits *byte, n int)
-	// pairs is the product of a coarse Bank; nil where float32 is as fast.
+	// bytes or pairs is the product of a coarse Bank; nil where float32 is as fast.
+	bytes *byteKernels
 	pairs pairsOf
 }
 

@@ -416,13 +416,13 @@ func TestAtLeast(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	for _, name := range Names() {
+	for _, name := range Sets() {
 		if c := choose(name); c.name != name || c.err != nil {
 			t.Errorf("%s: chose %s, %v", name, c.name, c.err)
 		}
 	}
 	c := choose("sse9")
-	if c.name != Names()[0] || c.err == nil || !strings.Contains(c.err.Error(), strings.Join(Names(), ", ")) {
+	if c.name != Sets()[0] || c.err == nil || !strings.Contains(c.err.Error(), strings.Join(Sets(), ", ")) {
 		t.Errorf("unknown kernels: chose %s, %v", c.name, c.err)
 	}
 }
