@@ -34,7 +34,7 @@ var goldenModels = []string{"vit-tiny-p16", "mobilenetv2", "resnet20-cifar10", "
 
 // TestGoldenFeatures compares the whole way from file to features with that of
 // the models' own processors and Python's onnxruntime
-// (shared/oracle/gen_features.py).
+// (shared/oracle/gen_features.py); with -short of two images.
 func TestGoldenFeatures(t *testing.T) {
 	for _, name := range goldenModels {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,11 @@ func goldenFeatures(t *testing.T, dir, name string) {
 		logits = read(name+"-logits.npy", m.LogitsDim())
 	}
 	worst := 1.0
-	_, err := m.Extract(t.Context(), items, ExtractOptions{}, func(r Result) error {
+	rows := len(items)
+	if testing.Short() {
+		rows = 2
+	}
+	_, err := m.Extract(t.Context(), items[:rows], ExtractOptions{}, func(r Result) error {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Item.Path, r.Err)
 			return nil
@@ -132,7 +136,11 @@ func TestGoldenTensors(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			for _, n := range []int{1, 3, 2} {
+			batches := []int{1, 3, 2}
+			if testing.Short() {
+				batches = batches[2:]
+			}
+			for _, n := range batches {
 				n = min(n, r.Batch())
 				for i := range n {
 					copy(r.Input(i), golden["input.npy"])

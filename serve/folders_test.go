@@ -3,6 +3,7 @@ package serve
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -61,7 +62,11 @@ func TestFolders(t *testing.T) {
 	}
 	write("a/0.png", servetest.Image(0, 1))
 	write("1.png", servetest.Image(1, 2))
-	write("<b>.png", []byte("no image"))
+	broken := "<b>.png"
+	if runtime.GOOS == "windows" {
+		broken = "b.png" // where no name has such letters
+	}
+	write(broken, []byte("no image"))
 	write("large.png", make([]byte, 5001))
 	write("notes.txt", []byte("x"))
 	all := run(2, 2)

@@ -88,6 +88,9 @@ func TestRealModels(t *testing.T) {
 }
 
 func TestBadlyQuantised(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one real model is enough")
+	}
 	dir := testenv.Shared(t, "models")
 	opts := Options{Images: sample(t, testenv.Shared(t, "data", "images", "imagenet_samples"), 4), Against: open(t, filepath.Join(dir, "vit-tiny-p16"))}
 	r := run(t, open(t, filepath.Join(dir, "vit-tiny-p16-int8")), opts)

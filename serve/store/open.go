@@ -78,10 +78,14 @@ func (d *db) openSQLite(ctx context.Context, path string) error {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return err
 	}
+	place := filepath.ToSlash(path)
+	if !strings.HasPrefix(place, "/") {
+		place = "/" + place // C:/ would be the URL's host
+	}
 	at := func(settings url.Values) string {
 		// The timeout comes before the journal mode, which may have to wait.
 		settings["_pragma"] = append([]string{"busy_timeout(10000)", "trusted_schema(0)"}, settings["_pragma"]...)
-		return (&url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: settings.Encode()}).String()
+		return (&url.URL{Scheme: "file", Path: place, RawQuery: settings.Encode()}).String()
 	}
 	if d.read, err = sql.Open("sqlite", at(url.Values{"mode": {"ro"}, "_pragma": {"query_only(1)"}})); err != nil {
 		return err
