@@ -114,7 +114,7 @@ deb: setup  ## make the .deb in dist/, and try it in a clean Debian
 release: setup  ## make wheels, archives, .deb and image with checksums, SBOM and changes in dist/
 	@scripts/release
 
-# Its database is asked over the network: without it this ends with a message.
+# With the database on the network, or else a version of it that is pinned.
 vulnerabilities:  ## look for known vulnerabilities in what the programs call
 	@scripts/vulnerabilities
 

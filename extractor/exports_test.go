@@ -126,7 +126,7 @@ func TestExportInAHubsCache(t *testing.T) {
 	if linked.Fingerprint() != plain.Fingerprint() {
 		t.Error("the fingerprint depends on where files are")
 	}
-	near(t, "features", patterned(t, linked, 1)[0], patterned(t, plain, 1)[0])
+	near(t, "features", patterned(t, linked, 1)[0], patterned(t, plain, 1)[0], 1e-3)
 }
 
 // TestExportsThatCannotBeUsed: what to do instead is said.

@@ -856,7 +856,9 @@ func (m *Model) decoding() preprocess.DecodeOptions {
 
 func (m *Model) threads() int { return max(1, m.options.IntraOpThreads) }
 
-func (m *Model) freeThreads() bool { return m.options.IntraOpThreads == 0 && m.onCPU() }
+func (m *Model) freeThreads() bool {
+	return m.options.IntraOpThreads == 0 && m.onCPU() && runtime.GOARCH != "arm64" // where sums are split by threads
+}
 
 func (m *Model) withThreads(n int) (model, error) {
 	other := *m

@@ -3,6 +3,7 @@ package extractor
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -53,9 +54,10 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 		items := goldenItems(t)[:10]
 		m := openTest(t, dir, ModelOptions{})
 		want, _ := collect(t, m, items, ExtractOptions{Workers: 1})
+		exact := true
 		check := func(what string, got []Result) {
 			for i, r := range got {
-				if !agree(r.Features, want[i].Features, true) || !agree(r.Logits, want[i].Logits, true) || r.SHA256 != want[i].SHA256 {
+				if !agree(r.Features, want[i].Features, exact) || !agree(r.Logits, want[i].Logits, exact) || r.SHA256 != want[i].SHA256 {
 					t.Errorf("%s, %s: %s differs from one worker and no batches", dir, what, items[i].Path)
 					return
 				}
@@ -73,6 +75,7 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 		check(fmt.Sprint("tuned: ", plan), got)
 		got, _ = collect(t, m, items, ExtractOptions{Workers: 2, Batch: 5})
 		check("batches of 5", got)
+		exact = runtime.GOARCH != "arm64" // where no plan has two threads, as sums are split by threads
 		got, _ = collect(t, openTest(t, dir, ModelOptions{IntraOpThreads: 2}), items, ExtractOptions{})
 		check("2 threads", got)
 	}

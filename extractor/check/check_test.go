@@ -68,8 +68,11 @@ func TestRealModels(t *testing.T) {
 		"resnet20-cifar10":    {small, 64, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "resnet20-cifar10" {
-				t.Skip("one real model is enough")
+			if testing.Short() {
+				if name != "resnet20-cifar10" {
+					t.Skip("one real model is enough")
+				}
+				test.n = 16
 			}
 			m := open(t, testenv.Shared(t, "models", name))
 			opts := Options{Images: sample(t, test.images, test.n)}

@@ -641,9 +641,7 @@ func TestClearErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(other, "preprocessor_config.json"), strings.Replace(string(config), `"resample": 3`, `"resample": 2`, 1))
-	if err := os.Symlink(filepath.Join(w.model, "model.onnx"), filepath.Join(other, "model.onnx")); err != nil {
-		t.Fatal(err)
-	}
+	write(t, filepath.Join(other, "model.onnx"), string(contents(t, filepath.Join(w.model, "model.onnx"))))
 	fails(t, "backbone", "detect", "--detector", w.detector, "--model", other, w.images)
 	fails(t, "backbone", "export", "--detector", w.detector, "--with-backbone", "--model", other, "--out", out)
 	fails(t, "--force", "extract", "--model", other, "--images", w.images, "--out", w.features)

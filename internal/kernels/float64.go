@@ -180,14 +180,29 @@ func (w *float64Kernels) pack(to *panels[float64], x view, n, k, rows, unit, wor
 		to.data = make([]float64, size)
 	}
 	*to = panels[float64]{to.data[:padded*k], n, k, rows, padded, nil}
-	count := (n + rows - 1) / rows
-	parallel.Each(workers, count, func(at int) {
-		i := at * rows
+	const together = 8 // panels
+	parallel.Each(workers, (n+together*rows-1)/(together*rows), func(at int) {
+		i := at * together * rows
 		for p := 0; p < k; p += depth {
-			panel, rows, padded := to.panel(i, p)
-			w.packPanel(panel, padded, x, i, rows, p, min(depth, k-p))
+			panel, _, _ := to.panel(i, p)
+			w.packPanels(panel, x, i, min(i+together*rows, n), rows, unit, p, min(depth, k-p))
 		}
 	})
+}
+
+// packPanels packs k columns of x from p on, of the rows from … to, in panels of rows.
+func (w *float64Kernels) packPanels(panels []float64, x view, from, to, rows, unit, p, k int) {
+	step := k
+	if x.row == 1 {
+		step = 16 // of them, next panels find in the cache what this one leaves of their lines
+	}
+	for q := 0; q < k; q += step {
+		for i := from; i < to; i += rows {
+			count := min(rows, to-i)
+			padded := (count + unit - 1) / unit * unit
+			w.packPanel(panels[(i-from)*k+q*padded:], padded, x, i, count, p+q, min(step, k-q))
+		}
+	}
 }
 
 // packPanel packs k columns of x from p on, of some rows from i on.
@@ -293,9 +308,7 @@ func multiplyBlock[T Real](w *float64Kernels, by *tiles, left view, right *panel
 		if add || p > 0 {
 			adding = 1
 		}
-		for i := i0; i < i1; i += by.rows {
-			w.packPanel((*room)[(i-i0)*k:(i-i0+by.rows)*k], by.rows, left, i, min(by.rows, i1-i), p, k)
-		}
+		w.packPanels(*room, left, i0, i1, by.rows, by.rows, p, k)
 		for j := j0; j < j1; j += right.rows {
 			b, cols, padded := right.panel(j, p)
 			tile := tiles[padded/w.width]

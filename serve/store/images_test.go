@@ -115,6 +115,9 @@ func TestImagesOfOthers(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(outside, sum), data, 0o666))
 	folder := filepath.Join(dir, sum[:2])
 	must(t, os.Symlink(outside, folder))
+	if _, err := os.Stat(filepath.Join(folder, sum)); err != nil {
+		t.Skip("no links here, as under Wine")
+	}
 	if _, err := m.Get(sum); err == nil {
 		t.Error("an image outside was read")
 	}
